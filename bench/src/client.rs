@@ -56,7 +56,7 @@ pub(crate) struct Client {
 
 /// Operations completed in a time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct TurnResult {
     pub(crate) operations: u64,
     pub(crate) time: Duration,
 }
@@ -144,7 +144,7 @@ impl Client {
         contender: Contender,
         time: Duration,
         seed: u64,
-    ) -> Outcome<Turn> {
+    ) -> Outcome<TurnResult> {
         let own = self.bearers.iter().find(|(other, _)| *other == contender);
         let (_, [reader, writer]) = own.ok_or("nobody has credentials for this method")?;
         let (object, bearer) = match workload.direction {
@@ -156,7 +156,7 @@ impl Client {
         let operations = self.runtime.block_on(async {
             let mut tasks = JoinSet::new();
             for _ in 0..workload.depth {
-                let lane = Lane {
+                let lane = CommandLoop {
                     device: if contender.in_plain_text().is_some() { &self.sealed } else { &self.device }
                         .clone(),
                     bearer: bearer.clone(),
@@ -175,12 +175,12 @@ impl Client {
             }
             Outcome::Ok(operations)
         })?;
-        Ok(Turn { operations, time: begin.elapsed() })
+        Ok(TurnResult { operations, time: begin.elapsed() })
     }
 }
 
 /// Sends one command at a time.
-struct Lane {
+struct CommandLoop {
     device: OsdClient,
     bearer: Bearer,
     object: ObjectId,
@@ -192,7 +192,7 @@ struct Lane {
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl Lane {
+impl CommandLoop {
     async fn run(self, until: Instant) -> Result<u64, OsdError> {
         let lent = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffer = lent().pop().unwrap_or_default();

@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::Serialize;
 use tokio::runtime::Builder;
 
-use crate::latency::Latency;
-use crate::machine::{Awake, Machine};
-use crate::objects::{self, Held, Listing, ReadBesideTcp};
+use crate::latency::CommandLatency;
+use crate::machine::{CoreWaker, MachineInfo};
+use crate::objects::{self, DeviceMemory, ListTimes, ReadBesideTcp};
 use crate::settings::Commands;
 use crate::{Outcome, keys};
 
@@ -30,21 +30,21 @@ const PAPER: [(&str, f64); 4] = [
 ];
 
 #[derive(Serialize)]
-struct Aim {
+struct CommandGoal {
     aim: String,
     measured: String,
     reached: bool,
 }
 
 #[derive(Serialize)]
-struct Findings {
-    machine: Machine,
+struct CommandResults {
+    machine: MachineInfo,
     samples: usize,
-    rows: Vec<Latency>,
-    listing: Listing,
+    rows: Vec<CommandLatency>,
+    listing: ListTimes,
     read: ReadBesideTcp,
-    held: Held,
-    aims: Vec<Aim>,
+    held: DeviceMemory,
+    aims: Vec<CommandGoal>,
 }
 
 /// Measures and prints.
@@ -56,11 +56,11 @@ pub(crate) fn run(arguments: &Commands) -> Outcome {
         return Err("--connections, --objects and --queried are at least 1".into());
     }
     let binary = arguments.common.binary()?;
-    let mut machine = Machine::look();
+    let mut machine = MachineInfo::look();
     let folder = arguments.stage.scratch()?;
     let memory = tempfile::tempdir_in(&arguments.memory.memory_folder)?;
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
     let keys =
         |place: &Path, name| keys::measure(&runtime, &binary, &place.join("keys"), name, arguments.samples);
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Commands) -> Outcome {
     machine.look_again();
     rows.extend(measured.rows);
     let aims = aims(&rows, &measured.read, &measured.held);
-    let findings = Findings {
+    let findings = CommandResults {
         machine,
         samples: arguments.samples,
         rows,
@@ -85,8 +85,8 @@ pub(crate) fn run(arguments: &Commands) -> Outcome {
     Ok(())
 }
 
-fn aims(rows: &[Latency], read: &ReadBesideTcp, held: &Held) -> Vec<Aim> {
-    let aim = |aim: &str, measured: String, reached| Aim { aim: aim.to_owned(), measured, reached };
+fn aims(rows: &[CommandLatency], read: &ReadBesideTcp, held: &DeviceMemory) -> Vec<CommandGoal> {
+    let aim = |aim: &str, measured: String, reached| CommandGoal { aim: aim.to_owned(), measured, reached };
     let mut aims = Vec::new();
     if let Some(row) = rows.iter().find(|row| row.name == "SET KEY working, in memory") {
         let reached = row.median_us < SET_KEY_WORKING_US;
@@ -115,7 +115,7 @@ fn us(value: f64) -> String {
     format!("{value:.1} us")
 }
 
-fn print(findings: &Findings) {
+fn print(findings: &CommandResults) {
     println!("{}", findings.machine);
     println!("one device, one client, loopback, depth 1\n");
     println!(

@@ -32,7 +32,7 @@ const PIECES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
 /// A method of copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-enum Way {
+enum CopyMethod {
     /// Reads into a buffer, checks each block, writes: what the device does.
     CheckedCopy,
     /// Copies without checks.
@@ -43,11 +43,12 @@ enum Way {
     CheckedSendfile,
 }
 
-const WAYS: [Way; 4] = [Way::CheckedCopy, Way::Copy, Way::Sendfile, Way::CheckedSendfile];
+const WAYS: [CopyMethod; 4] =
+    [CopyMethod::CheckedCopy, CopyMethod::Copy, CopyMethod::Sendfile, CopyMethod::CheckedSendfile];
 
 #[derive(Debug, Serialize)]
-struct Row {
-    way: Way,
+struct CopyResult {
+    way: CopyMethod,
     bytes: usize,
     mib_per_s: f64,
     /// Rate relative to the checked copy in the same round, median.
@@ -88,7 +89,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             }
         }
         for (way, mut found) in WAYS.into_iter().zip(found) {
-            rows.push(Row {
+            rows.push(CopyResult {
                 way,
                 bytes,
                 mib_per_s: median(&mut found.0),
@@ -118,7 +119,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
 }
 
 /// Returns MiB per second, and CPU microseconds per MiB of sender and receiver.
-fn turn(file: &File, way: Way, bytes: usize, time: Duration) -> Outcome<(f64, f64, f64)> {
+fn turn(file: &File, way: CopyMethod, bytes: usize, time: Duration) -> Outcome<(f64, f64, f64)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let near = TcpStream::connect(listener.local_addr()?)?;
     let (far, _) = listener.accept()?;
@@ -142,7 +143,7 @@ fn receive(mut stream: TcpStream, bytes: usize) -> std::io::Result<f64> {
 fn transmit(
     file: &File,
     mut stream: &TcpStream,
-    way: Way,
+    way: CopyMethod,
     bytes: usize,
     time: Duration,
 ) -> Outcome<(u64, f64)> {
@@ -153,17 +154,17 @@ fn transmit(
     while begin.elapsed() < time {
         let data = &mut buffer[HEADER..];
         match way {
-            Way::Copy | Way::CheckedCopy => {
+            CopyMethod::Copy | CopyMethod::CheckedCopy => {
                 for (at, slice) in data.chunks_mut(SLICE).enumerate() {
                     file.read_exact_at(slice, offset + (at * SLICE) as u64)?;
-                    if way == Way::CheckedCopy {
+                    if way == CopyMethod::CheckedCopy {
                         sum ^= checksums(slice);
                     }
                 }
                 stream.write_all(&buffer)?;
             }
-            Way::Sendfile | Way::CheckedSendfile => {
-                if way == Way::CheckedSendfile {
+            CopyMethod::Sendfile | CopyMethod::CheckedSendfile => {
+                if way == CopyMethod::CheckedSendfile {
                     let small = bytes.min(SLICE / 4);
                     for at in (0..bytes).step_by(small) {
                         file.read_exact_at(&mut data[..small], offset + at as u64)?;

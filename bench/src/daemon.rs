@@ -226,7 +226,7 @@ impl Mds {
 
 /// Start times of daemons, and their idle memory.
 #[derive(Debug, Serialize)]
-pub(crate) struct Starts {
+pub(crate) struct StartTimes {
     /// Seconds from the start of the process to its ready line, median.
     pub(crate) osd_ready_s: f64,
     pub(crate) mds_ready_s: f64,
@@ -239,7 +239,7 @@ pub(crate) struct Starts {
 }
 
 /// Starts a device and a metadata server several times; the last ones stay idle for a while.
-pub(crate) fn measure_starts(settings: &Settings, folder: &Path) -> Outcome<Starts> {
+pub(crate) fn measure_starts(settings: &Settings, folder: &Path) -> Outcome<StartTimes> {
     let (osd, mds) = (folder.join("osd"), folder.join("mds"));
     init(&settings.binary, &OSD_INIT, &osd)?;
     init(&settings.binary, &MDS_INIT, &mds)?;
@@ -257,7 +257,7 @@ pub(crate) fn measure_starts(settings: &Settings, folder: &Path) -> Outcome<Star
     let (osd_times, osd) = repeat(&OSD_SERVE, &osd)?;
     let (mds_times, mds) = repeat(&MDS_SERVE, &mds)?;
     thread::sleep(Duration::from_secs(settings.idle_s));
-    let starts = Starts {
+    let starts = StartTimes {
         osd_ready_s: median(&mut osd_times.clone()),
         mds_ready_s: median(&mut mds_times.clone()),
         osd_idle_kib: usage(osd.child.id())?.rss_kib,

@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use crate::Outcome;
 use crate::credential::Issuer;
 use crate::daemon::Osd;
-use crate::machine::Awake;
+use crate::machine::CoreWaker;
 use crate::process::usage;
 use crate::settings::Run;
 use crate::workload::median;
@@ -42,23 +42,23 @@ const WORKERS: usize = 2;
 /// CDBs for which one step is timed.
 const STEPS: u32 = 20_000;
 
-struct Defence {
+struct TimedDefence {
     name: &'static str,
     flags: &'static [&'static str],
     conceal: bool,
     sealed: bool,
 }
 
-const DEFENCES: [Defence; 4] = [
-    Defence { name: "floor alone", flags: &[], conceal: false, sealed: false },
-    Defence { name: "cipher h5s", flags: &["--method-cipher=h5s"], conceal: true, sealed: false },
-    Defence { name: "cipher h7", flags: &["--method-cipher=h7"], conceal: true, sealed: false },
-    Defence { name: "sealed capability", flags: &["--sealed-only"], conceal: false, sealed: true },
+const DEFENCES: [TimedDefence; 4] = [
+    TimedDefence { name: "floor alone", flags: &[], conceal: false, sealed: false },
+    TimedDefence { name: "cipher h5s", flags: &["--method-cipher=h5s"], conceal: true, sealed: false },
+    TimedDefence { name: "cipher h7", flags: &["--method-cipher=h7"], conceal: true, sealed: false },
+    TimedDefence { name: "sealed capability", flags: &["--sealed-only"], conceal: false, sealed: true },
 ];
 
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Work {
+enum DataDirection {
     Write,
     /// As in the paper's benchmark: read a piece, write it back.
     Rewrite,
@@ -66,8 +66,8 @@ enum Work {
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
-    work: Work,
+struct DefenceRow {
+    work: DataDirection,
     bytes: usize,
     method: SecurityMethodName,
     defence: &'static str,
@@ -83,19 +83,19 @@ const METHODS: [(SecurityMethodName, SecurityMethod); 2] =
     [("CAPKEY", SecurityMethod::CapKey), ("CMDRSP", SecurityMethod::CmdRsp)];
 
 #[derive(Debug, Serialize)]
-struct Step {
+struct StepTime {
     step: String,
     nanoseconds: f64,
 }
 
 #[derive(Serialize)]
-struct Findings {
-    rows: Vec<Row>,
-    steps: Vec<Step>,
+struct DefenceResults {
+    rows: Vec<DefenceRow>,
+    steps: Vec<StepTime>,
 }
 
 /// One device with its client and a credential for each method.
-struct Station {
+struct DefenceStation {
     osd: Osd,
     device: OsdClient,
     bearers: Vec<Bearer>,
@@ -105,11 +105,11 @@ struct Station {
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
     let folder = arguments.stage.scratch()?;
-    let _awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    let _awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let mut stations = Vec::new();
     for (at, defence) in DEFENCES.iter().enumerate() {
-        stations.push(Station::new(
+        stations.push(DefenceStation::new(
             &settings.binary,
             &folder.path().join(at.to_string()),
             defence,
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         )?);
     }
     let mut rows = Vec::new();
-    for work in [Work::Write, Work::Rewrite, Work::Read] {
+    for work in [DataDirection::Write, DataDirection::Rewrite, DataDirection::Read] {
         for bytes in SIZES {
             for (method, (name, _)) in METHODS.iter().enumerate() {
                 // Rate, its ratio to the first one of the same round, CPU.
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
                 }
                 for (defence, mut found) in DEFENCES.iter().zip(found) {
                     let [mib_per_s, of_floor, device_cpu_us] = found.each_mut().map(|values| median(values));
-                    rows.push(Row {
+                    rows.push(DefenceRow {
                         work,
                         bytes,
                         method: name,
@@ -150,17 +150,17 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             }
         }
     }
-    for Station { osd, device, .. } in stations {
+    for DefenceStation { osd, device, .. } in stations {
         drop(device);
         osd.stop()?;
     }
-    let findings = Findings { rows, steps: steps()? };
+    let findings = DefenceResults { rows, steps: steps()? };
     arguments.common.save(&findings)?;
     print(&findings);
     Ok(())
 }
 
-fn print(findings: &Findings) {
+fn print(findings: &DefenceResults) {
     println!("{DEPTH} commands under way; medians over rounds, each device in turn\n");
     println!(
         "{:8} {:>7} {:7} {:18} {:>9} {:>10} {:>14}",
@@ -185,7 +185,7 @@ fn print(findings: &Findings) {
 }
 
 /// Measures the cost of one CDB at each end, in isolation.
-fn steps() -> Outcome<Vec<Step>> {
+fn steps() -> Outcome<Vec<StepTime>> {
     let mut steps = Vec::new();
     let mut time = |step: String, mut work: Box<dyn FnMut()>| {
         let mut rounds: Vec<f64> = (0..9)
@@ -195,7 +195,7 @@ fn steps() -> Outcome<Vec<Step>> {
                 begin.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS)
             })
             .collect();
-        steps.push(Step { step, nanoseconds: median(&mut rounds) });
+        steps.push(StepTime { step, nanoseconds: median(&mut rounds) });
     };
     for parameters in Parameters::ALL {
         let key = PrivateKey::generate(parameters, &mut SystemRandom);
@@ -245,8 +245,8 @@ fn steps() -> Outcome<Vec<Step>> {
     Ok(steps)
 }
 
-impl Station {
-    fn new(binary: &Path, data: &Path, defence: &Defence, runtime: &Runtime) -> Outcome<Self> {
+impl DefenceStation {
+    fn new(binary: &Path, data: &Path, defence: &TimedDefence, runtime: &Runtime) -> Outcome<Self> {
         // Filled by a device without the defence: the fill uses NOSEC.
         let osd = Osd::new(binary, data)?;
         let issuer = Issuer::of(&osd.data, PARTITION)?;
@@ -279,7 +279,7 @@ impl Station {
     /// Returns MiB moved per second, and CPU microseconds of the device per piece.
     fn turn(
         &self,
-        work: Work,
+        work: DataDirection,
         bytes: usize,
         method: usize,
         time: Duration,
@@ -290,7 +290,8 @@ impl Station {
         let pieces = runtime.block_on(async {
             let mut lanes = JoinSet::new();
             for number in 0..DEPTH {
-                let lane = Lane { device: self.device.clone(), bearer: bearer.clone(), work, bytes, number };
+                let lane =
+                    TransferLoop { device: self.device.clone(), bearer: bearer.clone(), work, bytes, number };
                 lanes.spawn(lane.run(begin + time));
             }
             let mut pieces = 0;
@@ -314,29 +315,29 @@ fn connect(osd: &Osd, conceal_method: bool) -> Outcome<OsdClient> {
 }
 
 /// Moves one piece at a time, in order.
-struct Lane {
+struct TransferLoop {
     device: OsdClient,
     bearer: Bearer,
-    work: Work,
+    work: DataDirection,
     bytes: usize,
     number: u64,
 }
 
-impl Lane {
+impl TransferLoop {
     async fn run(self, until: Instant) -> Result<u64, OsdError> {
         let mut payload = Bytes::from(vec![0xA5; self.bytes]);
         let (mut buffer, mut at, mut pieces) = (Vec::new(), self.number, 0);
         while Instant::now() < until {
             let offset = at * self.bytes as u64 % OBJECT_BYTES;
             at += DEPTH;
-            if matches!(self.work, Work::Read | Work::Rewrite) {
+            if matches!(self.work, DataDirection::Read | DataDirection::Rewrite) {
                 let read = Operation::Read { object: OBJECT, offset, length: self.bytes, buffer };
                 buffer = self.device.execute(&self.bearer, read).await?.data;
             }
-            if matches!(self.work, Work::Rewrite) {
+            if matches!(self.work, DataDirection::Rewrite) {
                 payload = Bytes::from(core::mem::take(&mut buffer));
             }
-            if matches!(self.work, Work::Write | Work::Rewrite) {
+            if matches!(self.work, DataDirection::Write | DataDirection::Rewrite) {
                 let write = Operation::Write { object: OBJECT, offset, data: payload.clone() };
                 self.device.execute(&self.bearer, write).await?;
             }

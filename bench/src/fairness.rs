@@ -43,24 +43,24 @@ const OPCODE_MANAGEMENT: u8 = 0x42;
 const HEADER: usize = 48;
 
 /// One kind of attack.
-struct Attack {
+struct AttackKind {
     name: &'static str,
     run: fn(&str, &str, &AtomicBool) -> std::io::Result<()>,
 }
 
-const ATTACKS: &[Attack] = &[
-    Attack { name: "pings without end", run: pings },
-    Attack { name: "commands without end", run: commands },
-    Attack { name: "large reads, never read", run: unread },
-    Attack { name: "resets without end", run: resets },
-    Attack { name: "garbage after login", run: garbage },
-    Attack { name: "connections without end", run: connections },
-    Attack { name: "100 half-sent PDUs", run: half_sent },
+const ATTACKS: &[AttackKind] = &[
+    AttackKind { name: "pings without end", run: pings },
+    AttackKind { name: "commands without end", run: commands },
+    AttackKind { name: "large reads, never read", run: unread },
+    AttackKind { name: "resets without end", run: resets },
+    AttackKind { name: "garbage after login", run: garbage },
+    AttackKind { name: "connections without end", run: connections },
+    AttackKind { name: "100 half-sent PDUs", run: half_sent },
 ];
 
 /// Result of one attack.
 #[derive(Debug, Serialize)]
-struct Row {
+struct AttackResult {
     attack: &'static str,
     /// Honest commands per second without and with the attack, medians.
     alone_per_s: f64,
@@ -71,8 +71,8 @@ struct Row {
 
 /// All results.
 #[derive(Debug, Serialize)]
-struct Findings {
-    rows: Vec<Row>,
+struct FairnessResults {
+    rows: Vec<AttackResult>,
     idle_bytes_per_connection: u64,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     }
     drop(client);
     osd.stop()?;
-    let findings = Findings { rows, idle_bytes_per_connection: idle };
+    let findings = FairnessResults { rows, idle_bytes_per_connection: idle };
     arguments.common.save(&findings)?;
     println!(
         "one honest client ({}) beside one hostile one, medians of {} runs\n",
@@ -126,12 +126,12 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
 }
 
 fn one(
-    attack: &'static Attack,
+    attack: &'static AttackKind,
     client: &Client,
     settings: &Settings,
     address: &str,
     target: &str,
-) -> Outcome<Row> {
+) -> Outcome<AttackResult> {
     let (mut alone, mut attacked, mut shares) = (Vec::new(), Vec::new(), Vec::new());
     let time = Duration::from_secs_f64(settings.seconds);
     let rate = |seed| -> Outcome<f64> {
@@ -159,7 +159,7 @@ fn one(
         attacked.push(loud);
         shares.push(loud / quiet);
     }
-    Ok(Row {
+    Ok(AttackResult {
         attack: attack.name,
         alone_per_s: median(&mut alone),
         attacked_per_s: median(&mut attacked),

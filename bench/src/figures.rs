@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::contender::Contender;
-use crate::measure::Sample;
+use crate::measure::TurnSample;
 use crate::workload::{Workload, median};
 
 /// Result of one contender in one workload.
@@ -21,11 +21,11 @@ pub(crate) struct Result {
     pub(crate) mib_per_s: f64,
     pub(crate) operations_per_s: f64,
     /// Ratio of the rate to NOSEC's in the same round.
-    pub(crate) to_nosec: Ratio,
+    pub(crate) to_nosec: ContenderRatio,
     /// Ratio of the rate to plain TCP's in the same round.
-    pub(crate) to_tcp: Ratio,
+    pub(crate) to_tcp: ContenderRatio,
     /// Ratio to the same method in plain text, for contenders inside TLS.
-    pub(crate) to_plain: Option<Ratio>,
+    pub(crate) to_plain: Option<ContenderRatio>,
     /// Bytes per CPU second of device and client together, relative to NOSEC, over all runs. Other
     /// load affects it less than the rates.
     pub(crate) to_nosec_by_cpu: f64,
@@ -36,7 +36,7 @@ pub(crate) struct Result {
 
 /// Ratio of two contenders over many rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Ratio {
+pub(crate) struct ContenderRatio {
     /// Rounds in which both took part.
     pub(crate) rounds: usize,
     pub(crate) median: f64,
@@ -46,7 +46,7 @@ pub(crate) struct Ratio {
     pub(crate) interval: [f64; 2],
 }
 
-impl Ratio {
+impl ContenderRatio {
     pub(crate) fn of(mut ratios: Vec<f64>) -> Self {
         ratios.sort_by(f64::total_cmp);
         let rounds = ratios.len();
@@ -65,14 +65,14 @@ impl Ratio {
 
 /// Results of one workload.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Figure {
+pub(crate) struct WorkloadResults {
     pub(crate) name: String,
     #[serde(flatten)]
     pub(crate) workload: Workload,
     pub(crate) results: Vec<Result>,
 }
 
-impl Figure {
+impl WorkloadResults {
     pub(crate) fn of(&self, contender: Contender) -> Option<&Result> {
         self.results.iter().find(|result| result.contender == contender)
     }
@@ -80,7 +80,7 @@ impl Figure {
 
 /// Resident memory in KiB.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryUse {
     pub(crate) osd_idle_kib: u64,
     pub(crate) mds_idle_kib: u64,
     pub(crate) osd_peak_after_reads_kib: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Memory {
 }
 
 /// Computes all results, in the order of the grid.
-pub(crate) fn of(grid: &[Workload], samples: &[Sample]) -> Vec<Figure> {
+pub(crate) fn of(grid: &[Workload], samples: &[TurnSample]) -> Vec<WorkloadResults> {
     grid.iter()
         .copied()
         .filter_map(|workload| {
@@ -96,12 +96,12 @@ pub(crate) fn of(grid: &[Workload], samples: &[Sample]) -> Vec<Figure> {
                 .into_iter()
                 .filter_map(|contender| result(samples, &workload, contender))
                 .collect();
-            (!results.is_empty()).then(|| Figure { name: workload.name(), workload, results })
+            (!results.is_empty()).then(|| WorkloadResults { name: workload.name(), workload, results })
         })
         .collect()
 }
 
-fn result(samples: &[Sample], workload: &Workload, contender: Contender) -> Option<Result> {
+fn result(samples: &[TurnSample], workload: &Workload, contender: Contender) -> Option<Result> {
     // Plain TCP was measured once for both patterns.
     let of = |contender: Contender| {
         samples.iter().filter(move |sample| {
@@ -113,7 +113,7 @@ fn result(samples: &[Sample], workload: &Workload, contender: Contender) -> Opti
             sample.contender == contender && same
         })
     };
-    let own: Vec<&Sample> = of(contender).collect();
+    let own: Vec<&TurnSample> = of(contender).collect();
     if own.is_empty() {
         return None;
     }
@@ -122,7 +122,7 @@ fn result(samples: &[Sample], workload: &Workload, contender: Contender) -> Opti
             of(other).map(|sample| ((sample.run, sample.round), sample.rate())).collect();
         let pairs =
             own.iter().filter_map(|sample| Some(sample.rate() / others.get(&(sample.run, sample.round))?));
-        Ratio::of(pairs.collect())
+        ContenderRatio::of(pairs.collect())
     };
     let mib_per_s = median(&mut own.iter().map(|sample| sample.rate()).collect::<Vec<_>>());
     let gib = own.iter().map(|sample| sample.mib()).sum::<f64>() / 1024.0;
@@ -154,7 +154,7 @@ mod tests {
     fn ratios_are_taken_within_a_round() {
         let all: Vec<Workload> = crate::workload::grid().collect();
         let workload = all[0];
-        let sample = |round, contender, operations| Sample {
+        let sample = |round, contender, operations| TurnSample {
             run: 0,
             round,
             contender,
@@ -182,14 +182,15 @@ mod tests {
     /// More rounds give a narrower interval.
     #[test]
     fn interval_narrows_and_contains_the_median() {
-        let ratio =
-            |rounds: u32| Ratio::of((0..rounds).map(|at| f64::from(at) / f64::from(rounds - 1)).collect());
+        let ratio = |rounds: u32| {
+            ContenderRatio::of((0..rounds).map(|at| f64::from(at) / f64::from(rounds - 1)).collect())
+        };
         let (few, many) = (ratio(9), ratio(401));
-        let width = |ratio: &Ratio| ratio.interval[1] - ratio.interval[0];
+        let width = |ratio: &ContenderRatio| ratio.interval[1] - ratio.interval[0];
         assert!(width(&many) < width(&few) / 4.0, "{few:?} {many:?}");
         assert!(many.interval[0] < 0.5 && many.interval[1] > 0.5);
         assert!((many.quartiles[0] - 0.25).abs() < 0.01 && (many.quartiles[1] - 0.75).abs() < 0.01);
-        assert!(Ratio::of(Vec::new()).median.is_nan());
+        assert!(ContenderRatio::of(Vec::new()).median.is_nan());
         assert_eq!(ratio(2).interval, [0.0, 1.0]);
     }
 }

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use crate::Outcome;
 use crate::credential::Issuer;
 use crate::daemon::Osd;
-use crate::latency::Latency;
+use crate::latency::CommandLatency;
 
 /// The partition whose keys are set.
 const PARTITION: u64 = 1 << 16;
@@ -25,7 +25,7 @@ pub(crate) fn measure(
     data: &Path,
     place: &str,
     samples: usize,
-) -> Outcome<Vec<Latency>> {
+) -> Outcome<Vec<CommandLatency>> {
     let osd = Osd::new(binary, data)?;
     let issuer = Issuer::of(&osd.data, PARTITION)?;
     let url: TargetUrl = osd.url.parse()?;
@@ -45,14 +45,14 @@ pub(crate) fn measure(
         ("root", KeyToSet::Root, 0),
     ] {
         let name = format!("SET KEY {level}, {place}");
-        rows.push(Latency::measure(&name, "ALLDATA; one partition", samples, |number| {
+        rows.push(CommandLatency::measure(&name, "ALLDATA; one partition", samples, |number| {
             Ok(runtime.block_on(manager.set_key(key, partition, identifier(number)))?)
         })?);
     }
     for (group, called) in [(Group::Modp2048, "MODP 2048"), (Group::X25519, "X25519")] {
         let name = format!("SET MASTER KEY {called}, {place}");
         let note = "both steps, and the client's own arithmetic";
-        rows.push(Latency::measure(&name, note, samples.div_ceil(EXCHANGES_FEWER), |number| {
+        rows.push(CommandLatency::measure(&name, note, samples.div_ceil(EXCHANGES_FEWER), |number| {
             Ok(runtime.block_on(manager.set_master_key(group, identifier(number)))?)
         })?);
     }

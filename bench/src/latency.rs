@@ -11,7 +11,7 @@ const LEAD_IN: usize = 20;
 
 /// Result of one command.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Latency {
+pub(crate) struct CommandLatency {
     pub(crate) name: String,
     pub(crate) samples: usize,
     pub(crate) median_us: f64,
@@ -21,7 +21,7 @@ pub(crate) struct Latency {
     pub(crate) note: String,
 }
 
-impl Latency {
+impl CommandLatency {
     /// Computes the result from single times.
     pub(crate) fn of(name: &str, note: &str, mut times: Vec<Duration>) -> Self {
         times.sort();
@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn median_and_p99_use_sorted_times() {
         let times = (1..=200).rev().map(Duration::from_micros).collect();
-        let latency = Latency::of("x", "", times);
+        let latency = CommandLatency::of("x", "", times);
         assert!((latency.median_us - 101.0).abs() < 1e-6, "{latency:?}");
         assert!((latency.p99_us - 199.0).abs() < 1e-6 && (latency.least_us - 1.0).abs() < 1e-6);
-        assert!(Latency::of("x", "", Vec::new()).median_us.is_nan());
+        assert!(CommandLatency::of("x", "", Vec::new()).median_us.is_nan());
     }
 }

@@ -17,8 +17,8 @@ use tokio::runtime::Builder;
 
 use crate::Outcome;
 use crate::daemon;
-use crate::latency::Latency;
-use crate::machine::{Awake, Machine};
+use crate::latency::CommandLatency;
+use crate::machine::{CoreWaker, MachineInfo};
 use crate::settings::Logins;
 
 /// Pause between logins: the server's limiter allows 20 per second from one source.
@@ -35,16 +35,16 @@ const OBS_LOGIN_US: f64 = 20_500.0;
 const OBS_LOGOUT_US: f64 = 270.0;
 
 #[derive(Serialize)]
-struct Findings {
-    machine: Machine,
-    rows: Vec<Latency>,
+struct LoginResults {
+    machine: MachineInfo,
+    rows: Vec<CommandLatency>,
     /// Median of a modern login with a key that needs no hashing, in microseconds.
     modern_beside_hashing_us: f64,
 }
 
 /// Times of logins and of logouts.
 #[derive(Default)]
-struct Times {
+struct LoginTimes {
     logins: Vec<Duration>,
     logouts: Vec<Duration>,
 }
@@ -55,10 +55,10 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
         return Err("--samples is not between 10 and 100000".into());
     }
     let binary = arguments.common.binary()?;
-    let mut machine = Machine::look();
+    let mut machine = MachineInfo::look();
     let folder = arguments.stage.scratch()?;
     // Both ends sleep between two messages: waking a core takes longer than the measured work.
-    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
     let mds =
         daemon::Mds::new(&binary, &folder.path().join("mds"), &["--insecure-paper-login", "127.0.0.1:0"])?;
@@ -66,12 +66,13 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
     let rows = runtime.block_on(measure(&mds, arguments.samples))?;
     mds.stop()?;
     machine.look_again();
-    let median =
-        |name: &str| rows.iter().find(|row| row.name == name).map_or(f64::NAN, |row: &Latency| row.median_us);
+    let median = |name: &str| {
+        rows.iter().find(|row| row.name == name).map_or(f64::NAN, |row: &CommandLatency| row.median_us)
+    };
     let modern_beside_hashing_us = median(BESIDE);
     println!("{:44} {:>10} {:>10} {:>10}", "", "median us", "p99 us", "least us");
     for row in &rows {
-        let Latency { name, median_us, p99_us, least_us, note, .. } = row;
+        let CommandLatency { name, median_us, p99_us, least_us, note, .. } = row;
         println!("{name:44} {median_us:10.0} {p99_us:10.0} {least_us:10.0}  {note}");
     }
     println!("OBS (its own machine): login {OBS_LOGIN_US:.0} us, logout {OBS_LOGOUT_US:.0} us");
@@ -82,12 +83,12 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
         "modern login under {MODERN_LOGIN_US:.0} us beside its hashing: {modern_beside_hashing_us:.0} us, {}",
         verdict(modern_beside_hashing_us, MODERN_LOGIN_US)
     );
-    arguments.common.save(&Findings { machine, rows, modern_beside_hashing_us })
+    arguments.common.save(&LoginResults { machine, rows, modern_beside_hashing_us })
 }
 
 const BESIDE: &str = "modern login beside its password hashing";
 
-async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
+async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<CommandLatency>> {
     let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
     let (modern, paper) = (mds.field("address")?, mds.field("insecure_paper_login")?);
     let pin: Fingerprint = mds.field("pin")?.parse().map_err(|_| "the daemon's pin does not parse")?;
@@ -101,7 +102,7 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
     for (group, number) in [(PaperGroup::Modp1024, 2), (PaperGroup::Modp2048, 14)] {
         for conservative in [false, true] {
             let options = PaperOptions { group, conservative, address: None };
-            let mut times = Times::default();
+            let mut times = LoginTimes::default();
             for _ in 0..samples {
                 tokio::time::sleep(PACE).await;
                 let dial = PlainDial { address: paper.to_owned(), timeout: CONNECT_TIMEOUT };
@@ -122,9 +123,13 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
             }
             let mode = if conservative { "conservative" } else { "aggressive" };
             let note = "TCP connect to SESSION_OK";
-            rows.push(Latency::of(&format!("paper login, group {number}, {mode}"), note, times.logins));
+            rows.push(CommandLatency::of(
+                &format!("paper login, group {number}, {mode}"),
+                note,
+                times.logins,
+            ));
             if number == 2 && !conservative {
-                rows.push(Latency::of("paper logout", "its end durable", times.logouts));
+                rows.push(CommandLatency::of("paper logout", "its end durable", times.logouts));
             }
         }
     }
@@ -132,7 +137,7 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
     // A key file's suite hashes for a few microseconds, which leaves the login without its
     // deliberate hashing.
     let key = admin.add_service("bench-service", Role::User).await?;
-    let mut times = Times::default();
+    let mut times = LoginTimes::default();
     for _ in 0..samples {
         tokio::time::sleep(PACE).await;
         let begin = Instant::now();
@@ -142,8 +147,8 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
         session.logout().await?;
         times.logouts.push(begin.elapsed());
     }
-    rows.push(Latency::of(BESIDE, "TCP connect, TLS 1.3, OPAQUE, the session open", times.logins));
-    rows.push(Latency::of("modern logout", "its end durable", times.logouts));
+    rows.push(CommandLatency::of(BESIDE, "TCP connect, TLS 1.3, OPAQUE, the session open", times.logins));
+    rows.push(CommandLatency::of("modern logout", "its end durable", times.logouts));
 
     let mut whole = Vec::new();
     for _ in 0..samples.div_ceil(HASHED_PART) {
@@ -156,11 +161,15 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
         whole.push(begin.elapsed());
         session.logout().await?;
     }
-    rows.push(Latency::of("modern login with a password, hashing included", "the same, and Argon2id", whole));
+    rows.push(CommandLatency::of(
+        "modern login with a password, hashing included",
+        "the same, and Argon2id",
+        whole,
+    ));
     let count = samples.div_ceil(HASHED_PART);
     let hashing = thread::spawn(move || hashing(count)).join().map_err(|_| "the hashing panicked")??;
     let note = "Argon2id, 64 MiB, 3 passes, 4 lanes, at the client; deliberate";
-    rows.push(Latency::of("the password's hashing alone", note, hashing));
+    rows.push(CommandLatency::of("the password's hashing alone", note, hashing));
     Ok(rows)
 }
 

@@ -11,7 +11,7 @@ const WAKE_UP_LIMIT: &str = "/dev/cpu_dma_latency";
 
 /// The machine, and its load.
 #[derive(Debug, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineInfo {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) memory_mib: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     pub(crate) load_after: String,
 }
 
-impl Machine {
+impl MachineInfo {
     pub(crate) fn look() -> Self {
         let line = |path: &str, key: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Machine {
     }
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for MachineInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cores = if self.kept_awake { "kept awake" } else { "free to sleep" };
         let Self { cores: count, cpu, memory_mib, kernel, congestion_control, .. } = self;
@@ -64,11 +64,11 @@ impl fmt::Display for Machine {
 }
 
 /// Keeps idle cores awake until it is dropped.
-pub(crate) struct Awake {
+pub(crate) struct CoreWaker {
     _open: File,
 }
 
-impl Awake {
+impl CoreWaker {
     /// Keeps cores awake; `None` without permission.
     pub(crate) fn new() -> Option<Self> {
         let mut file = OpenOptions::new().write(true).open(WAKE_UP_LIMIT).ok()?;

@@ -45,10 +45,10 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::client::Client;
-use crate::daemon::{Osd, Starts};
-use crate::figures::{Figure, Memory};
-use crate::machine::{Awake, Machine};
-use crate::measure::Sample;
+use crate::daemon::{Osd, StartTimes};
+use crate::figures::{MemoryUse, WorkloadResults};
+use crate::machine::{CoreWaker, MachineInfo};
+use crate::measure::TurnSample;
 use crate::settings::{Command, Settings};
 use crate::verdicts::Verdict;
 
@@ -65,15 +65,15 @@ struct Cli {
 
 /// All results of a run.
 #[derive(Serialize)]
-struct Findings {
-    machine: Machine,
+struct RunResults {
+    machine: MachineInfo,
     settings: Settings,
-    figures: Vec<Figure>,
-    memory: Memory,
-    starts: Starts,
+    figures: Vec<WorkloadResults>,
+    memory: MemoryUse,
+    starts: StartTimes,
     verdicts: Vec<Verdict>,
     /// One sample for each contender, workload and run.
-    samples: Vec<Sample>,
+    samples: Vec<TurnSample>,
 }
 
 fn main() -> ExitCode {
@@ -108,20 +108,20 @@ fn main() -> ExitCode {
 }
 
 fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
-    let mut machine = Machine::look();
+    let mut machine = MachineInfo::look();
     let folder = arguments.stage.scratch()?;
     eprintln!("starting the device and the metadata server {} times each", settings.starts);
     let starts = daemon::measure_starts(&settings, folder.path())?;
     let osd = Osd::new(&settings.binary, &folder.path().join("measured"))?;
     let client = Client::connect(&osd, &settings)?;
-    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
     if awake.is_none() {
         eprintln!("idle cores sleep: at depth 1 the time to wake one is most of what is measured");
     }
     let measured = measure::all(&settings, &osd, &client)?;
     drop(awake);
-    let memory = Memory {
+    let memory = MemoryUse {
         osd_idle_kib: starts.osd_idle_kib,
         mds_idle_kib: starts.mds_idle_kib,
         osd_peak_after_reads_kib: measured.peak_after_reads_kib,
@@ -133,7 +133,7 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     let figures = figures::of(&settings.grid, &measured.samples);
     let verdicts = verdicts::of(&figures, &memory, &starts);
     let findings =
-        Findings { machine, settings, figures, memory, starts, verdicts, samples: measured.samples };
+        RunResults { machine, settings, figures, memory, starts, verdicts, samples: measured.samples };
     arguments.common.save(&findings)?;
     if let Some(folder) = &arguments.plots {
         plots::draw(folder, &findings.figures)?;

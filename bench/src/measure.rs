@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::client::{Client, Turn};
+use crate::client::{Client, TurnResult};
 use crate::contender::Contender;
 use crate::daemon::Osd;
 use crate::process::{own, usage};
@@ -17,7 +17,7 @@ const LEAD_IN: u32 = 5;
 
 /// Result of one contender in one turn.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Sample {
+pub(crate) struct TurnSample {
     pub(crate) run: usize,
     /// Round of this run: a round has one turn of each contender.
     pub(crate) round: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Sample {
     pub(crate) client_cpu_s: f64,
 }
 
-impl Sample {
+impl TurnSample {
     /// Returns MiB per second.
     pub(crate) fn rate(&self) -> f64 {
         self.mib() / self.seconds
@@ -45,15 +45,15 @@ impl Sample {
 }
 
 /// Results of all runs.
-pub(crate) struct Measured {
-    pub(crate) samples: Vec<Sample>,
+pub(crate) struct MeasuredRuns {
+    pub(crate) samples: Vec<TurnSample>,
     /// Peak resident memory of the device so far, in KiB.
     pub(crate) peak_after_reads_kib: u64,
     pub(crate) peak_kib: u64,
 }
 
 /// Measures everything. Reads come first, so that write-back does not affect them.
-pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<Measured> {
+pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<MeasuredRuns> {
     let mut samples = Vec::new();
     let mut peaks = [0; 2];
     for (direction, peak) in [Direction::Read, Direction::Write].into_iter().zip(&mut peaks) {
@@ -70,7 +70,7 @@ pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<Me
         *peak = usage(osd.pid())?.peak_rss_kib;
     }
     let [peak_after_reads_kib, peak_kib] = peaks;
-    Ok(Measured { samples, peak_after_reads_kib, peak_kib })
+    Ok(MeasuredRuns { samples, peak_after_reads_kib, peak_kib })
 }
 
 fn one(
@@ -79,7 +79,7 @@ fn one(
     client: &Client,
     run: usize,
     workload: &Workload,
-    samples: &mut Vec<Sample>,
+    samples: &mut Vec<TurnSample>,
 ) -> Outcome {
     // Plain TCP has no offsets: once for both patterns.
     let mut order: Vec<Contender> = settings
@@ -99,7 +99,7 @@ fn one(
             let done = turn(client, contender, workload, settings.turn(), seed * 0x9E37_79B9)?;
             let after = (usage(osd.pid())?.cpu_s, own()?.cpu_s);
             let device_cpu_s = if contender == Contender::Tcp { 0.0 } else { after.0 - before.0 };
-            samples.push(Sample {
+            samples.push(TurnSample {
                 run,
                 round,
                 contender,
@@ -123,12 +123,12 @@ fn turn(
     workload: &Workload,
     time: Duration,
     seed: u64,
-) -> Outcome<Turn> {
+) -> Outcome<TurnResult> {
     match contender.method() {
         Some(_) => client.turn(workload, contender, time, seed),
         None => {
             let (operations, time) = ceiling::run(workload.direction, workload.bytes, workload.depth, time)?;
-            Ok(Turn { operations, time })
+            Ok(TurnResult { operations, time })
         }
     }
 }

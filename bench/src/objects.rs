@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::credential::Issuer;
 use crate::daemon::Osd;
-use crate::latency::Latency;
+use crate::latency::CommandLatency;
 use crate::process::usage;
 use crate::settings::Commands;
 use crate::workload::Direction;
@@ -52,7 +52,7 @@ const METHOD: SecurityMethod = SecurityMethod::CmdRsp;
 
 /// LIST of the whole crowd.
 #[derive(Debug, Serialize)]
-pub(crate) struct Listing {
+pub(crate) struct ListTimes {
     pub(crate) objects: u64,
     pub(crate) seconds: f64,
 }
@@ -68,7 +68,7 @@ pub(crate) struct ReadBesideTcp {
 
 /// Memory of the device.
 #[derive(Debug, Serialize)]
-pub(crate) struct Held {
+pub(crate) struct DeviceMemory {
     pub(crate) connections: usize,
     pub(crate) bytes_per_idle_connection: f64,
     pub(crate) objects: u64,
@@ -76,11 +76,11 @@ pub(crate) struct Held {
 }
 
 /// All results of this part.
-pub(crate) struct Measured {
-    pub(crate) rows: Vec<Latency>,
-    pub(crate) listing: Listing,
+pub(crate) struct ObjectResults {
+    pub(crate) rows: Vec<CommandLatency>,
+    pub(crate) listing: ListTimes,
     pub(crate) read: ReadBesideTcp,
-    pub(crate) held: Held,
+    pub(crate) held: DeviceMemory,
 }
 
 pub(crate) fn measure(
@@ -88,7 +88,7 @@ pub(crate) fn measure(
     binary: &Path,
     data: &Path,
     arguments: &Commands,
-) -> Outcome<Measured> {
+) -> Outcome<ObjectResults> {
     let osd = Osd::new(binary, data)?;
     let issuer = Issuer::of(&osd.data, PARTITION)?;
     let device = connect(&osd)?;
@@ -123,14 +123,14 @@ pub(crate) fn measure(
     let listing = list(runtime, &device, &crowd, arguments.objects)?;
     drop(device);
     osd.stop()?;
-    let held = Held {
+    let held = DeviceMemory {
         connections: arguments.connections,
         bytes_per_idle_connection,
         objects: arguments.objects,
         bytes_per_cold_object: full_kib.saturating_sub(empty_kib) as f64 * 1024.0
             / arguments.objects.max(1) as f64,
     };
-    Ok(Measured { rows, listing, read, held })
+    Ok(ObjectResults { rows, listing, read, held })
 }
 
 fn connect(osd: &Osd) -> Outcome<OsdClient> {
@@ -145,12 +145,12 @@ fn latencies(
     device: &OsdClient,
     issuer: &Issuer,
     samples: usize,
-) -> Outcome<Vec<Latency>> {
+) -> Outcome<Vec<CommandLatency>> {
     let mut rows = Vec::new();
     let command = Command::GetAttributes(Target { object: OBJECT });
     let bearer = issuer.command(&command, METHOD)?;
     let ids: Vec<_> = [0x1, 0x2, 0x81, 0x82].map(|number| AttributeId::new(1, number)).to_vec();
-    rows.push(Latency::measure("GET ATTRIBUTES", "CMDRSP; four of a user object", samples, |_| {
+    rows.push(CommandLatency::measure("GET ATTRIBUTES", "CMDRSP; four of a user object", samples, |_| {
         let got = runtime.block_on(device.attributes(&bearer, OBJECT, ids.clone()))?;
         if got.len() == ids.len() { Ok(()) } else { Err("an attribute is missing".into()) }
     })?);
@@ -159,21 +159,24 @@ fn latencies(
     let count = samples + samples.div_ceil(10) + 1;
     let command = |number| Command::Create(Create { object: object(number), count: 1 });
     let bearers = bearers(issuer, count, command)?;
-    rows.push(Latency::measure("CREATE", "CMDRSP; a given id", samples, |number| {
+    rows.push(CommandLatency::measure("CREATE", "CMDRSP; a given id", samples, |number| {
         runtime.block_on(device.create(&bearers[number], object(number)))?;
         Ok(())
     })?);
     let command = |number| Command::Remove(Target { object: object(number) });
     let bearers = self::bearers(issuer, count, command)?;
-    rows.push(Latency::measure("REMOVE", "CMDRSP; durable later", samples / 2, |number| {
+    rows.push(CommandLatency::measure("REMOVE", "CMDRSP; durable later", samples / 2, |number| {
         let operation = Operation::Other { command: command(number), data_out: Bytes::new() };
         runtime.block_on(device.execute(&bearers[number], operation))?;
         Ok(())
     })?);
     let first = samples / 2 + (samples / 2).div_ceil(20);
-    rows.push(Latency::measure("REMOVE with FUA", "CMDRSP; durable before GOOD", samples / 4, |number| {
-        Ok(runtime.block_on(device.remove(&bearers[first + number], object(first + number)))?)
-    })?);
+    rows.push(CommandLatency::measure(
+        "REMOVE with FUA",
+        "CMDRSP; durable before GOOD",
+        samples / 4,
+        |number| Ok(runtime.block_on(device.remove(&bearers[first + number], object(first + number)))?),
+    )?);
     Ok(rows)
 }
 
@@ -209,8 +212,8 @@ fn beside_tcp(
     }
     let reads = read.len() as f64;
     Ok(ReadBesideTcp {
-        tcp_us: Latency::of("", "", tcp).median_us,
-        read_us: Latency::of("", "", read).median_us,
+        tcp_us: CommandLatency::of("", "", tcp).median_us,
+        read_us: CommandLatency::of("", "", read).median_us,
         device_cpu_us: device_cpu_s * 1e6 / reads,
     })
 }
@@ -240,7 +243,7 @@ fn query(
     osd: &Osd,
     anything: &Bearer,
     arguments: &Commands,
-) -> Outcome<Latency> {
+) -> Outcome<CommandLatency> {
     let issuer = Issuer::of(&osd.data, QUERIED)?;
     runtime.block_on(device.create_partition(anything, QUERIED))?;
     eprintln!("making {} objects to be queried", arguments.queried);
@@ -274,7 +277,7 @@ fn query(
     let expected = (ids.len() as u64).min(MATCHES.end.into()).saturating_sub(MATCHES.start.into());
     let name = format!("QUERY over {}", ids.len());
     let note = format!("CMDRSP; a range of one attribute, {expected} match");
-    Latency::measure(&name, &note, arguments.samples.div_ceil(QUERIES_FEWER), |_| {
+    CommandLatency::measure(&name, &note, arguments.samples.div_ceil(QUERIES_FEWER), |_| {
         let query = device.query(&bearer, collection, question.clone(), LIST_IDS_MAX);
         let (found, total) = runtime.block_on(query)?;
         if total == expected && found.len() as u64 == expected {
@@ -316,7 +319,7 @@ fn make_crowd(
     Ok(runtime.block_on(device.flush_osd(anything))?)
 }
 
-fn list(runtime: &Runtime, device: &OsdClient, issuer: &Issuer, objects: u64) -> Outcome<Listing> {
+fn list(runtime: &Runtime, device: &OsdClient, issuer: &Issuer, objects: u64) -> Outcome<ListTimes> {
     let command = Command::List(List {
         object: ObjectId::of_partition(CROWD),
         list_id: 0,
@@ -331,5 +334,5 @@ fn list(runtime: &Runtime, device: &OsdClient, issuer: &Issuer, objects: u64) ->
     if found != objects {
         return Err(format!("{found} of {objects} objects are listed").into());
     }
-    Ok(Listing { objects: found, seconds })
+    Ok(ListTimes { objects: found, seconds })
 }

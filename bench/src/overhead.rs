@@ -11,7 +11,7 @@ use plotters::prelude::*;
 
 use crate::Outcome;
 use crate::contender::Contender;
-use crate::figures::Figure;
+use crate::figures::WorkloadResults;
 use crate::workload::{Direction, Pattern};
 
 /// Pixels of a plot.
@@ -31,14 +31,14 @@ pub(crate) const PAIRS: [(Contender, Contender); 5] = [
 
 /// The drawn cost, in percent of NOSEC's.
 #[derive(Clone, Copy)]
-enum Cost {
+enum RelativeCost {
     /// CPU time of the device above NOSEC's.
     Cpu,
     /// Throughput below NOSEC's.
     Throughput,
 }
 
-impl Cost {
+impl RelativeCost {
     const fn title(self) -> &'static str {
         match self {
             Self::Cpu => "device CPU above NOSEC, %",
@@ -46,7 +46,7 @@ impl Cost {
         }
     }
 
-    fn of(self, figure: &Figure, contender: Contender) -> Option<f64> {
+    fn of(self, figure: &WorkloadResults, contender: Contender) -> Option<f64> {
         let own = figure.of(contender)?;
         let cost = match self {
             Self::Cpu => own.device_cpu_s_per_gib / figure.of(Contender::NoSec)?.device_cpu_s_per_gib - 1.0,
@@ -58,7 +58,7 @@ impl Cost {
 
 /// A size at which two contenders cost the same, and that cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Crossing {
+pub(crate) struct CostCrossing {
     /// Bytes of the command.
     pub(crate) bytes: f64,
     pub(crate) cost: f64,
@@ -68,7 +68,7 @@ pub(crate) struct Crossing {
 
 /// Returns the crossings of two curves over the same ascending sizes: straight lines between
 /// points, sizes in octaves.
-pub(crate) fn crossings(points: &[(f64, f64, f64)]) -> Vec<Crossing> {
+pub(crate) fn crossings(points: &[(f64, f64, f64)]) -> Vec<CostCrossing> {
     let cross = |pair: &[(f64, f64, f64)]| {
         let &[(low, a, b), (high, c, d)] = pair else { return None };
         let (before, after) = (a - b, c - d);
@@ -76,13 +76,21 @@ pub(crate) fn crossings(points: &[(f64, f64, f64)]) -> Vec<Crossing> {
             return None;
         }
         let part = before / (before - after);
-        Some(Crossing { bytes: low * (high / low).powf(part), cost: a + part * (c - a), falls: after < 0.0 })
+        Some(CostCrossing {
+            bytes: low * (high / low).powf(part),
+            cost: a + part * (c - a),
+            falls: after < 0.0,
+        })
     };
     points.windows(2).filter_map(cross).collect()
 }
 
 /// Returns the costs of two contenders by size, where both were measured.
-fn both(figures: &[&Figure], cost: Cost, (one, other): (Contender, Contender)) -> Vec<(f64, f64, f64)> {
+fn both(
+    figures: &[&WorkloadResults],
+    cost: RelativeCost,
+    (one, other): (Contender, Contender),
+) -> Vec<(f64, f64, f64)> {
     let mut points: Vec<_> = figures
         .iter()
         .filter_map(|figure| {
@@ -93,9 +101,10 @@ fn both(figures: &[&Figure], cost: Cost, (one, other): (Contender, Contender)) -
     points
 }
 
-fn of_kind(figures: &[Figure], direction: Direction, pattern: Pattern) -> Vec<&Figure> {
-    let fits =
-        |figure: &&Figure| (figure.workload.direction, figure.workload.pattern) == (direction, pattern);
+fn of_kind(figures: &[WorkloadResults], direction: Direction, pattern: Pattern) -> Vec<&WorkloadResults> {
+    let fits = |figure: &&WorkloadResults| {
+        (figure.workload.direction, figure.workload.pattern) == (direction, pattern)
+    };
     figures.iter().filter(fits).collect()
 }
 
@@ -103,12 +112,14 @@ const ALIGNMENTS: [(Pattern, &str); 2] =
     [(Pattern::Sequential, "aligned"), (Pattern::Unaligned, "unaligned")];
 
 /// Describes the crossings of the device's CPU time.
-pub(crate) fn told(figures: &[Figure]) -> Vec<String> {
+pub(crate) fn told(figures: &[WorkloadResults]) -> Vec<String> {
     let mut lines = Vec::new();
     for direction in [Direction::Read, Direction::Write] {
         for (pattern, alignment) in ALIGNMENTS {
             for pair in PAIRS {
-                for crossing in crossings(&both(&of_kind(figures, direction, pattern), Cost::Cpu, pair)) {
+                for crossing in
+                    crossings(&both(&of_kind(figures, direction, pattern), RelativeCost::Cpu, pair))
+                {
                     let (below, above) = if crossing.falls { pair } else { (pair.1, pair.0) };
                     lines.push(format!(
                         "{} {alignment}: {} costs the device less than {} from {} on",
@@ -129,7 +140,7 @@ fn size(bytes: f64) -> String {
 }
 
 /// Draws `overhead-read.svg` and `overhead-write.svg` into an existing folder.
-pub(crate) fn draw(folder: &Path, figures: &[Figure]) -> Outcome {
+pub(crate) fn draw(folder: &Path, figures: &[WorkloadResults]) -> Outcome {
     for direction in [Direction::Read, Direction::Write] {
         if figures.iter().any(|figure| figure.workload.direction == direction) {
             let file = folder.join(format!("overhead-{}.svg", direction.name()));
@@ -139,11 +150,15 @@ pub(crate) fn draw(folder: &Path, figures: &[Figure]) -> Outcome {
     Ok(())
 }
 
-fn plot(file: &Path, direction: Direction, figures: &[Figure]) -> Result<(), Box<dyn std::error::Error>> {
+fn plot(
+    file: &Path,
+    direction: Direction,
+    figures: &[WorkloadResults],
+) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::new(file, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let areas = root.split_evenly((2, 2));
-    let kinds = [Cost::Cpu, Cost::Throughput]
+    let kinds = [RelativeCost::Cpu, RelativeCost::Throughput]
         .into_iter()
         .flat_map(|cost| ALIGNMENTS.into_iter().map(move |(pattern, alignment)| (cost, pattern, alignment)));
     for (area, (cost, pattern, alignment)) in areas.iter().zip(kinds) {
@@ -157,8 +172,8 @@ fn plot(file: &Path, direction: Direction, figures: &[Figure]) -> Result<(), Box
 fn panel(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     title: &str,
-    cost: Cost,
-    figures: &[&Figure],
+    cost: RelativeCost,
+    figures: &[&WorkloadResults],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let all = || Contender::ALGORITHMS.into_iter().filter(|&contender| contender != Contender::NoSec);
     let curve = |contender| {
@@ -205,7 +220,7 @@ fn panel(
 mod tests {
     use super::*;
     use crate::figures;
-    use crate::measure::Sample;
+    use crate::measure::TurnSample;
     use crate::workload::algorithm_grid;
 
     /// Digests cost the same for each command, a MAC over all bytes grows with their number: they
@@ -213,7 +228,7 @@ mod tests {
     #[test]
     fn curves_cross_where_they_cost_the_same() {
         let found = crossings(&[(4096.0, 8.0, 4.0), (16_384.0, 8.0, 12.0), (65_536.0, 8.0, 36.0)]);
-        assert_eq!(found, [Crossing { bytes: 8192.0, cost: 8.0, falls: true }]);
+        assert_eq!(found, [CostCrossing { bytes: 8192.0, cost: 8.0, falls: true }]);
         assert!(crossings(&[(1.0, 1.0, 2.0), (2.0, 2.0, 3.0)]).is_empty());
     }
 
@@ -230,7 +245,7 @@ mod tests {
                         Contender::AllData01 | Contender::AllDataF1 => kib,
                         _ => 12.0,
                     };
-                samples.push(Sample {
+                samples.push(TurnSample {
                     run: 0,
                     round: 0,
                     contender,

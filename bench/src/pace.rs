@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::Outcome;
 use crate::credential::Issuer;
 use crate::daemon::Osd;
-use crate::latency::Latency;
+use crate::latency::CommandLatency;
 use crate::process::usage;
 use crate::settings::Run;
 use crate::workload::{Direction, median};
@@ -44,22 +44,22 @@ const WORKERS: usize = 4;
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Flags of a device.
-struct Setting {
+struct DeviceFlags {
     name: &'static str,
     flags: &'static [&'static str],
 }
 
-const SETTINGS: &[Setting] = &[
-    Setting { name: "as they come", flags: &["--short-first=false"] },
-    Setting { name: "short first", flags: &["--short-first=true"] },
-    Setting { name: "short first, slices", flags: &["--short-first=true", "--time-slices"] },
-    Setting { name: "pulled writes", flags: &["--short-first=false", "--pull-kib=512"] },
-    Setting { name: "short first, pulled", flags: &["--short-first=true", "--pull-kib=512"] },
-    Setting { name: "all three", flags: &["--short-first=true", "--time-slices", "--pull-kib=512"] },
+const SETTINGS: &[DeviceFlags] = &[
+    DeviceFlags { name: "as they come", flags: &["--short-first=false"] },
+    DeviceFlags { name: "short first", flags: &["--short-first=true"] },
+    DeviceFlags { name: "short first, slices", flags: &["--short-first=true", "--time-slices"] },
+    DeviceFlags { name: "pulled writes", flags: &["--short-first=false", "--pull-kib=512"] },
+    DeviceFlags { name: "short first, pulled", flags: &["--short-first=true", "--pull-kib=512"] },
+    DeviceFlags { name: "all three", flags: &["--short-first=true", "--time-slices", "--pull-kib=512"] },
 ];
 
 /// Kind of the large requests.
-struct Large {
+struct LargeRequests {
     name: &'static str,
     direction: Direction,
     /// The algorithm slot of their credentials.
@@ -68,16 +68,16 @@ struct Large {
 
 /// With the default algorithm, and with a MAC over all bytes, which makes the device compute over
 /// read data.
-const LARGE: &[Option<Large>] = &[
+const LARGE: &[Option<LargeRequests>] = &[
     None,
-    Some(Large { name: "read", direction: Direction::Read, slot: SLOT_UNITS_BLAKE3 }),
-    Some(Large { name: "read, MAC of all", direction: Direction::Read, slot: SLOT_HMAC_SHA256 }),
-    Some(Large { name: "write", direction: Direction::Write, slot: SLOT_UNITS_BLAKE3 }),
+    Some(LargeRequests { name: "read", direction: Direction::Read, slot: SLOT_UNITS_BLAKE3 }),
+    Some(LargeRequests { name: "read, MAC of all", direction: Direction::Read, slot: SLOT_HMAC_SHA256 }),
+    Some(LargeRequests { name: "write", direction: Direction::Write, slot: SLOT_UNITS_BLAKE3 }),
 ];
 
 /// The timed requests.
 #[derive(Clone, Copy)]
-struct Small {
+struct SmallRequests {
     name: &'static str,
     bytes: usize,
     method: SecurityMethod,
@@ -86,22 +86,22 @@ struct Small {
     shares: bool,
 }
 
-const SMALL: &[Small] = &[
-    Small {
+const SMALL: &[SmallRequests] = &[
+    SmallRequests {
         name: "4 KiB CMDRSP, own session",
         bytes: 4096,
         method: SecurityMethod::CmdRsp,
         slot: SLOT_HMAC_SHA256,
         shares: false,
     },
-    Small {
+    SmallRequests {
         name: "4 KiB CMDRSP, same session",
         bytes: 4096,
         method: SecurityMethod::CmdRsp,
         slot: SLOT_HMAC_SHA256,
         shares: true,
     },
-    Small {
+    SmallRequests {
         name: "256 KiB ALLDATA, own session",
         bytes: 256 << 10,
         method: SecurityMethod::AllData,
@@ -111,10 +111,10 @@ const SMALL: &[Small] = &[
 ];
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct PaceRow {
     large: &'static str,
     setting: &'static str,
-    small: Latency,
+    small: CommandLatency,
     /// MiB per second of the large requests, median of the rounds.
     large_mib_per_s: f64,
     /// CPU microseconds of the device per MiB of the large requests, including all other work;
@@ -124,14 +124,14 @@ struct Row {
 
 /// Result of one turn.
 #[derive(Default)]
-struct Turn {
+struct PaceTurn {
     times: Vec<Duration>,
     large_mib_per_s: f64,
     device_us_per_mib: f64,
 }
 
 /// A device, and connected clients.
-struct Station {
+struct PaceStation {
     osd: Osd,
     issuer: Issuer,
     large: Vec<OsdClient>,
@@ -144,19 +144,19 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let folder = tempfile::tempdir()?;
     let background = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let foreground = Builder::new_current_thread().enable_all().build()?;
-    let asked = |setting: &&Setting| {
+    let asked = |setting: &&DeviceFlags| {
         settings.only.is_empty() || settings.only.split(';').any(|name| name == setting.name)
     };
-    let chosen: Vec<&Setting> = SETTINGS.iter().filter(asked).collect();
+    let chosen: Vec<&DeviceFlags> = SETTINGS.iter().filter(asked).collect();
     let mut stations = Vec::new();
     for (at, setting) in chosen.iter().enumerate() {
         let data = folder.path().join(at.to_string());
-        stations.push(Station::new(&settings.binary, &data, setting, &background, &foreground)?);
+        stations.push(PaceStation::new(&settings.binary, &data, setting, &background, &foreground)?);
     }
     let mut rows = Vec::new();
     for small in SMALL {
         for large in LARGE {
-            let mut found: Vec<Vec<Turn>> = chosen.iter().map(|_| Vec::new()).collect();
+            let mut found: Vec<Vec<PaceTurn>> = chosen.iter().map(|_| Vec::new()).collect();
             for round in 0..settings.runs * settings.turns() {
                 for place in 0..stations.len() {
                     let at = (place + round) % stations.len();
@@ -167,13 +167,13 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             }
             let large = large.as_ref().map_or("alone", |large| large.name);
             for (setting, turns) in chosen.iter().zip(found) {
-                let of = |part: fn(&Turn) -> f64| median(&mut turns.iter().map(part).collect::<Vec<_>>());
-                rows.push(Row {
+                let of = |part: fn(&PaceTurn) -> f64| median(&mut turns.iter().map(part).collect::<Vec<_>>());
+                rows.push(PaceRow {
                     large,
                     setting: setting.name,
                     large_mib_per_s: of(|turn| turn.large_mib_per_s),
                     device_us_per_mib: of(|turn| turn.device_us_per_mib),
-                    small: Latency::of(
+                    small: CommandLatency::of(
                         small.name,
                         "",
                         turns.into_iter().flat_map(|turn| turn.times).collect(),
@@ -184,7 +184,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         }
     }
     for station in stations {
-        let Station { osd, large, small, .. } = station;
+        let PaceStation { osd, large, small, .. } = station;
         drop((large, small));
         osd.stop()?;
     }
@@ -193,7 +193,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     Ok(())
 }
 
-fn print(rows: &[Row]) {
+fn print(rows: &[PaceRow]) {
     println!(
         "small reads, one at a time, beside {LARGE_SESSIONS} sessions with {LARGE_DEPTH} requests of {} KiB each under \
          ALLDATA\n",
@@ -218,11 +218,11 @@ fn print(rows: &[Row]) {
     }
 }
 
-impl Station {
+impl PaceStation {
     fn new(
         binary: &Path,
         data: &Path,
-        setting: &Setting,
+        setting: &DeviceFlags,
         background: &Runtime,
         foreground: &Runtime,
     ) -> Outcome<Self> {
@@ -259,19 +259,19 @@ impl Station {
     /// Times the small requests, and measures the large ones meanwhile.
     fn turn(
         &self,
-        small: &Small,
-        large: Option<&Large>,
+        small: &SmallRequests,
+        large: Option<&LargeRequests>,
         time: Duration,
         background: &Runtime,
         foreground: &Runtime,
-    ) -> Outcome<Turn> {
+    ) -> Outcome<PaceTurn> {
         let (stop, moved) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut lanes = JoinSet::new();
-        if let Some(&Large { direction, slot, .. }) = large {
+        if let Some(&LargeRequests { direction, slot, .. }) = large {
             let object = if direction == Direction::Read { READ_OBJECT } else { WRITTEN_OBJECT };
             let bearer = self.issuer.object(object, SecurityMethod::AllData, slot)?;
             for (number, device) in self.large.iter().cycle().take(LARGE_SESSIONS * LARGE_DEPTH).enumerate() {
-                let lane = Lane {
+                let lane = LargeRequestLoop {
                     device: device.clone(),
                     bearer: bearer.clone(),
                     direction,
@@ -309,12 +309,12 @@ impl Station {
             }
             Outcome::Ok(())
         })?;
-        Ok(Turn { times, large_mib_per_s, device_us_per_mib })
+        Ok(PaceTurn { times, large_mib_per_s, device_us_per_mib })
     }
 }
 
 /// Sends one large request at a time.
-struct Lane {
+struct LargeRequestLoop {
     device: OsdClient,
     bearer: Bearer,
     direction: Direction,
@@ -323,7 +323,7 @@ struct Lane {
     moved: Arc<AtomicU64>,
 }
 
-impl Lane {
+impl LargeRequestLoop {
     async fn run(self) -> Result<(), OsdError> {
         let payload = Bytes::from(vec![0xA5; LARGE_BYTES]);
         let (mut buffer, mut at) = (Vec::new(), self.number);

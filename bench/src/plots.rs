@@ -15,7 +15,7 @@ use sealstone_digest::{AdHash, CoverPart, DigestCover, Profile};
 
 use crate::Outcome;
 use crate::contender::Contender;
-use crate::figures::Figure;
+use crate::figures::WorkloadResults;
 use crate::workload::{Direction, OFF, Pattern};
 
 /// Pixels of a plot.
@@ -24,14 +24,14 @@ const SIZE: (u32, u32) = (1200, 480);
 type Curve = (String, Vec<(f64, f64)>);
 
 /// Draws all results into `folder`.
-pub(crate) fn draw(folder: &Path, figures: &[Figure]) -> Outcome {
+pub(crate) fn draw(folder: &Path, figures: &[WorkloadResults]) -> Outcome {
     fs::create_dir_all(folder)?;
     for direction in [Direction::Read, Direction::Write] {
         for (pattern, alignment) in [(Pattern::Sequential, "aligned"), (Pattern::Unaligned, "unaligned")] {
-            let of = |figure: &&Figure| {
+            let of = |figure: &&WorkloadResults| {
                 (figure.workload.direction, figure.workload.pattern) == (direction, pattern)
             };
-            let measured: Vec<&Figure> = figures.iter().filter(of).collect();
+            let measured: Vec<&WorkloadResults> = figures.iter().filter(of).collect();
             if measured.is_empty() {
                 continue;
             }
@@ -96,14 +96,14 @@ fn panel(
 }
 
 /// Returns the CPU time of the device for one command above NOSEC's, in microseconds.
-pub(crate) fn device_us(figure: &Figure, contender: Contender) -> Option<f64> {
+pub(crate) fn device_us(figure: &WorkloadResults, contender: Contender) -> Option<f64> {
     let gib = figure.workload.bytes as f64 / f64::from(1 << 30);
     let own = figure.of(contender)?.device_cpu_s_per_gib;
     let nosec = figure.of(Contender::NoSec)?.device_cpu_s_per_gib;
     Some((own - nosec) * gib * 1e6)
 }
 
-fn above_nosec(figures: &[&Figure]) -> Vec<Curve> {
+fn above_nosec(figures: &[&WorkloadResults]) -> Vec<Curve> {
     let all = Contender::ALGORITHMS.into_iter().filter(|&contender| contender != Contender::NoSec);
     all.map(|contender| {
         let points = figures

@@ -6,7 +6,7 @@ use std::process;
 
 /// CPU seconds and memory of one process at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     /// User and system time of its running threads, in seconds, to the nanosecond; ended threads do
     /// not count.
     pub(crate) cpu_s: f64,
@@ -17,7 +17,7 @@ pub(crate) struct Usage {
 }
 
 /// Returns the usage of process `pid`.
-pub(crate) fn usage(pid: u32) -> io::Result<Usage> {
+pub(crate) fn usage(pid: u32) -> io::Result<ProcessUsage> {
     let mut nanoseconds = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end meanwhile.
@@ -33,11 +33,11 @@ pub(crate) fn usage(pid: u32) -> io::Result<Usage> {
             .and_then(|number| number.parse().ok())
             .unwrap_or(0)
     };
-    Ok(Usage { cpu_s: nanoseconds as f64 / 1e9, rss_kib: kib("VmRSS:"), peak_rss_kib: kib("VmHWM:") })
+    Ok(ProcessUsage { cpu_s: nanoseconds as f64 / 1e9, rss_kib: kib("VmRSS:"), peak_rss_kib: kib("VmHWM:") })
 }
 
 /// Returns the usage of this process.
-pub(crate) fn own() -> io::Result<Usage> {
+pub(crate) fn own() -> io::Result<ProcessUsage> {
     usage(process::id())
 }
 

@@ -2,20 +2,20 @@
 
 use std::fmt::Write as _;
 
-use crate::Findings;
+use crate::RunResults;
 use crate::contender::Contender;
-use crate::figures::{Figure, Ratio};
+use crate::figures::{ContenderRatio, WorkloadResults};
 use crate::overhead;
 
 /// Formats a table, other measurements, and the verdicts.
-pub(crate) fn text(findings: &Findings) -> String {
+pub(crate) fn text(findings: &RunResults) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write(&mut text, findings);
     text
 }
 
-fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
+fn write(text: &mut String, findings: &RunResults) -> std::fmt::Result {
     writeln!(text, "{}", findings.machine)?;
     writeln!(
         text,
@@ -51,14 +51,14 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
 }
 
 /// Formats the table of a run about TLS.
-pub(crate) fn tls(findings: &Findings) -> String {
+pub(crate) fn tls(findings: &RunResults) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write_tls(&mut text, findings);
     text
 }
 
-fn write_tls(text: &mut String, findings: &Findings) -> std::fmt::Result {
+fn write_tls(text: &mut String, findings: &RunResults) -> std::fmt::Result {
     writeln!(
         text,
         "Each method inside TLS 1.3: throughput, % of the same method in plain text in the same round with 95 % \
@@ -91,14 +91,14 @@ fn write_tls(text: &mut String, findings: &Findings) -> std::fmt::Result {
 }
 
 /// Formats the table of a run about algorithms.
-pub(crate) fn algorithms(findings: &Findings) -> String {
+pub(crate) fn algorithms(findings: &RunResults) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write_algorithms(&mut text, findings);
     text
 }
 
-fn write_algorithms(text: &mut String, findings: &Findings) -> std::fmt::Result {
+fn write_algorithms(text: &mut String, findings: &RunResults) -> std::fmt::Result {
     writeln!(
         text,
         "Throughput of ALLDATA by algorithm, % of NOSEC in the same round with 95 % intervals, and CPU time of the \
@@ -134,7 +134,7 @@ fn write_algorithms(text: &mut String, findings: &Findings) -> std::fmt::Result 
     Ok(())
 }
 
-fn row(text: &mut String, figure: &Figure) -> std::fmt::Result {
+fn row(text: &mut String, figure: &WorkloadResults) -> std::fmt::Result {
     let Some(nosec) = figure.of(Contender::NoSec) else { return Ok(()) };
     let to_nosec = |contender| percent(figure.of(contender).map(|result| &result.to_nosec));
     let to_tcp = |contender| percent(figure.of(contender).map(|result| &result.to_tcp));
@@ -155,9 +155,9 @@ fn row(text: &mut String, figure: &Figure) -> std::fmt::Result {
 }
 
 /// Formats as `98.2 (97-99)`: median and interval in percent.
-fn percent(ratio: Option<&Ratio>) -> String {
+fn percent(ratio: Option<&ContenderRatio>) -> String {
     match ratio {
-        Some(Ratio { rounds: 1.., median, interval: [low, high], .. }) => {
+        Some(ContenderRatio { rounds: 1.., median, interval: [low, high], .. }) => {
             format!("{:.1} ({:.0}-{:.0})", 100.0 * median, 100.0 * low, 100.0 * high)
         }
         _ => "-".to_owned(),

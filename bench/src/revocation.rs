@@ -25,7 +25,7 @@ const HELD: [usize; 4] = [1, 100, 1000, 4000];
 
 /// One kind of revocation.
 #[derive(Debug, Serialize)]
-struct Timed {
+struct RevocationTimes {
     what: String,
     objects: u64,
     /// Median over the rounds, at the server; for a partition only the command.
@@ -35,19 +35,19 @@ struct Timed {
 }
 
 #[derive(Debug, Serialize)]
-struct Findings {
-    revocations: Vec<Timed>,
+struct RevocationResults {
+    revocations: Vec<RevocationTimes>,
     /// Bytes of the credential log per issued credential, with the record's frame.
     record_bytes: f64,
     records: u64,
 }
 
-fn timed(what: &str, told: &[Value]) -> Outcome<Timed> {
+fn timed(what: &str, told: &[Value]) -> Outcome<RevocationTimes> {
     let all = |of: &dyn Fn(&Value) -> Option<f64>| told.iter().map(of).collect::<Option<Vec<f64>>>();
     let mut elapsed = all(&|one| one["elapsed_ms"].as_f64()).ok_or("the command tells no time")?;
     let refusal = all(&|one| one["revocation"]["last_refusal_ms"].as_f64());
     let objects = told.last().and_then(|one| one["revocation"]["objects"].as_u64()).unwrap_or(0);
-    let timed = Timed {
+    let timed = RevocationTimes {
         what: what.to_owned(),
         objects,
         refusal_ms: refusal.map(|mut refusal| median(&mut refusal)),
@@ -123,7 +123,8 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         revocations.push(timed(&format!("a user who holds {held} files"), &[told])?);
     }
     let (records, bytes) = records(&mds.data.join("issued"))?;
-    let findings = Findings { revocations, record_bytes: bytes as f64 / records.max(1) as f64, records };
+    let findings =
+        RevocationResults { revocations, record_bytes: bytes as f64 / records.max(1) as f64, records };
     println!("record of credentials: {:.1} bytes each, {records} of them", findings.record_bytes);
     arguments.common.save(&findings)?;
     for osd in devices {

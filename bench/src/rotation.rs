@@ -37,7 +37,7 @@ const GRANT_S: &str = "10";
 
 /// Results.
 #[derive(Debug, Serialize)]
-struct Findings {
+struct RotationResults {
     partitions: u64,
     /// Seconds of each rotation of all working keys.
     rotations_s: Vec<f64>,
@@ -57,7 +57,7 @@ pub(crate) struct User {
     pub(crate) binary: PathBuf,
     pub(crate) session: PathBuf,
     /// End of the run, which also ends the user's commands.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<RunEnd>,
 }
 
 impl User {
@@ -119,7 +119,7 @@ pub(crate) fn text(path: &Path) -> Outcome<&str> {
 
 /// Puts and gets of all clients.
 #[derive(Default)]
-struct Tally {
+struct OperationCounters {
     done: AtomicU64,
     failed: AtomicU64,
 }
@@ -132,13 +132,13 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let flags = ["--grant-s", GRANT_S, "--file-partitions", &partitions];
     let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &flags)?;
     let osd = Osd::new(&settings.binary, &folder.path().join("osd"))?;
-    let end = End::watch(Duration::from_secs(RUN_S_MAX))?;
+    let end = RunEnd::watch(Duration::from_secs(RUN_S_MAX))?;
     let user = User { end: Some(end.clone()), ..User::new(&settings.binary, &folder.path().join("session")) };
     user.login(&mds)?;
     eprintln!("making {PARTITIONS} partitions and setting their keys; at most {RUN_S_MAX} s in all");
     let key = osd.data.join("initial.key");
     user.run(&["mds", "add-osd", &osd.url, "--key", text(&key)?, "--wait", "600"])?;
-    let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
+    let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(OperationCounters::default()));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let (user, end, stop, tally) = (user.clone(), end.clone(), stop.clone(), tally.clone());
@@ -154,7 +154,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             tally.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let findings = Findings {
+    let findings = RotationResults {
         partitions: PARTITIONS + 1,
         rotation_s: if rotations_s.is_empty() { None } else { Some(median(&mut rotations_s.clone())) },
         rotations_s,
@@ -189,7 +189,7 @@ fn rotate_all(user: &User, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
 }
 
 /// Runs one client. Operations in flight at the end of the run are not counted.
-fn put_and_get(client: usize, user: &User, end: &End, stop: &AtomicBool, tally: &Tally) {
+fn put_and_get(client: usize, user: &User, end: &RunEnd, stop: &AtomicBool, tally: &OperationCounters) {
     let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| (at * 31 + client) as u8).collect();
     for round in 0.. {
         if stop.load(Ordering::Relaxed) || end.has_come() {
@@ -205,7 +205,7 @@ fn put_and_get(client: usize, user: &User, end: &End, stop: &AtomicBool, tally: 
     }
 }
 
-impl fmt::Display for Findings {
+impl fmt::Display for RotationResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { partitions, rotations_s, operations, failed, .. } = self;
         let seconds =
@@ -226,12 +226,12 @@ impl fmt::Display for Findings {
 
 /// End of a run: its time limit, or an interrupt.
 #[derive(Clone)]
-pub(crate) struct End {
+pub(crate) struct RunEnd {
     until: Instant,
     interrupted: Arc<AtomicBool>,
 }
 
-impl End {
+impl RunEnd {
     /// Makes an interrupt end the run cleanly from now on.
     fn watch(at_most: Duration) -> Outcome<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
@@ -295,8 +295,8 @@ fn read(pipe: Option<impl io::Read>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn end(at_most: Duration) -> End {
-        End { until: Instant::now() + at_most, interrupted: Arc::default() }
+    fn end(at_most: Duration) -> RunEnd {
+        RunEnd { until: Instant::now() + at_most, interrupted: Arc::default() }
     }
 
     fn shell(script: &str) -> Child {
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn verdict_is_printed_for_incomplete_runs() {
-        let mut findings = Findings {
+        let mut findings = RotationResults {
             partitions: 3,
             rotations_s: vec![1.0, 3.0, 2.0],
             rotation_s: Some(2.0),
@@ -336,7 +336,7 @@ mod tests {
             ended_early: None,
         };
         assert!(findings.to_string().ends_with("10 puts and gets meanwhile, 0 failed"));
-        findings = Findings {
+        findings = RotationResults {
             rotation_s: None,
             revocation_s: None,
             failed: 2,

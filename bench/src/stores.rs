@@ -21,8 +21,8 @@ use zeroize::Zeroizing;
 
 use crate::Outcome;
 use crate::files::{Postgres, Slapd};
-use crate::latency::Latency;
-use crate::machine::{Awake, Machine};
+use crate::latency::CommandLatency;
+use crate::machine::{CoreWaker, MachineInfo};
 use crate::settings::Stores;
 
 /// Bytes of a record's value, about those of a file with one object.
@@ -33,10 +33,10 @@ const THERE: usize = 1000;
 const PAPER: [(&str, f64); 3] = [("read", 640.0), ("write", 815.0), ("delete", 2750.0)];
 
 #[derive(Serialize)]
-struct Findings {
-    machine: Machine,
+struct StoreResults {
+    machine: MachineInfo,
     samples: usize,
-    rows: Vec<Latency>,
+    rows: Vec<CommandLatency>,
     left_out: Vec<String>,
 }
 
@@ -46,13 +46,13 @@ pub(crate) fn run(arguments: &Stores) -> Outcome {
     if !(10..=1_000_000).contains(&samples) {
         return Err("--samples is not between 10 and 1000000".into());
     }
-    let mut machine = Machine::look();
+    let mut machine = MachineInfo::look();
     let scratch = arguments.stage.scratch()?;
     let folder = scratch.path();
-    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
-    let mut add = |name: &str, part: Outcome<Vec<Latency>>| match part {
+    let mut add = |name: &str, part: Outcome<Vec<CommandLatency>>| match part {
         Ok(more) => rows.extend(more),
         Err(error) => left_out.push(format!("{name}: {error}")),
     };
@@ -66,25 +66,25 @@ pub(crate) fn run(arguments: &Stores) -> Outcome {
     for row in &rows {
         let paper = PAPER.iter().find(|(kind, _)| row.name.strip_prefix("LDAP entry, ") == Some(kind));
         let paper = paper.map_or(String::new(), |(_, us)| format!("{us:.0}"));
-        let Latency { name, median_us, p99_us, least_us, .. } = row;
+        let CommandLatency { name, median_us, p99_us, least_us, .. } = row;
         println!("{name:40} {median_us:>10.1} {p99_us:>10.1} {least_us:>10.1}  {paper}");
     }
     for missing in &left_out {
         println!("left out: {missing}");
     }
-    arguments.common.save(&Findings { machine, samples, rows, left_out })
+    arguments.common.save(&StoreResults { machine, samples, rows, left_out })
 }
 
-fn embedded(folder: &Path, samples: usize) -> Outcome<Vec<Latency>> {
+fn embedded(folder: &Path, samples: usize) -> Outcome<Vec<CommandLatency>> {
     measure("embedded store", &EmbeddedMeta::open(&folder.join("embedded"))?, samples)
 }
 
-fn postgres(folder: &Path, samples: usize) -> Outcome<Vec<Latency>> {
+fn postgres(folder: &Path, samples: usize) -> Outcome<Vec<CommandLatency>> {
     let database = Postgres::start(&folder.join("postgres"))?;
     measure("PostgreSQL store", &PostgresMeta::open(&PostgresSettings::new(&database.url()))?, samples)
 }
 
-fn ldap(folder: &Path, samples: usize) -> Outcome<Vec<Latency>> {
+fn ldap(folder: &Path, samples: usize) -> Outcome<Vec<CommandLatency>> {
     let slapd = Slapd::start(&folder.join("slapd"))?;
     let password = Zeroizing::new(std::fs::read(slapd.password_file())?);
     let settings = LdapSettings { password: Some(password), ..LdapSettings::new(slapd.url()) };
@@ -98,7 +98,7 @@ fn key(number: usize) -> Vec<u8> {
 }
 
 /// Measures one store through the trait that the metadata server uses.
-fn measure(name: &str, store: &dyn MetaStore, samples: usize) -> Outcome<Vec<Latency>> {
+fn measure(name: &str, store: &dyn MetaStore, samples: usize) -> Outcome<Vec<CommandLatency>> {
     let put = |number: usize, byte: u8| -> Outcome {
         let mut transaction = store.begin()?;
         transaction.put(&key(number), &[byte; VALUE_BYTES])?;
@@ -108,7 +108,7 @@ fn measure(name: &str, store: &dyn MetaStore, samples: usize) -> Outcome<Vec<Lat
         put(number, 1)?;
     }
     let row = |kind: &str, work: &mut dyn FnMut(usize) -> Outcome| {
-        Latency::measure(&format!("{name}, {kind}"), "", samples, work)
+        CommandLatency::measure(&format!("{name}, {kind}"), "", samples, work)
     };
     let mut rows = Vec::new();
     rows.push(row("read", &mut |number| {
@@ -126,13 +126,13 @@ fn measure(name: &str, store: &dyn MetaStore, samples: usize) -> Outcome<Vec<Lat
 }
 
 /// A connection to the LDAP server, one request at a time.
-struct Directory {
+struct LdapClient {
     stream: UnixStream,
     id: u32,
     bytes: Vec<u8>,
 }
 
-impl Directory {
+impl LdapClient {
     /// Sends a request, reads its complete response, and returns the number of entries.
     fn ask(&mut self, request: impl FnOnce(u32) -> Zeroizing<Vec<u8>>) -> Outcome<usize> {
         self.id += 1;
@@ -168,14 +168,14 @@ impl Directory {
 
 /// Measures single entries, each as the OBS paper stores a file: its name, its attributes, the
 /// location of its object.
-fn entries(slapd: &Slapd, samples: usize) -> Outcome<Vec<Latency>> {
+fn entries(slapd: &Slapd, samples: usize) -> Outcome<Vec<CommandLatency>> {
     let stream = UnixStream::connect(slapd.socket())?;
-    let mut directory = Directory { stream, id: 0, bytes: Vec::new() };
+    let mut directory = LdapClient { stream, id: 0, bytes: Vec::new() };
     let password = Zeroizing::new(std::fs::read_to_string(slapd.password_file())?);
     directory.ask(|id| bind_request(id, Slapd::WHO, &password))?;
     let name = |number: usize| format!("file{number:08}");
     let dn = |number: usize| format!("documentIdentifier={},{}", name(number), Slapd::BASE);
-    let add = |directory: &mut Directory, number: usize| -> Outcome {
+    let add = |directory: &mut LdapClient, number: usize| -> Outcome {
         let (called, title) = (name(number), format!("a file of number {number}"));
         let (called, title) = ([called.as_bytes()], [title.as_bytes()]);
         let attributes: [Values<'_>; 5] = [
@@ -195,7 +195,7 @@ fn entries(slapd: &Slapd, samples: usize) -> Outcome<Vec<Latency>> {
     let wanted = wanted.map(Attribute::new).into_iter().collect::<Result<Vec<_>, _>>()?;
     let wanted: Vec<&Attribute> = wanted.iter().collect();
     let row = |kind: &str, work: &mut dyn FnMut(usize) -> Outcome| {
-        Latency::measure(&format!("LDAP entry, {kind}"), "", samples, work)
+        CommandLatency::measure(&format!("LDAP entry, {kind}"), "", samples, work)
     };
     let mut rows = Vec::new();
     rows.push(row("read", &mut |number| {

@@ -27,8 +27,8 @@ use crate::Outcome;
 use crate::credential::Issuer;
 use crate::daemon::{Mds, Osd};
 use crate::keys;
-use crate::latency::Latency;
-use crate::machine::{Awake, Machine};
+use crate::latency::CommandLatency;
+use crate::machine::{CoreWaker, MachineInfo};
 use crate::rotation::User;
 use crate::settings::Trust;
 use crate::verdicts::Verdict;
@@ -85,15 +85,15 @@ const METHODS: [(&str, SecurityMethod, Method); 4] = [
 
 /// One line of the first tables.
 #[derive(Serialize)]
-struct Row {
+struct LatencyRow {
     #[serde(flatten)]
-    latency: Latency,
+    latency: CommandLatency,
     paper_us: Option<f64>,
 }
 
 /// A metadata operation with one method.
 #[derive(Clone, Debug, Serialize)]
-struct Metadata {
+struct MetadataRow {
     operation: &'static str,
     /// `device` or `files`.
     at: &'static str,
@@ -106,10 +106,10 @@ struct Metadata {
 }
 
 #[derive(Serialize)]
-struct Findings {
-    machine: Machine,
-    rows: Vec<Row>,
-    metadata: Vec<Metadata>,
+struct TrustResults {
+    machine: MachineInfo,
+    rows: Vec<LatencyRow>,
+    metadata: Vec<MetadataRow>,
     verdicts: Vec<Verdict>,
 }
 
@@ -119,10 +119,10 @@ pub(crate) fn run(arguments: &Trust) -> Outcome {
         return Err("--samples is not between 100 and 1000000".into());
     }
     let binary = arguments.common.binary()?;
-    let mut machine = Machine::look();
+    let mut machine = MachineInfo::look();
     let folder = arguments.stage.scratch()?;
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
     let mut latencies = computations()?;
     let memory = tempfile::tempdir_in(&arguments.memory.memory_folder)?;
@@ -133,10 +133,10 @@ pub(crate) fn run(arguments: &Trust) -> Outcome {
     metadata.extend(files(&runtime, &binary, folder.path(), arguments.samples / FILES_FEWER)?);
     drop(awake);
     machine.look_again();
-    let rows: Vec<Row> =
-        latencies.into_iter().map(|latency| Row { paper_us: paper(&latency.name), latency }).collect();
+    let rows: Vec<LatencyRow> =
+        latencies.into_iter().map(|latency| LatencyRow { paper_us: paper(&latency.name), latency }).collect();
     let verdicts = verdicts(&rows, &metadata);
-    let findings = Findings { machine, rows, metadata, verdicts };
+    let findings = TrustResults { machine, rows, metadata, verdicts };
     arguments.common.save(&findings)?;
     print(&findings, arguments.logins_file().as_deref());
     Ok(())
@@ -147,7 +147,7 @@ fn paper(name: &str) -> Option<f64> {
 }
 
 /// Measures capability key and credential in isolation.
-fn computations() -> Outcome<Vec<Latency>> {
+fn computations() -> Outcome<Vec<CommandLatency>> {
     let initial = InitialKey::new(&[7; 32]).ok_or("a key of 32 bytes")?;
     let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, [1; 20]);
     keys.add_partition(PARTITION).map_err(|error| error.to_string())?;
@@ -169,7 +169,7 @@ fn computations() -> Outcome<Vec<Latency>> {
                 begin.elapsed() / BATCH
             })
             .collect();
-        let mut latency = Latency::of(name, note, times);
+        let mut latency = CommandLatency::of(name, note, times);
         // A time is the mean of a batch.
         latency.samples = BATCHES * BATCH as usize;
         latency
@@ -188,18 +188,18 @@ fn computations() -> Outcome<Vec<Latency>> {
 }
 
 /// Times of one operation, by round and method.
-struct Turns {
+struct OperationTimes {
     operation: &'static str,
     at: &'static str,
     rounds: Vec<[Vec<Duration>; METHODS.len()]>,
 }
 
-impl Turns {
+impl OperationTimes {
     const fn new(at: &'static str, operation: &'static str) -> Self {
         Self { operation, at, rounds: Vec::new() }
     }
 
-    fn metadata(&self) -> Vec<Metadata> {
+    fn metadata(&self) -> Vec<MetadataRow> {
         let middle = |times: &[Duration]| {
             median(&mut times.iter().map(|time| time.as_secs_f64() * 1e6).collect::<Vec<_>>())
         };
@@ -215,7 +215,7 @@ impl Turns {
                     more.push(own - nosec);
                 }
                 let all: Vec<Duration> = self.rounds.iter().flat_map(|round| round[at].clone()).collect();
-                Metadata {
+                MetadataRow {
                     operation: self.operation,
                     at: self.at,
                     method,
@@ -234,7 +234,7 @@ fn order(round: usize) -> impl Iterator<Item = usize> {
     (0..METHODS.len()).map(move |place| (place + round) % METHODS.len())
 }
 
-fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> Outcome<Vec<Metadata>> {
+fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> Outcome<Vec<MetadataRow>> {
     let osd = Osd::new(binary, data)?;
     let issuer = Issuer::of(&osd.data, PARTITION)?;
     let url: TargetUrl = osd.url.parse()?;
@@ -246,7 +246,7 @@ fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> O
     runtime.block_on(device.create(&anything, OBJECT))?;
     let ids: Vec<_> = [0x1, 0x2, 0x81, 0x82].map(|number| AttributeId::new(1, number)).to_vec();
     let names = ["GET ATTRIBUTES, four", "SET ATTRIBUTES, one", "CREATE", "REMOVE"];
-    let mut turns = names.map(|name| Turns::new("device", name));
+    let mut turns = names.map(|name| OperationTimes::new("device", name));
     let rounds = samples.div_ceil(DEVICE_TURN).max(3);
     let mut next = 1 << 20;
     for round in 0..=rounds {
@@ -295,11 +295,11 @@ fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> O
     }
     drop(device);
     osd.stop()?;
-    Ok(turns.iter().flat_map(Turns::metadata).collect())
+    Ok(turns.iter().flat_map(OperationTimes::metadata).collect())
 }
 
 /// Measures file operations with the real client: each uses the metadata server, and some a device.
-fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Outcome<Vec<Metadata>> {
+fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Outcome<Vec<MetadataRow>> {
     let mds = Mds::new(binary, &folder.join("mds"), &["--method-floor", "nosec"])?;
     let osd = Osd::new(binary, &folder.join("osd"))?;
     let user = User::new(binary, &folder.join("session"));
@@ -312,7 +312,7 @@ fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Out
     let password = fs::read_to_string(secret)?.trim_end().as_bytes().to_vec();
     let client = runtime.block_on(Client::connect(mds.field("address")?, pin, "admin", &password))?;
     let names = [AT_DEVICES[0], AT_DEVICES[1], "stat", "remove a file"];
-    let mut turns = names.map(|name| Turns::new("files", name));
+    let mut turns = names.map(|name| OperationTimes::new("files", name));
     let rounds = samples.div_ceil(FILE_TURN).max(3);
     for round in 0..=rounds {
         let mut of_round = names.map(|_| [const { Vec::new() }; METHODS.len()]);
@@ -355,10 +355,10 @@ fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Out
     drop(client);
     osd.stop()?;
     mds.stop()?;
-    Ok(turns.iter().flat_map(Turns::metadata).collect())
+    Ok(turns.iter().flat_map(OperationTimes::metadata).collect())
 }
 
-fn verdicts(rows: &[Row], metadata: &[Metadata]) -> Vec<Verdict> {
+fn verdicts(rows: &[LatencyRow], metadata: &[MetadataRow]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for row in rows.iter().map(|row| &row.latency).filter(|row| row.name.starts_with("credential")) {
         verdicts.push(Verdict {
@@ -369,7 +369,7 @@ fn verdicts(rows: &[Row], metadata: &[Metadata]) -> Vec<Verdict> {
     }
     for (method, ..) in &METHODS[1..] {
         // A stat and a removal wait for no device: their differences are noise.
-        let of_files: Vec<&Metadata> = metadata
+        let of_files: Vec<&MetadataRow> = metadata
             .iter()
             .filter(|row| row.at == "files" && row.method == *method && AT_DEVICES.contains(&row.operation))
             .collect();
@@ -388,7 +388,7 @@ fn verdicts(rows: &[Row], metadata: &[Metadata]) -> Vec<Verdict> {
     verdicts
 }
 
-fn print(findings: &Findings, logins: Option<&Path>) {
+fn print(findings: &TrustResults, logins: Option<&Path>) {
     println!("{}", findings.machine);
     println!("one client, loopback, one at a time; the paper's figures (2007) are of machines of its own\n");
     println!("{:44} {:>11} {:>11} {:>11}  {:>9}", "", "median, us", "p99, us", "least, us", "paper, us");
@@ -396,7 +396,7 @@ fn print(findings: &Findings, logins: Option<&Path>) {
         let paper = paper.map_or("-".to_owned(), |us| us.to_string());
         println!("{name:44} {:>11.2} {:>11.2} {:>11.2}  {paper:>9}", times[0], times[1], times[2]);
     };
-    for Row { latency, paper_us } in &findings.rows {
+    for LatencyRow { latency, paper_us } in &findings.rows {
         line(&latency.name, [latency.median_us, latency.p99_us, latency.least_us], *paper_us);
     }
     match logins.and_then(|file| fs::read_to_string(file).ok()).map(|text| login_rows(&text)) {
@@ -505,7 +505,7 @@ mod tests {
     #[test]
     fn overheads_compare_the_turns_of_one_round() {
         let us = |time: u64| vec![Duration::from_micros(time); 3];
-        let mut turns = Turns::new("device", "x");
+        let mut turns = OperationTimes::new("device", "x");
         // A machine that is twice as slow in the second round changes no ratio.
         turns.rounds.push([us(100), us(101), us(110), us(150)]);
         turns.rounds.push([us(200), us(202), us(220), us(300)]);

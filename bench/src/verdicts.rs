@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::contender::Contender;
-use crate::daemon::Starts;
-use crate::figures::{Figure, Memory, Result as FigureResult};
+use crate::daemon::StartTimes;
+use crate::figures::{MemoryUse, Result as FigureResult, WorkloadResults};
 use crate::workload::{Direction, Pattern};
 
 /// Minimum rate of CAPKEY and CMDRSP relative to NOSEC.
@@ -31,7 +31,7 @@ pub(crate) struct Verdict {
     pub(crate) measured: String,
 }
 
-pub(crate) fn of(figures: &[Figure], memory: &Memory, starts: &Starts) -> Vec<Verdict> {
+pub(crate) fn of(figures: &[WorkloadResults], memory: &MemoryUse, starts: &StartTimes) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for contender in [Contender::CapKey, Contender::CmdRsp] {
         let results = || {
@@ -97,7 +97,10 @@ pub(crate) fn of(figures: &[Figure], memory: &Memory, starts: &Starts) -> Vec<Ve
 }
 
 /// Returns ALLDATA in large sequential workloads.
-fn large(figures: &[Figure], direction: Direction) -> impl Iterator<Item = (&FigureResult, &Figure)> {
+fn large(
+    figures: &[WorkloadResults],
+    direction: Direction,
+) -> impl Iterator<Item = (&FigureResult, &WorkloadResults)> {
     figures
         .iter()
         .filter(move |figure| {

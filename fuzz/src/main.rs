@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sealstone_fuzz::{Failure, INPUT_SLOW_MAX, Session, TARGETS, Target, attempt, find, hex, kept, minimise};
+use sealstone_fuzz::{
+    Failure, FuzzSession, INPUT_SLOW_MAX, TARGETS, Target, attempt, find, hex, kept, minimise,
+};
 
 const USAGE: &str =
     "usage: sealstone-fuzz TARGET|--all [--runs N] [--seed S] [--minutes M] [--out FOLDER] [--keep-going]
@@ -71,10 +73,10 @@ fn arguments() -> Result<Option<Arguments>, String> {
 }
 
 /// The current input, for the detection of hangs.
-type Current = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
+type CurrentInput = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
 /// Prints the input and ends the process if a target does not return.
-fn watch(target: &'static Target, current: Current) {
+fn watch(target: &'static Target, current: CurrentInput) {
     thread::spawn(move || {
         loop {
             thread::sleep(Duration::from_secs(1));
@@ -101,7 +103,7 @@ fn report(target: &Target, out: &Path, number: usize, input: &[u8], failure: &Fa
 
 /// Returns the number of distinct failures.
 fn run(target: &'static Target, arguments: &Arguments) -> usize {
-    let current = Current::default();
+    let current = CurrentInput::default();
     watch(target, Arc::clone(&current));
     let set = |now| *current.lock().unwrap_or_else(PoisonError::into_inner) = now;
     let started = Instant::now();
@@ -111,7 +113,7 @@ fn run(target: &'static Target, arguments: &Arguments) -> usize {
         (None, Some(_)) => u64::MAX,
         (None, None) => RUNS / u64::from(target.cost) + 1,
     };
-    let mut session = Session::new(target, arguments.seed, Vec::new());
+    let mut session = FuzzSession::new(target, arguments.seed, Vec::new());
     let mut queue = session.seeds().to_vec();
     let mut seen: Vec<String> = Vec::new();
     let mut told = started;

@@ -114,15 +114,15 @@ pub fn kept(target: &Target) -> Vec<Vec<u8>> {
 }
 
 /// A run of one target over mutations of its seeds.
-pub struct Session {
+pub struct FuzzSession {
     target: &'static Target,
     random: Random,
     pool: Vec<Vec<u8>>,
     seeds: usize,
-    shape: Option<shape::Shape>,
+    shape: Option<shape::StructuredMutation>,
 }
 
-impl Session {
+impl FuzzSession {
     /// Starts from the seeds of `target` and additional inputs `more`.
     #[must_use]
     pub fn new(target: &'static Target, seed: u64, more: Vec<Vec<u8>>) -> Self {
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn session_reproduces_a_failure_from_its_seed() {
         let hunt = || {
-            let mut session = Session::new(&BROKEN, 5, Vec::new());
+            let mut session = FuzzSession::new(&BROKEN, 5, Vec::new());
             (0..1_000_000).find_map(|_| session.step().err()).expect("found")
         };
         assert_eq!(hunt(), hunt());

@@ -11,7 +11,7 @@ use crate::targets::{client, client_link, fuse};
 pub struct Target {
     /// Name on the command line and of the corpus folder.
     pub name: &'static str,
-    /// What it runs, and which properties it verifies beyond the absence of panics.
+    /// The tested function, and the properties verified beyond the absence of panics.
     pub about: &'static str,
     /// Runs one input. Panics if a property is violated.
     pub run: fn(&[u8]),

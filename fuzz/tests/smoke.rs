@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use sealstone_fuzz::{Failure, Session, TARGETS, Target, attempt, find, hex, minimise};
+use sealstone_fuzz::{Failure, FuzzSession, TARGETS, Target, attempt, find, hex, minimise};
 
 /// Number of mutations of a target of cost 1; set `SEALSTONE_FUZZ_RUNS` to change it.
 const RUNS: u64 = 4000;
@@ -25,7 +25,7 @@ fn told(target: &Target, what: &str, input: &[u8], failure: &Failure) -> String 
 /// Runs one target; returns its failures.
 fn smoke(target: &'static Target, runs: u64, seed: u64) -> Result<(), String> {
     let mut session =
-        Session::new(target, seed, corpus(target).into_iter().map(|(_, input)| input).collect());
+        FuzzSession::new(target, seed, corpus(target).into_iter().map(|(_, input)| input).collect());
     for (at, input) in session.seeds().iter().enumerate() {
         attempt(target, input)
             .map_err(|failure| told(target, &format!("input {at} to start from"), input, &failure))?;

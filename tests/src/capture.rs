@@ -18,14 +18,14 @@ const PASS_MAX: Duration = Duration::from_secs(20);
 
 /// A recorded command.
 #[derive(Clone, Debug)]
-pub struct Captured {
+pub struct CapturedCommand {
     /// The whole CDB.
     pub cdb: Vec<u8>,
     /// Data that came with it.
     pub data_out: Vec<u8>,
 }
 
-impl Captured {
+impl CapturedCommand {
     /// Returns the SERVICE ACTION of an OSD command; 0 for others.
     #[must_use]
     pub fn service_action(&self) -> u16 {
@@ -41,7 +41,7 @@ impl Captured {
 pub struct Wiretap {
     /// Address for initiators to connect to.
     pub address: SocketAddr,
-    commands: Receiver<Captured>,
+    commands: Receiver<CapturedCommand>,
 }
 
 impl Wiretap {
@@ -63,7 +63,7 @@ impl Wiretap {
     }
 
     /// Waits for the next matching command; `None` after a timeout.
-    pub fn capture(&self, fits: impl Fn(&Captured) -> bool) -> Option<Captured> {
+    pub fn capture(&self, fits: impl Fn(&CapturedCommand) -> bool) -> Option<CapturedCommand> {
         loop {
             match self.commands.recv_timeout(PASS_MAX) {
                 Ok(command) if fits(&command) => return Some(command),
@@ -74,7 +74,7 @@ impl Wiretap {
     }
 }
 
-fn relay(near: TcpStream, far: TcpStream, sender: &Sender<Captured>) {
+fn relay(near: TcpStream, far: TcpStream, sender: &Sender<CapturedCommand>) {
     let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) else { return };
     let sender = sender.clone();
     thread::spawn(move || copy(&far_too, &near_too, |_| ()));
@@ -106,7 +106,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8])) {
 
 /// Parses the first PDU, if it is complete: the command, if it is one, and its length. Digests are
 /// not negotiated here.
-fn first_pdu(bytes: &[u8]) -> Option<(Option<Captured>, usize)> {
+fn first_pdu(bytes: &[u8]) -> Option<(Option<CapturedCommand>, usize)> {
     let header = bytes.get(..HEADER_BYTES)?;
     let ahs = usize::from(header[4]) * 4;
     let data = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
@@ -122,5 +122,5 @@ fn first_pdu(bytes: &[u8]) -> Option<(Option<Captured>, usize)> {
         cdb.extend(pdu[HEADER_BYTES + 4..HEADER_BYTES + ahs].iter().take(tail));
     }
     let data_out = pdu[HEADER_BYTES + ahs..][..data].to_vec();
-    Some((Some(Captured { cdb, data_out }), length))
+    Some((Some(CapturedCommand { cdb, data_out }), length))
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::Ended;
+use crate::CommandResult;
 
 /// How long a daemon may take until it is ready; generous, because tests share two cores.
 const READY_S_MAX: u64 = 30;
@@ -56,7 +56,7 @@ impl Daemon {
     ///
     /// # Errors How it ended.
     #[track_caller]
-    pub fn try_start(mut command: Command) -> Result<Self, Ended> {
+    pub fn try_start(mut command: Command) -> Result<Self, CommandResult> {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the daemon starts");
         let stdout = child.stdout.take().expect("piped");
@@ -84,7 +84,11 @@ impl Daemon {
                 // Standard output was closed: the process has ended, or is about to.
                 let status = child.wait().expect("the child can be waited for");
                 let _ = listener.join();
-                return Err(Ended { code: status.code().unwrap_or(-1), stdout: Vec::new(), stderr: heard() });
+                return Err(CommandResult {
+                    code: status.code().unwrap_or(-1),
+                    stdout: Vec::new(),
+                    stderr: heard(),
+                });
             }
             Err(RecvTimeoutError::Timeout) => {
                 let _ = child.kill();

@@ -19,12 +19,12 @@ pub mod tls;
 mod tmpfs;
 mod web;
 
-pub use capture::{Captured, Wiretap};
+pub use capture::{CapturedCommand, Wiretap};
 pub use daemon::{Daemon, Signal};
 pub use initiator::Initiator;
 pub use left_out::{is_installed, left_out};
-pub use mounted::{Mounted, Stopper, can_mount};
-pub use pair::Pair;
+pub use mounted::{MountStopper, Mounted, can_mount};
+pub use pair::ServerPair;
 pub use system::{System, text};
 pub use tmpfs::{Tmpfs, can_mount_tmpfs, fill};
 pub use web::get;
@@ -69,7 +69,7 @@ pub fn binary() -> &'static Path {
 
 /// Result of a finished command.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct CommandResult {
     /// Exit code; -1 if a signal ended it.
     pub code: i32,
     /// Standard output.
@@ -78,7 +78,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-impl From<Output> for Ended {
+impl From<Output> for CommandResult {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -88,7 +88,7 @@ impl From<Output> for Ended {
     }
 }
 
-impl Ended {
+impl CommandResult {
     /// Fails the test unless the command succeeded.
     #[track_caller]
     pub fn ok(self) -> Self {
@@ -142,13 +142,13 @@ pub fn command(arguments: &[&str]) -> Command {
 
 /// Runs a command to its end.
 #[must_use]
-pub fn run(arguments: &[&str]) -> Ended {
-    Ended::from(command(arguments).output().expect("the binary starts"))
+pub fn run(arguments: &[&str]) -> CommandResult {
+    CommandResult::from(command(arguments).output().expect("the binary starts"))
 }
 
 /// Runs a prepared command with this standard input to its end.
 #[must_use]
-pub fn run_with_input(mut command: Command, input: &[u8]) -> Ended {
+pub fn run_with_input(mut command: Command, input: &[u8]) -> CommandResult {
     use std::io::Write as _;
     let mut child = command
         .stdin(Stdio::piped())
@@ -164,5 +164,5 @@ pub fn run_with_input(mut command: Command, input: &[u8]) -> Ended {
     });
     let output = child.wait_with_output().expect("the child can be waited for");
     writer.join().expect("the writer does not panic");
-    Ended::from(output)
+    CommandResult::from(output)
 }

@@ -108,11 +108,11 @@ impl Drop for Mounted {
 /// Stops a mount's process (SIGSTOP), and continues it when dropped. It is started before the stop,
 /// because starting a program closes files, which makes the mount flush.
 #[derive(Debug)]
-pub struct Stopper {
+pub struct MountStopper {
     child: std::process::Child,
 }
 
-impl Stopper {
+impl MountStopper {
     /// Creates a stopper of this mount.
     #[must_use]
     pub fn of(mount: &Mounted) -> Self {
@@ -145,7 +145,7 @@ impl Stopper {
     }
 }
 
-impl Drop for Stopper {
+impl Drop for MountStopper {
     fn drop(&mut self) {
         // Closes its input; starting another program would wait for the mount.
         drop(self.child.stdin.take());

@@ -6,7 +6,7 @@ use crate::postgres::Postgres;
 use crate::{Daemon, Signal, System, command, run, text};
 
 /// The servers, devices, and the database.
-pub struct Pair {
+pub struct ServerPair {
     /// The first server, and the devices.
     pub system: System,
     second: Option<Daemon>,
@@ -18,7 +18,7 @@ pub struct Pair {
     pub postgres: Postgres,
 }
 
-impl Pair {
+impl ServerPair {
     /// Starts all of them, with this many devices.
     #[track_caller]
     #[must_use]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::{Daemon, Ended, Signal, Tmpfs, command, run};
+use crate::{CommandResult, Daemon, Signal, Tmpfs, command, run};
 
 /// Default capacity of each device; files are sparse.
 const CAPACITY: &str = "2G";
@@ -15,14 +15,14 @@ pub struct System {
     mds: Option<Daemon>,
     mds_address: String,
     mds_flags: Vec<String>,
-    osds: Vec<Slot>,
+    osds: Vec<DeviceSlot>,
     /// Unmounted after the processes ended.
     _disks: Vec<Tmpfs>,
     folder: TempDir,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct DeviceSlot {
     daemon: Option<Daemon>,
     address: String,
     flags: Vec<String>,
@@ -109,7 +109,7 @@ impl System {
                 text(&key),
             ])
             .ok();
-            system.osds.push(Slot {
+            system.osds.push(DeviceSlot {
                 daemon: None,
                 address: "127.0.0.1:0".into(),
                 flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
@@ -148,8 +148,8 @@ impl System {
 
     /// Runs a client command to its end.
     #[must_use]
-    pub fn run(&self, arguments: &[&str]) -> Ended {
-        Ended::from(self.command(arguments).output().expect("the binary starts"))
+    pub fn run(&self, arguments: &[&str]) -> CommandResult {
+        CommandResult::from(self.command(arguments).output().expect("the binary starts"))
     }
 
     /// Returns the MDS.

@@ -8,9 +8,9 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
 
 #[derive(Debug)]
-struct Gullible;
+struct AcceptAnyCertificate;
 
-impl ServerCertVerifier for Gullible {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -54,7 +54,7 @@ pub fn gullible(protocols: &[Vec<u8>]) -> ClientConfig {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3 is there")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Gullible))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
         .with_no_client_auth();
     config.alpn_protocols = protocols.to_vec();
     config

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use sealstone_tests::initiator::{header, login};
-use sealstone_tests::{Daemon, Ended, command, run, text};
+use sealstone_tests::{CommandResult, Daemon, command, run, text};
 use tempfile::TempDir;
 
 const ACCESS: &str = r#"
@@ -33,12 +33,12 @@ luns = [7]
 "#;
 
 /// A device with an access file.
-struct Guarded {
+struct DeviceWithAccess {
     _folder: TempDir,
     osd: Daemon,
 }
 
-impl Guarded {
+impl DeviceWithAccess {
     fn start(access: &str, flags: &[&str]) -> Self {
         let (folder, file) = prepared(access);
         let data = folder.path().join("osd0");
@@ -86,7 +86,7 @@ const PROVEN: &str = "iqn.2026-11.org.example:proven";
 /// libiscsi supports MD5 only, so it stands for old initiators here.
 #[test]
 fn chap_accepts_only_the_right_secret() {
-    let guarded = Guarded::start(ACCESS, &[]);
+    let guarded = DeviceWithAccess::start(ACCESS, &[]);
     let (ok, said) = guarded.inquiry(PROVEN, "ann%ann's long secret@", "");
     assert!(ok && said.contains("SEALSTON"), "{said}");
     let mutual = "?target_user=osd0&target_password=the device says so";
@@ -109,7 +109,7 @@ fn chap_accepts_only_the_right_secret() {
 
 #[test]
 fn discovery_and_report_luns_follow_access_rules() {
-    let guarded = Guarded::start(ACCESS, &[]);
+    let guarded = DeviceWithAccess::start(ACCESS, &[]);
     let address = guarded.osd.field("address");
     let list = |initiator: &str, account: &str| {
         tool("iscsi-ls", &["-s", "-i", initiator, &format!("iscsi://{account}{address}")])
@@ -128,7 +128,7 @@ fn discovery_and_report_luns_follow_access_rules() {
 
 #[test]
 fn many_wrong_secrets_lock_the_account() {
-    let guarded = Guarded::start(ACCESS, &[]);
+    let guarded = DeviceWithAccess::start(ACCESS, &[]);
     for _ in 0..10 {
         assert!(!guarded.inquiry(PROVEN, "ann%some other secret@", "").0);
     }
@@ -143,7 +143,7 @@ fn invalid_or_readable_access_file_prevents_start() {
     let serve = || {
         let mut command = command(&["osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
         command.args(["--access-file", text(&file)]);
-        Ended::from(command.output().expect("the binary starts"))
+        CommandResult::from(command.output().expect("the binary starts"))
     };
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("widened");
     serve().fails(3).says(&["640", "chmod 600"]);
@@ -161,7 +161,7 @@ fn invalid_or_readable_access_file_prevents_start() {
 /// A PDU that is never completed, sent byte by byte in a valid session.
 #[test]
 fn incomplete_pdu_closes_connection_after_timeout() {
-    let guarded = Guarded::start(ACCESS.trim_start(), &["--pdu-s-max", "1"]);
+    let guarded = DeviceWithAccess::start(ACCESS.trim_start(), &["--pdu-s-max", "1"]);
     let url = guarded.osd.field("url");
     let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
     let mut stream = TcpStream::connect(guarded.osd.field("address")).expect("the port is open");

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use sealstone_tests::{Ended, Signal, System, run_with_input, text};
+use sealstone_tests::{CommandResult, Signal, System, run_with_input, text};
 use serde_json::Value;
 
 /// Writes a private file.
@@ -111,7 +111,7 @@ trait Usage {
     fn fails_usage(self);
 }
 
-impl Usage for Ended {
+impl Usage for CommandResult {
     #[track_caller]
     fn fails_usage(self) {
         assert_eq!(self.code, 2, "{}", self.stderr);
@@ -167,13 +167,13 @@ fn a_reader_that_goes_away_ends_cat_quietly() {
         let mut stdout = cat.stdout.take().expect("piped");
         stdout.read_exact(&mut first).expect("one byte");
         drop(stdout);
-        let ended = Ended::from(cat.wait_with_output().expect("waited"));
+        let ended = CommandResult::from(cat.wait_with_output().expect("waited"));
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{arguments:?}");
     }
     let mut ls = system.command(&["ls", "-l"]);
     let mut ls = ls.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
     drop(ls.stdout.take());
-    let ended = Ended::from(ls.wait_with_output().expect("waited"));
+    let ended = CommandResult::from(ls.wait_with_output().expect("waited"));
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
 }
 
@@ -211,7 +211,7 @@ fn sigterm_during_a_put_ends_in_order() {
         }
         let _ = stdin.write_all(&half);
         drop(stdin);
-        let ended = Ended::from(put.wait_with_output().expect("waited"));
+        let ended = CommandResult::from(put.wait_with_output().expect("waited"));
         let after = system.run(&["cat", &path]);
         if ended.code == 0 || victim == "osd" {
             ended.ok();
@@ -249,7 +249,7 @@ fn a_put_that_is_ended_leaves_nothing_visible() {
         stdin.write_all(&vec![1; 3 << 20]).expect("taken");
         std::thread::sleep(Duration::from_millis(100));
         rustix::process::kill_process(rustix::process::Pid::from_child(&put), signal).expect("it runs");
-        let ended = Ended::from(put.wait_with_output().expect("waited"));
+        let ended = CommandResult::from(put.wait_with_output().expect("waited"));
         assert_ne!(ended.code, 0);
         assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
         system.run(&["stat", "/half"]).fails(4);

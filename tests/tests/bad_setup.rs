@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Daemon, Ended, Signal, System, command, run, text};
+use sealstone_tests::{CommandResult, Daemon, Signal, System, command, run, text};
 use tempfile::TempDir;
 
 /// How long a daemon may take to refuse to start.
@@ -15,7 +15,7 @@ const REFUSAL_MAX: Duration = Duration::from_secs(15);
 
 /// Runs a command that must end by itself; fails the test if it serves instead.
 #[track_caller]
-fn refused(arguments: &[&str]) -> Ended {
+fn refused(arguments: &[&str]) -> CommandResult {
     let mut child = command(arguments)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -30,16 +30,16 @@ fn refused(arguments: &[&str]) -> Ended {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ended::from(child.wait_with_output().expect("the child can be waited for"))
+    CommandResult::from(child.wait_with_output().expect("the child can be waited for"))
 }
 
 #[track_caller]
-fn serve_osd(data: &Path) -> Ended {
+fn serve_osd(data: &Path) -> CommandResult {
     refused(&["osd", "serve", "--data", text(data), "--listen", "127.0.0.1:0"])
 }
 
 #[track_caller]
-fn serve_mds(data: &Path) -> Ended {
+fn serve_mds(data: &Path) -> CommandResult {
     refused(&["mds", "serve", "--data", text(data), "--listen", "127.0.0.1:0"])
 }
 
@@ -496,7 +496,7 @@ fn empty_state_folder_counts_as_unset() {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "umask 0; exec \"$0\" \"$@\"", text(sealstone_tests::binary())]).args(login);
         command.current_dir(&here).env("XDG_STATE_HOME", state).env("HOME", &home);
-        Ended::from(command.output().expect("the binary starts")).ok();
+        CommandResult::from(command.output().expect("the binary starts")).ok();
         let session = home.join(".local/state/sealstone/session.toml");
         assert!(session.exists(), "in the home folder with XDG_STATE_HOME={state:?}");
         let folder = fs::metadata(session.parent().expect("a folder")).expect("there");
@@ -505,7 +505,7 @@ fn empty_state_folder_counts_as_unset() {
     }
     let mut command = command(&login);
     command.current_dir(&here).env("XDG_STATE_HOME", "").env("HOME", "");
-    let ended = Ended::from(command.output().expect("the binary starts"));
+    let ended = CommandResult::from(command.output().expect("the binary starts"));
     ended.fails(2).says(&["XDG_STATE_HOME", "--session"]);
     assert_eq!(
         fs::read_dir(&here).expect("a folder").count(),

@@ -8,15 +8,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sealstone_tests::{Daemon, Ended, Initiator, Signal, command, get, run, text};
+use sealstone_tests::{CommandResult, Daemon, Initiator, Signal, command, get, run, text};
 
 /// A device in its own folder.
-struct Device {
+struct UnitDevice {
     folder: tempfile::TempDir,
     daemon: Option<Daemon>,
 }
 
-impl Device {
+impl UnitDevice {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let device = Self { folder, daemon: None };
@@ -42,7 +42,7 @@ impl Device {
     }
 
     /// Runs `sealstone block VERB …` on this device.
-    fn block(&self, arguments: &[&str]) -> Ended {
+    fn block(&self, arguments: &[&str]) -> CommandResult {
         let data = self.data();
         run(&[&["--json", "block"], arguments, &["--data", text(&data)]].concat())
     }
@@ -95,7 +95,7 @@ fn tool(name: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn units_are_managed_online_and_offline() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     let made = device.block(&["create", "one", "--size", "16M"]).ok().json();
     assert_eq!(
         (made["lun"].as_u64(), made["size"].as_u64(), made["url"].as_str()),
@@ -128,7 +128,7 @@ fn units_are_managed_online_and_offline() {
 
 #[test]
 fn what_cannot_be_is_refused_in_one_line() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     let nowhere = device.folder.path().join("nowhere");
     run(&["block", "list", "--data", text(&nowhere)]).fails(4);
     for running in [false, true] {
@@ -162,7 +162,7 @@ fn what_cannot_be_is_refused_in_one_line() {
 /// continues.
 #[test]
 fn the_control_socket_bears_anything() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.start();
     let path = device.data().join("control.sock");
     assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
@@ -195,7 +195,7 @@ fn the_control_socket_bears_anything() {
 /// A block unit has no capabilities, so it is not offered beyond loopback without permission.
 #[test]
 fn units_beyond_loopback_require_a_flag() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "1M"]).ok();
     let data = device.data();
     let serve = ["osd", "serve", "--data", text(&data), "--listen", "0.0.0.0:0"];
@@ -225,7 +225,7 @@ fn units_beyond_loopback_require_a_flag() {
 
 #[test]
 fn libiscsi_sees_a_disk() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "64M"]).ok();
     device.start();
     let url = device.url(1);
@@ -247,7 +247,7 @@ fn libiscsi_sees_a_disk() {
 /// libiscsi's test suite: families that need no second path, with an installed `iscsi-test-cu`.
 #[test]
 fn libiscsis_own_tests_pass() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "small", "--size", "64M"]).ok();
     device.block(&["create", "large", "--size", "64M", "--block-size", "4096"]).ok();
     device.start();
@@ -281,7 +281,7 @@ fn qemu_stores_an_image_and_reads_it_back() {
         sealstone_tests::left_out(ABSENT);
         return;
     }
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "32M"]).ok();
     device.start();
     let url = device.url(1);
@@ -322,7 +322,7 @@ fn ten(code: u8, flags: u8, lba: u32, blocks: u8) -> [u8; 10] {
 /// older or torn one.
 #[test]
 fn what_was_synchronised_survives_sigkill() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "32K"]).ok();
     let mut durable = vec![0_u32; BLOCKS as usize];
     let mut random = 7_u32;
@@ -398,7 +398,7 @@ fn select_cache(initiator: &mut Initiator, on: bool, save: bool) -> u8 {
 
 #[test]
 fn write_cache_turned_off_survives_sigkill() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "32K"]).ok();
     for save in [false, true] {
         device.start();
@@ -420,7 +420,7 @@ fn write_cache_turned_off_survives_sigkill() {
 
 #[test]
 fn write_through_switches_bind_initiators() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     let made = device.block(&["create", "disk", "--size", "32K", "--write-through"]).ok().json();
     assert_eq!((made["write_through"].as_bool(), made["write_cache"].as_bool()), (Some(true), Some(false)));
     device.start();
@@ -442,7 +442,7 @@ fn write_through_switches_bind_initiators() {
 }
 
 /// Starts the daemon as after a reboot: with another boot id in its mount namespace.
-fn start_after_power_failure(device: &mut Device) {
+fn start_after_power_failure(device: &mut UnitDevice) {
     let boot_id = device.folder.path().join("boot_id");
     std::fs::write(&boot_id, "11111111-2222-3333-4444-555555555555\n").expect("written");
     let data = device.data();
@@ -456,7 +456,7 @@ fn start_after_power_failure(device: &mut Device) {
 
 #[test]
 fn synchronize_after_power_failure_fails_and_is_audited() {
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "32K"]).ok();
     device.start();
     let mut writer = device.login("writer");
@@ -487,7 +487,7 @@ fn synchronize_after_power_failure_fails_and_is_audited() {
 #[test]
 fn a_durable_reservation_survives_sigkill() {
     const CONFLICT: u8 = 0x18;
-    let mut device = Device::new();
+    let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "1M"]).ok();
     device.start();
     let mut owner = device.login("owner");

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use sealstone_tests::{Ended, System, command, run, run_with_input, text};
+use sealstone_tests::{CommandResult, System, command, run, run_with_input, text};
 use tempfile::TempDir;
 
 const ACCESS: &str = r#"
@@ -36,7 +36,7 @@ fn private(folder: &TempDir, name: &str, content: &str) -> PathBuf {
     path
 }
 
-fn put(system: &System, chap: Option<&Path>, path: &str) -> Ended {
+fn put(system: &System, chap: Option<&Path>, path: &str) -> CommandResult {
     let mut arguments = vec!["put", "-", path];
     if let Some(chap) = chap {
         arguments.extend(["--chap-file", text(chap)]);
@@ -88,7 +88,7 @@ fn invalid_chap_file_fails_first() {
     let data = folder.path().join("mds");
     run(&["mds", "init", "--data", text(&data)]).ok();
     let serve = command(&["mds", "serve", "--data", text(&data), "--chap-file", text(&file)]).output();
-    Ended::from(serve.expect("the binary starts")).fails(2).says(&["12 to 256 bytes"]);
+    CommandResult::from(serve.expect("the binary starts")).fails(2).says(&["12 to 256 bytes"]);
     // A device without CHAP gets no secret.
     let file = private(&folder, "chap", &account("what the cluster says", None));
     put(&system, Some(&file), "/f").ok();

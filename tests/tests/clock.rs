@@ -45,13 +45,13 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// A thread with a UDP port, until it is dropped.
-struct Port {
+struct UdpPort {
     address: String,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Port {
+impl UdpPort {
     fn start(mut each: impl FnMut(&UdpSocket, &[u8], std::net::SocketAddr) + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
@@ -70,7 +70,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for UdpPort {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -80,10 +80,10 @@ impl Drop for Port {
 }
 
 /// Starts an NTP server that is `ahead_ms` ahead of this machine.
-fn upstream(ahead_ms: &Arc<AtomicI64>) -> Port {
+fn upstream(ahead_ms: &Arc<AtomicI64>) -> UdpPort {
     let ahead_ms = Arc::clone(ahead_ms);
     let mut server = Responder::default();
-    Port::start(move |socket, datagram, from| {
+    UdpPort::start(move |socket, datagram, from| {
         let now = now_ms().saturating_add_signed(ahead_ms.load(Ordering::Relaxed));
         let state = ClockState {
             leap: LeapIndicator::None,
@@ -142,13 +142,13 @@ fn audited(path: &std::path::Path, reason: &str) -> Value {
 
 /// A metadata server that follows an NTP server ahead of this machine, and a device that follows it
 /// through a man in the middle.
-struct Followed {
+struct TimeTestSystem {
     system: System,
     device: Daemon,
-    source: Option<Port>,
+    source: Option<UdpPort>,
     /// Manipulation of responses to the device.
     trick: Arc<AtomicUsize>,
-    _between: Port,
+    _between: UdpPort,
     /// Holds the key file.
     _folder: TempDir,
 }
@@ -160,10 +160,10 @@ const REPLAY: usize = 3;
 const FORGE: usize = 4;
 
 /// Starts a man in the middle that forwards requests and manipulates responses.
-fn between(server: &str, trick: &Arc<AtomicUsize>) -> Port {
+fn between(server: &str, trick: &Arc<AtomicUsize>) -> UdpPort {
     let (server, trick) = (server.to_owned(), Arc::clone(trick));
     let mut seen: Option<Vec<u8>> = None;
-    Port::start(move |socket, datagram, from| {
+    UdpPort::start(move |socket, datagram, from| {
         let behind = UdpSocket::bind("127.0.0.1:0").expect("a port");
         behind.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
         behind.send_to(datagram, &server).expect("sent");
@@ -191,7 +191,7 @@ fn between(server: &str, trick: &Arc<AtomicUsize>) -> Port {
     })
 }
 
-impl Followed {
+impl TimeTestSystem {
     fn start() -> Self {
         Self::start_with(|_, _| {})
     }
@@ -286,7 +286,7 @@ fn near(found: i64, wanted: i64) -> bool {
 /// normally.
 #[test]
 fn clocks_follow_the_metadata_server_and_its_source() {
-    let mut followed = Followed::start();
+    let mut followed = TimeTestSystem::start();
     followed.follows();
     let ahead = followed.device_ahead_ms();
     assert!(near(ahead, AHEAD_MS), "the device is {ahead} ms ahead");
@@ -346,7 +346,7 @@ fn clocks_follow_the_metadata_server_and_its_source() {
 /// audited, and the clock continues.
 #[test]
 fn forged_time_is_refused_counted_and_audited() {
-    let followed = Followed::start();
+    let followed = TimeTestSystem::start();
     followed.follows();
     for (trick, name) in
         [(FLIP, "wrong_mac"), (STRIP, "unsigned"), (REPLAY, "not_ours"), (FORGE, "wrong_mac")]
@@ -366,7 +366,7 @@ fn forged_time_is_refused_counted_and_audited() {
 /// The source jumps two hours ahead: the metadata server and the device keep their time.
 #[test]
 fn a_source_that_jumps_is_not_followed() {
-    let followed = Followed::start_with(|system, ahead_ms| {
+    let followed = TimeTestSystem::start_with(|system, ahead_ms| {
         // Before the quick requests of the start are over: the next one follows within seconds.
         eventually("the server follows", || sample(system.mds(), &["sealstone_time_followed"]) == 1);
         ahead_ms.store(AHEAD_MS + 2 * 3_600_000, Ordering::Relaxed);
@@ -561,13 +561,13 @@ fn set_shift(file: &std::path::Path, seconds: i64) {
 
 /// A whole system in one process with a shifted wall clock; its clients' clocks are correct, or
 /// shifted too.
-struct Shifted {
+struct ShiftedSystem {
     folder: TempDir,
     address: String,
     up: Option<Daemon>,
 }
 
-impl Shifted {
+impl ShiftedSystem {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let source = folder.path().join("shift.c");
@@ -619,10 +619,10 @@ impl Shifted {
     }
 
     /// Runs a client command with the correct clock.
-    fn run(&self, arguments: &[&str]) -> sealstone_tests::Ended {
+    fn run(&self, arguments: &[&str]) -> sealstone_tests::CommandResult {
         let mut command = command(arguments);
         command.env("SEALSTONE_SESSION", self.path("session.toml"));
-        sealstone_tests::Ended::from(command.output().expect("the binary starts"))
+        sealstone_tests::CommandResult::from(command.output().expect("the binary starts"))
     }
 
     /// Stores and reads one file; fails with the message of the command.
@@ -644,7 +644,7 @@ impl Shifted {
     fn wall_ahead_s(&self) -> i64 {
         let data = self.path("up").join("osd1");
         let shown = self.shifted(&["--json", "osd", "clock", "show", "--data", text(&data)]).output();
-        let shown = sealstone_tests::Ended::from(shown.expect("the binary starts")).ok().json();
+        let shown = sealstone_tests::CommandResult::from(shown.expect("the binary starts")).ok().json();
         (shown["wall_ahead_ms"].as_i64().expect("known") + 500).div_euclid(1000)
     }
 }
@@ -653,7 +653,7 @@ impl Shifted {
 /// later.
 #[test]
 fn wrong_clock_for_a_moment_stops_nothing() {
-    let mut system = Shifted::start();
+    let mut system = ShiftedSystem::start();
     system.works("/before").expect("as usual");
     for (round, wrong_s) in [DAYS_S, 600, -600, -DAYS_S].into_iter().enumerate() {
         system.shift(wrong_s);
@@ -670,7 +670,7 @@ fn wrong_clock_for_a_moment_stops_nothing() {
 /// The machine boots with a clock that is days ahead for seconds: sessions continue.
 #[test]
 fn boot_with_wrong_clock_ends_no_session() {
-    let mut system = Shifted::start();
+    let mut system = ShiftedSystem::start();
     system.works("/before").expect("as usual");
     if let Some(mut up) = system.up.take() {
         up.end(Signal::Terminate);
@@ -698,7 +698,7 @@ fn boot_with_wrong_clock_ends_no_session() {
 /// An administrator accepts the wall clock.
 #[test]
 fn clock_reset_takes_the_wall_clock() {
-    let mut system = Shifted::start();
+    let mut system = ShiftedSystem::start();
     system.restart(Signal::Terminate);
     let data = system.path("up").join("osd1");
     system.shift(-600);

@@ -252,7 +252,7 @@ fn damaged_store_names_file_and_remedy() {
 #[test]
 fn read_only_file_system_error_names_the_remedy() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let Some(small) = Small::mount(folder.path().join("small")) else {
+    let Some(small) = SmallTmpfs::mount(folder.path().join("small")) else {
         sealstone_tests::left_out("a tmpfs needs root");
         return;
     };
@@ -293,9 +293,9 @@ fn read_only_file_system_error_names_the_remedy() {
 }
 
 /// A tmpfs of a few MiB; unmounted when dropped.
-struct Small(PathBuf);
+struct SmallTmpfs(PathBuf);
 
-impl Small {
+impl SmallTmpfs {
     fn mount(place: PathBuf) -> Option<Self> {
         fs::create_dir(&place).expect("made");
         mount("tmpfs", &place, "tmpfs", MountFlags::empty(), c"size=8M").ok()?;
@@ -308,7 +308,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallTmpfs {
     fn drop(&mut self) {
         // A mount would keep the folder busy.
         let _ = unmount(&self.0, UnmountFlags::DETACH);

@@ -10,7 +10,7 @@ use sealstone_initiator::{
 use sealstone_mds_protocol::{CapabilityBlob, DevicePin, PinKind, Secret};
 use sealstone_osd::capability::Range;
 use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, ObjectId, Permissions};
-use sealstone_tests::{Ended, Signal, System, command, run_with_input, text};
+use sealstone_tests::{CommandResult, Signal, System, command, run_with_input, text};
 use std::sync::Arc;
 
 fn content(length: u32) -> Vec<u8> {
@@ -22,13 +22,13 @@ fn put(system: &System, path: &str, bytes: &[u8]) {
 }
 
 /// Runs a program that has only the file: no session, no metadata server.
-fn program(arguments: &[&str]) -> Ended {
+fn program(arguments: &[&str]) -> CommandResult {
     let mut command = command(arguments);
     command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
-    Ended::from(command.output().expect("the binary starts"))
+    CommandResult::from(command.output().expect("the binary starts"))
 }
 
-fn program_with_input(arguments: &[&str], input: &[u8]) -> Ended {
+fn program_with_input(arguments: &[&str], input: &[u8]) -> CommandResult {
     let mut command = command(arguments);
     command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
     run_with_input(command, input)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::slapd::{AttributeChange, GROUPS, READER, READER_PASSWORD, Slapd, USERS};
-use sealstone_tests::{Ended, System, command, run, text};
+use sealstone_tests::{CommandResult, System, command, run, text};
 use tempfile::TempDir;
 
 /// Timeout; long enough for a slow machine.
@@ -23,14 +23,14 @@ fn in_time(mut works: impl FnMut() -> bool) -> bool {
     false
 }
 
-struct Office {
+struct DirectorySystem {
     folder: TempDir,
     slapd: Slapd,
     system: System,
     password: String,
 }
 
-impl Office {
+impl DirectorySystem {
     /// Starts a system whose directory is a slapd with `more` entries, queried again after two
     /// seconds.
     fn open(osds: usize, more: &str, flags: &[&str]) -> Self {
@@ -85,13 +85,13 @@ impl Office {
     }
 
     /// Runs a command in a user's own session.
-    fn by(&self, name: &str, arguments: &[&str]) -> Ended {
+    fn by(&self, name: &str, arguments: &[&str]) -> CommandResult {
         let mut command = self.system.command(arguments);
         command.env("SEALSTONE_SESSION", self.path(&format!("{name}.toml")));
-        Ended::from(command.output().expect("the binary starts"))
+        CommandResult::from(command.output().expect("the binary starts"))
     }
 
-    fn login(&self, name: &str) -> Ended {
+    fn login(&self, name: &str) -> CommandResult {
         self.by(name, &["login", name, "--cluster", &self.cluster(), "--password-file", &self.password])
     }
 
@@ -132,7 +132,7 @@ fn private(folder: &TempDir, name: &str, contents: &str) -> String {
 
 #[test]
 fn directory_user_works_until_removed() {
-    let office = Office::open(1, "", &[]);
+    let office = DirectorySystem::open(1, "", &[]);
     // The configuration is tested before a user is enrolled.
     let bind = office.private("try.pw", READER_PASSWORD);
     let tried = |name: &str| {
@@ -195,7 +195,7 @@ fn directory_user_works_until_removed() {
 
 #[test]
 fn locked_directory_user_is_out_until_unlocked() {
-    let office = Office::open(0, "", &[]);
+    let office = DirectorySystem::open(0, "", &[]);
     let erika = format!("uid=erika,{USERS}");
     office.enrol("erika", false);
     for (mark, value) in [("shadowExpire", "1"), ("pwdAccountLockedTime", "000001010000Z")] {
@@ -213,13 +213,13 @@ fn locked_directory_user_is_out_until_unlocked() {
 
 #[test]
 fn directory_outage_ends_sessions_after_the_grace_time() {
-    let mut office = Office::open(0, "", &["--directory-grace-s-max", "20"]);
+    let mut office = DirectorySystem::open(0, "", &["--directory-grace-s-max", "20"]);
     office.enrol("erika", false);
     let before = Instant::now();
     office.login("erika").ok();
     office.slapd.stop();
     // A client with the correct password gets the reason, the logs too, and others do not.
-    let second = |office: &Office, password: &str| {
+    let second = |office: &DirectorySystem, password: &str| {
         office.by("second", &["login", "erika", "--cluster", &office.cluster(), "--password-file", password])
     };
     let password = office.password.clone();
@@ -249,7 +249,7 @@ fn directory_groups_give_roles_across_restarts() {
          dn: cn=readers,{GROUPS}\nobjectClass: posixGroup\ncn: readers\ngidNumber: 2\nmemberUid: erika\n"
     );
     let flags = ["--directory-admin-group", "storage-admins", "--directory-read-only-group", "readers"];
-    let mut office = Office::open(0, &role_groups, &flags);
+    let mut office = DirectorySystem::open(0, &role_groups, &flags);
     office.enrol("erika", false);
     office.login("erika").ok();
     assert!(office.by("erika", &["whoami"]).ok().text().contains("(read-only"));
@@ -291,7 +291,7 @@ fn unsafe_directory_settings_are_rejected() {
     let serve = |flags: &[&str]| {
         let mut all = vec!["mds", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
         all.extend(flags);
-        Ended::from(command(&all).output().expect("the binary starts"))
+        CommandResult::from(command(&all).output().expect("the binary starts"))
     };
     let elsewhere = [&["--directory-url", "ldap://ldap.example.org"][..], &bases].concat();
     serve(&elsewhere).fails(2).says(&["CA file is missing"]);

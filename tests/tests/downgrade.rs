@@ -6,7 +6,7 @@
 //! tested.
 
 use sealstone_seal::mceliece::PublicKey;
-use sealstone_tests::{Captured, Initiator, System, Wiretap, run_with_input, text};
+use sealstone_tests::{CapturedCommand, Initiator, System, Wiretap, run_with_input, text};
 
 /// Service actions of OSD-2 WRITE, and CREATE AND WRITE.
 const WRITES: [u16; 2] = [0x8886, 0x8892];
@@ -33,14 +33,14 @@ fn believing(osd: &[&str], mds: &[&str]) -> System {
 }
 
 /// Captures the write of a file stored with CAPKEY.
-fn capture(system: &System, put: &[&str]) -> Captured {
+fn capture(system: &System, put: &[&str]) -> CapturedCommand {
     let device = system.osd(0).field("address").parse().expect("an address");
     let wiretap = Wiretap::before(device).expect("a port");
     let url = system.osd(0).field("url").replace(&device.to_string(), &wiretap.address.to_string());
     system.run(&["mds", "add-osd", &url, "--key", text(&system.path("osd0.key"))]).ok();
     let put = [put, &["put", "--method", "capkey", "-", "/victim"]].concat();
     run_with_input(system.command(&put), GENUINE).ok();
-    let is_write = |command: &Captured| {
+    let is_write = |command: &CapturedCommand| {
         WRITES.contains(&command.service_action())
             && command.data_out.windows(GENUINE.len()).any(|part| part == GENUINE)
     };
@@ -57,7 +57,7 @@ fn attack(system: &System, cdb: &[u8]) -> u8 {
     thief.command(0, cdb, FORGED, 0).0
 }
 
-fn downgraded(captured: &Captured) -> Vec<u8> {
+fn downgraded(captured: &CapturedCommand) -> Vec<u8> {
     let mut cdb = captured.cdb.clone();
     // The object exists already.
     cdb[SERVICE_ACTION].copy_from_slice(&WRITE.to_be_bytes());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use sealstone_tests::{
-    Daemon, Ended, Mounted, Signal, System, can_mount, command, run, run_with_input, text,
+    CommandResult, Daemon, Mounted, Signal, System, can_mount, command, run, run_with_input, text,
 };
 
 /// Timeout; long enough for a slow machine.
@@ -173,9 +173,11 @@ fn drain_continues_after_server_kill() {
 }
 
 /// Runs a command in another account's session.
-fn run_as(system: &System, session: &str, arguments: &[&str]) -> Ended {
+fn run_as(system: &System, session: &str, arguments: &[&str]) -> CommandResult {
     let mut command = system.command(arguments);
-    Ended::from(command.env("SEALSTONE_SESSION", system.path(session)).output().expect("the binary starts"))
+    CommandResult::from(
+        command.env("SEALSTONE_SESSION", system.path(session)).output().expect("the binary starts"),
+    )
 }
 
 fn state_of(system: &System, name: &str) -> String {

@@ -36,12 +36,12 @@ const HOSTILE: &str = "127.0.0.2:0";
 
 /// What an attacker knows of the device.
 #[derive(Clone)]
-struct Aim {
+struct AttackTarget {
     address: SocketAddr,
     target: String,
 }
 
-impl Aim {
+impl AttackTarget {
     /// Connects from the attacker's address.
     fn connect(&self) -> std::io::Result<TcpStream> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -73,10 +73,10 @@ impl Aim {
 }
 
 /// One kind of attack; called repeatedly until stopped.
-type Attack = fn(&Aim, &AtomicBool) -> std::io::Result<()>;
+type AttackFunction = fn(&AttackTarget, &AtomicBool) -> std::io::Result<()>;
 
 /// Opens connections endlessly, each with a little garbage.
-fn connections(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
+fn connections(aim: &AttackTarget, stop: &AtomicBool) -> std::io::Result<()> {
     while !stop.load(Ordering::Relaxed) {
         let _ = aim.connect()?.write_all(&[0x43; 48]);
     }
@@ -84,7 +84,7 @@ fn connections(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
 }
 
 /// Starts logins without completing them, as many as possible.
-fn half_logins(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
+fn half_logins(aim: &AttackTarget, stop: &AtomicBool) -> std::io::Result<()> {
     let begun = &login("half", &aim.target)[..60];
     let mut open = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -97,7 +97,7 @@ fn half_logins(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
 }
 
 /// Sends garbage in a valid session.
-fn garbage(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
+fn garbage(aim: &AttackTarget, stop: &AtomicBool) -> std::io::Result<()> {
     let noise: Vec<u8> = (0..64_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     while !stop.load(Ordering::Relaxed) {
         aim.login("noise")?.write_all(&noise)?;
@@ -106,7 +106,7 @@ fn garbage(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
 }
 
 /// Sends a full window of commands with long responses on several connections, and reads none.
-fn unread(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
+fn unread(aim: &AttackTarget, stop: &AtomicBool) -> std::io::Result<()> {
     let mut greedy = Vec::new();
     for index in 0..8 {
         let mut stream = aim.login(&format!("greedy{index:03}"))?;
@@ -129,7 +129,7 @@ fn unread(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
 }
 
 /// Sends a full window of the longest commands.
-fn slow_commands(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
+fn slow_commands(aim: &AttackTarget, stop: &AtomicBool) -> std::io::Result<()> {
     let mut stream = aim.login("slow")?;
     let mut number = 0_u32;
     let mut answers = stream.try_clone()?;
@@ -156,21 +156,21 @@ fn slow_commands(aim: &Aim, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-struct Stage {
+struct FairShareSetup {
     system: System,
-    aim: Aim,
+    aim: AttackTarget,
     honest: Client,
     content: Vec<u8>,
 }
 
-impl Stage {
+impl FairShareSetup {
     async fn set() -> Self {
         let system = System::start_with(1, "2G", &["--login-s-max", "2"]);
         let osd = system.path("osd0");
         let made = system.run(&["block", "create", "unit", "--data", text(&osd), "--size", "512M"]);
         made.ok();
         let url = system.osd(0).field("url");
-        let aim = Aim {
+        let aim = AttackTarget {
             address: system.osd(0).field("address").parse().expect("an address"),
             target: url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN").to_owned(),
         };
@@ -243,7 +243,7 @@ impl Stage {
         share
     }
 
-    async fn withstands(&self, name: &str, attack: Attack) {
+    async fn withstands(&self, name: &str, attack: AttackFunction) {
         self.share(name, |stop| {
             let aim = self.aim.clone();
             thread::spawn(move || {
@@ -266,7 +266,7 @@ async fn connect(system: &System) -> Client {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn honest_client_keeps_its_share() {
-    let stage = Stage::set().await;
+    let stage = FairShareSetup::set().await;
     stage.withstands("a flood of connections", connections).await;
     stage.withstands("logins that do not end", half_logins).await;
     stage.withstands("a flood of garbage", garbage).await;
@@ -319,7 +319,7 @@ async fn futures_of<F: Future>(parts: impl Iterator<Item = F>) -> Vec<F::Output>
 #[test]
 fn newcomers_get_in_during_a_flood() {
     let system = System::start(1);
-    let aim = Aim {
+    let aim = AttackTarget {
         address: system.osd(0).field("address").parse().expect("an address"),
         target: system.osd(0).field("url").rsplit('/').nth(1).expect("a URL").to_owned(),
     };

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use sealstone_tests::{
-    Ended, Mounted, Signal, System, can_mount, can_mount_tmpfs, fill, run, run_with_input, text,
+    CommandResult, Mounted, Signal, System, can_mount, can_mount_tmpfs, fill, run, run_with_input, text,
 };
 
 /// Bytes of the device; the metadata server reserves 4 MiB of it.
@@ -92,7 +92,7 @@ fn a_full_device_refuses_clearly_and_recovers() {
 /// MiB of the file system below a device with a larger capacity.
 const DISK_MIB: u32 = 96;
 
-fn put(system: &System, name: &str, content: &[u8]) -> Ended {
+fn put(system: &System, name: &str, content: &[u8]) -> CommandResult {
     run_with_input(system.command(&["put", "-", name]), content)
 }
 
@@ -281,10 +281,10 @@ fn device_larger_than_its_file_system_warns() {
 }
 
 /// Runs a command in a user's session.
-fn run_as(system: &System, user: &str, arguments: &[&str]) -> Ended {
+fn run_as(system: &System, user: &str, arguments: &[&str]) -> CommandResult {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(&format!("{user}.toml")));
-    Ended::from(command.output().expect("the binary starts"))
+    CommandResult::from(command.output().expect("the binary starts"))
 }
 
 fn log_in(system: &System, user: &str) {
@@ -321,7 +321,7 @@ fn revoke_in_all_ways(system: &System, bytes: &[u8]) {
         capability
     };
     let get = |capability: &std::path::Path| run(&["cap", "get", text(capability), "-"]);
-    let is_complete = |told: Ended| {
+    let is_complete = |told: CommandResult| {
         let revocation = &told.json()["revocation"];
         assert_eq!(revocation["complete"], true, "{revocation}");
     };

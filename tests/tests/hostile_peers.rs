@@ -25,12 +25,12 @@ const FLOOD_MAX: Duration = Duration::from_secs(60);
 const GROWTH_BYTES_MAX: u64 = 96 << 20;
 
 /// A system with one file, and the check that it is served.
-struct Served {
+struct ServedSystem {
     system: System,
     content: Vec<u8>,
 }
 
-impl Served {
+impl ServedSystem {
     fn start(flags: &[&str]) -> Self {
         let system = System::start_with(1, "1G", flags);
         let content: Vec<u8> = (0..700_000u32).map(|index| (index >> 3) as u8).collect();
@@ -83,7 +83,7 @@ fn closes(stream: &mut TcpStream, within: Duration) {
 
 #[test]
 fn garbage_closes_only_its_device_connection() {
-    let served = Served::start(&["--login-s-max", "2"]);
+    let served = ServedSystem::start(&["--login-s-max", "2"]);
     let (address, url) = served.device();
     let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
 
@@ -150,7 +150,7 @@ fn garbage_closes_only_its_device_connection() {
 /// A command without a credential is refused.
 #[test]
 fn a_command_without_credential_is_refused() {
-    let served = Served::start(&[]);
+    let served = ServedSystem::start(&[]);
     let (address, url) = served.device();
     // READ of OSD-2 with an empty capability: no security. The rest of the CDB is in an additional
     // header.
@@ -179,7 +179,7 @@ fn a_command_without_credential_is_refused() {
 /// A client that sends requests and never reads fills only its own connection.
 #[test]
 fn a_client_that_never_reads_hurts_itself_only() {
-    let served = Served::start(&[]);
+    let served = ServedSystem::start(&[]);
     let (address, url) = served.device();
     let before = served.system.osd(0).resident_bytes();
     let echo = ping(8000);
@@ -255,7 +255,7 @@ fn calms_down(daemon: &Daemon, before: usize) {
 
 #[test]
 fn device_releases_ten_thousand_connections() {
-    let served = Served::start(&[]);
+    let served = ServedSystem::start(&[]);
     let (address, url) = served.device();
     let osd = served.system.osd(0);
     let (descriptors, memory) = (osd.descriptors(), osd.resident_bytes());
@@ -290,7 +290,7 @@ fn silent(count: usize, sources: &[&str], address: &str) -> Vec<TcpStream> {
 /// device.
 #[test]
 fn silent_connections_keep_nobody_out() {
-    let served = Served::start(&["--connections-max", "64"]);
+    let served = ServedSystem::start(&["--connections-max", "64"]);
     for daemon in [served.system.mds(), served.system.osd(0)] {
         let address = daemon.field("address").to_owned();
         let silent = silent(1200, &["127.0.0.2", "127.0.0.3"], &address);
@@ -316,7 +316,7 @@ fn silent_connections_keep_nobody_out() {
 /// one.
 #[test]
 fn login_flood_does_not_keep_user_out() {
-    let served = Served::start(&[]);
+    let served = ServedSystem::start(&[]);
     let address = served.system.mds().field("address").to_owned();
     let password = served.system.path("alice-password");
     std::fs::write(&password, "correct horse battery\n").expect("written");
@@ -365,7 +365,7 @@ fn silent_connections_do_not_close_the_metrics_port() {
 /// again.
 #[test]
 fn share_of_an_address_closes_its_oldest_connection() {
-    let served = Served::start(&["--logins-per-address-max", "12"]);
+    let served = ServedSystem::start(&["--logins-per-address-max", "12"]);
     let (address, _) = served.device();
     let mut held = silent(13, &["127.0.0.9"], &address);
     closes(&mut held[0], Duration::from_secs(5));
@@ -375,7 +375,7 @@ fn share_of_an_address_closes_its_oldest_connection() {
 
 #[test]
 fn garbage_closes_only_its_mds_connection() {
-    let served = Served::start(&[]);
+    let served = ServedSystem::start(&[]);
     let address = served.system.mds().field("address").to_owned();
     // Before TLS: noise, another protocol, a record with the maximum length that ends early.
     for seed in 0..40 {
@@ -428,7 +428,7 @@ const FRAME: [u8; 16] = [b'O', b'S', b'M', b'A', 1, 1, 0x30, 0, 0, 0, 0, 0, 0, 0
 
 #[test]
 fn mds_releases_ten_thousand_connections() {
-    let served = Served::start(&[]);
+    let served = ServedSystem::start(&[]);
     let address = served.system.mds().field("address").to_owned();
     let mds = served.system.mds();
     let (descriptors, memory) = (mds.descriptors(), mds.resident_bytes());

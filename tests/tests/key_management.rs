@@ -13,7 +13,7 @@ use sealstone_osd::{
     AttributeId, Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
-use sealstone_tests::{Ended, Signal, System, command, get, run, run_with_input, text};
+use sealstone_tests::{CommandResult, Signal, System, command, get, run, run_with_input, text};
 use serde_json::Value;
 
 fn unhex(text: &str) -> Vec<u8> {
@@ -59,7 +59,7 @@ fn with_initial_key(system: &System, key_file: &Path, osd: usize) -> Result<(), 
     })
 }
 
-fn put(system: &System, path: &str, bytes: &[u8]) -> Ended {
+fn put(system: &System, path: &str, bytes: &[u8]) -> CommandResult {
     run_with_input(system.command(&["put", "-", path]), bytes)
 }
 
@@ -91,13 +91,13 @@ fn initial_key_is_void_after_takeover() {
 }
 
 /// Clients that put and get until they are stopped; all failures are recorded.
-struct Load {
+struct ClientLoad {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
     workers: Vec<std::thread::JoinHandle<Vec<String>>>,
 }
 
-impl Load {
+impl ClientLoad {
     fn start(system: &Arc<System>, clients: u32, bytes: u32) -> Self {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let worker = |client: u32| {
@@ -141,7 +141,7 @@ fn key_changes_under_load_fail_no_operation() {
     // Short credential lifetimes, so that key versions become free again.
     let flags = ["--grant-s", "8", "--file-partitions", "3", "--metrics", "127.0.0.1:0"];
     let system = Arc::new(System::start_with_mds(2, "2G", &[], &flags));
-    let load = Load::start(&system, 3, 3_000_000);
+    let load = ClientLoad::start(&system, 3, 3_000_000);
     let rotate = |arguments: &[&str]| {
         let whole = [&["--json", "mds", "keys", "rotate"][..], arguments].concat();
         let done = system.run(&whole).ok().json();
@@ -239,7 +239,7 @@ fn keystore_opens_only_with_its_sealing_key() {
         "vault",
     ]);
     to_credential.env("CREDENTIALS_DIRECTORY", &credentials);
-    Ended::from(to_credential.output().expect("it runs")).ok();
+    CommandResult::from(to_credential.output().expect("it runs")).ok();
     serve(&["--keystore-credential", "vault"]).expect_err("refused").fails(3).says(&["vault"]);
     let elsewhere = system.path("elsewhere.key");
     let mut to_key = command(&[
@@ -254,7 +254,7 @@ fn keystore_opens_only_with_its_sealing_key() {
         text(&elsewhere),
     ]);
     to_key.env("CREDENTIALS_DIRECTORY", &credentials);
-    Ended::from(to_key.output().expect("it runs")).ok();
+    CommandResult::from(to_key.output().expect("it runs")).ok();
     drop(serve(&["--keystore-key", text(&elsewhere)]).expect("it opens"));
     // An old copy of the keystore is reported as such.
     std::fs::rename(mds.join("keystore.sealed"), system.path("newest")).expect("moved");

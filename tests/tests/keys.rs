@@ -246,7 +246,7 @@ async fn fits(device: &Device, keys: &Keys) -> bool {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Change {
+enum KeyChange {
     Working,
     Partition,
     Root,
@@ -268,7 +268,7 @@ async fn refill(device: &Device, keys: &mut Keys, seed: u8) {
 }
 
 /// Changes a key while the device is killed after `delay`, checks the result and continues from it.
-async fn drill(device: &mut Device, keys: &mut Keys, change: Change, seed: u8, delay: Duration) -> bool {
+async fn drill(device: &mut Device, keys: &mut Keys, change: KeyChange, seed: u8, delay: Duration) -> bool {
     let mut after = keys.clone();
     let (identifier, bytes) = ([seed; 7], [seed; 20]);
     let client = device.client();
@@ -282,19 +282,19 @@ async fn drill(device: &mut Device, keys: &mut Keys, change: Change, seed: u8, d
     });
     let set = |partition, key| SetKey { partition, key, identifier, seed: bytes };
     let acknowledged = match change {
-        Change::Working => {
+        KeyChange::Working => {
             after.set_working(FIRST, 0, &bytes, identifier).expect("a pair");
             manager.set_key_from(set(FIRST, KeyToSet::Working(0))).await.is_ok()
         }
-        Change::Partition => {
+        KeyChange::Partition => {
             after.set_partition(FIRST, &bytes, identifier).expect("a root key");
             manager.set_key_from(set(FIRST, KeyToSet::Partition)).await.is_ok()
         }
-        Change::Root => {
+        KeyChange::Root => {
             after.set_root(&bytes, identifier);
             manager.set_key_from(set(0, KeyToSet::Root)).await.is_ok()
         }
-        Change::Master => {
+        KeyChange::Master => {
             let done = manager.set_master_key(Group::X25519, identifier).await.is_ok();
             after = manager.keys().clone();
             if !done {
@@ -337,7 +337,7 @@ fn keys_are_old_or_new_after_a_kill() {
         assert!(fits(&device, &keys).await);
         let (mut seed, mut new, mut old) = (0, 0, 0);
         for delay_us in [0, 700, 2500, 9000] {
-            for change in [Change::Working, Change::Partition, Change::Root, Change::Master] {
+            for change in [KeyChange::Working, KeyChange::Partition, KeyChange::Root, KeyChange::Master] {
                 seed += 1;
                 let delay = Duration::from_micros(delay_us);
                 match drill(&mut device, &mut keys, change, seed, delay).await {

@@ -77,12 +77,12 @@ fn ldap_store_survives_kills_and_migrates() {
         text(&secret),
     ]);
     login.env("SEALSTONE_SESSION", &session);
-    sealstone_tests::Ended::from(login.output().expect("the binary starts")).ok();
+    sealstone_tests::CommandResult::from(login.output().expect("the binary starts")).ok();
     let ended = system.run(&["mkdir", "/by-the-first"]);
     assert_ne!(ended.code, 0, "{}", ended.text());
     let mut list = command(&["ls", "/"]);
     list.env("SEALSTONE_SESSION", &session);
-    let listed = sealstone_tests::Ended::from(list.output().expect("the binary starts")).ok().text();
+    let listed = sealstone_tests::CommandResult::from(list.output().expect("the binary starts")).ok().text();
     assert!(listed.contains("meanwhile") && !listed.contains("by-the-first"), "{listed}");
     second.end(Signal::Terminate);
 }

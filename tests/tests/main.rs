@@ -3,6 +3,7 @@
 //! `cargo run -p xtask -- tests` runs each module in a separate process.
 
 mod access;
+mod accounts;
 mod api;
 mod audit;
 mod bad_session;
@@ -24,7 +25,7 @@ mod hostile_peers;
 mod key_management;
 mod keys;
 mod ldap_store;
-mod look_through;
+mod metadata_check;
 mod methods;
 mod metrics;
 mod mount;
@@ -35,12 +36,11 @@ mod mount_leases;
 mod mount_listings;
 mod mount_locks;
 mod nodes;
-mod outgrown;
 mod outside_clients;
 mod paper_login;
-mod people;
 mod quotas;
 mod raw_device;
+mod restriping;
 mod revocation;
 mod shared_locks;
 mod shared_store;

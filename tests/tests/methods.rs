@@ -1,7 +1,7 @@
 //! The security method on the wire is what client, metadata server and device agree on, and never
 //! below any of their floors.
 
-use sealstone_tests::{Ended, System, get, run_with_input};
+use sealstone_tests::{CommandResult, System, get, run_with_input};
 
 fn content() -> Vec<u8> {
     (0..1_300_000u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
@@ -60,7 +60,7 @@ fn a_device_has_a_floor_of_its_own() {
     {
         let weak = ["--device-tls", tls];
         let put = [&["put", "--method", method, "-", "/weak"], &weak[..]].concat();
-        let put: Ended = run_with_input(system.command(&put), b"weak");
+        let put: CommandResult = run_with_input(system.command(&put), b"weak");
         put.fails(3).says(&["access denied"]);
         let cat = [&["cat", "--method", method, "/cmdrsp"], &weak[..]].concat();
         system.run(&cat).fails(3).says(&["access denied"]);

@@ -376,12 +376,12 @@ fn many_writers_do_not_disturb_each_other() {
 
 /// A separate program that writes while servers restart. Starting a process closes inherited files
 /// and would flush a file open in this process, which would wait for the server.
-struct Writer {
+struct WriterProcess {
     child: std::process::Child,
     folder: std::path::PathBuf,
 }
 
-impl Writer {
+impl WriterProcess {
     /// Runs a shell script; `step NAME` in it reports progress, `wait_for NAME` waits for this
     /// test.
     fn start(system: &System, mount: &Mounted, script: &str) -> Self {
@@ -429,7 +429,7 @@ fn server_kill_only_delays_the_mount() {
          cat {source} >&3; exec 3>&-; sync open",
         source = text(&source)
     );
-    let mut writer = Writer::start(&system, &mount, &script);
+    let mut writer = WriterProcess::start(&system, &mount, &script);
     writer.wait_for("begun");
     system.end_mds(Signal::Kill);
     writer.go_on("down");
@@ -460,7 +460,7 @@ fn device_kill_loses_no_written_data() {
         text(&head),
         text(&tail)
     );
-    let mut writer = Writer::start(&system, &mount, &script);
+    let mut writer = WriterProcess::start(&system, &mount, &script);
     writer.wait_for("head");
     for index in 0..2 {
         system.end_osd(index, Signal::Kill);

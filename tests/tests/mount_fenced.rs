@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Stopper, System, can_mount};
+use sealstone_tests::{MountStopper, Mounted, System, can_mount};
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
@@ -26,7 +26,7 @@ fn stopped_mount_is_fenced_and_gets_the_error() {
     let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
     // Both mounts poll recalls: from here on they get leases.
     std::thread::sleep(Duration::from_millis(500));
-    let mut stopper = Stopper::of(&one);
+    let mut stopper = MountStopper::of(&one);
     let mut mine = open(one.path("file"));
     mine.write_all(&[1; 9000]).unwrap();
     mine.sync_all().unwrap();

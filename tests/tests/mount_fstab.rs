@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::mount::{UnmountFlags, unmount};
-use sealstone_tests::{Ended, Mounted, Signal, System, binary, can_mount, text};
+use sealstone_tests::{CommandResult, Mounted, Signal, System, binary, can_mount, text};
 
 /// A mount point, unmounted when dropped, however often it was mounted.
-struct Place(PathBuf);
+struct MountPoint(PathBuf);
 
-impl Drop for Place {
+impl Drop for MountPoint {
     fn drop(&mut self) {
         while unmount(&self.0, UnmountFlags::DETACH).is_ok() {}
     }
@@ -32,7 +32,7 @@ fn fstab_entries_mount_once_and_are_listed() {
     }
     let system = System::start(1);
     system.run(&["mkdir", "/projects"]).ok();
-    let place = Place(system.path("mnt"));
+    let place = MountPoint(system.path("mnt"));
     fs::create_dir(&place.0).expect("a folder");
     let session = format!("session={}", text(&system.path("session.toml")));
     let helper = |name: &str, source: &str, options: &str| {
@@ -42,7 +42,7 @@ fn fstab_entries_mount_once_and_are_listed() {
         }
         let mut command = Command::new(link);
         command.args([source, text(&place.0), "-o", options]).env("SEALSTONE_LOG", "off");
-        Ended::from(command.output().expect("the helper starts"))
+        CommandResult::from(command.output().expect("the helper starts"))
     };
     let mount = |source: &str, options: &str| helper("mount.sealstone", source, options);
     mount("sealstone:/projects", &format!("rw,_netdev,{session}")).ok();

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Stopper, System, can_mount};
+use sealstone_tests::{MountStopper, Mounted, System, can_mount};
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
@@ -25,7 +25,7 @@ fn stopped_lock_holder_is_fenced_first() {
     let system = system();
     let (one, two) =
         (Mounted::with(&system, "one", &["--no-leases"]), Mounted::with(&system, "two", &["--no-leases"]));
-    let mut stopper = Stopper::of(&one);
+    let mut stopper = MountStopper::of(&one);
     let mut mine = open(one.path("file"));
     let theirs = open(two.path("file"));
     mine.lock().unwrap();

@@ -18,13 +18,13 @@ use sealstone_mds_protocol::{
     Access, CreatedFile, Device, ErrorCode, FilePath, Grant, Method, Name, Node, Request, Response,
     XattrMode, XattrName, XattrValue,
 };
-use sealstone_tests::{Ended, Mounted, Signal, System, can_mount, text};
+use sealstone_tests::{CommandResult, Mounted, Signal, System, can_mount, text};
 
 /// Runs a command with another session file.
-fn other(system: &System, session: &str, arguments: &[&str]) -> Ended {
+fn other(system: &System, session: &str, arguments: &[&str]) -> CommandResult {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(session));
-    Ended::from(command.output().expect("the binary starts"))
+    CommandResult::from(command.output().expect("the binary starts"))
 }
 
 fn file(system: &System, name: &str, length: usize) -> String {
@@ -143,12 +143,12 @@ fn programs_on_a_mount_get_edquot() {
 }
 
 /// A user's program that implements the protocol itself.
-struct Program {
+struct ProtocolClient {
     client: Client,
     device: Device,
 }
 
-impl Program {
+impl ProtocolClient {
     /// Adds the user, with a quota of 1 MiB.
     async fn of(system: &System, name: &str) -> Self {
         let password = file(system, &format!("{name}.pw"), 20);
@@ -230,7 +230,7 @@ fn bytes_written_beyond_the_reported_size_are_found() {
     let system = System::start_with_mds(1, "1G", &[], &["--grant-s", "3"]);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let program = Program::of(&system, "eve").await;
+        let program = ProtocolClient::of(&system, "eve").await;
         let committed = program.create("/small").await.unwrap();
         program.write_beyond(&committed.grants[0]).await;
         program.commit(&committed, 100).await;
@@ -263,7 +263,7 @@ fn open_creates_of_a_user_are_limited() {
     let system = System::start(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let (eve, bob) = (Program::of(&system, "eve").await, Program::of(&system, "bob").await);
+        let (eve, bob) = (ProtocolClient::of(&system, "eve").await, ProtocolClient::of(&system, "bob").await);
         let mut begun = 0;
         let refused = loop {
             match eve.create(&format!("/{begun}")).await {
@@ -284,12 +284,12 @@ fn attributes_count_and_others_cannot_keep_a_file() {
     let system = System::start(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let (eve, bob) = (Program::of(&system, "eve").await, Program::of(&system, "bob").await);
+        let (eve, bob) = (ProtocolClient::of(&system, "eve").await, ProtocolClient::of(&system, "bob").await);
         system.run(&["quota", "set", "--user", "eve", "--size", "1000"]).ok();
         let file = eve.create("/f").await.unwrap();
         eve.commit(&file, 1).await;
         system.run(&["chmod", "666", "/f"]).ok();
-        let node = async |program: &Program| {
+        let node = async |program: &ProtocolClient| {
             let path = FilePath::new("/f").unwrap();
             match program.client.metadata().call(Request::Stat { path }).await {
                 Ok(Response::Stat { stat }) => stat.node(),

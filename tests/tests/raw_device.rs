@@ -8,12 +8,12 @@ use std::process::Command;
 use sealstone_tests::{Daemon, Signal, System, command, run, run_with_input, text};
 
 /// A block device, removed when dropped.
-struct Block {
+struct LoopDevice {
     path: PathBuf,
     is_loop: bool,
 }
 
-impl Block {
+impl LoopDevice {
     fn new(folder: &Path, bytes: u64) -> Self {
         let file = folder.join("backing");
         File::create(&file).and_then(|file| file.set_len(bytes)).expect("a sparse file");
@@ -28,7 +28,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         if self.is_loop {
             let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
@@ -49,7 +49,7 @@ fn serve(data: &Path, address: &str, flags: &[&str]) -> Daemon {
 #[test]
 fn raw_device_survives_kills_and_is_locked() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let block = Block::new(folder.path(), 256 << 20);
+    let block = LoopDevice::new(folder.path(), 256 << 20);
     let (data, key) = (folder.path().join("raw"), folder.path().join("raw.key"));
     let (device, data_text, key_text) = (text(&block.path), text(&data), text(&key));
     let init = ["osd", "init", "--data", data_text, "--device", device, "--key-out", key_text];
@@ -93,7 +93,7 @@ fn raw_device_survives_kills_and_is_locked() {
 #[test]
 fn formatting_over_a_file_system_requires_force() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let block = Block::new(folder.path(), 64 << 20);
+    let block = LoopDevice::new(folder.path(), 64 << 20);
     let device = File::options().write(true).open(&block.path).expect("the device opens");
     std::os::unix::fs::FileExt::write_all_at(&device, &[0x53, 0xEF], 0x438).expect("a magic");
     device.sync_all().expect("sync");

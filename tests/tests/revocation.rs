@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Ended, Signal, System, command, run_with_input, text};
+use sealstone_tests::{CommandResult, Signal, System, command, run_with_input, text};
 use serde_json::Value;
 
 /// Generous, because tests share two cores.
@@ -19,17 +19,17 @@ fn put(system: &System, path: &str, bytes: &[u8]) {
 }
 
 /// Runs a program that has only a capability file.
-fn program(arguments: &[&str]) -> Ended {
+fn program(arguments: &[&str]) -> CommandResult {
     let mut command = command(arguments);
     command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
-    Ended::from(command.output().expect("the binary starts"))
+    CommandResult::from(command.output().expect("the binary starts"))
 }
 
 /// Runs a command in another user's session.
-fn other(system: &System, name: &str, arguments: &[&str]) -> Ended {
+fn other(system: &System, name: &str, arguments: &[&str]) -> CommandResult {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(&format!("{name}.toml")));
-    Ended::from(command.output().expect("the binary starts"))
+    CommandResult::from(command.output().expect("the binary starts"))
 }
 
 fn add_user(system: &System, name: &str) {
@@ -40,7 +40,7 @@ fn add_user(system: &System, name: &str) {
     login(system, name).ok();
 }
 
-fn login(system: &System, name: &str) -> Ended {
+fn login(system: &System, name: &str) -> CommandResult {
     let password = system.path(&format!("{name}.pw"));
     let cluster = system.cluster();
     let login = ["login", name, "--cluster", text(&cluster), "--password-file", text(&password)];

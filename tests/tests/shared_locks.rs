@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, Pair, Signal, can_mount, command, text};
+use sealstone_tests::{Mounted, ServerPair, Signal, can_mount, command, text};
 
 /// Creates a separate session file that knows these servers.
-fn login(pair: &Pair, name: &str, servers: &str) -> PathBuf {
+fn login(pair: &ServerPair, name: &str, servers: &str) -> PathBuf {
     let (session, pin) = (pair.system.path(name), pair.system.mds().field("pin").to_owned());
     let secret = pair.admin_secret();
     let arguments = ["login", "admin", "--mds", servers, "--pin", &pin, "--password-file", text(&secret)];
@@ -38,7 +38,7 @@ fn locks_hold_across_servers_and_end_with_mounts() {
     if !can_mount() {
         return;
     }
-    let mut pair = Pair::start(2);
+    let mut pair = ServerPair::start(2);
     let (first, second) = (pair.system.mds().field("address").to_owned(), pair.second_address.clone());
     let both = login(&pair, "both.toml", &format!("{first},{second}"));
     let at_second = login(&pair, "second.toml", &second);

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sealstone_tests::postgres::{PASSWORD, Postgres};
-use sealstone_tests::{Daemon, Ended, Pair, Signal, System, command, run, text};
+use sealstone_tests::{CommandResult, Daemon, ServerPair, Signal, System, command, run, text};
 
 /// Timeout; long enough for a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Creates a separate session file that knows these servers.
-fn login(pair: &Pair, name: &str, servers: &str) -> PathBuf {
+fn login(pair: &ServerPair, name: &str, servers: &str) -> PathBuf {
     let (session, pin) = (pair.system.path(name), pair.system.mds().field("pin").to_owned());
     let secret = pair.admin_secret();
     let arguments = ["login", "admin", "--mds", servers, "--pin", &pin, "--password-file", text(&secret)];
@@ -21,10 +21,10 @@ fn login(pair: &Pair, name: &str, servers: &str) -> PathBuf {
     session
 }
 
-fn in_session(session: &std::path::Path, arguments: &[&str]) -> Ended {
+fn in_session(session: &std::path::Path, arguments: &[&str]) -> CommandResult {
     let mut command = command(arguments);
     command.env("SEALSTONE_SESSION", session);
-    Ended::from(command.output().expect("the binary starts"))
+    CommandResult::from(command.output().expect("the binary starts"))
 }
 
 /// Returns a copy of the session for another server.
@@ -39,7 +39,7 @@ fn moved(session: &std::path::Path, from: &str, to: &str) -> PathBuf {
 
 #[test]
 fn session_and_leadership_fail_over() {
-    let mut pair = Pair::start(1);
+    let mut pair = ServerPair::start(1);
     let first = pair.system.mds().field("address").to_owned();
     let at_first = login(&pair, "one.toml", &first);
     let at_second = moved(&at_first, &first, &pair.second_address);
@@ -82,7 +82,7 @@ fn session_and_leadership_fail_over() {
 
 /// Outcome that a client observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ObservedOutcome {
     There,
     Gone,
     /// No answer: either is possible.
@@ -95,21 +95,23 @@ fn client(
     number: usize,
     done: &AtomicUsize,
     rounds: usize,
-) -> BTreeMap<String, Told> {
+) -> BTreeMap<String, ObservedOutcome> {
     let mut known = BTreeMap::new();
     let home = format!("/c{number}");
-    let told = |ended: &Ended, if_so: Told| if ended.code == 0 { if_so } else { Told::Nothing };
+    let told = |ended: &CommandResult, if_so: ObservedOutcome| {
+        if ended.code == 0 { if_so } else { ObservedOutcome::Nothing }
+    };
     for round in 0..rounds {
         let (made, moved) = (format!("{home}/d{round}"), format!("{home}/m{round}"));
         let ended = in_session(session, &["mkdir", &made]);
-        known.insert(made.clone(), told(&ended, Told::There));
+        known.insert(made.clone(), told(&ended, ObservedOutcome::There));
         if ended.code == 0 && round % 2 == 1 {
             let ended = in_session(session, &["mv", &made, &moved]);
-            known.insert(made, told(&ended, Told::Gone));
-            known.insert(moved.clone(), told(&ended, Told::There));
+            known.insert(made, told(&ended, ObservedOutcome::Gone));
+            known.insert(moved.clone(), told(&ended, ObservedOutcome::There));
             if ended.code == 0 && round % 4 == 3 {
                 let ended = in_session(session, &["rm", "-r", &moved]);
-                known.insert(moved, told(&ended, Told::Gone));
+                known.insert(moved, told(&ended, ObservedOutcome::Gone));
             }
         }
         done.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +123,7 @@ fn client(
 fn acknowledged_operations_survive_server_kills() {
     const CLIENTS: usize = 8;
     const ROUNDS: usize = 8;
-    let mut pair = Pair::start(1);
+    let mut pair = ServerPair::start(1);
     let sessions: Vec<PathBuf> = (0..CLIENTS)
         .map(|number| {
             let session = login(&pair, &format!("client{number}.toml"), &pair.both());
@@ -131,7 +133,7 @@ fn acknowledged_operations_survive_server_kills() {
         .collect();
     let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let mut kills = 0;
-    let told: Vec<BTreeMap<String, Told>> = std::thread::scope(|scope| {
+    let told: Vec<BTreeMap<String, ObservedOutcome>> = std::thread::scope(|scope| {
         let done = &done;
         let clients: Vec<_> = sessions
             .iter()
@@ -158,14 +160,15 @@ fn acknowledged_operations_survive_server_kills() {
         clients.into_iter().map(|client| client.join().expect("a client ends")).collect()
     });
     assert!(kills >= 4, "{kills}");
-    let acknowledged = told.iter().flat_map(BTreeMap::values).filter(|told| **told != Told::Nothing).count();
+    let acknowledged =
+        told.iter().flat_map(BTreeMap::values).filter(|told| **told != ObservedOutcome::Nothing).count();
     assert!(acknowledged >= CLIENTS * ROUNDS / 2, "with two servers most is answered: {acknowledged}");
     for (path, told) in told.iter().flatten() {
         let there = in_session(&sessions[0], &["stat", path]);
         match told {
-            Told::There => assert_eq!(there.code, 0, "{path} was made: {}", there.stderr),
-            Told::Gone => assert_eq!(there.code, 4, "{path} is gone: {}", there.stderr),
-            Told::Nothing => assert!([0, 4].contains(&there.code), "{path}: {}", there.stderr),
+            ObservedOutcome::There => assert_eq!(there.code, 0, "{path} was made: {}", there.stderr),
+            ObservedOutcome::Gone => assert_eq!(there.code, 4, "{path} is gone: {}", there.stderr),
+            ObservedOutcome::Nothing => assert!([0, 4].contains(&there.code), "{path}: {}", there.stderr),
         }
     }
 }
@@ -209,7 +212,7 @@ fn store_migrates_to_a_database_and_back() {
     for words in [&["mds", "export", "here.export"][..], &backup] {
         let mut here = command(&[words, &["--data", text(&data)]].concat());
         here.current_dir(system.path("."));
-        Ended::from(here.output().expect("the binary starts")).ok();
+        CommandResult::from(here.output().expect("the binary starts")).ok();
     }
     assert!(system.path("here.export").exists() && system.path("here.backup").exists());
     system.start_mds();
@@ -259,7 +262,7 @@ fn unusable_database_error_names_the_remedy() {
 
 #[test]
 fn server_survives_database_restart() {
-    let mut pair = Pair::start(0);
+    let mut pair = ServerPair::start(0);
     let session = login(&pair, "one.toml", &pair.both());
     in_session(&session, &["mkdir", "/before"]).ok();
     pair.postgres.kill();

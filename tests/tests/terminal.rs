@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use sealstone_tests::{Daemon, Ended, Signal, System, binary, command, run, text};
+use sealstone_tests::{CommandResult, Daemon, Signal, System, binary, command, run, text};
 use serde_json::Value;
 
 /// Runs a command line on a pseudo-terminal (util-linux's `script`) and returns the terminal's
@@ -91,7 +91,7 @@ fn full_outputs_change_no_exit_code() {
         if stderr {
             command.stderr(full());
         }
-        Ended::from(command.output().expect("the binary starts"))
+        CommandResult::from(command.output().expect("the binary starts"))
     };
     let put = ["put", text(&source), "/file"];
     assert_eq!(ended(&put, false, true).code, 0);

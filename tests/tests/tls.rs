@@ -7,10 +7,10 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use crate::tls_support::{Between, Relay};
+use crate::tls_support::{RelayBehaviour, TlsRelay};
 use sealstone_channel::{Identity, Pin};
 use sealstone_tests::initiator::{Initiator, login};
-use sealstone_tests::{Daemon, Ended, Signal, System, command, get, run, run_with_input, text};
+use sealstone_tests::{CommandResult, Daemon, Signal, System, command, get, run, run_with_input, text};
 
 /// Generous, because tests share two cores.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,14 +21,14 @@ fn content(length: u32) -> Vec<u8> {
 
 /// A device behind a man in the middle, added with this pin (default: its own); keeps the result of
 /// `add-osd`.
-struct Behind {
+struct RelayedDevice {
     system: System,
-    between: Between,
-    added: Ended,
+    between: TlsRelay,
+    added: CommandResult,
 }
 
-impl Behind {
-    fn start(relay: Relay, pin: Option<&str>, flags: &[&str], mds_flags: &[&str]) -> Self {
+impl RelayedDevice {
+    fn start(relay: RelayBehaviour, pin: Option<&str>, flags: &[&str], mds_flags: &[&str]) -> Self {
         let system = System::start_with_mds(0, "1G", &[], mds_flags);
         let (data, key) = (system.path("osd"), system.path("osd.key"));
         let init = ["osd", "init", "--data", text(&data), "--capacity", "1G", "--key-out", text(&key)];
@@ -41,7 +41,7 @@ impl Behind {
             assert_eq!(device.field("pin"), made["pin"].as_str().expect("init prints the pin"));
         }
         let own = made["pin"].as_str().expect("a pin").to_owned();
-        let between = Between::start(device, own.parse().expect("a pin"), relay);
+        let between = TlsRelay::start(device, own.parse().expect("a pin"), relay);
         let (url, wait) = (between.url(), ["--wait", "15"]);
         let mut add = vec!["mds", "add-osd", &url, "--key", text(&key)];
         match pin {
@@ -53,7 +53,7 @@ impl Behind {
         Self { system, between, added }
     }
 
-    fn put(&self, path: &str, flags: &[&str], bytes: &[u8]) -> Ended {
+    fn put(&self, path: &str, flags: &[&str], bytes: &[u8]) -> CommandResult {
         run_with_input(self.system.command(&[&["put", "-", path], flags].concat()), bytes)
     }
 }
@@ -61,7 +61,7 @@ impl Behind {
 /// A man in the middle sees every byte of a session, but nothing readable.
 #[test]
 fn tls_hides_traffic_from_a_wiretap() {
-    let behind = Behind::start(Relay::Bytes, None, &["--tls", "required"], &[]);
+    let behind = RelayedDevice::start(RelayBehaviour::Bytes, None, &["--tls", "required"], &[]);
     behind.added.clone().ok();
     let bytes = content(900_000);
     for method in ["cmdrsp", "alldata"] {
@@ -78,7 +78,7 @@ fn tls_hides_traffic_from_a_wiretap() {
 /// Without a pin the traffic is in plain text, which shows that the test above works.
 #[test]
 fn plain_traffic_is_visible_to_a_wiretap() {
-    let behind = Behind::start(Relay::Bytes, Some(""), &["--tls", "optional"], &[]);
+    let behind = RelayedDevice::start(RelayBehaviour::Bytes, Some(""), &["--tls", "optional"], &[]);
     behind.added.clone().ok();
     let bytes = content(100_000);
     behind.put("/plain", &[], &bytes).ok();
@@ -90,7 +90,7 @@ fn plain_traffic_is_visible_to_a_wiretap() {
 /// A man in the middle answers in plain text: he receives only the client's TLS hello.
 #[test]
 fn tls_stripping_reveals_only_a_hello() {
-    let behind = Behind::start(Relay::Strip, None, &[], &[]);
+    let behind = RelayedDevice::start(RelayBehaviour::Strip, None, &[], &[]);
     behind.added.clone().fails(1).says(&["did not become usable"]);
     let seen = behind.between.seen();
     assert!(!seen.is_empty() && seen[0] == 0x16, "a TLS record");
@@ -102,12 +102,12 @@ fn tls_stripping_reveals_only_a_hello() {
 fn changed_certificate_error_shows_both_pins() {
     let impostor = Identity::self_signed("impostor.example").expect("made");
     let shown = impostor.pin().expect("a pin").to_string();
-    let behind = Behind::start(Relay::Tls(impostor), None, &[], &[]);
+    let behind = RelayedDevice::start(RelayBehaviour::Tls(impostor), None, &[], &[]);
     behind.added.clone().fails(3).says(&["is not the one with this pin", &shown]);
 
     // A wrong pin has the same effect.
     let wrong = Pin::certificate(b"another").to_string();
-    let behind = Behind::start(Relay::Bytes, Some(&wrong), &[], &[]);
+    let behind = RelayedDevice::start(RelayBehaviour::Bytes, Some(&wrong), &[], &[]);
     behind.added.clone().fails(3).says(&["is not the one with this pin", behind.between.pin()]);
     let key = behind.system.path("osd.key");
     let url = behind.between.url();
@@ -155,13 +155,13 @@ fn relayed_token_is_refused_inside_tls() {
     // The victim takes the relay for its device: another, compromised device of the cluster, for
     // example.
     let floor = ["--method-floor", "capkey"];
-    let behind = Behind::start(Relay::Tls(impostor), Some(&shown), &[], &floor);
+    let behind = RelayedDevice::start(RelayBehaviour::Tls(impostor), Some(&shown), &[], &floor);
     behind.added.clone().ok();
     behind.put("/signed", &["--method", "cmdrsp"], b"by command").ok();
     behind.put("/file", &["--method", "capkey"], b"by token").fails(3).says(&["access denied"]);
     behind.system.run(&["cat", "--method", "capkey", "/signed"]).fails(3).says(&["access denied"]);
 
-    let plain = Behind::start(Relay::Bytes, Some(""), &["--insecure-capkey"], &floor);
+    let plain = RelayedDevice::start(RelayBehaviour::Bytes, Some(""), &["--insecure-capkey"], &floor);
     plain.added.clone().ok();
     plain.put("/file", &["--method", "capkey"], b"by token").ok();
 }
@@ -169,7 +169,7 @@ fn relayed_token_is_refused_inside_tls() {
 /// A connection that is cut within a write must not look like an acknowledgement.
 #[test]
 fn put_over_a_cut_connection_fails() {
-    let behind = Behind::start(Relay::Bytes, None, &[], &[]);
+    let behind = RelayedDevice::start(RelayBehaviour::Bytes, None, &[], &[]);
     behind.added.clone().ok();
     behind.between.cut_after(300_000);
     behind.put("/file", &[], &content(6_000_000)).fails(1);

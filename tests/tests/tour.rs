@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Daemon, Ended, Signal, binary, command, text};
+use sealstone_tests::{CommandResult, Daemon, Signal, binary, command, text};
 use tempfile::TempDir;
 
 fn root() -> PathBuf {
@@ -24,12 +24,12 @@ fn blocks(page: &str, heading: &str) -> Vec<String> {
 
 /// A new user: home, terminal (with answers to password prompts from a file) and the started
 /// system.
-struct Newcomer {
+struct NewUser {
     home: TempDir,
     up: Daemon,
 }
 
-impl Newcomer {
+impl NewUser {
     /// Starts the system as in the line with `up`, on free ports.
     #[track_caller]
     fn start(line: &str) -> Self {
@@ -49,7 +49,7 @@ impl Newcomer {
 
     /// Runs a block in a shell that ends at the first failure.
     #[track_caller]
-    fn types(&self, block: &str) -> Ended {
+    fn types(&self, block: &str) -> CommandResult {
         let folder = binary().parent().expect("the binary is in a folder");
         let path = std::env::var("PATH").unwrap_or_default();
         let script = block.replace("$PWD/target/release", text(folder));
@@ -64,7 +64,7 @@ impl Newcomer {
             .env_remove("SEALSTONE_SESSION")
             .stdin(Stdio::null())
             .output();
-        Ended::from(output.expect("bash is there"))
+        CommandResult::from(output.expect("bash is there"))
     }
 }
 
@@ -73,7 +73,7 @@ fn tour_and_then_tutorial_work_as_written() {
     let blocks = blocks("README.md", "## Five-minute tour");
     let [first, second] = blocks.as_slice() else { panic!("two terminals, two blocks: {blocks:?}") };
     let up = first.lines().find(|line| line.contains("sealstone up")).expect("it starts the system");
-    let mut newcomer = Newcomer::start(up);
+    let mut newcomer = NewUser::start(up);
     let start = Instant::now();
     // Without mounts all other lines are run.
     let skips = |line: &str| !sealstone_tests::can_mount() && line.contains("mount ");
@@ -99,7 +99,7 @@ fn tour_and_then_tutorial_work_as_written() {
 }
 
 /// Runs the tutorial for a reader who took the tour first, and has its users and files.
-fn tutorial_works_as_written(newcomer: &mut Newcomer) {
+fn tutorial_works_as_written(newcomer: &mut NewUser) {
     let page = "docs/tutorial/first-steps.md";
     let keep = blocks(page, "## 2. Keep one running");
     assert!(keep[0].contains("sealstone up --data ~/sealstone"), "the same system");
@@ -132,7 +132,7 @@ fn tutorial_works_as_written(newcomer: &mut Newcomer) {
 
 #[test]
 fn tutorial_works_on_a_new_system() {
-    let mut newcomer = Newcomer::start("sealstone up --data ~/sealstone");
+    let mut newcomer = NewUser::start("sealstone up --data ~/sealstone");
     tutorial_works_as_written(&mut newcomer);
     assert_eq!(newcomer.up.end(Signal::Terminate), 0);
 }

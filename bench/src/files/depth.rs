@@ -18,7 +18,7 @@ use super::folder::Folder;
 use super::system::{Metadata, System};
 use super::{LeftOut, passthrough};
 use crate::Outcome;
-use crate::latency::Latency;
+use crate::latency::CommandLatency;
 
 /// Directories above the file.
 const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -27,21 +27,21 @@ const TURN: usize = 20;
 
 /// Latency of one operation at one depth.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Depth {
+pub(crate) struct DepthLatency {
     pub(crate) subject: String,
     /// `stat`, or `open` with the first byte read.
     pub(crate) operation: &'static str,
     pub(crate) depth: usize,
-    pub(crate) latency: Latency,
+    pub(crate) latency: CommandLatency,
 }
 
 /// The measured file system.
-enum Asked {
+enum MeasuredSystem {
     Folder(Folder),
     Library { runtime: Arc<Runtime>, client: sealstone_client::Client, _system: Rc<System> },
 }
 
-impl Asked {
+impl MeasuredSystem {
     fn name(&self) -> &str {
         match self {
             Self::Folder(folder) => super::Subject::name(folder),
@@ -98,14 +98,14 @@ pub(crate) fn measure(
     runtime: &Arc<Runtime>,
     samples: usize,
     left_out: &mut Vec<LeftOut>,
-) -> Outcome<Vec<Depth>> {
+) -> Outcome<Vec<DepthLatency>> {
     let system = System::start(binary, &folder.join("depth"), super::DEVICES, Metadata::Embedded)?;
     let mut asked = Vec::new();
     for (name, believed_s) in [("passthrough without caches", 0.0), ("passthrough with caches", 60.0)] {
         match passthrough::low_level(&folder.join(name.replace(' ', "-")), name, believed_s) {
             Ok(folder) => {
                 make(folder.root())?;
-                asked.push(Asked::Folder(folder));
+                asked.push(MeasuredSystem::Folder(folder));
             }
             Err(error) => left_out.push(LeftOut { name: name.to_owned(), reason: error.to_string() }),
         }
@@ -119,7 +119,7 @@ pub(crate) fn measure(
         match other {
             Ok(mount) => {
                 make(mount.root())?;
-                asked.push(Asked::Folder(mount));
+                asked.push(MeasuredSystem::Folder(mount));
             }
             Err(error) => left_out.push(LeftOut { name: name.to_owned(), reason: error.to_string() }),
         }
@@ -129,18 +129,18 @@ pub(crate) fn measure(
         if believed == "0" {
             make(mount.root())?;
         }
-        asked.push(Asked::Folder(mount));
+        asked.push(MeasuredSystem::Folder(mount));
     }
     let client = {
         let _inside = runtime.enter();
         system.client()?
     };
-    asked.push(Asked::Library { runtime: runtime.clone(), client, _system: system });
+    asked.push(MeasuredSystem::Library { runtime: runtime.clone(), client, _system: system });
     let mut found = Vec::new();
     for depth in DEPTHS {
         let path = at(depth);
         for operation in ["stat", "open"] {
-            let work = |asked: &Asked| match operation {
+            let work = |asked: &MeasuredSystem| match operation {
                 "stat" => asked.stat(&path),
                 _ => asked.open(&path),
             };
@@ -157,11 +157,11 @@ pub(crate) fn measure(
                     }
                 }
             }
-            found.extend(asked.iter().zip(times).map(|(asked, times)| Depth {
+            found.extend(asked.iter().zip(times).map(|(asked, times)| DepthLatency {
                 subject: asked.name().to_owned(),
                 operation,
                 depth,
-                latency: Latency::of(operation, "", times),
+                latency: CommandLatency::of(operation, "", times),
             }));
         }
     }
@@ -169,10 +169,10 @@ pub(crate) fn measure(
 }
 
 /// Formats a table: a line for each operation and file system, a column for each depth.
-pub(crate) fn text(found: &[Depth]) -> String {
+pub(crate) fn text(found: &[DepthLatency]) -> String {
     let mut text = String::new();
     for operation in ["stat", "open"] {
-        let own: Vec<&Depth> = found.iter().filter(|row| row.operation == operation).collect();
+        let own: Vec<&DepthLatency> = found.iter().filter(|row| row.operation == operation).collect();
         let Some(first) = own.first() else { continue };
         let reads = if operation == "open" { ", first byte, close" } else { "" };
         text.push_str(&format!("{operation}{reads}: median us by directories above the file\n  {:34}", ""));
@@ -199,13 +199,13 @@ mod tests {
     #[test]
     fn table_has_a_column_per_depth() {
         assert_eq!(at(2), Path::new("d0/d1/file"));
-        let row = |subject: &str, depth| Depth {
+        let row = |subject: &str, depth| DepthLatency {
             subject: subject.to_owned(),
             operation: "stat",
             depth,
-            latency: Latency::of("stat", "", vec![Duration::from_micros(10 * depth as u64)]),
+            latency: CommandLatency::of("stat", "", vec![Duration::from_micros(10 * depth as u64)]),
         };
-        let found: Vec<Depth> =
+        let found: Vec<DepthLatency> =
             DEPTHS.into_iter().flat_map(|depth| [row("one", depth), row("other", depth)]).collect();
         let text = text(&found);
         let lines: Vec<&str> = text.lines().collect();

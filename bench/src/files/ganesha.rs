@@ -11,10 +11,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::folder::Keep;
-use super::job::{Client, Job, Step, Subject};
-use super::net::Net;
-use super::served::{Served, needed, new_folder};
+use super::folder::ServerGuard;
+use super::job::{Client, ClientJob, FileOperation, Subject};
+use super::net::NetworkNamespace;
+use super::served::{ServerProcess, needed, new_folder};
 use crate::Outcome;
 
 pub(crate) const NAME: &str = "nfs-ganesha";
@@ -25,9 +25,9 @@ const EXPORT: &str = "/files";
 pub(crate) struct Ganesha {
     program: PathBuf,
     // In the order in which they end.
-    server: Served,
-    mapper: Served,
-    net: Rc<Net>,
+    server: ServerProcess,
+    mapper: ServerProcess,
+    net: Rc<NetworkNamespace>,
 }
 
 fn config(data: &Path) -> String {
@@ -70,18 +70,18 @@ pub(crate) fn start(folder: &Path) -> Outcome<Ganesha> {
     let program = build(folder)?;
     let data = new_folder(&folder.join("data"))?;
     fs::write(folder.join("ganesha.conf"), config(&data))?;
-    let net = Rc::new(Net::new("nfs")?);
+    let net = Rc::new(NetworkNamespace::new("nfs")?);
     let mut command = net.command(&map);
     command.args(["-f", "-i"]);
-    let mapper = Served::start(command, &folder.join("rpcbind.log"))?;
+    let mapper = ServerProcess::start(command, &folder.join("rpcbind.log"))?;
     let mut command = net.command(&daemon);
     command.arg("-F").arg("-f").arg(folder.join("ganesha.conf")).arg("-L").arg(folder.join("ganesha.log"));
     command.arg("-p").arg(folder.join("ganesha.pid"));
-    let server = Served::start(command, &folder.join("ganesha.said"))?;
+    let server = ServerProcess::start(command, &folder.join("ganesha.said"))?;
     let mut ganesha = Ganesha { program, server, mapper, net };
     // The server is ready when a client can mount it.
     let (net, program) = (ganesha.net.clone(), ganesha.program.clone());
-    ganesha.server.wait("export", || Ok(Mounted::new(&net, &program, &data).is_ok()))?;
+    ganesha.server.wait("export", || Ok(NfsClient::new(&net, &program, &data).is_ok()))?;
     Ok(ganesha)
 }
 
@@ -97,7 +97,7 @@ impl Subject for Ganesha {
     }
 
     fn client(&self) -> Outcome<Box<dyn Client>> {
-        Ok(Box::new(Mounted::new(&self.net, &self.program, &self.data())?))
+        Ok(Box::new(NfsClient::new(&self.net, &self.program, &self.data())?))
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -106,14 +106,14 @@ impl Subject for Ganesha {
 }
 
 /// Process of a client.
-struct Mounted {
+struct NfsClient {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
-impl Mounted {
-    fn new(net: &Net, program: &Path, data: &Path) -> Outcome<Self> {
+impl NfsClient {
+    fn new(net: &NetworkNamespace, program: &Path, data: &Path) -> Outcome<Self> {
         let mut child = net
             .command(program)
             .arg("127.0.0.1")
@@ -138,26 +138,26 @@ impl Mounted {
     }
 }
 
-impl Client for Mounted {
-    fn perform(&mut self, job: &Job) -> Outcome<u64> {
+impl Client for NfsClient {
+    fn perform(&mut self, job: &ClientJob) -> Outcome<u64> {
         if job.durable {
             return Err("the client in user space does not ask for it".into());
         }
         let seconds = job.until.saturating_duration_since(Instant::now()).as_secs_f64();
-        let Job { step, directory, letter, count, .. } = job;
+        let ClientJob { step, directory, letter, count, .. } = job;
         writeln!(self.to, "{step:?} /{directory} {letter} {count} {seconds}")?;
         self.to.flush()?;
         let said = self.line()?;
         let done = said.strip_prefix("done ").and_then(|number| number.parse().ok());
         let done: u64 = done.ok_or_else(|| format!("the client says: {said}"))?;
-        match *step == Step::List && done != *count {
+        match *step == FileOperation::List && done != *count {
             true => Err(format!("{done} of {count} files are listed").into()),
             false => Ok(done),
         }
     }
 }
 
-impl Drop for Mounted {
+impl Drop for NfsClient {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::folder::Folder;
-use super::served::{Served, can_mount, needed, new_folder};
+use super::served::{ServerProcess, can_mount, needed, new_folder};
 use crate::Outcome;
 
 pub(crate) const NAME: &str = "glusterfs";
@@ -50,10 +50,10 @@ pub(crate) fn start(folder: &Path) -> Outcome<Folder> {
         command.arg("-p").arg(at(&format!("{name}.pid")));
         command
     };
-    let mut served = Served::start(run(&server, "brick.vol", "brick"), &at("brick.said"))?;
+    let mut served = ServerProcess::start(run(&server, "brick.vol", "brick"), &at("brick.said"))?;
     served.wait("brick", || Ok(TcpStream::connect(("127.0.0.1", port)).is_ok()))?;
     let mut mount = run(&mounter, "client.vol", "client");
     mount.arg(&place);
-    let mounted = Served::start(mount, &at("client.said"))?.mounts(&place)?;
+    let mounted = ServerProcess::start(mount, &at("client.said"))?.mounts(&place)?;
     Ok(Folder::new(NAME, &place, vec![Box::new(mounted), Box::new(served)]))
 }

@@ -20,7 +20,7 @@ const REST_MAX: Duration = Duration::from_secs(300);
 
 /// One kind of work, done to each of several files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum FileOperation {
     /// Creates the directory of all other steps.
     MakeDirectory,
     /// Creates and closes an empty file.
@@ -46,8 +46,8 @@ pub(crate) enum Step {
 
 /// A step for one client.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(crate) step: Step,
+pub(crate) struct ClientJob {
+    pub(crate) step: FileOperation,
     /// Name without a slash.
     pub(crate) directory: String,
     /// Files are named by this letter and a number.
@@ -60,7 +60,7 @@ pub(crate) struct Job {
     pub(crate) durable: bool,
 }
 
-impl Job {
+impl ClientJob {
     pub(crate) fn name(&self, number: u64) -> String {
         format!("{}{number}", self.letter)
     }
@@ -85,7 +85,7 @@ impl Job {
 /// A client of a file system.
 pub(crate) trait Client: Send {
     /// Runs a job and returns its progress.
-    fn perform(&mut self, job: &Job) -> Outcome<u64>;
+    fn perform(&mut self, job: &ClientJob) -> Outcome<u64>;
 }
 
 /// A measured file system.
@@ -98,7 +98,7 @@ pub(crate) trait Subject {
 }
 
 /// Running clients, each in its own directory.
-pub(crate) struct Crew {
+pub(crate) struct ClientGroup {
     clients: Vec<Box<dyn Client>>,
     directories: Vec<String>,
     /// Progress of each client, on which later steps build.
@@ -108,7 +108,7 @@ pub(crate) struct Crew {
     durable: bool,
 }
 
-impl Crew {
+impl ClientGroup {
     /// Creates clients, each to do `count` of everything.
     pub(crate) fn new(
         subject: &dyn Subject,
@@ -133,9 +133,12 @@ impl Crew {
 
     /// Runs a step with all clients; returns operations and seconds. Creating steps stop at the
     /// time limit, and later steps skip what was not created; all other steps must complete.
-    pub(crate) fn step(&mut self, step: Step, letter: char) -> Outcome<(u64, f64)> {
+    pub(crate) fn step(&mut self, step: FileOperation, letter: char) -> Outcome<(u64, f64)> {
         let all = self.reached.clone();
-        if matches!(step, Step::Create | Step::Put | Step::Write | Step::WriteSync) {
+        if matches!(
+            step,
+            FileOperation::Create | FileOperation::Put | FileOperation::Write | FileOperation::WriteSync
+        ) {
             let (done, seconds) = self.run(step, letter, &all, self.at_most)?;
             self.reached.clone_from(&done);
             return Ok((done.iter().sum(), seconds));
@@ -148,7 +151,7 @@ impl Crew {
     }
 
     /// Runs a step without measuring: once per client, or completely.
-    pub(crate) fn aside(&mut self, step: Step, letter: char, once: bool) -> Outcome {
+    pub(crate) fn aside(&mut self, step: FileOperation, letter: char, once: bool) -> Outcome {
         let count = if once { vec![1; self.clients.len()] } else { self.reached.clone() };
         let (done, _) = self.run(step, letter, &count, REST_MAX)?;
         if done == count { Ok(()) } else { Err(format!("{step:?} did not end in time").into()) }
@@ -156,7 +159,7 @@ impl Crew {
 
     fn run(
         &mut self,
-        step: Step,
+        step: FileOperation,
         letter: char,
         counts: &[u64],
         at_most: Duration,
@@ -170,7 +173,8 @@ impl Crew {
                         barrier.wait();
                         // Measured in each client: a thread that waits for all may wake late.
                         let begin = Instant::now();
-                        let job = Job { step, directory, letter, count, until: begin + at_most, durable };
+                        let job =
+                            ClientJob { step, directory, letter, count, until: begin + at_most, durable };
                         client.perform(&job).map(|done| (done, begin, Instant::now()))
                     })
                 })
@@ -194,7 +198,7 @@ mod tests {
     struct Counter(u64);
 
     impl Client for Counter {
-        fn perform(&mut self, job: &Job) -> Outcome<u64> {
+        fn perform(&mut self, job: &ClientJob) -> Outcome<u64> {
             let stop = self.0;
             job.each(|number| if number < stop { Ok(()) } else { Err("too far".into()) })
         }
@@ -216,17 +220,17 @@ mod tests {
 
     #[test]
     fn timeout_reports_progress_and_ends_the_client() {
-        let mut crew = Crew::new(&Counters, 3, "t", 10, Duration::from_secs(60)).unwrap();
-        assert_eq!(crew.step(Step::Create, 'f').unwrap().0, 30);
+        let mut crew = ClientGroup::new(&Counters, 3, "t", 10, Duration::from_secs(60)).unwrap();
+        assert_eq!(crew.step(FileOperation::Create, 'f').unwrap().0, 30);
         crew.at_most = Duration::ZERO;
-        assert_eq!(crew.step(Step::Create, 'f').unwrap().0, 0);
+        assert_eq!(crew.step(FileOperation::Create, 'f').unwrap().0, 0);
         crew.at_most = Duration::from_secs(60);
-        assert_eq!(crew.step(Step::Stat, 'f').unwrap().0, 0);
+        assert_eq!(crew.step(FileOperation::Stat, 'f').unwrap().0, 0);
     }
 
     #[test]
     fn what_one_client_meets_ends_the_step() {
-        let mut crew = Crew::new(&Counters, 2, "t", 11, Duration::from_secs(60)).unwrap();
-        assert!(crew.step(Step::Create, 'f').unwrap_err().to_string().contains("too far"));
+        let mut crew = ClientGroup::new(&Counters, 2, "t", 11, Duration::from_secs(60)).unwrap();
+        assert!(crew.step(FileOperation::Create, 'f').unwrap_err().to_string().contains("too far"));
     }
 }

@@ -8,8 +8,8 @@ use sealstone_client::nodes::{Making, Nodes, NodesOptions};
 use sealstone_mds_protocol::{Access, Name, Node, NodeKind, RenameMode};
 use tokio::runtime::Runtime;
 
-use super::folder::Keep as _;
-use super::job::{Client, Job, PIECE, SMALL, Step, Subject};
+use super::folder::ServerGuard as _;
+use super::job::{Client, ClientJob, FileOperation, PIECE, SMALL, Subject};
 use super::system::System;
 use crate::Outcome;
 
@@ -28,7 +28,7 @@ impl Subject for Library {
         let _inside = self.runtime.enter();
         let client = self.system.client()?;
         let nodes = Nodes::new(&client, NodesOptions::default());
-        Ok(Box::new(Caller {
+        Ok(Box::new(LibraryClient {
             nodes,
             _client: client,
             directory: None,
@@ -43,7 +43,7 @@ impl Subject for Library {
 }
 
 /// A program that calls it.
-struct Caller {
+struct LibraryClient {
     nodes: Nodes,
     _client: Sealstone,
     /// Its working directory.
@@ -60,12 +60,12 @@ fn name(name: &str) -> Outcome<Name> {
     Name::new(name.as_bytes()).map_err(|error| error.to_string().into())
 }
 
-impl Caller {
+impl LibraryClient {
     fn at(&self) -> Outcome<Node> {
         self.directory.ok_or_else(|| "no directory was made".into())
     }
 
-    async fn list(&self, job: &Job) -> Outcome<u64> {
+    async fn list(&self, job: &ClientJob) -> Outcome<u64> {
         let (mut found, mut after) = (0, None);
         loop {
             let (entries, more) = self.nodes.read_directory(self.at()?, after.take()).await?;
@@ -94,7 +94,7 @@ impl Caller {
     }
 
     /// Writes a file of many pieces until the time limit; returns how many.
-    fn stream(&self, job: &Job) -> Outcome<u64> {
+    fn stream(&self, job: &ClientJob) -> Outcome<u64> {
         let (at, wanted) = (self.at()?, name(&job.name(0))?);
         let made = self.nodes.create(at, &wanted, making(NodeKind::File, 0o644));
         let (_, file) = self.runtime.block_on(made)?;
@@ -102,7 +102,7 @@ impl Caller {
             let write = file.write(piece * PIECE as u64, &self.buffer[..PIECE]);
             Ok(self.runtime.block_on(write).map(drop)?)
         })?;
-        if job.step == Step::WriteSync {
+        if job.step == FileOperation::WriteSync {
             self.runtime.block_on(file.sync())?;
         }
         self.runtime.block_on(file.close())?;
@@ -122,42 +122,44 @@ impl Caller {
     }
 }
 
-impl Client for Caller {
-    fn perform(&mut self, job: &Job) -> Outcome<u64> {
+impl Client for LibraryClient {
+    fn perform(&mut self, job: &ClientJob) -> Outcome<u64> {
         let runtime = self.runtime.clone();
         let wait = |work: &mut dyn FnMut(u64) -> Outcome| job.each(work);
         match job.step {
-            Step::MakeDirectory => {
+            FileOperation::MakeDirectory => {
                 let (wanted, what) = (name(&job.directory)?, making(NodeKind::Directory, 0o755));
                 let made = runtime.block_on(self.nodes.make(Node::ROOT, &wanted, what))?;
                 self.directory = Some(made.node());
                 Ok(1)
             }
-            Step::RemoveDirectory => {
+            FileOperation::RemoveDirectory => {
                 runtime.block_on(self.nodes.remove(Node::ROOT, &name(&job.directory)?, true))?;
                 Ok(1)
             }
-            Step::Create => wait(&mut |number| runtime.block_on(self.put(&job.name(number), 0, false))),
-            Step::Stat => wait(&mut |number| {
+            FileOperation::Create => {
+                wait(&mut |number| runtime.block_on(self.put(&job.name(number), 0, false)))
+            }
+            FileOperation::Stat => wait(&mut |number| {
                 let wanted = name(&job.name(number))?;
                 Ok(runtime.block_on(self.nodes.lookup(self.at()?, &wanted)).map(drop)?)
             }),
-            Step::List => runtime.block_on(self.list(job)),
-            Step::Rename => wait(&mut |number| {
+            FileOperation::List => runtime.block_on(self.list(job)),
+            FileOperation::Rename => wait(&mut |number| {
                 let (from, to) = (name(&job.name(number))?, name(&job.other_name(number))?);
                 let at = self.at()?;
                 Ok(runtime.block_on(self.nodes.rename((at, &from), (at, &to), RenameMode::Replace))?)
             }),
-            Step::Unlink => wait(&mut |number| {
+            FileOperation::Unlink => wait(&mut |number| {
                 let wanted = name(&job.name(number))?;
                 Ok(runtime.block_on(self.nodes.remove(self.at()?, &wanted, false))?)
             }),
-            Step::Put => {
+            FileOperation::Put => {
                 wait(&mut |number| runtime.block_on(self.put(&job.name(number), SMALL, job.durable)))
             }
-            Step::Get => wait(&mut |number| runtime.block_on(self.get(&job.name(number), 1, SMALL))),
-            Step::Write | Step::WriteSync => self.stream(job),
-            Step::Read => {
+            FileOperation::Get => wait(&mut |number| runtime.block_on(self.get(&job.name(number), 1, SMALL))),
+            FileOperation::Write | FileOperation::WriteSync => self.stream(job),
+            FileOperation::Read => {
                 runtime.block_on(self.get(&job.name(0), job.count, PIECE))?;
                 Ok(job.count)
             }

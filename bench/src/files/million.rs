@@ -32,7 +32,7 @@ const READY_S_MAX: f64 = 3.0;
 
 /// Results.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Million {
+pub(crate) struct MillionResults {
     pub(crate) files: u64,
     pub(crate) create_s: f64,
     /// Bytes of the metadata store.
@@ -97,7 +97,7 @@ pub(crate) fn measure(
     runtime: &Runtime,
     files: u64,
     at_most: Duration,
-) -> Outcome<Million> {
+) -> Outcome<MillionResults> {
     let system = System::start(binary, &folder.join("million"), super::DEVICES, Metadata::Embedded)?;
     eprintln!("making {files} files in one directory, for at most {} s", at_most.as_secs());
     let begin = Instant::now();
@@ -124,7 +124,7 @@ pub(crate) fn measure(
     let mut system = Rc::into_inner(system).ok_or("somebody still uses the system")?;
     let restart_after_end_s = system.restart_mds(false)?;
     let restart_after_kill_s = system.restart_mds(true)?;
-    Ok(Million {
+    Ok(MillionResults {
         files: made,
         create_s,
         metadata_bytes,
@@ -138,7 +138,7 @@ pub(crate) fn measure(
     })
 }
 
-impl Million {
+impl MillionResults {
     /// Returns the verdicts for `files` wanted files.
     pub(crate) fn verdicts(&self, files: u64) -> Vec<Verdict> {
         let mib = |kib: u64| kib as f64 / 1024.0;
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn fewer_files_than_wanted_reach_no_aim() {
-        let mut found = Million {
+        let mut found = MillionResults {
             files: 1_000_000,
             create_s: 1.0,
             metadata_bytes: 1,
@@ -191,7 +191,12 @@ mod tests {
         assert!(found.verdicts(1_000_000).iter().all(|verdict| verdict.reached));
         found.files = 999_999;
         assert!(found.verdicts(1_000_000).iter().all(|verdict| !verdict.reached));
-        found = Million { files: 1_000_000, restart_after_kill_s: 3.1, mount_kib_peak: 200 << 10, ..found };
+        found = MillionResults {
+            files: 1_000_000,
+            restart_after_kill_s: 3.1,
+            mount_kib_peak: 200 << 10,
+            ..found
+        };
         assert!(found.verdicts(1_000_000).iter().all(|verdict| !verdict.reached));
     }
 }

@@ -32,19 +32,19 @@ use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Outcome;
-use crate::machine::{Awake, Machine};
+use crate::machine::{CoreWaker, MachineInfo};
 use crate::settings::{Common, Stage};
 use crate::verdicts::Verdict;
 
 pub(crate) use postgres::Postgres;
 pub(crate) use slapd::Slapd;
 
-use depth::Depth;
+use depth::DepthLatency;
 use job::Subject;
 use library::Library;
-use million::Million;
-use report::Figure;
-use rounds::{Extent, Sample, Scenario};
+use million::MillionResults;
+use report::FileWorkloadResults;
+use rounds::{Scenario, ScenarioSample, WorkAmount};
 use system::{Metadata, System};
 
 /// Devices of the system in scenarios without a number of devices.
@@ -122,8 +122,8 @@ impl Files {
         self.scenarios.contains(&scenario)
     }
 
-    fn extent(&self) -> Extent {
-        Extent { files: self.files, mib: self.mib, step_s: self.seconds }
+    fn extent(&self) -> WorkAmount {
+        WorkAmount { files: self.files, mib: self.mib, step_s: self.seconds }
     }
 }
 
@@ -136,25 +136,25 @@ pub(crate) struct LeftOut {
 
 /// All results.
 #[derive(Serialize)]
-pub(crate) struct Findings {
-    machine: Machine,
+pub(crate) struct FileResults {
+    machine: MachineInfo,
     runs: usize,
-    extent: Extent,
+    extent: WorkAmount,
     left_out: Vec<LeftOut>,
-    figures: Vec<Figure>,
-    depths: Vec<Depth>,
-    million: Option<Million>,
+    figures: Vec<FileWorkloadResults>,
+    depths: Vec<DepthLatency>,
+    million: Option<MillionResults>,
     verdicts: Vec<Verdict>,
-    samples: Vec<Sample>,
+    samples: Vec<ScenarioSample>,
 }
 
 /// The measured file systems, and the skipped ones.
-struct Field {
+struct Contestants {
     subjects: Vec<Box<dyn Subject>>,
     left_out: Vec<LeftOut>,
 }
 
-impl Field {
+impl Contestants {
     /// Adds a file system, if it is available.
     fn add(&mut self, only: &[String], name: &str, subject: impl FnOnce() -> Outcome<Box<dyn Subject>>) {
         if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
@@ -177,8 +177,8 @@ impl Field {
         &mut self,
         scenario: Scenario,
         clients: usize,
-        (runs, extent): (usize, Extent),
-        samples: &mut Vec<Sample>,
+        (runs, extent): (usize, WorkAmount),
+        samples: &mut Vec<ScenarioSample>,
     ) -> Outcome {
         let before = samples.len();
         for round in 0..runs {
@@ -224,8 +224,8 @@ pub(crate) fn run(arguments: &Files) -> Outcome {
     arguments.check()?;
     let binary = arguments.common.binary()?;
     let scratch = arguments.stage.scratch()?;
-    let mut machine = Machine::look();
-    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    let mut machine = MachineInfo::look();
+    let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
     let runtime = Arc::new(Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?);
     let (mut samples, mut left_out) = (Vec::new(), Vec::new());
@@ -266,15 +266,16 @@ pub(crate) fn run(arguments: &Files) -> Outcome {
     let mut verdicts = report::verdicts(&figures);
     verdicts.extend(million.iter().flat_map(|million| million.verdicts(arguments.many)));
     let (runs, extent) = amount;
-    let findings = Findings { machine, runs, extent, left_out, figures, depths, million, verdicts, samples };
+    let findings =
+        FileResults { machine, runs, extent, left_out, figures, depths, million, verdicts, samples };
     arguments.common.save(&findings)?;
     print!("{}", report::text(&findings));
     Ok(())
 }
 
 /// Starts every available file system.
-fn field(arguments: &Files, binary: &Path, folder: &Path, runtime: &Arc<Runtime>) -> Field {
-    let mut field = Field { subjects: Vec::new(), left_out: Vec::new() };
+fn field(arguments: &Files, binary: &Path, folder: &Path, runtime: &Arc<Runtime>) -> Contestants {
+    let mut field = Contestants { subjects: Vec::new(), left_out: Vec::new() };
     let only = &arguments.only;
     let mut embedded = None;
     let mut system = || -> Outcome<_> {
@@ -305,8 +306,8 @@ fn field(arguments: &Files, binary: &Path, folder: &Path, runtime: &Arc<Runtime>
 }
 
 /// Starts systems with increasing numbers of devices, and the ceiling.
-fn over_devices(arguments: &Files, binary: &Path, folder: &Path) -> Outcome<Field> {
-    let mut field = Field { subjects: Vec::new(), left_out: Vec::new() };
+fn over_devices(arguments: &Files, binary: &Path, folder: &Path) -> Outcome<Contestants> {
+    let mut field = Contestants { subjects: Vec::new(), left_out: Vec::new() };
     std::fs::create_dir_all(folder)?;
     field.add(&[], report::CEILING, || {
         Ok(Box::new(passthrough::low_level(&folder.join("passthrough"), report::CEILING, 1.0)?))
@@ -335,9 +336,9 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let good = folder::Folder::new("disk", scratch.path(), Vec::new());
         let bad = folder::Folder::new("peer", &scratch.path().join("nowhere"), Vec::new());
-        let mut field = Field { subjects: vec![Box::new(bad), Box::new(good)], left_out: Vec::new() };
+        let mut field = Contestants { subjects: vec![Box::new(bad), Box::new(good)], left_out: Vec::new() };
         field.add(&[], "absent", || Err("not installed".into()));
-        let extent = Extent { files: 2, mib: 1, step_s: 60.0 };
+        let extent = WorkAmount { files: 2, mib: 1, step_s: 60.0 };
         let mut samples = Vec::new();
         field.rounds(Scenario::Small, 1, (2, extent), &mut samples).unwrap();
         assert!(samples.iter().all(|sample| sample.subject == "disk") && !samples.is_empty());

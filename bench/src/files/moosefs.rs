@@ -8,9 +8,9 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::folder::{Folder, Keep};
-use super::net::{ADDRESS, Net};
-use super::served::{Served, can_mount, needed, new_folder};
+use super::folder::{Folder, ServerGuard};
+use super::net::{ADDRESS, NetworkNamespace};
+use super::served::{ServerProcess, can_mount, needed, new_folder};
 use crate::Outcome;
 
 pub(crate) const NAME: &str = "moosefs";
@@ -53,19 +53,19 @@ pub(crate) fn start(folder: &Path) -> Outcome<Folder> {
             at("hdd.cfg").display()
         ),
     )?;
-    let net = Net::new("mfs")?;
+    let net = NetworkNamespace::new("mfs")?;
     let run = |program: &Path, config: &str| {
         let mut command = net.command(program);
         command.arg("-f").arg("-c").arg(at(config)).arg("start");
         command
     };
-    let master = Served::start(run(&master, "master.cfg"), &at("master.log"))?;
-    let chunks = Served::start(run(&chunks, "chunks.cfg"), &at("chunks.log"))?;
+    let master = ServerProcess::start(run(&master, "master.cfg"), &at("master.log"))?;
+    let chunks = ServerProcess::start(run(&chunks, "chunks.cfg"), &at("chunks.log"))?;
     let mut tries = 0;
     let mut mounted = loop {
         let mut mount = net.command(&mounter);
         mount.arg(&place).args(["-f", "-H", ADDRESS]);
-        match Served::start(mount, &at("mount.log"))?.mounts(&place) {
+        match ServerProcess::start(mount, &at("mount.log"))?.mounts(&place) {
             Ok(mounted) => break mounted,
             // It ends at once if the master does not listen yet.
             Err(error) if tries >= TRIES_MAX => return Err(error),
@@ -85,7 +85,7 @@ pub(crate) fn start(folder: &Path) -> Outcome<Folder> {
         let _ = fs::remove_file(&probe);
         Ok(written)
     })?;
-    let keeps: Vec<Box<dyn Keep>> =
+    let keeps: Vec<Box<dyn ServerGuard>> =
         vec![Box::new(mounted), Box::new(chunks), Box::new(master), Box::new(net)];
     Ok(Folder::new(NAME, &place, keeps))
 }

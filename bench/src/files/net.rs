@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::folder::Keep;
+use super::folder::ServerGuard;
 use super::served::needed;
 use crate::Outcome;
 
@@ -11,11 +11,11 @@ use crate::Outcome;
 pub(crate) const ADDRESS: &str = "10.99.0.1";
 
 /// A network namespace with one address.
-pub(crate) struct Net {
+pub(crate) struct NetworkNamespace {
     name: String,
 }
 
-impl Net {
+impl NetworkNamespace {
     /// Creates one for this purpose.
     pub(crate) fn new(what: &str) -> Outcome<Self> {
         needed("ip", "iproute2")?;
@@ -39,13 +39,13 @@ impl Net {
     }
 }
 
-impl Drop for Net {
+impl Drop for NetworkNamespace {
     fn drop(&mut self) {
         let _ = ip(&["netns", "delete", &self.name]);
     }
 }
 
-impl Keep for Net {
+impl ServerGuard for NetworkNamespace {
     fn processes(&self) -> Vec<u32> {
         Vec::new()
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::folder::Folder;
-use super::served::{Served, can_mount, needed, new_folder};
+use super::served::{ServerProcess, can_mount, needed, new_folder};
 use crate::Outcome;
 
 /// Path of the example's source on Debian.
@@ -49,7 +49,7 @@ pub(crate) fn low_level(folder: &Path, name: &str, believed_s: f64) -> Outcome<F
     let mut command = Command::new(program);
     let options = format!("source={},cache=auto,timeout={believed_s}", backing.display());
     command.args(["-f", "-o", &options]).arg(&place);
-    let served = Served::start(command, &folder.join("log"))?.mounts(&place)?;
+    let served = ServerProcess::start(command, &folder.join("log"))?.mounts(&place)?;
     Ok(Folder::new(name, &place, vec![Box::new(served)]))
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn bindfs(folder: &Path) -> Outcome<Folder> {
     let (backing, place) = (new_folder(&folder.join("backing"))?, new_folder(&folder.join("mount"))?);
     let mut command = Command::new(program);
     command.args(["-f", "--multithreaded"]).arg(&backing).arg(&place);
-    let served = Served::start(command, &folder.join("log"))?.mounts(&place)?;
+    let served = ServerProcess::start(command, &folder.join("log"))?.mounts(&place)?;
     Ok(Folder::new("bindfs", &place, vec![Box::new(served)]))
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn disk(folder: &Path) -> Outcome<Folder> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::job::{Crew, Step, Subject as _};
+    use crate::files::job::{ClientGroup, FileOperation, Subject as _};
     use std::time::Duration;
 
     /// A real mount if the machine supports it; otherwise the reason is printed.
@@ -83,9 +83,9 @@ mod tests {
         let place = match low_level(scratch.path(), "passthrough", 1.0) {
             Ok(folder) => {
                 assert_eq!(folder.processes().len(), 1);
-                let mut crew = Crew::new(&folder, 1, "t", 2, Duration::from_secs(60)).unwrap();
-                crew.aside(Step::MakeDirectory, 'f', true).unwrap();
-                assert_eq!(crew.step(Step::Put, 'f').unwrap().0, 2);
+                let mut crew = ClientGroup::new(&folder, 1, "t", 2, Duration::from_secs(60)).unwrap();
+                crew.aside(FileOperation::MakeDirectory, 'f', true).unwrap();
+                assert_eq!(crew.step(FileOperation::Put, 'f').unwrap().0, 2);
                 assert!(scratch.path().join("backing/t-0/f1").is_file());
                 folder.root().to_owned()
             }

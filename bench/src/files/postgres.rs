@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::served::{Served, needed, new_folder, program};
+use super::served::{ServerProcess, needed, new_folder, program};
 use crate::Outcome;
 
 /// Folder of Debian's installed versions.
@@ -22,7 +22,7 @@ const OWN_FOLDERS: usize = 2;
 
 /// A database server, ended when dropped.
 pub(crate) struct Postgres {
-    _served: Served,
+    _served: ServerProcess,
     socket: PathBuf,
 }
 
@@ -98,7 +98,7 @@ impl Postgres {
         }
         let mut postgres = command("postgres")?;
         postgres.args(["-c", "listen_addresses=", "-p", PORT, "-D"]).arg(&data).arg("-k").arg(&socket);
-        let mut served = Served::start(postgres, &folder.with_extension("log"))?;
+        let mut served = ServerProcess::start(postgres, &folder.with_extension("log"))?;
         let at = [format!("--host={}", socket.display()), format!("--port={PORT}")];
         served.wait("database", || {
             let answers = command("pg_isready")?.arg("-q").args(&at).status()?;

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::rounds::{METADATA, SMALL, STREAM, Sample};
-use super::{Findings, depth, gluster, moosefs};
-use crate::figures::Ratio;
+use super::rounds::{METADATA, SMALL, STREAM, ScenarioSample};
+use super::{FileResults, depth, gluster, moosefs};
+use crate::figures::ContenderRatio;
 use crate::verdicts::Verdict;
 use crate::workload::median;
 
@@ -40,28 +40,28 @@ pub(crate) struct Result {
     /// CPU time of all processes, over all rounds, in microseconds per operation.
     pub(crate) cpu_us: f64,
     /// Ratio to the rate of the ceiling in the same round.
-    pub(crate) to_ceiling: Option<Ratio>,
+    pub(crate) to_ceiling: Option<ContenderRatio>,
     /// Ratio of Sealstone's rate to this one in the same round.
-    pub(crate) ours_to_it: Option<Ratio>,
+    pub(crate) ours_to_it: Option<ContenderRatio>,
 }
 
 /// Results of one workload.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Figure {
+pub(crate) struct FileWorkloadResults {
     pub(crate) workload: &'static str,
     pub(crate) clients: usize,
     pub(crate) results: Vec<Result>,
 }
 
-impl Figure {
+impl FileWorkloadResults {
     fn of(&self, subject: &str) -> Option<&Result> {
         self.results.iter().find(|result| result.subject == subject)
     }
 }
 
 /// Computes all results, in the order of measurement.
-pub(crate) fn figures(samples: &[Sample]) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = Vec::new();
+pub(crate) fn figures(samples: &[ScenarioSample]) -> Vec<FileWorkloadResults> {
+    let mut figures: Vec<FileWorkloadResults> = Vec::new();
     for sample in samples {
         let known = figures
             .iter()
@@ -76,7 +76,7 @@ pub(crate) fn figures(samples: &[Sample]) -> Vec<Figure> {
     figures
 }
 
-fn figure(workload: &'static str, clients: usize, samples: &[&Sample]) -> Figure {
+fn figure(workload: &'static str, clients: usize, samples: &[&ScenarioSample]) -> FileWorkloadResults {
     let mut names: Vec<&str> = samples.iter().map(|sample| sample.subject.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -89,7 +89,7 @@ fn figure(workload: &'static str, clients: usize, samples: &[&Sample]) -> Figure
         let others = of(other);
         let ratios: Vec<f64> =
             of(one).iter().filter_map(|(round, rate)| Some(rate / others.get(round)?)).collect();
-        (!ratios.is_empty()).then(|| Ratio::of(ratios))
+        (!ratios.is_empty()).then(|| ContenderRatio::of(ratios))
     };
     let results = names
         .iter()
@@ -106,7 +106,7 @@ fn figure(workload: &'static str, clients: usize, samples: &[&Sample]) -> Figure
             }
         })
         .collect();
-    Figure { workload, clients, results }
+    FileWorkloadResults { workload, clients, results }
 }
 
 /// Returns the ceiling among these names: the built one, or the packaged one.
@@ -115,15 +115,15 @@ fn ceiling_among(names: &[&str]) -> Option<&'static str> {
 }
 
 /// Returns the ceiling of all results; the packaged one if it was used in some.
-fn ceiling_of(figures: &[Figure]) -> &'static str {
-    let of = |figure: &Figure| {
+fn ceiling_of(figures: &[FileWorkloadResults]) -> &'static str {
+    let of = |figure: &FileWorkloadResults| {
         ceiling_among(&figure.results.iter().map(|result| result.subject.as_str()).collect::<Vec<_>>())
     };
     if figures.iter().filter_map(of).all(|name| name == CEILING) { CEILING } else { CEILING_PACKAGED }
 }
 
 /// Returns the verdicts.
-pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
+pub(crate) fn verdicts(figures: &[FileWorkloadResults]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let streams = figures.iter().filter(|figure| STREAM.contains(&figure.workload));
     let streams = streams.filter_map(|figure| Some((to_ceiling(figure)?, told(figure))));
@@ -141,11 +141,11 @@ pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
     verdicts
 }
 
-fn to_ceiling(figure: &Figure) -> Option<f64> {
+fn to_ceiling(figure: &FileWorkloadResults) -> Option<f64> {
     Some(figure.of(OURS)?.to_ceiling.as_ref()?.median)
 }
 
-fn told(figure: &Figure) -> String {
+fn told(figure: &FileWorkloadResults) -> String {
     match figure.clients {
         1 => format!("{}, 1 client", figure.workload),
         many => format!("{}, {many} clients", figure.workload),
@@ -166,14 +166,14 @@ fn least(aim: &str, ratios: impl Iterator<Item = (f64, String)>, min: f64) -> Op
 }
 
 /// Formats tables, skipped file systems, and the verdicts.
-pub(crate) fn text(findings: &Findings) -> String {
+pub(crate) fn text(findings: &FileResults) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write(&mut text, findings);
     text
 }
 
-fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
+fn write(text: &mut String, findings: &FileResults) -> std::fmt::Result {
     writeln!(text, "{}", findings.machine)?;
     writeln!(
         text,
@@ -219,8 +219,8 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
 mod tests {
     use super::*;
 
-    fn sample(round: usize, subject: &str, workload: &'static str, operations: u64) -> Sample {
-        Sample {
+    fn sample(round: usize, subject: &str, workload: &'static str, operations: u64) -> ScenarioSample {
+        ScenarioSample {
             round,
             subject: subject.to_owned(),
             workload,

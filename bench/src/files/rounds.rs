@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::job::{Crew, Step, Subject};
+use super::job::{ClientGroup, FileOperation, Subject};
 use crate::Outcome;
 use crate::process::whole_cpu_s;
 
@@ -22,7 +22,7 @@ const LET_GO: Duration = Duration::from_secs(13);
 
 /// Result of one file system in one turn.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Sample {
+pub(crate) struct ScenarioSample {
     pub(crate) round: usize,
     pub(crate) subject: String,
     /// Name, as in `create` or `stream write`.
@@ -35,7 +35,7 @@ pub(crate) struct Sample {
     pub(crate) cpu_s: f64,
 }
 
-impl Sample {
+impl ScenarioSample {
     pub(crate) fn per_s(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
@@ -72,7 +72,7 @@ pub(crate) const DEVICES: [&str; 3] =
 
 /// Amount of work.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Extent {
+pub(crate) struct WorkAmount {
     /// Files of all clients together.
     pub(crate) files: u64,
     /// MiB of a stream.
@@ -82,22 +82,22 @@ pub(crate) struct Extent {
 }
 
 /// Measures one turn of one file system.
-struct Turn<'a> {
+struct ScenarioTurn<'a> {
     subject: &'a dyn Subject,
-    crew: Crew,
+    crew: ClientGroup,
     clients: usize,
     round: usize,
-    samples: &'a mut Vec<Sample>,
+    samples: &'a mut Vec<ScenarioSample>,
 }
 
-impl Turn<'_> {
-    fn measured(&mut self, workload: &'static str, step: Step, letter: char) -> Outcome {
+impl ScenarioTurn<'_> {
+    fn measured(&mut self, workload: &'static str, step: FileOperation, letter: char) -> Outcome {
         let before = self.cpu_s()?;
         let (operations, seconds) = self.crew.step(step, letter)?;
         let cpu_s = self.cpu_s()? - before;
         let (round, clients) = (self.round, self.clients);
         let subject = self.subject.name().to_owned();
-        self.samples.push(Sample { round, subject, workload, clients, operations, seconds, cpu_s });
+        self.samples.push(ScenarioSample { round, subject, workload, clients, operations, seconds, cpu_s });
         Ok(())
     }
 
@@ -113,53 +113,53 @@ pub(crate) fn turn(
     scenario: Scenario,
     clients: usize,
     round: usize,
-    extent: Extent,
-    samples: &mut Vec<Sample>,
+    extent: WorkAmount,
+    samples: &mut Vec<ScenarioSample>,
 ) -> Outcome {
     let stream = matches!(scenario, Scenario::Stream | Scenario::Devices);
     let count = if stream { extent.mib } else { extent.files };
     let each = count.div_ceil(clients as u64).max(1);
     let name = format!("t{round}-{clients}-{scenario:?}");
     let at_most = Duration::from_secs_f64(extent.step_s);
-    let crew = Crew::new(subject, clients, &name, each, at_most)?;
-    let mut turn = Turn { subject, crew, clients, round, samples };
-    turn.crew.aside(Step::MakeDirectory, 'f', true)?;
+    let crew = ClientGroup::new(subject, clients, &name, each, at_most)?;
+    let mut turn = ScenarioTurn { subject, crew, clients, round, samples };
+    turn.crew.aside(FileOperation::MakeDirectory, 'f', true)?;
     match scenario {
         Scenario::Metadata => {
-            turn.measured(METADATA[0], Step::Create, 'f')?;
+            turn.measured(METADATA[0], FileOperation::Create, 'f')?;
             thread::sleep(STALE);
-            turn.measured(METADATA[1], Step::Stat, 'f')?;
+            turn.measured(METADATA[1], FileOperation::Stat, 'f')?;
             thread::sleep(STALE);
-            turn.measured(METADATA[2], Step::List, 'f')?;
+            turn.measured(METADATA[2], FileOperation::List, 'f')?;
             thread::sleep(STALE);
-            turn.measured(METADATA[3], Step::Rename, 'f')?;
-            turn.measured(METADATA[4], Step::Unlink, 'r')?;
+            turn.measured(METADATA[3], FileOperation::Rename, 'f')?;
+            turn.measured(METADATA[4], FileOperation::Unlink, 'r')?;
         }
         Scenario::Small => {
-            turn.measured(SMALL[0], Step::Put, 'f')?;
+            turn.measured(SMALL[0], FileOperation::Put, 'f')?;
             thread::sleep(STALE);
-            turn.measured(SMALL[1], Step::Get, 'f')?;
-            turn.crew.aside(Step::Unlink, 'f', false)?;
+            turn.measured(SMALL[1], FileOperation::Get, 'f')?;
+            turn.crew.aside(FileOperation::Unlink, 'f', false)?;
         }
         Scenario::Durable => {
             turn.crew.be_durable();
-            turn.measured(DURABLE[0], Step::Create, 'f')?;
-            turn.measured(DURABLE[1], Step::Rename, 'f')?;
-            turn.measured(DURABLE[2], Step::Unlink, 'r')?;
-            turn.measured(DURABLE[3], Step::Put, 'p')?;
-            turn.crew.aside(Step::Unlink, 'p', false)?;
+            turn.measured(DURABLE[0], FileOperation::Create, 'f')?;
+            turn.measured(DURABLE[1], FileOperation::Rename, 'f')?;
+            turn.measured(DURABLE[2], FileOperation::Unlink, 'r')?;
+            turn.measured(DURABLE[3], FileOperation::Put, 'p')?;
+            turn.crew.aside(FileOperation::Unlink, 'p', false)?;
         }
         Scenario::Stream | Scenario::Devices => {
             let names = if scenario == Scenario::Stream { STREAM } else { DEVICES };
             thread::sleep(LET_GO);
-            turn.measured(names[0], Step::Write, 'w')?;
-            turn.crew.aside(Step::Unlink, 'w', true)?;
+            turn.measured(names[0], FileOperation::Write, 'w')?;
+            turn.crew.aside(FileOperation::Unlink, 'w', true)?;
             thread::sleep(LET_GO);
-            turn.measured(names[1], Step::WriteSync, 's')?;
-            turn.measured(names[2], Step::Read, 's')?;
-            turn.crew.aside(Step::Unlink, 's', true)?;
+            turn.measured(names[1], FileOperation::WriteSync, 's')?;
+            turn.measured(names[2], FileOperation::Read, 's')?;
+            turn.crew.aside(FileOperation::Unlink, 's', true)?;
         }
         Scenario::Depth | Scenario::Million => return Err("it has no turns".into()),
     }
-    turn.crew.aside(Step::RemoveDirectory, 'f', true)
+    turn.crew.aside(FileOperation::RemoveDirectory, 'f', true)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::folder::Keep;
+use super::folder::ServerGuard;
 use crate::Outcome;
 
 /// How long a program may take until it serves, and until it has ended.
@@ -19,13 +19,13 @@ const END_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running server; unmounted and ended when dropped.
-pub(crate) struct Served {
+pub(crate) struct ServerProcess {
     child: Child,
     place: Option<PathBuf>,
     log: PathBuf,
 }
 
-impl Served {
+impl ServerProcess {
     /// Starts a program that stays in the foreground; its output goes to `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> Outcome<Self> {
         let to = File::create(log)?;
@@ -61,13 +61,13 @@ impl Served {
     }
 }
 
-impl Keep for Served {
+impl ServerGuard for ServerProcess {
     fn processes(&self) -> Vec<u32> {
         vec![self.child.id()]
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         if let Some(place) = &self.place {
             let _ = unmount(place, UnmountFlags::DETACH);
@@ -132,7 +132,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo no such thing; exit 3"]);
-        let served = Served::start(command, &scratch.path().join("log")).unwrap();
+        let served = ServerProcess::start(command, &scratch.path().join("log")).unwrap();
         let said = served.mounts(&scratch.path().join("place")).err().unwrap().to_string();
         assert!(said.contains("no mount") && said.contains("no such thing"), "{said}");
     }

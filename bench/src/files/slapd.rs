@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::served::{Served, needed, new_folder, program};
+use super::served::{ServerProcess, needed, new_folder, program};
 use crate::Outcome;
 use crate::rotation::text;
 
@@ -21,7 +21,7 @@ const BYTES_MAX: u64 = 8 << 30;
 
 /// An LDAP server, ended when dropped.
 pub(crate) struct Slapd {
-    _served: Served,
+    _served: ServerProcess,
     socket: PathBuf,
     url: String,
     password: PathBuf,
@@ -82,7 +82,7 @@ impl Slapd {
         let escaped = text(&socket)?.replace('%', "%25").replace('/', "%2F");
         let mut slapd = Command::new(tool("slapd")?);
         slapd.args(["-d", "0", "-h", &format!("ldapi://{escaped}"), "-f"]).arg(&settings);
-        let mut served = Served::start(slapd, &folder.with_extension("log"))?;
+        let mut served = ServerProcess::start(slapd, &folder.with_extension("log"))?;
         served.wait("LDAP server", || Ok(UnixStream::connect(&socket).is_ok()))?;
         let url = format!("ldapi://{WHO}@{escaped}/{BASE}");
         Ok(Self { _served: served, socket, url, password })

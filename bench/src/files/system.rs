@@ -7,7 +7,7 @@ use std::rc::Rc;
 use rustix::mount::{UnmountFlags, unmount};
 use sealstone_client::{Client as Sealstone, Proofs, SavedSession, Tuning};
 
-use super::folder::{Folder, Keep};
+use super::folder::{Folder, ServerGuard};
 use super::postgres::Postgres;
 use super::served::{can_mount, new_folder};
 use super::slapd::Slapd;
@@ -23,7 +23,7 @@ pub(crate) struct System {
     folder: PathBuf,
     binary: PathBuf,
     // Dropped after its clients.
-    _database: Database,
+    _database: StoreServer,
 }
 
 /// Kind of metadata store.
@@ -35,13 +35,13 @@ pub(crate) enum Metadata {
 }
 
 /// External server of the metadata store, if there is one.
-enum Database {
+enum StoreServer {
     None,
     Postgres(Postgres),
     Ldap(Slapd),
 }
 
-impl Database {
+impl StoreServer {
     /// Returns the flags of `mds init`.
     fn flags(&self) -> Outcome<Vec<String>> {
         Ok(match self {
@@ -65,9 +65,9 @@ impl System {
     ) -> Outcome<Rc<Self>> {
         new_folder(folder)?;
         let database = match metadata {
-            Metadata::Embedded => Database::None,
-            Metadata::Postgres => Database::Postgres(Postgres::start(&folder.join("postgres"))?),
-            Metadata::Ldap => Database::Ldap(Slapd::start(&folder.join("slapd"))?),
+            Metadata::Embedded => StoreServer::None,
+            Metadata::Postgres => StoreServer::Postgres(Postgres::start(&folder.join("postgres"))?),
+            Metadata::Ldap => StoreServer::Ldap(Slapd::start(&folder.join("slapd"))?),
         };
         let flags = database.flags()?;
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -99,7 +99,7 @@ impl System {
         let mut arguments = vec!["mount", text(&place)?, "--foreground"];
         arguments.extend(flags);
         // Created before the process, so that it is always unmounted.
-        let mut mounted = Mounted { place: place.clone(), daemon: None };
+        let mut mounted = MountProcess { place: place.clone(), daemon: None };
         let log = self.folder.join(format!("{name}.log"));
         mounted.daemon = Some(Daemon::spawn(self.user.command(&arguments), "mount", &log)?);
         Ok(Folder::new(name, &place, vec![Box::new(mounted), Box::new(self.clone())]))
@@ -134,25 +134,25 @@ impl System {
     }
 }
 
-impl Keep for Rc<System> {
+impl ServerGuard for Rc<System> {
     fn processes(&self) -> Vec<u32> {
         self.mds_pid().into_iter().chain(self.osds.iter().map(Osd::pid)).collect()
     }
 }
 
 /// Process of a mount; unmounted and ended when dropped.
-struct Mounted {
+struct MountProcess {
     place: PathBuf,
     daemon: Option<Daemon>,
 }
 
-impl Keep for Mounted {
+impl ServerGuard for MountProcess {
     fn processes(&self) -> Vec<u32> {
         self.daemon.iter().map(Daemon::pid).collect()
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountProcess {
     fn drop(&mut self) {
         let _ = unmount(&self.place, UnmountFlags::DETACH);
         if let Some(daemon) = self.daemon.take() {

@@ -2,11 +2,11 @@
 
 use sealstone_osd::{Generation, table};
 
-use super::{Field, edit, field, pick};
+use super::{FieldPosition, edit, field, pick};
 use crate::Random;
 
 /// Fields at the same position in both generations.
-const COMMON: [Field; 14] = [
+const COMMON: [FieldPosition; 14] = [
     field(1, 1),
     field(7, 1),
     field(10, 1),
@@ -22,11 +22,11 @@ const COMMON: [Field; 14] = [
     field(72, 4),
     field(76, 4),
 ];
-const OSD1: [Field; 7] =
+const OSD1: [FieldPosition; 7] =
     [field(32, 4), field(36, 8), field(44, 8), field(160, 20), field(180, 12), field(192, 4), field(196, 4)];
-const OSD2: [Field; 7] =
+const OSD2: [FieldPosition; 7] =
     [field(32, 8), field(40, 8), field(48, 4), field(184, 32), field(216, 12), field(228, 4), field(232, 4)];
-const CAPABILITY: [Field; 10] = [
+const CAPABILITY: [FieldPosition; 10] = [
     field(0, 1),
     field(1, 1),
     field(2, 1),
@@ -38,13 +38,13 @@ const CAPABILITY: [Field; 10] = [
     field(49, 5),
     field(55, 1),
 ];
-const CAPABILITY_OSD1: [Field; 3] = [field(56, 4), field(60, 8), field(68, 8)];
-const CAPABILITY_OSD2: [Field; 7] =
+const CAPABILITY_OSD1: [FieldPosition; 3] = [field(56, 4), field(60, 8), field(68, 8)];
+const CAPABILITY_OSD2: [FieldPosition; 7] =
     [field(56, 4), field(60, 4), field(64, 2), field(72, 8), field(80, 8), field(88, 8), field(96, 8)];
 /// Offset of the capability in a CDB.
 const CAPABILITY_AT: usize = 80;
 
-fn own(generation: Generation) -> &'static [Field] {
+fn own(generation: Generation) -> &'static [FieldPosition] {
     match generation {
         Generation::Osd1 => &CAPABILITY_OSD1,
         Generation::Osd2 => &CAPABILITY_OSD2,
@@ -68,7 +68,7 @@ pub(super) fn cdb(input: &[u8], random: &mut Random) -> Vec<u8> {
             }
             2 | 3 => {
                 let place = pick(&CAPABILITY, random).into_iter().chain(pick(own(layout), random));
-                let places: Vec<Field> =
+                let places: Vec<FieldPosition> =
                     place.map(|place| field(CAPABILITY_AT + place.at, place.width)).collect();
                 if let Some(place) = pick(&places, random) {
                     edit(&mut bytes, *place, random);

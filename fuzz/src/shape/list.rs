@@ -11,7 +11,7 @@ const CHOICES: usize = 3;
 /// Maximum number of entries of one list.
 const ENTRIES_MAX: usize = 64;
 
-type Entry = (AttributeId, Vec<u8>);
+type ListEntry = (AttributeId, Vec<u8>);
 
 /// Page numbers with a meaning, used beside random ones.
 const PAGES: [u32; 10] =
@@ -56,8 +56,8 @@ pub(super) fn lists(input: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 /// The entries that parse as a list of any type.
-fn entries(generation: Generation, bytes: &[u8]) -> Vec<Entry> {
-    let owned = |values: list::Values<'_>| -> Vec<Entry> {
+fn entries(generation: Generation, bytes: &[u8]) -> Vec<ListEntry> {
+    let owned = |values: list::Values<'_>| -> Vec<ListEntry> {
         values.iter().take(ENTRIES_MAX).map(|(id, value)| (id, value.to_vec())).collect()
     };
     if let Ok(values) = list::Values::parse_set(generation, bytes) {
@@ -89,7 +89,7 @@ fn value(random: &mut Random) -> Vec<u8> {
     vec![random.draw() as u8; length]
 }
 
-fn write(generation: Generation, entries: &[Entry], allocation: usize, random: &mut Random) -> Vec<u8> {
+fn write(generation: Generation, entries: &[ListEntry], allocation: usize, random: &mut Random) -> Vec<u8> {
     let pairs: Vec<(AttributeId, &[u8])> =
         entries.iter().map(|(id, value)| (*id, value.as_slice())).collect();
     match random.below(4) {

@@ -13,10 +13,10 @@ mod text;
 use crate::Random;
 
 /// A mutation that preserves the structure of a target's input.
-pub type Shape = fn(&[u8], &mut Random) -> Vec<u8>;
+pub type StructuredMutation = fn(&[u8], &mut Random) -> Vec<u8>;
 
 /// Targets with structured mutations.
-static SHAPES: &[(&str, Shape)] = &[
+static SHAPES: &[(&str, StructuredMutation)] = &[
     ("osd-cdb", cdb::cdb),
     ("osd-capability", cdb::capability),
     ("osd-attribute-lists", list::lists),
@@ -28,19 +28,19 @@ static SHAPES: &[(&str, Shape)] = &[
 
 /// The structured mutation of a target, if it has one.
 #[must_use]
-pub fn of(target: &str) -> Option<Shape> {
+pub fn of(target: &str) -> Option<StructuredMutation> {
     SHAPES.iter().find(|(name, _)| *name == target).map(|(_, shape)| *shape)
 }
 
 /// A field of a structure: offset and width.
 #[derive(Clone, Copy)]
-struct Field {
+struct FieldPosition {
     at: usize,
     width: usize,
 }
 
-const fn field(at: usize, width: usize) -> Field {
-    Field { at, width }
+const fn field(at: usize, width: usize) -> FieldPosition {
+    FieldPosition { at, width }
 }
 
 /// Boundary values of ids, lengths and offsets.
@@ -64,7 +64,7 @@ const EDGES: [u64; 16] = [
 ];
 
 /// Sets one field to a value that is likely to reveal errors.
-fn edit(bytes: &mut [u8], place: Field, random: &mut Random) {
+fn edit(bytes: &mut [u8], place: FieldPosition, random: &mut Random) {
     let Some(slot) = bytes.get_mut(place.at..place.at + place.width) else { return };
     let width = slot.len().min(8);
     let (high, low) = slot.split_at_mut(slot.len() - width);

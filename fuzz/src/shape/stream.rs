@@ -3,14 +3,14 @@
 //!
 //! The input of the targets: choices (1), then the stream.
 
-use super::{EDGES, Field, edit, field, pick, rearrange};
+use super::{EDGES, FieldPosition, edit, field, pick, rearrange};
 use crate::Random;
 
 const HEADER: usize = 48;
 /// Maximum number of PDUs in one stream.
 const PDUS_MAX: usize = 40;
 /// Header fields to change in any PDU.
-const FIELDS: [Field; 13] = [
+const FIELDS: [FieldPosition; 13] = [
     field(0, 1),
     field(1, 1),
     field(2, 2),

@@ -21,9 +21,9 @@ const COMMANDS_MAX: usize = 16;
 /// Maximum length of data-in, in bytes.
 const DATA_IN_MAX: usize = 8192;
 
-struct Plain;
+struct PlainBuffers;
 
-impl Buffers for Plain {
+impl Buffers for PlainBuffers {
     fn take(&self, len: usize) -> Option<Vec<u8>> {
         (len <= 1 << 20).then(|| vec![0xEE; len])
     }
@@ -108,7 +108,7 @@ fn send(unit: &BlockUnit, nexus: NexusId, cdb: &[u8], data_out: &[u8]) -> Status
         cdb,
         data_out,
         data_in_max: DATA_IN_MAX,
-        buffers: &Plain,
+        buffers: &PlainBuffers,
         tasks: &NoTasks,
     };
     let _ = unit.cost(NexusId(1), cdb);

@@ -37,11 +37,11 @@ fn keys() -> SessionKeys {
 }
 
 /// A server that answers from the input, over any number of connections.
-struct Puppet {
+struct ScriptedServer {
     script: Arc<Mutex<Vec<u8>>>,
 }
 
-impl MdsDial for Puppet {
+impl MdsDial for ScriptedServer {
     fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>> {
         let (near, far) = tokio::io::duplex(64 << 10);
         tokio::spawn(speak(far, self.script.clone()));
@@ -129,9 +129,9 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
 }
 
 /// Devices that return zeros and accept every write.
-struct Zeros(AtomicU8);
+struct ZeroDevices(AtomicU8);
 
-impl Devices for Zeros {
+impl Devices for ZeroDevices {
     async fn execute(&self, _: &Device, _: &Bearer, operation: Operation) -> Result<Completion, OsdError> {
         let mut done = Completion::default();
         match operation {
@@ -149,9 +149,9 @@ impl Devices for Zeros {
 }
 
 /// A sink that accepts some bytes, then is full.
-struct Full(usize);
+struct LimitedSink(usize);
 
-impl AsyncWrite for Full {
+impl AsyncWrite for LimitedSink {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.0 + bytes.len() > SINK_MAX {
             return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
@@ -183,11 +183,11 @@ fn link(input: &[u8]) {
             expires_ms: u64::MAX,
         };
         let environment = Arc::new(SystemEnvironment);
-        let dial = Arc::new(Puppet { script });
+        let dial = Arc::new(ScriptedServer { script });
         let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), ticket);
         let tuning = Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 };
         let offset: Arc<AtomicI64> = mds.clock_offset_ms();
-        let client = Client::new(mds, Zeros(AtomicU8::new(0)), environment, offset, tuning);
+        let client = Client::new(mds, ZeroDevices(AtomicU8::new(0)), environment, offset, tuning);
         for turn in 0..4u8 {
             use_it(&client, first.wrapping_add(turn)).await;
         }
@@ -195,7 +195,7 @@ fn link(input: &[u8]) {
     });
 }
 
-async fn use_it(client: &Client<Mds, Zeros>, choice: u8) {
+async fn use_it(client: &Client<Mds, ZeroDevices>, choice: u8) {
     match choice % 12 {
         0 => drop(client.whoami().await),
         1 => drop(client.stat("/f").await),
@@ -209,7 +209,7 @@ async fn use_it(client: &Client<Mds, Zeros>, choice: u8) {
         3 => drop(client.users().await),
         4 => drop(client.device_list().await),
         5 => {
-            let mut sink = Full(0);
+            let mut sink = LimitedSink(0);
             match client.get("/f", &mut sink, GetOptions { verify: false, ..GetOptions::default() }).await {
                 Ok(stat) => assert_eq!(sink.0 as u64, stat.size),
                 Err(ClientError::Sink(_)) => assert!(sink.0 <= SINK_MAX),

@@ -39,9 +39,9 @@ const BUFFER_MAX: usize = 1 << 20;
 /// Maximum number of commands per input.
 const COMMANDS_MAX: usize = 12;
 
-struct World(AtomicU64);
+struct FuzzEnvironment(AtomicU64);
 
-impl Environment for World {
+impl Environment for FuzzEnvironment {
     fn now_ms(&self) -> u64 {
         NOW_MS
     }
@@ -51,9 +51,9 @@ impl Environment for World {
     }
 }
 
-struct Plain;
+struct PlainBuffers;
 
-impl Buffers for Plain {
+impl Buffers for PlainBuffers {
     fn take(&self, len: usize) -> Option<Vec<u8>> {
         (len <= BUFFER_MAX).then(|| vec![0xEE; len])
     }
@@ -67,12 +67,12 @@ fn master_key() -> InitialKey {
 }
 
 /// A device with a partition, objects and a collection.
-struct Rig {
+struct DeviceRig {
     unit: OsdUnit,
     store: Arc<MemoryStore>,
 }
 
-impl Rig {
+impl DeviceRig {
     fn new(config: OsdConfig) -> Self {
         let store = Arc::new(MemoryStore::new(16 << 20));
         let unit = OsdUnit::start(DeviceParts {
@@ -85,7 +85,7 @@ impl Rig {
             boot_epoch: 9,
             nonces: NonceHistory::default(),
             lease: Box::new(VolatileLease),
-            environment: Arc::new(World(AtomicU64::new(1))),
+            environment: Arc::new(FuzzEnvironment(AtomicU64::new(1))),
             audit: Arc::new(NoAudit),
         })
         .expect("an empty store");
@@ -105,7 +105,7 @@ impl Rig {
             cdb,
             data_out,
             data_in_max,
-            buffers: &Plain,
+            buffers: &PlainBuffers,
             tasks: &NoTasks,
         };
         let _ = self.unit.cost(NexusId(1), cdb);
@@ -356,7 +356,7 @@ fn unit(input: &[u8]) {
     let mut input = Input::new(input);
     let flags = input.byte();
     let signed = flags & flag::SIGNED != 0;
-    let rig = Rig::new(OsdConfig {
+    let rig = DeviceRig::new(OsdConfig {
         allow_osd1: true,
         insecure_nosec: !signed,
         insecure_adhash: true,
@@ -388,7 +388,7 @@ pub(crate) const UNIT: Target = Target {
 };
 
 fn locked_unit(input: &[u8]) {
-    let rig = Rig::new(OsdConfig { allow_osd1: true, ..OsdConfig::default() });
+    let rig = DeviceRig::new(OsdConfig { allow_osd1: true, ..OsdConfig::default() });
     rig.furnish(true);
     let image = |store: &MemoryStore| {
         let ids = store.list(ObjectId::ROOT, 100).expect("memory does not fail");

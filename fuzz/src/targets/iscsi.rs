@@ -47,9 +47,9 @@ mod flag {
 }
 
 #[derive(Default)]
-struct Bounded(AtomicUsize);
+struct BoundedPool(AtomicUsize);
 
-impl Pool for Bounded {
+impl Pool for BoundedPool {
     fn take(&self, len: usize) -> Option<Vec<u8>> {
         let before = self.0.fetch_add(len, Ordering::Relaxed);
         if before + len > POOL_BYTES_MAX {
@@ -120,7 +120,7 @@ fn with_digests(mut stream: &[u8], flags: u8) -> Vec<u8> {
 }
 
 /// The target end with a shell and a logical unit.
-pub(super) struct Server {
+pub(super) struct TargetEnd {
     connection: target::Connection,
     slow: bool,
     held: Vec<target::Command>,
@@ -130,14 +130,14 @@ pub(super) struct Server {
     pub(super) sent: Vec<u8>,
 }
 
-impl Server {
+impl TargetEnd {
     pub(super) fn new(flags: u8) -> Self {
         let entry = target::TargetEntry { name: NAME.into(), alias: Some("fuzz".into()), addresses: vec![] };
         let mut config = target::Config::new(vec![entry]);
         config.policy = policy(flags);
         config.queue_depth = 8;
         config.data_out_max = DATA_OUT_MAX;
-        let pool: Arc<dyn Pool> = Arc::new(Bounded::default());
+        let pool: Arc<dyn Pool> = Arc::new(BoundedPool::default());
         Self {
             connection: target::Connection::new(Arc::new(config), pool, "127.0.0.1:3260".into(), 0),
             slow: flags & flag::SLOW != 0,
@@ -233,7 +233,7 @@ impl Server {
 }
 
 /// The initiator end with a caller.
-pub(super) struct Caller {
+pub(super) struct InitiatorEnd {
     connection: initiator::Connection,
     under_way: HashSet<TaskId>,
     logged_in: bool,
@@ -242,7 +242,7 @@ pub(super) struct Caller {
     pub(super) sent: Vec<u8>,
 }
 
-impl Caller {
+impl InitiatorEnd {
     pub(super) fn new(flags: u8) -> Self {
         let name = (flags & flag::DISCOVERY == 0).then(|| NAME.to_owned());
         let mut config =
@@ -346,7 +346,7 @@ impl Caller {
 
 /// Transfers bytes between both ends until nothing moves. Returns the bytes to the target and from
 /// it.
-fn wire(caller: &mut Caller, server: &mut Server) -> [Vec<u8>; 2] {
+fn wire(caller: &mut InitiatorEnd, server: &mut TargetEnd) -> [Vec<u8>; 2] {
     let mut log = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS_MAX {
         caller.settle();
@@ -365,8 +365,8 @@ fn wire(caller: &mut Caller, server: &mut Server) -> [Vec<u8>; 2] {
 }
 
 /// Both ends after a login.
-pub(super) fn logged_in(flags: u8) -> (Caller, Server) {
-    let (mut caller, mut server) = (Caller::new(flags), Server::new(flags));
+pub(super) fn logged_in(flags: u8) -> (InitiatorEnd, TargetEnd) {
+    let (mut caller, mut server) = (InitiatorEnd::new(flags), TargetEnd::new(flags));
     let _ = wire(&mut caller, &mut server);
     assert!(caller.logged_in && !server.closed, "the login of both ends succeeds");
     (caller, server)
@@ -374,7 +374,7 @@ pub(super) fn logged_in(flags: u8) -> (Caller, Server) {
 
 /// The bytes of each direction: of a login, and after it.
 fn recorded(flags: u8) -> [[Vec<u8>; 2]; 2] {
-    let (mut caller, mut server) = (Caller::new(flags), Server::new(flags));
+    let (mut caller, mut server) = (InitiatorEnd::new(flags), TargetEnd::new(flags));
     let login = wire(&mut caller, &mut server);
     caller.work();
     let mut rest = wire(&mut caller, &mut server);
@@ -425,7 +425,7 @@ fn stream(flags: u8, bytes: &[u8]) -> Vec<u8> {
 fn target_end(input: &[u8]) {
     let mut input = Input::new(input);
     let flags = input.byte();
-    let mut server = if flags & flag::FRESH != 0 { Server::new(flags) } else { logged_in(flags).1 };
+    let mut server = if flags & flag::FRESH != 0 { TargetEnd::new(flags) } else { logged_in(flags).1 };
     server.feed(&stream(flags, input.rest()), cut(flags), 1);
     server.end();
 }
@@ -444,7 +444,7 @@ fn initiator_end(input: &[u8]) {
     let mut input = Input::new(input);
     let flags = input.byte();
     let mut caller = if flags & flag::FRESH != 0 {
-        Caller::new(flags)
+        InitiatorEnd::new(flags)
     } else {
         let (mut caller, _) = logged_in(flags);
         caller.work();
@@ -465,7 +465,7 @@ pub(crate) const INITIATOR: Target = Target {
 };
 
 /// A change of a stream at one position.
-struct Edit {
+struct StreamEdit {
     direction: usize,
     at: usize,
     what: u8,
@@ -478,7 +478,7 @@ const EDIT: usize = 4;
 const EDITS_MAX: usize = 64;
 
 /// The stream after the edits; `passed` is the number of earlier bytes.
-fn edited(bytes: &[u8], passed: usize, direction: usize, edits: &[Edit]) -> Vec<u8> {
+fn edited(bytes: &[u8], passed: usize, direction: usize, edits: &[StreamEdit]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for edit in edits.iter().filter(|edit| edit.direction == direction) {
         let Some(at) = edit.at.checked_sub(passed).filter(|at| *at < bytes.len()) else { continue };
@@ -500,9 +500,9 @@ fn both_ends(input: &[u8]) {
     let mut edits = Vec::new();
     while !input.is_empty() && edits.len() < EDITS_MAX {
         let (kind, at, value) = (input.byte(), usize::from(input.short()), input.byte());
-        edits.push(Edit { direction: usize::from(kind & 1), at, what: kind >> 1 & 3, value });
+        edits.push(StreamEdit { direction: usize::from(kind & 1), at, what: kind >> 1 & 3, value });
     }
-    let (mut caller, mut server) = (Caller::new(flags), Server::new(flags));
+    let (mut caller, mut server) = (InitiatorEnd::new(flags), TargetEnd::new(flags));
     let mut passed = [0; 2];
     let mut working = false;
     for _ in 0..ROUNDS_MAX {

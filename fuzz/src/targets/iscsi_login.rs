@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::iscsi::{Caller, NAME, Server, logged_in};
+use super::iscsi::{InitiatorEnd, NAME, TargetEnd, logged_in};
 use crate::Target;
 use crate::input::Input;
 
@@ -30,16 +30,16 @@ const OF_ITS_OWN: [&str; 8] = [
     "CHAP_I",
 ];
 
-struct Request<'a> {
+struct LoginRequest<'a> {
     flags: u8,
     text: &'a [u8],
 }
 
-fn requests<'a>(input: &mut Input<'a>) -> Vec<Request<'a>> {
+fn requests<'a>(input: &mut Input<'a>) -> Vec<LoginRequest<'a>> {
     let mut found = Vec::new();
     while !input.is_empty() && found.len() < REQUESTS_MAX {
         let (flags, length) = (input.byte(), usize::from(input.short()));
-        found.push(Request { flags, text: input.take(length) });
+        found.push(LoginRequest { flags, text: input.take(length) });
     }
     found
 }
@@ -69,8 +69,8 @@ fn keys(text: &[u8]) -> Vec<String> {
     pairs.map(|pair| String::from_utf8_lossy(pair).split('=').next().unwrap_or_default().to_owned()).collect()
 }
 
-fn asked(requests: &[Request<'_>]) {
-    let mut server = Server::new(0);
+fn asked(requests: &[LoginRequest<'_>]) {
+    let mut server = TargetEnd::new(0);
     let (mut offered, mut gathered) = (BTreeSet::new(), Vec::new());
     for (number, request) in requests.iter().enumerate() {
         let mut header = [0; HEADER];
@@ -110,7 +110,7 @@ fn asked(requests: &[Request<'_>]) {
     server.end();
 }
 
-fn asked_later(requests: &[Request<'_>]) {
+fn asked_later(requests: &[LoginRequest<'_>]) {
     let mut server = logged_in(0).1;
     for (number, request) in requests.iter().enumerate() {
         let mut header = [0; HEADER];
@@ -123,8 +123,8 @@ fn asked_later(requests: &[Request<'_>]) {
     server.end();
 }
 
-fn answered(requests: &[Request<'_>]) {
-    let mut caller = Caller::new(0);
+fn answered(requests: &[LoginRequest<'_>]) {
+    let mut caller = InitiatorEnd::new(0);
     caller.settle();
     for (number, request) in requests.iter().enumerate() {
         let task = caller.sent.get(16..20).map_or([0; 4], |task| [task[0], task[1], task[2], task[3]]);

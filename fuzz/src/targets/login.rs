@@ -32,7 +32,7 @@ fn context() -> LoginContext {
 }
 
 /// One account and the messages of a valid login, the same in every process.
-struct World {
+struct LoginFixture {
     keys: ServerKeys,
     account: AccountRecord,
     request: [u8; REGISTRATION_REQUEST_BYTES],
@@ -73,8 +73,8 @@ fn terms() -> SessionTerms {
     }
 }
 
-fn world() -> &'static World {
-    static WORLD: OnceLock<World> = OnceLock::new();
+fn world() -> &'static LoginFixture {
+    static WORLD: OnceLock<LoginFixture> = OnceLock::new();
     WORLD.get_or_init(|| {
         let mut rng = StdRng::seed_from_u64(1);
         let keys = ServerKeys::generate(&mut rng);
@@ -89,7 +89,7 @@ fn world() -> &'static World {
         let (ok, session) = server.finish(&finish).expect("an honest proof").open(terms());
         let ours = client.confirm(&ok).expect("an honest confirmation");
         assert_eq!(*ours.to_bytes(), *session.to_bytes());
-        World { keys, account, request, upload, start, challenge, finish, ok, session }
+        LoginFixture { keys, account, request, upload, start, challenge, finish, ok, session }
     })
 }
 

@@ -29,7 +29,7 @@ const ACCOUNTS_AND_DEVICES: [u8; 6] = *b"ughjvk";
 const USER: &str = "alice";
 
 /// A server with an administrator, a user, and a session of each.
-struct World {
+struct ServerFixture {
     store: MemoryMeta,
     admin: (SessionId, SessionKeys),
     user: (SessionId, SessionKeys),
@@ -39,8 +39,8 @@ fn open(store: &MemoryMeta) -> Mds {
     Mds::open(std::sync::Arc::new(store.clone()), Config::default()).expect("the store is set up")
 }
 
-fn world() -> &'static World {
-    static WORLD: OnceLock<World> = OnceLock::new();
+fn world() -> &'static ServerFixture {
+    static WORLD: OnceLock<ServerFixture> = OnceLock::new();
     WORLD.get_or_init(|| {
         let mut rng = StdRng::seed_from_u64(1);
         let store = MemoryMeta::new();
@@ -65,7 +65,7 @@ fn world() -> &'static World {
         };
         assert_eq!(ask(end, &mut rng), Response::Done {});
         let own = log_in(&mds, &CHANNEL, USER, b"her own", SUITE_LIGHT, &mut rng);
-        World { store, admin, user: own }
+        ServerFixture { store, admin, user: own }
     })
 }
 

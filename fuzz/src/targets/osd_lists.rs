@@ -13,7 +13,7 @@ use super::osd::of_generation;
 use crate::Target;
 use crate::input::{GENERATIONS, Input, seed};
 
-type Pair<'a> = (AttributeId, &'a [u8]);
+type AttributePair<'a> = (AttributeId, &'a [u8]);
 
 const IDS: [AttributeId; 4] = [
     AttributeId::new(0, 0),
@@ -21,7 +21,7 @@ const IDS: [AttributeId; 4] = [
     AttributeId::new(AttributeId::ALL, AttributeId::ALL),
     AttributeId::new(0x9000_0003, AttributeId::ALL),
 ];
-const VALUES: [Pair<'static>; 4] = [
+const VALUES: [AttributePair<'static>; 4] = [
     (AttributeId::new(1, 1), b""),
     (AttributeId::new(1, 2), b"a"),
     (AttributeId::new(0xF001, 1), &[7; 8]),
@@ -77,7 +77,7 @@ fn set_list(generation: Generation, bytes: &[u8]) {
 
 fn retrieved_list(generation: Generation, bytes: &[u8], allocation: usize) {
     let Ok(values) = Values::parse_retrieved(generation, bytes) else { return };
-    let pairs: Vec<Pair<'_>> = values.iter().collect();
+    let pairs: Vec<AttributePair<'_>> = values.iter().collect();
     let write = |allocation| {
         let mut out = Vec::new();
         let mut writer = RetrievedWriter::new(generation, &mut out, allocation);

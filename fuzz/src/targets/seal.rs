@@ -23,8 +23,8 @@ use super::osd::{OBJECT, capability};
 use crate::Target;
 use crate::input::{GENERATIONS, Input, seed};
 
-type Keys = KeyHierarchy<RustCrypto>;
-type Door = Gate<RustCrypto, ParkingLot>;
+type DeviceKeys = KeyHierarchy<RustCrypto>;
+type DeviceGate = Gate<RustCrypto, ParkingLot>;
 
 pub(crate) const NOW_MS: u64 = 0x019b_76da_abe8;
 const TOKEN: SecurityToken = SecurityToken([0x42; 32]);
@@ -43,14 +43,14 @@ fn initial() -> InitialKey {
     InitialKey::new(&[0x5A; 32]).expect("a key of 32 bytes")
 }
 
-fn keys(hash: Hash) -> Keys {
-    let mut keys = Keys::factory(hash, &initial(), *b"fuzz system id 20 by");
+fn keys(hash: Hash) -> DeviceKeys {
+    let mut keys = DeviceKeys::factory(hash, &initial(), *b"fuzz system id 20 by");
     keys.add_partition(OBJECT.partition).expect("the first partition");
     keys
 }
 
 fn keystore_seeds() -> Vec<Vec<u8>> {
-    let mut bare = Keys::factory(Hash::Sha1, &initial(), [1; 20]);
+    let mut bare = DeviceKeys::factory(Hash::Sha1, &initial(), [1; 20]);
     bare.format();
     let mut all: Vec<Vec<u8>> =
         [keys(Hash::Sha1), keys(Hash::Sha256), bare].iter().map(|keys| keys.encode().to_vec()).collect();
@@ -62,7 +62,7 @@ fn keystore_seeds() -> Vec<Vec<u8>> {
 
 /// The same keys in parts, as a security manager stores them.
 fn keystore_parts(input: &[u8]) {
-    if let Ok(keys) = Keys::decode_top(input) {
+    if let Ok(keys) = DeviceKeys::decode_top(input) {
         assert_eq!(keys.encode_top().len(), input.len());
     }
     let mut keys = keys(Hash::Sha256);
@@ -75,10 +75,10 @@ fn keystore_parts(input: &[u8]) {
 
 fn keystore(input: &[u8]) {
     keystore_parts(input);
-    let Ok(keys) = Keys::decode(input) else { return };
+    let Ok(keys) = DeviceKeys::decode(input) else { return };
     let wire = keys.encode();
     assert_eq!(wire.len(), input.len());
-    let again = Keys::decode(&wire).expect("our own encoding");
+    let again = DeviceKeys::decode(&wire).expect("our own encoding");
     assert_eq!(*again.encode(), *wire);
 }
 
@@ -143,9 +143,9 @@ pub(crate) const METHOD_CIPHER: Target = Target {
 };
 
 /// The objects of a device.
-struct Known(BTreeMap<ObjectId, ObjectFacts>);
+struct KnownObjects(BTreeMap<ObjectId, ObjectFacts>);
 
-impl Known {
+impl KnownObjects {
     fn new() -> Self {
         let facts = |kind| ObjectFacts { kind, created_ms: NOW_MS - 1000, policy_access_tag: 7 };
         Self(BTreeMap::from([
@@ -155,7 +155,7 @@ impl Known {
     }
 }
 
-impl Facts for Known {
+impl Facts for KnownObjects {
     fn floor(&self, _: ObjectId) -> SecurityMethod {
         SecurityMethod::NoSec
     }
@@ -174,30 +174,30 @@ impl Facts for Known {
 }
 
 /// A valid signed command, and the data to verify its reply.
-struct Honest {
+struct SignedCommand {
     cdb: Cdb,
     signed: Signed,
     data_out: Vec<u8>,
     signer: Signer<RustCrypto>,
 }
 
-struct World {
-    keys: Keys,
-    commands: Vec<Honest>,
+struct SealFixture {
+    keys: DeviceKeys,
+    commands: Vec<SignedCommand>,
     /// Signed with a weaker method than required.
     weak: Vec<Vec<u8>>,
 }
 
 /// Parts of a Data-Out Buffer.
 #[derive(Default)]
-struct Draft {
+struct DataOutDraft {
     continuation: Vec<u8>,
     data: Vec<u8>,
     set: Vec<u8>,
     get: Vec<u8>,
 }
 
-impl Draft {
+impl DataOutDraft {
     fn sign(mut self, signer: &Signer<RustCrypto>, cdb: Cdb, random: &mut dyn Random) -> (Signed, Vec<u8>) {
         let mut parts = Parts {
             continuation: &mut self.continuation,
@@ -226,7 +226,7 @@ impl Draft {
 }
 
 /// Commands of every kind: without data, data in, data out, attributes both ways, continuation.
-fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
+fn drafts(generation: Generation) -> Vec<(Cdb, DataOutDraft)> {
     let extent = Extent { object: OBJECT, start: 0, length: 100 };
     let plain = |command| Cdb::new(generation, command);
     let data = vec![7; 100];
@@ -240,17 +240,17 @@ fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
         get: Some(GetList { list: segment(512, &get), retrieved: Segment { offset: 256, length: 64 } }),
         set: Some(segment(1024, &set)),
     };
-    let lists = || Draft { set: set.clone(), get: get.clone(), ..Draft::default() };
+    let lists = || DataOutDraft { set: set.clone(), get: get.clone(), ..DataOutDraft::default() };
     let mut all = vec![
-        (plain(Command::Remove(Object { object: OBJECT })), Draft::default()),
-        (plain(Command::Read(extent)), Draft::default()),
-        (plain(Command::Write(extent)), Draft { data: data.clone(), ..Draft::default() }),
+        (plain(Command::Remove(Object { object: OBJECT })), DataOutDraft::default()),
+        (plain(Command::Read(extent)), DataOutDraft::default()),
+        (plain(Command::Write(extent)), DataOutDraft { data: data.clone(), ..DataOutDraft::default() }),
         (
             plain(Command::Append(Append { object: OBJECT, length: 100 })),
-            Draft { data: data.clone(), ..Draft::default() },
+            DataOutDraft { data: data.clone(), ..DataOutDraft::default() },
         ),
         (Cdb { attributes, ..plain(Command::Read(extent)) }, lists()),
-        (Cdb { attributes, ..plain(Command::Write(extent)) }, Draft { data: data.clone(), ..lists() }),
+        (Cdb { attributes, ..plain(Command::Write(extent)) }, DataOutDraft { data: data.clone(), ..lists() }),
         (Cdb { attributes, ..plain(Command::SetAttributes(Object { object: OBJECT })) }, lists()),
     ];
     if generation == Generation::Osd2 {
@@ -260,13 +260,13 @@ fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
         let action = command.row().osd2.expect("a command of OSD-2");
         let wire = segment.encode(action).expect("a short list");
         let cdb = Cdb { continuation_length: wire.len() as u32, ..plain(command) };
-        all.push((cdb, Draft { continuation: wire, data, ..Draft::default() }));
+        all.push((cdb, DataOutDraft { continuation: wire, data, ..DataOutDraft::default() }));
         let query = Query { object: OBJECT, allocation: 64, matches: 0, immediate: false };
         let segment = continuation::Segment { query: Some(vec![0; 16]), ..Default::default() };
         let action = Command::Query(query).row().osd2.expect("a command of OSD-2");
         let wire = segment.encode(action).expect("a short list");
         let cdb = Cdb { continuation_length: wire.len() as u32, ..plain(Command::Query(query)) };
-        all.push((cdb, Draft { continuation: wire, ..Draft::default() }));
+        all.push((cdb, DataOutDraft { continuation: wire, ..DataOutDraft::default() }));
     }
     all
 }
@@ -275,18 +275,23 @@ fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
 const SLOTS: AlgorithmSlots = AlgorithmSlots::WITH_BROKEN;
 
 /// Signs with the algorithm of a slot.
-fn signer_by(keys: &Keys, generation: Generation, method: SecurityMethod, slot: u8) -> Signer<RustCrypto> {
+fn signer_by(
+    keys: &DeviceKeys,
+    generation: Generation,
+    method: SecurityMethod,
+    slot: u8,
+) -> Signer<RustCrypto> {
     let capability = Capability { icv_algorithm: slot, ..capability(generation, method) };
     let credential = Credential::issue(keys, &SLOTS, &capability).expect("the working key is set");
     Signer::new(&credential, &SLOTS).expect("a slot with an algorithm")
 }
 
-fn signer(keys: &Keys, generation: Generation, method: SecurityMethod) -> Signer<RustCrypto> {
+fn signer(keys: &DeviceKeys, generation: Generation, method: SecurityMethod) -> Signer<RustCrypto> {
     signer_by(keys, generation, method, generation.select([0, 1]))
 }
 
-fn world() -> &'static World {
-    static WORLD: OnceLock<World> = OnceLock::new();
+fn world() -> &'static SealFixture {
+    static WORLD: OnceLock<SealFixture> = OnceLock::new();
     WORLD.get_or_init(|| {
         let keys = keys(Hash::Sha256);
         let mut random = counter();
@@ -298,7 +303,7 @@ fn world() -> &'static World {
                     let signer = signer(&keys, generation, method);
                     let (signed, data_out) = draft.sign(&signer, cdb, &mut random);
                     let cdb = Cdb::parse(&signed.cdb).expect("our own CDB");
-                    commands.push(Honest { cdb, signed, data_out, signer });
+                    commands.push(SignedCommand { cdb, signed, data_out, signer });
                 }
             }
             for method in [SecurityMethod::NoSec, SecurityMethod::CapKey] {
@@ -316,17 +321,17 @@ fn world() -> &'static World {
                 let signer = signer_by(&keys, generation, SecurityMethod::AllData, slot);
                 let (signed, data_out) = draft.sign(&signer, cdb, &mut random);
                 let cdb = Cdb::parse(&signed.cdb).expect("our own CDB");
-                commands.push(Honest { cdb, signed, data_out, signer });
+                commands.push(SignedCommand { cdb, signed, data_out, signer });
             }
         }
         assert!(commands.len() <= 256, "a byte names each");
-        World { keys, commands, weak }
+        SealFixture { keys, commands, weak }
     })
 }
 
-fn gate() -> Door {
+fn gate() -> DeviceGate {
     let nonces = NonceLimits { slots_per_second: 64, shards: 1, ..NonceLimits::default() };
-    let gate = Door::new(
+    let gate = DeviceGate::new(
         GatePolicy { slots: SLOTS, credentials: 64, nonces, ..GatePolicy::default() },
         0,
         &mut counter(),
@@ -335,7 +340,7 @@ fn gate() -> Door {
     gate
 }
 
-fn admit(gate: &Door, facts: &Known, cdb: &Cdb, bytes: &[u8]) -> Option<Admitted<RustCrypto>> {
+fn admit(gate: &DeviceGate, facts: &KnownObjects, cdb: &Cdb, bytes: &[u8]) -> Option<Admitted<RustCrypto>> {
     let nexus = Nexus { token: Some(TOKEN), secure_channel: false };
     let request =
         Request { cdb, bytes, nexus: &nexus, clock_ms: NOW_MS, boot_epoch: 9, keys: &world().keys, facts };
@@ -356,7 +361,7 @@ fn gate_seeds() -> Vec<Vec<u8>> {
 
 fn the_gate(input: &[u8]) {
     let Ok(cdb) = Cdb::parse(input) else { return };
-    let (gate, facts) = (gate(), Known::new());
+    let (gate, facts) = (gate(), KnownObjects::new());
     let wire = &input[..cdb.generation.cdb_len()];
     let Some(admitted) = admit(&gate, &facts, &cdb, input) else {
         return assert!(
@@ -394,7 +399,8 @@ fn data_out(input: &[u8]) {
     let commands = &world().commands;
     let honest = &commands[usize::from(input.byte()) % commands.len()];
     let buffer = input.rest();
-    let admitted = admit(&gate(), &Known::new(), &honest.cdb, &honest.signed.cdb).expect("an honest command");
+    let admitted =
+        admit(&gate(), &KnownObjects::new(), &honest.cdb, &honest.signed.cdb).expect("an honest command");
     let genuine = admitted.authenticate(&honest.cdb, &honest.data_out).expect("honest data");
     let Ok(parts) = admitted.authenticate(&honest.cdb, buffer) else {
         return assert_ne!(buffer, honest.data_out);
@@ -420,8 +426,9 @@ pub(crate) const DATA_OUT: Target = Target {
 };
 
 /// Status, sense data and Data-In Buffer of a genuine reply.
-fn reply_to(honest: &Honest, good: bool) -> (u8, Vec<u8>, Vec<u8>) {
-    let admitted = admit(&gate(), &Known::new(), &honest.cdb, &honest.signed.cdb).expect("an honest command");
+fn reply_to(honest: &SignedCommand, good: bool) -> (u8, Vec<u8>, Vec<u8>) {
+    let admitted =
+        admit(&gate(), &KnownObjects::new(), &honest.cdb, &honest.signed.cdb).expect("an honest command");
     let layout = admitted.data_in_layout(&honest.cdb).expect("an honest place");
     let seal = admitted.reply();
     if !good {

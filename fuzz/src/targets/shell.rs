@@ -44,9 +44,9 @@ mod flag {
 }
 
 /// Answers with the requested length; odd operation codes run on another thread.
-struct Unit;
+struct EchoUnit;
 
-impl LogicalUnit for Unit {
+impl LogicalUnit for EchoUnit {
     fn cost(&self, _: NexusId, cdb: &[u8]) -> Cost {
         if cdb.first().is_some_and(|opcode| opcode & 1 == 1) { Cost::Blocking } else { Cost::Inline }
     }
@@ -99,7 +99,7 @@ fn config(flags: u8) -> TargetConfig {
 }
 
 /// The initiator end of a connection.
-struct Seat {
+struct InitiatorSeat {
     write: WriteHalf<DuplexStream>,
     /// Discards the target's output; ends with the connection.
     drain: JoinHandle<()>,
@@ -107,7 +107,7 @@ struct Seat {
     command: u32,
 }
 
-impl Seat {
+impl InitiatorSeat {
     fn new(shell: &Shell, stream: DuplexStream, far: DuplexStream) -> (Self, ReadHalf<DuplexStream>) {
         let shell = shell.clone();
         let served = tokio::spawn(async move {
@@ -131,7 +131,7 @@ impl Seat {
 }
 
 /// A valid login; true if it reached full feature phase.
-async fn log_in(seat: &mut Seat, read: &mut ReadHalf<DuplexStream>, kind: u8) -> bool {
+async fn log_in(seat: &mut InitiatorSeat, read: &mut ReadHalf<DuplexStream>, kind: u8) -> bool {
     let name = ["iqn.a:proven", "iqn.a:open", "iqn.b:other"][usize::from(kind & 3) % 3];
     let target = if kind & 4 == 0 { Some(NAME.into()) } else { None };
     let mut caller = Caller::new(name.into(), target, [0x80, 0, 0, 0, 0, kind >> 4 & 3]);
@@ -184,7 +184,7 @@ const TEXTS: [&[u8]; 4] =
     [b"SendTargets=All\0", b"MaxRecvDataSegmentLength=512\0", b"X-a=1\0X-a=1\0", b"SendTargets=\0"];
 
 /// A PDU from fields that are more often right than random ones.
-fn pdu(seat: &mut Seat, input: &mut Input<'_>) -> Vec<u8> {
+fn pdu(seat: &mut InitiatorSeat, input: &mut Input<'_>) -> Vec<u8> {
     let [choice, flags, lun, tag, number, expected] = input.array();
     let mut pdu = vec![0; 48];
     pdu[0] = OPCODES[usize::from(choice & 15)] | (choice & 0x40);
@@ -217,9 +217,9 @@ fn pdu(seat: &mut Seat, input: &mut Input<'_>) -> Vec<u8> {
 }
 
 async fn drive(flags: u8, input: &mut Input<'_>) {
-    let shell =
-        Shell::new(config(flags), vec![(0, Arc::new(Unit) as Arc<dyn LogicalUnit>)]).expect("it can work");
-    let mut seats: [Option<Seat>; SEATS] = std::array::from_fn(|_| None);
+    let shell = Shell::new(config(flags), vec![(0, Arc::new(EchoUnit) as Arc<dyn LogicalUnit>)])
+        .expect("it can work");
+    let mut seats: [Option<InitiatorSeat>; SEATS] = std::array::from_fn(|_| None);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -230,7 +230,7 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
             // A new connection, with or without a valid login.
             (0 | 1, empty @ None) => {
                 let (near, far) = tokio::io::duplex(STREAM);
-                let (mut seat, mut read) = Seat::new(&shell, near, far);
+                let (mut seat, mut read) = InitiatorSeat::new(&shell, near, far);
                 if step & 1 == 0 {
                     let _ = log_in(&mut seat, &mut read, input.byte()).await;
                 }
@@ -255,7 +255,7 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
                 seat.send(&bytes).await;
             }
             (4, _) => sleep(Duration::from_millis(u64::from(input.short()))).await,
-            (5, _) => drop(shell.attach(5, Arc::new(Unit))),
+            (5, _) => drop(shell.attach(5, Arc::new(EchoUnit))),
             (6, _) => drop(shell.detach(5)),
             (7, Some(seat)) => {
                 let whole = pdu(seat, input);
@@ -272,7 +272,7 @@ async fn drive(flags: u8, input: &mut Input<'_>) {
     }
     // Afterwards a new initiator can log in.
     let (near, far) = tokio::io::duplex(STREAM);
-    let (mut seat, mut read) = Seat::new(&shell, near, far);
+    let (mut seat, mut read) = InitiatorSeat::new(&shell, near, far);
     assert!(log_in(&mut seat, &mut read, 0x39).await, "an honest initiator gets in");
     drop(read);
     seat.end().await;

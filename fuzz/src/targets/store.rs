@@ -38,7 +38,7 @@ const SECTOR: usize = 512;
 
 /// Files in memory. A copy shares their bytes until one side writes.
 #[derive(Default)]
-struct Ram(Mutex<BTreeMap<String, Arc<RamFile>>>);
+struct RamMedium(Mutex<BTreeMap<String, Arc<RamFile>>>);
 
 #[derive(Default)]
 struct RamFile(Mutex<Arc<Vec<u8>>>);
@@ -48,7 +48,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Ram {
+impl RamMedium {
     fn copy(&self) -> Self {
         let files = locked(&self.0);
         let copies = files
@@ -66,7 +66,7 @@ impl Ram {
     }
 }
 
-impl Medium for Ram {
+impl Medium for RamMedium {
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
         let mut files = locked(&self.0);
         if !create && !files.contains_key(name) {
@@ -141,7 +141,7 @@ impl MediumFile for RamFile {
 
 /// A backend of the index database, for changing records under correct checksums.
 #[derive(Debug)]
-struct Engine(Arc<RamFile>);
+struct IndexBackend(Arc<RamFile>);
 
 impl std::fmt::Debug for RamFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -149,7 +149,7 @@ impl std::fmt::Debug for RamFile {
     }
 }
 
-impl StorageBackend for Engine {
+impl StorageBackend for IndexBackend {
     fn len(&self) -> io::Result<u64> {
         // The last page is the store's copy of the header.
         Ok(self.0.length()?.saturating_sub(COPY_LEN))
@@ -177,7 +177,7 @@ fn options() -> StoreOptions {
     }
 }
 
-fn open(medium: Ram) -> Option<DiskStore> {
+fn open(medium: RamMedium) -> Option<DiskStore> {
     DiskStore::open(Arc::new(medium), options()).ok()
 }
 
@@ -194,18 +194,18 @@ fn contents(number: u64) -> Vec<u8> {
 }
 
 /// A small store with objects of every kind.
-struct Base {
-    medium: Ram,
+struct BaseStore {
+    medium: RamMedium,
     /// Nonzero sectors of each file.
     places: BTreeMap<String, Vec<usize>>,
     /// Keys and values of the index.
     records: Vec<([u8; 25], Vec<u8>)>,
 }
 
-fn base() -> &'static Base {
-    static BASE: OnceLock<Base> = OnceLock::new();
+fn base() -> &'static BaseStore {
+    static BASE: OnceLock<BaseStore> = OnceLock::new();
     BASE.get_or_init(|| {
-        let medium = Arc::new(Ram::default());
+        let medium = Arc::new(RamMedium::default());
         let wanted =
             FormatOptions { segment: Some(1 << 20), ..FormatOptions::new(CAPACITY, *b"0123456789abcdef") };
         format(&*medium, &wanted).expect("an empty medium");
@@ -235,14 +235,14 @@ fn base() -> &'static Base {
         });
         let places = places.collect();
         let records = records(&medium);
-        Base { medium, places, records }
+        BaseStore { medium, places, records }
     })
 }
 
-fn records(medium: &Ram) -> Vec<([u8; 25], Vec<u8>)> {
+fn records(medium: &RamMedium) -> Vec<([u8; 25], Vec<u8>)> {
     let must = "a healthy index reads";
     let file = medium.copy().file(INDEX_FILE).expect("the index");
-    let engine = Builder::new().create_with_backend(Engine(file)).expect(must);
+    let engine = Builder::new().create_with_backend(IndexBackend(file)).expect(must);
     let table = engine.begin_read().expect(must).open_table(TABLE).expect(must);
     let all = table.iter().expect(must).map(|entry| {
         let (key, value) = entry.expect(must);
@@ -309,7 +309,7 @@ fn exercise(store: &DiskStore, sound: bool) {
 }
 
 /// One change: file, kind, position, value.
-fn edit(medium: &Ram, names: &[String], input: &mut Input<'_>) -> Option<String> {
+fn edit(medium: &RamMedium, names: &[String], input: &mut Input<'_>) -> Option<String> {
     let (which, kind) = (input.byte(), input.byte());
     let (sector, within, value) = (usize::from(input.short()), usize::from(input.short()), input.byte());
     let name = names.get(usize::from(which) % names.len().max(1))?;
@@ -435,7 +435,7 @@ fn record(input: &[u8]) {
     let medium = base.medium.copy();
     let file = medium.file(INDEX_FILE).expect("the index");
     let must = "a healthy index is written";
-    let engine = Builder::new().create_with_backend(Engine(file)).expect(must);
+    let engine = Builder::new().create_with_backend(IndexBackend(file)).expect(must);
     let transaction = engine.begin_write().expect(must);
     let mut table = transaction.open_table(TABLE).expect(must);
     let mut input = Input::new(input);
@@ -467,7 +467,7 @@ pub(crate) const RECORDS: Target = Target {
 
 /// Steps of a write log after a crash, with the position of their record.
 struct OpenLog {
-    medium: Ram,
+    medium: RamMedium,
     at: usize,
     steps: Vec<u8>,
 }

@@ -43,11 +43,11 @@ const IDENTIFIERS_ROOM: usize = 256;
 type Dialer = dyn Fn(&TargetUrl, &DeviceAddress) -> Arc<dyn Dial> + Send + Sync;
 
 /// URL, pin and session of a device.
-type Known = (String, Option<DevicePin>, OsdClient);
+type DeviceSession = (String, Option<DevicePin>, OsdClient);
 
 /// One session per device, created at first use and kept.
 pub struct InitiatorDevices {
-    sessions: Mutex<HashMap<DeviceId, Known>>,
+    sessions: Mutex<HashMap<DeviceId, DeviceSession>>,
     environment: Arc<dyn Environment>,
     dialer: Box<Dialer>,
     proofs: Proofs,

@@ -43,14 +43,14 @@ fn groups(settings: DirectorySettings, name: &str) -> Vec<String> {
 
 /// A fake server that sends `answer` to every client, repeatedly if `endless`, and counts
 /// connections.
-struct Impostor {
+struct FakeDirectory {
     address: SocketAddr,
     came: Arc<AtomicUsize>,
     heard: Arc<parking_lot::Mutex<Vec<u8>>>,
     over: Arc<AtomicBool>,
 }
 
-impl Impostor {
+impl FakeDirectory {
     fn start(answer: &[u8], endless: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -87,7 +87,7 @@ impl Impostor {
     }
 }
 
-impl Drop for Impostor {
+impl Drop for FakeDirectory {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         let _ = std::net::TcpStream::connect(self.address);
@@ -200,7 +200,7 @@ fn silent_and_refusing_directories_are_distinguished() {
 
 #[test]
 fn missing_endless_and_malformed_answers_fail() {
-    let ask = |impostor: &Impostor, seconds| {
+    let ask = |impostor: &FakeDirectory, seconds| {
         let settings =
             DirectorySettings { timeout: Duration::from_secs(seconds), ..settings(&impostor.url()) };
         found(settings, "erika").expect_err("no answer").to_string()
@@ -221,12 +221,12 @@ fn missing_endless_and_malformed_answers_fail() {
         // The bind is answered, the search with endless references.
         (&[&bound[..], &reference.repeat(2000)].concat(), false, 20, "unexpected response to search"),
     ] {
-        let impostor = Impostor::start(answer, endless);
+        let impostor = FakeDirectory::start(answer, endless);
         let said = ask(&impostor, seconds);
         assert!(said.contains(says), "{answer:?}: {said}");
     }
     // Endless entries: two show that the name is ambiguous.
-    let impostor = Impostor::start(&[&bound[..], &entry.repeat(3)].concat(), false);
+    let impostor = FakeDirectory::start(&[&bound[..], &entry.repeat(3)].concat(), false);
     assert!(ask(&impostor, 20).contains("several entries"));
     // Long references, up to the byte limit of a lookup.
     let tlv = |tag: u8, content: &[u8]| {
@@ -234,18 +234,18 @@ fn missing_endless_and_malformed_answers_fail() {
         [&[tag, 0x83][..], &length[1..], content].concat()
     };
     let long = tlv(0x30, &[&b"\x02\x01\x02"[..], &tlv(0x73, &tlv(0x04, &[b'x'; 200_000]))].concat());
-    let impostor = Impostor::start(&[&bound[..], &long.repeat(30)].concat(), false);
+    let impostor = FakeDirectory::start(&[&bound[..], &long.repeat(30)].concat(), false);
     assert!(ask(&impostor, 20).contains("more than 4194304 bytes"));
     // Endless bytes.
     let flood = [&bound[..], &b"\x30\x09\x02\x01\x01\x79\x04\x80\x02xx".repeat(100)].concat();
-    let impostor = Impostor::start(&flood, true);
+    let impostor = FakeDirectory::start(&flood, true);
     assert!(!ask(&impostor, 20).is_empty());
 }
 
 /// A hanging directory must not delay every login for the whole timeout.
 #[test]
 fn lookups_pause_after_a_timeout() {
-    let impostor = Impostor::start(b"", false);
+    let impostor = FakeDirectory::start(b"", false);
     let directory = LdapDirectory::new(DirectorySettings {
         timeout: Duration::from_secs(1),
         ..settings(&impostor.url())
@@ -335,7 +335,7 @@ fn no_credentials_are_sent_without_required_tls() {
         (&forged_bind[..], "unexpected response to StartTLS"),
         (&good[..], "TLS:"),
     ] {
-        let impostor = Impostor::start(answer, false);
+        let impostor = FakeDirectory::start(answer, false);
         let url = format!("ldap://localhost:{}", impostor.address.port());
         let settings = DirectorySettings { ca_file: Some(ca.clone()), ..settings(&url) };
         let said = found(settings, "erika").unwrap_err().to_string();
@@ -352,7 +352,7 @@ fn no_credentials_are_sent_without_required_tls() {
 
 #[test]
 fn referrals_are_not_followed() {
-    let elsewhere = Impostor::start(b"", false);
+    let elsewhere = FakeDirectory::start(b"", false);
     let slapd = Slapd::start_with(
         &format!(
             "dn: ou=elsewhere,{USERS}\nobjectClass: referral\nobjectClass: extensibleObject\nou: elsewhere\n\

@@ -20,7 +20,7 @@ pub const ATTRIBUTE_BYTES_MAX: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct FilterError {
-    /// What is wrong.
+    /// Description of the error.
     pub what: &'static str,
     /// Byte offset of the error.
     pub at: usize,

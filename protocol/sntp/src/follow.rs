@@ -1,14 +1,14 @@
 //! A clock that follows a server's clock.
 //!
 //! Does: judges samples, selects the best recent one, slews the clock, and schedules queries. Does
-//! not: authenticate samples; [`crate::TimeQuery`] does. Contract: before the first accepted sample the
-//! clock is the machine's. That sample may set it ahead by up to a day, and back as far as the time
-//! was not served yet. Afterwards the clock is slewed, never stepped. A sample further away than
-//! [`FollowPolicy::step_max_ms`] is rejected as forged or faulty. The exception is a sample ahead that
-//! the machine's clock confirms: then this process was suspended. The clock never returns a time
-//! before an earlier one, or before its floor; callers check [`Follower::behind_ms`] first. The one
-//! exception: a signed server and the machine's clock return together to the time before their last
-//! step ahead. Truth: `docs/adr/0030-time-from-the-metadata-server.md`.
+//! not: authenticate samples; [`crate::TimeQuery`] does. Contract: before the first accepted sample
+//! the clock is the machine's. That sample may set it ahead by up to a day, and back as far as the
+//! time was not served yet. Afterwards the clock is slewed, never stepped. A sample further away
+//! than [`FollowPolicy::step_max_ms`] is rejected as forged or faulty. The exception is a sample
+//! ahead that the machine's clock confirms: then this process was suspended. The clock never
+//! returns a time before an earlier one, or before its floor; callers check [`Follower::behind_ms`]
+//! first. The one exception: a signed server and the machine's clock return together to the time
+//! before their last step ahead. Truth: `docs/adr/0030-time-from-the-metadata-server.md`.
 
 use thiserror::Error;
 
@@ -204,8 +204,8 @@ impl Follower {
         self.steering.last_served_ms()
     }
 
-    /// Returns how far the clock is before the floor, in milliseconds: it would stand still for so
-    /// long.
+    /// Returns the distance of the clock before its floor, in milliseconds. The clock would stand
+    /// still for that time.
     #[must_use]
     pub fn behind_ms(&self, stopwatch_ms: u64) -> u64 {
         let time = stopwatch_ms.saturating_add_signed(self.steering.offset_ms(stopwatch_ms));
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn first_sample_sets_back_to_served_time_at_most() {
+    fn first_sample_never_precedes_served_time() {
         // The machine's clock was ten days ahead, but no time was served yet.
         let ten_days = 10 * 86_400_000;
         let mut clock = follower(FollowPolicy::SIGNED, NOW - ten_days as u64 - 1);

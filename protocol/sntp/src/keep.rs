@@ -56,7 +56,7 @@ mod tests {
     const NOW: u64 = 1_000_000_000_000;
 
     #[test]
-    fn large_lead_is_restored_only_if_machine_is_behind() {
+    fn large_lead_requires_a_machine_behind() {
         let hour = 3_600_000;
         let kept = StoredClock { last_served_ms: NOW, ahead_ms: hour };
         assert_eq!(kept.ahead_at(kept.last_served_ms - 1), hour, "the machine is behind what was told");

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use sealstone_initiator::{ScsiRequest, Session, SessionConfig};
 use tokio::time::{sleep, timeout};
 
-use crate::chance::Chance;
-use crate::clock::Clockwork;
+use crate::chance::RandomSource;
+use crate::clock::SimulatedClock;
 use crate::history::History;
 use crate::network::{Host, Network};
 use crate::wiretap::{ATTACKER, Captured, Wiretap};
@@ -26,9 +26,9 @@ pub struct Attacker {
     /// The network.
     pub network: Arc<Network>,
     /// The attacker's clock.
-    pub clock: Arc<Clockwork>,
+    pub clock: Arc<SimulatedClock>,
     /// Random choices.
-    pub chance: Arc<Chance>,
+    pub chance: Arc<RandomSource>,
     /// Log of the results.
     pub history: Arc<History>,
 }

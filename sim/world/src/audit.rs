@@ -14,8 +14,8 @@ use tokio::time::sleep;
 
 use crate::device::{DeviceHost, place_in};
 use crate::history::History;
-use crate::model::{Content, State};
-use crate::workload::{Process, Workshop};
+use crate::model::{FileContent, FileState};
+use crate::workload::{ClientProcess, WorkloadState};
 
 /// Attempts of the auditor to read a file from a system without faults.
 const TRIES: u32 = 3;
@@ -24,7 +24,7 @@ const PAGE: usize = 256;
 
 /// Reads every path and compares it with the model. A corrupt file must give an error, never wrong
 /// bytes.
-pub async fn files(shop: &Workshop, process: &Process, devices: &[Arc<DeviceHost>]) {
+pub async fn files(shop: &WorkloadState, process: &ClientProcess, devices: &[Arc<DeviceHost>]) {
     let rotten = devices.iter().any(|device| device.is_rotten());
     for path in shop.model.paths() {
         let states = shop.model.states(&path);
@@ -41,7 +41,7 @@ pub async fn files(shop: &Workshop, process: &Process, devices: &[Arc<DeviceHost
             }
             sleep(Duration::from_secs(5)).await;
         }
-        let fits = |state: &State, bytes: &Option<Vec<u8>>| match (state, bytes) {
+        let fits = |state: &FileState, bytes: &Option<Vec<u8>>| match (state, bytes) {
             (None, None) => true,
             (Some(content), Some(bytes)) => content.length == bytes.len() && content.bytes() == *bytes,
             _ => false,
@@ -131,14 +131,14 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
 }
 
 /// Checks that devices that were full accept files again after their objects are removed.
-pub async fn room_again(shop: &Workshop, process: &Process, reaped: Duration) {
+pub async fn room_again(shop: &WorkloadState, process: &ClientProcess, reaped: Duration) {
     for worker in 0..shop.plan.workers {
         if let Err(error) = process.client.remove(&format!("/c{worker}"), true).await {
             shop.history.violate(format!("/c{worker} cannot be removed: {error:?}"));
         }
     }
     sleep(reaped).await;
-    let (path, content) = ("/afterwards", Content { version: u64::from(u32::MAX), length: 1 << 20 });
+    let (path, content) = ("/afterwards", FileContent { version: u64::from(u32::MAX), length: 1 << 20 });
     let bytes = content.bytes();
     if let Err(error) = process.client.put(path, &bytes[..], PutOptions::default()).await {
         shop.history.violate(format!("no room after all was removed: {error:?}"));

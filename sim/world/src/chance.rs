@@ -11,9 +11,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
 /// A stream of random numbers.
-pub struct Chance(Mutex<StdRng>);
+pub struct RandomSource(Mutex<StdRng>);
 
-impl Chance {
+impl RandomSource {
     /// Creates the stream of this label and seed.
     #[must_use]
     pub fn new(seed: u64, label: &str) -> Arc<Self> {

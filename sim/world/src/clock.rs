@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::chance::Chance;
+use crate::chance::RandomSource;
 
 /// Start time of all worlds, in milliseconds since 1970.
 pub const START_MS: u64 = 1_800_000_000_000;
 
 /// A host's clock and its source of random bytes.
-pub struct Clockwork {
+pub struct SimulatedClock {
     began: Instant,
     skew_ms: i64,
-    chance: Arc<Chance>,
+    chance: Arc<RandomSource>,
 }
 
-impl Clockwork {
+impl SimulatedClock {
     /// Creates a clock that is `skew_ms` ahead.
     #[must_use]
-    pub fn new(began: Instant, skew_ms: i64, chance: Arc<Chance>) -> Arc<Self> {
+    pub fn new(began: Instant, skew_ms: i64, chance: Arc<RandomSource>) -> Arc<Self> {
         Arc::new(Self { began, skew_ms, chance })
     }
 
@@ -31,7 +31,7 @@ impl Clockwork {
     }
 }
 
-impl sealstone_initiator::Environment for Clockwork {
+impl sealstone_initiator::Environment for SimulatedClock {
     fn now_ms(&self) -> u64 {
         Self::now_ms(self)
     }
@@ -40,7 +40,7 @@ impl sealstone_initiator::Environment for Clockwork {
     }
 }
 
-impl sealstone_device::Environment for Clockwork {
+impl sealstone_device::Environment for SimulatedClock {
     fn now_ms(&self) -> u64 {
         Self::now_ms(self)
     }

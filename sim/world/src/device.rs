@@ -19,12 +19,12 @@ use sealstone_store::{DiskStore, FormatOptions, ObjectStore as _, StoreOptions};
 use sealstone_target::{Counter, IscsiTarget, MonotonicClock};
 use tokio::time::{Instant, sleep};
 
-use crate::chance::Chance;
-use crate::clock::Clockwork;
-use crate::drift::{DeviceClock, Judge};
+use crate::chance::RandomSource;
+use crate::clock::SimulatedClock;
+use crate::drift::{ClockAudit, DeviceClock};
 use crate::history::History;
-use crate::network::{End, Host, Network};
-use crate::tasks::Tasks;
+use crate::network::{Host, Network, WireEnd};
+use crate::tasks::TaskSet;
 use crate::wiretap::{Wiretap, Witnessed};
 
 /// Interval of renewing the nonce lease.
@@ -34,39 +34,39 @@ const TICK_EVERY: Duration = Duration::from_millis(250);
 
 /// Non-volatile memory of a device.
 #[derive(Clone, Default)]
-struct Nvram {
+struct DeviceNvram {
     epoch: u16,
     nonces: NonceHistory,
     keys: Option<Vec<u8>>,
 }
 
-struct Lease(Arc<Mutex<Nvram>>);
+struct NvramLeaseStore(Arc<Mutex<DeviceNvram>>);
 
-impl LeaseStore for Lease {
+impl LeaseStore for NvramLeaseStore {
     fn persist(&self, history: &NonceHistory) -> Result<(), ProvisionError> {
         self.0.lock().nonces = history.clone();
         Ok(())
     }
 }
 
-struct Keys(Arc<Mutex<Nvram>>);
+struct NvramKeyStore(Arc<Mutex<DeviceNvram>>);
 
-impl KeyStore for Keys {
+impl KeyStore for NvramKeyStore {
     fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError> {
         self.0.lock().keys = Some(keys.to_vec());
         Ok(())
     }
 }
 
-struct Running {
+struct RunningDevice {
     store: Arc<DiskStore>,
     target: IscsiTarget,
-    tasks: Arc<Tasks>,
+    tasks: Arc<TaskSet>,
 }
 
-struct State {
+struct DeviceState {
     medium: SimMedium,
-    running: Option<Running>,
+    running: Option<RunningDevice>,
 }
 
 /// The machine.
@@ -74,15 +74,15 @@ pub struct DeviceHost {
     /// Number of the device.
     pub place: u8,
     rotten: AtomicBool,
-    state: Mutex<State>,
-    nvram: Arc<Mutex<Nvram>>,
+    state: Mutex<DeviceState>,
+    nvram: Arc<Mutex<DeviceNvram>>,
     clock: Arc<DeviceClock>,
     /// Checks how the device judges times.
-    pub judge: Arc<Judge>,
+    pub judge: Arc<ClockAudit>,
     options: StoreOptions,
     network: Arc<Network>,
     history: Arc<History>,
-    chance: Arc<Chance>,
+    chance: Arc<RandomSource>,
     wiretap: Arc<Wiretap>,
 }
 
@@ -129,10 +129,10 @@ impl DeviceHost {
     pub fn new(
         place: u8,
         capacity: u64,
-        (clock, truth): (Arc<DeviceClock>, Arc<Clockwork>),
+        (clock, truth): (Arc<DeviceClock>, Arc<SimulatedClock>),
         network: Arc<Network>,
         history: Arc<History>,
-        chance: Arc<Chance>,
+        chance: Arc<RandomSource>,
         wiretap: Arc<Wiretap>,
     ) -> Arc<Self> {
         let medium = SimMedium::new(chance.range(0..=u64::MAX));
@@ -146,8 +146,8 @@ impl DeviceHost {
             discard_blocks_min: *chance.pick(&[1, 64, u64::MAX]),
             ..StoreOptions::default()
         };
-        let state = Mutex::new(State { medium, running: None });
-        let judge = Judge::new(place, truth, clock.clone(), history.clone());
+        let state = Mutex::new(DeviceState { medium, running: None });
+        let judge = ClockAudit::new(place, truth, clock.clone(), history.clone());
         Arc::new(Self {
             judge,
             place,
@@ -195,7 +195,7 @@ impl DeviceHost {
         }
     }
 
-    fn boot(&self, medium: SimMedium) -> Result<Running, String> {
+    fn boot(&self, medium: SimMedium) -> Result<RunningDevice, String> {
         let store = DiskStore::open(Arc::new(medium), self.options.clone())
             .map_err(|error| format!("store: {error:?}"))?;
         let store = Arc::new(store);
@@ -211,10 +211,10 @@ impl DeviceHost {
             system_id: system_id(self.place),
             name: format!("osd{}", self.place),
             master_key: InitialKey::new(&master_key(self.place)).ok_or("key")?,
-            keys: KeyRecord { stored, store: Box::new(Keys(self.nvram.clone())) },
+            keys: KeyRecord { stored, store: Box::new(NvramKeyStore(self.nvram.clone())) },
             boot_epoch,
             nonces,
-            lease: Box::new(Lease(self.nvram.clone())),
+            lease: Box::new(NvramLeaseStore(self.nvram.clone())),
             environment: self.clock.clone(),
             audit: self.judge.clone(),
         })
@@ -233,7 +233,7 @@ impl DeviceHost {
         );
         let witnessed: Arc<dyn LogicalUnit> = Arc::new(witnessed);
         let target = IscsiTarget::new(config, vec![(0, witnessed)]).map_err(|error| format!("{error:?}"))?;
-        let tasks = Tasks::new(self.history.clone());
+        let tasks = TaskSet::new(self.history.clone());
         let upkeep = async move {
             loop {
                 // If the lease cannot be stored the device refuses commands by itself.
@@ -252,7 +252,7 @@ impl DeviceHost {
         });
         let (serving, serve_tasks) = (target.clone(), Arc::downgrade(&tasks));
         let local = format!("osd{}:3260", self.place);
-        let accept = move |end: End| {
+        let accept = move |end: WireEnd| {
             let (target, local) = (serving.clone(), local.clone());
             let peer = format!("{:?}", end.peer());
             if let Some(tasks) = serve_tasks.upgrade() {
@@ -272,13 +272,13 @@ impl DeviceHost {
             tasks.spawn("a device", upkeep);
             self.network.serve(self.host(), accept);
         }
-        Ok(Running { store, target, tasks })
+        Ok(RunningDevice { store, target, tasks })
     }
 
     /// Ends the process; with `power` the disk loses unsynced data.
     pub fn stop(&self, power: bool) {
         let mut state = self.state.lock();
-        if let Some(Running { target, tasks, store }) = state.running.take() {
+        if let Some(RunningDevice { target, tasks, store }) = state.running.take() {
             tasks.end();
             if target.counters().get(Counter::CommandsPanicked) > 0 {
                 self.history.violate(format!("osd{}: a command panicked", self.place));

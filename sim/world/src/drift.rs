@@ -2,10 +2,10 @@
 //!
 //! Does: an oscillator with its own rate, the real algorithm of a following device
 //! (`sealstone-sntp`), queries over the simulated network. Does not: serve wrong times;
-//! [`crate::timekeeping`] does. Contract of the oracle ([`Judge`]), in the metadata server's time,
-//! with a tolerance of [`TOLERANCE_MS`]: a following device does not refuse a command with a fresh
-//! nonce as late, does not refuse a valid credential as expired, and does not accept an expired
-//! one. Truth: docs/adr/0030-time-from-the-metadata-server.md; docs/design/security.md 3.3
+//! [`crate::timekeeping`] does. Contract of the oracle ([`ClockAudit`]), in the metadata server's
+//! time, with a tolerance of [`TOLERANCE_MS`]: a following device does not refuse a command with a
+//! fresh nonce as late, does not refuse a valid credential as expired, and does not accept an
+//! expired one. Truth: docs/adr/0030-time-from-the-metadata-server.md; docs/design/security.md 3.3
 //! (window), 3.5 (restart).
 
 use std::net::IpAddr;
@@ -24,8 +24,8 @@ use sealstone_sntp::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::chance::Chance;
-use crate::clock::{Clockwork, START_MS};
+use crate::chance::RandomSource;
+use crate::clock::{START_MS, SimulatedClock};
 use crate::history::History;
 use crate::network::{Host, Network};
 
@@ -49,14 +49,14 @@ pub const WILD_PPM: u64 = 10_000;
 /// The time server inside the metadata server.
 pub struct TimeServer {
     /// The metadata server's clock.
-    pub clock: Arc<Clockwork>,
+    pub clock: Arc<SimulatedClock>,
     responder: Mutex<Responder>,
 }
 
 impl TimeServer {
     /// Creates a server of this clock's time.
     #[must_use]
-    pub fn new(clock: Arc<Clockwork>) -> Arc<Self> {
+    pub fn new(clock: Arc<SimulatedClock>) -> Arc<Self> {
         Arc::new(Self { clock, responder: Mutex::default() })
     }
 
@@ -90,7 +90,7 @@ impl Oscillator {
     }
 }
 
-struct Followed {
+struct FollowedClock {
     clock: Follower,
     booted_us: u64,
     /// State as stored in `clock.toml`.
@@ -103,39 +103,39 @@ struct Followed {
 
 /// The clock of a device: the machine's, or a following one.
 pub struct DeviceClock {
-    steady: Arc<Clockwork>,
-    drifting: Option<Drifting>,
+    steady: Arc<SimulatedClock>,
+    drifting: Option<DriftSimulation>,
 }
 
-struct Drifting {
+struct DriftSimulation {
     place: u8,
     skew_ms: i64,
     oscillator: Mutex<Oscillator>,
-    followed: Mutex<Followed>,
+    followed: Mutex<FollowedClock>,
     server: Arc<TimeServer>,
     network: Arc<Network>,
-    chance: Arc<Chance>,
+    chance: Arc<RandomSource>,
 }
 
 impl DeviceClock {
     /// Creates a clock that is always correct.
     #[must_use]
-    pub fn steady(steady: Arc<Clockwork>) -> Arc<Self> {
+    pub fn steady(steady: Arc<SimulatedClock>) -> Arc<Self> {
         Arc::new(Self { steady, drifting: None })
     }
 
     /// Creates a clock with an initial error of `skew_ms` that drifts and follows.
     #[must_use]
     pub fn drifting(
-        steady: Arc<Clockwork>,
+        steady: Arc<SimulatedClock>,
         place: u8,
         (skew_ms, drift_ppm): (i64, i64),
         server: Arc<TimeServer>,
         network: Arc<Network>,
-        chance: Arc<Chance>,
+        chance: Arc<RandomSource>,
     ) -> Arc<Self> {
         let oscillator = Mutex::new(Oscillator { since: Instant::now(), passed_us: 0, drift_ppm });
-        let followed = Mutex::new(Followed {
+        let followed = Mutex::new(FollowedClock {
             clock: Follower::new(FollowPolicy::SIGNED, START_MS.saturating_add_signed(skew_ms), 0, 0, 0),
             booted_us: 0,
             kept: StoredClock::default(),
@@ -143,7 +143,7 @@ impl DeviceClock {
             booted: Instant::now(),
             heard: None,
         });
-        let drifting = Drifting { place, skew_ms, oscillator, followed, server, network, chance };
+        let drifting = DriftSimulation { place, skew_ms, oscillator, followed, server, network, chance };
         Arc::new(Self { steady, drifting: Some(drifting) })
     }
 
@@ -207,13 +207,13 @@ impl DeviceClock {
     }
 }
 
-impl Drifting {
+impl DriftSimulation {
     fn wall_ms(&self, passed_us: u64) -> u64 {
         (START_MS + passed_us / 1_000).saturating_add_signed(self.skew_ms)
     }
 
     /// Returns its stopwatch and the machine's clock.
-    fn look(&self, followed: &Followed) -> (u64, u64) {
+    fn look(&self, followed: &FollowedClock) -> (u64, u64) {
         let passed_us = self.oscillator.lock().passed_us();
         (passed_us.saturating_sub(followed.booted_us) / 1_000, self.wall_ms(passed_us))
     }
@@ -233,7 +233,7 @@ impl Drifting {
         let passed_us = self.oscillator.lock().passed_us();
         let clock = Follower::resume(FollowPolicy::SIGNED, self.wall_ms(passed_us), followed.kept);
         let (kept, booted) = (followed.kept, Instant::now());
-        *followed = Followed { clock, booted_us: passed_us, kept, told: false, booted, heard: None };
+        *followed = FollowedClock { clock, booted_us: passed_us, kept, told: false, booted, heard: None };
     }
 
     fn save(&self) {
@@ -294,9 +294,9 @@ impl sealstone_device::Environment for DeviceClock {
 }
 
 /// Checks how a device judges times.
-pub struct Judge {
+pub struct ClockAudit {
     place: u8,
-    truth: Arc<Clockwork>,
+    truth: Arc<SimulatedClock>,
     clock: Arc<DeviceClock>,
     history: Arc<History>,
     /// Audit record of the current command. All commands of a device run in sequence.
@@ -307,18 +307,18 @@ pub struct Judge {
     pub off_ms: AtomicU64,
 }
 
-impl AuditSink for Judge {
+impl AuditSink for ClockAudit {
     fn record(&self, record: &AuditRecord<'_>) {
         *self.last.lock() = Some(record.verdict);
     }
 }
 
-impl Judge {
+impl ClockAudit {
     /// Creates a judge without checked commands.
     #[must_use]
     pub fn new(
         place: u8,
-        truth: Arc<Clockwork>,
+        truth: Arc<SimulatedClock>,
         clock: Arc<DeviceClock>,
         history: Arc<History>,
     ) -> Arc<Self> {
@@ -333,7 +333,7 @@ impl Judge {
 
     /// Ends a command and checks its result.
     pub(crate) fn end(&self, cdb: &[u8], reply: &ScsiReply) {
-        let settled = self.clock.drifting.as_ref().is_some_and(Drifting::is_settled);
+        let settled = self.clock.drifting.as_ref().is_some_and(DriftSimulation::is_settled);
         let Some(cdb) = Cdb::parse(cdb).ok().filter(|_| settled) else { return };
         let Ok(capability) = cdb.capability.parse() else { return };
         if capability.method < SecurityMethod::CmdRsp {
@@ -376,7 +376,7 @@ fn difference(a: u64, b: u64) -> i64 {
 pub async fn wild(
     clocks: Vec<Arc<DeviceClock>>,
     usual_ppm: Vec<i64>,
-    chance: Arc<Chance>,
+    chance: Arc<RandomSource>,
     history: Arc<History>,
 ) {
     loop {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::chance::Chance;
+use crate::chance::RandomSource;
 use crate::device::DeviceHost;
 use crate::history::History;
 use crate::metadata::MdsHost;
@@ -19,7 +19,7 @@ const DOOM_POLL: Duration = Duration::from_millis(20);
 
 /// Injects faults.
 #[derive(Clone)]
-pub struct Trouble {
+pub struct FaultInjector {
     /// Devices.
     pub devices: Vec<Arc<DeviceHost>>,
     /// The metadata server.
@@ -27,14 +27,14 @@ pub struct Trouble {
     /// The network.
     pub network: Arc<Network>,
     /// Random choices.
-    pub chance: Arc<Chance>,
+    pub chance: Arc<RandomSource>,
     /// Log of the faults.
     pub history: Arc<History>,
     /// Whether disks are corrupted.
     pub rot: bool,
 }
 
-impl Trouble {
+impl FaultInjector {
     /// Injects this many faults, most of them in sequence. A caller that aborts it must heal the
     /// remaining ones.
     pub async fn run(self, faults: u64) {

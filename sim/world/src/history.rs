@@ -16,10 +16,10 @@ pub struct History {
     began: Instant,
     /// Whether hashed-only events are lines too.
     trace: bool,
-    state: Mutex<State>,
+    state: Mutex<HistoryState>,
 }
 
-struct State {
+struct HistoryState {
     hash: u64,
     events: u64,
     lines: Vec<String>,
@@ -31,13 +31,17 @@ impl History {
     #[must_use]
     pub fn new(trace: bool) -> Self {
         // FNV-1a.
-        let state =
-            State { hash: 0xCBF2_9CE4_8422_2325, events: 0, lines: Vec::new(), violations: Vec::new() };
+        let state = HistoryState {
+            hash: 0xCBF2_9CE4_8422_2325,
+            events: 0,
+            lines: Vec::new(),
+            violations: Vec::new(),
+        };
         Self { began: Instant::now(), trace, state: Mutex::new(state) }
     }
 }
 
-impl State {
+impl HistoryState {
     fn mix(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3);

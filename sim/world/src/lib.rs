@@ -51,4 +51,4 @@ pub mod wiretap;
 pub mod workload;
 mod world;
 
-pub use world::{Report, run, trace};
+pub use world::{RunReport, run, trace};

@@ -14,7 +14,7 @@ const USAGE: &str = "usage: sealstone-world [--seeds N] [--from S] | --seed S [-
 SEALSTONE_SEED=S is the same as --seed S.";
 
 /// Parsed command line.
-struct Wish {
+struct CommandLine {
     from: u64,
     count: u64,
     log: bool,
@@ -47,10 +47,10 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn wish(arguments: impl Iterator<Item = String>, seed: Option<String>) -> Option<Wish> {
-    let mut wish = Wish { from: 0, count: 100, log: false, trace: false };
+fn wish(arguments: impl Iterator<Item = String>, seed: Option<String>) -> Option<CommandLine> {
+    let mut wish = CommandLine { from: 0, count: 100, log: false, trace: false };
     if let Some(seed) = seed {
-        wish = Wish { from: seed.parse().ok()?, count: 1, log: false, trace: false };
+        wish = CommandLine { from: seed.parse().ok()?, count: 1, log: false, trace: false };
     }
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {

@@ -20,12 +20,12 @@ use sealstone_mds_server::{Environment, Housekeeper, InitiatorDevices, Limits, s
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::chance::Chance;
-use crate::clock::{Clockwork, START_MS};
+use crate::chance::RandomSource;
+use crate::clock::{START_MS, SimulatedClock};
 use crate::device::place_of;
 use crate::history::History;
-use crate::network::{End, Host, Network};
-use crate::tasks::Tasks;
+use crate::network::{Host, Network, WireEnd};
+use crate::tasks::TaskSet;
 
 const PASSWORD: &[u8] = b"correct horse battery staple";
 
@@ -47,7 +47,7 @@ pub fn options() -> MdsOptions {
 
 /// Returns the exporter value of a connection's simulated channel.
 #[must_use]
-fn binding(end: &End) -> [u8; 32] {
+fn binding(end: &WireEnd) -> [u8; 32] {
     let mut binding = [0xB1; 32];
     binding[..8].copy_from_slice(&end.number().to_be_bytes());
     binding
@@ -71,11 +71,11 @@ impl MdsDial for ToMds {
     }
 }
 
-/// Connections through a man in the middle, who holds a channel with either end and relays
+/// Connections through a man in the middle with a channel to either end that relays
 /// everything. The exporter values of the ends differ.
-pub struct Spliced(pub ToMds);
+pub struct RelayedMdsDial(pub ToMds);
 
-impl MdsDial for Spliced {
+impl MdsDial for RelayedMdsDial {
     fn dial(&self) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<Channel>> + Send + '_>> {
         Box::pin(async move {
             let (stream, mut binding) = self.0.dial().await?;
@@ -115,7 +115,7 @@ impl Dial for ToDevice {
 
 /// Sessions of one world.
 #[derive(Clone)]
-pub struct Tickets {
+pub struct SessionTickets {
     /// Session of the administrator.
     pub admin: SessionTicket,
     /// Sessions of [`USERS`], in order.
@@ -124,7 +124,7 @@ pub struct Tickets {
 
 /// An initialised store with its accounts and a session of each, so that passwords are stretched
 /// once for all worlds.
-static FRESH: LazyLock<(MemoryMeta, Tickets)> = LazyLock::new(|| {
+static FRESH: LazyLock<(MemoryMeta, SessionTickets)> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without I/O can be made").block_on(set_up())
 });
@@ -132,20 +132,20 @@ static FRESH: LazyLock<(MemoryMeta, Tickets)> = LazyLock::new(|| {
 /// Returns a copy of the initialised store and its sessions. The first call must be outside of a
 /// runtime.
 #[must_use]
-pub fn fresh() -> (MemoryMeta, Tickets) {
+pub fn fresh() -> (MemoryMeta, SessionTickets) {
     let (store, tickets) = &*FRESH;
     (store.copy(), tickets.clone())
 }
 
-async fn set_up() -> (MemoryMeta, Tickets) {
+async fn set_up() -> (MemoryMeta, SessionTickets) {
     let history = Arc::new(History::new(false));
-    let chance = Chance::new(0, "set up");
-    let clock = Clockwork::new(Instant::now(), 0, chance.clone());
+    let chance = RandomSource::new(0, "set up");
+    let clock = SimulatedClock::new(Instant::now(), 0, chance.clone());
     let store = MemoryMeta::new();
     let admin = UserName::new("admin").expect("a plain name");
     Mds::set_up(&store, &admin, PASSWORD, START_MS, &mut StdRng::seed_from_u64(1))
         .expect("an empty store can be set up");
-    let weather = crate::network::Weather {
+    let weather = crate::network::NetworkFaults {
         latency_us: (10, 20),
         bytes_per_ms: 1 << 20,
         window: 1 << 16,
@@ -175,11 +175,11 @@ async fn set_up() -> (MemoryMeta, Tickets) {
     }
     let found = store.copy();
     host.kill();
-    (found, Tickets { admin, users })
+    (found, SessionTickets { admin, users })
 }
 
-struct Running {
-    tasks: Arc<Tasks>,
+struct RunningServer {
+    tasks: Arc<TaskSet>,
     _stop: watch::Sender<bool>,
 }
 
@@ -188,11 +188,11 @@ pub struct MdsHost {
     /// The store, which survives.
     pub store: MemoryMeta,
     config: Config,
-    running: Mutex<Option<Running>>,
-    clock: Arc<Clockwork>,
+    running: Mutex<Option<RunningServer>>,
+    clock: Arc<SimulatedClock>,
     network: Arc<Network>,
     history: Arc<History>,
-    chance: Arc<Chance>,
+    chance: Arc<RandomSource>,
 }
 
 impl MdsHost {
@@ -201,10 +201,10 @@ impl MdsHost {
     pub fn new(
         store: MemoryMeta,
         config: Config,
-        clock: Arc<Clockwork>,
+        clock: Arc<SimulatedClock>,
         network: Arc<Network>,
         history: Arc<History>,
-        chance: Arc<Chance>,
+        chance: Arc<RandomSource>,
     ) -> Arc<Self> {
         Arc::new(Self { store, config, running: Mutex::default(), clock, network, history, chance })
     }
@@ -237,7 +237,7 @@ impl MdsHost {
             poll_every: Duration::from_secs(5),
             ..Limits::default()
         };
-        let tasks = Tasks::new(self.history.clone());
+        let tasks = TaskSet::new(self.history.clone());
         let network = self.network.clone();
         let dialer = Box::new(move |url: &_, _: &_| ToDevice::way(&network, Host::Mds, url));
         let devices = Arc::new(InitiatorDevices::new(self.clock.clone(), dialer));
@@ -265,12 +265,12 @@ impl MdsHost {
                 });
             }
         });
-        *running = Some(Running { tasks, _stop: stop });
+        *running = Some(RunningServer { tasks, _stop: stop });
     }
 
     /// Kills the process.
     pub fn kill(&self) {
-        if let Some(Running { tasks, .. }) = self.running.lock().take() {
+        if let Some(RunningServer { tasks, .. }) = self.running.lock().take() {
             tasks.end();
         }
         let unsettled = self.store.unsettled();

@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 
 /// Bytes of one version of a file, generated from two numbers; may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct FileContent {
     /// Number of the version.
     pub version: u64,
     /// Length in bytes.
     pub length: usize,
 }
 
-impl Content {
+impl FileContent {
     /// Generates the bytes. Every aligned word encodes the version and its offset.
     #[must_use]
     pub fn bytes(self) -> Vec<u8> {
@@ -34,14 +34,14 @@ impl Content {
 }
 
 /// Content of a path; `None` if it does not exist.
-pub type State = Option<Content>;
+pub type FileState = Option<FileContent>;
 
 #[derive(Clone, Debug, Default)]
 struct Path {
     /// Possible states, of which one is true.
-    states: Vec<State>,
+    states: Vec<FileState>,
     /// Every content that was ever written here.
-    ever: Vec<Content>,
+    ever: Vec<FileContent>,
 }
 
 /// All paths of a world.
@@ -51,13 +51,13 @@ pub struct Model(Mutex<BTreeMap<String, Path>>);
 impl Model {
     /// Returns the possible states of a path, more than one if the outcome is unknown.
     #[must_use]
-    pub fn states(&self, path: &str) -> Vec<State> {
+    pub fn states(&self, path: &str) -> Vec<FileState> {
         self.0.lock().get(path).map_or_else(|| vec![None], |known| known.states.clone())
     }
 
     /// Returns the state of a path, if it is known.
     #[must_use]
-    pub fn known(&self, path: &str) -> Option<State> {
+    pub fn known(&self, path: &str) -> Option<FileState> {
         match self.states(path)[..] {
             [state] => Some(state),
             _ => None,
@@ -65,7 +65,7 @@ impl Model {
     }
 
     /// Records an attempt to write this content.
-    pub fn attempt(&self, path: &str, content: Content) {
+    pub fn attempt(&self, path: &str, content: FileContent) {
         let mut all = self.0.lock();
         let known = all.entry(path.to_owned()).or_default();
         if known.states.is_empty() {
@@ -75,12 +75,12 @@ impl Model {
     }
 
     /// Sets the state.
-    pub fn set(&self, path: &str, state: State) {
+    pub fn set(&self, path: &str, state: FileState) {
         self.0.lock().entry(path.to_owned()).or_default().states = vec![state];
     }
 
     /// Adds a possible state.
-    pub fn maybe(&self, path: &str, state: State) {
+    pub fn maybe(&self, path: &str, state: FileState) {
         let mut all = self.0.lock();
         let known = all.entry(path.to_owned()).or_default();
         if known.states.is_empty() {
@@ -111,20 +111,22 @@ mod tests {
 
     #[test]
     fn versions_and_places_differ_in_every_word() {
-        let (a, b) =
-            (Content { version: 1, length: 4096 }.bytes(), Content { version: 2, length: 4096 }.bytes());
+        let (a, b) = (
+            FileContent { version: 1, length: 4096 }.bytes(),
+            FileContent { version: 2, length: 4096 }.bytes(),
+        );
         let words = |bytes: &[u8]| {
             bytes.chunks_exact(8).map(<[u8]>::to_vec).collect::<std::collections::BTreeSet<_>>()
         };
         assert_eq!(words(&a).len(), 512);
         assert!(words(&a).is_disjoint(&words(&b)));
-        assert_eq!(Content { version: 1, length: 5 }.bytes(), a[..5]);
+        assert_eq!(FileContent { version: 1, length: 5 }.bytes(), a[..5]);
     }
 
     #[test]
     fn an_unknown_fate_has_two_states() {
         let model = Model::default();
-        let content = Content { version: 1, length: 1 };
+        let content = FileContent { version: 1, length: 1 };
         assert_eq!(model.known("/a"), Some(None));
         model.attempt("/a", content);
         assert_eq!(model.known("/a"), Some(None));

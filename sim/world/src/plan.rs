@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sealstone_client::Tuning;
 
-use crate::chance::Chance;
+use crate::chance::RandomSource;
 use crate::metadata::USERS;
-use crate::network::Weather;
+use crate::network::NetworkFaults;
 
 /// Maximum number of workers.
 pub const WORKERS_MAX: usize = 4;
@@ -15,30 +15,30 @@ pub const PLENTY: u64 = 256 << 20;
 
 /// Access of others to a worker's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Privacy {
+pub enum FolderPrivacy {
     /// All may read.
     Open,
     /// Others cannot enter the folder.
-    ShutFolder,
+    PrivateFolder,
     /// Others can list the folder, but not read the files.
-    ShutFiles,
+    PrivateFiles,
 }
 
-impl Privacy {
+impl FolderPrivacy {
     /// Returns the mode of the folder and of its files.
     #[must_use]
     pub const fn modes(self) -> (u16, u16) {
         match self {
             Self::Open => (0o755, 0o644),
-            Self::ShutFolder => (0o700, 0o644),
-            Self::ShutFiles => (0o755, 0o600),
+            Self::PrivateFolder => (0o700, 0o644),
+            Self::PrivateFiles => (0o755, 0o600),
         }
     }
 }
 
 /// Parameters of one world.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct WorldPlan {
     /// Number of devices.
     pub devices: u8,
     /// Bytes of each device; a small number makes them fill up.
@@ -50,7 +50,7 @@ pub struct Plan {
     /// Number of accounts that they use.
     pub users: u8,
     /// Access of others, for each worker.
-    pub privacy: [Privacy; WORKERS_MAX],
+    pub privacy: [FolderPrivacy; WORKERS_MAX],
     /// Operations of each worker.
     pub operations: u64,
     /// Whether there are no faults: then no operation may fail.
@@ -58,7 +58,7 @@ pub struct Plan {
     /// Number of faults.
     pub faults: u64,
     /// Quality of the network.
-    pub weather: Weather,
+    pub weather: NetworkFaults,
     /// Transfer options of the clients.
     pub tuning: Tuning,
     /// Clients' timeout for a device.
@@ -77,14 +77,14 @@ pub struct Plan {
     pub drift: bool,
 }
 
-impl Plan {
+impl WorldPlan {
     /// Derives the parameters from a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
-        let chance = Chance::new(seed, "plan");
+        let chance = RandomSource::new(seed, "plan");
         let calm = chance.percent(12);
         let latency = chance.logarithmic(20..=20_000);
-        let weather = Weather {
+        let weather = NetworkFaults {
             latency_us: (latency / 2, latency),
             bytes_per_ms: chance.logarithmic(4 << 10..=512 << 10),
             window: 1 << chance.range(13..=18),
@@ -98,7 +98,7 @@ impl Plan {
         };
         let skewed = chance.percent(20);
         let skew = chance.range(0..=600_000) as i64 - 300_000;
-        let privacy = [Privacy::Open, Privacy::ShutFolder, Privacy::ShutFiles];
+        let privacy = [FolderPrivacy::Open, FolderPrivacy::PrivateFolder, FolderPrivacy::PrivateFiles];
         // Full disks and corruption fail operations, so calm worlds have neither.
         let tight = !calm && chance.percent(20);
         Self {
@@ -132,7 +132,7 @@ impl Plan {
     /// Whether one worker may read what another one stored.
     #[must_use]
     pub fn may_read(&self, reader: u8, owner: u8) -> bool {
-        self.user_of(reader) == self.user_of(owner) || self.privacy[usize::from(owner)] == Privacy::Open
+        self.user_of(reader) == self.user_of(owner) || self.privacy[usize::from(owner)] == FolderPrivacy::Open
     }
 
     /// Whether devices fill up.
@@ -143,7 +143,7 @@ impl Plan {
 
     /// Returns a file size: around the limits of layouts and commands, or any.
     #[must_use]
-    pub fn size(chance: &Chance) -> usize {
+    pub fn size(chance: &RandomSource) -> usize {
         const KIB: u64 = 1 << 10;
         let edges = [4 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, 768 * KIB, 1024 * KIB, 2048 * KIB];
         let size = match chance.range(0..=9) {

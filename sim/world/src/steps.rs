@@ -3,10 +3,10 @@
 //!
 //! Does: the clock of a machine (`sealstone-sntp`), the nonce memory and its history
 //! (`sealstone-seal`) combined as in a device, a client with a correct clock, an attacker who
-//! replays all recorded commands. Does not: networks, disks, keys; `World` does. Contract of the
-//! oracle: no command runs twice. A command runs once the wall clock has been correct for a minute,
-//! unless its time was used already. Nothing that expired by a trusted time becomes valid again.
-//! Truth: docs/adr/0057-clock-steps.md.
+//! replays all recorded commands. Does not: networks, disks, keys; `ClockWorld` does. Contract of
+//! the oracle: no command runs twice. A command runs once the wall clock has been correct for a
+//! minute, unless its time was used already. Nothing that expired by a trusted time becomes valid
+//! again. Truth: docs/adr/0057-clock-steps.md.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use sealstone_seal::freshness::{
 };
 use sealstone_sntp::{BEHIND_OK_MS, ClockReading, ClockTrust, LONG_CONFIRM_MS, MachineClock, MachineState};
 
-use crate::chance::Chance;
+use crate::chance::RandomSource;
 use crate::clock::START_MS;
 
 /// Length of a simulated day in milliseconds: six hours are enough for every kind of step.
@@ -55,7 +55,7 @@ pub struct StepDay {
 }
 
 struct StepWorld {
-    chance: Arc<Chance>,
+    chance: Arc<RandomSource>,
     true_ms: u64,
     wall_off_ms: i64,
     right_since_ms: u64,
@@ -81,7 +81,7 @@ struct StepWorld {
 /// Simulates the day of a seed.
 #[must_use]
 pub fn step_day(seed: u64) -> StepDay {
-    let chance = Chance::new(seed, "clock steps");
+    let chance = RandomSource::new(seed, "clock steps");
     let reading = ClockReading { wall_ms: START_MS, boot_ms: 1_000 };
     let machine = MachineClock::start(reading, [0; 16], None);
     let kept = machine.state(1_000);
@@ -119,7 +119,7 @@ pub fn step_day(seed: u64) -> StepDay {
     world.day
 }
 
-fn memory(chance: &Chance, history: &NonceHistory) -> NonceMemory<ParkingLot> {
+fn memory(chance: &RandomSource, history: &NonceHistory) -> NonceMemory<ParkingLot> {
     let mut seed = [0; 16];
     chance.fill(&mut seed);
     let limits = NonceLimits { slots_per_second: 1 << 10, shards: 1, ..NonceLimits::default() };

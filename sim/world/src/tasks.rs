@@ -9,15 +9,15 @@ use tokio::task::AbortHandle;
 use crate::history::History;
 
 /// The tasks of one run of a host.
-pub struct Tasks {
+pub struct TaskSet {
     handles: Mutex<Vec<AbortHandle>>,
     history: Arc<History>,
 }
 
 /// Reports a panic of its task.
-struct Witness(Arc<History>, &'static str);
+struct TaskGuard(Arc<History>, &'static str);
 
-impl Drop for Witness {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.violate(format!("a task of {} panicked", self.1));
@@ -25,7 +25,7 @@ impl Drop for Witness {
     }
 }
 
-impl Tasks {
+impl TaskSet {
     /// Creates an empty set.
     #[must_use]
     pub fn new(history: Arc<History>) -> Arc<Self> {
@@ -34,7 +34,7 @@ impl Tasks {
 
     /// Starts a task; a panic in it is a violation.
     pub fn spawn(&self, whose: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        let witness = Witness(self.history.clone(), whose);
+        let witness = TaskGuard(self.history.clone(), whose);
         let task = tokio::spawn(async move {
             let _witness = witness;
             work.await;

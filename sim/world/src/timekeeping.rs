@@ -19,7 +19,7 @@ use sealstone_sntp::{
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::chance::Chance;
+use crate::chance::RandomSource;
 use crate::clock::START_MS;
 
 /// Length of a day, and start of the time without attacker, in milliseconds.
@@ -43,14 +43,14 @@ const SETTLE_MS: u64 = 120_000;
 
 /// A machine's clock.
 #[derive(Clone, Copy)]
-struct Machine {
+struct MachineOscillator {
     skew_ms: i64,
     drift_ppm: i64,
 }
 
-impl Machine {
-    fn draw(chance: &Chance, skew_ms: u64, drift_ppm: i64) -> Self {
-        let either = |chance: &Chance, most: u64| {
+impl MachineOscillator {
+    fn draw(chance: &RandomSource, skew_ms: u64, drift_ppm: i64) -> Self {
+        let either = |chance: &RandomSource, most: u64| {
             chance.range(0..=2 * most).cast_signed().saturating_sub(most.cast_signed())
         };
         Self { skew_ms: either(chance, skew_ms), drift_ppm: either(chance, drift_ppm.unsigned_abs()) }
@@ -67,14 +67,14 @@ impl Machine {
 }
 
 /// The server: its clock, the error of the clock, and its keys.
-struct Server {
-    machine: Machine,
+struct TimeServer {
+    machine: MachineOscillator,
     wrong_ms: i64,
     responder: Responder,
     keys: Vec<TimeKey>,
 }
 
-impl Server {
+impl TimeServer {
     fn now_ms(&self, true_ms: u64) -> u64 {
         self.machine.wall_ms(true_ms).saturating_add_signed(self.wrong_ms)
     }
@@ -91,9 +91,9 @@ impl Server {
     }
 }
 
-struct Device {
+struct FollowingDevice {
     place: usize,
-    machine: Machine,
+    machine: MachineOscillator,
     key: TimeKey,
     booted_ms: u64,
     clock: Follower,
@@ -109,7 +109,7 @@ struct Device {
     seen: Vec<Vec<u8>>,
 }
 
-impl Device {
+impl FollowingDevice {
     fn stopwatch_ms(&self, true_ms: u64) -> u64 {
         self.machine.passed_ms(true_ms) - self.machine.passed_ms(self.booted_ms)
     }
@@ -134,7 +134,7 @@ impl Device {
 
 /// Results of a day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Day {
+pub struct ClockDay {
     /// Accepted responses.
     pub believed: u64,
     /// Rejected datagrams, by reason.
@@ -148,27 +148,27 @@ pub struct Day {
 }
 
 /// A received datagram, and whether the attacker modified it.
-struct Arrival {
+struct DatagramArrival {
     bytes: Vec<u8>,
     at_ms: u64,
     forged: bool,
 }
 
-struct World {
-    chance: Arc<Chance>,
-    server: Server,
-    devices: Vec<Device>,
-    day: Day,
+struct ClockWorld {
+    chance: Arc<RandomSource>,
+    server: TimeServer,
+    devices: Vec<FollowingDevice>,
+    day: ClockDay,
 }
 
 /// Simulates the day of a seed.
 #[must_use]
-pub fn day(seed: u64) -> Day {
-    let chance = Chance::new(seed, "timekeeping");
-    let devices: Vec<Device> = (0..chance.range(1..=4) as usize)
-        .map(|place| Device {
+pub fn day(seed: u64) -> ClockDay {
+    let chance = RandomSource::new(seed, "timekeeping");
+    let devices: Vec<FollowingDevice> = (0..chance.range(1..=4) as usize)
+        .map(|place| FollowingDevice {
             place,
-            machine: Machine::draw(&chance, SKEW_MS, DRIFT_PPM),
+            machine: MachineOscillator::draw(&chance, SKEW_MS, DRIFT_PPM),
             key: new_key(&chance),
             booted_ms: 0,
             clock: Follower::new(FollowPolicy::SIGNED, 0, 0, 0, 0),
@@ -182,24 +182,24 @@ pub fn day(seed: u64) -> Day {
             seen: Vec::new(),
         })
         .collect();
-    let server = Server {
-        machine: Machine::draw(&chance, 0, DRIFT_PPM / 2),
+    let server = TimeServer {
+        machine: MachineOscillator::draw(&chance, 0, DRIFT_PPM / 2),
         wrong_ms: 0,
         responder: Responder::default(),
         keys: devices.iter().map(|device| device.key.clone()).collect(),
     };
-    let mut world = World { chance, server, devices, day: Day::default() };
+    let mut world = ClockWorld { chance, server, devices, day: ClockDay::default() };
     world.live();
     world.day
 }
 
-fn new_key(chance: &Chance) -> TimeKey {
+fn new_key(chance: &RandomSource) -> TimeKey {
     let mut bytes = [0; 32];
     chance.fill(&mut bytes);
     TimeKey::derived(&bytes)
 }
 
-impl World {
+impl ClockWorld {
     fn live(&mut self) {
         for at in 0..self.devices.len() {
             self.devices[at].boot(0);
@@ -348,7 +348,7 @@ impl World {
     }
 
     /// Returns the datagrams that arrive for a query, in order.
-    fn on_the_way(&mut self, at: usize, query: &TimeQuery, true_ms: u64) -> Vec<Arrival> {
+    fn on_the_way(&mut self, at: usize, query: &TimeQuery, true_ms: u64) -> Vec<DatagramArrival> {
         let chance = self.chance.clone();
         let hostile = true_ms < CALM_MS && chance.percent(40);
         let delay = |held: bool| if held { chance.range(0..=1_200) } else { chance.range(0..=5) };
@@ -371,7 +371,7 @@ impl World {
         let mut arrivals = Vec::new();
         let at_ms = true_ms + there_ms + back_ms;
         if hostile {
-            let mut lie = |bytes: Vec<u8>| arrivals.push(Arrival { bytes, at_ms, forged: true });
+            let mut lie = |bytes: Vec<u8>| arrivals.push(DatagramArrival { bytes, at_ms, forged: true });
             match chance.range(0..=4) {
                 0 if !device.seen.is_empty() => lie(chance.pick(&device.seen).clone()),
                 1 => lie(query.bytes().to_vec()),
@@ -396,12 +396,12 @@ impl World {
                 forged = true;
             }
         }
-        arrivals.push(Arrival { bytes: reply, at_ms, forged });
+        arrivals.push(DatagramArrival { bytes: reply, at_ms, forged });
         arrivals
     }
 }
 
-fn flip(chance: &Chance, bytes: &mut [u8]) {
+fn flip(chance: &RandomSource, bytes: &mut [u8]) {
     if let Some(last) = bytes.len().checked_sub(1) {
         bytes[chance.range(0..=last as u64) as usize] ^= 1 << chance.range(0..=7);
     }
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn clocks_follow_through_drift_lies_and_restarts() {
         let days = std::env::var("SEALSTONE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(DAYS);
-        let mut all = Day::default();
+        let mut all = ClockDay::default();
         for seed in 0..days {
             let day = day(seed);
             assert!(day.violations.is_empty(), "seed {seed}: {:#?}", day.violations);

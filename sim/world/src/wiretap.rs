@@ -9,7 +9,7 @@ use sealstone_scsi::AdditionalSense;
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 
-use crate::drift::Judge;
+use crate::drift::ClockAudit;
 use crate::history::History;
 
 /// Maximum recorded commands.
@@ -70,7 +70,7 @@ pub(crate) struct Witnessed {
     unit: Arc<OsdUnit>,
     wiretap: Arc<Wiretap>,
     attackers: Mutex<BTreeSet<NexusId>>,
-    judge: Arc<Judge>,
+    judge: Arc<ClockAudit>,
     history: Arc<History>,
 }
 
@@ -79,7 +79,7 @@ impl Witnessed {
         place: u8,
         unit: Arc<OsdUnit>,
         wiretap: Arc<Wiretap>,
-        judge: Arc<Judge>,
+        judge: Arc<ClockAudit>,
         history: Arc<History>,
     ) -> Self {
         Self { place, unit, wiretap, attackers: Mutex::default(), judge, history }

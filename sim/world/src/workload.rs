@@ -16,13 +16,13 @@ use sealstone_mds_protocol::{ErrorCode, Request};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{sleep, timeout};
 
-use crate::chance::Chance;
-use crate::clock::Clockwork;
+use crate::chance::RandomSource;
+use crate::clock::SimulatedClock;
 use crate::history::History;
-use crate::metadata::{self, Spliced, Tickets, ToDevice, ToMds, USERS};
-use crate::model::{Content, Model};
+use crate::metadata::{self, RelayedMdsDial, SessionTickets, ToDevice, ToMds, USERS};
+use crate::model::{FileContent, Model};
 use crate::network::{Host, Network};
-use crate::plan::Plan;
+use crate::plan::WorldPlan;
 
 /// Simulated time after which an operation counts as hanging.
 const HANGS: Duration = Duration::from_secs(3600);
@@ -30,17 +30,17 @@ const HANGS: Duration = Duration::from_secs(3600);
 const NAMES: u64 = 5;
 
 /// State shared by all workers.
-pub struct Workshop {
+pub struct WorkloadState {
     /// Parameters of the world.
-    pub plan: Plan,
+    pub plan: WorldPlan,
     /// The oracle.
     pub model: Model,
     /// The network.
     pub network: Arc<Network>,
     /// The clients' clock.
-    pub clock: Arc<Clockwork>,
+    pub clock: Arc<SimulatedClock>,
     /// Sessions that clients start with.
-    pub tickets: Tickets,
+    pub tickets: SessionTickets,
     /// Log of the operations.
     pub history: Arc<History>,
     /// Number of client processes so far.
@@ -55,17 +55,17 @@ pub struct Workshop {
 
 /// A client process.
 #[derive(Clone)]
-pub struct Process {
+pub struct ClientProcess {
     /// Its host on the network.
     pub host: Host,
     /// Its client.
     pub client: Client,
 }
 
-impl Workshop {
+impl WorkloadState {
     /// Starts a client process with an existing session.
     #[must_use]
-    pub fn process(&self, ticket: &SessionTicket) -> Process {
+    pub fn process(&self, ticket: &SessionTicket) -> ClientProcess {
         let host = self.next_host();
         let dial = Arc::new(ToMds { network: self.network.clone(), from: host });
         let options = MdsOptions { answer_timeout: self.plan.answer_timeout, ..metadata::options() };
@@ -77,7 +77,7 @@ impl Workshop {
         let dial = Box::new(move |url: &_, _: &_| Ok(ToDevice::way(&network, host, url)));
         let pool = DevicePool::new(dial, self.clock.clone(), options);
         let offset = mds.clock_offset_ms();
-        Process { host, client: Client::new(mds, pool, self.clock.clone(), offset, self.plan.tuning) }
+        ClientProcess { host, client: Client::new(mds, pool, self.clock.clone(), offset, self.plan.tuning) }
     }
 
     /// Returns a new host.
@@ -85,21 +85,21 @@ impl Workshop {
         Host::Client(self.lives.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn content(&self, length: usize) -> Content {
-        Content { version: self.versions.fetch_add(1, Ordering::Relaxed) + 1, length }
+    fn content(&self, length: usize) -> FileContent {
+        FileContent { version: self.versions.fetch_add(1, Ordering::Relaxed) + 1, length }
     }
 }
 
 /// A worker.
-pub struct Worker {
+pub struct WorkloadClient {
     /// Its number.
     pub number: u8,
     /// The shared state.
-    pub shop: Arc<Workshop>,
+    pub shop: Arc<WorkloadState>,
     /// Random choices.
-    pub chance: Arc<Chance>,
+    pub chance: Arc<RandomSource>,
     /// Its process.
-    pub process: Process,
+    pub process: ClientProcess,
     /// Session that its processes use.
     pub ticket: SessionTicket,
     /// How often each name was abandoned.
@@ -107,24 +107,24 @@ pub struct Worker {
 }
 
 /// Outcome of an operation, for the oracle.
-enum Fate {
+enum OperationOutcome {
     Done,
     NotDone,
     Unknown,
 }
 
-fn fate<T>(result: &Result<T, ClientError>) -> Fate {
+fn fate<T>(result: &Result<T, ClientError>) -> OperationOutcome {
     match result {
-        Ok(_) => Fate::Done,
-        Err(ClientError::OutcomeUnknown { .. }) => Fate::Unknown,
-        Err(_) => Fate::NotDone,
+        Ok(_) => OperationOutcome::Done,
+        Err(ClientError::OutcomeUnknown { .. }) => OperationOutcome::Unknown,
+        Err(_) => OperationOutcome::NotDone,
     }
 }
 
-impl Worker {
+impl WorkloadClient {
     /// Creates a worker with its own process.
     #[must_use]
-    pub fn new(number: u8, shop: Arc<Workshop>, chance: Arc<Chance>) -> Self {
+    pub fn new(number: u8, shop: Arc<WorkloadState>, chance: Arc<RandomSource>) -> Self {
         let ticket = shop.tickets.users[shop.plan.user_of(number)].clone();
         let process = shop.process(&ticket);
         Self { number, shop, chance, process, ticket, given_up: Default::default() }
@@ -198,20 +198,20 @@ impl Worker {
         *self.chance.pick(&[Method::CmdRsp, Method::AllData])
     }
 
-    fn put_options(&self, content: Content) -> PutOptions {
+    fn put_options(&self, content: FileContent) -> PutOptions {
         let size = self.chance.percent(70).then_some(content.length as u64);
         let (_, mode) = self.shop.plan.privacy[usize::from(self.number)].modes();
         PutOptions { size, mode, method: self.method(), ..PutOptions::default() }
     }
 
-    fn source(&self, content: Content) -> Source {
+    fn source(&self, content: FileContent) -> FileSource {
         let slow = self.chance.percent(15).then(|| self.chance.clone());
-        Source { bytes: content.bytes(), taken: 0, pause: None, slow }
+        FileSource { bytes: content.bytes(), taken: 0, pause: None, slow }
     }
 
     async fn put(&mut self) {
         let path = self.name();
-        let content = self.shop.content(Plan::size(&self.chance));
+        let content = self.shop.content(WorldPlan::size(&self.chance));
         let (source, options) = (self.source(content), self.put_options(content));
         let model = &self.shop.model;
         model.attempt(&path, content);
@@ -221,9 +221,9 @@ impl Worker {
         self.told(&what, &result);
         self.excused(&what, &result);
         match fate(&result) {
-            Fate::Done => model.set(&path, Some(content)),
-            Fate::NotDone => {}
-            Fate::Unknown => model.maybe(&path, Some(content)),
+            OperationOutcome::Done => model.set(&path, Some(content)),
+            OperationOutcome::NotDone => {}
+            OperationOutcome::Unknown => model.maybe(&path, Some(content)),
         }
     }
 
@@ -283,7 +283,7 @@ impl Worker {
         let client = &self.process.client;
         let (what, result) = match self.chance.range(0..=4) {
             0 => {
-                let content = self.shop.content(Plan::size(&self.chance).min(4096));
+                let content = self.shop.content(WorldPlan::size(&self.chance).min(4096));
                 let put = client.put(&theirs, self.source(content), self.put_options(content)).await;
                 (format!("put {theirs} of c{owner}"), put.map(drop))
             }
@@ -322,7 +322,7 @@ impl Worker {
             }
             1 => {
                 // A man in the middle splices two channels: neither a login nor a session works.
-                let way = Arc::new(Spliced(way));
+                let way = Arc::new(RelayedMdsDial(way));
                 let mds =
                     Mds::login(way.clone(), clock.clone(), options, &user, &metadata::password(name)).await;
                 self.told(&format!("logs in as {name} on a spliced channel"), &mds);
@@ -383,19 +383,19 @@ impl Worker {
         let what = format!("rename {from} {to} replace {replace}");
         self.told(&what, &result);
         match fate(&result) {
-            Fate::Done => {
+            OperationOutcome::Done => {
                 if !replace && old.is_some() {
                     self.shop.history.violate(format!("{what} took the place of a file"));
                 }
                 model.set(&from, None);
                 model.set(&to, Some(content));
             }
-            Fate::NotDone => {
+            OperationOutcome::NotDone => {
                 if replace || old.is_none() {
                     self.excused(&what, &result);
                 }
             }
-            Fate::Unknown => {
+            OperationOutcome::Unknown => {
                 model.maybe(&from, None);
                 model.maybe(&to, Some(content));
             }
@@ -410,12 +410,12 @@ impl Worker {
         let what = format!("remove {path}");
         self.told(&what, &result);
         match (fate(&result), there) {
-            (Fate::Done, None) => {
+            (OperationOutcome::Done, None) => {
                 self.shop.history.violate(format!("{what} removed what was not there"));
             }
-            (Fate::Done, Some(_)) => model.set(&path, None),
-            (Fate::Unknown, Some(_)) => model.maybe(&path, None),
-            (Fate::NotDone, Some(_)) => self.excused(&what, &result),
+            (OperationOutcome::Done, Some(_)) => model.set(&path, None),
+            (OperationOutcome::Unknown, Some(_)) => model.maybe(&path, None),
+            (OperationOutcome::NotDone, Some(_)) => self.excused(&what, &result),
             (_, None) => {}
         }
     }
@@ -452,7 +452,7 @@ impl Worker {
     /// Kills the process within or soon after a put, and starts another one.
     async fn die(&mut self) {
         let path = self.name();
-        let content = self.shop.content(Plan::size(&self.chance));
+        let content = self.shop.content(WorldPlan::size(&self.chance));
         let (source, options) = (self.source(content), self.put_options(content));
         self.shop.model.attempt(&path, content);
         let client = self.process.client.clone();
@@ -469,9 +469,9 @@ impl Worker {
             Ok(result) => {
                 self.told(&what, &result);
                 match fate(&result) {
-                    Fate::Done => self.shop.model.set(&path, Some(content)),
-                    Fate::NotDone => {}
-                    Fate::Unknown => self.shop.model.maybe(&path, Some(content)),
+                    OperationOutcome::Done => self.shop.model.set(&path, Some(content)),
+                    OperationOutcome::NotDone => {}
+                    OperationOutcome::Unknown => self.shop.model.maybe(&path, Some(content)),
                 }
             }
             Err(error) if error.is_cancelled() => {
@@ -489,14 +489,14 @@ fn worker_of(path: &str) -> u8 {
 }
 
 /// Source of a file's bytes: in pieces, sometimes slow.
-struct Source {
+struct FileSource {
     bytes: Vec<u8>,
     taken: usize,
     pause: Option<Pin<Box<tokio::time::Sleep>>>,
-    slow: Option<Arc<Chance>>,
+    slow: Option<Arc<RandomSource>>,
 }
 
-impl AsyncRead for Source {
+impl AsyncRead for FileSource {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -14,19 +14,19 @@ use tokio::time::{Instant, sleep};
 
 use crate::attacker::Attacker;
 use crate::audit;
-use crate::chance::Chance;
-use crate::clock::Clockwork;
+use crate::chance::RandomSource;
+use crate::clock::SimulatedClock;
 use crate::device::{self, DeviceHost};
 use crate::drift::{self, DeviceClock, TimeServer};
-use crate::faults::Trouble;
+use crate::faults::FaultInjector;
 use crate::history::History;
-use crate::metadata::{self, MdsHost, Tickets};
+use crate::metadata::{self, MdsHost, SessionTickets};
 use crate::model::Model;
 use crate::network::{Host, Network};
-use crate::plan::Plan;
-use crate::tasks::Tasks;
+use crate::plan::WorldPlan;
+use crate::tasks::TaskSet;
 use crate::wiretap::Wiretap;
-use crate::workload::{Process, Worker, Workshop};
+use crate::workload::{ClientProcess, WorkloadClient, WorkloadState};
 
 /// Maximum time until all devices are in use.
 const JOIN_MAX: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ const REAP_GRACE_MS: u64 = 3_000;
 
 /// Results of a world.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct RunReport {
     /// Its seed.
     pub seed: u64,
     /// Hash of its whole history.
@@ -63,7 +63,7 @@ pub struct Report {
     pub lines: Vec<String>,
 }
 
-impl Report {
+impl RunReport {
     /// Whether there are no violations.
     #[must_use]
     pub fn is_good(&self) -> bool {
@@ -71,7 +71,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for RunReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_good() {
             self.lines.iter().try_for_each(|line| writeln!(f, "{line}"))?;
@@ -94,7 +94,7 @@ impl fmt::Display for Report {
 ///
 /// # Panics If no runtime can be created.
 #[must_use]
-pub fn run(seed: u64) -> Report {
+pub fn run(seed: u64) -> RunReport {
     run_to(seed, false)
 }
 
@@ -102,49 +102,49 @@ pub fn run(seed: u64) -> Report {
 ///
 /// # Panics If no runtime can be created.
 #[must_use]
-pub fn trace(seed: u64) -> Report {
+pub fn trace(seed: u64) -> RunReport {
     run_to(seed, true)
 }
 
-fn run_to(seed: u64, trace: bool) -> Report {
+fn run_to(seed: u64, trace: bool) -> RunReport {
     let (store, tickets) = metadata::fresh();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without I/O can be made");
     runtime.block_on(async move {
-        let world = World::new(seed, trace, store, tickets);
+        let world = SimulatedWorld::new(seed, trace, store, tickets);
         world.live().await
     })
 }
 
-struct World {
+struct SimulatedWorld {
     seed: u64,
-    plan: Plan,
+    plan: WorldPlan,
     history: Arc<History>,
     network: Arc<Network>,
-    clock: Arc<Clockwork>,
+    clock: Arc<SimulatedClock>,
     /// The devices' clocks, with the normal drift of each.
     clocks: Vec<(Arc<DeviceClock>, i64)>,
     devices: Vec<Arc<DeviceHost>>,
     mds: Arc<MdsHost>,
-    shop: Arc<Workshop>,
+    shop: Arc<WorkloadState>,
     wiretap: Arc<Wiretap>,
 }
 
-impl World {
-    fn new(seed: u64, trace: bool, store: MemoryMeta, tickets: Tickets) -> Self {
-        let plan = Plan::draw(seed);
-        let chance = |label: &str| Chance::new(seed, label);
+impl SimulatedWorld {
+    fn new(seed: u64, trace: bool, store: MemoryMeta, tickets: SessionTickets) -> Self {
+        let plan = WorldPlan::draw(seed);
+        let chance = |label: &str| RandomSource::new(seed, label);
         let history = Arc::new(History::new(trace));
         history.tell(format!("{plan:?}"));
         let began = Instant::now();
         let network = Network::new(plan.weather, chance("network"), history.clone());
-        let clock = Clockwork::new(began, 0, chance("mds clock"));
+        let clock = SimulatedClock::new(began, 0, chance("mds clock"));
         let wiretap = Arc::<Wiretap>::default();
         let (times, drawn) = (TimeServer::new(clock.clone()), chance("drift"));
         let either = |most: u64| drawn.range(0..=2 * most).cast_signed() - most.cast_signed();
         let clocks: Vec<(Arc<DeviceClock>, i64)> = (0..plan.devices)
             .map(|place| {
-                let steady = Clockwork::new(began, 0, chance(&format!("clock of osd{place}")));
+                let steady = SimulatedClock::new(began, 0, chance(&format!("clock of osd{place}")));
                 if !plan.drift {
                     return (DeviceClock::steady(steady), 0);
                 }
@@ -177,11 +177,11 @@ impl World {
             ..Config::default()
         };
         let mds = MdsHost::new(store, config, clock.clone(), network.clone(), history.clone(), chance("mds"));
-        let shop = Arc::new(Workshop {
+        let shop = Arc::new(WorkloadState {
             plan: plan.clone(),
             model: Model::default(),
             network: network.clone(),
-            clock: Clockwork::new(began, plan.client_skew_ms, chance("clients")),
+            clock: SimulatedClock::new(began, plan.client_skew_ms, chance("clients")),
             tickets,
             history: history.clone(),
             lives: Default::default(),
@@ -192,7 +192,7 @@ impl World {
         Self { seed, plan, history, network, clock, clocks, devices, mds, shop, wiretap }
     }
 
-    async fn live(self) -> Report {
+    async fn live(self) -> RunReport {
         self.mds.start();
         self.devices.iter().for_each(|device| device.start());
         let admin = self.shop.process(&self.shop.tickets.admin);
@@ -224,7 +224,7 @@ impl World {
     }
 
     /// Adds the devices and creates the workers' folders, before faults start.
-    async fn found(&self, admin: &Process) -> Option<()> {
+    async fn found(&self, admin: &ClientProcess) -> Option<()> {
         self.network.calm();
         for device in &self.devices {
             let place = device.place;
@@ -259,13 +259,13 @@ impl World {
 
     /// Runs clients, attacker and faults until the clients are done.
     async fn work(&self) {
-        let chance = |label: &str| Chance::new(self.seed, label);
+        let chance = |label: &str| RandomSource::new(self.seed, label);
         let mut workers = JoinSet::new();
         for number in 0..self.plan.workers {
-            let worker = Worker::new(number, self.shop.clone(), chance(&format!("worker {number}")));
+            let worker = WorkloadClient::new(number, self.shop.clone(), chance(&format!("worker {number}")));
             workers.spawn(worker.run());
         }
-        let others = Tasks::new(self.history.clone());
+        let others = TaskSet::new(self.history.clone());
         let attacker = Attacker {
             wiretap: self.wiretap.clone(),
             devices: self.plan.devices,
@@ -275,7 +275,7 @@ impl World {
             history: self.history.clone(),
         };
         others.spawn("the attacker", attacker.run());
-        let trouble = Trouble {
+        let trouble = FaultInjector {
             devices: self.devices.clone(),
             mds: self.mds.clone(),
             network: self.network.clone(),
@@ -313,11 +313,11 @@ impl World {
         sleep(SETTLE).await;
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> RunReport {
         let (hash, events) = self.history.sum();
         let (lines, violations) = self.history.take();
         let off_ms = self.devices.iter().map(|device| device.judge.off_ms.load(Ordering::Relaxed));
-        Report {
+        RunReport {
             seed: self.seed,
             hash,
             events,

@@ -51,12 +51,12 @@ pub(crate) const UNUSED: u32 = u32::MAX;
 
 /// Codes of a service action: OSD-1 (0 if it has none) and OSD-2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Action(pub(crate) u16, pub(crate) u16);
+pub(crate) struct ServiceAction(pub(crate) u16, pub(crate) u16);
 
 macro_rules! actions {
     ($($name:ident = $osd1:literal, $osd2:literal;)*) => { $(
         #[allow(dead_code, reason = "the table is whole; some commands have no test yet")]
-        pub(crate) const $name: Action = Action($osd1, $osd2);
+        pub(crate) const $name: ServiceAction = ServiceAction($osd1, $osd2);
     )* };
 }
 
@@ -116,7 +116,7 @@ pub(crate) enum Get {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) generation: Generation,
-    pub(crate) action: Action,
+    pub(crate) action: ServiceAction,
     pub(crate) cdb: Vec<u8>,
     pub(crate) partition: u64,
     pub(crate) object: u64,
@@ -148,7 +148,7 @@ pub(crate) const COLLECTION: u8 = 0x40;
 pub(crate) const USER: u8 = 0x80;
 
 impl Request {
-    pub(crate) fn new(generation: Generation, action: Action) -> Self {
+    pub(crate) fn new(generation: Generation, action: ServiceAction) -> Self {
         let code = generation.pick(action.0, action.1);
         let mut cdb = vec![0; generation.cdb_len()];
         cdb[0] = 0x7F;
@@ -277,7 +277,7 @@ impl Request {
 }
 
 /// Builds a continuation segment from descriptors; the check value is set when it is signed.
-pub(crate) fn segment(action: Action, descriptors: &[(u16, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn segment(action: ServiceAction, descriptors: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let mut out = vec![0; 40];
     out[0] = 1;
     out[2..4].copy_from_slice(&action.1.to_be_bytes());

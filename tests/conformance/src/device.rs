@@ -1,11 +1,11 @@
 //! A device under test: lays out the buffers of a command, signs it, sends it, and verifies every
 //! reply.
 
-use crate::cdb::{self, Action, Generation, Get, Request, UNUSED};
-use crate::iscsi::{Connection, Reply};
+use crate::cdb::{self, Generation, Get, Request, ServiceAction, UNUSED};
+use crate::iscsi::{Connection, ScsiReply};
 use crate::list::{self, Attribute};
 use crate::runner::skip;
-use crate::seal::{self, CredentialKeys, Keys, Method, Origin, Signer};
+use crate::seal::{self, CredentialKeys, DataOrigin, FactoryKeys, Method, SigningKey};
 use crate::sense::Sense;
 
 pub(crate) const GOOD: u8 = 0x00;
@@ -15,16 +15,16 @@ pub(crate) const INVALID_FIELD: u16 = 0x2400;
 
 /// A verified reply, split into its parts.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct VerifiedReply {
     pub(crate) generation: Generation,
     pub(crate) status: u8,
     pub(crate) sense: Option<Sense>,
     pub(crate) data: Vec<u8>,
     pub(crate) attributes: Vec<u8>,
-    pub(crate) reply: Reply,
+    pub(crate) reply: ScsiReply,
 }
 
-impl Answer {
+impl VerifiedReply {
     /// Fails the test unless the command succeeded; skips it if the device lacks the command.
     #[track_caller]
     pub(crate) fn good(self) -> Self {
@@ -100,7 +100,7 @@ pub(crate) struct Device {
     pub(crate) connection: Connection,
     pub(crate) generation: Generation,
     pub(crate) method: Method,
-    pub(crate) keys: Option<Keys>,
+    pub(crate) keys: Option<FactoryKeys>,
     /// The partition for the test.
     pub(crate) partition: u64,
     /// Algorithm slot of ALLDATA, if not the default.
@@ -113,23 +113,23 @@ impl Device {
         connection: Connection,
         generation: Generation,
         method: Method,
-        keys: Option<Keys>,
+        keys: Option<FactoryKeys>,
         partition: u64,
     ) -> Self {
         Self { connection, generation, method, keys, partition, slot: None, clock_offset_ms: 0 }
     }
 
-    pub(crate) fn request(&self, action: Action) -> Request {
+    pub(crate) fn request(&self, action: ServiceAction) -> Request {
         Request::new(self.generation, action)
     }
 
     /// Builds a command on a user object of the test's partition.
-    pub(crate) fn user(&self, action: Action, object: u64) -> Request {
+    pub(crate) fn user(&self, action: ServiceAction, object: u64) -> Request {
         self.request(action).user(self.partition, object)
     }
 
     /// Builds a command on the test's partition.
-    pub(crate) fn own(&self, action: Action) -> Request {
+    pub(crate) fn own(&self, action: ServiceAction) -> Request {
         self.request(action).at(cdb::PARTITION, self.partition, 0)
     }
 
@@ -153,13 +153,13 @@ impl Device {
 
     /// Lays out, signs and sends a command, and verifies all check values of the reply.
     #[track_caller]
-    pub(crate) fn run(&mut self, request: Request) -> Answer {
+    pub(crate) fn run(&mut self, request: Request) -> VerifiedReply {
         let shot = self.sign(request);
         self.send(&shot)
     }
 
     #[track_caller]
-    pub(crate) fn send(&mut self, shot: &Shot) -> Answer {
+    pub(crate) fn send(&mut self, shot: &SentCommand) -> VerifiedReply {
         let reply = self.connection.command(&shot.cdb, &shot.data_out, shot.data_in_max);
         self.check(shot, reply)
     }
@@ -169,31 +169,31 @@ impl Device {
     }
 
     /// Returns the key that must sign it (docs/standards/security.md 2).
-    fn signer(request: &Request) -> Signer {
+    fn signer(request: &Request) -> SigningKey {
         match request.action {
-            cdb::SET_MASTER_KEY => Signer::Master,
+            cdb::SET_MASTER_KEY => SigningKey::Master,
             cdb::SET_KEY => match request.cdb[11] & 3 {
-                1 => Signer::Master,
-                2 => Signer::Root,
-                _ => Signer::Partition(request.partition),
+                1 => SigningKey::Master,
+                2 => SigningKey::Root,
+                _ => SigningKey::Partition(request.partition),
             },
             cdb::CREATE_PARTITION
             | cdb::REMOVE_PARTITION
             | cdb::CREATE_SNAPSHOT
             | cdb::CREATE_CLONE
-            | cdb::REFRESH => Signer::Working(0),
-            _ => Signer::Working(request.partition),
+            | cdb::REFRESH => SigningKey::Working(0),
+            _ => SigningKey::Working(request.partition),
         }
     }
 
     /// Signs a command with the correct key.
-    pub(crate) fn sign(&self, request: Request) -> Shot {
+    pub(crate) fn sign(&self, request: Request) -> SentCommand {
         let signer = Self::signer(&request);
         self.sign_as(request, signer)
     }
 
     /// Signs a command with a key chosen by the test.
-    pub(crate) fn sign_as(&self, mut request: Request, signer: Signer) -> Shot {
+    pub(crate) fn sign_as(&self, mut request: Request, signer: SigningKey) -> SentCommand {
         let generation = request.generation;
         let further = request.further.filter(|_| self.secured()).map(|(kind, object, permissions)| {
             let mut of_it = self.request(cdb::GET_ATTRIBUTES).at(kind, request.partition, object);
@@ -221,7 +221,7 @@ impl Device {
         let mut data_out = layout.data_out(&continuation, &request.data);
         let mut data_in_max = layout.data_in;
         cdb[nonce_at + 12..nonce_at + 20].fill(0xFF);
-        let mut shot = Shot { layout, nonce: [0; 12], keys: None, ..Shot::default() };
+        let mut shot = SentCommand { layout, nonce: [0; 12], keys: None, ..SentCommand::default() };
         shot.origin = origin(&request, &cdb);
         shot.page = whole_page(&request);
         if self.method >= Method::CmdRsp {
@@ -241,7 +241,7 @@ impl Device {
                 if data_out.len() > continuation.len() {
                     let at = data_out.len().next_multiple_of(generation.unit());
                     cdb[nonce_at + 16..nonce_at + 20].copy_from_slice(&generation.offset(at).to_be_bytes());
-                    let origin = Origin { inward: false, ..shot.origin };
+                    let origin = DataOrigin { inward: false, ..shot.origin };
                     let (set, get) = (&layout.set, &layout.get);
                     let block = credential.data_out(&shot.nonce, &origin, set, get, &request.data);
                     data_out.resize(at, 0);
@@ -256,7 +256,7 @@ impl Device {
             }
             if let Some(further) = &further {
                 // Proven by the request check value of the same CDB, whose own value is still zero.
-                let signing = keys.signing(Signer::Working(request.partition), further[1] >> 4);
+                let signing = keys.signing(SigningKey::Working(request.partition), further[1] >> 4);
                 let holder =
                     CredentialKeys::new(generation, further[1] & 0x0F, &signing, further, &keys.system_id);
                 let end = continuation.len();
@@ -271,7 +271,7 @@ impl Device {
             cdb[icv..nonce_at].copy_from_slice(&tag);
             shot.keys = Some(credential);
         }
-        Shot { generation, cdb, data_out, data_in_max, ..shot }
+        SentCommand { generation, cdb, data_out, data_in_max, ..shot }
     }
 
     /// Returns a capability for the request and every attribute.
@@ -313,7 +313,7 @@ impl Device {
 
     /// Verifies a reply and splits it.
     #[track_caller]
-    fn check(&mut self, shot: &Shot, reply: Reply) -> Answer {
+    fn check(&mut self, shot: &SentCommand, reply: ScsiReply) -> VerifiedReply {
         let generation = shot.generation;
         assert_eq!(reply.response, 0, "the command completed at the target");
         let sense = (!reply.sense.is_empty()).then(|| Sense::parse(&reply.sense));
@@ -356,22 +356,22 @@ impl Device {
             }
         };
         let _ = generation;
-        Answer { generation, status: reply.status, sense, data, attributes, reply }
+        VerifiedReply { generation, status: reply.status, sense, data, attributes, reply }
     }
 }
 
 /// A command as bytes, and what is needed to verify its reply.
 #[derive(Default)]
-pub(crate) struct Shot {
+pub(crate) struct SentCommand {
     pub(crate) generation: Generation,
     pub(crate) cdb: Vec<u8>,
     pub(crate) data_out: Vec<u8>,
     pub(crate) data_in_max: usize,
     pub(crate) nonce: [u8; 12],
-    layout: Layout,
+    layout: BufferLayout,
     keys: Option<CredentialKeys>,
     data_in_icv: Option<usize>,
-    origin: Origin,
+    origin: DataOrigin,
     page: Option<u32>,
 }
 
@@ -400,18 +400,18 @@ fn record(generation: Generation, page: u32, attributes: &[u8]) -> Option<Vec<u8
 }
 
 /// Returns the range that the data of a request belong to, from its CDB.
-fn origin(request: &Request, cdb: &[u8]) -> Origin {
+fn origin(request: &Request, cdb: &[u8]) -> DataOrigin {
     let number = |at: usize| number(&cdb[at..at + 8]);
     let extent = [cdb::READ, cdb::WRITE, cdb::CREATE_AND_WRITE].contains(&request.action);
     let start = request.generation.pick(44, 40);
     let fits = number(start).checked_add(number(start - 8)).is_some();
     let start = (extent && request.continuation.is_empty() && fits).then(|| number(start));
-    Origin { inward: true, partition: request.partition, object: request.object, start }
+    DataOrigin { inward: true, partition: request.partition, object: request.object, start }
 }
 
 /// Positions in both data buffers (t10-osd 1.7).
 #[derive(Default)]
-struct Layout {
+struct BufferLayout {
     set: Vec<u8>,
     set_at: usize,
     get: Vec<u8>,
@@ -424,7 +424,7 @@ struct Layout {
     data_in: usize,
 }
 
-impl Layout {
+impl BufferLayout {
     fn data_out(&self, continuation: &[u8], data: &[u8]) -> Vec<u8> {
         let mut out = [continuation, data].concat();
         for (at, bytes) in [(self.set_at, &self.set), (self.get_at, &self.get)] {
@@ -438,10 +438,11 @@ impl Layout {
 }
 
 /// Writes the attribute parameters of a CDB and returns the positions of their parts.
-fn layout(request: &Request, cdb: &mut [u8]) -> Layout {
+fn layout(request: &Request, cdb: &mut [u8]) -> BufferLayout {
     let generation = request.generation;
     let unit = generation.unit();
-    let mut layout = Layout { data: request.data_in, data_in: request.data_in, ..Layout::default() };
+    let mut layout =
+        BufferLayout { data: request.data_in, data_in: request.data_in, ..BufferLayout::default() };
     let mut end = request.continuation.len() + request.data.len();
     let mut place = |bytes: &[u8]| {
         let at = end.next_multiple_of(unit);
@@ -498,7 +499,7 @@ fn layout(request: &Request, cdb: &mut [u8]) -> Layout {
 }
 
 /// Returns the permissions of a command, the first two bytes (t10-osd 4.2).
-fn permissions(action: Action) -> u16 {
+fn permissions(action: ServiceAction) -> u16 {
     const READ: u16 = 0x8000;
     const WRITE: u16 = 0x4000;
     const GET_ATTR: u16 = 0x2000;
@@ -564,7 +565,7 @@ impl Device {
     }
 
     #[track_caller]
-    pub(crate) fn read(&mut self, object: u64, at: u64, length: usize) -> Answer {
+    pub(crate) fn read(&mut self, object: u64, at: u64, length: usize) -> VerifiedReply {
         let request = self.user(cdb::READ, object).fetches(length).start(at);
         self.run(request)
     }
@@ -586,7 +587,7 @@ impl Device {
     }
 
     #[track_caller]
-    pub(crate) fn set(&mut self, object: u64, page: u32, attribute: u32, value: &[u8]) -> Answer {
+    pub(crate) fn set(&mut self, object: u64, page: u32, attribute: u32, value: &[u8]) -> VerifiedReply {
         let request = self.user(cdb::SET_ATTRIBUTES, object).sets(page, attribute, value);
         self.run(request)
     }

@@ -13,13 +13,13 @@ E39E772C180E86039B2783A2EC07A28FB5C55DF06F4C52C9DE2BCBF6955817183995497CEA956AE5
 15728E5A8AACAA68FFFFFFFFFFFFFFFF";
 
 /// Limbs, the least significant first.
-type Number = [u32; LIMBS];
+type LimbNumber = [u32; LIMBS];
 
 pub(crate) fn prime() -> Vec<u8> {
     (0..PRIME.len()).step_by(2).map(|at| u8::from_str_radix(&PRIME[at..at + 2], 16).unwrap()).collect()
 }
 
-fn number(bytes: &[u8]) -> Number {
+fn number(bytes: &[u8]) -> LimbNumber {
     assert_eq!(bytes.len(), BYTES);
     core::array::from_fn(|at| {
         let end = BYTES - 4 * at;
@@ -27,12 +27,12 @@ fn number(bytes: &[u8]) -> Number {
     })
 }
 
-fn bytes(number: &Number) -> Vec<u8> {
+fn bytes(number: &LimbNumber) -> Vec<u8> {
     number.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect()
 }
 
 /// Subtracts the modulus once if the number, with its carry, is not below it.
-fn reduce(value: &mut Number, carry: bool, modulus: &Number) {
+fn reduce(value: &mut LimbNumber, carry: bool, modulus: &LimbNumber) {
     if !carry && value.iter().rev().lt(modulus.iter().rev()) {
         return;
     }
@@ -46,7 +46,7 @@ fn reduce(value: &mut Number, carry: bool, modulus: &Number) {
 
 /// Returns a b / 2^2048 mod p (Montgomery); the lowest limb of p is all ones, so its negative
 /// inverse is 1.
-fn multiply(a: &Number, b: &Number, modulus: &Number) -> Number {
+fn multiply(a: &LimbNumber, b: &LimbNumber, modulus: &LimbNumber) -> LimbNumber {
     let mut sum = [0_u64; LIMBS + 2];
     for limb in a {
         let mut carry = 0;
@@ -65,7 +65,7 @@ fn multiply(a: &Number, b: &Number, modulus: &Number) -> Number {
         let next = sum[LIMBS] + carry;
         (sum[LIMBS - 1], sum[LIMBS]) = (next & 0xFFFF_FFFF, sum[LIMBS + 1] + (next >> 32));
     }
-    let mut result: Number = core::array::from_fn(|at| sum[at] as u32);
+    let mut result: LimbNumber = core::array::from_fn(|at| sum[at] as u32);
     reduce(&mut result, sum[LIMBS] != 0, modulus);
     result
 }
@@ -74,7 +74,7 @@ fn multiply(a: &Number, b: &Number, modulus: &Number) -> Number {
 pub(crate) fn power(base: &[u8], exponent: &[u8]) -> Vec<u8> {
     let modulus = number(&prime());
     // 2^2048 mod p, then doubled 2048 times: 2^4096 mod p.
-    let mut one: Number = [0; LIMBS];
+    let mut one: LimbNumber = [0; LIMBS];
     reduce(&mut one, true, &modulus);
     let mut square = one;
     for _ in 0..32 * LIMBS {

@@ -80,7 +80,7 @@ impl Pdu {
 
 /// Reply to a SCSI command.
 #[derive(Clone, Debug)]
-pub(crate) struct Reply {
+pub(crate) struct ScsiReply {
     pub(crate) status: u8,
     pub(crate) sense: Vec<u8>,
     /// The Data-In Buffer as far as it was filled; gaps are zero.
@@ -347,7 +347,7 @@ impl Connection {
     }
 
     /// Runs a command to its end: immediate data, R2Ts, Data-In and response.
-    pub(crate) fn command(&mut self, cdb: &[u8], out: &[u8], read: usize) -> Reply {
+    pub(crate) fn command(&mut self, cdb: &[u8], out: &[u8], read: usize) -> ScsiReply {
         let mut pdu = self.command_pdu(cdb, out.len(), read);
         let tag = pdu.word(16);
         let now = if self.immediate_data { out.len().min(self.send_max).min(self.first_burst) } else { 0 };
@@ -357,7 +357,7 @@ impl Connection {
     }
 
     /// Completes a command that was sent.
-    pub(crate) fn finish(&mut self, tag: u32, out: &[u8], read: usize) -> Reply {
+    pub(crate) fn finish(&mut self, tag: u32, out: &[u8], read: usize) -> ScsiReply {
         let mut data_in = Vec::new();
         loop {
             let pdu = self.next();
@@ -377,7 +377,7 @@ impl Connection {
                     data_in[at..at + pdu.data.len()].copy_from_slice(&pdu.data);
                     if pdu.header[1] & 1 != 0 {
                         let (flags, residual) = (pdu.header[1], pdu.word(44));
-                        return Reply {
+                        return ScsiReply {
                             status: pdu.header[3],
                             sense: Vec::new(),
                             data_in,
@@ -393,7 +393,7 @@ impl Connection {
                         Some((length, rest)) => rest[..usize::from(u16::from_be_bytes(*length))].to_vec(),
                         None => Vec::new(),
                     };
-                    return Reply {
+                    return ScsiReply {
                         status: pdu.header[3],
                         sense,
                         data_in,

@@ -24,6 +24,6 @@ mod target;
 mod tests;
 
 pub use page::page;
-pub use runner::{Options, Report, run};
+pub use runner::{RunOptions, RunReport, run};
 pub use suite::{TESTS, Test};
 pub use target::Target;

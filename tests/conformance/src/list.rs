@@ -41,13 +41,13 @@ pub(crate) fn values(generation: Generation, attributes: &[(u32, u32, Vec<u8>)])
 
 /// A retrieved list: its full length, and the received entries.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Retrieved {
+pub(crate) struct RetrievedList {
     pub(crate) full: usize,
     pub(crate) entries: Vec<(Attribute, Vec<u8>)>,
 }
 
 /// Parses a retrieved list (type 9). An undefined attribute has no bytes.
-pub(crate) fn retrieved(generation: Generation, bytes: &[u8]) -> Retrieved {
+pub(crate) fn retrieved(generation: Generation, bytes: &[u8]) -> RetrievedList {
     let head = generation.pick(4, 8);
     assert!(bytes.len() >= head, "a list header, got {} bytes", bytes.len());
     assert_eq!(bytes[0] & 0x0F, 9, "list type");
@@ -56,7 +56,7 @@ pub(crate) fn retrieved(generation: Generation, bytes: &[u8]) -> Retrieved {
         Generation::Osd2 => u32::from_be_bytes(bytes[4..8].try_into().unwrap()) as usize,
     };
     let end = bytes.len().min(head + full);
-    Retrieved { full, entries: entries(generation, &bytes[head..end]) }
+    RetrievedList { full, entries: entries(generation, &bytes[head..end]) }
 }
 
 /// Parses type-9 entries up to the last complete one.

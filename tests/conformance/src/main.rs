@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use sealstone_conformance::{Options, TESTS, Target, run};
+use sealstone_conformance::{RunOptions, TESTS, Target, run};
 
 const USAGE: &str =
     "usage: sealstone-conformance [--target iscsi://HOST:PORT/TARGET/LUN [--key FILE | --no-osd] [--block URL]] [--list] [FILTER]
@@ -15,7 +15,7 @@ Makes and removes partitions on the target, unless it is said to have no OSD, an
 fn main() -> ExitCode {
     let (mut url, mut key, mut block) = (std::env::var("SEALSTONE_TARGET").ok(), None, None);
     let mut osd = true;
-    let mut options = Options { verbose: true, ..Options::default() };
+    let mut options = RunOptions { verbose: true, ..RunOptions::default() };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {

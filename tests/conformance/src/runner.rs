@@ -11,12 +11,12 @@ use crate::cdb::{self, Generation};
 use crate::device::{Device, GOOD};
 use crate::iscsi::Connection;
 use crate::seal::{self, Method};
-use crate::suite::{Scope, TESTS, Test};
+use crate::suite::{TESTS, Test, TestScope};
 use crate::target::Target;
 
 /// Options of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct RunOptions {
     /// Runs only tests whose name or area contains this.
     pub filter: Option<String>,
     /// Prints a line for each test.
@@ -25,7 +25,7 @@ pub struct Options {
 
 /// Results of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct RunReport {
     /// Number of runs that passed.
     pub passed: usize,
     /// Failures by test and variant, with the message.
@@ -72,9 +72,9 @@ impl Variant {
 
 /// Runs every test against every target that it applies to.
 #[must_use]
-pub fn run(targets: &mut [Target], options: &Options) -> Report {
+pub fn run(targets: &mut [Target], options: &RunOptions) -> RunReport {
     listen();
-    let mut report = Report::default();
+    let mut report = RunReport::default();
     let started = Instant::now();
     let wanted = |test: &Test| {
         let filter = options.filter.as_deref().unwrap_or_default();
@@ -120,27 +120,27 @@ fn variants(target: &Target, test: &Test) -> Vec<Option<Variant>> {
     };
     match test.scope {
         // A target with accounts is used for these tests only.
-        Scope::Guarded(_) if target.guarded => vec![None],
-        Scope::Guarded(_) => Vec::new(),
+        TestScope::Guarded(_) if target.guarded => vec![None],
+        TestScope::Guarded(_) => Vec::new(),
         _ if target.guarded => Vec::new(),
-        Scope::Block(_) | Scope::Iscsi(_) if !target.osd => {
-            let fits = target.block.is_some() || matches!(test.scope, Scope::Iscsi(_));
+        TestScope::Block(_) | TestScope::Iscsi(_) if !target.osd => {
+            let fits = target.block.is_some() || matches!(test.scope, TestScope::Iscsi(_));
             if fits { vec![None] } else { Vec::new() }
         }
         _ if !target.osd => Vec::new(),
-        Scope::Osd(_) => both,
-        Scope::Osd2(_) => vec![of(Generation::Osd2)],
-        Scope::Secured(_) if secured => both,
-        Scope::Open(_) if !secured => vec![of(Generation::Osd2)],
-        Scope::Whole(_) if !secured && target.ours => vec![of(Generation::Osd2)],
-        Scope::Alone(_) if secured && target.ours => vec![of(Generation::Osd2)],
-        Scope::Secured(_) | Scope::Open(_) | Scope::Whole(_) | Scope::Alone(_) => Vec::new(),
-        Scope::Block(_) if target.block.is_none() => Vec::new(),
-        Scope::Block(_) | Scope::Iscsi(_) => vec![None],
+        TestScope::Osd(_) => both,
+        TestScope::Osd2(_) => vec![of(Generation::Osd2)],
+        TestScope::Secured(_) if secured => both,
+        TestScope::Open(_) if !secured => vec![of(Generation::Osd2)],
+        TestScope::Whole(_) if !secured && target.ours => vec![of(Generation::Osd2)],
+        TestScope::Alone(_) if secured && target.ours => vec![of(Generation::Osd2)],
+        TestScope::Secured(_) | TestScope::Open(_) | TestScope::Whole(_) | TestScope::Alone(_) => Vec::new(),
+        TestScope::Block(_) if target.block.is_none() => Vec::new(),
+        TestScope::Block(_) | TestScope::Iscsi(_) => vec![None],
     }
 }
 
-fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &Options, report: &mut Report) {
+fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &RunOptions, report: &mut RunReport) {
     let name = match variant {
         Some(variant) => format!("{}: {} ({})", target.name, test.name, variant.name()),
         None => format!("{}: {}", target.name, test.name),
@@ -170,8 +170,8 @@ fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &Options
 
 fn attempt(target: &Target, test: &Test, variant: Option<Variant>) {
     let run = match test.scope {
-        Scope::Iscsi(run) | Scope::Guarded(run) => return run(&target.portal),
-        Scope::Alone(run) => {
+        TestScope::Iscsi(run) | TestScope::Guarded(run) => return run(&target.portal),
+        TestScope::Alone(run) => {
             let own = Target::alone();
             let session = Connection::session(&own.portal);
             let mut device =
@@ -180,10 +180,12 @@ fn attempt(target: &Target, test: &Test, variant: Option<Variant>) {
             device.run(request).good();
             return run(&mut device);
         }
-        Scope::Block(run) => return run(target.block.as_ref().expect("the target has a block unit")),
-        Scope::Osd(run) | Scope::Osd2(run) | Scope::Secured(run) | Scope::Open(run) | Scope::Whole(run) => {
-            run
-        }
+        TestScope::Block(run) => return run(target.block.as_ref().expect("the target has a block unit")),
+        TestScope::Osd(run)
+        | TestScope::Osd2(run)
+        | TestScope::Secured(run)
+        | TestScope::Open(run)
+        | TestScope::Whole(run) => run,
     };
     let variant = variant.expect("a test of a device has a variant");
     let connection = Connection::session(&target.portal);

@@ -39,7 +39,7 @@ fn sha1(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
 
 /// Key that signs a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signer {
+pub(crate) enum SigningKey {
     Master,
     Root,
     Partition(u64),
@@ -48,12 +48,12 @@ pub(crate) enum Signer {
 
 /// A generation key and an authentication key.
 #[derive(Clone)]
-pub(crate) struct Pair {
+pub(crate) struct KeyPair {
     pub(crate) generation: Vec<u8>,
     pub(crate) authentication: Vec<u8>,
 }
 
-impl Pair {
+impl KeyPair {
     pub(crate) fn derive(parent: &[u8], seed: &[u8; 20], suffix: &[u8]) -> Self {
         Self::of_seed(parent, seed, suffix)
     }
@@ -77,24 +77,24 @@ fn factory_seed(level: u8, partition: u64) -> [u8; 20] {
 
 /// The factory hierarchy of a device, from its initial key.
 #[derive(Clone)]
-pub(crate) struct Keys {
+pub(crate) struct FactoryKeys {
     pub(crate) system_id: [u8; 20],
-    pub(crate) master: Pair,
-    pub(crate) root: Pair,
+    pub(crate) master: KeyPair,
+    pub(crate) root: KeyPair,
     /// Keys that were set later, by partition, and by partition and version.
-    partitions: BTreeMap<u64, Pair>,
+    partitions: BTreeMap<u64, KeyPair>,
     working: BTreeMap<(u64, u8), Vec<u8>>,
 }
 
-impl Keys {
+impl FactoryKeys {
     pub(crate) fn factory(initial: &[u8], system_id: [u8; 20]) -> Self {
-        let master = Pair::derive(initial, &factory_seed(1, 0), &system_id);
-        let root = Pair::derive(&master.generation, &factory_seed(2, 0), &[]);
+        let master = KeyPair::derive(initial, &factory_seed(1, 0), &system_id);
+        let root = KeyPair::derive(&master.generation, &factory_seed(2, 0), &[]);
         Self { system_id, master, root, partitions: BTreeMap::new(), working: BTreeMap::new() }
     }
 
     /// Replaces a partition's keys; keys below become invalid.
-    pub(crate) fn set_partition(&mut self, partition: u64, pair: Pair) {
+    pub(crate) fn set_partition(&mut self, partition: u64, pair: KeyPair) {
         self.working.retain(|(of, _), _| *of != partition);
         self.partitions.insert(partition, pair);
     }
@@ -103,25 +103,25 @@ impl Keys {
         self.working.insert((partition, version), key);
     }
 
-    pub(crate) fn partition(&self, partition: u64) -> Pair {
+    pub(crate) fn partition(&self, partition: u64) -> KeyPair {
         if let Some(pair) = self.partitions.get(&partition) {
             return pair.clone();
         }
-        Pair::derive(&self.root.generation, &factory_seed(3, partition), &[])
+        KeyPair::derive(&self.root.generation, &factory_seed(3, partition), &[])
     }
 
     /// Returns the authentication key of a level.
-    pub(crate) fn signing(&self, signer: Signer, version: u8) -> Vec<u8> {
+    pub(crate) fn signing(&self, signer: SigningKey, version: u8) -> Vec<u8> {
         match signer {
-            Signer::Master => self.master.authentication.clone(),
-            Signer::Root => self.root.authentication.clone(),
-            Signer::Partition(partition) => self.partition(partition).authentication,
-            Signer::Working(partition) => {
+            SigningKey::Master => self.master.authentication.clone(),
+            SigningKey::Root => self.root.authentication.clone(),
+            SigningKey::Partition(partition) => self.partition(partition).authentication,
+            SigningKey::Working(partition) => {
                 if let Some(key) = self.working.get(&(partition, version)) {
                     return key.clone();
                 }
                 let parent = self.partition(partition).generation;
-                Pair::derive(&parent, &factory_seed(4, partition), &[]).authentication
+                KeyPair::derive(&parent, &factory_seed(4, partition), &[]).authentication
             }
         }
     }
@@ -129,7 +129,7 @@ impl Keys {
 
 /// Range and direction of a command's data.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Origin {
+pub(crate) struct DataOrigin {
     pub(crate) inward: bool,
     pub(crate) partition: u64,
     pub(crate) object: u64,
@@ -139,13 +139,13 @@ pub(crate) struct Origin {
 
 /// How a slot covers data: numbers of the profile and of the list digest, bytes of a unit.
 #[derive(Clone, Copy)]
-struct Units {
+struct SlotUnits {
     profile: u8,
     lists: u8,
     bytes: u64,
 }
 
-impl Units {
+impl SlotUnits {
     fn of_slot(slot: u8) -> Option<Self> {
         match slot {
             2 => Some(Self { profile: 4, lists: 4, bytes: 16 << 10 }),
@@ -246,15 +246,15 @@ impl CredentialKeys {
 
     /// Returns the bytes of data-in integrity information.
     pub(crate) fn data_in_len(&self) -> usize {
-        16 + if Units::of_slot(self.slot).is_some() { 16 } else { 0 } + self.generation.icv_len()
+        16 + if SlotUnits::of_slot(self.slot).is_some() { 16 } else { 0 } + self.generation.icv_len()
     }
 
     /// Returns the check value over digests of data and lists.
     fn over_units(
         &self,
-        units: Units,
+        units: SlotUnits,
         nonce: &[u8],
-        origin: &Origin,
+        origin: &DataOrigin,
         data: &[u8],
         lists: [&[u8]; 2],
         page: Option<&[u8]>,
@@ -281,13 +281,13 @@ impl CredentialKeys {
     pub(crate) fn data_out(
         &self,
         nonce: &[u8],
-        origin: &Origin,
+        origin: &DataOrigin,
         set: &[u8],
         get: &[u8],
         data: &[u8],
     ) -> Vec<u8> {
         let counts = [data.len(), set.len(), get.len()].map(|count| (count as u64).to_be_bytes()).concat();
-        if let Some(units) = Units::of_slot(self.slot) {
+        if let Some(units) = SlotUnits::of_slot(self.slot) {
             let tag = self.over_units(units, nonce, origin, data, [set, get], None, (0, 0));
             return [counts, tag].concat();
         }
@@ -301,14 +301,14 @@ impl CredentialKeys {
     pub(crate) fn data_in(
         &self,
         nonce: &[u8],
-        origin: &Origin,
+        origin: &DataOrigin,
         told: &[u8],
         data: &[u8],
         attributes: &[u8],
         page: Option<&[u8]>,
     ) -> Vec<u8> {
         let counts = [data.len(), attributes.len()].map(|count| (count as u64).to_be_bytes()).concat();
-        if let Some(units) = Units::of_slot(self.slot) {
+        if let Some(units) = SlotUnits::of_slot(self.slot) {
             let word = |at: usize| u64::from_be_bytes(told[at..at + 8].try_into().unwrap());
             let place = (word(16), word(24));
             assert!(place.0 >= origin.start.unwrap_or(0) + data.len() as u64, "data within the object");
@@ -402,8 +402,8 @@ mod tests {
                 }
             })
             .collect();
-        let keys = Keys::factory(&[0xA5; 32], system.try_into().unwrap());
+        let keys = FactoryKeys::factory(&[0xA5; 32], system.try_into().unwrap());
         assert!(text.contains(&hex(&keys.root.generation)));
-        assert!(text.contains(&hex(&keys.signing(Signer::Working(0x10000), 0))));
+        assert!(text.contains(&hex(&keys.signing(SigningKey::Working(0x10000), 0))));
     }
 }

@@ -6,7 +6,7 @@ use crate::tests;
 
 /// Requirements of a test.
 #[derive(Clone, Copy)]
-pub(crate) enum Scope {
+pub(crate) enum TestScope {
     /// A device; runs for each generation, with the strongest method for which there are keys.
     Osd(fn(&mut Device)),
     /// As `Osd`, for OSD-2 only.
@@ -27,7 +27,7 @@ pub(crate) enum Scope {
     Iscsi(fn(&Portal)),
 }
 
-impl Scope {
+impl TestScope {
     const fn name(self) -> &'static str {
         match self {
             Self::Osd(_) => "OSD-1, OSD-2",
@@ -52,7 +52,7 @@ pub struct Test {
     /// Clause of the standard.
     pub clause: &'static str,
     /// Requirements.
-    pub(crate) scope: Scope,
+    pub(crate) scope: TestScope,
 }
 
 impl Test {
@@ -70,7 +70,7 @@ macro_rules! behaviours {
             area: $area,
             name: stringify!($name),
             clause: $clause,
-            scope: crate::suite::Scope::$scope($name),
+            scope: crate::suite::TestScope::$scope($name),
         }),*];
     };
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use sealstone_tests::{Daemon, command, run, text};
 use tempfile::TempDir;
 
-use crate::seal::Keys;
+use crate::seal::FactoryKeys;
 
 /// Names of initiators, after `iqn.2026-11.org.example:`, that a device with accounts knows: with
 /// an account, and without.
@@ -45,7 +45,7 @@ impl Portal {
 pub struct Target {
     pub(crate) name: &'static str,
     pub(crate) portal: Portal,
-    pub(crate) keys: Option<Keys>,
+    pub(crate) keys: Option<FactoryKeys>,
     /// A block unit of it, whose data may be overwritten.
     pub(crate) block: Option<Portal>,
     /// Whether its logical unit is an OSD; otherwise only iSCSI tests run.
@@ -170,7 +170,7 @@ impl Target {
 }
 
 /// Reads a key file: `system_id` and `master_key` in hex.
-fn read_keys(path: &Path) -> Result<Keys, String> {
+fn read_keys(path: &Path) -> Result<FactoryKeys, String> {
     let file = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let field = |name: &str| {
         let line = file.lines().find(|line| line.split('=').next().is_some_and(|key| key.trim() == name));
@@ -178,7 +178,7 @@ fn read_keys(path: &Path) -> Result<Keys, String> {
         value.and_then(unhex).ok_or_else(|| format!("{}: no {name} in hex", path.display()))
     };
     let system_id = field("system_id")?.try_into().map_err(|_| "system_id: 20 bytes".to_owned())?;
-    Ok(Keys::factory(&field("master_key")?, system_id))
+    Ok(FactoryKeys::factory(&field("master_key")?, system_id))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use sealstone_conformance::{Options, Target, run};
+use sealstone_conformance::{RunOptions, Target, run};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = arguments.into_iter().find(|argument| !argument.starts_with('-'));
-    let options = Options { filter, verbose: false };
+    let options = RunOptions { filter, verbose: false };
     let mut targets = match std::env::var("SEALSTONE_TARGET") {
         Ok(url) => {
             let key = std::env::var_os("SEALSTONE_TARGET_KEY").map(PathBuf::from);

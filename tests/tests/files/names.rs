@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use sealstone_mds_protocol::is_printable;
-use sealstone_tests::{Daemon, Ended, Signal, System, can_mount, command, run_with_input, text};
+use sealstone_tests::{CommandResult, Daemon, Signal, System, can_mount, command, run_with_input, text};
 
 use super::text as path_text;
 
@@ -55,7 +55,7 @@ fn all_names() -> BTreeSet<Vec<u8>> {
 }
 
 /// Runs a command whose last argument is raw bytes.
-fn run_at(system: &System, arguments: &[&str], last: &[u8]) -> Ended {
+fn run_at(system: &System, arguments: &[&str], last: &[u8]) -> CommandResult {
     let mut command = system.command(arguments);
     command.arg(os(last));
     run_with_input(command, b"")
@@ -85,7 +85,7 @@ fn decode_base64(text: &str) -> Vec<u8> {
 
 /// Checks that no output reorders, hides or moves text on a terminal.
 #[track_caller]
-fn assert_printable(ended: &Ended) {
+fn assert_printable(ended: &CommandResult) {
     for said in [ended.text(), ended.stderr.clone()] {
         let bad = said.chars().find(|c| *c != '\n' && !is_printable(*c));
         assert_eq!(bad, None, "{said:?}");
@@ -234,7 +234,7 @@ fn local_paths_that_are_not_text_work() {
     assert_eq!(field(&login, "session"), session.as_os_str().as_bytes());
     let mut home = Command::new(sealstone_tests::binary());
     home.arg("whoami").env("XDG_STATE_HOME", &folder).env("SEALSTONE_LOG", "off");
-    assert_eq!(Ended::from(home.output().expect("starts")).code, 3, "no session there");
+    assert_eq!(CommandResult::from(home.output().expect("starts")).code, 3, "no session there");
     let data = folder.join("device");
     let init = [
         word("osd"),

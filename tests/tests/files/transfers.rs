@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, SeekFrom, Timespec, Timestamps, XattrFlags, utimensat};
-use sealstone_tests::{Ended, System, run_with_input};
+use sealstone_tests::{CommandResult, System, run_with_input};
 
 use super::{bytes, text};
 
@@ -651,7 +651,7 @@ fn signals_leave_no_temporary_files() {
         }
         let pid = child.id().to_string();
         let _ = std::process::Command::new("kill").args([&format!("-{signal}"), &pid]).status();
-        let ended = Ended::from(child.wait_with_output().expect("ends"));
+        let ended = CommandResult::from(child.wait_with_output().expect("ends"));
         assert!(ended.code == code || ended.code == 0, "{signal}: {} {}", ended.code, ended.stderr);
         assert_eq!(temporaries(&folder), 1, "only the one in use: {signal}");
         let _ = fs::remove_file(folder.join("back"));

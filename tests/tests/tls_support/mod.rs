@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
 /// Behaviour of the man in the middle.
-pub(crate) enum Relay {
+pub(crate) enum RelayBehaviour {
     /// Forwards and records bytes.
     Bytes,
     /// Answers in plain text.
@@ -20,7 +20,7 @@ pub(crate) enum Relay {
 }
 
 /// A man in the middle, with the device behind him.
-pub(crate) struct Between {
+pub(crate) struct TlsRelay {
     device: Daemon,
     pin: String,
     address: String,
@@ -29,9 +29,9 @@ pub(crate) struct Between {
     _runtime: Runtime,
 }
 
-impl Between {
+impl TlsRelay {
     /// Starts it in front of this device with this pin.
-    pub(crate) fn start(device: Daemon, pin: Pin, relay: Relay) -> Self {
+    pub(crate) fn start(device: Daemon, pin: Pin, relay: RelayBehaviour) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -42,15 +42,15 @@ impl Between {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let cut_after = Arc::new(AtomicUsize::new(usize::MAX));
         let server = match &relay {
-            Relay::Tls(identity) => {
+            RelayBehaviour::Tls(identity) => {
                 Some(Server::new(identity, ALPN_ISCSI, TOKEN_LABEL).expect("an identity"))
             }
-            Relay::Bytes | Relay::Strip => None,
+            RelayBehaviour::Bytes | RelayBehaviour::Strip => None,
         };
         let one = One {
             behind: device.field("address").to_owned(),
             pin,
-            strip: matches!(relay, Relay::Strip),
+            strip: matches!(relay, RelayBehaviour::Strip),
             server,
             seen: Arc::clone(&seen),
             cut_after: Arc::clone(&cut_after),

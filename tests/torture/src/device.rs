@@ -15,13 +15,13 @@ use rand::{Rng, SeedableRng};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use sealstone_initiator::{OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
 use sealstone_osd::SecurityMethod;
-use sealstone_tests::{Daemon, Ended, Signal, command, run, text};
+use sealstone_tests::{CommandResult, Daemon, Signal, command, run, text};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::Report;
-use crate::keys::Issuer;
-use crate::worker::{self, Life, Tally, Worker};
+use crate::RunReport;
+use crate::keys::CredentialIssuer;
+use crate::worker::{self, RunState, Worker, WorkerCounters};
 
 /// Partition of the first worker.
 const PARTITION: u64 = 0x10000;
@@ -44,7 +44,7 @@ const AFTER_DEATH_MAX: Duration = Duration::from_secs(60);
 
 /// Storage of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
+pub enum DeviceStorage {
     /// Plenty of space.
     Roomy,
     /// A capacity that the workers use up.
@@ -55,7 +55,7 @@ pub enum Ground {
     Raw,
 }
 
-impl Ground {
+impl DeviceStorage {
     /// Returns its name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -77,9 +77,9 @@ impl Ground {
 }
 
 /// A mounted tmpfs; unmounted when dropped.
-struct Mounted(PathBuf, u32);
+struct TmpfsMount(PathBuf, u32);
 
-impl Mounted {
+impl TmpfsMount {
     fn new(place: PathBuf, size_mib: u32) -> Option<Self> {
         fs::create_dir(&place).ok()?;
         let options = std::ffi::CString::new(format!("size={size_mib}M")).ok()?;
@@ -95,7 +95,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for TmpfsMount {
     fn drop(&mut self) {
         // A mount would keep the temporary folder.
         let _ = unmount(&self.0, UnmountFlags::DETACH);
@@ -103,9 +103,9 @@ impl Drop for Mounted {
 }
 
 /// A file as a block device; removed when dropped.
-struct Looped(String);
+struct LoopDevice(String);
 
-impl Looped {
+impl LoopDevice {
     /// Attaches a loop device; `None` if there are none, or without permission.
     fn new(file: &Path) -> Option<Self> {
         let made =
@@ -115,7 +115,7 @@ impl Looped {
     }
 }
 
-impl Drop for Looped {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         // A loop device would keep its file.
         let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
@@ -123,46 +123,46 @@ impl Drop for Looped {
 }
 
 /// The device and its workers.
-pub struct Rig {
-    ground: Ground,
+pub struct DeviceRig {
+    ground: DeviceStorage,
     data: PathBuf,
     ballast: Option<PathBuf>,
     address: String,
     url: Option<String>,
-    issuer: Arc<Issuer>,
+    issuer: Arc<CredentialIssuer>,
     workers: Vec<Worker>,
     random: StdRng,
     // Unmounted and detached before the folder is removed.
-    mounted: Option<Mounted>,
-    looped: Option<Looped>,
+    mounted: Option<TmpfsMount>,
+    looped: Option<LoopDevice>,
     folder: Option<TempDir>,
 }
 
-impl Drop for Rig {
+impl Drop for DeviceRig {
     fn drop(&mut self) {
         self.mounted = None;
         self.looped = None;
     }
 }
 
-impl Rig {
+impl DeviceRig {
     /// Creates a device; `None` if this storage is not available.
     #[must_use]
-    pub fn new(ground: Ground, workers: usize, seed: u64) -> Option<Self> {
+    pub fn new(ground: DeviceStorage, workers: usize, seed: u64) -> Option<Self> {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mounted = match ground {
-            Ground::Tight => Some(Mounted::new(folder.path().join("tight"), 14)?),
-            Ground::Roomy | Ground::Full | Ground::Raw => None,
+            DeviceStorage::Tight => Some(TmpfsMount::new(folder.path().join("tight"), 14)?),
+            DeviceStorage::Roomy | DeviceStorage::Full | DeviceStorage::Raw => None,
         };
         let place = mounted.as_ref().map_or_else(|| folder.path().to_owned(), |mounted| mounted.0.clone());
         let (data, key) = (place.join("osd"), folder.path().join("osd.key"));
         let mut made = vec!["--capacity", ground.capacity(), "--name", "osd", "--key-out", text(&key)];
         let raw = folder.path().join("raw");
         let mut looped = None;
-        if ground == Ground::Raw {
+        if ground == DeviceStorage::Raw {
             let file = fs::File::create(&raw).expect("a file in a temporary folder");
             file.set_len(RAW_BYTES).expect("a sparse file");
-            looped = Looped::new(&raw);
+            looped = LoopDevice::new(&raw);
             made.extend(["--device", looped.as_ref().map_or(text(&raw), |looped| &looped.0)]);
         }
         run(&[&["osd", "init", "--data", text(&data)], &made[..]].concat()).ok();
@@ -174,7 +174,7 @@ impl Rig {
             data,
             address: "127.0.0.1:0".into(),
             url: None,
-            issuer: Arc::new(Issuer::of(&key, partitions)),
+            issuer: Arc::new(CredentialIssuer::of(&key, partitions)),
             workers: (0..workers).map(|n| Worker::new(n, PARTITION + n as u64, seed)).collect(),
             random: StdRng::seed_from_u64(seed),
             mounted,
@@ -203,7 +203,7 @@ impl Rig {
     }
 
     /// Kills it several times during its start, then lets it start.
-    fn start(&mut self, report: &mut Report) -> Result<Daemon, String> {
+    fn start(&mut self, report: &mut RunReport) -> Result<Daemon, String> {
         if self.url.is_some() {
             for _ in 0..self.random.gen_range(0..3) {
                 let mut child = self
@@ -228,7 +228,7 @@ impl Rig {
     }
 
     /// Starts a device that refused on a full file system; after space was added it must start.
-    fn start_with_room(&mut self, ended: Ended) -> Result<Daemon, String> {
+    fn start_with_room(&mut self, ended: CommandResult) -> Result<Daemon, String> {
         let said = ended.stderr.trim_end();
         if self.ballast.is_none() {
             return Err(format!("the device does not start again: {said}"));
@@ -263,8 +263,8 @@ impl Rig {
         &mut self,
         runtime: &Runtime,
         until: Instant,
-        tally: &Arc<Tally>,
-        report: &mut Report,
+        tally: &Arc<WorkerCounters>,
+        report: &mut RunReport,
     ) -> Result<(), String> {
         if let Some(ballast) = &self.ballast {
             fs::write(ballast, vec![7; BALLAST_BYTES]).map_err(|error| error.to_string())?;
@@ -284,7 +284,7 @@ impl Rig {
             }
             if self.random.gen_bool(0.3) {
                 let scrub = run(&["scrub", "--data", text(&self.data), "--no-wait"]);
-                if scrub.code != 0 && self.ground != Ground::Tight {
+                if scrub.code != 0 && self.ground != DeviceStorage::Tight {
                     return Err(format!("scrub: {}", scrub.stderr));
                 }
             }
@@ -292,14 +292,14 @@ impl Rig {
             let wanted = tally.steps.load(Ordering::SeqCst) + self.random.gen_range(0..STEPS_MAX);
             let clean = self.random.gen_bool(0.1);
             let signal = if clean { Signal::Terminate } else { Signal::Kill };
-            let sick = self.ground == Ground::Tight;
+            let sick = self.ground == DeviceStorage::Tight;
             let outcome = runtime.block_on(async {
                 let mut tasks = tokio::task::JoinSet::new();
                 for (mut worker, client) in self.workers.drain(..).zip(clients) {
                     let (killed, tally) = (Arc::clone(&killed), Arc::clone(tally));
                     let issuer = Arc::clone(&self.issuer);
                     tasks.spawn(async move {
-                        let life = Life { killed: &killed, sick, issuer: &issuer, tally: &tally };
+                        let life = RunState { killed: &killed, sick, issuer: &issuer, tally: &tally };
                         let outcome = worker.live(&client, &life).await;
                         (worker, outcome)
                     });
@@ -358,17 +358,17 @@ impl Rig {
         runtime: &Runtime,
         clients: &[OsdClient],
         killed: &AtomicBool,
-        tally: &Tally,
+        tally: &WorkerCounters,
     ) -> Result<(), String> {
         let issuer = Arc::clone(&self.issuer);
-        let life = Life { killed, sick: false, issuer: &issuer, tally };
+        let life = RunState { killed, sick: false, issuer: &issuer, tally };
         for (number, client) in clients.iter().enumerate() {
             let mut rounds = 0;
             loop {
                 let worker = &mut self.workers[number];
                 let waits = worker.waits_for_space() && rounds < ROUNDS_FOR_SPACE_MAX;
                 match runtime.block_on(worker.verify(client, &life)) {
-                    Err(error) if waits && self.ground == Ground::Tight && error.contains("Busy") => {
+                    Err(error) if waits && self.ground == DeviceStorage::Tight && error.contains("Busy") => {
                         self.give_room()?;
                         rounds += 1;
                     }
@@ -382,13 +382,13 @@ impl Rig {
     /// Releases the ballast, or enlarges the file system.
     fn give_room(&mut self) -> Result<(), String> {
         let has_ballast = self.ballast.as_ref().is_some_and(|ballast| fs::remove_file(ballast).is_ok());
-        if has_ballast { Ok(()) } else { self.mounted.as_mut().map_or(Ok(()), Mounted::grow) }
+        if has_ballast { Ok(()) } else { self.mounted.as_mut().map_or(Ok(()), TmpfsMount::grow) }
     }
 
     /// Checks the stopped device.
-    fn check(&self, report: &mut Report) -> Result<(), String> {
+    fn check(&self, report: &mut RunReport) -> Result<(), String> {
         let checked = run(&["--json", "osd", "check", "--data", text(&self.data)]);
-        if checked.code != 0 && self.ground == Ground::Tight && checked.stderr.contains("space") {
+        if checked.code != 0 && self.ground == DeviceStorage::Tight && checked.stderr.contains("space") {
             // It has to repair its index first, and has no space for that.
             return Ok(());
         }
@@ -399,9 +399,9 @@ impl Rig {
         Ok(())
     }
 
-    fn farewell(&mut self, mut daemon: Daemon, report: &mut Report) -> Result<(), String> {
+    fn farewell(&mut self, mut daemon: Daemon, report: &mut RunReport) -> Result<(), String> {
         let code = daemon.end(Signal::Terminate);
-        if code != 0 && self.ground != Ground::Tight {
+        if code != 0 && self.ground != DeviceStorage::Tight {
             return Err(format!("the last end has exit code {code}: {}", daemon.said()));
         }
         self.check(report)

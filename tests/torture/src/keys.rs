@@ -22,9 +22,9 @@ struct KeyFile {
 }
 
 /// The keys of one device.
-pub struct Issuer(KeyHierarchy<RustCrypto>);
+pub struct CredentialIssuer(KeyHierarchy<RustCrypto>);
 
-impl Issuer {
+impl CredentialIssuer {
     /// Reads the file that `osd init --key-out` wrote, for these partitions.
     ///
     /// # Panics If the file is invalid.

@@ -27,15 +27,15 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-pub use device::Ground;
-use device::Rig;
-use names::Crowd;
-use system::Drill;
-use worker::Tally;
+use device::DeviceRig;
+pub use device::DeviceStorage;
+use names::ClientCrowd;
+use system::SystemDrill;
+use worker::WorkerCounters;
 
 /// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct RunOptions {
     /// Seed of every choice; process scheduling is not deterministic.
     pub seed: u64,
     /// Approximate duration.
@@ -50,7 +50,7 @@ pub struct Wish {
 
 /// Counts of a run.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct RunReport {
     /// The seed.
     pub seed: u64,
     /// Duration.
@@ -109,18 +109,22 @@ pub struct Violation {
 }
 
 /// Share of the time for each storage; the rest is for whole systems.
-const SHARES: [(Ground, f64); 4] =
-    [(Ground::Roomy, 0.25), (Ground::Full, 0.1), (Ground::Tight, 0.1), (Ground::Raw, 0.15)];
+const SHARES: [(DeviceStorage, f64); 4] = [
+    (DeviceStorage::Roomy, 0.25),
+    (DeviceStorage::Full, 0.1),
+    (DeviceStorage::Tight, 0.1),
+    (DeviceStorage::Raw, 0.15),
+];
 /// Share of the systems' time for concurrent names.
 const NAMES_SHARE: f64 = 0.5;
 
 /// Runs the test; `tell` receives the current part.
 ///
 /// # Errors A violation.
-pub fn run(wish: &Wish, mut tell: impl FnMut(&'static str)) -> Result<Report, Violation> {
-    let mut report = Report { seed: wish.seed, ..Report::default() };
+pub fn run(wish: &RunOptions, mut tell: impl FnMut(&'static str)) -> Result<RunReport, Violation> {
+    let mut report = RunReport { seed: wish.seed, ..RunReport::default() };
     let began = Instant::now();
-    let tally = Arc::new(Tally::default());
+    let tally = Arc::new(WorkerCounters::default());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -133,7 +137,7 @@ pub fn run(wish: &Wish, mut tell: impl FnMut(&'static str)) -> Result<Report, Vi
         }
         tell(ground.name());
         let seed = wish.seed.wrapping_add((number as u64) << 32);
-        let Some(mut rig) = Rig::new(ground, wish.workers, seed) else {
+        let Some(mut rig) = DeviceRig::new(ground, wish.workers, seed) else {
             report.left_out.push(ground.name());
             continue;
         };
@@ -148,12 +152,12 @@ pub fn run(wish: &Wish, mut tell: impl FnMut(&'static str)) -> Result<Report, Vi
         let share = 1.0 - SHARES.iter().map(|(_, share)| share).sum::<f64>();
         let share = if wish.names_alone { 1.0 } else { share * NAMES_SHARE };
         let until = Instant::now() + wish.time.mul_f64(share);
-        let mut crowd = Crowd::new(&runtime, wish.seed).map_err(wrong)?;
+        let mut crowd = ClientCrowd::new(&runtime, wish.seed).map_err(wrong)?;
         crowd.torture(&runtime, until, &mut report).map_err(wrong)?;
     }
     if wish.system && !wish.names_alone {
         tell("system");
-        let mut drill = Drill::new(wish.seed);
+        let mut drill = SystemDrill::new(wish.seed);
         // For the rest of the time, and at least one round.
         let until = began + wish.time;
         drill

@@ -15,7 +15,7 @@ pub const NAMES: usize = 5;
 pub const STEPS_MAX: u64 = 30_000_000;
 
 /// Node of each name: a number that only one creation used.
-pub type State = [Option<u16>; NAMES];
+pub type NameState = [Option<u16>; NAMES];
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum Operation {
 
 /// The observed result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OperationResult {
     /// Success.
     Done,
     /// The name does not exist.
@@ -48,7 +48,7 @@ pub enum Outcome {
     /// Node of the name.
     Found(u16),
     /// Nodes of all names.
-    Listed(State),
+    Listed(NameState),
     /// No answer.
     Unknown,
 }
@@ -61,7 +61,7 @@ pub struct Event {
     /// The request.
     pub operation: Operation,
     /// The observed result.
-    pub outcome: Outcome,
+    pub outcome: OperationResult,
     /// Time of the call: any increasing number.
     pub called: u64,
     /// Time of the return.
@@ -81,9 +81,9 @@ pub enum Verdict {
 
 /// Returns the state after an operation with this outcome, if it is possible.
 #[must_use]
-pub fn step(mut state: State, operation: Operation, outcome: Outcome) -> Option<State> {
+pub fn step(mut state: NameState, operation: Operation, outcome: OperationResult) -> Option<NameState> {
     use Operation::{Exchange, List, Look, Make, Move, Remove, Replace};
-    use Outcome::{Done, Found, Listed, Missing, Taken, Unknown};
+    use OperationResult::{Done, Found, Listed, Missing, Taken, Unknown};
     match (operation, outcome) {
         (Make(name, number), Done | Unknown) if state[name].is_none() => state[name] = Some(number),
         (Make(name, _), Taken) if state[name].is_some() => {}
@@ -114,7 +114,7 @@ pub fn step(mut state: State, operation: Operation, outcome: Outcome) -> Option<
 
 /// A call or return, in a linked list from which operations are removed and restored.
 #[derive(Clone, Copy)]
-struct Moment {
+struct HistoryEntry {
     event: usize,
     is_call: bool,
     before: usize,
@@ -122,30 +122,30 @@ struct Moment {
 }
 
 /// The list of calls and returns; the first entry is a sentinel.
-struct Moments {
-    all: Vec<Moment>,
+struct HistoryList {
+    all: Vec<HistoryEntry>,
     /// Index of an event's return; `None` if it never returned.
     returns: Vec<Option<usize>>,
 }
 
 const HEAD: usize = 0;
 
-impl Moments {
+impl HistoryList {
     fn of(history: &[Event]) -> Self {
         let mut order: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * history.len());
         for (index, event) in history.iter().enumerate() {
             order.push((event.called, true, index));
-            if event.outcome != Outcome::Unknown {
+            if event.outcome != OperationResult::Unknown {
                 order.push((event.returned, false, index));
             }
         }
         order.sort_unstable();
         let count = order.len() + 1;
-        let mut all = vec![Moment { event: 0, is_call: false, before: count - 1, after: 1 % count }];
+        let mut all = vec![HistoryEntry { event: 0, is_call: false, before: count - 1, after: 1 % count }];
         let mut returns = vec![None; history.len()];
         for (index, (_, is_call, event)) in order.into_iter().enumerate() {
             let at = index + 1;
-            all.push(Moment { event, is_call, before: at - 1, after: (at + 1) % count });
+            all.push(HistoryEntry { event, is_call, before: at - 1, after: (at + 1) % count });
             if !is_call {
                 returns[event] = Some(at);
             }
@@ -154,13 +154,13 @@ impl Moments {
     }
 
     fn unlink(&mut self, at: usize) {
-        let Moment { before, after, .. } = self.all[at];
+        let HistoryEntry { before, after, .. } = self.all[at];
         self.all[before].after = after;
         self.all[after].before = before;
     }
 
     fn relink(&mut self, at: usize) {
-        let Moment { before, after, .. } = self.all[at];
+        let HistoryEntry { before, after, .. } = self.all[at];
         self.all[before].after = at;
         self.all[after].before = at;
     }
@@ -185,12 +185,12 @@ impl Moments {
 /// Searches for an order, starting with no names.
 #[must_use]
 pub fn check(history: &[Event]) -> Verdict {
-    let mut moments = Moments::of(history);
-    let mut left = history.iter().filter(|event| event.outcome != Outcome::Unknown).count();
-    let mut state: State = [None; NAMES];
+    let mut moments = HistoryList::of(history);
+    let mut left = history.iter().filter(|event| event.outcome != OperationResult::Unknown).count();
+    let mut state: NameState = [None; NAMES];
     let mut done = vec![0_u64; history.len().div_ceil(64).max(1)];
-    let mut seen: HashSet<(Vec<u64>, State)> = HashSet::new();
-    let mut taken: Vec<(usize, State)> = Vec::new();
+    let mut seen: HashSet<(Vec<u64>, NameState)> = HashSet::new();
+    let mut taken: Vec<(usize, NameState)> = Vec::new();
     let (mut longest, mut steps) = (0, 0);
     let mut at = moments.all[HEAD].after;
     while left > 0 {
@@ -213,7 +213,7 @@ pub fn check(history: &[Event]) -> Verdict {
                     longest = longest.max(taken.len());
                     state = next;
                     done[word] |= bit;
-                    left -= usize::from(event.outcome != Outcome::Unknown);
+                    left -= usize::from(event.outcome != OperationResult::Unknown);
                     moments.lift(at);
                     at = moments.all[HEAD].after;
                 }
@@ -226,7 +226,7 @@ pub fn check(history: &[Event]) -> Verdict {
         state = before;
         let index = moments.all[call].event;
         done[index / 64] &= !(1 << (index % 64));
-        left += usize::from(history[index].outcome != Outcome::Unknown);
+        left += usize::from(history[index].outcome != OperationResult::Unknown);
         moments.unlift(call);
         at = moments.all[call].after;
     }
@@ -239,14 +239,20 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    fn event(client: usize, operation: Operation, outcome: Outcome, called: u64, returned: u64) -> Event {
+    fn event(
+        client: usize,
+        operation: Operation,
+        outcome: OperationResult,
+        called: u64,
+        returned: u64,
+    ) -> Event {
         Event { client, operation, outcome, called, returned }
     }
 
     #[test]
     fn histories_with_a_valid_order_are_linearizable() {
         use Operation::{Look, Make, Remove};
-        use Outcome::{Done, Found, Missing};
+        use OperationResult::{Done, Found, Missing};
         let made = event(0, Make(0, 7), Done, 1, 4);
         assert_eq!(check(&[made, event(1, Look(0), Missing, 2, 3)]), Verdict::Linearizable);
         assert_eq!(check(&[made, event(1, Look(0), Found(7), 2, 3)]), Verdict::Linearizable);
@@ -264,7 +270,7 @@ mod tests {
     #[test]
     fn unknown_outcomes_take_effect_anytime_or_never() {
         use Operation::{Look, Make, Remove};
-        use Outcome::{Done, Found, Missing, Unknown};
+        use OperationResult::{Done, Found, Missing, Unknown};
         let perhaps = event(0, Make(0, 7), Unknown, 1, 2);
         let looks =
             |first, second| [perhaps, event(1, Look(0), first, 5, 6), event(1, Look(0), second, 7, 8)];
@@ -289,10 +295,15 @@ mod tests {
     }
 
     /// Returns the outcome of an atomic execution.
-    fn told(state: &State, operation: Operation) -> Outcome {
-        let outcomes = [Outcome::Done, Outcome::Missing, Outcome::Taken, Outcome::Listed(*state)];
+    fn told(state: &NameState, operation: Operation) -> OperationResult {
+        let outcomes = [
+            OperationResult::Done,
+            OperationResult::Missing,
+            OperationResult::Taken,
+            OperationResult::Listed(*state),
+        ];
         let found = match operation {
-            Operation::Look(name) => state[name].map(Outcome::Found),
+            Operation::Look(name) => state[name].map(OperationResult::Found),
             _ => None,
         };
         let all = found.into_iter().chain(outcomes);
@@ -304,7 +315,7 @@ mod tests {
         let (mut violations, mut total) = (0, 0);
         for seed in 0..60 {
             let rng = &mut StdRng::seed_from_u64(seed);
-            let mut state: State = [None; NAMES];
+            let mut state: NameState = [None; NAMES];
             let mut history = Vec::new();
             // Eight clients whose operations last for a while around their point of execution.
             let mut busy_until = [0_u64; 8];
@@ -321,14 +332,14 @@ mod tests {
                 let mut outcome = told(&state, operation);
                 state = step(state, operation, outcome).unwrap();
                 if rng.gen_bool(0.03) {
-                    outcome = Outcome::Unknown;
+                    outcome = OperationResult::Unknown;
                 }
                 history.push(event(client, operation, outcome, called, returned));
             }
             assert_eq!(check(&history), Verdict::Linearizable, "seed {seed}");
-            let wrong = history.iter().rposition(|event| matches!(event.outcome, Outcome::Listed(_)));
+            let wrong = history.iter().rposition(|event| matches!(event.outcome, OperationResult::Listed(_)));
             if let Some(index) = wrong {
-                history[index].outcome = Outcome::Listed([Some(9999), None, None, None, None]);
+                history[index].outcome = OperationResult::Listed([Some(9999), None, None, None, None]);
                 total += 1;
                 violations += usize::from(matches!(check(&history), Verdict::Violation(_)));
             }

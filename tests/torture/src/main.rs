@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sealstone_torture::{Wish, run};
+use sealstone_torture::{RunOptions, run};
 
 const USAGE: &str = "usage: sealstone-torture [--seconds N] [--seed S] [--workers N] [--device-only | --names-only] [--json]
   --seconds N     how long (120)
@@ -21,7 +21,7 @@ device; both take root. Without a loop device a file stands for the raw device."
 
 /// Parsed command line.
 struct Arguments {
-    wish: Wish,
+    wish: RunOptions,
     json: bool,
 }
 
@@ -102,7 +102,8 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         Ok(seed) => seed.parse().ok()?,
         Err(_) => rand::random(),
     };
-    let wish = Wish { seed, time: Duration::from_secs(120), workers: 5, system: true, names_alone: false };
+    let wish =
+        RunOptions { seed, time: Duration::from_secs(120), workers: 5, system: true, names_alone: false };
     let mut all = Arguments { wish, json: false };
     while let Some(word) = words.next() {
         let mut number = || words.next()?.parse::<u64>().ok();

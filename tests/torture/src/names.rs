@@ -15,11 +15,11 @@ use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, Name};
 use sealstone_mds_protocol::{ErrorCode, LinkTarget, Node, NodeKind, RenameMode};
-use sealstone_tests::{Pair, Signal};
+use sealstone_tests::{ServerPair, Signal};
 use tokio::runtime::Runtime;
 
-use crate::Report;
-use crate::linear::{Event, NAMES, Operation, Outcome, State, Verdict, check};
+use crate::RunReport;
+use crate::linear::{Event, NAMES, NameState, Operation, OperationResult, Verdict, check};
 
 /// Number of clients.
 const CLIENTS: usize = 8;
@@ -35,20 +35,20 @@ const AWAY_MS: (u64, u64) = (0, 1_500);
 type Mount = Nodes<sealstone_client::Mds, sealstone_client::DevicePool>;
 
 /// The servers and their clients.
-pub struct Crowd {
-    pair: Pair,
+pub struct ClientCrowd {
+    pair: ServerPair,
     clients: Vec<Arc<Client>>,
     mounts: Vec<Mount>,
     random: StdRng,
     seed: u64,
 }
 
-impl Crowd {
+impl ClientCrowd {
     /// Starts everything.
     ///
     /// # Errors A client cannot log in.
     pub fn new(runtime: &Runtime, seed: u64) -> Result<Self, String> {
-        let pair = Pair::start(0);
+        let pair = ServerPair::start(0);
         let mut this =
             Self { pair, clients: Vec::new(), mounts: Vec::new(), random: StdRng::seed_from_u64(seed), seed };
         let password =
@@ -72,7 +72,12 @@ impl Crowd {
     /// Runs rounds until the time is over, at least one.
     ///
     /// # Errors The history is not linearizable.
-    pub fn torture(&mut self, runtime: &Runtime, until: Instant, report: &mut Report) -> Result<(), String> {
+    pub fn torture(
+        &mut self,
+        runtime: &Runtime,
+        until: Instant,
+        report: &mut RunReport,
+    ) -> Result<(), String> {
         let over = AtomicBool::new(false);
         let Self { pair, mounts, random, seed, .. } = self;
         let killer_seed = random.r#gen();
@@ -94,7 +99,7 @@ impl Crowd {
 
 /// Kills and restarts processes until the round is over; all run at the end. Returns the number of
 /// kills.
-fn kill(pair: &mut Pair, mut random: StdRng, over: &AtomicBool) -> u64 {
+fn kill(pair: &mut ServerPair, mut random: StdRng, over: &AtomicBool) -> u64 {
     let mut kills = 0;
     let pause = |random: &mut StdRng, (least, most): (u64, u64)| {
         let until = Instant::now() + Duration::from_millis(random.gen_range(least..most));
@@ -140,7 +145,7 @@ fn one_round(
     mounts: &[Mount],
     seed: u64,
     round: u64,
-    report: &mut Report,
+    report: &mut RunReport,
 ) -> Result<(), String> {
     let name = Name::new(format!("round{round}")).map_err(|_| "a short name")?;
     let made = runtime.block_on(mounts[0].make(Node::ROOT, &name, making(NodeKind::Directory)));
@@ -164,7 +169,8 @@ fn one_round(
     history.push(last);
     report.names_rounds += 1;
     report.names_operations += history.len() as u64;
-    report.names_unknown += history.iter().filter(|event| event.outcome == Outcome::Unknown).count() as u64;
+    report.names_unknown +=
+        history.iter().filter(|event| event.outcome == OperationResult::Unknown).count() as u64;
     match check(&history) {
         Verdict::Linearizable => {}
         Verdict::Undecided => report.names_undecided += 1,
@@ -249,7 +255,7 @@ async fn done(
     let rename = async |one: usize, other: usize, mode: RenameMode| {
         let (one, other) = (named(one)?, named(other)?);
         Ok::<_, String>(
-            mount.rename((directory, &one), (directory, &other), mode).await.map(|()| Outcome::Done),
+            mount.rename((directory, &one), (directory, &other), mode).await.map(|()| OperationResult::Done),
         )
     };
     let told = match operation {
@@ -257,19 +263,19 @@ async fn done(
             let target =
                 LinkTarget::new("x".repeat(usize::from(number))).map_err(|error| error.to_string())?;
             let making = making(NodeKind::Symlink(target));
-            mount.make(directory, &named(name)?, making).await.map(|_| Outcome::Done)
+            mount.make(directory, &named(name)?, making).await.map(|_| OperationResult::Done)
         }
         Operation::Remove(name) => {
-            mount.remove(directory, &named(name)?, false).await.map(|()| Outcome::Done)
+            mount.remove(directory, &named(name)?, false).await.map(|()| OperationResult::Done)
         }
         Operation::Replace(one, other) => rename(one, other, RenameMode::Replace).await?,
         Operation::Move(one, other) => rename(one, other, RenameMode::NoReplace).await?,
         Operation::Exchange(one, other) => rename(one, other, RenameMode::Exchange).await?,
         Operation::Look(name) => {
-            mount.lookup(directory, &named(name)?).await.map(|stat| Outcome::Found(stat.size as u16))
+            mount.lookup(directory, &named(name)?).await.map(|stat| OperationResult::Found(stat.size as u16))
         }
         Operation::List => mount.read_directory(directory, None).await.and_then(|(entries, _)| {
-            let mut state: State = [None; NAMES];
+            let mut state: NameState = [None; NAMES];
             for entry in entries {
                 let index = std::str::from_utf8(entry.name.as_bytes()).ok();
                 let index = index.and_then(|name| name.strip_prefix('n')?.parse().ok());
@@ -277,14 +283,14 @@ async fn done(
                 let size = entry.stat.map(|stat| stat.size as u16);
                 *place.ok_or(ClientError::Protocol("a name that nobody made"))? = size;
             }
-            Ok(Outcome::Listed(state))
+            Ok(OperationResult::Listed(state))
         }),
     };
     let outcome = match told {
         Ok(outcome) => outcome,
-        Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NotFound => Outcome::Missing,
-        Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Exists => Outcome::Taken,
-        Err(ClientError::Connection(_) | ClientError::OutcomeUnknown { .. }) => Outcome::Unknown,
+        Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NotFound => OperationResult::Missing,
+        Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Exists => OperationResult::Taken,
+        Err(ClientError::Connection(_) | ClientError::OutcomeUnknown { .. }) => OperationResult::Unknown,
         Err(error) => return Err(format!("client {client}: {operation:?}: {error}")),
     };
     let returned = time.fetch_add(1, Ordering::SeqCst);

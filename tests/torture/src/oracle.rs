@@ -39,11 +39,11 @@ pub enum Entry {
 }
 
 /// All objects of a worker.
-pub type State = BTreeMap<ObjectId, Entry>;
+pub type ObjectStates = BTreeMap<ObjectId, Entry>;
 
 /// Returns the user object of an id.
 #[must_use]
-pub fn user(state: &State, id: ObjectId) -> Option<&Object> {
+pub fn user(state: &ObjectStates, id: ObjectId) -> Option<&Object> {
     match state.get(&id) {
         Some(Entry::User(object)) => Some(object),
         _ => None,
@@ -58,7 +58,7 @@ pub const fn all_of(partition: u64) -> RangeInclusive<ObjectId> {
 
 /// One operation of a REWRITE on its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RewriteChange {
     /// Replaces bytes at this offset.
     Replace(usize, Vec<u8>),
     /// Applies exclusive or at this offset.
@@ -69,7 +69,7 @@ pub enum Change {
 
 /// A step that changes something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WorkerStep {
     /// Creates an object with these bytes.
     Create(ObjectId, Vec<u8>),
     /// Writes bytes at an offset; a gap after the old end reads as zeros.
@@ -83,7 +83,7 @@ pub enum Step {
     /// Sets the length.
     Resize(ObjectId, u64),
     /// Changes a range in order, and attributes with it; the object may grow.
-    Rewrite(ObjectId, u64, u32, Vec<Change>, Vec<(u32, Vec<u8>)>),
+    Rewrite(ObjectId, u64, u32, Vec<RewriteChange>, Vec<(u32, Vec<u8>)>),
     /// Sets attributes; an empty one is removed.
     Attributes(ObjectId, Vec<(u32, Vec<u8>)>),
     /// Copies an object, with its attributes if set.
@@ -114,7 +114,7 @@ pub enum Step {
     RemovePartition(u64),
 }
 
-impl Step {
+impl WorkerStep {
     /// Returns the object or partition that it changes.
     #[must_use]
     pub const fn object(&self) -> ObjectId {
@@ -190,7 +190,7 @@ impl Step {
     }
 
     /// Returns its parts, between which a crash may happen.
-    fn parts(&self, state: &State) -> Vec<Self> {
+    fn parts(&self, state: &ObjectStates) -> Vec<Self> {
         if let Self::RemoveCollection(collection) = self {
             let mut parts = leave_all(state, *collection);
             parts.push(self.clone());
@@ -207,7 +207,7 @@ impl Step {
     }
 
     /// Applies it, and returns the ids that may have changed.
-    pub fn apply(&self, state: &mut State) -> Vec<ObjectId> {
+    pub fn apply(&self, state: &mut ObjectStates) -> Vec<ObjectId> {
         match self {
             Self::Create(id, content) => {
                 let object = Object { content: content.clone(), ..Object::default() };
@@ -288,11 +288,11 @@ impl Step {
                 let range = &mut content[from..to];
                 for change in changes {
                     match change {
-                        Change::Replace(at, data) => range[*at..][..data.len()].copy_from_slice(data),
-                        Change::Xor(at, data) => {
+                        RewriteChange::Replace(at, data) => range[*at..][..data.len()].copy_from_slice(data),
+                        RewriteChange::Xor(at, data) => {
                             range[*at..].iter_mut().zip(data).for_each(|(byte, other)| *byte ^= other);
                         }
-                        Change::Fill(at, length, byte) => range[*at..][..*length].fill(*byte),
+                        RewriteChange::Fill(at, length, byte) => range[*at..][..*length].fill(*byte),
                     }
                 }
                 set_all(object, values);
@@ -315,18 +315,18 @@ fn set_all(object: &mut Object, values: &[(u32, Vec<u8>)]) {
 }
 
 /// Removes the members of a collection in their order.
-fn leave_all(state: &State, collection: ObjectId) -> Vec<Step> {
+fn leave_all(state: &ObjectStates, collection: ObjectId) -> Vec<WorkerStep> {
     let mut parts = Vec::new();
     for (id, entry) in state.range(all_of(collection.partition)) {
         let Entry::User(object) = entry else { continue };
         let named = object.memberships.iter().filter(|(_, of)| **of == collection.object);
-        parts.extend(named.map(|(number, _)| Step::Join(*id, *number, 0)));
+        parts.extend(named.map(|(number, _)| WorkerStep::Join(*id, *number, 0)));
     }
     parts
 }
 
 /// Replaces the content of a partition by that of another one.
-fn replace(state: &mut State, source: u64, target: u64) -> Vec<ObjectId> {
+fn replace(state: &mut ObjectStates, source: u64, target: u64) -> Vec<ObjectId> {
     let inside = |partition| ObjectId::new(partition, 1)..=ObjectId::new(partition, u64::MAX);
     let mut touched: Vec<ObjectId> = state.range(inside(target)).map(|(id, _)| *id).collect();
     touched.iter().for_each(|id| drop(state.remove(id)));
@@ -342,19 +342,19 @@ fn replace(state: &mut State, source: u64, target: u64) -> Vec<ObjectId> {
 
 /// Acknowledged state of a worker's device, and the unanswered step.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct WorkerHistory {
     /// Number of acknowledged steps.
     acknowledged: u64,
     /// State after all of them.
-    now: State,
+    now: ObjectStates,
     /// Step that was sent but not answered.
-    under_way: Option<Step>,
+    under_way: Option<WorkerStep>,
 }
 
-impl History {
+impl WorkerHistory {
     /// Returns the current state.
     #[must_use]
-    pub const fn now(&self) -> &State {
+    pub const fn now(&self) -> &ObjectStates {
         &self.now
     }
 
@@ -365,7 +365,7 @@ impl History {
     }
 
     /// Records a sent step.
-    pub fn send(&mut self, step: Step) {
+    pub fn send(&mut self, step: WorkerStep) {
         self.under_way = Some(step);
     }
 
@@ -380,7 +380,7 @@ impl History {
     /// Whether the device completes the unanswered step later.
     #[must_use]
     pub fn is_done_later(&self) -> bool {
-        self.under_way.as_ref().is_some_and(Step::is_done_later)
+        self.under_way.as_ref().is_some_and(WorkerStep::is_done_later)
     }
 
     /// Records a refusal without effect.
@@ -392,9 +392,9 @@ impl History {
     /// step, and of the unanswered one nothing, all, or its first parts.
     ///
     /// # Errors The difference to the nearest such state, in words.
-    pub fn settle(&mut self, found: State) -> Result<(), String> {
+    pub fn settle(&mut self, found: ObjectStates) -> Result<(), String> {
         let parts = self.under_way.as_ref().map_or_else(Vec::new, |step| step.parts(&self.now));
-        let count = |state: &State| {
+        let count = |state: &ObjectStates| {
             let ids: BTreeSet<&ObjectId> = state.keys().chain(found.keys()).collect();
             ids.into_iter().filter(|id| state.get(id) != found.get(id)).count()
         };
@@ -424,7 +424,7 @@ impl History {
     }
 }
 
-fn told<'a>(wanted: &State, found: &State, ids: impl Iterator<Item = &'a ObjectId>) -> String {
+fn told<'a>(wanted: &ObjectStates, found: &ObjectStates, ids: impl Iterator<Item = &'a ObjectId>) -> String {
     let parts = ids.map(|id| match (wanted.get(id), found.get(id)) {
         (Some(wanted), Some(found)) => format!("{id} {}", difference(wanted, found)),
         (Some(_), None) => format!("{id} is not there"),
@@ -435,7 +435,7 @@ fn told<'a>(wanted: &State, found: &State, ids: impl Iterator<Item = &'a ObjectI
 
 /// Describes the differences.
 #[must_use]
-pub fn differences(wanted: &State, found: &State) -> String {
+pub fn differences(wanted: &ObjectStates, found: &ObjectStates) -> String {
     let mut ids: Vec<&ObjectId> = wanted.keys().chain(found.keys()).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -482,7 +482,7 @@ mod tests {
         ObjectId::new(0x10000, 0x10000 + number)
     }
 
-    fn run(history: &mut History, steps: &[Step]) -> Vec<State> {
+    fn run(history: &mut WorkerHistory, steps: &[WorkerStep]) -> Vec<ObjectStates> {
         let mut states = vec![history.now().clone()];
         for step in steps {
             history.send(step.clone());
@@ -492,30 +492,30 @@ mod tests {
         states
     }
 
-    fn steps() -> Vec<Step> {
+    fn steps() -> Vec<WorkerStep> {
         vec![
-            Step::Create(id(1), b"abcdef".to_vec()),
-            Step::Write(id(1), 4, b"XYZ".to_vec()),
-            Step::Copy(id(1), id(2), false),
-            Step::Append(id(1), b"!".to_vec()),
-            Step::Attributes(id(2), vec![(7, b"value".to_vec())]),
-            Step::CreateCollection(id(9)),
-            Step::Join(id(2), 1, id(9).object),
-            Step::Punch(id(1), 1, 2),
-            Step::Duplicate { source: 0x10000, target: 0x20000, clone: false },
-            Step::Clear(id(2), 3, 9),
-            Step::Rewrite(id(2), 2, 20, vec![Change::Fill(0, 20, 7)], vec![(7, Vec::new())]),
-            Step::Restore(0x10000, 0x20000),
-            Step::Remove(id(1)),
-            Step::RemoveCollection(id(9)),
-            Step::Resize(id(2), 2),
-            Step::Refresh(0x20000),
+            WorkerStep::Create(id(1), b"abcdef".to_vec()),
+            WorkerStep::Write(id(1), 4, b"XYZ".to_vec()),
+            WorkerStep::Copy(id(1), id(2), false),
+            WorkerStep::Append(id(1), b"!".to_vec()),
+            WorkerStep::Attributes(id(2), vec![(7, b"value".to_vec())]),
+            WorkerStep::CreateCollection(id(9)),
+            WorkerStep::Join(id(2), 1, id(9).object),
+            WorkerStep::Punch(id(1), 1, 2),
+            WorkerStep::Duplicate { source: 0x10000, target: 0x20000, clone: false },
+            WorkerStep::Clear(id(2), 3, 9),
+            WorkerStep::Rewrite(id(2), 2, 20, vec![RewriteChange::Fill(0, 20, 7)], vec![(7, Vec::new())]),
+            WorkerStep::Restore(0x10000, 0x20000),
+            WorkerStep::Remove(id(1)),
+            WorkerStep::RemoveCollection(id(9)),
+            WorkerStep::Resize(id(2), 2),
+            WorkerStep::Refresh(0x20000),
         ]
     }
 
     #[test]
     fn only_the_last_acknowledged_state_is_accepted() {
-        let mut history = History::default();
+        let mut history = WorkerHistory::default();
         let states = run(&mut history, &steps());
         let last = states.last().expect("there is one");
         for state in &states {
@@ -526,9 +526,10 @@ mod tests {
 
     #[test]
     fn a_lost_step_is_named() {
-        let mut history = History::default();
-        run(&mut history, &[Step::Create(id(1), vec![1]), Step::Create(id(2), vec![2])]);
-        let states = run(&mut history, &[Step::Append(id(1), vec![9]), Step::Append(id(2), vec![9])]);
+        let mut history = WorkerHistory::default();
+        run(&mut history, &[WorkerStep::Create(id(1), vec![1]), WorkerStep::Create(id(2), vec![2])]);
+        let states =
+            run(&mut history, &[WorkerStep::Append(id(1), vec![9]), WorkerStep::Append(id(2), vec![9])]);
         let mut mix = states[2].clone();
         mix.insert(id(1), states[0][&id(1)].clone());
         let said = history.settle(mix).unwrap_err();
@@ -537,11 +538,11 @@ mod tests {
 
     #[test]
     fn pending_steps_are_optional_and_refused_ones_absent() {
-        let mut history = History::default();
-        let states = run(&mut history, &[Step::Create(id(1), vec![1])]);
-        history.send(Step::Append(id(1), vec![2]));
+        let mut history = WorkerHistory::default();
+        let states = run(&mut history, &[WorkerStep::Create(id(1), vec![1])]);
+        history.send(WorkerStep::Append(id(1), vec![2]));
         let mut after = states[1].clone();
-        Step::Append(id(1), vec![2]).apply(&mut after);
+        WorkerStep::Append(id(1), vec![2]).apply(&mut after);
         assert_eq!(history.clone().settle(states[1].clone()), Ok(()));
         assert_eq!(history.clone().settle(after.clone()), Ok(()));
         history.refused();
@@ -551,25 +552,25 @@ mod tests {
     #[test]
     fn refused_attribute_list_may_set_a_prefix() {
         let values = |numbers: &[u32]| numbers.iter().map(|number| (*number, vec![7])).collect::<Vec<_>>();
-        let step = Step::Attributes(id(1), values(&[1, 2, 3]));
-        let wanted = [&[1][..], &[1, 2]].map(|some| Step::Attributes(id(1), values(some)));
+        let step = WorkerStep::Attributes(id(1), values(&[1, 2, 3]));
+        let wanted = [&[1][..], &[1, 2]].map(|some| WorkerStep::Attributes(id(1), values(some)));
         assert_eq!(step.begun(), wanted);
-        let rewrite = |numbers: &[u32]| Step::Rewrite(id(1), 0, 4, Vec::new(), values(numbers));
+        let rewrite = |numbers: &[u32]| WorkerStep::Rewrite(id(1), 0, 4, Vec::new(), values(numbers));
         assert_eq!(rewrite(&[1, 2]).begun(), [rewrite(&[]), rewrite(&[1])]);
-        assert_eq!(Step::Append(id(1), vec![1]).begun(), []);
+        assert_eq!(WorkerStep::Append(id(1), vec![1]).begun(), []);
     }
 
     /// A partition that was being removed may have lost its first objects, in order, and no others.
     #[test]
     fn pending_removal_may_affect_any_object() {
-        let mut history = History::default();
+        let mut history = WorkerHistory::default();
         let steps = [
-            Step::Create(id(1), vec![1]),
-            Step::Create(id(2), vec![2]),
-            Step::Duplicate { source: 0x10000, target: 0x20000, clone: true },
+            WorkerStep::Create(id(1), vec![1]),
+            WorkerStep::Create(id(2), vec![2]),
+            WorkerStep::Duplicate { source: 0x10000, target: 0x20000, clone: true },
         ];
         let states = run(&mut history, &steps);
-        history.send(Step::RemovePartition(0x20000));
+        history.send(WorkerStep::RemovePartition(0x20000));
         let mut half = states[3].clone();
         half.remove(&ObjectId::new(0x20000, id(1).object));
         assert_eq!(history.clone().settle(half), Ok(()));
@@ -582,27 +583,27 @@ mod tests {
     /// Members leave a collection one by one before it is removed.
     #[test]
     fn pending_collection_removal_may_drop_first_members() {
-        let mut history = History::default();
+        let mut history = WorkerHistory::default();
         let steps = [
-            Step::Create(id(1), vec![1]),
-            Step::Create(id(2), vec![2]),
-            Step::CreateCollection(id(9)),
-            Step::Join(id(1), 1, id(9).object),
-            Step::Join(id(2), 3, id(9).object),
+            WorkerStep::Create(id(1), vec![1]),
+            WorkerStep::Create(id(2), vec![2]),
+            WorkerStep::CreateCollection(id(9)),
+            WorkerStep::Join(id(1), 1, id(9).object),
+            WorkerStep::Join(id(2), 3, id(9).object),
         ];
         let states = run(&mut history, &steps);
-        history.send(Step::RemoveCollection(id(9)));
+        history.send(WorkerStep::RemoveCollection(id(9)));
         let all = states[5].clone();
         let left = |number: u64, slot: u32| {
             let mut state = all.clone();
-            Step::Join(id(number), slot, 0).apply(&mut state);
+            WorkerStep::Join(id(number), slot, 0).apply(&mut state);
             state
         };
         assert_eq!(history.clone().settle(left(1, 1)), Ok(()));
         let said = history.clone().settle(left(2, 3)).unwrap_err();
         assert!(said.contains("REMOVE COLLECTION"), "{said}");
         let mut gone = all.clone();
-        Step::RemoveCollection(id(9)).apply(&mut gone);
+        WorkerStep::RemoveCollection(id(9)).apply(&mut gone);
         assert_eq!(history.settle(gone), Ok(()));
     }
 }

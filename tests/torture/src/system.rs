@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_tests::{Ended, Signal, System, run, run_with_input, text};
+use sealstone_tests::{CommandResult, Signal, System, run, run_with_input, text};
 
-use crate::Report;
+use crate::RunReport;
 
 /// Number of devices.
 const OSDS: usize = 2;
@@ -21,16 +21,16 @@ const LENGTH_MAX: usize = 6 << 20;
 const AWAY_MS: (u64, u64) = (0, 1500);
 
 /// Possible content of a path; `None` if it does not exist.
-type Content = Option<Vec<u8>>;
+type PathContent = Option<Vec<u8>>;
 
 /// The system and the expected content of its files.
-pub struct Drill {
+pub struct SystemDrill {
     system: System,
-    files: BTreeMap<String, Vec<Content>>,
+    files: BTreeMap<String, Vec<PathContent>>,
     random: StdRng,
 }
 
-impl Drill {
+impl SystemDrill {
     /// Starts a system.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -48,7 +48,7 @@ impl Drill {
     /// Runs rounds until the time is over.
     ///
     /// # Errors A violation, with details.
-    pub fn torture(&mut self, until: Instant, report: &mut Report) -> Result<(), String> {
+    pub fn torture(&mut self, until: Instant, report: &mut RunReport) -> Result<(), String> {
         while Instant::now() < until {
             self.round(report)?;
             report.rounds += 1;
@@ -69,7 +69,7 @@ impl Drill {
     }
 
     /// Puts all files concurrently, and kills a process meanwhile.
-    fn round(&mut self, report: &mut Report) -> Result<(), String> {
+    fn round(&mut self, report: &mut RunReport) -> Result<(), String> {
         let contents: Vec<(String, Vec<u8>)> = self
             .files
             .keys()
@@ -123,9 +123,9 @@ impl Drill {
         &mut self,
         path: &str,
         bytes: Vec<u8>,
-        ended: &Ended,
+        ended: &CommandResult,
         mds: bool,
-        report: &mut Report,
+        report: &mut RunReport,
     ) -> Result<(), String> {
         let states = self.files.get_mut(path).ok_or("an unknown path")?;
         if ended.code == 0 {

@@ -12,8 +12,8 @@ use rand::{Rng, SeedableRng};
 use sealstone_initiator::{Bearer, OsdClient, OsdError};
 use sealstone_osd::{ObjectId, SecurityMethod};
 
-use crate::keys::Issuer;
-use crate::oracle::{Entry, History, State, Step, user};
+use crate::keys::CredentialIssuer;
+use crate::oracle::{Entry, ObjectStates, WorkerHistory, WorkerStep, user};
 
 mod choice;
 mod view;
@@ -39,7 +39,7 @@ pub(crate) const CLONE: u64 = 0x30000;
 
 /// Counters of all workers.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct WorkerCounters {
     /// Acknowledged commands that changed something.
     pub steps: AtomicU64,
     /// Of these, durable ones, and flushes.
@@ -59,29 +59,29 @@ pub struct Tally {
 }
 
 /// State that the workers of one run share.
-pub struct Life<'a> {
+pub struct RunState<'a> {
     /// Set before the daemon is killed, or asked to end.
     pub killed: &'a AtomicBool,
     /// Whether the device's file system may be full; otherwise only the kill may end a worker.
     pub sick: bool,
     /// The keys.
-    pub issuer: &'a Issuer,
+    pub issuer: &'a CredentialIssuer,
     /// The counters.
-    pub tally: &'a Tally,
+    pub tally: &'a WorkerCounters,
 }
 
 /// A worker.
 pub struct Worker {
     number: usize,
     partition: u64,
-    history: History,
+    history: WorkerHistory,
     random: StdRng,
     method: SecurityMethod,
     bearers: BTreeMap<ObjectId, Bearer>,
 }
 
 /// Outcome of a command.
-enum Fate {
+enum CommandOutcome {
     Done,
     Refused,
     /// The outcome is unknown; this run is over.
@@ -96,7 +96,7 @@ impl Worker {
         Self {
             number,
             partition,
-            history: History::default(),
+            history: WorkerHistory::default(),
             random,
             method: SecurityMethod::AllData,
             bearers: BTreeMap::new(),
@@ -116,7 +116,7 @@ impl Worker {
 
     /// Issues a credential. Snapshots and clones have no keys of their own, so they are used
     /// without security.
-    fn bearer(&mut self, issuer: &Issuer, id: ObjectId) -> Bearer {
+    fn bearer(&mut self, issuer: &CredentialIssuer, id: ObjectId) -> Bearer {
         let method = if id.partition == self.partition { self.method } else { SecurityMethod::NoSec };
         let make = || match id.object {
             0 => issuer.partition(id.partition, method),
@@ -142,8 +142,8 @@ impl Worker {
     /// Compares all of its objects with the acknowledged state, after a restart.
     ///
     /// # Errors A missing acknowledged step, or another difference.
-    pub async fn verify(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<(), String> {
-        let mut found = State::new();
+    pub async fn verify(&mut self, device: &OsdClient, life: &RunState<'_>) -> Result<(), String> {
+        let mut found = ObjectStates::new();
         for partition in core::iter::once(self.partition).chain(self.duplicates()) {
             self.observe_partition(device, life, partition, &mut found).await?;
         }
@@ -153,21 +153,21 @@ impl Worker {
     /// Works until the device is down.
     ///
     /// # Errors A violation of the device.
-    pub async fn live(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<(), String> {
+    pub async fn live(&mut self, device: &OsdClient, life: &RunState<'_>) -> Result<(), String> {
         loop {
             let fate = match self.random.gen_range(0..100) {
                 0..8 => self.look(device, life).await?,
                 8..12 => self.flush(device, life).await?,
                 _ => self.change(device, life).await?,
             };
-            if matches!(fate, Fate::Unknown) || life.killed.load(Ordering::SeqCst) {
+            if matches!(fate, CommandOutcome::Unknown) || life.killed.load(Ordering::SeqCst) {
                 return Ok(());
             }
         }
     }
 
     /// Classifies an error.
-    fn fate(&self, life: &Life<'_>, what: &str, error: OsdError) -> Result<Fate, String> {
+    fn fate(&self, life: &RunState<'_>, what: &str, error: OsdError) -> Result<CommandOutcome, String> {
         // Errors of a damaged disk or an attack are violations in any case.
         let wrong = matches!(
             error,
@@ -178,17 +178,17 @@ impl Worker {
                 | OsdError::Malformed(_)
         );
         match error {
-            OsdError::NoSpace => Ok(Fate::Refused),
+            OsdError::NoSpace => Ok(CommandOutcome::Refused),
             error if wrong => Err(format!("worker {} {what} by {:?}: {error:?}", self.number, self.method)),
-            _ if life.killed.load(Ordering::SeqCst) || life.sick => Ok(Fate::Unknown),
+            _ if life.killed.load(Ordering::SeqCst) || life.sick => Ok(CommandOutcome::Unknown),
             error => Err(format!("worker {} {what} by {:?}: {error:?}", self.number, self.method)),
         }
     }
 
     /// Reads an object while other workers write theirs, or a whole partition.
-    async fn look(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
+    async fn look(&mut self, device: &OsdClient, life: &RunState<'_>) -> Result<CommandOutcome, String> {
         let whole = self.random.gen_bool(0.1);
-        let mut found = State::new();
+        let mut found = ObjectStates::new();
         let slot = FIRST + self.random.gen_range(0..OBJECTS);
         let duplicate = self.duplicates()[self.random.gen_range(0..2)];
         let partition = if self.random.gen_bool(0.2) { duplicate } else { self.partition };
@@ -200,23 +200,24 @@ impl Worker {
             }),
         };
         if life.killed.load(Ordering::SeqCst) {
-            return Ok(Fate::Unknown);
+            return Ok(CommandOutcome::Unknown);
         }
         match observed {
-            Err(_) if life.sick => return Ok(Fate::Unknown),
+            Err(_) if life.sick => return Ok(CommandOutcome::Unknown),
             other => other.map_err(|error| format!("worker {}: {error}", self.number))?,
         }
         life.tally.reads.fetch_add(1, Ordering::Relaxed);
         let range = if whole { crate::oracle::all_of(partition) } else { id..=id };
-        let wanted: State = self.history.now().range(range).map(|(id, entry)| (*id, entry.clone())).collect();
+        let wanted: ObjectStates =
+            self.history.now().range(range).map(|(id, entry)| (*id, entry.clone())).collect();
         match found == wanted {
-            true => Ok(Fate::Done),
+            true => Ok(CommandOutcome::Done),
             false => Err(format!("worker {}: {}", self.number, crate::oracle::differences(&wanted, &found))),
         }
     }
 
     /// Flushes an object, the partition, or the device.
-    async fn flush(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
+    async fn flush(&mut self, device: &OsdClient, life: &RunState<'_>) -> Result<CommandOutcome, String> {
         let existing: Vec<ObjectId> = self.objects_in(self.partition);
         let object = (!existing.is_empty()).then(|| existing[self.random.gen_range(0..existing.len())]);
         let (what, result) = match (self.random.gen_range(0..3), object) {
@@ -236,30 +237,31 @@ impl Worker {
         match result {
             Ok(()) => {
                 life.tally.durable.fetch_add(1, Ordering::Relaxed);
-                Ok(Fate::Done)
+                Ok(CommandOutcome::Done)
             }
             Err(error) => self.fate(life, what, error),
         }
     }
 
     /// Changes one of its objects.
-    async fn change(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
+    async fn change(&mut self, device: &OsdClient, life: &RunState<'_>) -> Result<CommandOutcome, String> {
         let step = self.step();
         let id = step.object();
         let bearer = self.bearer_of(life.issuer, &step);
         let operation = self.operation(&step, life.issuer);
         let what = format!("{} {id}", operation.name());
-        let durable = matches!(step, Step::Remove(_)) || self.random.gen_bool(0.12);
+        let durable = matches!(step, WorkerStep::Remove(_)) || self.random.gen_bool(0.12);
         // This command is durable by its table row.
-        let always = matches!(step, Step::RemovePartition(_));
+        let always = matches!(step, WorkerStep::RemovePartition(_));
         let kind = match step {
-            Step::Rewrite(..) => Some(&life.tally.rewrites),
-            Step::CreateCollection(_) | Step::RemoveCollection(_) | Step::Join(..) => {
+            WorkerStep::Rewrite(..) => Some(&life.tally.rewrites),
+            WorkerStep::CreateCollection(_) | WorkerStep::RemoveCollection(_) | WorkerStep::Join(..) => {
                 Some(&life.tally.memberships)
             }
-            Step::Duplicate { .. } | Step::Refresh(_) | Step::Restore(..) | Step::RemovePartition(_) => {
-                Some(&life.tally.duplicates)
-            }
+            WorkerStep::Duplicate { .. }
+            | WorkerStep::Refresh(_)
+            | WorkerStep::Restore(..)
+            | WorkerStep::RemovePartition(_) => Some(&life.tally.duplicates),
             _ => None,
         };
         self.history.send(step.clone());
@@ -269,7 +271,7 @@ impl Worker {
         };
         match result {
             Ok(done) => {
-                if let (Step::Append(..), Some(at)) = (&step, done.appended_at) {
+                if let (WorkerStep::Append(..), Some(at)) = (&step, done.appended_at) {
                     let length = user(self.history.now(), id).map_or(0, |object| object.content.len() as u64);
                     if at != length {
                         return Err(format!("worker {} {what}: at {at}, the end is {length}", self.number));
@@ -283,15 +285,15 @@ impl Worker {
                 if durable || always {
                     life.tally.durable.fetch_add(1, Ordering::Relaxed);
                 }
-                Ok(Fate::Done)
+                Ok(CommandOutcome::Done)
             }
             Err(error) => {
                 let fate = self.fate(life, &what, error)?;
-                if matches!(fate, Fate::Refused) {
+                if matches!(fate, CommandOutcome::Refused) {
                     life.tally.refused.fetch_add(1, Ordering::Relaxed);
                     if step.is_done_later() {
                         // It may have begun: then the device completes it when there is space.
-                        return Ok(Fate::Unknown);
+                        return Ok(CommandOutcome::Unknown);
                     }
                     return self.refused(device, life, &step).await;
                 }
@@ -301,19 +303,26 @@ impl Worker {
     }
 
     /// Checks a refused step: nothing was done, or a permitted partial effect.
-    async fn refused(&mut self, device: &OsdClient, life: &Life<'_>, step: &Step) -> Result<Fate, String> {
+    async fn refused(
+        &mut self,
+        device: &OsdClient,
+        life: &RunState<'_>,
+        step: &WorkerStep,
+    ) -> Result<CommandOutcome, String> {
         let begun = step.begun();
         let id = step.object();
         let found = match begun.is_empty() {
             true => None,
             false => match self.observe(device, life, id).await {
-                Err(_) if life.sick || life.killed.load(Ordering::SeqCst) => return Ok(Fate::Unknown),
+                Err(_) if life.sick || life.killed.load(Ordering::SeqCst) => {
+                    return Ok(CommandOutcome::Unknown);
+                }
                 found => found.map_err(|error| format!("worker {}: {error}", self.number))?,
             },
         };
         if begun.is_empty() || user(self.history.now(), id) == found.as_ref() {
             self.history.refused();
-            return Ok(Fate::Refused);
+            return Ok(CommandOutcome::Refused);
         }
         let done = begun.into_iter().find(|part| {
             let mut state = self.history.now().clone();
@@ -325,6 +334,6 @@ impl Worker {
         })?;
         self.history.send(part);
         self.history.done();
-        Ok(Fate::Refused)
+        Ok(CommandOutcome::Refused)
     }
 }

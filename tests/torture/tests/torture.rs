@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealstone_torture::{Wish, run};
+use sealstone_torture::{RunOptions, run};
 
 /// Approximate duration; the last round of each part is completed.
 const TIME: Duration = Duration::from_secs(24);
@@ -11,7 +11,7 @@ const TIME: Duration = Duration::from_secs(24);
 fn killed_daemons_keep_their_promises() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(rand::random);
-    let wish = Wish { seed, time: TIME, workers: 4, system: true, names_alone: false };
+    let wish = RunOptions { seed, time: TIME, workers: 4, system: true, names_alone: false };
     let report = run(&wish, |_| {}).unwrap_or_else(|violation| {
         panic!(
             "{}: {} (SEALSTONE_SEED={seed}; folder kept: {:?})",

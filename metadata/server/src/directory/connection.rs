@@ -26,8 +26,8 @@ const ADDRESSES_MAX: usize = 4;
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 8 * 1024;
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait DirectoryStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> DirectoryStream for T {}
 
 /// Entries that a search returned.
 pub(super) struct SearchResult {
@@ -37,7 +37,7 @@ pub(super) struct SearchResult {
 }
 
 pub(super) struct DirectoryConnection {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn DirectoryStream>,
     buffer: Vec<u8>,
     received: usize,
     id: u32,
@@ -59,7 +59,8 @@ impl DirectoryConnection {
         time: Duration,
     ) -> Result<Self, DirectoryError> {
         let stream = connect(address, time).await?;
-        let plain = |stream: Box<dyn Stream>| Self { stream, buffer: Vec::new(), received: 0, id: 0 };
+        let plain =
+            |stream: Box<dyn DirectoryStream>| Self { stream, buffer: Vec::new(), received: 0, id: 0 };
         let tls = match (address.security, tls) {
             (DirectorySecurity::Plain, _) => return Ok(plain(Box::new(stream))),
             (DirectorySecurity::Tls | DirectorySecurity::StartTls, Some(tls)) => {
@@ -71,7 +72,7 @@ impl DirectoryConnection {
                 return Err(unreachable("no certificates for TLS"));
             }
         };
-        let stream: Box<dyn Stream> = if address.security == DirectorySecurity::StartTls {
+        let stream: Box<dyn DirectoryStream> = if address.security == DirectorySecurity::StartTls {
             let mut before = plain(Box::new(stream));
             let id = before.send(start_tls_request).await?;
             match before.answer(id).await? {

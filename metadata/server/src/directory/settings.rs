@@ -97,7 +97,7 @@ pub enum DirectorySettingsError {
     Ca {
         /// Path of the CA file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
     /// The bind name or password is empty.

@@ -219,7 +219,7 @@ impl Devices for FakeDevices {
     }
 }
 
-pub struct Running {
+pub struct RunningServer {
     pub folder: tempfile::TempDir,
     pub report: InitReport,
     pub server: Server,
@@ -231,11 +231,11 @@ pub fn admin() -> UserName {
     UserName::new("admin").unwrap()
 }
 
-pub async fn running(limits: Limits) -> Running {
+pub async fn running(limits: Limits) -> RunningServer {
     running_with(limits, None).await
 }
 
-pub async fn running_with(limits: Limits, directory: Option<Arc<dyn UserDirectory>>) -> Running {
+pub async fn running_with(limits: Limits, directory: Option<Arc<dyn UserDirectory>>) -> RunningServer {
     running_in(Environment::system(), limits, directory).await
 }
 
@@ -243,7 +243,7 @@ pub async fn running_in(
     environment: Environment,
     limits: Limits,
     directory: Option<Arc<dyn UserDirectory>>,
-) -> Running {
+) -> RunningServer {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("mds");
     let report = init(&data, &admin(), &Environment::system()).unwrap();
@@ -255,10 +255,10 @@ pub async fn running_in(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server_id = opened.mds().server_id();
     let server = Server::start(&opened, listener, devices.clone(), environment, limits).unwrap();
-    Running { folder, report, server, devices, server_id }
+    RunningServer { folder, report, server, devices, server_id }
 }
 
-impl Running {
+impl RunningServer {
     pub fn password(&self) -> Vec<u8> {
         std::fs::read(&self.report.admin_secret).unwrap().trim_ascii_end().to_vec()
     }

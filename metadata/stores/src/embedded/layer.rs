@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn view_sees_its_commit_and_old_versions_are_dropped() {
+    fn view_sees_its_commit_and_drops_old_versions() {
         let layer = ChangeLayer::default();
         put(&layer, 1, 0, &[(b"a", Some(b"1")), (b"b", Some(b"1"))]);
         put(&layer, 2, 0, &[(b"a", Some(b"2"))]);

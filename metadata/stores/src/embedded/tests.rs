@@ -335,7 +335,7 @@ fn changes_are_applied_during_reads_and_writes() {
 }
 
 #[test]
-fn journal_damage_is_reported_but_torn_end_is_not() {
+fn journal_damage_is_reported_except_torn_end() {
     let disk = SimDisk::default();
     let store = disk.start().unwrap();
     for n in 0..9u8 {

@@ -71,12 +71,12 @@ fn unexpected(what: &str) -> RequestError {
     RequestError::Away(io::Error::new(io::ErrorKind::InvalidData, what.to_owned()))
 }
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+trait LdapStream: Read + Write + Send {}
+impl<T: Read + Write + Send> LdapStream for T {}
 
 /// A bound connection.
 pub(super) struct LdapConnection {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn LdapStream>,
     /// The same socket, to detect unsolicited messages.
     socket: OwnedFd,
     buffer: Vec<u8>,

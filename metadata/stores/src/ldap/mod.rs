@@ -80,7 +80,7 @@ pub enum LdapStoreError {
     Ca {
         /// Path of the CA file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
     /// The server cannot be reached, or refused a request.
@@ -153,7 +153,7 @@ pub enum LdapStoreError {
     Damaged {
         /// DN of the entry.
         dn: String,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
     /// The store changed too often during the start.

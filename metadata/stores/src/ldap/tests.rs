@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 mod cut;
 #[path = "../../tests/support/slapd.rs"]
 mod server;
-use cut::{Cut, Proxy};
+use cut::{CutPoint, CutProxy};
 use server::{Slapd, WRITER_PASSWORD};
 
 fn settings(url: &str) -> LdapSettings {
@@ -228,23 +228,23 @@ fn idle_server_notices_takeover() {
 #[test]
 fn unanswered_commit_is_resolved() {
     let server = Slapd::start();
-    let proxy = Proxy::start(server.port);
+    let proxy = CutProxy::start(server.port);
     let url = server.new_store();
     let through = url.replace(&format!(":{}/", server.port), &format!(":{}/", proxy.port));
     let store = open(&through);
     put(&store, &[(b"a", b"0")]).unwrap();
     // The commit arrived, its response did not: it is stored once and reported as done.
-    proxy.cut(Cut::Answer);
+    proxy.cut(CutPoint::Answer);
     put(&store, &[(b"a", b"1")]).unwrap();
     assert_eq!(get(&store, b"a"), Some(b"1".to_vec()));
     assert!(proxy.swallowed() > 0);
     // The commit did not arrive: it is reported as retryable.
-    proxy.cut(Cut::Request);
+    proxy.cut(CutPoint::Request);
     assert!(matches!(put(&store, &[(b"a", b"2")]), Err(MetaError::Conflict)));
     assert_eq!(get(&store, b"a"), Some(b"1".to_vec()));
     put(&store, &[(b"a", b"3")]).unwrap();
     // The commit arrives after it was given up: it has no effect.
-    proxy.cut(Cut::Late);
+    proxy.cut(CutPoint::Late);
     assert!(matches!(put(&store, &[(b"a", b"4"), (b"late", b"4")]), Err(MetaError::Conflict)));
     proxy.deliver();
     put(&store, &[(b"b", b"5")]).unwrap();
@@ -278,7 +278,7 @@ fn unsent_request_to_unreachable_server_is_retryable() {
 #[test]
 fn late_record_write_does_not_replace_newer_value() {
     let server = Slapd::start();
-    let proxy = Proxy::start(server.port);
+    let proxy = CutProxy::start(server.port);
     let url = server.new_store();
     let through = url.replace(&format!(":{}/", server.port), &format!(":{}/", proxy.port));
     // Closing writes the record: the next change modifies an existing entry.
@@ -286,7 +286,7 @@ fn late_record_write_does_not_replace_newer_value() {
     put(&store, &[(b"a", b"0")]).unwrap();
     drop(store);
     let store = open(&through);
-    proxy.cut(Cut::LateRecord);
+    proxy.cut(CutPoint::LateRecord);
     put(&store, &[(b"a", b"1")]).unwrap();
     while !proxy.is_late() {
         std::thread::sleep(Duration::from_millis(5));

@@ -23,7 +23,7 @@ mod settings;
 mod tls;
 mod wait;
 
-use pool::{Cause, ConnectionPool, PooledConnection};
+use pool::{ConnectionError, ConnectionPool, PooledConnection};
 use settings::DatabaseTarget;
 pub use settings::PostgresSettings;
 
@@ -70,7 +70,7 @@ pub enum PostgresError {
     Ca {
         /// Path of the CA file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
     /// The database cannot be reached, or refused the login.
@@ -133,7 +133,7 @@ impl PostgresMeta {
     pub fn open(settings: &PostgresSettings) -> Result<Self, PostgresError> {
         let target = DatabaseTarget::new(settings)?;
         let (name, exposed) = (target.name.clone(), target.exposed);
-        let connect = |source: Cause| PostgresError::Connect { name: name.clone(), source };
+        let connect = |source: ConnectionError| PostgresError::Connect { name: name.clone(), source };
         let pool = ConnectionPool::new(target).map_err(|error| connect(error.into()))?;
         let prepared = schema::prepare(&pool)?;
         let writer = Mutex::new(WriterId::new().map_err(|error| connect(error.into()))?);
@@ -211,7 +211,7 @@ impl PostgresMeta {
         writer: &[u8; WRITER_LEN],
         number: i64,
         until: Instant,
-    ) -> Result<CommitOutcome, Cause> {
+    ) -> Result<CommitOutcome, ConnectionError> {
         let mut pooled = self.pool.acquire("SELECT 1", until)?;
         pooled.end_transaction();
         let (id, no) = (&writer[..], false);
@@ -236,7 +236,7 @@ fn code<'a>(error: &'a (dyn Error + Send + Sync + 'static)) -> Option<&'a SqlSta
     error.downcast_ref::<tokio_postgres::Error>()?.code()
 }
 
-fn failed(error: Cause) -> MetaError {
+fn failed(error: ConnectionError) -> MetaError {
     match code(&*error) {
         Some(code)
             if *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED =>
@@ -249,7 +249,7 @@ fn failed(error: Cause) -> MetaError {
 }
 
 /// Converts an error before any change was sent: `Away` unless the database gave a reason.
-fn read_failed(error: Cause) -> MetaError {
+fn read_failed(error: ConnectionError) -> MetaError {
     match failed(error) {
         MetaError::Failed(error) if !is_refusal(&*error) => MetaError::Away(error),
         other => other,
@@ -385,7 +385,11 @@ impl Transaction for PostgresTransaction<'_> {
 }
 
 /// Sends all changes, the mark and the commit in one round trip, and waits for the responses.
-fn write(pooled: &mut PooledConnection<'_>, changes: &Overlay, writer: &WriterId) -> Result<(), Cause> {
+fn write(
+    pooled: &mut PooledConnection<'_>,
+    changes: &Overlay,
+    writer: &WriterId,
+) -> Result<(), ConnectionError> {
     let (mut keys, mut values, mut gone) = (Vec::new(), Vec::new(), Vec::new());
     for (key, change) in changes.iter() {
         match change {

@@ -116,7 +116,7 @@ struct PoolExhausted {
 }
 
 /// Reason why there is no connection or no response.
-pub(super) type Cause = Box<dyn Error + Send + Sync>;
+pub(super) type ConnectionError = Box<dyn Error + Send + Sync>;
 
 impl ConnectionPool {
     pub(super) fn new(target: DatabaseTarget) -> io::Result<Self> {
@@ -134,7 +134,7 @@ impl ConnectionPool {
     }
 
     /// Opens a client without the store's statements, to create its tables.
-    pub(super) fn client(&self) -> Result<Client, Cause> {
+    pub(super) fn client(&self) -> Result<Client, ConnectionError> {
         let Some(runtime) = &self.runtime else { return Err("the pool is closed".into()) };
         let (config, tls) = (self.target.config.clone(), MakeTls(self.target.tls.clone()));
         let until = Instant::now() + CONNECT_MAX + ANSWER_MAX;
@@ -158,25 +158,30 @@ impl ConnectionPool {
         }
     }
 
-    fn connect(&self) -> Result<DatabaseConnection, Cause> {
+    fn connect(&self) -> Result<DatabaseConnection, ConnectionError> {
         let client = self.client()?;
         let statements = wait(Instant::now() + ANSWER_MAX, PreparedStatements::prepare(&client));
         let statements = statements.ok_or_else(|| self.silent(ANSWER_MAX))??;
         Ok(DatabaseConnection { client, statements })
     }
 
-    fn silent(&self, after: Duration) -> Cause {
+    fn silent(&self, after: Duration) -> ConnectionError {
         NoResponse { name: self.name().to_owned(), after }.into()
     }
 
     /// Takes a connection on which `begin` succeeds. Waits until then for an unavailable database.
-    pub(super) fn acquire(&self, begin: &str, until: Instant) -> Result<PooledConnection<'_>, Cause> {
+    pub(super) fn acquire(
+        &self,
+        begin: &str,
+        until: Instant,
+    ) -> Result<PooledConnection<'_>, ConnectionError> {
         let began = Instant::now();
         loop {
-            let connection = self.idle_one(until).ok_or_else(|| -> Cause {
+            let connection = self.idle_one(until).ok_or_else(|| -> ConnectionError {
                 PoolExhausted { name: self.name().to_owned(), after: began.elapsed() }.into()
             })?;
-            // The slot of the pool is in use from here on, and is released when `pooled` is dropped.
+            // The slot of the pool is in use from here on, and is released when `pooled` is
+            // dropped.
             let mut pooled =
                 PooledConnection { pool: self, connection, broken: false, in_transaction: false };
             let was_idle = pooled.connection.is_some();
@@ -254,7 +259,7 @@ pub(super) fn is_transient(error: &(dyn Error + Send + Sync + 'static)) -> bool 
 }
 
 impl PooledConnection<'_> {
-    fn begin(&mut self, begin: &str) -> Result<(), Cause> {
+    fn begin(&mut self, begin: &str) -> Result<(), ConnectionError> {
         if self.connection.is_none() {
             self.connection = Some(self.pool.connect()?);
         }
@@ -266,7 +271,7 @@ impl PooledConnection<'_> {
     pub(super) fn query<T>(
         &mut self,
         what: impl AsyncFnOnce(&DatabaseConnection) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, Cause> {
+    ) -> Result<T, ConnectionError> {
         let Some(connection) = &self.connection else { return Err(self.pool.silent(Duration::ZERO)) };
         match wait(Instant::now() + ANSWER_MAX, what(connection)) {
             Some(Ok(answer)) => Ok(answer),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::pool::{Cause, ConnectionPool, is_transient};
+use super::pool::{ConnectionError, ConnectionPool, is_transient};
 use super::wait::wait;
 use super::{ANSWER_MAX, PostgresError, RECONNECT_EVERY};
 
@@ -36,7 +36,7 @@ pub(super) struct DatabaseCapabilities {
 fn run<T>(
     pool: &ConnectionPool,
     what: impl Future<Output = Result<T, tokio_postgres::Error>>,
-) -> Result<T, Cause> {
+) -> Result<T, ConnectionError> {
     match wait(Instant::now() + ANSWER_MAX, what) {
         Some(result) => Ok(result?),
         None => Err(super::pool::NoResponse { name: pool.name().to_owned(), after: ANSWER_MAX }.into()),
@@ -69,7 +69,7 @@ fn is_race(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     })
 }
 
-fn try_prepare(pool: &ConnectionPool) -> Result<(i64, DatabaseCapabilities), Cause> {
+fn try_prepare(pool: &ConnectionPool) -> Result<(i64, DatabaseCapabilities), ConnectionError> {
     let client = pool.client()?;
     // Reads first: a user without the right to create tables may use existing ones.
     let found = run(pool, client.query("SELECT version FROM sealstone_format", &[]));

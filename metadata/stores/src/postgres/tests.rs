@@ -175,7 +175,7 @@ fn pool_reuses_connections_up_to_limit() {
 
 /// Fault that hits a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
+enum CutPoint {
     /// No fault.
     None,
     /// The request arrives; the response is lost.
@@ -188,16 +188,16 @@ enum Cut {
 }
 
 /// A proxy in front of the database.
-struct Proxy {
+struct CutProxy {
     port: u16,
-    cut: Arc<Mutex<Cut>>,
+    cut: Arc<Mutex<CutPoint>>,
 }
 
-impl Proxy {
+impl CutProxy {
     fn start(to: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let cut = Arc::new(Mutex::new(Cut::None));
+        let cut = Arc::new(Mutex::new(CutPoint::None));
         let cuts = Arc::clone(&cut);
         std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -216,30 +216,30 @@ impl Proxy {
     }
 }
 
-fn pass_on(mut client: TcpStream, mut database: TcpStream, cut: &Mutex<Cut>) {
+fn pass_on(mut client: TcpStream, mut database: TcpStream, cut: &Mutex<CutPoint>) {
     const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = client.read(&mut bytes) {
         let bytes = &bytes[..count];
         let commit = bytes.windows(COMMIT.len()).position(|window| window == COMMIT);
         let now = match commit {
-            Some(_) => std::mem::replace(&mut *cut.lock(), Cut::None),
-            None => Cut::None,
+            Some(_) => std::mem::replace(&mut *cut.lock(), CutPoint::None),
+            None => CutPoint::None,
         };
         match now {
-            Cut::None => {
+            CutPoint::None => {
                 if database.write_all(bytes).is_err() {
                     break;
                 }
             }
-            Cut::Answer => {
+            CutPoint::Answer => {
                 let _ = client.shutdown(Shutdown::Both);
                 let _ = database.write_all(bytes);
                 std::thread::sleep(Duration::from_millis(500));
                 break;
             }
-            Cut::Request => break,
-            Cut::Halfway => {
+            CutPoint::Request => break,
+            CutPoint::Halfway => {
                 let _ = database.write_all(&bytes[..commit.unwrap_or(0)]);
                 let _ = client.shutdown(Shutdown::Both);
                 std::thread::sleep(Duration::from_secs(2));
@@ -255,15 +255,15 @@ fn pass_on(mut client: TcpStream, mut database: TcpStream, cut: &Mutex<Cut>) {
 fn interrupted_commit_is_resolved_not_guessed() {
     let server = Postgres::start();
     let database = server.database();
-    let proxy = Proxy::start(server.port);
+    let proxy = CutProxy::start(server.port);
     let url = format!("postgres://{}@127.0.0.1:{}/{database}", server::USER, proxy.port);
     let store = open(&url);
     for (round, (cut, happened)) in [
-        (Cut::Answer, true),
-        (Cut::Request, false),
-        (Cut::Halfway, false),
-        (Cut::Answer, true),
-        (Cut::None, true),
+        (CutPoint::Answer, true),
+        (CutPoint::Request, false),
+        (CutPoint::Halfway, false),
+        (CutPoint::Answer, true),
+        (CutPoint::None, true),
     ]
     .into_iter()
     .enumerate()

@@ -14,10 +14,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-pub use wire::End;
 use wire::Wire;
+pub use wire::WireEnd;
 
-use crate::chance::Chance;
+use crate::chance::RandomSource;
 use crate::history::History;
 
 /// Timeout of a connection attempt to a host that does not answer.
@@ -39,7 +39,7 @@ pub enum Host {
 }
 
 /// Callback of the server for a new connection.
-type Accept = Arc<dyn Fn(End) + Send + Sync>;
+type Accept = Arc<dyn Fn(WireEnd) + Send + Sync>;
 
 enum Service {
     Up(Accept),
@@ -51,7 +51,7 @@ enum Service {
 
 /// Quality of the network.
 #[derive(Clone, Copy, Debug)]
-pub struct Weather {
+pub struct NetworkFaults {
     /// One-way latency range, in microseconds.
     pub latency_us: (u64, u64),
     /// Bytes per millisecond, connection and direction.
@@ -64,27 +64,27 @@ pub struct Weather {
     pub doomed_percent: u64,
 }
 
-struct State {
+struct NetworkState {
     services: BTreeMap<Host, Service>,
     partitioned: BTreeSet<Host>,
     slow: BTreeMap<Host, u64>,
     wires: BTreeMap<u64, Weak<Wire>>,
     next_wire: u64,
-    weather: Weather,
+    weather: NetworkFaults,
 }
 
 /// The network.
 pub struct Network {
-    state: Mutex<State>,
-    chance: Arc<Chance>,
+    state: Mutex<NetworkState>,
+    chance: Arc<RandomSource>,
     history: Arc<History>,
 }
 
 impl Network {
     /// Creates a network without hosts.
     #[must_use]
-    pub fn new(weather: Weather, chance: Arc<Chance>, history: Arc<History>) -> Arc<Self> {
-        let state = State {
+    pub fn new(weather: NetworkFaults, chance: Arc<RandomSource>, history: Arc<History>) -> Arc<Self> {
+        let state = NetworkState {
             services: BTreeMap::new(),
             partitioned: BTreeSet::new(),
             slow: BTreeMap::new(),
@@ -96,7 +96,7 @@ impl Network {
     }
 
     /// Accepts connections to `host` from now on.
-    pub fn serve(&self, host: Host, accept: impl Fn(End) + Send + Sync + 'static) {
+    pub fn serve(&self, host: Host, accept: impl Fn(WireEnd) + Send + Sync + 'static) {
         self.state.lock().services.insert(host, Service::Up(Arc::new(accept)));
     }
 
@@ -150,7 +150,7 @@ impl Network {
     }
 
     /// Sets the quality for new connections.
-    pub fn set_weather(&self, weather: Weather) {
+    pub fn set_weather(&self, weather: NetworkFaults) {
         self.state.lock().weather = weather;
     }
 
@@ -185,7 +185,7 @@ impl Network {
     /// Connects two hosts.
     ///
     /// # Errors `ConnectionRefused`, `TimedOut`.
-    pub async fn dial(self: &Arc<Self>, from: Host, to: Host) -> io::Result<End> {
+    pub async fn dial(self: &Arc<Self>, from: Host, to: Host) -> io::Result<WireEnd> {
         let weather = self.state.lock().weather;
         let trip = Duration::from_micros(self.chance.range(weather.latency_us.0..=weather.latency_us.1));
         sleep(trip * 2).await;

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::{Host, Weather};
-use crate::chance::Chance;
+use super::{Host, NetworkFaults};
+use crate::chance::RandomSource;
 use crate::history::History;
 
 /// Maximum bytes of one read.
@@ -24,14 +24,14 @@ const READ_MAX: u64 = 64 << 10;
 const CRUMBS_PERCENT: u64 = 10;
 
 /// Bytes in flight; an empty parcel is the end of the stream.
-struct Parcel {
+struct Packet {
     at: Instant,
     bytes: Vec<u8>,
     taken: usize,
 }
 
-struct Pipe {
-    parcels: VecDeque<Parcel>,
+struct WirePipe {
+    parcels: VecDeque<Packet>,
     under_way: usize,
     /// Time at which the link is free for the next byte.
     free_at: Instant,
@@ -39,9 +39,9 @@ struct Pipe {
     writer: Option<Waker>,
 }
 
-struct State {
+struct WireState {
     /// `pipes[side]` is what that side sends.
-    pipes: [Pipe; 2],
+    pipes: [WirePipe; 2],
     gone: [bool; 2],
     cut: bool,
     frozen: bool,
@@ -53,20 +53,20 @@ struct State {
 pub(super) struct Wire {
     number: u64,
     hosts: [Host; 2],
-    weather: Weather,
-    state: Mutex<State>,
-    chance: Arc<Chance>,
+    weather: NetworkFaults,
+    state: Mutex<WireState>,
+    chance: Arc<RandomSource>,
     history: Arc<History>,
 }
 
 /// One end of a connection.
-pub struct End {
+pub struct WireEnd {
     wire: Arc<Wire>,
     side: usize,
     timer: Pin<Box<Sleep>>,
 }
 
-impl Pipe {
+impl WirePipe {
     fn new() -> Self {
         Self { parcels: VecDeque::new(), under_way: 0, free_at: Instant::now(), reader: None, writer: None }
     }
@@ -81,7 +81,7 @@ impl Pipe {
     }
 }
 
-impl State {
+impl WireState {
     fn cut(&mut self, discard: [bool; 2]) {
         self.cut = true;
         for (pipe, discard) in self.pipes.iter_mut().zip(discard) {
@@ -97,13 +97,13 @@ impl Wire {
     pub(super) fn new(
         number: u64,
         hosts: [Host; 2],
-        weather: Weather,
+        weather: NetworkFaults,
         doom: Option<u64>,
-        chance: Arc<Chance>,
+        chance: Arc<RandomSource>,
         history: Arc<History>,
     ) -> Arc<Self> {
-        let state = State {
-            pipes: [Pipe::new(), Pipe::new()],
+        let state = WireState {
+            pipes: [WirePipe::new(), WirePipe::new()],
             gone: [false; 2],
             cut: false,
             frozen: false,
@@ -130,7 +130,7 @@ impl Wire {
     pub(super) fn freeze(&self, frozen: bool) {
         let mut state = self.state.lock();
         state.frozen = frozen;
-        state.pipes.iter_mut().for_each(Pipe::wake);
+        state.pipes.iter_mut().for_each(WirePipe::wake);
     }
 
     pub(super) fn slow(&self, factor: u64) {
@@ -143,11 +143,15 @@ impl Wire {
 }
 
 /// Returns both ends: the caller's, then the other.
-pub(super) fn ends(wire: &Arc<Wire>) -> [End; 2] {
-    [0, 1].map(|side| End { wire: wire.clone(), side, timer: Box::pin(tokio::time::sleep(Duration::ZERO)) })
+pub(super) fn ends(wire: &Arc<Wire>) -> [WireEnd; 2] {
+    [0, 1].map(|side| WireEnd {
+        wire: wire.clone(),
+        side,
+        timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+    })
 }
 
-impl End {
+impl WireEnd {
     /// Returns the number of the connection, equal at both ends and never reused.
     #[must_use]
     pub fn number(&self) -> u64 {
@@ -193,22 +197,22 @@ impl End {
         Poll::Ready(Ok(sent))
     }
 
-    fn post(&self, pipe: &mut Pipe, bytes: Vec<u8>, factor: u64) {
-        let Weather { latency_us: (low, high), bytes_per_ms, .. } = self.wire.weather;
+    fn post(&self, pipe: &mut WirePipe, bytes: Vec<u8>, factor: u64) {
+        let NetworkFaults { latency_us: (low, high), bytes_per_ms, .. } = self.wire.weather;
         let now = Instant::now();
         let transfer = Duration::from_micros(bytes.len() as u64 * 1000 * factor / bytes_per_ms);
         let trip = Duration::from_micros(self.wire.chance.range(low..=high) * factor);
         pipe.free_at = pipe.free_at.max(now) + transfer;
         let after = pipe.parcels.back().map_or(now, |last| last.at);
         pipe.under_way += bytes.len();
-        pipe.parcels.push_back(Parcel { at: (pipe.free_at + trip).max(after), bytes, taken: 0 });
+        pipe.parcels.push_back(Packet { at: (pipe.free_at + trip).max(after), bytes, taken: 0 });
         if let Some(reader) = pipe.reader.take() {
             reader.wake();
         }
     }
 }
 
-impl AsyncRead for End {
+impl AsyncRead for WireEnd {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -217,7 +221,7 @@ impl AsyncRead for End {
         let wire = self.wire.clone();
         let side = self.side;
         let mut state = wire.state.lock();
-        let State { pipes, cut, frozen, .. } = &mut *state;
+        let WireState { pipes, cut, frozen, .. } = &mut *state;
         let pipe = &mut pipes[1 - side];
         let at = match pipe.parcels.front_mut() {
             None if *cut => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
@@ -259,7 +263,7 @@ impl AsyncRead for End {
     }
 }
 
-impl AsyncWrite for End {
+impl AsyncWrite for WireEnd {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.send(cx, &[IoSlice::new(bytes)])
     }
@@ -293,7 +297,7 @@ impl AsyncWrite for End {
     }
 }
 
-impl Drop for End {
+impl Drop for WireEnd {
     fn drop(&mut self) {
         let mut state = self.wire.state.lock();
         state.gone[self.side] = true;

@@ -1,7 +1,7 @@
 //! GET and SET ATTRIBUTES in list format and from the CDB; permissions; truncation.
 
 use crate::cdb::{self, Generation};
-use crate::device::{Answer, Device, ILLEGAL, number};
+use crate::device::{Device, ILLEGAL, VerifiedReply, number};
 use crate::list;
 use crate::suite::behaviours;
 
@@ -148,7 +148,7 @@ fn each_object_type_has_attributes_of_its_own(device: &mut Device) {
     assert_eq!(device.of_partition(0x3000_0001, 9), b"a partition");
 }
 
-fn refuses_attribute(answer: Answer) {
+fn refuses_attribute(answer: VerifiedReply) {
     let sense = answer.sense.clone().expect("sense data");
     assert_eq!(sense.key, ILLEGAL, "{sense:04x?}");
     assert!(matches!(sense.code, 0x2400 | 0x2600), "{sense:04x?}");
@@ -216,7 +216,7 @@ fn get_attributes_gets_before_it_sets(device: &mut Device) {
     assert_eq!(device.get(object, OURS, 1), b"new");
 }
 
-fn raw(device: &mut Device, object: u64, list: Vec<u8>) -> Answer {
+fn raw(device: &mut Device, object: u64, list: Vec<u8>) -> VerifiedReply {
     let request = cdb::Request { raw_set: Some(list), ..device.user(cdb::SET_ATTRIBUTES, object) };
     device.run(request)
 }

@@ -1,7 +1,7 @@
 //! A block logical unit (SBC-3, SPC-4), as used by ordinary initiators.
 
 use crate::device::number;
-use crate::iscsi::{Connection, Reply};
+use crate::iscsi::{Connection, ScsiReply};
 use crate::runner::skip;
 use crate::sense;
 use crate::suite::behaviours;
@@ -55,20 +55,20 @@ fn named(portal: &Portal, name: &str) -> Connection {
 }
 
 #[track_caller]
-fn good(reply: Reply) -> Reply {
+fn good(reply: ScsiReply) -> ScsiReply {
     assert_eq!(reply.status, 0, "{:02x?}", reply.sense);
     reply
 }
 
 #[track_caller]
-fn refused(reply: &Reply, key: u8, code: u16) {
+fn refused(reply: &ScsiReply, key: u8, code: u16) {
     assert_eq!(reply.status, 2, "not refused");
     assert_eq!(sense::codes(&reply.sense), (key, code), "{:02x?}", reply.sense);
 }
 
 /// Skips the test if the unit lacks an optional command.
 #[track_caller]
-fn there(reply: Reply) -> Reply {
+fn there(reply: ScsiReply) -> ScsiReply {
     if reply.status == 2 && sense::codes(&reply.sense) == (5, 0x2000) {
         skip("the unit does not have the command");
     }
@@ -197,7 +197,7 @@ fn protection_information_is_refused(portal: &Portal) {
 }
 
 /// Sends COMPARE AND WRITE with both halves, one block each.
-fn compare_and_write(connection: &mut Connection, at: u64, halves: &[u8]) -> Reply {
+fn compare_and_write(connection: &mut Connection, at: u64, halves: &[u8]) -> ScsiReply {
     let mut cdb = sixteen(0x89, 0, at, 0);
     cdb[13] = 1;
     there(connection.command(&cdb, halves, 0))
@@ -256,7 +256,7 @@ fn orwrite_sets_bits_and_clears_none(portal: &Portal) {
     assert_eq!(read(&mut connection, 40, 1, block), vec![0x5F; block]);
 }
 
-fn unmap(connection: &mut Connection, at: u64, blocks: u32) -> Reply {
+fn unmap(connection: &mut Connection, at: u64, blocks: u32) -> ScsiReply {
     let mut list = vec![0; 24];
     list[1] = 22;
     list[3] = 16;

@@ -1,7 +1,7 @@
 //! Collections, their members, and QUERY.
 
 use crate::cdb::{self, COLLECTION, segment};
-use crate::device::{Answer, Device, GOOD, ILLEGAL, number};
+use crate::device::{Device, GOOD, ILLEGAL, VerifiedReply, number};
 use crate::list;
 use crate::suite::behaviours;
 
@@ -38,7 +38,7 @@ behaviours! { "Collections and QUERY";
 
 const GRADE: (u32, u32) = (0x1_0000, 1);
 
-fn on(device: &Device, action: cdb::Action, id: u64) -> cdb::Request {
+fn on(device: &Device, action: cdb::ServiceAction, id: u64) -> cdb::Request {
     device.request(action).at(COLLECTION, device.partition, id)
 }
 
@@ -57,7 +57,7 @@ fn tracking(device: &mut Device, source: u64) -> u64 {
     device.run(request).good().number()
 }
 
-fn join(device: &mut Device, object: u64, attribute: u32, id: u64) -> Answer {
+fn join(device: &mut Device, object: u64, attribute: u32, id: u64) -> VerifiedReply {
     device.set(object, 4, attribute, &id.to_be_bytes())
 }
 
@@ -216,7 +216,7 @@ fn commands_on_user_objects_refuse_collections(device: &mut Device) {
 }
 
 /// Parses entries of a type-E list: object, type, attributes.
-fn by_object(answer: &Answer) -> Vec<(u64, Vec<Vec<u8>>)> {
+fn by_object(answer: &VerifiedReply) -> Vec<(u64, Vec<Vec<u8>>)> {
     let bytes = &answer.attributes;
     assert_eq!(bytes[0] & 0x0F, 0x0E, "list type");
     let end = 8 + number(&bytes[4..8]) as usize;
@@ -286,7 +286,7 @@ fn criteria(kind: u8, all: &[((u32, u32), &[u8], &[u8])]) -> Vec<u8> {
     list
 }
 
-fn query(device: &mut Device, id: u64, allocation: usize, into: u64, list: Vec<u8>) -> Answer {
+fn query(device: &mut Device, id: u64, allocation: usize, into: u64, list: Vec<u8>) -> VerifiedReply {
     let request = on(device, cdb::QUERY, id).fetches(allocation).start(into);
     let mut request = request.continues(segment(cdb::QUERY, &[(2, list)]));
     if into != 0 {

@@ -169,7 +169,7 @@ fn an_append_of_nothing_changes_nothing(device: &mut Device) {
     device.holds(object, b"abc");
 }
 
-fn range(device: &Device, action: cdb::Action, object: u64, start: u64, length: u64) -> cdb::Request {
+fn range(device: &Device, action: cdb::ServiceAction, object: u64, start: u64, length: u64) -> cdb::Request {
     device.user(action, object).start(start).length(length)
 }
 

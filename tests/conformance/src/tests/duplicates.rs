@@ -1,7 +1,7 @@
 //! CREATE SNAPSHOT and CLONE, REFRESH, RESTORE, DETACH, COPY USER OBJECTS.
 
 use crate::cdb::{self, PARTITION, segment};
-use crate::device::{Answer, Device, GOOD, ILLEGAL};
+use crate::device::{Device, GOOD, ILLEGAL, VerifiedReply};
 use crate::runner::free_partition;
 use crate::suite::behaviours;
 
@@ -22,7 +22,7 @@ behaviours! { "Snapshots, clones, copies";
 }
 
 /// Builds a command on `partition` that names a source.
-fn duplicate(device: &Device, action: cdb::Action, partition: u64, source: u64) -> cdb::Request {
+fn duplicate(device: &Device, action: cdb::ServiceAction, partition: u64, source: u64) -> cdb::Request {
     let mut request = device.request(action).at(PARTITION, partition, 0);
     request.cdb[24..32].copy_from_slice(&source.to_be_bytes());
     request
@@ -173,7 +173,7 @@ fn source(partition: u64, object: u64, attributes: bool) -> Vec<u8> {
     data
 }
 
-fn copy(device: &mut Device, object: u64, attributes: bool) -> Answer {
+fn copy(device: &mut Device, object: u64, attributes: bool) -> VerifiedReply {
     let segment = segment(cdb::COPY, &[(0x0101, source(device.partition, object, attributes))]);
     let mut request = device.user(cdb::COPY, 0x0A_0000).continues(segment);
     // A secured device needs a capability for the source too, in an extension of the segment.

@@ -2,9 +2,9 @@
 //! not changed here.
 
 use crate::cdb::{self, PARTITION};
-use crate::device::{Answer, Device, GOOD, ILLEGAL};
+use crate::device::{Device, GOOD, ILLEGAL, VerifiedReply};
 use crate::iscsi::Connection;
-use crate::seal::Pair;
+use crate::seal::KeyPair;
 use crate::suite::behaviours;
 
 behaviours! { "Keys";
@@ -41,19 +41,19 @@ fn set_working(device: &mut Device, version: u8, seed: [u8; 20]) {
     device.run(request).good();
     let keys = device.keys.as_mut().unwrap();
     let parent = keys.partition(device.partition).generation;
-    keys.set_working(device.partition, version, Pair::derive(&parent, &seed, &[]).authentication);
+    keys.set_working(device.partition, version, KeyPair::derive(&parent, &seed, &[]).authentication);
 }
 
 fn set_partition(device: &mut Device, seed: [u8; 20]) {
     let request = set_key(device, OF_PARTITION, 0, seed[0], seed);
     device.run(request).good();
     let keys = device.keys.as_mut().unwrap();
-    let pair = Pair::derive(&keys.root.generation, &seed, &[]);
+    let pair = KeyPair::derive(&keys.root.generation, &seed, &[]);
     keys.set_partition(device.partition, pair);
 }
 
 /// Reads an attribute of the object with this version of the working key.
-fn look(device: &mut Device, object: u64, version: u8) -> Answer {
+fn look(device: &mut Device, object: u64, version: u8) -> VerifiedReply {
     let mut request = device.user(cdb::GET_ATTRIBUTES, object).gets(&[(1, 2)]);
     let slot = device.generation.pick(0, 1);
     request.capability_patches.push((1, vec![version << 4 | slot]));
@@ -138,7 +138,7 @@ fn unset_working_key_is_refused(device: &mut Device) {
 fn a_working_key_sets_no_key(device: &mut Device) {
     let request = set_key(device, WORKING, 4, 4, [4; 20]);
     // Signed like a command on the partition, not like SET KEY.
-    let shot = device.sign_as(request, crate::seal::Signer::Working(device.partition));
+    let shot = device.sign_as(request, crate::seal::SigningKey::Working(device.partition));
     assert_ne!(device.send(&shot).status, GOOD);
 }
 

@@ -1,7 +1,7 @@
 //! LIST.
 
 use crate::cdb;
-use crate::device::{Answer, Device, ILLEGAL, number};
+use crate::device::{Device, ILLEGAL, VerifiedReply, number};
 use crate::list;
 use crate::suite::behaviours;
 
@@ -21,7 +21,7 @@ behaviours! { "LIST";
     Osd "t10-osd 1.9 LIST" listing_a_missing_partition_is_refused;
 }
 
-fn list_of(device: &mut Device, allocation: usize, initial: u64) -> Answer {
+fn list_of(device: &mut Device, allocation: usize, initial: u64) -> VerifiedReply {
     let request = device.own(cdb::LIST).fetches(allocation).start(initial);
     device.run(request).good()
 }

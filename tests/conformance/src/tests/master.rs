@@ -2,10 +2,10 @@
 //! separate device.
 
 use crate::cdb::{self, PARTITION, ROOT};
-use crate::device::{Answer, Device, GOOD, ILLEGAL, number};
+use crate::device::{Device, GOOD, ILLEGAL, VerifiedReply, number};
 use crate::dh;
 use crate::iscsi::Connection;
-use crate::seal::Pair;
+use crate::seal::KeyPair;
 use crate::suite::behaviours;
 
 behaviours! { "Master and root keys";
@@ -35,13 +35,13 @@ fn master(device: &Device, step: u8, group: u8, data: &[u8], allocation: usize) 
     request
 }
 
-fn exchange(device: &mut Device, group: u8, value: &[u8]) -> Answer {
+fn exchange(device: &mut Device, group: u8, value: &[u8]) -> VerifiedReply {
     let request = master(device, 0, group, value, 4 + dh::BYTES);
     device.run(request)
 }
 
 /// Starts an exchange; retries while that of a just closed session is ending.
-fn begin(device: &mut Device, value: &[u8]) -> Answer {
+fn begin(device: &mut Device, value: &[u8]) -> VerifiedReply {
     for _ in 0..100 {
         let answer = exchange(device, GROUP, value);
         if answer.sense.as_ref().is_none_or(|sense| sense.code != 0x2C00) {
@@ -53,7 +53,7 @@ fn begin(device: &mut Device, value: &[u8]) -> Answer {
 }
 
 /// Returns the device's value from the answer to a seed exchange.
-fn value(answer: &Answer) -> Vec<u8> {
+fn value(answer: &VerifiedReply) -> Vec<u8> {
     let length = number(&answer.data[..4]) as usize;
     answer.data[4..4 + length].to_vec()
 }
@@ -137,15 +137,15 @@ fn set_below(device: &mut Device) {
     let root = [0x21; 20];
     set_key(device, 1, 0, root);
     let keys = device.keys.as_mut().unwrap();
-    keys.root = Pair::derive(&keys.master.generation, &root, &[]);
+    keys.root = KeyPair::derive(&keys.master.generation, &root, &[]);
     for partition in [0, device.partition] {
         let (own, working) = ([0x22; 20], [0x23; 20]);
         set_key(device, 2, partition, own);
         let keys = device.keys.as_mut().unwrap();
-        let pair = Pair::derive(&keys.root.generation, &own, &[]);
+        let pair = KeyPair::derive(&keys.root.generation, &own, &[]);
         keys.set_partition(partition, pair.clone());
         set_key(device, 3, partition, working);
-        let key = Pair::derive(&pair.generation, &working, &[]).authentication;
+        let key = KeyPair::derive(&pair.generation, &working, &[]).authentication;
         device.keys.as_mut().unwrap().set_working(partition, 0, key);
     }
 }
@@ -162,7 +162,7 @@ fn new_master_key_invalidates_all_lower_keys(device: &mut Device) {
     let theirs = value(&begin(device, &ours).good());
     device.holds(object, b"kept");
     let old = device.keys.clone().unwrap();
-    let pair = Pair::of_seed(&old.master.generation, &dh::power(&theirs, &secret), &old.system_id);
+    let pair = KeyPair::of_seed(&old.master.generation, &dh::power(&theirs, &secret), &old.system_id);
     device.keys.as_mut().unwrap().master = pair;
     let request = master(device, 1, GROUP, &both(&ours, &theirs), 0);
     device.run(request).good();
@@ -178,7 +178,7 @@ fn a_change_with_other_values_changes_nothing(device: &mut Device) {
     let ours = dh::public(&secret);
     let theirs = value(&begin(device, &ours).good());
     let old = device.keys.clone().unwrap();
-    let pair = Pair::of_seed(&old.master.generation, &dh::power(&theirs, &secret), &old.system_id);
+    let pair = KeyPair::of_seed(&old.master.generation, &dh::power(&theirs, &secret), &old.system_id);
     device.keys.as_mut().unwrap().master = pair;
     let mut changed = theirs;
     changed[9] ^= 1;

@@ -26,7 +26,7 @@ behaviours! { "Partitions";
     Whole "t10-osd 1.10 FORMAT OSD" format_beyond_the_capacity_is_refused;
 }
 
-fn partition(device: &Device, action: cdb::Action, id: u64) -> cdb::Request {
+fn partition(device: &Device, action: cdb::ServiceAction, id: u64) -> cdb::Request {
     device.request(action).at(PARTITION, id, 0)
 }
 

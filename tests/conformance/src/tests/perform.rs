@@ -1,7 +1,7 @@
 //! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION (t10-osd 1.4, 1.9).
 
 use crate::cdb;
-use crate::device::{Answer, Device, ILLEGAL};
+use crate::device::{Device, ILLEGAL, VerifiedReply};
 use crate::suite::behaviours;
 
 behaviours! { "Performed commands and functions";
@@ -76,7 +76,7 @@ fn performing_needs_dev_mgmt(device: &mut Device) {
 }
 
 /// Sends a task management function for the test's partition.
-fn of_partition(device: &mut Device, code: u8) -> Answer {
+fn of_partition(device: &mut Device, code: u8) -> VerifiedReply {
     let mut request = device.own(cdb::PERFORM_TASK);
     request.cdb[32..34].copy_from_slice(&8_u16.to_be_bytes());
     request.cdb[39] = code;
@@ -102,7 +102,7 @@ fn what_reaches_every_session_needs_the_root(device: &mut Device) {
 }
 
 /// Sends a task management function and returns its answer.
-fn function(device: &mut Device, code: u8, tag: u64) -> Answer {
+fn function(device: &mut Device, code: u8, tag: u64) -> VerifiedReply {
     let mut request = device.request(cdb::PERFORM_TASK);
     request.cdb[32..34].copy_from_slice(&8_u16.to_be_bytes());
     request.cdb[39] = code;

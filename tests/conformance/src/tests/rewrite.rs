@@ -2,7 +2,7 @@
 //! (docs/standards/osd.md, REWRITE).
 
 use crate::cdb::{self, segment};
-use crate::device::{Answer, Device, ILLEGAL};
+use crate::device::{Device, ILLEGAL, VerifiedReply};
 use crate::suite::behaviours;
 use sha2::{Digest as _, Sha256};
 
@@ -35,7 +35,7 @@ const COMPARE: u8 = 7;
 const COMPARE_ATTRIBUTE: u8 = 9;
 
 /// An operation: code, width, length, offset, auxiliary, operand.
-type Step<'a> = (u8, u8, u32, u64, u64, &'a [u8]);
+type RewriteStep<'a> = (u8, u8, u32, u64, u64, &'a [u8]);
 
 fn rewrite(
     device: &Device,
@@ -43,7 +43,7 @@ fn rewrite(
     start: u64,
     length: u32,
     flags: u8,
-    steps: &[Step<'_>],
+    steps: &[RewriteStep<'_>],
 ) -> cdb::Request {
     let (mut operations, mut operands) = (Vec::new(), Vec::new());
     for (what, width, bytes, at, auxiliary, operand) in steps {
@@ -69,14 +69,14 @@ fn rewrite(
     request.continues(segment(cdb::REWRITE, &[(0xFF10, operations)]))
 }
 
-fn run(device: &mut Device, object: u64, length: u32, flags: u8, steps: &[Step<'_>]) -> Answer {
+fn run(device: &mut Device, object: u64, length: u32, flags: u8, steps: &[RewriteStep<'_>]) -> VerifiedReply {
     let request = rewrite(device, object, 0, length, flags, steps);
     device.run(request)
 }
 
 fn bytes_are_replaced_combined_and_filled(device: &mut Device) {
     let object = device.object(b"abcdefghij");
-    let steps: &[Step<'_>] = &[
+    let steps: &[RewriteStep<'_>] = &[
         (REPLACE, 0, 2, 0, 0, b"AB"),
         (XOR, 0, 2, 2, 0, &[0x20, 0x20]),
         (OR, 0, 1, 4, 0, &[0x02]),
@@ -114,14 +114,14 @@ fn the_digest_of_the_old_bytes_comes_back(device: &mut Device) {
 
 fn a_condition_that_holds_lets_it_happen(device: &mut Device) {
     let object = device.object(b"abcdefghij");
-    let steps: &[Step<'_>] = &[(COMPARE, 0, 3, 0, 0, b"abc"), (REPLACE, 0, 3, 0, 0, b"ABC")];
+    let steps: &[RewriteStep<'_>] = &[(COMPARE, 0, 3, 0, 0, b"abc"), (REPLACE, 0, 3, 0, 0, b"ABC")];
     run(device, object, 10, CONDITIONAL, steps).good();
     device.holds(object, b"ABCdefghij");
 }
 
 fn a_condition_that_fails_changes_nothing(device: &mut Device) {
     let object = device.object(b"abcdefghij");
-    let steps: &[Step<'_>] = &[(REPLACE, 0, 3, 5, 0, b"XYZ"), (COMPARE, 0, 3, 0, 0, b"abd")];
+    let steps: &[RewriteStep<'_>] = &[(REPLACE, 0, 3, 5, 0, b"XYZ"), (COMPARE, 0, 3, 0, 0, b"abd")];
     let answer = run(device, object, 10, CONDITIONAL, steps).refused(0x0E, 0x1D00);
     assert_eq!(answer.sense.unwrap().information, Some(2), "the byte that differs");
     device.holds(object, b"abcdefghij");
@@ -132,7 +132,7 @@ fn version_is_compared_and_set_atomically(device: &mut Device) {
     device.set(object, 0x1_0000, 1, b"v1").good();
     let auxiliary = 0x1_0000_u64 << 32 | 1;
     let write = |device: &mut Device, old: &[u8], new: &[u8]| {
-        let steps: &[Step<'_>] =
+        let steps: &[RewriteStep<'_>] =
             &[(COMPARE_ATTRIBUTE, 0, old.len() as u32, 0, auxiliary, old), (REPLACE, 0, 2, 0, 0, new)];
         let request = rewrite(device, object, 0, 10, CONDITIONAL, steps).sets(0x1_0000, 1, new);
         device.run(request)
@@ -146,7 +146,7 @@ fn version_is_compared_and_set_atomically(device: &mut Device) {
 
 fn beyond_the_end_it_wants_to_be_asked(device: &mut Device) {
     let object = device.object(b"abc");
-    let steps: &[Step<'_>] = &[(REPLACE, 0, 3, 3, 0, b"def")];
+    let steps: &[RewriteStep<'_>] = &[(REPLACE, 0, 3, 3, 0, b"def")];
     run(device, object, 6, 0, steps).invalid(40);
     device.holds(object, b"abc");
     run(device, object, 6, EXTEND_OK, steps).good();

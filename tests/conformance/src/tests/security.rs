@@ -2,7 +2,7 @@
 //! docs/standards/refusals.json.
 
 use crate::cdb::{self, Request};
-use crate::device::{CHECK, Device, GOOD, ILLEGAL, INVALID_FIELD, Shot};
+use crate::device::{CHECK, Device, GOOD, ILLEGAL, INVALID_FIELD, SentCommand};
 use crate::runner::skip;
 use crate::seal::{self, Method};
 use crate::sense::Sense;
@@ -34,7 +34,7 @@ behaviours! { "Security";
     Open "t10-osd 4.2" nosec_still_asks_for_permissions;
 }
 
-fn sensed(device: &mut Device, shot: &Shot) -> Sense {
+fn sensed(device: &mut Device, shot: &SentCommand) -> Sense {
     let reply = device.connection.command(&shot.cdb, &shot.data_out, shot.data_in_max);
     assert_eq!(reply.status, CHECK, "refused");
     Sense::parse(&reply.sense)

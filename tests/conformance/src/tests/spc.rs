@@ -1,6 +1,6 @@
 //! Commands of every logical unit (SPC-4), on the OSD logical unit.
 
-use crate::iscsi::{Connection, Reply};
+use crate::iscsi::{Connection, ScsiReply};
 use crate::runner::skip;
 use crate::sense::{self, Sense};
 use crate::suite::behaviours;
@@ -37,7 +37,7 @@ fn inquiry(page: Option<u8>, allocation: u16) -> [u8; 6] {
     [0x12, u8::from(page.is_some()), page.unwrap_or(0), high, low, 0]
 }
 
-fn ask(connection: &mut Connection, cdb: &[u8], length: usize) -> Reply {
+fn ask(connection: &mut Connection, cdb: &[u8], length: usize) -> ScsiReply {
     connection.command(cdb, &[], length)
 }
 
@@ -50,7 +50,7 @@ fn page(connection: &mut Connection, page: u8) -> Vec<u8> {
     data
 }
 
-fn illegal(reply: &Reply, code: u16) {
+fn illegal(reply: &ScsiReply, code: u16) {
     assert_eq!(reply.status, 2);
     assert_eq!(sense::codes(&reply.sense), (5, code), "{:02x?}", reply.sense);
 }

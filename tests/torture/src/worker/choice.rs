@@ -9,8 +9,8 @@ use sealstone_osd::{AttributeId, Command, ObjectId, SecurityMethod};
 
 use super::view::LENGTH;
 use super::{ATTRIBUTES, COLLECTIONS, FIRST, FIRST_COLLECTION, MEMBERSHIPS, OBJECTS, PAGE, SMALL, Worker};
-use crate::keys::Issuer;
-use crate::oracle::{Change, Step, user};
+use crate::keys::CredentialIssuer;
+use crate::oracle::{RewriteChange, WorkerStep, user};
 
 /// Longest object in bytes.
 const LENGTH_MAX: u64 = 256 << 10;
@@ -24,7 +24,7 @@ const REWRITE_MAX: u32 = 24 << 10;
 
 impl Worker {
     /// Selects the next step at random.
-    pub(super) fn step(&mut self) -> Step {
+    pub(super) fn step(&mut self) -> WorkerStep {
         match self.random.gen_range(0..1000) {
             0..15 => self.partition_step(),
             15..75 => self.collection_step(),
@@ -37,38 +37,38 @@ impl Worker {
         self.history.now().contains_key(&ObjectId::of_partition(partition))
     }
 
-    fn partition_step(&mut self) -> Option<Step> {
+    fn partition_step(&mut self) -> Option<WorkerStep> {
         let [snapshot, clone] = self.duplicates();
         let (target, is_clone) = if self.random.gen_bool(0.5) { (snapshot, false) } else { (clone, true) };
         if !self.has(target) {
             // A clone of the snapshot would keep it from being removed.
-            return Some(Step::Duplicate { source: self.partition, target, clone: is_clone });
+            return Some(WorkerStep::Duplicate { source: self.partition, target, clone: is_clone });
         }
         match self.random.gen_range(0..4) {
-            0 => Some(Step::RemovePartition(target)),
-            1 => Some(Step::Refresh(target)),
-            2 if self.has(snapshot) => Some(Step::Restore(self.partition, snapshot)),
+            0 => Some(WorkerStep::RemovePartition(target)),
+            1 => Some(WorkerStep::Refresh(target)),
+            2 if self.has(snapshot) => Some(WorkerStep::Restore(self.partition, snapshot)),
             _ => None,
         }
     }
 
-    fn collection_step(&mut self) -> Option<Step> {
+    fn collection_step(&mut self) -> Option<WorkerStep> {
         let partition = self.some_partition();
         let collection = ObjectId::new(partition, FIRST_COLLECTION + self.random.gen_range(0..COLLECTIONS));
         if !self.history.now().contains_key(&collection) {
-            return Some(Step::CreateCollection(collection));
+            return Some(WorkerStep::CreateCollection(collection));
         }
         let objects = self.objects_in(partition);
         if objects.is_empty() || self.random.gen_bool(0.1) {
-            return Some(Step::RemoveCollection(collection));
+            return Some(WorkerStep::RemoveCollection(collection));
         }
         let id = objects[self.random.gen_range(0..objects.len())];
         let object = user(self.history.now(), id)?;
         let member = object.memberships.iter().find(|(_, of)| **of == collection.object);
         let free = (1..=MEMBERSHIPS).find(|number| !object.memberships.contains_key(number));
         match (member, free) {
-            (Some((number, _)), _) => Some(Step::Join(id, *number, 0)),
-            (None, Some(number)) => Some(Step::Join(id, number, collection.object)),
+            (Some((number, _)), _) => Some(WorkerStep::Join(id, *number, 0)),
+            (None, Some(number)) => Some(WorkerStep::Join(id, number, collection.object)),
             (None, None) => None,
         }
     }
@@ -79,7 +79,7 @@ impl Worker {
         if self.has(clone) && self.random.gen_bool(0.2) { clone } else { self.partition }
     }
 
-    fn object_step(&mut self) -> Step {
+    fn object_step(&mut self) -> WorkerStep {
         let slot = self.random.gen_range(0..OBJECTS);
         let small = slot < SMALL;
         let length_max = if small { SMALL_LENGTH_MAX } else { LENGTH_MAX };
@@ -91,20 +91,20 @@ impl Worker {
             others.retain(|other| (other.object < FIRST + SMALL) == small);
             if id.partition == self.partition && !others.is_empty() && self.random.gen_bool(0.4) {
                 let attributes = self.random.gen_bool(0.5);
-                return Step::Copy(others[self.random.gen_range(0..others.len())], id, attributes);
+                return WorkerStep::Copy(others[self.random.gen_range(0..others.len())], id, attributes);
             }
             let empty = self.random.gen_bool(0.2);
             let data = if empty { Vec::new() } else { self.bytes(piece_max) };
-            return Step::Create(id, data);
+            return WorkerStep::Create(id, data);
         };
         let at = self.random.gen_range(0..=length);
         let span = if small { 2_000 } else { 30_000 };
         let choice = self.random.gen_range(0..100);
         match choice {
             _ if length > length_max - piece_max as u64 => match choice % 3 {
-                0 => Step::Resize(id, at),
-                1 => Step::Punch(id, at, length),
-                _ => Step::Remove(id),
+                0 => WorkerStep::Resize(id, at),
+                1 => WorkerStep::Punch(id, at, length),
+                _ => WorkerStep::Remove(id),
             },
             0..30 => {
                 // Sometimes beyond the end, often on a block's border.
@@ -112,35 +112,35 @@ impl Worker {
                 let gap = if choice % 5 == 0 { self.random.gen_range(0..span) } else { 0 };
                 let data = self.bytes(piece_max);
                 let at = (at + gap).min(length_max - data.len() as u64);
-                Step::Write(id, at, data)
+                WorkerStep::Write(id, at, data)
             }
-            30..45 => Step::Append(id, self.bytes(piece_max)),
-            45..53 => Step::Clear(id, at.min(length_max - span), self.random.gen_range(1..span)),
-            53..61 if length > 0 => Step::Punch(id, at.min(length - 1), self.random.gen_range(1..span)),
-            53..66 => Step::Resize(id, self.random.gen_range(0..=(length + span / 3).min(length_max))),
+            30..45 => WorkerStep::Append(id, self.bytes(piece_max)),
+            45..53 => WorkerStep::Clear(id, at.min(length_max - span), self.random.gen_range(1..span)),
+            53..61 if length > 0 => WorkerStep::Punch(id, at.min(length - 1), self.random.gen_range(1..span)),
+            53..66 => WorkerStep::Resize(id, self.random.gen_range(0..=(length + span / 3).min(length_max))),
             66..76 => self.rewrite(id, at, length_max),
             76..94 => {
                 let values = self.values();
-                Step::Attributes(id, values)
+                WorkerStep::Attributes(id, values)
             }
-            _ => Step::Remove(id),
+            _ => WorkerStep::Remove(id),
         }
     }
 
-    fn rewrite(&mut self, id: ObjectId, at: u64, length_max: u64) -> Step {
+    fn rewrite(&mut self, id: ObjectId, at: u64, length_max: u64) -> WorkerStep {
         let most = u32::try_from(length_max - at).unwrap_or(REWRITE_MAX).min(REWRITE_MAX);
         let length = self.random.gen_range(1..=most.max(1));
         let all = length as usize;
         // The first one covers the range, so that all of it is written.
         let first = match self.random.gen_bool(0.5) {
-            true => Change::Xor(0, self.exactly(all)),
-            false => Change::Fill(0, all, self.random.r#gen()),
+            true => RewriteChange::Xor(0, self.exactly(all)),
+            false => RewriteChange::Fill(0, all, self.random.r#gen()),
         };
         let from = self.random.gen_range(0..all);
         let count = self.random.gen_range(1..=all - from);
-        let changes = vec![first, Change::Replace(from, self.exactly(count))];
+        let changes = vec![first, RewriteChange::Replace(from, self.exactly(count))];
         let values = if self.random.gen_bool(0.5) { self.values() } else { Vec::new() };
-        Step::Rewrite(id, at, length, changes, values)
+        WorkerStep::Rewrite(id, at, length, changes, values)
     }
 
     /// Returns new attribute values, each number at most once.
@@ -174,10 +174,13 @@ impl Worker {
     }
 
     /// Issues the credential of a step.
-    pub(super) fn bearer_of(&mut self, issuer: &Issuer, step: &Step) -> Bearer {
+    pub(super) fn bearer_of(&mut self, issuer: &CredentialIssuer, step: &WorkerStep) -> Bearer {
         match step {
             // Most of these need partition zero's key; this test is about their effect.
-            Step::Duplicate { .. } | Step::Refresh(_) | Step::Restore(..) | Step::RemovePartition(_) => {
+            WorkerStep::Duplicate { .. }
+            | WorkerStep::Refresh(_)
+            | WorkerStep::Restore(..)
+            | WorkerStep::RemovePartition(_) => {
                 issuer.partition(step.object().partition, SecurityMethod::NoSec)
             }
             _ => self.bearer(issuer, step.object()),
@@ -185,43 +188,47 @@ impl Worker {
     }
 
     /// Returns the command of a step.
-    pub(super) fn operation(&mut self, step: &Step, issuer: &Issuer) -> Operation {
+    pub(super) fn operation(&mut self, step: &WorkerStep, issuer: &CredentialIssuer) -> Operation {
         let named = |values: Vec<(u32, Vec<u8>)>| {
             values.into_iter().map(|(number, value)| (AttributeId::new(PAGE, number), Bytes::from(value)))
         };
         match step.clone() {
-            Step::Create(object, data) if data.is_empty() => Operation::Create { object },
-            Step::Create(object, data) => {
+            WorkerStep::Create(object, data) if data.is_empty() => Operation::Create { object },
+            WorkerStep::Create(object, data) => {
                 Operation::CreateAndWrite { object, offset: 0, data: Bytes::from(data) }
             }
-            Step::Write(object, offset, data) => Operation::Write { object, offset, data: Bytes::from(data) },
-            Step::Append(object, data) => Operation::Append { object, data: Bytes::from(data) },
-            Step::Clear(object, offset, length) => Operation::Clear { object, offset, length },
-            Step::Punch(object, offset, length) => Operation::Punch { object, offset, length },
-            Step::Resize(object, length) => {
+            WorkerStep::Write(object, offset, data) => {
+                Operation::Write { object, offset, data: Bytes::from(data) }
+            }
+            WorkerStep::Append(object, data) => Operation::Append { object, data: Bytes::from(data) },
+            WorkerStep::Clear(object, offset, length) => Operation::Clear { object, offset, length },
+            WorkerStep::Punch(object, offset, length) => Operation::Punch { object, offset, length },
+            WorkerStep::Resize(object, length) => {
                 let value = Bytes::copy_from_slice(&length.to_be_bytes());
                 Operation::SetAttributes { object, values: vec![(LENGTH, value)] }
             }
-            Step::Rewrite(object, start, length, changes, values) => {
+            WorkerStep::Rewrite(object, start, length, changes, values) => {
                 let returns = RewriteReturn::Nothing;
                 let rewrite =
                     Rewrite { object, start, length, operands: 0, returns, conditional: false, extend: true };
                 let operations = changes.into_iter().map(operation).collect();
                 Operation::Rewrite { rewrite, operations, values: named(values).collect() }
             }
-            Step::Attributes(object, values) => {
+            WorkerStep::Attributes(object, values) => {
                 Operation::SetAttributes { object, values: named(values).collect() }
             }
-            Step::Copy(source, object, attributes) => {
+            WorkerStep::Copy(source, object, attributes) => {
                 let reading = self.bearer(issuer, source);
                 Operation::Copy { object, source, attributes, reading }
             }
-            Step::Remove(object) => Operation::Remove { object },
-            Step::CreateCollection(collection) => Operation::Collection(OnCollection::Create { collection }),
-            Step::RemoveCollection(collection) => {
+            WorkerStep::Remove(object) => Operation::Remove { object },
+            WorkerStep::CreateCollection(collection) => {
+                Operation::Collection(OnCollection::Create { collection })
+            }
+            WorkerStep::RemoveCollection(collection) => {
                 Operation::Collection(OnCollection::Remove { collection, force: true })
             }
-            Step::Join(object, number, collection) => {
+            WorkerStep::Join(object, number, collection) => {
                 let value = match collection {
                     0 => Bytes::new(),
                     _ => Bytes::copy_from_slice(&collection.to_be_bytes()),
@@ -231,15 +238,15 @@ impl Worker {
                     values: vec![(AttributeId::new(COLLECTIONS_PAGE, number), value)],
                 }
             }
-            Step::Duplicate { source, target, clone: false } => {
+            WorkerStep::Duplicate { source, target, clone: false } => {
                 Operation::CreateSnapshot { partition: target, source }
             }
-            Step::Duplicate { source, target, clone: true } => {
+            WorkerStep::Duplicate { source, target, clone: true } => {
                 Operation::CreateClone { partition: target, source }
             }
-            Step::Refresh(partition) => Operation::Refresh { partition },
-            Step::Restore(partition, snapshot) => Operation::Restore { partition, snapshot },
-            Step::RemovePartition(partition) => {
+            WorkerStep::Refresh(partition) => Operation::Refresh { partition },
+            WorkerStep::Restore(partition, snapshot) => Operation::Restore { partition, snapshot },
+            WorkerStep::RemovePartition(partition) => {
                 let command = Command::RemovePartition(RemovePartition { partition, with_contents: true });
                 Operation::Other { command, data_out: Bytes::new() }
             }
@@ -247,11 +254,11 @@ impl Worker {
     }
 }
 
-fn operation(change: Change) -> (RewriteOperation, Bytes) {
+fn operation(change: RewriteChange) -> (RewriteOperation, Bytes) {
     let (action, at, length, operand) = match change {
-        Change::Replace(at, data) => (RewriteAction::Replace, at, data.len(), data),
-        Change::Xor(at, data) => (RewriteAction::Xor, at, data.len(), data),
-        Change::Fill(at, length, byte) => (RewriteAction::Fill(1), at, length, vec![byte]),
+        RewriteChange::Replace(at, data) => (RewriteAction::Replace, at, data.len(), data),
+        RewriteChange::Xor(at, data) => (RewriteAction::Xor, at, data.len(), data),
+        RewriteChange::Fill(at, length, byte) => (RewriteAction::Fill(1), at, length, vec![byte]),
     };
     let length = u32::try_from(length).expect("a range is short");
     (RewriteOperation { action, offset: at as u64, length, operand: 0 }, Bytes::from(operand))

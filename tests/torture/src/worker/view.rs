@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use sealstone_initiator::{COLLECTIONS_PAGE, OsdClient, OsdError};
 use sealstone_osd::{AttributeId, ObjectId};
 
-use super::{ATTRIBUTES, COLLECTIONS, FIRST, FIRST_COLLECTION, Life, MEMBERSHIPS, OBJECTS, PAGE, Worker};
-use crate::oracle::{Entry, Object, State};
+use super::{ATTRIBUTES, COLLECTIONS, FIRST, FIRST_COLLECTION, MEMBERSHIPS, OBJECTS, PAGE, RunState, Worker};
+use crate::oracle::{Entry, Object, ObjectStates};
 
 /// LOGICAL LENGTH.
 pub(super) const LENGTH: AttributeId = AttributeId::new(1, 0x82);
@@ -32,9 +32,9 @@ impl Worker {
     pub(super) async fn observe_partition(
         &mut self,
         device: &OsdClient,
-        life: &Life<'_>,
+        life: &RunState<'_>,
         partition: u64,
-        found: &mut State,
+        found: &mut ObjectStates,
     ) -> Result<(), String> {
         let id = ObjectId::of_partition(partition);
         let bearer = self.bearer(life.issuer, id);
@@ -103,7 +103,7 @@ impl Worker {
     pub(super) async fn observe(
         &mut self,
         device: &OsdClient,
-        life: &Life<'_>,
+        life: &RunState<'_>,
         id: ObjectId,
     ) -> Result<Option<Object>, String> {
         let bearer = self.bearer(life.issuer, id);

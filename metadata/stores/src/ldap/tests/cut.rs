@@ -10,35 +10,35 @@ use parking_lot::Mutex;
 
 /// Fault that hits the next commit, or the next write of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum CutPoint {
     /// The request is lost.
     Request,
     /// The request arrives, its response is lost.
     Answer,
-    /// The request is delayed until [`Proxy::deliver`].
+    /// The request is delayed until [`CutProxy::deliver`].
     Late,
     /// The write of records is delayed.
     LateRecord,
 }
 
 #[derive(Default)]
-struct State {
-    cut: Option<Cut>,
+struct ProxyState {
+    cut: Option<CutPoint>,
     late: Option<(TcpStream, Vec<u8>)>,
 }
 
-pub(super) struct Proxy {
+pub(super) struct CutProxy {
     pub(super) port: u16,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ProxyState>>,
     /// Reports each lost response.
     swallowed: Receiver<usize>,
 }
 
-impl Proxy {
+impl CutProxy {
     pub(super) fn start(to: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let state = Arc::<Mutex<State>>::default();
+        let state = Arc::<Mutex<ProxyState>>::default();
         let shared = Arc::clone(&state);
         let (told, swallowed) = channel();
         std::thread::spawn(move || {
@@ -58,7 +58,7 @@ impl Proxy {
         Self { port, state, swallowed }
     }
 
-    pub(super) fn cut(&self, cut: Cut) {
+    pub(super) fn cut(&self, cut: CutPoint) {
         self.state.lock().cut = Some(cut);
     }
 
@@ -81,10 +81,10 @@ impl Proxy {
 }
 
 /// Whether the fault applies to these bytes.
-fn is_meant(cut: Cut, bytes: &[u8]) -> bool {
+fn is_meant(cut: CutPoint, bytes: &[u8]) -> bool {
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
     match cut {
-        Cut::LateRecord => has(b",ou=records,"),
+        CutPoint::LateRecord => has(b",ou=records,"),
         _ => has(b",ou=journal,") && has(b"commit "),
     }
 }
@@ -104,7 +104,7 @@ fn answer(mut server: TcpStream, mut client: TcpStream, swallow: &AtomicBool, to
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn forward(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State>, swallow: &AtomicBool) {
+fn forward(mut client: TcpStream, mut server: TcpStream, state: &Mutex<ProxyState>, swallow: &AtomicBool) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = client.read(&mut bytes) {
         let bytes = &bytes[..count];
@@ -115,14 +115,14 @@ fn forward(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State>, s
                     break;
                 }
             }
-            Some(Cut::Request) => break,
-            Some(Cut::Answer) => {
+            Some(CutPoint::Request) => break,
+            Some(CutPoint::Answer) => {
                 // The client's connection ends when the response arrives.
                 swallow.store(true, Ordering::Release);
                 let _ = server.write_all(bytes);
                 return;
             }
-            Some(Cut::Late | Cut::LateRecord) => {
+            Some(CutPoint::Late | CutPoint::LateRecord) => {
                 swallow.store(true, Ordering::Release);
                 state.lock().late = Some((server, bytes.to_vec()));
                 let _ = client.shutdown(Shutdown::Both);

@@ -3,13 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use sealstone_tests::{Ended, System, run, run_with_input, text};
+use sealstone_tests::{CommandResult, System, run, run_with_input, text};
 
 /// Runs a command with another session file.
-fn other(system: &System, session: &str, arguments: &[&str]) -> Ended {
+fn other(system: &System, session: &str, arguments: &[&str]) -> CommandResult {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(session));
-    Ended::from(command.output().expect("the binary starts"))
+    CommandResult::from(command.output().expect("the binary starts"))
 }
 
 fn private(system: &System, name: &str, contents: &str) -> String {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Ended, Signal, System, run_with_input, text};
+use sealstone_tests::{CommandResult, Signal, System, run_with_input, text};
 
 fn put(system: &System, path: &str, length: usize) {
     run_with_input(system.command(&["put", "-", path]), &vec![7; length]).ok();
@@ -26,7 +26,7 @@ fn back(system: &mut System, to: &Path) {
     system.start_mds();
 }
 
-fn kinds(ended: &Ended) -> Vec<String> {
+fn kinds(ended: &CommandResult) -> Vec<String> {
     let found = ended.json();
     let findings = found["findings"].as_array().cloned().unwrap_or_default();
     findings.iter().map(|finding| finding["kind"].as_str().expect("a kind").to_owned()).collect()
