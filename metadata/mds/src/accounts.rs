@@ -51,7 +51,7 @@ pub(crate) struct InvitedAccount {
 }
 
 /// Whether a credential of this suite can belong to an account of this kind.
-const fn fits(kind: AccountKind, suite: u16) -> bool {
+const fn suite_fits(kind: AccountKind, suite: u16) -> bool {
     matches!(kind, AccountKind::Service) == is_service_suite(suite)
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn register(
         return Ok(Vec::new());
     }
     let mut account = existing(tx, &new.name)?;
-    if !fits(account.kind, new.suite) {
+    if !suite_fits(account.kind, new.suite) {
         return Err(MdsError::refused(ErrorCode::Invalid, "login suite does not fit the kind of account"));
     }
     // A stolen session must not be enough to take over the account, an administrator's included.
@@ -146,7 +146,7 @@ pub(crate) fn existing_enabled<S: Snapshot + ?Sized>(view: &S, name: &UserName) 
 impl Account {
     /// Returns the credential of this suite.
     pub(crate) fn credential(&self, suite: u16) -> Option<&AccountCredential> {
-        self.credentials.iter().find(|one| one.suite == suite && fits(self.kind, suite))
+        self.credentials.iter().find(|one| one.suite == suite && suite_fits(self.kind, suite))
     }
 }
 
@@ -269,7 +269,7 @@ pub(crate) fn invite(
 }
 
 /// Returns the account if the code is valid for it now; otherwise none, without the reason.
-pub(crate) fn invited<S: Snapshot + ?Sized>(
+pub(crate) fn account_for_code<S: Snapshot + ?Sized>(
     view: &S,
     name: &UserName,
     code: &[u8],
@@ -291,7 +291,7 @@ pub(crate) fn enrol(
     credential: &AccountCredential,
     now_ms: u64,
 ) -> Result<Option<Vec<SessionId>>> {
-    let Some(mut account) = invited(tx, name, code, now_ms)? else { return Ok(None) };
+    let Some(mut account) = account_for_code(tx, name, code, now_ms)? else { return Ok(None) };
     account.credentials = vec![credential.clone()];
     account.invitation = None;
     save(tx, &keys::user(name), &account)?;
@@ -300,11 +300,11 @@ pub(crate) fn enrol(
 
 /// Whether `record` can be a user's password record.
 pub(crate) fn is_password_record(suite: u16, record: &[u8; 192]) -> bool {
-    fits(AccountKind::Password, suite) && check_record(suite, record).is_ok()
+    suite_fits(AccountKind::Password, suite) && check_record(suite, record).is_ok()
 }
 
 /// Whether an account can administer without a directory, which could be silent.
-fn administers(account: &Account) -> bool {
+fn is_local_admin(account: &Account) -> bool {
     let local = account.kind != AccountKind::Directory;
     local && account.role == Role::Admin && account.enabled && !account.credentials.is_empty()
 }
@@ -317,8 +317,8 @@ pub(crate) fn another_admin<S: Snapshot + ?Sized>(view: &S, leaving: &UserName) 
     loop {
         let page = view.scan(&from, &until, SCAN_PAGE)?;
         for (key, value) in &page {
-            if *key != leaving && administers(&decode(value)?) {
-                return named(key).map(Some);
+            if *key != leaving && is_local_admin(&decode(value)?) {
+                return name_in_key(key).map(Some);
             }
         }
         match page.last() {
@@ -337,14 +337,14 @@ fn need_another_admin(tx: &dyn Transaction, account: &Account, other: Option<&Us
     let Some(other) = other else {
         return Err(MdsError::refused(ErrorCode::Denied, "the last administrator must stay"));
     };
-    match load::<Account, _>(tx, &keys::user(other))?.is_some_and(|other| administers(&other)) {
+    match load::<Account, _>(tx, &keys::user(other))?.is_some_and(|other| is_local_admin(&other)) {
         true => Ok(()),
         // It has changed since the search: the client repeats the request.
         false => Err(MetaError::Conflict.into()),
     }
 }
 
-fn named(key: &[u8]) -> Result<UserName> {
+fn name_in_key(key: &[u8]) -> Result<UserName> {
     let name = key.get(1..).and_then(|name| std::str::from_utf8(name).ok());
     let name = name.and_then(|name| UserName::new(name).ok());
     Ok(name.ok_or(MetaError::Damaged("account with an invalid name"))?)
@@ -362,7 +362,7 @@ pub(crate) fn list<S: Snapshot + ?Sized>(
     let page = view.scan(&from, &keys::after_prefix(&all), limit + 1)?;
     let more = page.len() > limit;
     let users = page.into_iter().take(limit).map(|(key, value)| {
-        let name = named(&key)?;
+        let name = name_in_key(&key)?;
         let account: Account = decode(&value)?;
         Ok(User {
             name,

@@ -27,7 +27,7 @@ use crate::keys;
 use crate::records::{decode, load, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
-pub(crate) use apply::{StepProgress, apply, receive};
+pub(crate) use apply::{StepProgress, apply, apply_device_value};
 pub(crate) use plan::{RotationPolicy, SeedExchange, plan};
 pub use step::{KeyAction, KeyStep, StepOutcome};
 
@@ -171,7 +171,7 @@ impl PartitionKeyState {
     }
 
     /// Whether a key is requested, being replaced, or superseded and not overwritten yet.
-    fn is_open(&self, now_ms: u64) -> bool {
+    fn is_pending(&self, now_ms: u64) -> bool {
         let dying = self.versions.iter().any(|version| version.dead_ms <= now_ms);
         self.pending.is_some() || self.asked != 0 || self.versions.is_empty() || dying
     }
@@ -238,7 +238,7 @@ pub(crate) fn file_partitions(count: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Returns keys and key state of a device that no server has taken over yet.
-pub(crate) fn fresh(
+pub(crate) fn new_key_state(
     initial: &InitialKey,
     system_id: [u8; 20],
     partitions: u64,
@@ -583,15 +583,15 @@ impl DeviceKeyState {
 
     /// Counts pending key changes. A partition with a superseded version that is due to be
     /// overwritten counts, so that a revocation is not done before the last old key is gone.
-    pub(crate) fn open_count(&self, now_ms: u64) -> u64 {
+    pub(crate) fn pending_count(&self, now_ms: u64) -> u64 {
         let top = u64::from(self.pending.is_some() || self.asked != 0);
-        top + self.parts.values().filter(|part| part.is_open(now_ms)).count() as u64
+        top + self.parts.values().filter(|part| part.is_pending(now_ms)).count() as u64
     }
 
     /// Whether no key of these partitions is requested or being replaced.
     pub(crate) fn are_replaced(&self, partitions: &[u64], now_ms: u64) -> bool {
         let above = self.pending.is_some() || self.asked != 0;
-        let open = |id: &u64| self.parts.get(id).is_some_and(|part| part.is_open(now_ms));
+        let open = |id: &u64| self.parts.get(id).is_some_and(|part| part.is_pending(now_ms));
         !above && !partitions.iter().any(open)
     }
 }

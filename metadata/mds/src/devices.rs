@@ -281,7 +281,7 @@ impl DeviceTable {
     }
 
     /// Whether an approved device already has the name or system id of this one.
-    pub(crate) fn is_taken(&self, id: DeviceId) -> bool {
+    pub(crate) fn is_name_taken(&self, id: DeviceId) -> bool {
         let table = self.0.read();
         table.get(&id).is_some_and(|one| {
             table.iter().any(|(other, known)| {
@@ -349,13 +349,13 @@ impl DeviceTable {
     }
 
     /// Returns the number of pending key changes, and of devices among them with a problem.
-    pub(crate) fn keys_open(&self, device: Option<DeviceId>, now_ms: u64) -> (u64, u32) {
+    pub(crate) fn pending_keys(&self, device: Option<DeviceId>, now_ms: u64) -> (u64, u32) {
         let table = self.0.read();
         let chosen = table.iter().filter(|(id, known)| {
             device.is_none_or(|device| device == **id) && known.record.state != DeviceState::Pending
         });
         chosen.fold((0, 0), |(open, stuck), (_, known)| {
-            let own = known.key_state.open_count(now_ms);
+            let own = known.key_state.pending_count(now_ms);
             (open + own, stuck + u32::from(own > 0 && known.problem.is_some()))
         })
     }
@@ -473,7 +473,7 @@ impl DeviceTable {
 
     /// Returns capacity, used bytes, devices that accept objects, and all devices. Shared space
     /// counts once.
-    pub(crate) fn figures(&self) -> (u64, u64, u32, u32) {
+    pub(crate) fn space_figures(&self) -> (u64, u64, u32, u32) {
         let table = self.0.read();
         let (mut free, mut used, mut active) = (0_u64, 0_u64, 0);
         // For each file system: free bytes by its devices' own figures, bytes available without it,
@@ -512,7 +512,7 @@ impl DeviceTable {
     }
 
     /// Records the expiry time of a grant from before the start.
-    pub(crate) fn recall_grant(&self, object: ObjectRef, expires_ms: u64) {
+    pub(crate) fn note_issued_grant(&self, object: ObjectRef, expires_ms: u64) {
         let table = self.0.read();
         let granted = table.get(&object.device).and_then(|known| known.granted.get(&object.object.partition));
         if let Some(granted) = granted {
@@ -692,7 +692,7 @@ fn initial_key(new: &NewDevice) -> Result<InitialKey> {
 /// Derives the factory keys of a device from its initial key. O(partitions): call it outside of
 /// transactions.
 pub(crate) fn factory_keys(new: &NewDevice, partitions: u64) -> Result<FreshKeys> {
-    device_keys::fresh(&initial_key(new)?, new.system_id, partitions)
+    device_keys::new_key_state(&initial_key(new)?, new.system_id, partitions)
 }
 
 /// Whether the initial key is that of the known device. Then the device keeps its current keys.

@@ -247,7 +247,7 @@ impl Mds {
                 Ok(Response::Stat { stat })
             }
             Request::DiskFree {} => {
-                let (total, used, active, devices) = self.devices.figures();
+                let (total, used, active, devices) = self.devices.space_figures();
                 Ok(Response::DiskFree { total, used, active, devices })
             }
             Request::DeviceList { after, limit } => {
@@ -322,7 +322,7 @@ impl Mds {
             | Request::GroupRemoveMember { .. }
             | Request::GroupList { .. }
             | Request::GroupMembers { .. }
-            | Request::GrantHolders { .. }) => self.people(who, request, now_ms, rng),
+            | Request::GrantHolders { .. }) => self.account_request(who, request, now_ms, rng),
             Request::Delegate { path, read, write, start, end, until_ms, method } => {
                 let asked = DelegationRequest { path, read, write, start, end, until_ms, method };
                 self.delegate(who, &asked, now_ms, rng)
@@ -344,7 +344,7 @@ impl Mds {
             | Request::QuotaList { .. }
             | Request::CheckBegin { .. }
             | Request::CheckShow {}
-            | Request::CheckFindings { .. }) => self.quotas(who, request, now_ms),
+            | Request::CheckFindings { .. }) => self.quota_request(who, request, now_ms),
             request => self.nodes(who, request, now_ms, rng),
         }
     }
@@ -377,7 +377,7 @@ impl Mds {
             intents: figure(&*view, counter::INTENTS)?,
             reap_queue: figure(&*view, counter::REAPS)?,
             sessions: figure(&*view, counter::SESSIONS)?,
-            devices: self.devices.figures().3,
+            devices: self.devices.space_figures().3,
         })
     }
 
@@ -451,7 +451,7 @@ impl Mds {
         let choice =
             pool.place(size_hint, inode.0, self.config.width_max).map_err(|_| self.no_space_for(subject))?;
         let considered = u32::try_from(pool.open()).unwrap_or(u32::MAX);
-        let left_out = self.devices.figures().3.saturating_sub(considered);
+        let left_out = self.devices.space_figures().3.saturating_sub(considered);
         let PlacementChoice { shape, bound, chosen } = choice;
         let placed = PlacementRecord { at_ms, size_hint, bound, considered, left_out, chosen, outgrew: None };
         let mut object = |device| {
@@ -482,7 +482,7 @@ impl Mds {
         let (id, _) = namespace::resolve(&*view, who, path)?;
         let (inode, _) = namespace::file_for(&*view, who, id, access, &path.shown())?;
         drop(view);
-        self.clear_for(&inode, access)?;
+        self.check_not_clearing(&inode, access)?;
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         self.make_room_by_path(id, access, until, now_ms)?;
         // Read again, because returned leases may have changed the file.
@@ -508,7 +508,7 @@ impl Mds {
     }
 
     /// Fails for writers while truncated bytes are being cleared.
-    fn clear_for(&self, file: &Inode, access: Access) -> Result<()> {
+    fn check_not_clearing(&self, file: &Inode, access: Access) -> Result<()> {
         if access == Access::Read { Ok(()) } else { self.clearing(namespace::check_clear(file)) }
     }
 
@@ -531,7 +531,7 @@ impl Mds {
                 let inode = self.node(who, node)?;
                 let (file, layout) =
                     namespace::file_for(&*self.store.snapshot()?, who, inode, access, "file")?;
-                self.clear_for(&file, access)?;
+                self.check_not_clearing(&file, access)?;
                 self.make_room_by_path(inode, access, until, now_ms)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile");
                 (inode, layout.ok_or_else(cut)?, file.generation, rights(access))
@@ -571,7 +571,7 @@ impl Mds {
         let _turn = self.key_lock.lock();
         match self.devices.get(id).map(|device| device.state) {
             None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
-            Some(DeviceState::Pending) if self.devices.is_taken(id) => {
+            Some(DeviceState::Pending) if self.devices.is_name_taken(id) => {
                 return Err(MdsError::refused(
                     ErrorCode::Exists,
                     "another device with this name or system id",

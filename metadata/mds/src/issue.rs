@@ -192,7 +192,7 @@ pub(crate) const fn bits(permissions: Permissions) -> u16 {
     u16::from_be_bytes([a, b])
 }
 
-const fn may(bits: u16, permission: Permissions) -> bool {
+const fn has_permission(bits: u16, permission: Permissions) -> bool {
     let [a, b] = bits.to_be_bytes();
     Permissions::from_bytes([a, b, 0, 0, 0]).contains(permission)
 }
@@ -222,7 +222,7 @@ impl Mds {
             let mut take = |bytes: &[u8]| {
                 // A record of a later release, or a damaged one, must not prevent the start.
                 if let Ok(found) = decode::<IssueRecord>(bytes) {
-                    self.recall(&found, &mut numbers, now_ms);
+                    self.restore_record(&found, &mut numbers, now_ms);
                 }
                 true
             };
@@ -241,13 +241,13 @@ impl Mds {
         let all_numbered = numbers.len() < SESSIONS_MAX as usize;
         self.sessions.number_from(numbers, log.is_whole() && all_numbered);
         if log.is_whole() {
-            self.holdings_are_known();
+            self.mark_holdings_complete();
         }
         self.grant_log = log;
         Ok(self)
     }
 
-    fn recall(&self, found: &IssueRecord, numbers: &mut HashMap<SessionId, u32>, now_ms: u64) {
+    fn restore_record(&self, found: &IssueRecord, numbers: &mut HashMap<SessionId, u32>, now_ms: u64) {
         let entry = &found.entry;
         if numbers.len() < SESSIONS_MAX as usize || numbers.contains_key(&entry.session) {
             let number = numbers.entry(entry.session).or_default();
@@ -257,14 +257,14 @@ impl Mds {
             return;
         }
         let held = crate::holdings::Held {
-            writes: may(entry.permissions, Permissions::WRITE),
-            creates: may(entry.permissions, Permissions::CREATE),
+            writes: has_permission(entry.permissions, Permissions::WRITE),
+            creates: has_permission(entry.permissions, Permissions::CREATE),
             lasting_until_ms: if entry.kind == IssueKind::Delegate { entry.expires_ms } else { 0 },
             expires_ms: entry.expires_ms,
         };
         self.holdings.lock().add(&entry.session, &entry.user, &found.objects, held, now_ms);
         for object in &found.objects {
-            self.devices.recall_grant(*object, entry.expires_ms);
+            self.devices.note_issued_grant(*object, entry.expires_ms);
         }
     }
 
@@ -364,7 +364,7 @@ mod tests {
     fn record_bits_match_capability_permissions() {
         let rights = Permissions::READ | Permissions::OBJ_MGMT | Permissions::POL_SEC;
         for (permission, _) in Permissions::NAMES.iter().take(14) {
-            assert_eq!(may(bits(rights), *permission), rights.contains(*permission));
+            assert_eq!(has_permission(bits(rights), *permission), rights.contains(*permission));
         }
     }
 

@@ -16,7 +16,7 @@ use crate::access::Principal;
 use crate::counters::add;
 use crate::device_keys::{
     ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, DeviceKeyState, KeyStep, Keys,
-    RotationPolicy, SeedExchange, StepOutcome, StepProgress, UnsavedKeys, apply, plan, receive,
+    RotationPolicy, SeedExchange, StepOutcome, StepProgress, UnsavedKeys, apply, apply_device_value, plan,
 };
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
@@ -109,7 +109,7 @@ impl Mds {
             let progress = match outcome {
                 StepOutcome::Value(value) => {
                     let exchange = turn.entry(device).or_default();
-                    receive(&mut key_state, &mut keys, exchange, value, &mut touched, now_ms, rng)
+                    apply_device_value(&mut key_state, &mut keys, exchange, value, &mut touched, now_ms, rng)
                 }
                 outcome => apply(&mut key_state, &mut keys, &step, &outcome, &policy, &mut touched, now_ms),
             };
@@ -163,7 +163,7 @@ impl Mds {
     }
 
     pub(crate) fn key_progress(&self, device: Option<DeviceId>, now_ms: u64) -> Result<Response> {
-        let (open, stuck) = self.devices.keys_open(device, now_ms);
+        let (open, stuck) = self.devices.pending_keys(device, now_ms);
         let changed = self.counters.keys_changed.load(Ordering::Relaxed);
         Ok(Response::KeyProgress { open, stuck, changed })
     }

@@ -175,19 +175,19 @@ pub(crate) fn changed_inode(key: &[u8]) -> Option<InodeId> {
     if key.first() == Some(&INODE) { inode_id(key) } else { None }
 }
 
-pub(crate) fn moving(id: InodeId) -> Vec<u8> {
+pub(crate) fn object_move(id: InodeId) -> Vec<u8> {
     key(MOVE, &[&id.0.to_be_bytes()])
 }
 
-pub(crate) fn moves() -> Vec<u8> {
+pub(crate) fn object_moves() -> Vec<u8> {
     vec![MOVE]
 }
 
-pub(crate) fn carrying(id: InodeId) -> Vec<u8> {
+pub(crate) fn migration(id: InodeId) -> Vec<u8> {
     key(CARRY, &[&id.0.to_be_bytes()])
 }
 
-pub(crate) fn carries() -> Vec<u8> {
+pub(crate) fn migrations() -> Vec<u8> {
     vec![CARRY]
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn outgrown_inode(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }
 
-/// Returns the file of a `moving` or `carrying` key.
+/// Returns the file of a `object_move` or `migration` key.
 pub(crate) fn moving_inode(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }
@@ -706,7 +706,7 @@ mod tests {
             prop_assert_eq!(client_parts(&client(&client_id.0, client_id.1)), Some(client_id));
             prop_assert_eq!(clear_inode(&clear(InodeId(due))), Some(InodeId(due)));
             prop_assert_eq!(inode_id(&inode(InodeId(due))), Some(InodeId(due)));
-            prop_assert_eq!(moving_inode(&moving(InodeId(due))), Some(InodeId(due)));
+            prop_assert_eq!(moving_inode(&object_move(InodeId(due))), Some(InodeId(due)));
             prop_assert_eq!(drain_device(&drain(DeviceId(device))), Some(DeviceId(device)));
             prop_assert_eq!(intent_id(&super::intent(IntentId(intent))), Some(IntentId(intent)));
             prop_assert_eq!(partition_of(&partition_key(DeviceId(device), due)), Some(due));

@@ -262,7 +262,7 @@ impl Mds {
             return Ok(Some(now_ms.saturating_add(MARGIN_MS)));
         }
         let cut = self.update(|tx| {
-            namespace::cut_to_size(tx, id, (item.size, item.generation), self.reap_due(now_ms))
+            namespace::truncate_overlong(tx, id, (item.size, item.generation), self.reap_due(now_ms))
         })?;
         if cut {
             self.clears_changed.store(true, Ordering::Release);

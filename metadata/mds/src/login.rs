@@ -288,7 +288,7 @@ impl Mds {
         };
         ok.confirm = keys.resume_confirm(message, channel, &ok);
         let user = record.user.clone();
-        self.sessions.take_up(message.session, record, now_ms);
+        self.sessions.resume(message.session, record, now_ms);
         if !self.sessions.confirm(&*self.store, &message.session).map_err(store_failed)? {
             return Err(expired);
         }
@@ -302,7 +302,7 @@ impl Mds {
     /// session ends in any case.
     pub(crate) fn logout(&self, session: &SessionId, revoke: bool, now_ms: u64) -> Result<Option<Revoking>> {
         self.catch_up()?;
-        self.reconfirm(session)?;
+        self.recheck_session(session)?;
         let who = self.sessions.check(session, self.config.session_idle_ms, now_ms)?.who;
         let (mut revoking, mut held) = (None, None);
         if revoke {
@@ -367,7 +367,7 @@ impl Mds {
             .store
             .snapshot()
             .map_err(MdsError::from)
-            .and_then(|view| accounts::invited(&*view, &start.user, start.code.expose(), now_ms))
+            .and_then(|view| accounts::account_for_code(&*view, &start.user, start.code.expose(), now_ms))
             .map_err(store_failed)?;
         if invited.is_none() {
             self.enrolment_failed(source, &start.user, "refused", now_ms);
@@ -467,7 +467,7 @@ impl Mds {
     pub(crate) fn principal(&self, session: Option<&SessionId>, now_ms: u64) -> Result<Principal> {
         let session = session.ok_or_else(|| MdsError::refused(ErrorCode::NotLoggedIn, ""))?;
         self.catch_up()?;
-        self.reconfirm(session)?;
+        self.recheck_session(session)?;
         // Read before the groups: a change in between makes the next request read them again.
         let generation = self.groups_generation.load(Ordering::Acquire);
         let found = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;

@@ -324,7 +324,7 @@ impl Mds {
             save(tx, &keys::retag(from), &PendingTag { tag, creates, waits: Vec::new() })?;
             let index = u16::try_from(index).unwrap_or(u16::MAX);
             let begun = ObjectMove { index, from, to, generation: file.generation, tag, chosen };
-            save(tx, &keys::moving(inode), &begun)?;
+            save(tx, &keys::object_move(inode), &begun)?;
             let filled = length > 0 && must_exist(&file, length);
             let (relieves, stays) = (
                 matches!(reason, MoveReason::Relieve(_)),
@@ -356,7 +356,7 @@ impl Mds {
     pub fn finish_move(&self, order: &MoveOrder, bytes: u64, now_ms: u64) -> Result<bool> {
         let _alone = self.issuing.write();
         let done = self.update(|tx| {
-            let key = keys::moving(order.inode);
+            let key = keys::object_move(order.inode);
             let known = load::<ObjectMove, _>(tx, &key)?.filter(|known| known.to == order.to);
             let Some(ObjectMove { index, from, to, generation, tag, chosen }) = known else {
                 // Abandoned meanwhile; this also removes what was copied since.
@@ -420,7 +420,7 @@ impl Mds {
     /// `Store`.
     pub fn abandon_move(&self, order: &MoveOrder, now_ms: u64) -> Result<()> {
         self.update(|tx| {
-            let known = load::<ObjectMove, _>(tx, &keys::moving(order.inode))?;
+            let known = load::<ObjectMove, _>(tx, &keys::object_move(order.inode))?;
             match known.is_some_and(|known| known.to == order.to) {
                 true => abandon(tx, order.inode, now_ms).map(drop),
                 false => queue_copy_removal(tx, order.to, now_ms),
@@ -433,7 +433,8 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn abandon_moves(&self, now_ms: u64) -> Result<usize> {
-        Ok(self.abandon_all(&keys::moves(), now_ms)? + self.abandon_all(&keys::carries(), now_ms)?)
+        Ok(self.abandon_all(&keys::object_moves(), now_ms)?
+            + self.abandon_all(&keys::migrations(), now_ms)?)
     }
 
     fn abandon_all(&self, all: &[u8], now_ms: u64) -> Result<usize> {
@@ -464,7 +465,8 @@ impl Mds {
     pub(crate) fn abandon_moves_of(&self, inode: InodeId, now_ms: u64) -> Result<Box<dyn Snapshot + '_>> {
         loop {
             let view = self.store.snapshot()?;
-            if view.get(&keys::moving(inode))?.is_none() && view.get(&keys::carrying(inode))?.is_none() {
+            if view.get(&keys::object_move(inode))?.is_none() && view.get(&keys::migration(inode))?.is_none()
+            {
                 return Ok(view);
             }
             drop(view);
@@ -530,7 +532,7 @@ fn note(tx: &mut dyn Transaction, device: DeviceId, change: impl FnOnce(&mut Dra
 /// Abandons the move of a file's object, or the migration of the file, if there is one. The copy is
 /// removed, and removed again after the last credential that could create it has expired.
 fn abandon(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
-    let key = keys::moving(inode);
+    let key = keys::object_move(inode);
     let Some(ObjectMove { to, .. }) = load::<ObjectMove, _>(tx, &key)? else {
         return migrate::abandon(tx, inode, now_ms);
     };

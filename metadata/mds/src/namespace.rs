@@ -46,7 +46,8 @@ pub(crate) use remove::{RemoveCursors, remove};
 pub(crate) use rename::{RenameParams, rename, rename_node};
 pub use sizes::ClearItem;
 pub(crate) use sizes::{
-    WriteReport, allocate, check_clear, clear_of, cleared, cut_to_size, next_clears, note_creating, written,
+    WriteReport, allocate, check_clear, clear_of, cleared, next_clears, note_create_grant, truncate_overlong,
+    written,
 };
 pub(crate) use trees::{clear_tree, set_tree, tree_of};
 pub(crate) use unlink::{UnlinkContext, close, is_swept, orphans, queue_objects, sweep_orphans};
@@ -66,7 +67,7 @@ const DEPTH_MAX: usize = 4096;
 pub(crate) fn make_root(tx: &mut dyn Transaction, owner: &UserName, now_ms: u64) -> Result<()> {
     let mut root = Inode::new(FileKind::Directory, STICKY | 0o777, owner.clone(), None, now_ms);
     root.parent = ROOT;
-    quota::begin(tx, &root)?;
+    quota::charge_node(tx, &root)?;
     save(tx, &keys::inode(ROOT), &root)?;
     save(tx, &keys::meta(counter::INODE), &(ROOT.0 + 1))?;
     Ok(count(tx, counter::DIRECTORIES, 1)?)
@@ -242,7 +243,7 @@ fn add_directory(
     made.parent = parent;
     made.tree = parent_inode.tree;
     acl::inherit(&parent_inode, &mut made, 0);
-    quota::begin(tx, &made)?;
+    quota::charge_node(tx, &made)?;
     save(tx, &keys::inode(id), &made)?;
     save(tx, &keys::entry(parent, name), &id)?;
     touch(tx, parent, 1, now_ms)?;

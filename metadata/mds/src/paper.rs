@@ -111,7 +111,7 @@ impl PaperListener {
         }
     }
 
-    fn enter(self: &Arc<Self>) -> Option<HalfOpenSlot> {
+    fn take_slot(self: &Arc<Self>) -> Option<HalfOpenSlot> {
         let taken = self.half_open.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
             (open < HALF_OPEN_MAX).then_some(open + 1)
         });
@@ -180,7 +180,7 @@ pub(crate) fn set_key(
 }
 
 /// Returns the account and its key, if it may log in with this profile now.
-fn entitled<S: Snapshot + ?Sized>(
+fn load_paper_account<S: Snapshot + ?Sized>(
     view: &S,
     user: &UserName,
 ) -> error::Result<Option<(Account, PaperKeyRecord)>> {
@@ -206,7 +206,7 @@ impl ClaimedUser {
 
 impl Mds {
     fn paper_claim(&self, listener: &PaperListener, user: &UserName) -> error::Result<ClaimedUser> {
-        let found = entitled(&*self.store.snapshot()?, user)?;
+        let found = load_paper_account(&*self.store.snapshot()?, user)?;
         // Computed for every user, so that timing does not reveal unknown ones.
         let dummy = PassphraseKey::dummy(&listener.dummy, user);
         let known = found.is_some();
@@ -242,7 +242,7 @@ impl Mds {
         // proof was on its way.
         let opened = self.update_and(|tx| {
             let same = |record: &PaperKeyRecord| PassphraseKey::from_bytes(record.key).is_same(key);
-            let Some((account, _)) = entitled(tx, &user)?.filter(|(_, record)| same(record)) else {
+            let Some((account, _)) = load_paper_account(tx, &user)?.filter(|(_, record)| same(record)) else {
                 return Ok((None, Wait::ForMedium));
             };
             let record = record(account.role);
@@ -299,7 +299,7 @@ impl Mds {
             );
         })?;
         self.note_login(&record.user, source, now_ms);
-        self.sessions.take_up(*id, record, now_ms);
+        self.sessions.resume(*id, record, now_ms);
         if !self.sessions.confirm(&*self.store, id)? {
             self.audit_login(source, "paper-continue", None, Some(id), "no-session", now_ms);
             return Err(PaperFailure::NoSession.into());

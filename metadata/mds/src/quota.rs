@@ -129,7 +129,7 @@ impl UsageCount<'_> {
     }
 
     /// Returns the record with additional usage, if its limits allow it.
-    fn with(self, mut record: QuotaRecord, more: UsageAmount) -> Result<QuotaRecord> {
+    fn with_added(self, mut record: QuotaRecord, more: UsageAmount) -> Result<QuotaRecord> {
         let bytes = record
             .bytes
             .checked_add(more.bytes)
@@ -147,7 +147,7 @@ impl UsageCount<'_> {
         Ok(record)
     }
 
-    fn take(self, tx: &mut dyn Transaction, less: UsageAmount) -> Result<()> {
+    fn subtract(self, tx: &mut dyn Transaction, less: UsageAmount) -> Result<()> {
         let mut record = self.load(tx)?;
         // Never below zero: a wrong count must not block removals, and a check finds it.
         record.bytes = record.bytes.saturating_sub(less.bytes);
@@ -165,20 +165,20 @@ fn counts(node: &Inode) -> impl Iterator<Item = UsageCount<'_>> {
 fn add(tx: &mut dyn Transaction, node: &Inode, more: UsageAmount) -> Result<()> {
     let mut added = Vec::with_capacity(2);
     for count in counts(node) {
-        added.push((count, count.with(count.load(tx)?, more)?));
+        added.push((count, count.with_added(count.load(tx)?, more)?));
     }
     added.into_iter().try_for_each(|(count, record)| count.save(tx, &record))
 }
 
 /// Adds the usage of a new node; the caller saves the node.
-pub(crate) fn begin(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
+pub(crate) fn charge_node(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
     add(tx, node, UsageAmount::of(node))
 }
 
 /// Subtracts the usage of a node that is dropped: for an open file at the last close, not at the
 /// removal of its last name.
-pub(crate) fn end(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
-    counts(node).try_for_each(|count| count.take(tx, UsageAmount::of(node)))
+pub(crate) fn release_node(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
+    counts(node).try_for_each(|count| count.subtract(tx, UsageAmount::of(node)))
 }
 
 /// Updates usage for a new size of a node, which still has the old one. If it fails, nothing is
@@ -197,7 +197,7 @@ fn change_bytes(tx: &mut dyn Transaction, node: &Inode, before: u64, after: u64)
     match after.checked_sub(before) {
         Some(0) => Ok(()),
         Some(more) => add(tx, node, UsageAmount::bytes(more)),
-        None => counts(node).try_for_each(|count| count.take(tx, UsageAmount::bytes(before - after))),
+        None => counts(node).try_for_each(|count| count.subtract(tx, UsageAmount::bytes(before - after))),
     }
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn charge_more(tx: &mut dyn Transaction, charges: &mut [QuotaCharge],
     let mut records = Vec::with_capacity(charges.len());
     for charge in &*charges {
         let of = of(&charge.place);
-        records.push(of.with(of.load(tx)?, UsageAmount::bytes(bytes))?);
+        records.push(of.with_added(of.load(tx)?, UsageAmount::bytes(bytes))?);
     }
     for (charge, record) in charges.iter_mut().zip(&records) {
         of(&charge.place).save(tx, record)?;
@@ -247,7 +247,7 @@ pub(crate) fn charge_more(tx: &mut dyn Transaction, charges: &mut [QuotaCharge],
 /// Subtracts the charges of a create that ends.
 pub(crate) fn release(tx: &mut dyn Transaction, charges: &[QuotaCharge]) -> Result<()> {
     for QuotaCharge { place, bytes, nodes } in charges {
-        of(place).take(tx, UsageAmount { bytes: *bytes, nodes: *nodes })?;
+        of(place).subtract(tx, UsageAmount { bytes: *bytes, nodes: *nodes })?;
     }
     Ok(())
 }
@@ -277,19 +277,19 @@ pub(crate) fn check_link<S: Snapshot + ?Sized>(view: &S, who: &Principal, node: 
 
 /// Moves the usage of a node to another owner.
 pub(crate) fn move_usage(tx: &mut dyn Transaction, node: &Inode, owner: &UserName) -> Result<()> {
-    UsageCount::User(&node.owner).take(tx, UsageAmount::of(node))?;
+    UsageCount::User(&node.owner).subtract(tx, UsageAmount::of(node))?;
     let record = UsageCount::User(owner).load(tx)?;
-    UsageCount::User(owner).save(tx, &UsageCount::User(owner).with(record, UsageAmount::of(node))?)
+    UsageCount::User(owner).save(tx, &UsageCount::User(owner).with_added(record, UsageAmount::of(node))?)
 }
 
-/// Checks whether [`begin`] would succeed if `instead` was removed before.
+/// Checks whether [`charge_node`] would succeed if `instead` was removed before.
 pub(crate) fn check_replacement<S: Snapshot + ?Sized>(
     view: &S,
     node: &Inode,
     instead: Option<&Inode>,
 ) -> Result<()> {
     for count in counts(node) {
-        count.with(count.load(view)?, count.more(node, instead))?;
+        count.with_added(count.load(view)?, count.more(node, instead))?;
     }
     Ok(())
 }
@@ -310,7 +310,7 @@ pub(crate) fn free_bytes<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result
 /// Fails unless a node may grow by this number of bytes. Changes nothing.
 pub(crate) fn check_growth<S: Snapshot + ?Sized>(view: &S, node: &Inode, more: u64) -> Result<()> {
     for count in counts(node) {
-        count.with(count.load(view)?, UsageAmount::bytes(more))?;
+        count.with_added(count.load(view)?, UsageAmount::bytes(more))?;
     }
     Ok(())
 }

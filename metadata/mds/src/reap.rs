@@ -39,7 +39,7 @@ pub(crate) fn next<S: Snapshot + ?Sized>(
 
 /// Records removals that the devices confirmed. An object that a credential could still create
 /// stays queued for a second removal.
-pub(crate) fn done(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) -> Result<()> {
+pub(crate) fn confirm_removed(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) -> Result<()> {
     for item in items {
         let key = keys::reap(item.due_ms, item.object);
         if load::<u64, _>(tx, &key)?.is_none() {
@@ -59,22 +59,22 @@ pub(crate) fn done(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) ->
 
 /// Returns those due objects that must not be removed yet: their credentials were revoked, and one
 /// of these could create the object again if it did not exist.
-pub(crate) fn barred<S: Snapshot + ?Sized>(
+pub(crate) fn revoked_items<S: Snapshot + ?Sized>(
     view: &S,
     items: &[ReapItem],
     now_ms: u64,
 ) -> Result<Vec<ReapItem>> {
-    let mut barred = Vec::new();
+    let mut revoked = Vec::new();
     for item in items.iter().filter(|item| item.guard_ms >= now_ms) {
         if view.get(&keys::tag(item.object))?.is_some() {
-            barred.push(*item);
+            revoked.push(*item);
         }
     }
-    Ok(barred)
+    Ok(revoked)
 }
 
 /// Postpones these objects until no credential can create them again.
-pub(crate) fn bar(tx: &mut dyn Transaction, items: &[ReapItem]) -> Result<()> {
+pub(crate) fn postpone_revoked(tx: &mut dyn Transaction, items: &[ReapItem]) -> Result<()> {
     for item in items {
         let key = keys::reap(item.due_ms, item.object);
         if load::<u64, _>(tx, &key)?.is_some() {

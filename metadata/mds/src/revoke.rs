@@ -139,7 +139,7 @@ pub(crate) fn begin(
     complete: bool,
     now_ms: u64,
 ) -> Result<u64> {
-    let known = known(tx)?;
+    let known = all_revocations(tx)?;
     if !by.is_admin() {
         let under_way = || known.iter().map(|(_, record)| record).filter(|record| record.done_ms.is_none());
         let own = under_way().filter(|record| record.by == by.user).count();
@@ -165,12 +165,12 @@ pub(crate) fn begin_for_user(
 ) -> Result<u64> {
     let what = RevokeWhat::User(user.clone());
     let asked = RevocationRequest { by: by.clone(), privileged: true, what, servers, complete: true };
-    let known = known(tx)?;
+    let known = all_revocations(tx)?;
     store_revocation(tx, &known, asked, false, now_ms)
 }
 
 /// Returns all stored revocations, the oldest first.
-fn known<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<(u64, RevocationRecord)>> {
+fn all_revocations<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<(u64, RevocationRecord)>> {
     let (all, mut known) = (keys::revocations(), Vec::new());
     each_between(view, &all, &keys::after_prefix(&all), |key, value| {
         if let Some(id) = keys::revocation_id(key) {
@@ -271,7 +271,12 @@ impl RevocationRecord {
 }
 
 /// Counts objects that a server found; `more` says whether it may find more.
-fn found(record: &mut RevocationRecord, server: &ServerName, objects: &[(ObjectRef, bool)], more: bool) {
+fn count_found(
+    record: &mut RevocationRecord,
+    server: &ServerName,
+    objects: &[(ObjectRef, bool)],
+    more: bool,
+) {
     record.total += objects.len() as u64;
     record.open += objects.len() as u64;
     if let Some(part) = record.parts.iter_mut().find(|part| part.server == *server) {
@@ -317,7 +322,7 @@ fn unknown(id: u64) -> MdsError {
 }
 
 /// Returns the devices with pending tags.
-fn waiting<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<DeviceId>> {
+fn pending_devices<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<DeviceId>> {
     let until = keys::after_prefix(&keys::retags());
     let (mut from, mut devices) = (keys::retags(), Vec::new());
     while let Some((key, _)) = view.scan(&from, &until, 1)?.first() {
@@ -334,7 +339,7 @@ impl Mds {
             RevokeWhat::Object(path) => self.revoke_object(who, path, now_ms)?,
             RevokeWhat::User(name) => {
                 who.needs_admin()?;
-                let held = self.held_by(&name, now_ms);
+                let held = self.credentials_of(&name, now_ms);
                 let view = self.store.snapshot()?;
                 if held.holders.is_empty() && self.servers(&*view)?.len() == 1 {
                     // A removed user may still have credentials, but a name without any is a
@@ -373,7 +378,7 @@ impl Mds {
             retag(tx, &objects, id)?;
             let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
             record.inode = Some(inode);
-            found(&mut record, &self.config.server, &objects, false);
+            count_found(&mut record, &self.config.server, &objects, false);
             settle(tx, id, &mut record, now_ms)?;
             save(tx, &keys::revocation(id), &record)?;
             Ok((id, inode))
@@ -402,9 +407,9 @@ impl Mds {
     /// `Store`.
     pub fn collect_revocations(&self, now_ms: u64) -> Result<bool> {
         let mut more = false;
-        for (id, record) in known(&*self.store.snapshot()?)? {
+        for (id, record) in all_revocations(&*self.store.snapshot()?)? {
             if self.is_leading(now_ms) {
-                self.give_up_on_servers(id, &record, now_ms)?;
+                self.drop_silent_servers(id, &record, now_ms)?;
             }
             let Some(part) = record.part(&self.config.server) else { continue };
             // The user may still finish a session's creates in another session.
@@ -412,7 +417,7 @@ impl Mds {
                 self.end_creates_of(user, now_ms)?;
             }
             more |= match record.inode {
-                Some(inode) => self.collect_holders(id, inode, now_ms)?,
+                Some(inode) => self.retag_open_file(id, inode, now_ms)?,
                 None => self.collect(id, (&record.what, &record.by), part.cursor, now_ms)?,
             };
         }
@@ -481,7 +486,7 @@ impl Mds {
     }
 
     /// Stops waiting for a server that did not return until all its credentials have expired.
-    fn give_up_on_servers(&self, id: u64, record: &RevocationRecord, now_ms: u64) -> Result<()> {
+    fn drop_silent_servers(&self, id: u64, record: &RevocationRecord, now_ms: u64) -> Result<()> {
         if record.parts.is_empty() || record.began_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS) >= now_ms {
             return Ok(());
         }
@@ -518,7 +523,7 @@ impl Mds {
                 RevokeWhat::Object(_) => Vec::new(),
             };
             for session in sessions {
-                self.reconfirm(&session)?;
+                self.recheck_session(&session)?;
             }
         }
         let (held, unlisted) = {
@@ -557,7 +562,7 @@ impl Mds {
                 (None, _) => {}
             }
             retag(tx, &objects, id)?;
-            found(&mut record, &self.config.server, &objects, more);
+            count_found(&mut record, &self.config.server, &objects, more);
             settle(tx, id, &mut record, now_ms)?;
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
@@ -570,7 +575,7 @@ impl Mds {
     /// Handles the revocation of a file by another server: clients that have it open here are
     /// checked again. Credentials issued to them since may already have the new tags, so the
     /// objects get new ones once more.
-    fn collect_holders(&self, id: u64, inode: InodeId, now_ms: u64) -> Result<bool> {
+    fn retag_open_file(&self, id: u64, inode: InodeId, now_ms: u64) -> Result<bool> {
         let _stopped = self.issuing.write();
         let held = self.holds.ask_anew(inode);
         self.update(|tx| {
@@ -583,7 +588,7 @@ impl Mds {
             let file = load::<Inode, _>(tx, &keys::inode(inode))?.filter(|_| held);
             let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
             retag(tx, &objects, id)?;
-            found(&mut record, &self.config.server, &objects, false);
+            count_found(&mut record, &self.config.server, &objects, false);
             settle(tx, id, &mut record, now_ms)?;
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
@@ -608,7 +613,7 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn retag_devices(&self) -> Result<Vec<DeviceId>> {
-        waiting(&*self.store.snapshot()?)
+        pending_devices(&*self.store.snapshot()?)
     }
 
     /// Returns up to `limit` pending tags of a device.
@@ -623,7 +628,7 @@ impl Mds {
             Ok(keys::retag_object(&key).map(|object| RetagItem { object, tag, creates }))
         };
         let items = pairs.into_iter().filter_map(|pair| item(pair).transpose()).collect::<Result<_>>()?;
-        self.durably(items)
+        self.wait_durable(items)
     }
 
     /// Records that a device has confirmed these tags and refuses older ones.
@@ -688,19 +693,20 @@ impl Mds {
     pub(crate) fn revocation(&self, id: u64) -> Result<Response> {
         let view = self.store.snapshot()?;
         let record = load(&*view, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
-        Ok(Response::Revocation { revocation: self.told(&*view, id, record)? })
+        Ok(Response::Revocation { revocation: self.describe(&*view, id, record)? })
     }
 
     pub(crate) fn revocation_list(&self) -> Result<Response> {
         let view = self.store.snapshot()?;
-        let newest = known(&*view)?.into_iter().rev().take(LISTED_MAX);
-        let revocations = newest.map(|(id, record)| self.told(&*view, id, record)).collect::<Result<_>>()?;
+        let newest = all_revocations(&*view)?.into_iter().rev().take(LISTED_MAX);
+        let revocations =
+            newest.map(|(id, record)| self.describe(&*view, id, record)).collect::<Result<_>>()?;
         Ok(Response::Revocations { revocations })
     }
 
-    fn told(&self, view: &dyn Snapshot, id: u64, record: RevocationRecord) -> Result<Revocation> {
-        let devices = if record.open == 0 { Vec::new() } else { waiting(view)? };
-        let mut told = Vec::new();
+    fn describe(&self, view: &dyn Snapshot, id: u64, record: RevocationRecord) -> Result<Revocation> {
+        let devices = if record.open == 0 { Vec::new() } else { pending_devices(view)? };
+        let mut waiting = Vec::new();
         for device in devices.into_iter().take(WAITING_DEVICES_MAX) {
             let of = keys::retags_of(device);
             let pairs = view.scan(&of, &keys::after_prefix(&of), WAITING_OBJECTS_MAX)?;
@@ -711,13 +717,12 @@ impl Mds {
             if objects > 0 {
                 let problem = self.devices.get(device).and_then(|device| device.problem);
                 let problem = problem.map_or_else(Text::default, |problem| problem.said);
-                told.push(WaitingDevice { device, objects, problem });
+                waiting.push(WaitingDevice { device, objects, problem });
             }
         }
         let collecting = !record.parts.is_empty();
         let RevocationRecord { what, began_ms, complete, total, open, done_ms, .. } = record;
         let (keys, keys_open) = revoked_keys(view, id)?;
-        let waiting = told;
         Ok(Revocation {
             id,
             what,

@@ -383,7 +383,7 @@ impl Mds {
     }
 
     /// Marks the table of issued credentials as complete.
-    pub(crate) fn holdings_are_known(&self) {
+    pub(crate) fn mark_holdings_complete(&self) {
         self.holdings_began.store(true, Ordering::Relaxed);
     }
 
@@ -407,7 +407,7 @@ impl Mds {
     /// Returns the credentials of a user that devices still accept. They stay valid when the user's
     /// sessions end, unless they are revoked at the devices.
     #[must_use]
-    pub fn held_by(&self, user: &UserName, now_ms: u64) -> Holdings {
+    pub fn credentials_of(&self, user: &UserName, now_ms: u64) -> Holdings {
         self.holdings(now_ms).of_user(user, now_ms)
     }
 
@@ -473,7 +473,7 @@ impl Mds {
 
     /// Returns `read` after the state that it was read from is durable, because devices will act on
     /// it.
-    pub(crate) fn durably<T>(&self, read: T) -> Result<T> {
+    pub(crate) fn wait_durable<T>(&self, read: T) -> Result<T> {
         self.store.wait_for_medium()?;
         Ok(read)
     }
@@ -532,7 +532,7 @@ impl Mds {
     /// `Store`.
     pub fn next_clears(&self, after: Option<InodeId>, limit: usize) -> Result<Vec<ClearItem>> {
         let items = namespace::next_clears(&*self.store.snapshot()?, after, limit)?;
-        self.durably(items)
+        self.wait_durable(items)
     }
 
     /// Returns the current clear work of a file; none if nothing is to be cleared.
@@ -541,7 +541,7 @@ impl Mds {
     /// `Store`.
     pub fn clear_of(&self, inode: InodeId) -> Result<Option<ClearItem>> {
         let item = namespace::clear_of(&*self.store.snapshot()?, inode)?;
-        self.durably(item)
+        self.wait_durable(item)
     }
 
     /// Records that the objects of these files are durably cleared.
@@ -569,15 +569,15 @@ impl Mds {
             let view = self.store.snapshot()?;
             let mut items = reap::next(&*view, after.as_ref(), limit, now_ms)?;
             after = items.last().copied().or(after);
-            let barred = reap::barred(&*view, &items, now_ms)?;
+            let revoked = reap::revoked_items(&*view, &items, now_ms)?;
             drop(view);
-            if barred.is_empty() {
-                return self.durably(items);
+            if revoked.is_empty() {
+                return self.wait_durable(items);
             }
-            self.update(|tx| reap::bar(tx, &barred))?;
-            items.retain(|item| !barred.contains(item));
+            self.update(|tx| reap::postpone_revoked(tx, &revoked))?;
+            items.retain(|item| !revoked.contains(item));
             if !items.is_empty() {
-                return self.durably(items);
+                return self.wait_durable(items);
             }
         }
     }
@@ -587,7 +587,7 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn reaped(&self, items: &[ReapItem], now_ms: u64) -> Result<()> {
-        self.update(|tx| reap::done(tx, items, now_ms))?;
+        self.update(|tx| reap::confirm_removed(tx, items, now_ms))?;
         add(&self.counters.reaped, items.len() as u64);
         Ok(())
     }

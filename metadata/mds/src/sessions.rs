@@ -87,7 +87,7 @@ struct GrantNumbers {
 
 impl GrantNumbers {
     /// Keeps the number of a session that leaves the table and may be resumed.
-    fn set_aside(&mut self, id: SessionId, live: &LiveSession, now_ms: u64) {
+    fn keep_number(&mut self, id: SessionId, live: &LiveSession, now_ms: u64) {
         if self.idle.len() >= SESSIONS_MAX as usize {
             self.idle.retain(|_, (_, ends_ms)| now_ms < *ends_ms);
         }
@@ -174,7 +174,7 @@ impl SessionTable {
         let mut table = self.0.lock();
         let live = table.get_mut(id).ok_or_else(ended)?;
         if is_over(&live.record, live.last_used_ms, idle_ms, now_ms) {
-            self.1.lock().set_aside(*id, live, now_ms);
+            self.1.lock().keep_number(*id, live, now_ms);
             table.remove(id);
             return Err(ended());
         }
@@ -286,7 +286,7 @@ impl SessionTable {
         table.retain(|id, live| {
             let over = is_over(&live.record, live.last_used_ms, idle_ms, now_ms);
             if over {
-                numbers.set_aside(*id, live, now_ms);
+                numbers.keep_number(*id, live, now_ms);
             }
             !over
         });
@@ -328,7 +328,7 @@ impl SessionTable {
     }
 
     /// Puts a session from the store into the table.
-    pub(crate) fn take_up(&self, id: SessionId, mut record: SessionRecord, now_ms: u64) {
+    pub(crate) fn resume(&self, id: SessionId, mut record: SessionRecord, now_ms: u64) {
         let mut table = self.0.lock();
         // A clock set back for a while must not make the session look idle later.
         let used_ms = record.last_used_ms.max(now_ms);

@@ -332,7 +332,7 @@ impl Mds {
 
     /// Checks that a cached session is still in the store, if users or sessions were changed since
     /// the last check.
-    pub(crate) fn reconfirm(&self, session: &SessionId) -> Result<()> {
+    pub(crate) fn recheck_session(&self, session: &SessionId) -> Result<()> {
         if !self.config.shared {
             return Ok(());
         }

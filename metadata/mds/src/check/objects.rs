@@ -94,8 +94,8 @@ pub(super) fn compare<S: Snapshot + ?Sized>(
     })?;
     each::<Intent, S>(view, &keys::intents(), |_, intent| of_file(None, &intent.layout, false))?;
     let mut others: Vec<ObjectRef> = Vec::new();
-    each::<ObjectMove, S>(view, &keys::moves(), |_, note| others.push(note.to))?;
-    each::<FileMigration, S>(view, &keys::carries(), |_, note| others.extend(note.to.objects()))?;
+    each::<ObjectMove, S>(view, &keys::object_moves(), |_, note| others.push(note.to))?;
+    each::<FileMigration, S>(view, &keys::migrations(), |_, note| others.extend(note.to.objects()))?;
     each_between::<S, MdsError>(
         view,
         &keys::all_reaps(),

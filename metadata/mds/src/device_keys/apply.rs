@@ -8,7 +8,7 @@ use sealstone_osd::cdb::{KeyToSet, SetKey};
 use sealstone_seal::KeySelector;
 use sealstone_seal::exchange;
 
-use super::plan::{RotationPolicy, SeedExchange, dead_ms, identifiers, name};
+use super::plan::{RotationPolicy, SeedExchange, dead_ms, identifiers, next_identifier};
 use super::step::{KeyAction, KeyStep, KeyStepKind, StepOutcome};
 use super::{
     ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, DeviceKeyState, Keys, PendingKey,
@@ -29,7 +29,7 @@ pub(crate) enum StepProgress {
 
 /// Handles the device's value of a seed exchange. From now on the device may have one of two master
 /// keys.
-pub(crate) fn receive(
+pub(crate) fn apply_device_value(
     key_state: &mut DeviceKeyState,
     keys: &mut Keys,
     waiting: &mut Option<SeedExchange>,
@@ -50,11 +50,11 @@ pub(crate) fn receive(
     });
     keys.propose_master(pair);
     let seed = random(rng);
-    key_state.master_identifier = name(keys, KeySelector::NextMaster, &mut key_state.counter);
+    key_state.master_identifier = next_identifier(keys, KeySelector::NextMaster, &mut key_state.counter);
     let mut next = keys.clone();
     next.accept_master(key_state.master_identifier);
     next.set_root(&seed, [0; 7]);
-    let identifier = name(&next, KeySelector::Root, &mut key_state.counter);
+    let identifier = next_identifier(&next, KeySelector::Root, &mut key_state.counter);
     key_state.pending = Some(PendingKey { level: KeyLevel::Master.code(), version: 0, seed, identifier });
     key_state.exchanged_ms = now_ms;
     key_state.proposed_refused = false;
@@ -63,7 +63,7 @@ pub(crate) fn receive(
     StepProgress::Going
 }
 
-/// Applies the outcome of a step; [`receive`] handles seed exchanges.
+/// Applies the outcome of a step; [`apply_device_value`] handles seed exchanges.
 pub(crate) fn apply(
     key_state: &mut DeviceKeyState,
     keys: &mut Keys,
@@ -74,9 +74,9 @@ pub(crate) fn apply(
     now_ms: u64,
 ) -> StepProgress {
     match outcome {
-        StepOutcome::Done => done(key_state, keys, step, policy, touched, now_ms),
+        StepOutcome::Done => apply_success(key_state, keys, step, policy, touched, now_ms),
         StepOutcome::Identifiers(values) => compare(key_state, keys, step.kind, values, touched),
-        StepOutcome::Denied => denied(key_state, step.kind, touched),
+        StepOutcome::Denied => apply_refusal(key_state, step.kind, touched),
         StepOutcome::NoPartition => {
             let (KeyStepKind::Partition(id)
             | KeyStepKind::Working(id)
@@ -97,7 +97,7 @@ pub(crate) fn apply(
     }
 }
 
-fn done(
+fn apply_success(
     key_state: &mut DeviceKeyState,
     keys: &mut Keys,
     step: &KeyStep,
@@ -210,7 +210,11 @@ fn working_is_set(
 }
 
 /// Handles an unsigned refusal: the next plan tries the key one level up.
-fn denied(key_state: &mut DeviceKeyState, kind: KeyStepKind, touched: &mut UnsavedKeys) -> StepProgress {
+fn apply_refusal(
+    key_state: &mut DeviceKeyState,
+    kind: KeyStepKind,
+    touched: &mut UnsavedKeys,
+) -> StepProgress {
     match kind {
         KeyStepKind::Check(id) | KeyStepKind::Create(id) => {
             // The credential's key is that of the partition, or of partition zero for a partition

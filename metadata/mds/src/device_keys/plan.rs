@@ -94,7 +94,7 @@ pub(crate) fn plan(
     Ok((steps, touched))
 }
 
-fn take(counter: &mut u64) -> u64 {
+fn next_number(counter: &mut u64) -> u64 {
     let number = *counter;
     *counter = counter.wrapping_add(1);
     number
@@ -175,7 +175,7 @@ fn top(
         let seed = random(rng);
         let mut next = keys.clone();
         next.set_root(&seed, [0; 7]);
-        let identifier = name(&next, KeySelector::Root, &mut key_state.counter);
+        let identifier = next_identifier(&next, KeySelector::Root, &mut key_state.counter);
         let pending = PendingKey { level: KeyLevel::Root.code(), version: 0, seed, identifier };
         key_state.pending = Some(pending);
         touched.top = true;
@@ -221,8 +221,8 @@ fn change_master(
 
 /// Returns an identifier that no other key of the device has; it also differs each time the same
 /// key is set.
-pub(super) fn name(keys: &Keys, selector: KeySelector, counter: &mut u64) -> [u8; 7] {
-    let number = take(counter);
+pub(super) fn next_identifier(keys: &Keys, selector: KeySelector, counter: &mut u64) -> [u8; 7] {
+    let number = next_number(counter);
     keys.signing_key(selector).map_or([0; 7], |key| key.identifier(number))
 }
 
@@ -247,7 +247,7 @@ impl PartitionPlanner<'_> {
             if self.id != 0 && !part.created {
                 return self.create(rng).map(Some);
             }
-            part.pending = self.due(part, rng);
+            part.pending = self.next_change(part, rng);
             if part.pending.is_some() {
                 touched.parts.insert(self.id);
             }
@@ -299,7 +299,7 @@ impl PartitionPlanner<'_> {
     }
 
     /// Returns the key change that is due for the partition; it has to be stored first.
-    fn due(&mut self, part: &PartitionKeyState, rng: &mut dyn Entropy) -> Option<PendingKey> {
+    fn next_change(&mut self, part: &PartitionKeyState, rng: &mut dyn Entropy) -> Option<PendingKey> {
         let (partition, now_ms) = (self.id, self.now_ms);
         let has_pair = self.keys.signing_key(KeySelector::Partition(partition)).is_some();
         // A key set in the future was set with a wrong clock: its credentials would be valid too
@@ -315,7 +315,7 @@ impl PartitionPlanner<'_> {
             let seed = random(rng);
             let mut next = self.keys.clone();
             next.set_partition(partition, &seed, [0; 7]).ok()?;
-            let identifier = name(&next, KeySelector::Partition(partition), self.counter);
+            let identifier = next_identifier(&next, KeySelector::Partition(partition), self.counter);
             return Some(PendingKey { level: KeyLevel::Partition.code(), version: 0, seed, identifier });
         }
         let wanted = match part.current_set_ms() {
@@ -342,7 +342,8 @@ impl PartitionPlanner<'_> {
         let seed = random(rng);
         let mut next = self.keys.clone();
         next.set_working(self.id, version, &seed, [0; 7]).ok()?;
-        let identifier = name(&next, KeySelector::Working { partition: self.id, version }, self.counter);
+        let identifier =
+            next_identifier(&next, KeySelector::Working { partition: self.id, version }, self.counter);
         Some(PendingKey { level, version, seed, identifier })
     }
 }

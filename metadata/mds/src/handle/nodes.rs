@@ -453,7 +453,7 @@ impl Mds {
         }
         if held.writes && !file.objects_exist && file.layout.is_some() {
             // Nobody sees that.
-            file = as_server(|| self.update(|tx| namespace::note_creating(tx, id, until_ms)))?;
+            file = as_server(|| self.update(|tx| namespace::note_create_grant(tx, id, until_ms)))?;
         }
         if held.writes {
             self.holds.writes(&who.user, client_id, id);

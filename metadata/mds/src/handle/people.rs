@@ -20,7 +20,7 @@ use crate::server::Mds;
 use crate::store::Transaction;
 
 impl Mds {
-    pub(super) fn people(
+    pub(super) fn account_request(
         &self,
         who: &Principal,
         request: Request,
@@ -186,7 +186,7 @@ impl Mds {
     /// Revokes all credentials of a user who lost access, for example in the directory. A failure
     /// is only logged: credentials expire by themselves.
     pub(crate) fn revoke_user(&self, user: &UserName, now_ms: u64) {
-        let held = self.held_by(user, now_ms);
+        let held = self.credentials_of(user, now_ms);
         let begun = {
             let _stopped = self.issuing.write();
             self.update(|tx| {
@@ -208,7 +208,7 @@ impl Mds {
         now_ms: u64,
         mut change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>,
     ) -> Result<Response> {
-        let held = self.held_by(user, now_ms);
+        let held = self.credentials_of(user, now_ms);
         let mut id = 0;
         {
             // Waits for requests that are issuing credentials, so that these are in the table.

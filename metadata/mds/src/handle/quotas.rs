@@ -14,7 +14,7 @@ use crate::server::Mds;
 use crate::store::Snapshot;
 
 impl Mds {
-    pub(super) fn quotas(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
+    pub(super) fn quota_request(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
         match request {
             Request::QuotaSet { of, change } => {
                 who.needs_admin()?;
@@ -32,7 +32,7 @@ impl Mds {
                 let none = QuotaChange { bytes_max: Some(None), nodes_max: Some(None) };
                 let quota = self.update(|tx| match &of {
                     QuotaOf::User(name) => {
-                        known(tx, name)?;
+                        check_quota_owner(tx, name)?;
                         quota::set_user(tx, name, &none)
                     }
                     QuotaOf::Tree(path) => namespace::clear_tree(tx, who, path),
@@ -45,13 +45,13 @@ impl Mds {
                     QuotaOf::User(name) => {
                         if *name != who.user {
                             who.needs_admin()?;
-                            known(&*view, name)?;
+                            check_quota_owner(&*view, name)?;
                         }
                         quota::of_user(&*view, name)?
                     }
                     QuotaOf::Tree(path) => namespace::tree_of(&*view, who, path)?,
                 };
-                still_there(&*view, &mut quota);
+                drop_stale_path(&*view, &mut quota);
                 Ok(Response::Quota { quota })
             }
             Request::QuotaList { after, limit } => {
@@ -61,7 +61,7 @@ impl Mds {
                     return Ok(Response::Quotas { quotas: own.into_iter().collect(), more: false });
                 }
                 let (mut quotas, more) = quota::list(&*view, after.as_ref(), limit)?;
-                quotas.iter_mut().for_each(|quota| still_there(&*view, quota));
+                quotas.iter_mut().for_each(|quota| drop_stale_path(&*view, quota));
                 Ok(Response::Quotas { quotas, more })
             }
             Request::CheckBegin { scope, repair } => self.check_begin(who, (scope, repair), now_ms),
@@ -72,7 +72,7 @@ impl Mds {
     }
 
     pub(super) fn stat_fs(&self, who: &Principal, node: Option<Node>) -> Result<Response> {
-        let (total, used, ..) = self.devices.figures();
+        let (total, used, ..) = self.devices.space_figures();
         let view = self.store.snapshot()?;
         let tree = match node {
             Some(node) => namespace::node(&*view, self.node(who, node)?)?.tree,
@@ -89,13 +89,13 @@ impl Mds {
 
 /// Fails unless the name is an account or a number, or still owns files after its account was
 /// removed.
-fn known<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<()> {
+fn check_quota_owner<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<()> {
     if quota::of_user(view, name)?.nodes > 0 { Ok(()) } else { namespace::check_owner(view, name) }
 }
 
 /// Keeps the path of a tree only while it leads there. Directories are not renamed locally, so no
 /// delegation has to be recalled.
-fn still_there(view: &(dyn Snapshot + '_), quota: &mut Quota) {
+fn drop_stale_path(view: &(dyn Snapshot + '_), quota: &mut Quota) {
     let QuotaPlace::Tree(tree) = quota.place else { return };
     let found = |path: &FilePath| as_server(|| namespace::inspect(view, path));
     let leads = |path: &FilePath| found(path).is_ok_and(|(id, _)| id == tree);

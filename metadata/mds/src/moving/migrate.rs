@@ -117,7 +117,7 @@ impl Mds {
             let lengths = (0..to.width()).map(needed).collect();
             let (from, size) = (from.clone(), file.size);
             let note = FileMigration { generation: file.generation, from, first_tag, to, placed };
-            save(tx, &keys::carrying(inode), &note)?;
+            save(tx, &keys::migration(inode), &note)?;
             let FileMigration { from, to, .. } = note;
             Ok(MoveStart::Started(MigrationOrder { inode, from, filled, to, lengths, size }))
         })?;
@@ -217,7 +217,7 @@ impl Mds {
             file.objects_exist = true;
             (file.create_grants_until_ms, file.in_place_grants_until_ms) = (0, 0);
             save(tx, &keys::inode(order.inode), &file)?;
-            tx.delete(&keys::carrying(order.inode))?;
+            tx.delete(&keys::migration(order.inode))?;
             tx.delete(&keys::outgrown(order.inode))?;
             for object in from.objects() {
                 // From now on no credential is issued for it, and an earlier one has a tag that the
@@ -261,12 +261,12 @@ impl Mds {
 
 /// Returns the record of an order, if it was not abandoned.
 fn note<S: Snapshot + ?Sized>(view: &S, order: &MigrationOrder) -> Result<Option<FileMigration>> {
-    Ok(load::<FileMigration, _>(view, &keys::carrying(order.inode))?.filter(|known| known.to == order.to))
+    Ok(load::<FileMigration, _>(view, &keys::migration(order.inode))?.filter(|known| known.to == order.to))
 }
 
 /// Abandons the migration of a file, if there is one; the copy is removed.
 pub(super) fn abandon(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
-    let key = keys::carrying(inode);
+    let key = keys::migration(inode);
     let Some(FileMigration { to, .. }) = load::<FileMigration, _>(tx, &key)? else { return Ok(false) };
     tx.delete(&key)?;
     queue_copy_removals(tx, &to, now_ms)?;

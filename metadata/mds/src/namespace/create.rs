@@ -95,7 +95,7 @@ fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<u64> {
 }
 
 /// Subtracts one open create from a user's count.
-fn end_count(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
+fn decrement_count(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
     let key = keys::create_count(user);
     match load::<u64, _>(tx, &key)?.unwrap_or_default().saturating_sub(1) {
         0 => Ok(tx.delete(&key)?),
@@ -152,7 +152,7 @@ fn delete_intent(
         tx.delete(&key)?;
         match spent_until_ms {
             Some(until_ms) => save(tx, &keys::create_spent(until_ms, id), &intent.user)?,
-            None => end_count(tx, &intent.user)?,
+            None => decrement_count(tx, &intent.user)?,
         }
     }
     Ok(count(tx, counter::INTENTS, -1)?)
@@ -212,7 +212,7 @@ pub(crate) fn commit(
     }
     file.tree = directory.tree;
     file.size = done.size;
-    quota::begin(tx, &file)?;
+    quota::charge_node(tx, &file)?;
     file.mtime_ns = done.mtime_ns.unwrap_or(file.mtime_ns);
     // Empty objects of a stripe need not exist.
     file.objects_exist = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
@@ -309,7 +309,7 @@ pub(crate) fn expire(tx: &mut dyn Transaction, limit: usize, now_ms: u64) -> Res
     let spent = tx.scan(&from, &until, limit)?;
     for (key, value) in &spent {
         tx.delete(key)?;
-        end_count(tx, &decode(value)?)?;
+        decrement_count(tx, &decode(value)?)?;
     }
     Ok(expired.len().max(spent.len()))
 }

@@ -156,7 +156,7 @@ pub(crate) fn make_node(
     if !made.is_directory() {
         owner::clear_foreign_setgid(who, &mut made);
     }
-    quota::begin(tx, &made)?;
+    quota::charge_node(tx, &made)?;
     let id = match new.number {
         Some(id) => id,
         None => InodeId(next_number(tx, counter::INODE)?),

@@ -73,7 +73,7 @@ fn truncate_objects(
 
 /// Queues the objects of a file for clearing that may hold bytes beyond its size, unless the file
 /// has changed since it was measured.
-pub(crate) fn cut_to_size(
+pub(crate) fn truncate_overlong(
     tx: &mut dyn Transaction,
     id: InodeId,
     (size, generation): (u64, u32),
@@ -139,7 +139,7 @@ pub(crate) fn allocate(
 
 /// Records the expiry of a credential that can create objects of a file, before it is issued. Does
 /// nothing if all objects exist.
-pub(crate) fn note_creating(tx: &mut dyn Transaction, id: InodeId, until_ms: u64) -> Result<Inode> {
+pub(crate) fn note_create_grant(tx: &mut dyn Transaction, id: InodeId, until_ms: u64) -> Result<Inode> {
     let mut file = nodes::node(tx, id)?;
     if !file.objects_exist && file.layout.is_some() {
         file.create_grants_until_ms = file.create_grants_until_ms.max(until_ms);

@@ -49,7 +49,7 @@ pub(super) fn unlink_name(
 /// Deletes an inode with its attributes and queues its objects for removal at `due_ms`.
 pub(super) fn drop_node(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due_ms: u64) -> Result<()> {
     tx.delete(&keys::inode(id))?;
-    quota::end(tx, node)?;
+    quota::release_node(tx, node)?;
     if node.xattrs > 0 {
         let all = keys::xattrs(id);
         for (key, _) in tx.scan(&all, &keys::after_prefix(&all), usize::from(node.xattrs))? {

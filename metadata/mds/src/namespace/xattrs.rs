@@ -91,7 +91,7 @@ fn check_write(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<
 }
 
 /// Returns the value of a computed attribute.
-fn told(inode: &Inode, name: &XattrName, method: Method) -> Option<String> {
+fn computed_value(inode: &Inode, name: &XattrName, method: Method) -> Option<String> {
     match name.as_bytes() {
         // The minimum for each command; a client may use a stronger one.
         b"sealstone.method" => Some(method.name().to_lowercase()),
@@ -128,7 +128,7 @@ pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
     let (inode, space) = (node(view, id)?, space(name)?);
     check_read(who, &inode, space)?;
     let made = match space {
-        XattrNamespace::Sealstone => told(&inode, name, method),
+        XattrNamespace::Sealstone => computed_value(&inode, name, method),
         XattrNamespace::Acl(which) => acl::list(&inode, which).map(|acl| acl.to_string()),
         XattrNamespace::User | XattrNamespace::Trusted | XattrNamespace::Security => {
             return load(view, &keys::xattr(id, name))?.ok_or_else(no_attribute);

@@ -208,7 +208,7 @@ impl PaperConnection {
     ) -> Result<(InitResponse, HalfOpen, HalfOpenSlot), PaperRefusal> {
         let checked = check_init(&self.listener.terms, &claim.key, &self.addresses, init)
             .map_err(|failure| claim.refusal(failure))?;
-        let place = self.listener.enter().ok_or(PaperRefusal::Busy(HALF_OPEN_RETRY_MS))?;
+        let place = self.listener.take_slot().ok_or(PaperRefusal::Busy(HALF_OPEN_RETRY_MS))?;
         let fresh = checked.fresh(&mut self.listener.seen.lock())?;
         let (response, half) = fresh.respond(rng, now_ms)?;
         Ok((response, half, place))

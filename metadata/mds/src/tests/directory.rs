@@ -86,7 +86,7 @@ impl Office {
         self.world.mds.set_directory(self.told.clone());
         let admin = self.world.mds.sessions.find(&self.world.disk, &ADMIN, u64::MAX, self.world.now).unwrap();
         if let Some((record, _)) = admin {
-            self.world.mds.sessions.take_up(ADMIN, record, self.world.now);
+            self.world.mds.sessions.resume(ADMIN, record, self.world.now);
         }
     }
 
@@ -273,7 +273,7 @@ fn directory_answer_restarts_grace_and_updates_groups() {
     office.open();
     let record =
         office.world.mds.sessions.find(&office.world.disk, &session, u64::MAX, office.world.now).unwrap();
-    office.world.mds.sessions.take_up(session, record.unwrap().0, office.world.now);
+    office.world.mds.sessions.resume(session, record.unwrap().0, office.world.now);
     assert_eq!(office.who(session), Ok((Role::User, vec!["board".into()])));
     office.world.now += rest + 1;
     assert_eq!(office.who(session), OVER);
@@ -476,7 +476,7 @@ fn directory_accounts_need_a_directory() {
     let grace = office.world.mds.config.directory_grace_ms;
     let record =
         office.world.mds.sessions.find(&office.world.disk, &session, u64::MAX, office.world.now).unwrap();
-    office.world.mds.sessions.take_up(session, record.unwrap().0, office.world.now);
+    office.world.mds.sessions.resume(session, record.unwrap().0, office.world.now);
     assert!(office.who(session).is_ok());
     office.world.now += grace + 1;
     assert_eq!(office.who(session), OVER);

@@ -44,7 +44,7 @@ impl World {
         self.mds = mds.with_grant_log(log.clone(), self.now).unwrap();
         for id in [ADMIN, ALICE, BOB] {
             if let Some((record, _)) = self.mds.sessions.find(&self.disk, &id, u64::MAX, self.now).unwrap() {
-                self.mds.sessions.take_up(id, record, self.now);
+                self.mds.sessions.resume(id, record, self.now);
             }
         }
     }
@@ -489,9 +489,9 @@ fn issued_credentials_survive_restart() {
     ));
     let before: BTreeSet<u32> = world.issued(ALICE, "/f", None).iter().map(|entry| entry.number).collect();
     world.log_to(&log);
-    let held = world.mds.held_by(&user("bob"), world.now);
+    let held = world.mds.credentials_of(&user("bob"), world.now);
     assert!(held.complete && held.holders.len() == 1 && !held.holders[0].writes, "{held:?}");
-    let alice = world.mds.held_by(&user("alice"), world.now);
+    let alice = world.mds.credentials_of(&user("alice"), world.now);
     assert!(alice.holders[0].writes, "her create is alive still");
     // No number is used for two credentials.
     world.read("/f");
@@ -504,7 +504,7 @@ fn issued_credentials_survive_restart() {
     assert_eq!(after.iter().collect::<BTreeSet<_>>().len(), after.len(), "{after:?} after {before:?}");
     world.now = until + 1;
     world.session(ADMIN, "admin", true);
-    assert!(world.mds.held_by(&user("bob"), world.now).holders.is_empty());
+    assert!(world.mds.credentials_of(&user("bob"), world.now).holders.is_empty());
 }
 
 /// A new log, or one that lost its end in a power failure.
@@ -554,7 +554,7 @@ fn credential_numbers_stay_unique_after_power_failure() {
     world.read("/f");
     let after: Vec<u32> = world.issued(ALICE, "/f", None).iter().map(|entry| entry.number).collect();
     assert!(!after.is_empty() && after.iter().all(|number| !before.contains(number)), "{before:?} {after:?}");
-    assert!(!world.mds.held_by(&user("alice"), world.now).complete);
+    assert!(!world.mds.credentials_of(&user("alice"), world.now).complete);
 }
 
 #[test]
@@ -637,7 +637,7 @@ fn unrecorded_credential_is_not_issued() {
     world.mds = mds.with_grant_log(Arc::new(Broken), world.now).unwrap();
     for id in [ALICE, BOB] {
         let (record, _) = world.mds.sessions.find(&world.disk, &id, u64::MAX, world.now).unwrap().unwrap();
-        world.mds.sessions.take_up(id, record, world.now);
+        world.mds.sessions.resume(id, record, world.now);
     }
     let read = Request::Open { path: path("/f"), access: Access::Read, method: Method::AllData };
     assert_eq!(world.refused(ALICE, read), ErrorCode::NoSpace);

@@ -371,7 +371,7 @@ fn credential_holders_are_listed_until_expiry() {
     assert_eq!(seen, [("alice".to_owned(), true), ("bob".to_owned(), false)]);
     // Credentials of a disabled user are still listed, because devices accept them.
     world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
-    assert_eq!(world.mds.held_by(&user("bob"), world.now).holders.len(), 1);
+    assert_eq!(world.mds.credentials_of(&user("bob"), world.now).holders.len(), 1);
     world.now += world.mds.config.grant_lifetime_ms + 1;
     assert_eq!(holders(&mut world).0, []);
     world.now += crate::config::GRANT_LIFETIME_MAX_MS;

@@ -182,7 +182,7 @@ fn ended_sessions_stay_ended_after_crash() {
                         let (record, _) =
                             world.mds.sessions.find(&world.disk, id, u64::MAX, world.now).unwrap().unwrap();
                         assert_eq!(record.user, user(name));
-                        world.mds.sessions.take_up(*id, record, world.now);
+                        world.mds.sessions.resume(*id, record, world.now);
                     }
                     safe = here;
                 }

@@ -126,7 +126,7 @@ impl World {
     pub(super) fn take_up(&self) {
         for id in [ADMIN, ALICE, BOB] {
             if let Some((record, _)) = self.mds.sessions.find(&self.disk, &id, u64::MAX, self.now).unwrap() {
-                self.mds.sessions.take_up(id, record, self.now);
+                self.mds.sessions.resume(id, record, self.now);
             }
         }
     }
