@@ -13,7 +13,7 @@ use sealstone_scsi::lu::NexusId;
 
 /// Result of a command in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AuditVerdict {
     /// Permitted and done.
     Done,
     /// Refused for lack of authority, with the name of the denial.
@@ -22,7 +22,7 @@ pub enum Verdict {
     Failed(&'static str),
 }
 
-impl Verdict {
+impl AuditVerdict {
     /// Returns `done`, `refused` or `failed`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -73,7 +73,7 @@ pub struct AuditRecord<'a> {
     /// Object of the command.
     pub object: ObjectId,
     /// Result of the command.
-    pub verdict: Verdict,
+    pub verdict: AuditVerdict,
     /// Sense key, additional sense code and qualifier of a CHECK CONDITION.
     pub sense: Option<(u8, u8, u8)>,
 }

@@ -22,10 +22,10 @@ use crate::device::OsdConfig;
 use crate::environment::Environment;
 use crate::folder::Folder;
 use crate::guard::LeaseStore;
-use crate::keyfile::KeyFile;
+use crate::keyfile::SealedKeyFile;
 use crate::keyring::{KEY_HASH, KeyRecord, KeyStore, Keys};
-use crate::provision::{self, Boot, BootRecord, DataDir, Identity, ProvisionError};
-use crate::unit::{OsdUnit, Parts, StartError};
+use crate::provision::{self, BootRecord, BootState, DataDir, DeviceIdentity, ProvisionError};
+use crate::unit::{DeviceParts, OsdUnit, StartError};
 
 /// Why a device cannot be created or started.
 #[derive(Debug, Error)]
@@ -64,7 +64,7 @@ pub struct NewDevice {
 /// [`BootError::Provision`] or [`BootError::Store`]. A partly created directory stays marked as
 /// interrupted.
 pub fn init(root: &Path, device: NewDevice) -> Result<DataDir, BootError> {
-    let identity = Identity::new(&device.name, device.capacity, device.unique)?;
+    let identity = DeviceIdentity::new(&device.name, device.capacity, device.unique)?;
     let options = FormatOptions::new(device.capacity, device.store_uuid);
     if let Some((path, overwrite)) = &device.raw {
         // Checked before the directory is created, so a refused device leaves nothing behind.
@@ -85,13 +85,13 @@ pub fn init(root: &Path, device: NewDevice) -> Result<DataDir, BootError> {
 }
 
 /// A running device, with the parts that the daemon needs.
-pub struct Running {
+pub struct RunningDevice {
     /// The logical unit.
     pub unit: Arc<OsdUnit>,
     /// The store under it, for its background thread and its metrics.
     pub store: Arc<DiskStore>,
     /// Identity of the device.
-    pub identity: Identity,
+    pub identity: DeviceIdentity,
     /// Boot epoch of this start.
     pub boot_epoch: u16,
 }
@@ -106,7 +106,7 @@ pub fn start(
     options: StoreOptions,
     environment: Arc<dyn Environment>,
     audit: Arc<dyn AuditSink>,
-) -> Result<Running, BootError> {
+) -> Result<RunningDevice, BootError> {
     let mut dir = DataDir::open(root)?;
     let store = Arc::new(DiskStore::open(open_store_medium(dir.store_path(), options.io)?, options)?);
     store.require_files()?;
@@ -115,15 +115,15 @@ pub fn start(
     let identity = dir.identity.clone();
     let folder: Arc<dyn Folder> = Arc::new(dir.folder());
     let (file, stored) = if dir.has_key_file() {
-        let (file, stored) = KeyFile::open(folder, Arc::clone(&environment), boot.keys)?;
+        let (file, stored) = SealedKeyFile::open(folder, Arc::clone(&environment), boot.keys)?;
         (file, Some(stored))
     } else {
-        (KeyFile::create(folder, Arc::clone(&environment))?, None)
+        (SealedKeyFile::create(folder, Arc::clone(&environment))?, None)
     };
     let generation = file.generation();
     let first_start = stored.is_none();
     let lease = BootFile { dir: dir.boot_record(), epoch: boot.epoch, keys: generation };
-    let unit = OsdUnit::start(Parts {
+    let unit = OsdUnit::start(DeviceParts {
         store: Arc::clone(&store) as Arc<dyn sealstone_store::ObjectStore>,
         config,
         system_id: identity.system_id,
@@ -143,7 +143,7 @@ pub fn start(
     }
     // Objects with damage found while opening the store are scrubbed first.
     unit.suspect_objects(store.health().damage.iter().map(|damage| damage.object));
-    Ok(Running { unit: Arc::new(unit), store, identity, boot_epoch: boot.epoch })
+    Ok(RunningDevice { unit: Arc::new(unit), store, identity, boot_epoch: boot.epoch })
 }
 
 /// Gives a stopped device a new initial key: `osd new-key`. All keys become void, objects stay.
@@ -171,7 +171,7 @@ pub fn new_key(
     // Nothing signed so far verifies under the new keys, so all nonce times are usable again.
     let nonces = NonceHistory::new(boot.lease_ms, boot.era_ms, &[]);
     dir.boot_record().write(boot.clone().with_history(&nonces))?;
-    let file = KeyFile::renew(Arc::new(dir.folder()), environment, boot.keys)?;
+    let file = SealedKeyFile::renew(Arc::new(dir.folder()), environment, boot.keys)?;
     file.persist_keys(&keys.encode())?;
     dir.require_key_file()?;
     Ok(dir)
@@ -188,7 +188,7 @@ struct BootFile {
 impl LeaseStore for BootFile {
     fn persist(&self, history: &NonceHistory) -> Result<(), ProvisionError> {
         let keys = self.keys.load(Ordering::Acquire);
-        let boot = Boot { epoch: self.epoch, keys, ..Boot::default() };
+        let boot = BootState { epoch: self.epoch, keys, ..BootState::default() };
         self.dir.write(boot.with_history(history))
     }
 }

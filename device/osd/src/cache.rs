@@ -20,7 +20,7 @@ const SHARD_MAX: usize = 2048;
 
 /// Attributes that a check needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct CachedFacts {
     /// Created time in milliseconds.
     pub(crate) created_ms: u64,
     /// Policy access tag.
@@ -33,7 +33,7 @@ pub(crate) struct Facts {
 
 /// Times of last access of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Accesses {
+pub(crate) struct AccessTimes {
     /// Data access in milliseconds.
     pub(crate) data_ms: Option<u64>,
     /// Attribute access in milliseconds.
@@ -42,7 +42,7 @@ pub(crate) struct Accesses {
     pub(crate) modified_ms: Option<u64>,
 }
 
-impl Accesses {
+impl AccessTimes {
     fn merge(&mut self, newer: Self) {
         self.data_ms = newer.data_ms.or(self.data_ms);
         self.attributes_ms = newer.attributes_ms.or(self.attributes_ms);
@@ -51,28 +51,32 @@ impl Accesses {
 }
 
 #[derive(Default)]
-struct Shard {
+struct CacheShard {
     /// Number of invalidations.
     changes: u64,
-    facts: HashMap<ObjectId, Facts>,
-    accesses: HashMap<ObjectId, Accesses>,
+    facts: HashMap<ObjectId, CachedFacts>,
+    accesses: HashMap<ObjectId, AccessTimes>,
 }
 
 /// Cache of a device about its objects.
-pub(crate) struct ObjectCache(Box<[Mutex<Shard>]>);
+pub(crate) struct ObjectCache(Box<[Mutex<CacheShard>]>);
 
 impl ObjectCache {
     pub(crate) fn new() -> Self {
         Self((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    fn shard(&self, id: ObjectId) -> &Mutex<Shard> {
+    fn shard(&self, id: ObjectId) -> &Mutex<CacheShard> {
         let spread = (id.partition.rotate_left(32) ^ id.object).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58;
         &self.0[usize::try_from(spread).map_or(0, |spread| spread % SHARDS)]
     }
 
     /// Returns the facts about an object, from the cache or from `load`.
-    pub(crate) fn facts<E>(&self, id: ObjectId, load: impl FnOnce() -> Result<Facts, E>) -> Result<Facts, E> {
+    pub(crate) fn facts<E>(
+        &self,
+        id: ObjectId,
+        load: impl FnOnce() -> Result<CachedFacts, E>,
+    ) -> Result<CachedFacts, E> {
         let changes = {
             let shard = self.shard(id).lock();
             if let Some(&facts) = shard.facts.get(&id) {
@@ -100,7 +104,7 @@ impl ObjectCache {
 
     /// Records an access. Returns evicted access times, which the caller must store.
     #[must_use]
-    pub(crate) fn note(&self, id: ObjectId, accesses: Accesses) -> Vec<(ObjectId, Accesses)> {
+    pub(crate) fn note(&self, id: ObjectId, accesses: AccessTimes) -> Vec<(ObjectId, AccessTimes)> {
         let mut shard = self.shard(id).lock();
         let spill = if shard.accesses.len() >= SHARD_MAX && !shard.accesses.contains_key(&id) {
             shard.accesses.drain().collect()
@@ -112,17 +116,17 @@ impl ObjectCache {
     }
 
     /// Returns the access times of an object that are not stored yet.
-    pub(crate) fn accesses(&self, id: ObjectId) -> Accesses {
+    pub(crate) fn accesses(&self, id: ObjectId) -> AccessTimes {
         self.shard(id).lock().accesses.get(&id).copied().unwrap_or_default()
     }
 
     /// Takes the access times of one object out of the cache.
-    pub(crate) fn take(&self, id: ObjectId) -> Option<Accesses> {
+    pub(crate) fn take(&self, id: ObjectId) -> Option<AccessTimes> {
         self.shard(id).lock().accesses.remove(&id)
     }
 
     /// Takes all access times out of the cache, to store them.
-    pub(crate) fn take_all(&self) -> Vec<(ObjectId, Accesses)> {
+    pub(crate) fn take_all(&self) -> Vec<(ObjectId, AccessTimes)> {
         self.0.iter().flat_map(|shard| shard.lock().accesses.drain().collect::<Vec<_>>()).collect()
     }
 
@@ -130,7 +134,7 @@ impl ObjectCache {
     pub(crate) fn clear(&self) {
         for shard in &self.0 {
             let mut shard = shard.lock();
-            *shard = Shard { changes: shard.changes + 1, ..Shard::default() };
+            *shard = CacheShard { changes: shard.changes + 1, ..CacheShard::default() };
         }
     }
 }

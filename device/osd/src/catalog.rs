@@ -42,7 +42,7 @@ const CLOCK_OFFSET: AttributeId = AttributeId::new(INTERNAL, 2);
 
 /// Attributes of the root or of a partition that commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Policy {
+pub(crate) struct ContainerPolicy {
     /// Minimum security method of operations on it.
     pub(crate) default_method: SecurityMethod,
     /// Oldest acceptable nonce, in milliseconds before now.
@@ -74,7 +74,7 @@ pub(crate) struct Policy {
 /// Policy of the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RootPolicy {
-    pub(crate) policy: Policy,
+    pub(crate) policy: ContainerPolicy,
     /// Default method of new partitions.
     pub(crate) partition_method: SecurityMethod,
     /// Quota of partitions.
@@ -94,11 +94,11 @@ pub(crate) struct Partition {
     /// Number of changes of its objects and memberships, so that a series of lists can detect them.
     changes: AtomicU64,
     next_object: AtomicU64,
-    policy: RwLock<Policy>,
+    policy: RwLock<ContainerPolicy>,
 }
 
 impl Partition {
-    pub(crate) fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> ContainerPolicy {
         *self.policy.read()
     }
 
@@ -190,14 +190,14 @@ impl Partition {
 
 /// Security methods of a new device where no attribute is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Defaults {
+pub(crate) struct MethodDefaults {
     pub(crate) root_method: SecurityMethod,
     pub(crate) partition_method: SecurityMethod,
 }
 
 /// The root and all partitions.
 pub(crate) struct Catalog {
-    defaults: Defaults,
+    defaults: MethodDefaults,
     root: RwLock<RootPolicy>,
     partitions: RwLock<BTreeMap<u64, Arc<Partition>>>,
     /// Hidden partitions: their contents are being created or replaced.
@@ -212,7 +212,7 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     /// Loads everything from the store. Creates the root object in a new store.
-    pub(crate) fn load(store: &dyn ObjectStore, defaults: Defaults) -> Result<Self, StoreError> {
+    pub(crate) fn load(store: &dyn ObjectStore, defaults: MethodDefaults) -> Result<Self, StoreError> {
         match store.stat(ObjectId::ROOT) {
             Err(StoreError::NotFound(_)) => store.create(ObjectId::ROOT, ObjectType::Root)?,
             other => drop(other?),
@@ -295,7 +295,7 @@ impl Catalog {
     }
 
     /// Returns the policy of a partition, even if it is hidden: it must be protected then too.
-    pub(crate) fn policy(&self, id: u64) -> Option<Policy> {
+    pub(crate) fn policy(&self, id: u64) -> Option<ContainerPolicy> {
         let hidden = || self.unfinished.read().get(&id).cloned();
         self.partition(id).or_else(hidden).map(|partition| partition.policy())
     }
@@ -459,7 +459,7 @@ pub(crate) fn time(ms: u64) -> [u8; 6] {
     bytes
 }
 
-fn read_root(store: &dyn ObjectStore, defaults: Defaults) -> Result<RootPolicy, StoreError> {
+fn read_root(store: &dyn ObjectStore, defaults: MethodDefaults) -> Result<RootPolicy, StoreError> {
     let object = ObjectId::ROOT;
     let at = |page: u32, number: u32| AttributeId::new(ROOT + page, number);
     let policy = read_policy(store, object, ROOT, defaults.root_method)?;
@@ -482,7 +482,11 @@ fn read_frozen_audits(store: &dyn ObjectStore) -> Result<BTreeSet<[u8; 20]>, Sto
     Ok(stored.into_iter().filter_map(|(_, value)| value.try_into().ok()).collect())
 }
 
-fn read_partition(store: &dyn ObjectStore, id: u64, defaults: Defaults) -> Result<Policy, StoreError> {
+fn read_partition(
+    store: &dyn ObjectStore,
+    id: u64,
+    defaults: MethodDefaults,
+) -> Result<ContainerPolicy, StoreError> {
     read_policy(store, ObjectId::of_partition(id), PARTITION, defaults.partition_method)
 }
 
@@ -491,11 +495,11 @@ fn read_policy(
     object: ObjectId,
     base: u32,
     default_method: SecurityMethod,
-) -> Result<Policy, StoreError> {
+) -> Result<ContainerPolicy, StoreError> {
     let get = |page: u32, attribute: u32, default: u64| {
         number(store, object, AttributeId::new(base + page, attribute), default)
     };
-    Ok(Policy {
+    Ok(ContainerPolicy {
         default_method: method(get(page::SECURITY, 1, default_method as u64)?, default_method),
         oldest_nonce_ms: get(page::SECURITY, 2, OLDEST_NONCE_MS)?,
         newest_nonce_ms: get(page::SECURITY, 3, NEWEST_NONCE_MS)?,

@@ -11,16 +11,18 @@ use std::borrow::Cow;
 use sealstone_seal::Denial;
 use sealstone_seal::mceliece::{Parameters, PrivateKey};
 
-use crate::environment::Surroundings;
+use crate::environment::Env;
 
 /// Decryption of concealed CDBs, if enabled.
 pub(crate) struct Concealment(Option<PrivateKey>);
 
 impl Concealment {
-    pub(crate) fn new(parameters: Option<Parameters>, surroundings: &Surroundings) -> Self {
-        Self(parameters.map(|parameters| {
-            PrivateKey::generate(parameters, &mut |into: &mut [u8]| surroundings.fill_random(into))
-        }))
+    pub(crate) fn new(parameters: Option<Parameters>, env: &Env) -> Self {
+        Self(
+            parameters.map(|parameters| {
+                PrivateKey::generate(parameters, &mut |into: &mut [u8]| env.fill_random(into))
+            }),
+        )
     }
 
     /// Whether CDBs must be concealed.

@@ -12,9 +12,9 @@ use sealstone_osd::continuation::Segment;
 use sealstone_seal::Denial;
 
 use crate::attributes::rows::CONTINUATION_MAX;
-use crate::commands::Span;
-use crate::failure::Failure;
-use crate::report::Refusal;
+use crate::commands::TransferSpan;
+use crate::failure::OsdFailure;
+use crate::report::OsdRefusal;
 
 /// Byte of the segment where a scatter/gather list starts. No other descriptor can precede it.
 const FIRST_PIECE: usize = 48;
@@ -25,7 +25,7 @@ const PIECE: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Continued {
     /// The pieces of a scatter/gather list.
-    pub(crate) spans: Option<Vec<Span>>,
+    pub(crate) spans: Option<Vec<TransferSpan>>,
     /// All descriptors of the segment.
     pub(crate) segment: Segment,
 }
@@ -33,31 +33,31 @@ pub(crate) struct Continued {
 /// Checks the length against attribute R+1/Ah, before any byte is parsed.
 ///
 /// # Errors
-/// [`Failure::Field`] at CDB CONTINUATION LENGTH.
-pub(crate) fn check_length(cdb: &Cdb) -> Result<(), Failure> {
+/// [`OsdFailure::Field`] at CDB CONTINUATION LENGTH.
+pub(crate) fn check_length(cdb: &Cdb) -> Result<(), OsdFailure> {
     if cdb.continuation_length > CONTINUATION_MAX {
-        return Err(Failure::Field(pointer::CONTINUATION));
+        return Err(OsdFailure::Field(pointer::CONTINUATION));
     }
     Ok(())
 }
 
 /// Returns the error about entry `index` of a scatter/gather list.
-pub(crate) fn piece_failure(index: usize) -> Failure {
-    Failure::Continuation(u16::try_from(FIRST_PIECE + PIECE * index).unwrap_or(u16::MAX))
+pub(crate) fn piece_failure(index: usize) -> OsdFailure {
+    OsdFailure::Continuation(u16::try_from(FIRST_PIECE + PIECE * index).unwrap_or(u16::MAX))
 }
 
 /// Parses a segment. Empty input means that there is none.
 ///
 /// # Errors
-/// [`Failure::Field`] at CDB CONTINUATION LENGTH, [`Failure::Continuation`] at the byte in the
+/// [`OsdFailure::Field`] at CDB CONTINUATION LENGTH, [`OsdFailure::Continuation`] at the byte in the
 /// segment, or [`Denial::Range`] for a piece whose end overflows.
-pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, Refusal> {
+pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, OsdRefusal> {
     if bytes.is_empty() {
         return Ok(Continued::default());
     }
     let segment = Segment::parse(&cdb.command, bytes).map_err(|error| match error.segment_byte() {
-        Some(byte) => Failure::Continuation(byte),
-        None => Failure::Field(pointer::CONTINUATION),
+        Some(byte) => OsdFailure::Continuation(byte),
+        None => OsdFailure::Field(pointer::CONTINUATION),
     })?;
     let spans = match (&segment.scatter_gather, cdb.command.range()) {
         (Some(pieces), Some(range)) => {
@@ -67,7 +67,7 @@ pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, Refusal> {
                 // Offsets are relative to STARTING BYTE.
                 let at = range.start.checked_add(piece.offset).ok_or_else(|| piece_failure(index))?;
                 at.checked_add(piece.length).ok_or(Denial::Range)?;
-                spans.push(Span { at, from, length: piece.length });
+                spans.push(TransferSpan { at, from, length: piece.length });
                 from = from.checked_add(piece.length).ok_or_else(|| piece_failure(index))?;
             }
             Some(spans)

@@ -10,7 +10,7 @@ use sealstone_osd::{Generation, ObjectId, SecurityMethod, capability, table};
 use sealstone_scsi::lu::Cost;
 
 use crate::commands;
-use crate::device::Device;
+use crate::device::OsdDevice;
 use crate::digests;
 
 /// FUA, in byte 10 of an OSD CDB.
@@ -53,7 +53,7 @@ const HEAVY_BYTES: u64 = 128 * 1024;
 const SLOT: u8 = 0x0F;
 
 /// Returns where a command with this CDB should run.
-pub(crate) fn of(device: &Device, cdb: &[u8]) -> Cost {
+pub(crate) fn of(device: &OsdDevice, cdb: &[u8]) -> Cost {
     if cdb.first() != Some(&OPERATION_CODE) {
         return Cost::Inline;
     }
@@ -102,7 +102,7 @@ fn computes_over(cdb: &[u8], action: Action, generation: Generation) -> u64 {
 
 /// Whether the partition keeps the digests that the check value of a READ covers. Then only the
 /// data at both ends is hashed, and units without a digest, such as holes.
-fn reads_stored_digests(device: &Device, cdb: &[u8]) -> bool {
+fn reads_stored_digests(device: &OsdDevice, cdb: &[u8]) -> bool {
     let number = |at: u16| cdb.get(usize::from(at)..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
     let slot = of_capability(cdb, capability::offset::KEY_VERSION).map(|byte| byte & SLOT);
     let wanted = slot.and_then(|slot| device.slots.get(slot)).and_then(|algorithm| algorithm.digest());

@@ -1,23 +1,23 @@
 //! Damage of objects: finding and recording what cannot be read.
 //!
 //! Does: have the store verify every block and record of an object against its checksums and stored
-//! digests, a piece at a time; keep findings in the Error Recovery attributes and in a [`Book`] of
+//! digests, a piece at a time; keep findings in the Error Recovery attributes and in a [`DamageList`] of
 //! damaged objects. Does not: repair; rewriting the damaged blocks does.
 //! Contract: one object's lock at a time, and at most one piece read under it, so commands wait no
 //! longer than that. Reported damage was unreadable when it was recorded, under the object's lock:
 //! a concurrent write is never reported as damage.
 //! Truth: docs/design/t10-osd.md 3.5 (R+6, P+6, C+6, U+6); docs/standards/device.md.
 
-mod book;
+mod list;
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{self as store, DamageKind, ObjectStore, StoreError};
 
-pub(crate) use book::{Book, Settled};
+pub(crate) use list::{DamageList, RecordResult};
 
 use crate::attributes::rows::{self, INTERNAL, page};
 use crate::catalog;
-use crate::locks::{Grasp, Locks, Reach};
+use crate::locks::{LockGuards, LockScope, ObjectLocks};
 
 /// Bytes read under one lock.
 pub(crate) const PIECE: usize = store::PIECE as usize;
@@ -149,7 +149,7 @@ impl Examination {
 
 /// Result of one step of an examination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ExamineStep {
     /// There is more; number of bytes read.
     More(u64),
     /// The object is complete; number of bytes read.
@@ -162,24 +162,24 @@ pub(crate) enum Step {
 #[derive(Clone, Copy)]
 pub(crate) struct Examiner<'a> {
     pub(crate) store: &'a dyn ObjectStore,
-    pub(crate) locks: Option<&'a Locks>,
+    pub(crate) locks: Option<&'a ObjectLocks>,
 }
 
 impl<'a> Examiner<'a> {
-    pub(crate) fn grasp(&self, reach: Reach) -> Option<Grasp<'a>> {
-        self.locks.map(|locks| locks.reach(reach))
+    pub(crate) fn acquire(&self, scope: LockScope) -> Option<LockGuards<'a>> {
+        self.locks.map(|locks| locks.acquire(scope))
     }
 
     /// Reads the next piece.
-    pub(crate) fn step(&self, examination: &mut Examination) -> Result<Step, StoreError> {
-        let _look = self.grasp(Reach::Look(examination.id()));
+    pub(crate) fn step(&self, examination: &mut Examination) -> Result<ExamineStep, StoreError> {
+        let _look = self.acquire(LockScope::Look(examination.id()));
         let examined = match self.store.examine(&mut examination.course) {
-            Err(StoreError::NotFound(_)) => return Ok(Step::Gone),
+            Err(StoreError::NotFound(_)) => return Ok(ExamineStep::Gone),
             examined => examined?,
         };
         examination.found.take(&examined.damage);
         examination.incomplete = examined.incomplete;
-        Ok(if examined.more { Step::More(examined.bytes) } else { Step::End(examined.bytes) })
+        Ok(if examined.more { ExamineStep::More(examined.bytes) } else { ExamineStep::End(examined.bytes) })
     }
 
     /// Returns the part of `doubted` that is damaged now. The caller has the object's lock.

@@ -16,17 +16,17 @@ use sealstone_seal::{AlgorithmSlots, ClockBehind};
 use sealstone_store::{ObjectStore, StoreError};
 
 use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, page};
-use crate::cache::{Accesses, Facts, ObjectCache};
+use crate::cache::{AccessTimes, CachedFacts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
-use crate::clock::DeviceClock;
+use crate::clock::OsdClock;
 use crate::concealment::Concealment;
-use crate::contents::Contents;
-use crate::damage::{Book, Examiner};
+use crate::damage::{DamageList, Examiner};
 use crate::digests::Hashing;
-use crate::failure::Failure;
+use crate::failure::OsdFailure;
 use crate::guard::Guard;
-use crate::locks::Locks;
-use crate::scrub::Scrub;
+use crate::locks::ObjectLocks;
+use crate::partition_locks::PartitionLocks;
+use crate::scrub::DeviceScrub;
 use crate::stranded::Stranded;
 use crate::tracking::Tracking;
 
@@ -68,14 +68,14 @@ impl OsdConfig {
 }
 
 /// One device.
-pub(crate) struct Device {
+pub(crate) struct OsdDevice {
     pub(crate) config: OsdConfig,
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) catalog: Catalog,
     pub(crate) cache: ObjectCache,
-    pub(crate) locks: Locks,
-    pub(crate) contents: Contents,
-    pub(crate) clock: DeviceClock,
+    pub(crate) locks: ObjectLocks,
+    pub(crate) partition_locks: PartitionLocks,
+    pub(crate) clock: OsdClock,
     pub(crate) guard: Guard,
     pub(crate) system_id: [u8; 20],
     pub(crate) name: String,
@@ -88,9 +88,9 @@ pub(crate) struct Device {
     /// Locked while an OBJECT STRUCTURE CHECK runs; one runs at a time.
     pub(crate) checking: Mutex<()>,
     /// Objects known to be damaged.
-    pub(crate) damaged: Book,
+    pub(crate) damaged: DamageList,
     /// The scrub that searches for damage.
-    pub(crate) scrub: Scrub,
+    pub(crate) scrub: DeviceScrub,
     pub(crate) tracking: Tracking,
     /// Partitions whose duplication must be retried.
     pub(crate) stranded: Stranded,
@@ -106,7 +106,7 @@ impl Drop for Formatting<'_> {
     }
 }
 
-impl Device {
+impl OsdDevice {
     /// Returns the time for the check of a signed command.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl Device {
     }
 
     /// Returns the facts that a check needs about a user object.
-    pub(crate) fn facts(&self, id: ObjectId) -> Result<Facts, StoreError> {
+    pub(crate) fn facts(&self, id: ObjectId) -> Result<CachedFacts, StoreError> {
         self.cache.facts(id, || {
             let store = &*self.store;
             let base = rows::base(store.stat(id)?.kind);
@@ -165,7 +165,7 @@ impl Device {
             };
             let tag = number(page::SECURITY, POLICY_ACCESS_TAG, 0)?;
             let method = number(SEALSTONE, 1, 0)?;
-            Ok(Facts {
+            Ok(CachedFacts {
                 created_ms: number(page::TIMESTAMPS, 1, 0)?,
                 tag: u32::try_from(tag).unwrap_or(u32::MAX),
                 method: u8::try_from(method).unwrap_or(u8::MAX),
@@ -175,7 +175,7 @@ impl Device {
     }
 
     /// Records access times in the cache.
-    pub(crate) fn note(&self, id: ObjectId, accesses: Accesses) -> Result<(), Failure> {
+    pub(crate) fn note(&self, id: ObjectId, accesses: AccessTimes) -> Result<(), OsdFailure> {
         for (id, accesses) in self.cache.note(id, accesses) {
             self.store_accesses(id, accesses)?;
         }
@@ -183,7 +183,7 @@ impl Device {
     }
 
     /// Stores all cached access times.
-    pub(crate) fn spill_accesses(&self) -> Result<(), Failure> {
+    pub(crate) fn spill_accesses(&self) -> Result<(), OsdFailure> {
         for (id, accesses) in self.cache.take_all() {
             self.store_accesses(id, accesses)?;
         }
@@ -191,14 +191,14 @@ impl Device {
     }
 
     /// Stores the cached access times of one object.
-    pub(crate) fn store_accesses_of(&self, id: ObjectId) -> Result<(), Failure> {
+    pub(crate) fn store_accesses_of(&self, id: ObjectId) -> Result<(), OsdFailure> {
         match self.cache.take(id) {
             Some(accesses) => self.store_accesses(id, accesses),
             None => Ok(()),
         }
     }
 
-    fn store_accesses(&self, id: ObjectId, accesses: Accesses) -> Result<(), Failure> {
+    fn store_accesses(&self, id: ObjectId, accesses: AccessTimes) -> Result<(), OsdFailure> {
         let base = match (id.partition, id.object) {
             (0, 0) => ROOT,
             (_, 0) => rows::PARTITION,
@@ -233,7 +233,7 @@ impl Device {
 
     /// FORMAT OSD: resets the root's attributes except Policy/Security, because a format must not
     /// lower a floor.
-    pub(crate) fn reset_root_attributes(&self) -> Result<(), Failure> {
+    pub(crate) fn reset_root_attributes(&self) -> Result<(), OsdFailure> {
         let keep = [ROOT + page::SECURITY, ROOT + rows::FROZEN_AUDITS, rows::INTERNAL];
         for (id, _) in self.store.attributes(ObjectId::ROOT, None)? {
             if !keep.contains(&id.page) {
@@ -244,7 +244,7 @@ impl Device {
     }
 
     /// Makes everything acknowledged durable, including access times.
-    pub(crate) fn flush(&self) -> Result<(), Failure> {
+    pub(crate) fn flush(&self) -> Result<(), OsdFailure> {
         self.spill_accesses()?;
         Ok(self.store.flush()?)
     }

@@ -15,8 +15,8 @@ use sealstone_seal::cover;
 use sealstone_store::DigestCheck;
 
 use crate::commands::collections;
-use crate::device::Device;
-use crate::failure::Failure;
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
 
 /// Counters of stored digests that were used, and of bytes that were hashed instead.
 #[derive(Debug, Default)]
@@ -77,13 +77,13 @@ impl Hashing {
 /// is slower and equivalent. With digests the store may not have verified the bytes: the client
 /// does, and repeats the read with FUA (`look`) if they are wrong.
 pub(crate) fn read(
-    device: &Device,
+    device: &OsdDevice,
     id: ObjectId,
     at: u64,
     into: &mut [u8],
     wanted: Option<Profile>,
     verify: bool,
-) -> Result<(usize, Option<CoveredDigests>), Failure> {
+) -> Result<(usize, Option<CoveredDigests>), OsdFailure> {
     let Some(profile) = wanted else { return Ok((device.store.read(id, at, into)?, None)) };
     if kept(device, id) != Some(profile) {
         device.hashing.add_bytes(into.len() as u64);
@@ -101,13 +101,13 @@ pub(crate) fn read(
 /// Returns the digest of the page that a retrieved list consists of; `None` if the list is
 /// truncated.
 pub(crate) fn page(
-    device: &Device,
+    device: &OsdDevice,
     id: ObjectId,
     profile: Profile,
     page: u32,
     generation: Generation,
     list: &[u8],
-) -> Result<Option<DigestValue>, Failure> {
+) -> Result<Option<DigestValue>, OsdFailure> {
     let whole = Values::parse_retrieved(generation, list)
         .is_ok_and(|list_of| list_of.full_len() == list.len() as u64);
     if !whole {
@@ -125,6 +125,6 @@ pub(crate) fn page(
 }
 
 /// Returns the digest profile that the partition of an object keeps.
-pub(crate) fn kept(device: &Device, id: ObjectId) -> Option<Profile> {
+pub(crate) fn kept(device: &OsdDevice, id: ObjectId) -> Option<Profile> {
     device.store.profile(id.partition).map(Profile::values)
 }

@@ -11,7 +11,7 @@ use sealstone_store::{ObjectStore, StoreError};
 
 use crate::attributes::rows::{DUPLICATES, INTERNAL, PARTITION};
 use crate::catalog;
-use crate::failure::Failure;
+use crate::failure::OsdFailure;
 
 /// Snapshots, and clones, of one partition.
 pub(crate) const CHILDREN_MAX: usize = 1024;
@@ -36,7 +36,7 @@ const UNFINISHED: AttributeId = AttributeId::new(INTERNAL, 0x10);
 /// Origin of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum DuplicateKind {
     /// Not a duplicate.
     #[default]
     Original = 0,
@@ -49,7 +49,7 @@ pub(crate) enum Kind {
 /// Source of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lineage {
-    pub(crate) kind: Kind,
+    pub(crate) kind: DuplicateKind,
     /// The partition that it was duplicated from; 0 for an original.
     pub(crate) source: u64,
     /// Generations from an original.
@@ -73,15 +73,15 @@ const fn at(number: u32) -> AttributeId {
 impl Lineage {
     /// Whether the contents of the partition never change.
     pub(crate) const fn is_read_only(self) -> bool {
-        matches!(self.kind, Kind::Snapshot)
+        matches!(self.kind, DuplicateKind::Snapshot)
     }
 
     pub(crate) fn read(store: &dyn ObjectStore, partition: ObjectId) -> Result<Self, StoreError> {
         let number = |id| catalog::number(store, partition, at(id), 0);
         let kind = match number(KIND)? {
-            1 => Kind::Snapshot,
-            2 => Kind::Clone,
-            _ => Kind::Original,
+            1 => DuplicateKind::Snapshot,
+            2 => DuplicateKind::Clone,
+            _ => DuplicateKind::Original,
         };
         Ok(Self { kind, source: number(SOURCE)?, depth: u32::try_from(number(DEPTH)?).unwrap_or(u32::MAX) })
     }
@@ -104,10 +104,10 @@ impl Lineage {
 }
 
 /// Returns the numbers of the list and of the count of a kind.
-fn numbers(kind: Kind) -> (u32, u32) {
+fn numbers(kind: DuplicateKind) -> (u32, u32) {
     match kind {
-        Kind::Snapshot => (CHILDREN, COUNTS),
-        Kind::Original | Kind::Clone => (CHILDREN + 1, COUNTS + 1),
+        DuplicateKind::Snapshot => (CHILDREN, COUNTS),
+        DuplicateKind::Original | DuplicateKind::Clone => (CHILDREN + 1, COUNTS + 1),
     }
 }
 
@@ -115,7 +115,7 @@ fn numbers(kind: Kind) -> (u32, u32) {
 pub(crate) fn children(
     store: &dyn ObjectStore,
     partition: ObjectId,
-    kind: Kind,
+    kind: DuplicateKind,
 ) -> Result<Vec<u64>, StoreError> {
     let ids = catalog::get(store, partition, at(numbers(kind).0))?.unwrap_or_default();
     Ok(ids.chunks_exact(8).map(catalog::be).collect())
@@ -124,7 +124,7 @@ pub(crate) fn children(
 fn set_children(
     store: &dyn ObjectStore,
     partition: ObjectId,
-    kind: Kind,
+    kind: DuplicateKind,
     ids: &[u64],
 ) -> Result<(), StoreError> {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_be_bytes()).collect();
@@ -138,7 +138,7 @@ fn set_children(
 pub(crate) fn adopt(
     store: &dyn ObjectStore,
     source: ObjectId,
-    kind: Kind,
+    kind: DuplicateKind,
     id: u64,
 ) -> Result<(), StoreError> {
     let mut ids = children(store, source, kind)?;
@@ -154,7 +154,7 @@ pub(crate) fn forget(
     partition: ObjectId,
     lineage: Lineage,
 ) -> Result<(), StoreError> {
-    if lineage.kind == Kind::Original {
+    if lineage.kind == DuplicateKind::Original {
         return Ok(());
     }
     let source = ObjectId::of_partition(lineage.source);
@@ -180,10 +180,10 @@ pub(crate) fn detach(store: &dyn ObjectStore, partition: ObjectId) -> Result<(),
 }
 
 /// Checks that a partition has no duplicates, which must be removed or detached first.
-pub(crate) fn check_childless(store: &dyn ObjectStore, partition: ObjectId) -> Result<(), Failure> {
-    for kind in [Kind::Snapshot, Kind::Clone] {
+pub(crate) fn check_childless(store: &dyn ObjectStore, partition: ObjectId) -> Result<(), OsdFailure> {
+    for kind in [DuplicateKind::Snapshot, DuplicateKind::Clone] {
         if !children(store, partition, kind)?.is_empty() {
-            return Err(Failure::Sequence);
+            return Err(OsdFailure::Sequence);
         }
     }
     Ok(())

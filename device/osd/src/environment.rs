@@ -31,9 +31,9 @@ pub trait Environment: Send + Sync {
 
 /// A shared [`Environment`].
 #[derive(Clone)]
-pub(crate) struct Surroundings(Arc<dyn Environment>);
+pub(crate) struct Env(Arc<dyn Environment>);
 
-impl Surroundings {
+impl Env {
     /// Returns milliseconds since 1970 by the machine's clock.
     pub(crate) fn now_ms(&self) -> u64 {
         self.0.now_ms()
@@ -62,14 +62,14 @@ impl Surroundings {
     }
 }
 
-impl From<Arc<dyn Environment>> for Surroundings {
+impl From<Arc<dyn Environment>> for Env {
     fn from(environment: Arc<dyn Environment>) -> Self {
         Self(environment)
     }
 }
 
-impl fmt::Debug for Surroundings {
+impl fmt::Debug for Env {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Surroundings")
+        f.write_str("Env")
     }
 }

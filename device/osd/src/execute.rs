@@ -16,47 +16,50 @@ use sealstone_seal::cover::{self, Place};
 use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal, Stored};
 use sealstone_store::{GroupScope, StoreError};
 
-use crate::attributes::current::Current;
-use crate::attributes::engine::{self, Wishes};
+use crate::attributes::current::CurrentCommandPage;
+use crate::attributes::engine::{self, AttributeRequest};
 use crate::attributes::rows::{self, page};
-use crate::attributes::view::View;
-use crate::cache::Accesses;
+use crate::attributes::view::AttributeView;
+use crate::cache::AccessTimes;
 use crate::catalog;
-use crate::commands::{self, Done, Entries, Plan, Remark, Row, Run, Steps, Touch, collections};
-use crate::contents::{Claim, Taken};
+use crate::commands::{
+    self, ActionRow, CommandResult, CommandRun, ListEntries, MultiPlan, ObjectEffect, StatusDetail,
+    StepControl, collections,
+};
 use crate::continued;
-use crate::device::Device;
+use crate::device::OsdDevice;
 use crate::digests;
-use crate::failure::Failure;
-use crate::guard::Came;
+use crate::failure::OsdFailure;
+use crate::guard::CommandContext;
 use crate::isolation;
-use crate::locks::{Grasp, Reach};
-use crate::nexus::Nexus;
-use crate::report::{self, Progress, Refusal};
-use crate::source::{self, Further};
-use crate::tracking::{self, Job};
+use crate::locks::{LockGuards, LockScope};
+use crate::nexus::OsdNexus;
+use crate::partition_locks::{PartitionBusy, PartitionUse};
+use crate::report::{self, FunctionProgress, OsdRefusal};
+use crate::source::{self, SourceAccess};
+use crate::tracking::{self, ImmediateJob};
 
 /// A command in progress.
 pub(crate) struct Execution<'a> {
-    pub(crate) device: &'a Device,
-    pub(crate) nexus: &'a Nexus,
+    pub(crate) device: &'a OsdDevice,
+    pub(crate) nexus: &'a OsdNexus,
     pub(crate) command: &'a ScsiCommand<'a>,
     pub(crate) cdb: &'a Cdb,
-    pub(crate) row: Row,
+    pub(crate) row: ActionRow,
     pub(crate) now_ms: u64,
     isolation: Isolation,
-    progress: Progress,
+    progress: FunctionProgress,
     data_out_used: u64,
     /// Work that continues after the status.
-    pending: Option<Plan>,
+    pending: Option<MultiPlan>,
     /// Authority for a second object, for work that continues after the status.
-    further: Option<Further>,
+    source_access: Option<SourceAccess>,
 }
 
 /// A reply, with data for audit and metrics.
 pub(crate) struct Outcome {
     pub(crate) reply: ScsiReply,
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<OsdRefusal>,
     pub(crate) sense: Option<Sense>,
     /// Whether only the bearer of a credential can have caused the result. Commands done on a
     /// device that requires no credentials count too.
@@ -64,27 +67,27 @@ pub(crate) struct Outcome {
 }
 
 /// Refuses a permit for an object that does not exist.
-pub(crate) fn there(permit: &Permit) -> Result<(), Failure> {
+pub(crate) fn require_object(permit: &Permit) -> Result<(), OsdFailure> {
     if permit.is_for_nothing() { Err(StoreError::NotFound(permit.object()).into()) } else { Ok(()) }
 }
 
 /// Reply data of a command that ran.
-struct Answer {
+struct ReplyParts {
     data_in: Bytes,
     data_in_wanted: u64,
-    remark: Option<Remark>,
+    status_detail: Option<StatusDetail>,
 }
 
 impl<'a> Execution<'a> {
     pub(crate) fn new(
-        device: &'a Device,
-        nexus: &'a Nexus,
+        device: &'a OsdDevice,
+        nexus: &'a OsdNexus,
         command: &'a ScsiCommand<'a>,
         cdb: &'a Cdb,
-        row: Row,
+        row: ActionRow,
         now_ms: u64,
     ) -> Self {
-        let progress = Progress::new(cdb.attributes.sets(), cdb.attributes.gets());
+        let progress = FunctionProgress::new(cdb.attributes.sets(), cdb.attributes.gets());
         let isolation = Isolation::Default;
         Self {
             device,
@@ -97,7 +100,7 @@ impl<'a> Execution<'a> {
             progress,
             data_out_used: 0,
             pending: None,
-            further: None,
+            source_access: None,
         }
     }
 
@@ -112,7 +115,7 @@ impl<'a> Execution<'a> {
                 let proven = refused.denial.is_bearers();
                 Outcome { proven, ..self.refuse(&refused.reply, refused.denial.into()) }
             }
-            Ok(admitted) => match self.admitted(&admitted, version) {
+            Ok(admitted) => match self.run_admitted(&admitted, version) {
                 Ok(answer) => {
                     let outcome = self.answer(admitted.reply(), answer);
                     self.hand_over(admitted);
@@ -130,10 +133,10 @@ impl<'a> Execution<'a> {
     /// Queues the remaining work of an immediate command.
     fn hand_over(&mut self, admitted: Admitted<RustCrypto>) {
         let Some(plan) = self.pending.take() else { return };
-        self.device.tracking.push(Job {
+        self.device.tracking.push(ImmediateJob {
             cdb: *self.cdb,
             admitted,
-            further: self.further,
+            source_access: self.source_access,
             data_out: self.command.data_out.to_vec(),
             now_ms: self.now_ms,
             plan,
@@ -143,15 +146,15 @@ impl<'a> Execution<'a> {
     }
 
     /// Cleans up an immediate command that failed after its first part.
-    fn abandon(&mut self, admitted: &Admitted<RustCrypto>, refusal: &Refusal) {
+    fn abandon(&mut self, admitted: &Admitted<RustCrypto>, refusal: &OsdRefusal) {
         let Some(plan) = self.pending.take() else { return };
         let authority = || tracking::authority(self.device, admitted, None, self.cdb);
-        let steps = Steps::new(self.device, false, &authority);
+        let steps = StepControl::new(self.device, false, &authority);
         tracking::abandon(&steps, &plan, refusal.sense(self.cdb.generation).as_ref());
     }
 
-    fn answer(&self, seal: &ReplySeal<RustCrypto>, answer: Answer) -> Outcome {
-        let sense = answer.remark.map(report::remark);
+    fn answer(&self, seal: &ReplySeal<RustCrypto>, answer: ReplyParts) -> Outcome {
+        let sense = answer.status_detail.map(report::status_detail);
         let status = if sense.is_some() { Status::CheckCondition } else { Status::Good };
         let encoded = sense.as_ref().map(Sense::encode).unwrap_or_default();
         let reply = ScsiReply {
@@ -164,7 +167,7 @@ impl<'a> Execution<'a> {
         Outcome { reply, refusal: None, sense, proven: true }
     }
 
-    fn refuse(&self, seal: &ReplySeal<RustCrypto>, refusal: Refusal) -> Outcome {
+    fn refuse(&self, seal: &ReplySeal<RustCrypto>, refusal: OsdRefusal) -> Outcome {
         let status = refusal.status();
         let proven = refusal.denial().is_none_or(Denial::is_proven);
         // Only a bearer of a credential gets more than the bare refusal.
@@ -187,7 +190,11 @@ impl<'a> Execution<'a> {
     }
 
     /// Runs a command that passed the admission check.
-    fn admitted(&mut self, admitted: &Admitted<RustCrypto>, version: u64) -> Result<Answer, Refusal> {
+    fn run_admitted(
+        &mut self,
+        admitted: &Admitted<RustCrypto>,
+        version: u64,
+    ) -> Result<ReplyParts, OsdRefusal> {
         let (device, cdb) = (self.device, self.cdb);
         self.check_window(admitted)?;
         self.isolation = isolation::check_options(cdb, device.catalog.root().isolation)?;
@@ -198,26 +205,27 @@ impl<'a> Execution<'a> {
         let parts = admitted.authenticate(cdb, self.command.data_out)?;
         self.data_out_used = parts.used();
         let continued = continued::read(cdb, parts.continuation())?;
-        let wishes = Wishes::parse(cdb, &parts)?;
+        let attribute_request = AttributeRequest::parse(cdb, &parts)?;
         self.progress.complete(Functions::VALIDATION);
 
         self.progress.begin(Functions::COMMAND_CAPABILITY);
-        let sets = !wishes.set.is_empty();
-        let claim = Claim::of(&cdb.command, &self.row, sets, &continued, &device.catalog);
-        let contents = device.contents.claim(claim).map_err(|Taken| Failure::Taken)?;
-        let reach = self.reach(&wishes);
-        let grasp = match (&continued.segment.copy_source, reach) {
+        let sets = !attribute_request.set.is_empty();
+        let claim = PartitionUse::of(&cdb.command, &self.row, sets, &continued, &device.catalog);
+        let contents =
+            device.partition_locks.acquire(claim).map_err(|PartitionBusy| OsdFailure::PartitionBusy)?;
+        let scope = self.lock_scope(&attribute_request);
+        let guards = match (&continued.segment.copy_source, scope) {
             // The source of a copy is locked too, so that its bytes and attributes are consistent.
-            (Some(source), Some(Reach::Populate(to))) => {
-                Some(device.locks.several(to.partition, true, &[(to, true), (source.object, false)]))
+            (Some(source), Some(LockScope::Populate(to))) => {
+                Some(device.locks.acquire_several(to.partition, true, &[(to, true), (source.object, false)]))
             }
-            _ => reach.map(|reach| device.locks.reach(reach)),
+            _ => scope.map(|scope| device.locks.acquire(scope)),
         };
         if device.guard.keys.version() != version && !device.guard.still_signed(admitted.signed_by()) {
-            return Err(Failure::KeysChanged.into());
+            return Err(OsdFailure::KeysChanged.into());
         }
         let permit = admitted.permit(cdb, device)?;
-        there(&permit)?;
+        require_object(&permit)?;
         match (&continued.spans, cdb.command.bytes_needed()) {
             (Some(spans), _) => {
                 spans.iter().try_for_each(|span| permit.check_range(span.at, span.length))?;
@@ -226,31 +234,39 @@ impl<'a> Execution<'a> {
             (None, BytesNeeded::Range(range)) => permit.check_range(range.start, range.length)?,
             (None, BytesNeeded::AtEnd(_) | BytesNeeded::None) => {}
         }
-        let came = Came { nexus: self.nexus, cdb, bytes: self.command.cdb, now_ms: self.now_ms };
-        let further = source::check(device, &came, admitted, &permit, &continued)?;
-        self.further = further;
+        let context = CommandContext { nexus: self.nexus, cdb, bytes: self.command.cdb, now_ms: self.now_ms };
+        let source_access = source::check(device, &context, admitted, &permit, &continued)?;
+        self.source_access = source_access;
         self.progress.complete(Functions::COMMAND_CAPABILITY);
         let kind = self.attribute_kind()?;
         self.check_read_only(sets)?;
-        self.check_attributes(&wishes, kind, &permit)?;
+        self.check_attributes(&attribute_request, kind, &permit)?;
         if self.lists_attributes() {
-            wishes.check_list()?;
+            attribute_request.check_list()?;
         }
 
         // From here on a command on many objects acquires locks itself, unless it has all of them.
-        let held = matches!(reach, Some(Reach::Whole | Reach::Strict(_)));
-        let grasp = grasp.filter(|_| held || !self.row.stepwise);
-        let authority = || tracking::authority(device, admitted, further.as_ref(), cdb);
-        let steps = Steps::new(device, held, &authority);
+        let held = matches!(scope, Some(LockScope::Whole | LockScope::Strict(_)));
+        let guards = guards.filter(|_| held || !self.row.stepwise);
+        let authority = || tracking::authority(device, admitted, source_access.as_ref(), cdb);
+        let steps = StepControl::new(device, held, &authority);
 
         let mut buffer = self.buffer(&layout)?;
         let into = usize::try_from(layout.data_max).unwrap_or(usize::MAX).min(buffer.len());
-        let grouped = self.row.grouped && !self.row.stepwise && (self.row.changes || !wishes.set.is_empty());
+        let grouped =
+            self.row.grouped && !self.row.stepwise && (self.row.changes || !attribute_request.set.is_empty());
         let scope = grouped.then(|| device.store.begin());
         let whole_page = cover::whole_page(cdb, parts.get_attributes());
-        let mut work =
-            Work { admitted, permit, wishes: &wishes, kind, attributes: None, whole_page, page: None };
-        let mut run = Run {
+        let mut work = CommandWork {
+            admitted,
+            permit,
+            attribute_request: &attribute_request,
+            kind,
+            attributes: None,
+            whole_page,
+            page: None,
+        };
+        let mut run = CommandRun {
             device,
             nexus: self.nexus.id,
             origin: Some((self.nexus, self.command)),
@@ -263,7 +279,7 @@ impl<'a> Execution<'a> {
             data_in: &mut buffer[..into],
             scattered: continued.spans,
             segment: &continued.segment,
-            entries: Entries { wishes: &wishes, permit },
+            entries: ListEntries { attribute_request: &attribute_request, permit },
             signed: admitted.signed_by(),
             claim,
             steps: &steps,
@@ -278,22 +294,22 @@ impl<'a> Execution<'a> {
         let done = done?;
         ended?;
         self.note_container(&done)?;
-        drop(grasp);
+        drop(guards);
         // No lock is held while waiting for the disk.
         drop(contents);
         if self.row.revokes {
             // Commands that were admitted under the old key end before this command is answered.
-            drop(device.locks.reach(Reach::Whole));
+            drop(device.locks.acquire(LockScope::Whole));
         }
         let changes = self.row.changes || sets;
         let through = device.config.write_through && changes;
-        if self.row.durable || cdb.options.fua || through || wishes.sets_security(kind) {
+        if self.row.durable || cdb.options.fua || through || attribute_request.sets_security(kind) {
             device.flush()?;
         }
         if let Command::PerformTask(perform) = &cdb.command {
             commands::perform::task(perform, self.nexus, self.command, &mut buffer[..into])?;
         }
-        if wishes.sets_clock(kind) {
+        if attribute_request.sets_clock(kind) {
             device.clock.adjust(catalog::clock_offset(&*device.store)?);
         }
         Ok(self.lay_out(buffer, &layout, &done, work))
@@ -326,33 +342,35 @@ impl<'a> Execution<'a> {
 
     /// Returns the lock scope. Setting attributes of an object that is otherwise read needs a lock
     /// for change. `None` if the command acquires locks itself.
-    fn reach(&self, wishes: &Wishes<'_>) -> Option<Reach> {
-        let sets = !wishes.set.is_empty();
+    fn lock_scope(&self, attribute_request: &AttributeRequest<'_>) -> Option<LockScope> {
+        let sets = !attribute_request.set.is_empty();
         if self.row.steps {
             return None;
         }
         if isolation::needs_the_whole(&self.cdb.command, self.isolation) {
             return Some(match self.cdb.command.object().partition {
-                0 => Reach::Whole,
-                partition => Reach::Strict(partition),
+                0 => LockScope::Whole,
+                partition => LockScope::Strict(partition),
             });
         }
-        Some(match (self.row.reach)(self.cdb.command.object()) {
-            Reach::Look(id) | Reach::Change(id) if wishes.sets_memberships() && id.object != 0 => {
-                Reach::Enroll(id)
+        Some(match (self.row.lock_scope)(self.cdb.command.object()) {
+            LockScope::Look(id) | LockScope::Change(id)
+                if attribute_request.sets_memberships() && id.object != 0 =>
+            {
+                LockScope::Enroll(id)
             }
-            Reach::Look(id) if sets => Reach::Change(id),
-            reach => reach,
+            LockScope::Look(id) if sets => LockScope::Change(id),
+            scope => scope,
         })
     }
 
     /// Refuses changes of the contents of a snapshot. The partition's own attributes may change.
-    fn check_read_only(&self, sets: bool) -> Result<(), Failure> {
+    fn check_read_only(&self, sets: bool) -> Result<(), OsdFailure> {
         let command = &self.cdb.command;
         let contents = |kind: &ObjectType| matches!(kind, ObjectType::User | ObjectType::Collection);
         let fills = matches!(command, Command::Query(query) if query.matches != 0);
         let changes = (self.row.changes || sets || fills) && command.object_types().iter().any(contents);
-        if changes && self.is_read_only(command.object()) { Err(Failure::ReadOnly) } else { Ok(()) }
+        if changes && self.is_read_only(command.object()) { Err(OsdFailure::ReadOnly) } else { Ok(()) }
     }
 
     fn is_read_only(&self, id: ObjectId) -> bool {
@@ -362,7 +380,7 @@ impl<'a> Execution<'a> {
 
     /// Returns the type of the object whose attributes are accessed. It must exist or be created by
     /// the command.
-    fn attribute_kind(&self) -> Result<ObjectType, Refusal> {
+    fn attribute_kind(&self) -> Result<ObjectType, OsdRefusal> {
         let object = self.cdb.command.object();
         match self.cdb.command {
             Command::Create(_) | Command::CreateAndWrite(_) | Command::CopyUserObjects(_) => {
@@ -392,52 +410,59 @@ impl<'a> Execution<'a> {
 
     /// Checks that the partition exists. If its duplication is being completed, the command gets
     /// BUSY.
-    fn require_partition(&self, partition: u64) -> Result<(), Refusal> {
+    fn require_partition(&self, partition: u64) -> Result<(), OsdRefusal> {
         let catalog = &self.device.catalog;
         if catalog.partition(partition).is_some() {
             return Ok(());
         }
-        let failure =
-            if catalog.is_hidden(partition) { Failure::Taken } else { Failure::Field(pointer::PARTITION) };
+        let failure = if catalog.is_hidden(partition) {
+            OsdFailure::PartitionBusy
+        } else {
+            OsdFailure::Field(pointer::PARTITION)
+        };
         Err(failure.into())
     }
 
     fn check_attributes(
         &mut self,
-        wishes: &Wishes<'_>,
+        attribute_request: &AttributeRequest<'_>,
         kind: ObjectType,
         permit: &Permit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), OsdRefusal> {
         let object = self.cdb.command.object();
         let several =
             matches!(self.cdb.command, Command::Create(create) if create.count > 1) || self.reaches_members();
         if let Command::Create(create) = self.cdb.command {
-            wishes.check_created(create.count)?;
+            attribute_request.check_created(create.count)?;
         }
-        if !wishes.set.is_empty() {
+        if !attribute_request.set.is_empty() {
             self.progress.begin(Functions::SET_CAPABILITY);
-            wishes.check_set(self.device, object, kind, permit)?;
+            attribute_request.check_set(self.device, object, kind, permit)?;
             self.progress.complete(Functions::SET_CAPABILITY);
         }
         if self.cdb.attributes.gets() {
             self.progress.begin(Functions::GET_CAPABILITY);
-            wishes.check_get(self.device, kind, several, permit)?;
+            attribute_request.check_get(self.device, kind, several, permit)?;
             self.progress.complete(Functions::GET_CAPABILITY);
         }
         Ok(())
     }
 
     /// Allocates a buffer for all output, limited to what the initiator accepts.
-    fn buffer(&self, layout: &DataInLayout) -> Result<Vec<u8>, Refusal> {
+    fn buffer(&self, layout: &DataInLayout) -> Result<Vec<u8>, OsdRefusal> {
         let length = usize::try_from(span_of(layout)).unwrap_or(usize::MAX);
         let length = length.min(self.command.data_in_max);
         if length == 0 {
             return Ok(Vec::new());
         }
-        self.command.buffers.take(length).ok_or(Refusal::Failed(Failure::NoBuffer))
+        self.command.buffers.take(length).ok_or(OsdRefusal::Failed(OsdFailure::NoBuffer))
     }
 
-    fn command_first(&mut self, run: &mut Run<'_>, work: &mut Work<'_, '_>) -> Result<Done, Refusal> {
+    fn command_first(
+        &mut self,
+        run: &mut CommandRun<'_>,
+        work: &mut CommandWork<'_, '_>,
+    ) -> Result<CommandResult, OsdRefusal> {
         self.progress.begin(Functions::COMMAND);
         let mut done = match self.row.stepwise {
             true => commands::run_stepwise(run, work.permit)?,
@@ -445,7 +470,7 @@ impl<'a> Execution<'a> {
         };
         self.pending = done.plan.take();
         self.progress.complete(Functions::COMMAND);
-        let (_grasp, scope) = self.begin_attributes(run, done.object, work)?;
+        let (_guards, scope) = self.begin_attributes(run, done.object, work)?;
         let several: Vec<ObjectId> =
             if done.subjects.is_empty() { vec![done.object] } else { done.subjects.clone() };
         if self.reaches_members() {
@@ -456,7 +481,7 @@ impl<'a> Execution<'a> {
             end(scope)?;
             return Ok(done);
         }
-        self.timestamps(&several, work, done.touch)?;
+        self.timestamps(&several, work, done.effect)?;
         if !self.lists_attributes() {
             self.set(&several, work)?;
             self.get(&several, work, Some(&done))?;
@@ -467,10 +492,14 @@ impl<'a> Execution<'a> {
         Ok(done)
     }
 
-    fn attributes_first(&mut self, run: &mut Run<'_>, work: &mut Work<'_, '_>) -> Result<Done, Refusal> {
+    fn attributes_first(
+        &mut self,
+        run: &mut CommandRun<'_>,
+        work: &mut CommandWork<'_, '_>,
+    ) -> Result<CommandResult, OsdRefusal> {
         let object = [self.cdb.command.object()];
-        let (grasp, scope) = self.begin_attributes(run, object[0], work)?;
-        self.timestamps(&object, work, Touch::Nothing)?;
+        let (guards, scope) = self.begin_attributes(run, object[0], work)?;
+        self.timestamps(&object, work, ObjectEffect::Nothing)?;
         if self.cdb.command.action() == Action::GetAttributes {
             self.get(&object, work, None)?;
             self.set(&object, work)?;
@@ -479,7 +508,7 @@ impl<'a> Execution<'a> {
             self.get(&object, work, None)?;
         }
         end(scope)?;
-        drop(grasp);
+        drop(guards);
         self.progress.begin(Functions::COMMAND);
         let done = match self.row.stepwise {
             true => commands::run_stepwise(run, work.permit)?,
@@ -493,26 +522,27 @@ impl<'a> Execution<'a> {
     /// a group.
     fn begin_attributes<'r>(
         &self,
-        run: &Run<'r>,
+        run: &CommandRun<'r>,
         object: ObjectId,
-        work: &Work<'_, '_>,
-    ) -> Result<(Option<Grasp<'r>>, Option<GroupScope<'r>>), Refusal> {
+        work: &CommandWork<'_, '_>,
+    ) -> Result<(Option<LockGuards<'r>>, Option<GroupScope<'r>>), OsdRefusal> {
         if !self.row.stepwise || !self.cdb.attributes.sets() && !self.cdb.attributes.gets() {
             return Ok((None, None));
         }
-        let sets = !work.wishes.set.is_empty();
-        let grasp = run.steps.reach(if sets { Reach::Change(object) } else { Reach::Look(object) });
+        let sets = !work.attribute_request.set.is_empty();
+        let guards =
+            run.steps.acquire(if sets { LockScope::Change(object) } else { LockScope::Look(object) });
         run.steps.authority()?;
-        Ok((grasp, sets.then(|| run.device.store.begin())))
+        Ok((guards, sets.then(|| run.device.store.begin())))
     }
 
-    fn set(&mut self, objects: &[ObjectId], work: &Work<'_, '_>) -> Result<(), Refusal> {
-        if work.wishes.set.is_empty() {
+    fn set(&mut self, objects: &[ObjectId], work: &CommandWork<'_, '_>) -> Result<(), OsdRefusal> {
+        if work.attribute_request.set.is_empty() {
             return Ok(());
         }
         self.progress.begin(Functions::SET_ATTRIBUTES);
         for &id in objects {
-            work.wishes.apply(self.device, id, work.kind)?;
+            work.attribute_request.apply(self.device, id, work.kind)?;
         }
         self.progress.complete(Functions::SET_ATTRIBUTES);
         Ok(())
@@ -521,15 +551,15 @@ impl<'a> Execution<'a> {
     fn get(
         &mut self,
         objects: &[ObjectId],
-        work: &mut Work<'_, '_>,
-        done: Option<&Done>,
-    ) -> Result<(), Refusal> {
+        work: &mut CommandWork<'_, '_>,
+        done: Option<&CommandResult>,
+    ) -> Result<(), OsdRefusal> {
         if !self.cdb.attributes.gets() {
             return Ok(());
         }
         self.progress.begin(Functions::GET_ATTRIBUTES);
         let object = done.map_or(self.cdb.command.object(), |done| done.object);
-        let current = Current {
+        let current = CurrentCommandPage {
             generation: self.cdb.generation,
             response_icv: work.admitted.reply().good().unwrap_or_default(),
             kind: work.kind,
@@ -538,18 +568,18 @@ impl<'a> Execution<'a> {
             append_start: done.map_or(0, |done| done.append_start),
             capacity_change: done.map_or_else(|| self.foreseen_change(), |done| done.capacity_change),
         };
-        let view = |id: &ObjectId| View {
+        let view = |id: &ObjectId| AttributeView {
             device: self.device,
             id: *id,
             kind: work.kind,
             now_ms: self.now_ms,
             current: &current,
         };
-        let views: Vec<View<'_>> = objects.iter().map(view).collect();
+        let views: Vec<AttributeView<'_>> = objects.iter().map(view).collect();
         let created = matches!(self.cdb.command, Command::Create(_));
         work.attributes = Some(match created {
-            true => work.wishes.retrieve_created(&views, &work.permit)?,
-            false => work.wishes.retrieve_all(&views, &work.permit)?,
+            true => work.attribute_request.retrieve_created(&views, &work.permit)?,
+            false => work.attribute_request.retrieve_all(&views, &work.permit)?,
         });
         if let (Some(profile), Some(page)) = (work.admitted.reply().profile(), work.whole_page) {
             let list = work.attributes.as_deref().unwrap_or_default();
@@ -574,35 +604,45 @@ impl<'a> Execution<'a> {
     }
 
     /// Sets the timestamps that a command updates implicitly.
-    fn timestamps(&mut self, objects: &[ObjectId], work: &Work<'_, '_>, touch: Touch) -> Result<(), Refusal> {
+    fn timestamps(
+        &mut self,
+        objects: &[ObjectId],
+        work: &CommandWork<'_, '_>,
+        effect: ObjectEffect,
+    ) -> Result<(), OsdRefusal> {
         self.progress.begin(Functions::IMPLICIT_SET);
         for &id in objects {
             if !self.bypasses_timestamps(id) {
-                self.update_timestamps(id, work, touch)?;
+                self.update_timestamps(id, work, effect)?;
             }
         }
         self.progress.complete(Functions::IMPLICIT_SET);
         Ok(())
     }
 
-    fn update_timestamps(&self, id: ObjectId, work: &Work<'_, '_>, touch: Touch) -> Result<(), Refusal> {
+    fn update_timestamps(
+        &self,
+        id: ObjectId,
+        work: &CommandWork<'_, '_>,
+        effect: ObjectEffect,
+    ) -> Result<(), OsdRefusal> {
         let device = self.device;
         let page = rows::base(work.kind) + page::TIMESTAMPS;
         let set = |number: u32| {
             catalog::set(&*device.store, id, AttributeId::new(page, number), &catalog::time(self.now_ms))
         };
-        if touch == Touch::DataModified {
+        if effect == ObjectEffect::DataModified {
             set(5)?;
         }
-        if !work.wishes.set.is_empty() {
+        if !work.attribute_request.set.is_empty() {
             set(3)?;
         }
-        let accesses = Accesses {
-            data_ms: (touch == Touch::DataRead).then_some(self.now_ms),
+        let accesses = AccessTimes {
+            data_ms: (effect == ObjectEffect::DataRead).then_some(self.now_ms),
             attributes_ms: self.cdb.attributes.gets().then_some(self.now_ms),
             modified_ms: None,
         };
-        if accesses != Accesses::default()
+        if accesses != AccessTimes::default()
             && !matches!(self.cdb.command, Command::List(_) | Command::ListCollection(_))
         {
             device.note(id, accesses)?;
@@ -612,15 +652,16 @@ impl<'a> Execution<'a> {
 
     /// Updates the access times of the container: a list accesses its data, adding and removing
     /// objects modifies it.
-    fn note_container(&self, done: &Done) -> Result<(), Failure> {
+    fn note_container(&self, done: &CommandResult) -> Result<(), OsdFailure> {
         let Some(container) = isolation::container(done.object) else { return Ok(()) };
-        let modified = matches!(done.touch, Touch::Created | Touch::Removed) && done.object != container
+        let modified = matches!(done.effect, ObjectEffect::Created | ObjectEffect::Removed)
+            && done.object != container
             || !done.subjects.is_empty();
         let listed = matches!(self.cdb.command, Command::List(_));
         if !(modified || listed) || self.bypasses_timestamps(container) {
             return Ok(());
         }
-        let accesses = Accesses {
+        let accesses = AccessTimes {
             data_ms: listed.then_some(self.now_ms),
             attributes_ms: None,
             modified_ms: modified.then_some(self.now_ms),
@@ -639,11 +680,17 @@ impl<'a> Execution<'a> {
     }
 
     /// Places retrieved attributes and integrity information, and freezes the buffer.
-    fn lay_out(&self, mut buffer: Vec<u8>, layout: &DataInLayout, done: &Done, work: Work<'_, '_>) -> Answer {
+    fn lay_out(
+        &self,
+        mut buffer: Vec<u8>,
+        layout: &DataInLayout,
+        done: &CommandResult,
+        work: CommandWork<'_, '_>,
+    ) -> ReplyParts {
         let attributes = work.attributes.unwrap_or_default();
         let mut wanted = done.data_in;
-        let reach = buffer.len();
-        let clip = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+        let limit = buffer.len();
+        let clip = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(limit);
         let mut filled = clip(done.data_in);
         if let Some(place) = layout.attributes
             && !attributes.is_empty()
@@ -671,15 +718,15 @@ impl<'a> Execution<'a> {
         }
         buffer.truncate(filled);
         let data_in = if buffer.is_empty() { Bytes::new() } else { self.command.buffers.freeze(buffer) };
-        Answer { data_in, data_in_wanted: wanted, remark: done.remark }
+        ReplyParts { data_in, data_in_wanted: wanted, status_detail: done.status_detail }
     }
 }
 
 /// The permit and other state of one command.
-struct Work<'w, 'l> {
+struct CommandWork<'w, 'l> {
     admitted: &'w Admitted<RustCrypto>,
     permit: Permit,
-    wishes: &'w Wishes<'l>,
+    attribute_request: &'w AttributeRequest<'l>,
     kind: ObjectType,
     attributes: Option<Vec<u8>>,
     /// The page that is requested as a whole and alone.
@@ -708,9 +755,9 @@ fn span_of(layout: &DataInLayout) -> u64 {
 }
 
 /// Checks that retrieved attributes do not overlap command data.
-fn check_retrieved_place(layout: &DataInLayout) -> Result<(), Failure> {
+fn check_retrieved_place(layout: &DataInLayout) -> Result<(), OsdFailure> {
     match layout.attributes {
-        Some(place) if place.offset < layout.data_max => Err(Failure::Field(pointer::ATTRIBUTES)),
+        Some(place) if place.offset < layout.data_max => Err(OsdFailure::Field(pointer::ATTRIBUTES)),
         _ => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 /// Position of an error in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pointer {
+pub(crate) enum ErrorPointer {
     /// Byte of the CDB.
     Cdb(u16),
     /// Byte of the Data-Out Buffer.
@@ -23,7 +23,7 @@ pub(crate) enum Pointer {
 
 /// Why a command failed.
 #[derive(Debug, Error)]
-pub(crate) enum Failure {
+pub(crate) enum OsdFailure {
     /// A field of the CDB has an invalid value.
     #[error("invalid field in CDB, byte {0}")]
     Field(u16),
@@ -88,7 +88,7 @@ pub(crate) enum Failure {
     /// Another command duplicates or replaces the partition, or checks the structure. The initiator
     /// retries.
     #[error("the partition is in use by another command")]
-    Taken,
+    PartitionBusy,
     /// The object's bytes or attributes do not match a condition. The first byte that differs.
     #[error("miscompare at byte {0}")]
     Miscompare(u64),
@@ -103,7 +103,7 @@ pub(crate) enum Failure {
     BootRecord,
 }
 
-impl From<ClockBehind> for Failure {
+impl From<ClockBehind> for OsdFailure {
     fn from(behind: ClockBehind) -> Self {
         match behind {
             ClockBehind::Wrong { .. } => Self::ClockNotSet,
@@ -112,7 +112,7 @@ impl From<ClockBehind> for Failure {
     }
 }
 
-impl Failure {
+impl OsdFailure {
     /// Returns a short name for audit and logs.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -132,7 +132,7 @@ impl Failure {
             Self::Sequence => "command_sequence",
             Self::ClockSettling => "clock_settling",
             Self::Formatting => "format_in_progress",
-            Self::Taken => "partition_taken",
+            Self::PartitionBusy => "partition_taken",
             Self::ReadOnly => "read_only",
             Self::Stopping => "stopping",
             Self::Embedded(_) => "embedded_command",
@@ -155,37 +155,43 @@ impl Failure {
     /// Returns BUSY for temporary conditions, CHECK CONDITION otherwise.
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished | Self::Stopping => {
-                Status::Busy
-            }
+            Self::NoBuffer
+            | Self::KeysChanged
+            | Self::PartitionBusy
+            | Self::TasksUnfinished
+            | Self::Stopping => Status::Busy,
             _ => Status::CheckCondition,
         }
     }
 
     /// Returns sense key, code and position of the error.
-    pub(crate) fn sense(&self) -> (SenseKey, AdditionalSense, Option<Pointer>) {
+    pub(crate) fn sense(&self) -> (SenseKey, AdditionalSense, Option<ErrorPointer>) {
         use SenseKey::{DataProtect, HardwareError, IllegalRequest, MediumError, NotReady};
         match self {
             Self::Field(byte) => {
-                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(*byte)))
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::Cdb(*byte)))
             }
             Self::Continuation(byte) => {
-                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::DataOut(*byte)))
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(*byte)))
             }
             Self::UnsupportedAction => {
-                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(SERVICE_ACTION)))
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::Cdb(SERVICE_ACTION)))
             }
             Self::ListLength => (IllegalRequest, additional::PARAMETER_LIST_LENGTH_ERROR, None),
             Self::TooMuchWork => (IllegalRequest, additional::SYSTEM_RESOURCE_FAILURE, None),
-            Self::Parameter(byte) => {
-                (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, Some(Pointer::DataOut(*byte)))
-            }
+            Self::Parameter(byte) => (
+                IllegalRequest,
+                additional::INVALID_FIELD_IN_PARAMETER_LIST,
+                Some(ErrorPointer::DataOut(*byte)),
+            ),
             Self::Attribute(_) => (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None),
             Self::NotEmpty => (IllegalRequest, additional::CONTAINS_USER_OBJECTS, None),
             Self::Quota(_) => (DataProtect, additional::QUOTA_ERROR, None),
-            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished | Self::Stopping => {
-                (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None)
-            }
+            Self::NoBuffer
+            | Self::KeysChanged
+            | Self::PartitionBusy
+            | Self::TasksUnfinished
+            | Self::Stopping => (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None),
             Self::Embedded(sense) => (sense.key, sense.code, None),
             Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
             Self::ClockSettling => (NotReady, BECOMING_READY, None),
@@ -200,11 +206,11 @@ impl Failure {
                 StoreError::NoSpace => (DataProtect, additional::QUOTA_ERROR, None),
                 StoreError::TooLarge { .. } => (IllegalRequest, additional::INVALID_FIELD_IN_CDB, None),
                 StoreError::Exists(_) => {
-                    (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(OBJECT)))
+                    (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::Cdb(OBJECT)))
                 }
                 StoreError::NotFound(id) => {
                     let field = if id.object == 0 { PARTITION } else { OBJECT };
-                    (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(field)))
+                    (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::Cdb(field)))
                 }
                 StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } | StoreError::ListGap { .. } => {
                     (MediumError, additional::UNRECOVERED_READ_ERROR, None)

@@ -100,9 +100,9 @@ pub fn load(folder: &dyn Folder, name: &str, len_max: u64) -> io::Result<Option<
 
 /// A directory of the file system.
 #[derive(Clone, Debug)]
-pub struct Directory(pub PathBuf);
+pub struct DirectoryFolder(pub PathBuf);
 
-impl Folder for Directory {
+impl Folder for DirectoryFolder {
     fn read(&self, name: &str, len_max: u64) -> io::Result<Option<Vec<u8>>> {
         let path = self.0.join(name);
         let file = match sealstone_private::open(&path) {

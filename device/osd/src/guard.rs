@@ -17,11 +17,11 @@ use sealstone_store::StoreError;
 use crate::attributes::rows::{PARTITION, page};
 use crate::catalog;
 use crate::commands::collections;
-use crate::device::Device;
-use crate::environment::Surroundings;
-use crate::failure::Failure;
+use crate::device::OsdDevice;
+use crate::environment::Env;
+use crate::failure::OsdFailure;
 use crate::keyring::Keyring;
-use crate::nexus::Nexus;
+use crate::nexus::OsdNexus;
 use crate::provision::ProvisionError;
 
 /// If maintenance is this late, in milliseconds, a command renews the lease itself.
@@ -50,11 +50,11 @@ impl LeaseStore for VolatileLease {
 pub(crate) struct Guard {
     pub(crate) keys: Keyring,
     gate: Gate<RustCrypto, ParkingLot>,
-    lease: Mutex<Lease>,
+    lease: Mutex<LeaseState>,
 }
 
 /// The durable nonce history, and where it is stored.
-struct Lease {
+struct LeaseState {
     store: Box<dyn LeaseStore>,
     history: NonceHistory,
     /// Lease at the start of the current era. The next start must not begin before it.
@@ -67,13 +67,13 @@ impl Guard {
         keys: Keyring,
         store: Box<dyn LeaseStore>,
         history: NonceHistory,
-        surroundings: &Surroundings,
+        env: &Env,
     ) -> Self {
-        let mut random = |into: &mut [u8]| surroundings.fill_random(into);
+        let mut random = |into: &mut [u8]| env.fill_random(into);
         let before_ms = history.lease_ms();
         let gate = Gate::new(policy, before_ms, &mut random);
         gate.nonces().refuse_spent(history.spent());
-        let lease = Mutex::new(Lease { store, history, before_ms });
+        let lease = Mutex::new(LeaseState { store, history, before_ms });
         Self { keys, gate, lease }
     }
 
@@ -81,11 +81,11 @@ impl Guard {
     /// it is accepted.
     ///
     /// # Errors
-    /// [`Failure::BootRecord`]; then the old era continues.
-    pub(crate) fn set_back(&self, now_ms: u64) -> Result<(), Failure> {
+    /// [`OsdFailure::BootRecord`]; then the old era continues.
+    pub(crate) fn set_back(&self, now_ms: u64) -> Result<(), OsdFailure> {
         let mut lease = self.lease.lock();
         let history = lease.history.set_back(now_ms);
-        lease.store.persist(&history).map_err(|_| Failure::BootRecord)?;
+        lease.store.persist(&history).map_err(|_| OsdFailure::BootRecord)?;
         self.gate.nonces().begin_era(&history);
         lease.before_ms = now_ms;
         lease.history = history;
@@ -100,10 +100,10 @@ impl Guard {
 
     /// Forgets earlier eras. Called after all keys were replaced, so nothing signed in them
     /// verifies.
-    pub(crate) fn forget_eras(&self) -> Result<(), Failure> {
+    pub(crate) fn forget_eras(&self) -> Result<(), OsdFailure> {
         let mut lease = self.lease.lock();
         let history = lease.history.without_spent();
-        lease.store.persist(&history).map_err(|_| Failure::BootRecord)?;
+        lease.store.persist(&history).map_err(|_| OsdFailure::BootRecord)?;
         self.gate.nonces().refuse_spent(&[]);
         lease.history = history;
         Ok(())
@@ -111,13 +111,13 @@ impl Guard {
 
     /// Creates the keys of a partition durably, before the partition is stored, so that no
     /// partition lacks keys.
-    pub(crate) fn add_partition(&self, id: u64, signed: Option<SignedBy>) -> Result<(), Failure> {
+    pub(crate) fn add_partition(&self, id: u64, signed: Option<SignedBy>) -> Result<(), OsdFailure> {
         self.keys.change(signed, |keys| {
             keys.add_partition(id).map_err(|error| match error {
-                KeyError::PartitionExists(_) => Failure::Field(crate::failure::PARTITION),
-                KeyError::Full => Failure::Quota("partition keys"),
+                KeyError::PartitionExists(_) => OsdFailure::Field(crate::failure::PARTITION),
+                KeyError::Full => OsdFailure::Quota("partition keys"),
                 KeyError::ParentUnset | KeyError::NoPartition(_) | KeyError::Version(_) => {
-                    Failure::Keys(error)
+                    OsdFailure::Keys(error)
                 }
             })
         })
@@ -138,13 +138,13 @@ impl Guard {
     }
 
     /// Renews the lease and frees idle memory. Call about twice a second.
-    pub(crate) fn upkeep(&self, now_ms: u64) -> Result<(), Failure> {
+    pub(crate) fn upkeep(&self, now_ms: u64) -> Result<(), OsdFailure> {
         self.gate.nonces().sweep(now_ms);
         self.keys.expire_exchange(now_ms);
         self.renew(now_ms)
     }
 
-    fn renew(&self, now_ms: u64) -> Result<(), Failure> {
+    fn renew(&self, now_ms: u64) -> Result<(), OsdFailure> {
         if self.gate.nonces().lease_due(now_ms).is_none() {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl Guard {
         // Another thread may have renewed it, or the clock may have been set back.
         if let Some(due) = self.gate.nonces().lease_due(now_ms) {
             let history = lease.history.extended(due, self.gate.nonces().limits().old_ms);
-            lease.store.persist(&history).map_err(|_| Failure::BootRecord)?;
+            lease.store.persist(&history).map_err(|_| OsdFailure::BootRecord)?;
             if history.spent() != lease.history.spent() {
                 self.gate.nonces().refuse_spent(history.spent());
             }
@@ -163,7 +163,7 @@ impl Guard {
     }
 
     /// Renews a lease that maintenance has not renewed in time.
-    pub(crate) fn check_lease(&self, now_ms: u64) -> Result<(), Failure> {
+    pub(crate) fn check_lease(&self, now_ms: u64) -> Result<(), OsdFailure> {
         let late = now_ms.saturating_sub(UPKEEP_LATE_MS);
         if self.gate.nonces().lease_due(late).is_some() { self.renew(now_ms) } else { Ok(()) }
     }
@@ -171,8 +171,8 @@ impl Guard {
     /// Runs steps 2 to 6 of the order of checks.
     pub(crate) fn admit(
         &self,
-        device: &Device,
-        nexus: &Nexus,
+        device: &OsdDevice,
+        nexus: &OsdNexus,
         cdb: &Cdb,
         bytes: &[u8],
         now_ms: u64,
@@ -193,8 +193,8 @@ impl Guard {
 }
 
 /// A received command, for checks after its admission.
-pub(crate) struct Came<'a> {
-    pub(crate) nexus: &'a Nexus,
+pub(crate) struct CommandContext<'a> {
+    pub(crate) nexus: &'a OsdNexus,
     pub(crate) cdb: &'a Cdb,
     pub(crate) bytes: &'a [u8],
     pub(crate) now_ms: u64,
@@ -204,18 +204,18 @@ impl Guard {
     /// Checks an extension capability of an admitted command.
     pub(crate) fn extend(
         &self,
-        device: &Device,
-        came: &Came<'_>,
+        device: &OsdDevice,
+        context: &CommandContext<'_>,
         capability: &CapabilityBytes,
         proof: &[u8],
     ) -> Result<Extended, Denial> {
-        let token = Some(SecurityToken(came.nexus.token()));
-        let seal_nexus = SealNexus { token, secure_channel: came.nexus.secure_channel };
+        let token = Some(SecurityToken(context.nexus.token()));
+        let seal_nexus = SealNexus { token, secure_channel: context.nexus.secure_channel };
         let request = Request {
-            cdb: came.cdb,
-            bytes: came.bytes,
+            cdb: context.cdb,
+            bytes: context.bytes,
             nexus: &seal_nexus,
-            clock_ms: came.now_ms,
+            clock_ms: context.now_ms,
             boot_epoch: device.boot_epoch,
             keys: &self.keys.read(),
             facts: device,
@@ -224,7 +224,7 @@ impl Guard {
     }
 }
 
-impl Facts for Device {
+impl Facts for OsdDevice {
     fn floor(&self, object: ObjectId) -> SecurityMethod {
         let root = self.catalog.root();
         if object.partition == 0 {

@@ -12,14 +12,14 @@ use sealstone_store::{
     Damage as Piece, DiskStore, ObjectStore as _, ScrubProgress, StoreError, StoreFault, StoreScrub,
 };
 
-use crate::damage::{Book, Damage, Examiner};
+use crate::damage::{Damage, DamageList, Examiner};
 
 /// Bytes read between two progress reports.
 const STEP: u64 = 4 << 20;
 
 /// One damaged object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct DamagedObject {
     /// Id of the object.
     pub id: ObjectId,
     /// Type of the object; `None` if its record is lost.
@@ -28,7 +28,7 @@ pub struct Finding {
     pub pieces: Vec<Piece>,
 }
 
-impl Finding {
+impl DamagedObject {
     /// Returns the damage as the Error Recovery attributes describe it.
     #[must_use]
     pub fn damage(&self) -> Damage {
@@ -48,7 +48,7 @@ pub struct Inspection {
     /// Bytes read. Shared blocks count once per object.
     pub bytes: u64,
     /// Damaged objects in order of their ids.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<DamagedObject>,
     /// Whether there are more than the store remembers.
     pub more: bool,
     /// Damage of the store itself.
@@ -75,13 +75,13 @@ pub fn inspect(
     }
     let progress = walk.progress(store);
     let health = store.health();
-    let mut findings: Vec<Finding> = Vec::new();
+    let mut findings: Vec<DamagedObject> = Vec::new();
     for piece in health.damage {
         match findings.last_mut().filter(|last| last.id == piece.object) {
             Some(last) => last.pieces.push(piece),
             None => {
                 let kind = store.stat(piece.object).ok().map(|stat| stat.kind);
-                findings.push(Finding { id: piece.object, kind, pieces: vec![piece] });
+                findings.push(DamagedObject { id: piece.object, kind, pieces: vec![piece] });
             }
         }
     }
@@ -101,9 +101,9 @@ pub fn inspect(
 }
 
 /// Records damage and clears records of repaired damage. Returns the number of changed objects.
-fn record_findings(store: &DiskStore, findings: &[Finding], now_ms: u64) -> Result<u64, StoreError> {
+fn record_findings(store: &DiskStore, findings: &[DamagedObject], now_ms: u64) -> Result<u64, StoreError> {
     let examiner = Examiner { store, locks: None };
-    let book = Book::load(store);
+    let book = DamageList::load(store);
     for finding in findings {
         book.settle(examiner, finding.id, &finding.damage(), now_ms)?;
     }

@@ -12,7 +12,7 @@
 use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{Cdb, Command, Isolation, Timestamps, pointer};
 
-use crate::failure::Failure;
+use crate::failure::OsdFailure;
 
 /// Method of commands that select none, until the attribute is set.
 pub(crate) const DEFAULT_METHOD: Isolation = Isolation::Range;
@@ -40,13 +40,13 @@ pub(crate) fn method(value: &[u8]) -> Option<Isolation> {
 ///
 /// # Errors
 /// Vendor-specific isolation methods and timestamp controls are not supported.
-pub(crate) fn check_options(cdb: &Cdb, default: Isolation) -> Result<Isolation, Failure> {
+pub(crate) fn check_options(cdb: &Cdb, default: Isolation) -> Result<Isolation, OsdFailure> {
     if let Timestamps::Vendor(_) = cdb.timestamps {
-        return Err(Failure::Field(pointer::TIMESTAMPS));
+        return Err(OsdFailure::Field(pointer::TIMESTAMPS));
     }
     match cdb.options.isolation {
         Isolation::Default => Ok(default),
-        Isolation::Vendor => Err(Failure::Field(pointer::OPTIONS)),
+        Isolation::Vendor => Err(OsdFailure::Field(pointer::OPTIONS)),
         method => Ok(method),
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sealstone_crypto::vault::{self, SECRET_LEN, VaultError};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::environment::{Environment, Surroundings};
+use crate::environment::{Env, Environment};
 use crate::folder::{Folder, load, replace, store};
 use crate::keyring::KeyStore;
 use crate::provision::{ProvisionError, hex, unhex};
@@ -29,14 +29,14 @@ const KEYS_LEN_MAX: u64 = 64 << 20;
 const SEAL_LEN_MAX: u64 = 1024;
 
 /// The open key file of one device.
-pub struct KeyFile {
+pub struct SealedKeyFile {
     folder: Arc<dyn Folder>,
     secret: Zeroizing<[u8; SECRET_LEN]>,
     generation: Arc<AtomicU64>,
-    surroundings: Surroundings,
+    env: Env,
 }
 
-impl KeyFile {
+impl SealedKeyFile {
     /// Opens or creates the seal file of a device that has no stored keys yet.
     ///
     /// # Errors
@@ -45,18 +45,18 @@ impl KeyFile {
         folder: Arc<dyn Folder>,
         environment: Arc<dyn Environment>,
     ) -> Result<Self, ProvisionError> {
-        let surroundings = Surroundings::from(environment);
+        let env = Env::from(environment);
         let secret = match read_seal(&*folder)? {
             Some(secret) => secret,
             None => {
-                let secret = Zeroizing::new(surroundings.random());
+                let secret = Zeroizing::new(env.random());
                 let mut text = Zeroizing::new(hex(&*secret));
                 text.push('\n');
                 replace(&*folder, SEAL_FILE, text.as_bytes())?;
                 secret
             }
         };
-        Ok(Self { folder, secret, generation: Arc::new(AtomicU64::new(0)), surroundings })
+        Ok(Self { folder, secret, generation: Arc::new(AtomicU64::new(0)), env })
     }
 
     /// Opens the key file and returns the encoded keys. `generation_least` is the generation in the
@@ -85,8 +85,8 @@ impl KeyFile {
             });
         }
         let generation = Arc::new(AtomicU64::new(opened.generation));
-        let surroundings = Surroundings::from(environment);
-        Ok((Self { folder, secret, generation, surroundings }, opened.content))
+        let env = Env::from(environment);
+        Ok((Self { folder, secret, generation, env }, opened.content))
     }
 
     /// Opens the key file of a device whose keys are to be replaced, even if they are unreadable.
@@ -115,10 +115,10 @@ impl KeyFile {
     }
 }
 
-impl KeyStore for KeyFile {
+impl KeyStore for SealedKeyFile {
     fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError> {
         let next = self.generation.load(Ordering::Acquire).saturating_add(1);
-        let mut random = |into: &mut [u8]| self.surroundings.fill_random(into);
+        let mut random = |into: &mut [u8]| self.env.fill_random(into);
         let sealed = vault::seal(&self.secret, next, keys, &mut random);
         store(&*self.folder, KEYS_FILE, &sealed)?;
         self.generation.store(next, Ordering::Release);

@@ -19,7 +19,7 @@ use sealstone_seal::{Hash, InitialKey, KeyError, KeyHierarchy, SignedBy};
 use sealstone_store::StoreError;
 use zeroize::Zeroizing;
 
-use crate::failure::Failure;
+use crate::failure::OsdFailure;
 use crate::provision::ProvisionError;
 
 /// Hash for key derivation on this device.
@@ -64,7 +64,7 @@ impl KeyRecord {
 }
 
 /// A seed exchange that waits for its change step.
-pub(crate) struct Exchange {
+pub(crate) struct MasterKeyExchange {
     pub(crate) nexus: NexusId,
     /// Expiry by the device's clock, in milliseconds.
     pub(crate) until_ms: u64,
@@ -72,17 +72,17 @@ pub(crate) struct Exchange {
     pub(crate) device: Vec<u8>,
 }
 
-struct Keeper {
+struct KeyStorage {
     store: Box<dyn KeyStore>,
     /// Whether a store failed, so that the durable keys are unknown.
     poisoned: bool,
-    exchange: Option<Exchange>,
+    exchange: Option<MasterKeyExchange>,
 }
 
 /// The keys in use, and their storage.
 pub(crate) struct Keyring {
     keys: RwLock<Keys>,
-    keeper: Mutex<Keeper>,
+    storage: Mutex<KeyStorage>,
     /// Number of changes of the keys in use.
     version: AtomicU64,
 }
@@ -125,8 +125,8 @@ impl Keyring {
         if changed {
             record.store.persist_keys(&keys.encode()).map_err(KeyringError::Persist)?;
         }
-        let keeper = Keeper { store: record.store, poisoned: false, exchange: None };
-        Ok(Self { keys: RwLock::new(keys), keeper: Mutex::new(keeper), version: AtomicU64::new(0) })
+        let storage = KeyStorage { store: record.store, poisoned: false, exchange: None };
+        Ok(Self { keys: RwLock::new(keys), storage: Mutex::new(storage), version: AtomicU64::new(0) })
     }
 
     /// Returns the keys in use.
@@ -143,39 +143,39 @@ impl Keyring {
     /// signed the command.
     ///
     /// # Errors
-    /// The error of `work`, [`Failure::KeysChanged`], [`Failure::KeyStore`] or `NoSpace`. After an
+    /// The error of `work`, [`OsdFailure::KeysChanged`], [`OsdFailure::KeyStore`] or `NoSpace`. After an
     /// error the keys are unchanged.
     pub(crate) fn change(
         &self,
         signed: Option<SignedBy>,
-        work: impl FnOnce(&mut Keys) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        work: impl FnOnce(&mut Keys) -> Result<(), OsdFailure>,
+    ) -> Result<(), OsdFailure> {
         self.change_with(signed, |keys, _| work(keys))
     }
 
     fn change_with(
         &self,
         signed: Option<SignedBy>,
-        work: impl FnOnce(&mut Keys, &mut Option<Exchange>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let mut keeper = self.keeper.lock();
-        if keeper.poisoned {
-            return Err(Failure::KeyStore);
+        work: impl FnOnce(&mut Keys, &mut Option<MasterKeyExchange>) -> Result<(), OsdFailure>,
+    ) -> Result<(), OsdFailure> {
+        let mut storage = self.storage.lock();
+        if storage.poisoned {
+            return Err(OsdFailure::KeyStore);
         }
         let mut next = self.keys.read().clone();
         // Another change may have been made while this one waited.
         if signed.is_some_and(|signed| !signed.holds(&next)) {
-            return Err(Failure::KeysChanged);
+            return Err(OsdFailure::KeysChanged);
         }
-        work(&mut next, &mut keeper.exchange)?;
-        if let Err(error) = keeper.store.persist_keys(&next.encode()) {
+        work(&mut next, &mut storage.exchange)?;
+        if let Err(error) = storage.store.persist_keys(&next.encode()) {
             if is_disk_full(&error) {
                 tracing::error!(%error, "disk full, keys not stored; free space and repeat the change");
-                return Err(Failure::Store(StoreError::NoSpace));
+                return Err(OsdFailure::Store(StoreError::NoSpace));
             }
             tracing::error!(%error, "keys could not be stored; key changes are refused until the device restarts");
-            keeper.poisoned = true;
-            return Err(Failure::KeyStore);
+            storage.poisoned = true;
+            return Err(OsdFailure::KeyStore);
         }
         self.publish(next);
         Ok(())
@@ -190,8 +190,8 @@ impl Keyring {
     /// removed.
     ///
     /// # Errors
-    /// [`Failure::KeyStore`]: the keys may reappear at a restart, and are then dropped as orphans.
-    pub(crate) fn forget(&self, work: impl FnOnce(&mut Keys)) -> Result<(), Failure> {
+    /// [`OsdFailure::KeyStore`]: the keys may reappear at a restart, and are then dropped as orphans.
+    pub(crate) fn forget(&self, work: impl FnOnce(&mut Keys)) -> Result<(), OsdFailure> {
         self.change(None, |keys| {
             work(keys);
             Ok(())
@@ -202,23 +202,23 @@ impl Keyring {
     /// that the change step must send.
     ///
     /// # Errors
-    /// [`Failure::Sequence`] while another exchange is in progress, [`Failure::KeysChanged`], or
+    /// [`OsdFailure::Sequence`] while another exchange is in progress, [`OsdFailure::KeysChanged`], or
     /// the error of `propose`.
     pub(crate) fn begin_exchange(
         &self,
         signed: Option<SignedBy>,
         now_ms: u64,
-        propose: impl FnOnce(&mut Keys) -> Result<Exchange, Failure>,
-    ) -> Result<(), Failure> {
-        let mut keeper = self.keeper.lock();
-        if keeper.exchange.as_ref().is_some_and(|exchange| now_ms <= exchange.until_ms) {
-            return Err(Failure::Sequence);
+        propose: impl FnOnce(&mut Keys) -> Result<MasterKeyExchange, OsdFailure>,
+    ) -> Result<(), OsdFailure> {
+        let mut storage = self.storage.lock();
+        if storage.exchange.as_ref().is_some_and(|exchange| now_ms <= exchange.until_ms) {
+            return Err(OsdFailure::Sequence);
         }
         let mut next = self.keys.read().clone();
         if signed.is_some_and(|signed| !signed.holds(&next)) {
-            return Err(Failure::KeysChanged);
+            return Err(OsdFailure::KeysChanged);
         }
-        keeper.exchange = Some(propose(&mut next)?);
+        storage.exchange = Some(propose(&mut next)?);
         // Not stored: a proposal does not survive a restart, and signs nothing but its own
         // acceptance.
         *self.keys.write() = next;
@@ -228,7 +228,7 @@ impl Keyring {
     /// Runs the change step, which ends the exchange in any case.
     ///
     /// # Errors
-    /// [`Failure::Sequence`] if there is no exchange of this nexus, or the error of `check` or
+    /// [`OsdFailure::Sequence`] if there is no exchange of this nexus, or the error of `check` or
     /// [`Self::change`].
     pub(crate) fn end_exchange(
         &self,
@@ -236,13 +236,14 @@ impl Keyring {
         nexus: NexusId,
         now_ms: u64,
         identifier: [u8; 7],
-        check: impl FnOnce(&Exchange) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        check: impl FnOnce(&MasterKeyExchange) -> Result<(), OsdFailure>,
+    ) -> Result<(), OsdFailure> {
         let changed = self.change_with(signed, |keys, exchange| {
             let pending = exchange.take().filter(|exchange| exchange.nexus == nexus);
-            let pending = pending.filter(|exchange| now_ms <= exchange.until_ms).ok_or(Failure::Sequence)?;
+            let pending =
+                pending.filter(|exchange| now_ms <= exchange.until_ms).ok_or(OsdFailure::Sequence)?;
             check(&pending)?;
-            if keys.accept_master(identifier) { Ok(()) } else { Err(Failure::Sequence) }
+            if keys.accept_master(identifier) { Ok(()) } else { Err(OsdFailure::Sequence) }
         });
         if changed.is_err() {
             self.abandon(|_| true);
@@ -252,8 +253,8 @@ impl Keyring {
 
     /// Whether there is an unexpired exchange of this nexus.
     pub(crate) fn awaits_change(&self, nexus: NexusId, now_ms: u64) -> bool {
-        let keeper = self.keeper.lock();
-        keeper
+        let storage = self.storage.lock();
+        storage
             .exchange
             .as_ref()
             .is_some_and(|exchange| exchange.nexus == nexus && now_ms <= exchange.until_ms)
@@ -274,10 +275,10 @@ impl Keyring {
         self.abandon(|_| true);
     }
 
-    fn abandon(&self, which: impl FnOnce(&Exchange) -> bool) {
-        let mut keeper = self.keeper.lock();
-        if keeper.exchange.as_ref().is_none_or(which) {
-            keeper.exchange = None;
+    fn abandon(&self, which: impl FnOnce(&MasterKeyExchange) -> bool) {
+        let mut storage = self.storage.lock();
+        if storage.exchange.as_ref().is_none_or(which) {
+            storage.exchange = None;
             let mut keys = self.keys.write();
             keys.abandon_master();
         }
@@ -369,10 +370,10 @@ mod tests {
     #[test]
     fn full_disk_refuses_keys_until_space_returns() {
         let keyring = open(None, &Arc::new(RecordedKeys::default()), &[0x10000]);
-        keyring.keeper.lock().store = Box::new(FullDisk(Mutex::new(2)));
-        let add = || keyring.change(None, |keys| keys.add_partition(0x10001).map_err(Failure::Keys));
+        keyring.storage.lock().store = Box::new(FullDisk(Mutex::new(2)));
+        let add = || keyring.change(None, |keys| keys.add_partition(0x10001).map_err(OsdFailure::Keys));
         for _ in 0..2 {
-            assert!(matches!(add(), Err(Failure::Store(StoreError::NoSpace))));
+            assert!(matches!(add(), Err(OsdFailure::Store(StoreError::NoSpace))));
             assert!(!has_key(&keyring, 0x10001));
         }
         assert!(add().is_ok() && has_key(&keyring, 0x10001));
@@ -385,8 +386,8 @@ mod tests {
         let again = open(Some(&stored), &kept, &[0x10001, 0x10002]);
         assert!(!again.read().partitions().any(|partition| partition == 0x10000));
         assert!(has_key(&again, 0x10001) && !has_key(&again, 0x10002));
-        let set =
-            again.change(None, |keys| keys.set_partition(0x10002, &[1; 20], [1; 7]).map_err(Failure::Keys));
+        let set = again
+            .change(None, |keys| keys.set_partition(0x10002, &[1; 20], [1; 7]).map_err(OsdFailure::Keys));
         assert!(set.is_ok(), "SET KEY partition repairs it");
         assert_eq!(kept.0.lock().len(), 3);
     }

@@ -26,7 +26,7 @@ pub struct CommandCount {
 }
 
 #[derive(Default)]
-struct Cell {
+struct CounterCell {
     received: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
@@ -36,7 +36,7 @@ struct Cell {
 
 /// Result of a counted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum CommandEnding {
     Done,
     Refused(&'static str),
     Failed,
@@ -45,27 +45,27 @@ pub(crate) enum Ending {
 /// The counters of one logical unit.
 pub struct Metrics {
     names: Vec<&'static str>,
-    cells: Vec<Cell>,
+    cells: Vec<CounterCell>,
     denials: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Metrics {
     pub(crate) fn new(names: Vec<&'static str>) -> Self {
-        let cells = names.iter().map(|_| Cell::default()).collect();
+        let cells = names.iter().map(|_| CounterCell::default()).collect();
         Self { names, cells, denials: Mutex::new(BTreeMap::new()) }
     }
 
-    pub(crate) fn count(&self, row: usize, ending: Ending, bytes_out: u64, bytes_in: u64) {
+    pub(crate) fn count(&self, row: usize, ending: CommandEnding, bytes_out: u64, bytes_in: u64) {
         let Some(cell) = self.cells.get(row) else { return };
         cell.received.fetch_add(1, Ordering::Relaxed);
         cell.bytes_out.fetch_add(bytes_out, Ordering::Relaxed);
         cell.bytes_in.fetch_add(bytes_in, Ordering::Relaxed);
         match ending {
-            Ending::Done => {}
-            Ending::Failed => {
+            CommandEnding::Done => {}
+            CommandEnding::Failed => {
                 cell.failed.fetch_add(1, Ordering::Relaxed);
             }
-            Ending::Refused(name) => {
+            CommandEnding::Refused(name) => {
                 cell.refused.fetch_add(1, Ordering::Relaxed);
                 *self.denials.lock().entry(name).or_default() += 1;
             }
@@ -136,10 +136,10 @@ mod tests {
     #[test]
     fn every_ending_is_counted_once_and_shown() {
         let metrics = Metrics::new(vec!["READ", "WRITE"]);
-        metrics.count(0, Ending::Done, 0, 4096);
-        metrics.count(1, Ending::Refused("bad_icv"), 0, 0);
-        metrics.count(1, Ending::Failed, 10, 0);
-        metrics.count(9, Ending::Done, 1, 1);
+        metrics.count(0, CommandEnding::Done, 0, 4096);
+        metrics.count(1, CommandEnding::Refused("bad_icv"), 0, 0);
+        metrics.count(1, CommandEnding::Failed, 10, 0);
+        metrics.count(9, CommandEnding::Done, 1, 1);
         let write = metrics.commands().last().unwrap().1;
         assert_eq!(write, CommandCount { received: 2, refused: 1, failed: 1, bytes_out: 10, bytes_in: 0 });
         let text = metrics.prometheus("a");

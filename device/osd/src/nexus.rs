@@ -15,7 +15,7 @@ use sealstone_scsi::additional::BUS_DEVICE_RESET_OCCURRED;
 use sealstone_scsi::lu::{InitiatorPort, NexusId};
 use sealstone_scsi::{AdditionalSense, Attentions};
 
-use crate::environment::Surroundings;
+use crate::environment::Env;
 
 /// Bytes of a security token (VPD page B1h). This length cannot be mistaken for a CDB.
 pub const TOKEN_LEN: usize = 32;
@@ -24,20 +24,20 @@ pub const TOKEN_LEN: usize = 32;
 const NEXUSES_MAX: usize = 65_536;
 
 /// State of one nexus.
-pub(crate) struct Nexus {
+pub(crate) struct OsdNexus {
     pub(crate) id: NexusId,
     pub(crate) initiator: String,
     pub(crate) secure_channel: bool,
-    state: Mutex<State>,
-    surroundings: Surroundings,
+    state: Mutex<NexusState>,
+    env: Env,
 }
 
-struct State {
+struct NexusState {
     token: [u8; TOKEN_LEN],
     attentions: Attentions,
 }
 
-impl Nexus {
+impl OsdNexus {
     /// Returns the security token that binds CAPKEY requests to this nexus.
     pub(crate) fn token(&self) -> [u8; TOKEN_LEN] {
         self.state.lock().token
@@ -57,7 +57,7 @@ impl Nexus {
     /// belongs to the channel and stays, because no other peer can send such a request there.
     pub(crate) fn renew(&self) {
         if !self.secure_channel {
-            self.state.lock().token = self.surroundings.random();
+            self.state.lock().token = self.env.random();
         }
     }
 
@@ -67,27 +67,27 @@ impl Nexus {
 }
 
 /// All nexuses of a logical unit.
-pub(crate) struct Nexuses {
-    known: RwLock<HashMap<NexusId, Arc<Nexus>>>,
-    surroundings: Surroundings,
+pub(crate) struct OsdNexusTable {
+    known: RwLock<HashMap<NexusId, Arc<OsdNexus>>>,
+    env: Env,
 }
 
-impl Nexuses {
-    pub(crate) fn new(surroundings: Surroundings) -> Self {
-        Self { known: RwLock::new(HashMap::new()), surroundings }
+impl OsdNexusTable {
+    pub(crate) fn new(env: Env) -> Self {
+        Self { known: RwLock::new(HashMap::new()), env }
     }
 
     /// Adds a nexus that logged in, with its channel's token or a new one, and its first unit
     /// attention.
-    pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<Nexus> {
-        let token = port.channel.map_or_else(|| self.surroundings.random(), |channel| channel.0);
-        let state = State { token, attentions: Attentions::begin(port.attention()) };
-        let nexus = Arc::new(Nexus {
+    pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<OsdNexus> {
+        let token = port.channel.map_or_else(|| self.env.random(), |channel| channel.0);
+        let state = NexusState { token, attentions: Attentions::begin(port.attention()) };
+        let nexus = Arc::new(OsdNexus {
             id,
             initiator: port.name.to_owned(),
             secure_channel: port.channel.is_some(),
             state: Mutex::new(state),
-            surroundings: self.surroundings.clone(),
+            env: self.env.clone(),
         });
         let mut known = self.known.write();
         if known.len() >= NEXUSES_MAX
@@ -103,7 +103,7 @@ impl Nexuses {
         self.known.write().remove(&id);
     }
 
-    pub(crate) fn get(&self, id: NexusId) -> Arc<Nexus> {
+    pub(crate) fn get(&self, id: NexusId) -> Arc<OsdNexus> {
         let known = self.known.read().get(&id).cloned();
         known.unwrap_or_else(|| self.establish(id, &InitiatorPort::new("")))
     }

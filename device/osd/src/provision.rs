@@ -25,11 +25,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::folder::{self, Directory};
+use crate::folder::{self, DirectoryFolder};
 
 mod initial_key;
 
-pub use initial_key::{InitialKey, KeyFile, KeyFileError};
+pub use initial_key::{InitialKey, InitialKeyFile, InitialKeyFileError};
 
 /// Layout of the data directory that this version reads and writes.
 pub const LAYOUT_VERSION: u32 = 2;
@@ -128,7 +128,7 @@ pub enum ProvisionError {
 
 /// Immutable properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct DeviceIdentity {
     /// OSD SYSTEM ID: a designation descriptor (VPD 83h) of the logical unit, zero padded.
     pub system_id: [u8; SYSTEM_ID_LEN],
     /// Name of the device, the last part of its iSCSI name.
@@ -137,7 +137,7 @@ pub struct Identity {
     pub capacity: u64,
 }
 
-impl Identity {
+impl DeviceIdentity {
     /// Creates an identity. `unique` becomes the vendor-specific part of the system id.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ pub fn system_id(unique: [u8; 12]) -> [u8; SYSTEM_ID_LEN] {
 /// State that changes at each start and every second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Boot {
+pub struct BootState {
     /// Boot epoch: number of starts modulo 65536, never 0 (0 in a capability means unchecked).
     pub epoch: u16,
     /// Nonce lease in ms since 1970: no request nonce with a later time was ever accepted.
@@ -177,7 +177,7 @@ pub struct Boot {
     pub spent: Vec<[u64; 2]>,
 }
 
-impl Boot {
+impl BootState {
     /// Returns the times in which nonces may have been accepted.
     #[must_use]
     pub fn history(&self) -> NonceHistory {
@@ -203,8 +203,8 @@ impl BootRecord {
     ///
     /// # Errors
     /// [`ProvisionError::Io`] if writing fails.
-    pub fn write(&self, boot: Boot) -> Result<(), ProvisionError> {
-        folder::store(&Directory(self.0.clone()), BOOT_FILE, toml_text(&boot).as_bytes())
+    pub fn write(&self, boot: BootState) -> Result<(), ProvisionError> {
+        folder::store(&DirectoryFolder(self.0.clone()), BOOT_FILE, toml_text(&boot).as_bytes())
     }
 }
 
@@ -213,7 +213,7 @@ impl BootRecord {
 pub struct DataDir {
     root: PathBuf,
     /// Identity of the device.
-    pub identity: Identity,
+    pub identity: DeviceIdentity,
     /// Initial master key of the device.
     pub master_key: InitialKey,
     version: u32,
@@ -236,7 +236,7 @@ impl DataDir {
     /// The inner result is that of the store, the outer one that of this module.
     pub fn format<S, E>(
         root: &Path,
-        identity: Identity,
+        identity: DeviceIdentity,
         master_key: InitialKey,
         make_store: impl FnOnce(&Path) -> Result<S, E>,
     ) -> Result<Result<(Self, S), E>, ProvisionError> {
@@ -256,7 +256,7 @@ impl DataDir {
             Err(error) => return Ok(Err(error)),
         };
         replace(root, KEY_FILE, key_file(&identity, &master_key).as_bytes())?;
-        BootRecord(root.to_owned()).write(Boot::default())?;
+        BootRecord(root.to_owned()).write(BootState::default())?;
         write_device(root, LAYOUT_WITHOUT_KEYS, &identity)?;
         let marker = root.join(MARKER_FILE);
         fs::remove_file(&marker).map_err(at(&marker))?;
@@ -287,7 +287,7 @@ impl DataDir {
         }
         let device: DeviceFile = toml::from_str(&text).map_err(malformed(&path))?;
         check_name(&device.name)?;
-        let identity = Identity {
+        let identity = DeviceIdentity {
             system_id: unhex(&device.system_id)
                 .ok_or_else(|| bad(&path, "system_id is not 20 bytes of hex"))?,
             name: device.name,
@@ -332,21 +332,21 @@ impl DataDir {
 
     /// Returns the folder of the device's own files.
     #[must_use]
-    pub fn folder(&self) -> Directory {
-        Directory(self.root.clone())
+    pub fn folder(&self) -> DirectoryFolder {
+        DirectoryFolder(self.root.clone())
     }
 
     /// Starts a boot: increments the boot epoch durably.
     ///
     /// # Errors
     /// [`ProvisionError::Io`] or [`ProvisionError::Malformed`].
-    pub fn begin_boot(&self) -> Result<Boot, ProvisionError> {
+    pub fn begin_boot(&self) -> Result<BootState, ProvisionError> {
         let path = self.root.join(BOOT_FILE);
         let content = folder::load(&self.folder(), BOOT_FILE, FILE_MAX)
             .and_then(|content| content.ok_or_else(|| io::ErrorKind::NotFound.into()))
             .map_err(at(&path))?;
         let text = std::str::from_utf8(&content).map_err(|_| bad(&path, "not UTF-8"))?;
-        let mut boot: Boot = toml::from_str(text).map_err(malformed(&path))?;
+        let mut boot: BootState = toml::from_str(text).map_err(malformed(&path))?;
         boot.epoch = boot.epoch.checked_add(1).unwrap_or(1);
         self.write_boot(boot.clone())?;
         Ok(boot)
@@ -358,7 +358,7 @@ impl DataDir {
         BootRecord(self.root.clone())
     }
 
-    fn write_boot(&self, boot: Boot) -> Result<(), ProvisionError> {
+    fn write_boot(&self, boot: BootState) -> Result<(), ProvisionError> {
         self.boot_record().write(boot)
     }
 
@@ -375,7 +375,7 @@ impl DataDir {
     }
 }
 
-fn write_device(root: &Path, version: u32, identity: &Identity) -> Result<(), ProvisionError> {
+fn write_device(root: &Path, version: u32, identity: &DeviceIdentity) -> Result<(), ProvisionError> {
     let device = DeviceFile {
         version,
         system_id: hex(&identity.system_id),
@@ -391,11 +391,11 @@ fn check_name(name: &str) -> Result<(), ProvisionError> {
     if fits && plain { Ok(()) } else { Err(ProvisionError::Name(name.chars().take(NAME_MAX).collect())) }
 }
 
-fn key_file(identity: &Identity, key: &InitialKey) -> Zeroizing<String> {
-    KeyFile { system_id: identity.system_id, name: identity.name.clone(), key: key.clone() }.to_text()
+fn key_file(identity: &DeviceIdentity, key: &InitialKey) -> Zeroizing<String> {
+    InitialKeyFile { system_id: identity.system_id, name: identity.name.clone(), key: key.clone() }.to_text()
 }
 
-fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionError> {
+fn read_key(path: &Path, identity: &DeviceIdentity) -> Result<InitialKey, ProvisionError> {
     let file = match sealstone_private::open(path) {
         Err(PrivateError::Io(source)) if source.kind() == io::ErrorKind::NotFound => {
             return Err(ProvisionError::KeyMissing(path.to_owned()));
@@ -406,7 +406,7 @@ fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionErr
         other => other.map_err(|error| at(path)(error.into()))?,
     };
     let text = Zeroizing::new(read_file(file, path)?);
-    let file = KeyFile::parse(&text).map_err(|error| bad(path, &error.to_string()))?;
+    let file = InitialKeyFile::parse(&text).map_err(|error| bad(path, &error.to_string()))?;
     if file.system_id != identity.system_id {
         return Err(ProvisionError::KeyOfAnotherDevice(path.to_owned()));
     }
@@ -414,7 +414,7 @@ fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionErr
 }
 
 fn replace(dir: &Path, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
-    folder::replace(&Directory(dir.to_owned()), name, content)
+    folder::replace(&DirectoryFolder(dir.to_owned()), name, content)
 }
 
 fn sync_dir(dir: &Path) -> Result<(), ProvisionError> {
@@ -479,8 +479,8 @@ mod tests {
 
     use super::*;
 
-    fn identity() -> Identity {
-        Identity::new("osd-1", 1 << 30, [7; 12]).unwrap()
+    fn identity() -> DeviceIdentity {
+        DeviceIdentity::new("osd-1", 1 << 30, [7; 12]).unwrap()
     }
 
     fn key() -> InitialKey {
@@ -512,8 +512,11 @@ mod tests {
         let made = made(&dir.path().join("d"));
         assert_eq!(made.begin_boot().unwrap().epoch, 1);
         assert_eq!(made.begin_boot().unwrap().epoch, 2);
-        made.write_boot(Boot { epoch: u16::MAX, lease_ms: 9, keys: 4, ..Boot::default() }).unwrap();
-        assert_eq!(made.begin_boot().unwrap(), Boot { epoch: 1, lease_ms: 9, keys: 4, ..Boot::default() });
+        made.write_boot(BootState { epoch: u16::MAX, lease_ms: 9, keys: 4, ..BootState::default() }).unwrap();
+        assert_eq!(
+            made.begin_boot().unwrap(),
+            BootState { epoch: 1, lease_ms: 9, keys: 4, ..BootState::default() }
+        );
     }
 
     #[test]
@@ -531,7 +534,7 @@ mod tests {
         fs::set_permissions(&key_path, fs::Permissions::from_mode(0o600)).unwrap();
 
         let text = fs::read_to_string(&key_path).unwrap();
-        let other = Identity::new("osd-1", 1 << 30, [8; 12]).unwrap();
+        let other = DeviceIdentity::new("osd-1", 1 << 30, [8; 12]).unwrap();
         fs::write(&key_path, key_file(&other, &key()).as_bytes()).unwrap();
         assert!(matches!(DataDir::open(&root), Err(ProvisionError::KeyOfAnotherDevice(_))));
         fs::write(&key_path, text.replace("a5", "zz")).unwrap();
@@ -570,7 +573,10 @@ mod tests {
     #[test]
     fn invalid_device_names_are_refused() {
         for name in ["", "A", "a b", "ä", &"x".repeat(NAME_MAX + 1)] {
-            assert!(matches!(Identity::new(name, 0, [0; 12]), Err(ProvisionError::Name(_))), "{name:?}");
+            assert!(
+                matches!(DeviceIdentity::new(name, 0, [0; 12]), Err(ProvisionError::Name(_))),
+                "{name:?}"
+            );
         }
     }
 

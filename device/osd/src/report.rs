@@ -12,50 +12,50 @@ use sealstone_scsi::{FieldPointer, Functions, OsdError, Sense, SenseKey, Status}
 use sealstone_seal::Denial;
 use sealstone_store::StoreError;
 
-use crate::commands::Remark;
-use crate::failure::{Failure, Pointer};
+use crate::commands::StatusDetail;
+use crate::failure::{ErrorPointer, OsdFailure};
 
 /// Why a command did not do all of its work.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum OsdRefusal {
     /// Authority was missing.
     Denied(Denial),
     /// Authority for a second object, from an extension capability, was missing.
-    Further(Denial),
+    ExtensionDenied(Denial),
     /// Any other failure.
-    Failed(Failure),
+    Failed(OsdFailure),
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<OsdFailure> for OsdRefusal {
+    fn from(failure: OsdFailure) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl From<Denial> for Refusal {
+impl From<Denial> for OsdRefusal {
     fn from(denial: Denial) -> Self {
         Self::Denied(denial)
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for OsdRefusal {
     fn from(error: StoreError) -> Self {
         Self::Failed(error.into())
     }
 }
 
-impl Refusal {
+impl OsdRefusal {
     /// Returns the missing authority, if that was the reason.
     pub(crate) const fn denial(&self) -> Option<&Denial> {
         match self {
-            Self::Denied(denial) | Self::Further(denial) => Some(denial),
+            Self::Denied(denial) | Self::ExtensionDenied(denial) => Some(denial),
             Self::Failed(_) => None,
         }
     }
 
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Denied(denial) | Self::Further(denial) => denial.status(),
+            Self::Denied(denial) | Self::ExtensionDenied(denial) => denial.status(),
             Self::Failed(failure) => failure.status(),
         }
     }
@@ -65,25 +65,25 @@ impl Refusal {
         match self {
             Self::Denied(denial) => denial.sense(generation),
             // The field is in the extension capability, which is in the continuation segment.
-            Self::Further(denial) => denial.sense(generation).map(|sense| Sense {
+            Self::ExtensionDenied(denial) => denial.sense(generation).map(|sense| Sense {
                 field: sense.field.map(|_| FieldPointer::cdb(pointer::CONTINUATION)),
                 ..sense
             }),
             Self::Failed(failure) if failure.status() != Status::CheckCondition => None,
-            Self::Failed(Failure::Embedded(sense)) => Some((**sense).clone()),
+            Self::Failed(OsdFailure::Embedded(sense)) => Some((**sense).clone()),
             Self::Failed(failure) => {
                 let (key, code, pointer) = failure.sense();
                 let sense = Sense::new(key, code);
                 let sense = match pointer {
-                    Some(Pointer::Cdb(byte)) => sense.with_field(FieldPointer::cdb(byte)),
-                    Some(Pointer::DataOut(byte)) => sense.with_field(FieldPointer::parameter(byte)),
+                    Some(ErrorPointer::Cdb(byte)) => sense.with_field(FieldPointer::cdb(byte)),
+                    Some(ErrorPointer::DataOut(byte)) => sense.with_field(FieldPointer::parameter(byte)),
                     None => sense,
                 };
                 Some(match failure {
-                    Failure::Attribute(id) => sense.with_attribute(id.page, id.number),
-                    Failure::Miscompare(byte) => Sense { information: Some(*byte), ..sense },
+                    OsdFailure::Attribute(id) => sense.with_attribute(id.page, id.number),
+                    OsdFailure::Miscompare(byte) => Sense { information: Some(*byte), ..sense },
                     // The first byte of the object that cannot be read.
-                    Failure::Store(StoreError::Damaged { offset, .. }) => {
+                    OsdFailure::Store(StoreError::Damaged { offset, .. }) => {
                         Sense { information: Some(*offset), ..sense }
                     }
                     _ => sense,
@@ -93,7 +93,7 @@ impl Refusal {
     }
 }
 
-impl Refusal {
+impl OsdRefusal {
     /// Returns an unsigned reply.
     pub(crate) fn bare_reply(&self) -> ScsiReply {
         match self.sense(Generation::Osd2) {
@@ -104,9 +104,9 @@ impl Refusal {
 }
 
 /// Returns the sense data of a status detail, for example READ PAST END.
-pub(crate) fn remark(remark: Remark) -> Sense {
-    match remark {
-        Remark::ReadPastEnd { transferred } => {
+pub(crate) fn status_detail(status_detail: StatusDetail) -> Sense {
+    match status_detail {
+        StatusDetail::ReadPastEnd { transferred } => {
             Sense::new(SenseKey::RecoveredError, READ_PAST_END_OF_USER_OBJECT)
                 .with_command_specific(transferred)
         }
@@ -115,13 +115,13 @@ pub(crate) fn remark(remark: Remark) -> Sense {
 
 /// Functions of a command that were planned, started and completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct FunctionProgress {
     planned: Functions,
     begun: Functions,
     done: Functions,
 }
 
-impl Progress {
+impl FunctionProgress {
     /// Creates the progress of a command that may set and get attributes.
     pub(crate) fn new(sets: bool, gets: bool) -> Self {
         let mut planned = Functions::VALIDATION
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn failed_function_is_in_neither_set() {
-        let mut progress = Progress::new(true, false);
+        let mut progress = FunctionProgress::new(true, false);
         progress.complete(Functions::VALIDATION);
         progress.complete(Functions::COMMAND_CAPABILITY);
         progress.complete(Functions::COMMAND);

@@ -19,14 +19,14 @@ use sealstone_scsi::lu::NexusId;
 use sealstone_store::{BLOCK, ObjectStore, StoreError};
 
 use crate::attributes::rows::INTERNAL;
-use crate::audit::{AuditRecord, Principal, Verdict};
+use crate::audit::{AuditRecord, AuditVerdict, Principal};
 use crate::catalog::{self, successor};
-use crate::contents::Claim;
-use crate::damage::{self, Damage, Examination, Examiner, Range, Step};
-use crate::device::Device;
+use crate::damage::{self, Damage, Examination, ExamineStep, Examiner, Range};
+use crate::device::OsdDevice;
 use crate::execute::Outcome;
-use crate::failure::Failure;
-use crate::report::Refusal;
+use crate::failure::OsdFailure;
+use crate::partition_locks::PartitionUse;
+use crate::report::OsdRefusal;
 use crate::unit::OsdUnit;
 
 /// Action name of findings in the audit log.
@@ -114,7 +114,7 @@ pub struct ScrubState {
 
 /// An object that a pass could not examine completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unread {
+pub struct UnreadObject {
     /// Id of the object.
     pub id: ObjectId,
     /// First byte that was not examined.
@@ -124,7 +124,7 @@ pub struct Unread {
 }
 
 #[derive(Default)]
-struct Walk {
+struct ScrubPass {
     running: bool,
     began_ms: u64,
     ended_ms: u64,
@@ -133,7 +133,7 @@ struct Walk {
     digested: u64,
     unread: u64,
     /// The first of them, with reasons.
-    unread_objects: Vec<Unread>,
+    unread_objects: Vec<UnreadObject>,
     /// The object that fails, and its failures in a row.
     failing: Option<(ObjectId, u32)>,
     /// First object that was not listed yet.
@@ -151,8 +151,8 @@ struct Walk {
 }
 
 /// The scrub of one device.
-pub(crate) struct Scrub {
-    walk: Mutex<Walk>,
+pub(crate) struct DeviceScrub {
+    walk: Mutex<ScrubPass>,
     suspects: Mutex<BTreeMap<ObjectId, Suspicion>>,
     bytes: AtomicU64,
     objects: AtomicU64,
@@ -160,12 +160,12 @@ pub(crate) struct Scrub {
     passes: AtomicU64,
 }
 
-impl Scrub {
+impl DeviceScrub {
     /// Loads the position saved before a restart.
     pub(crate) fn load(store: &dyn ObjectStore) -> Self {
         let stored = store.attribute(ObjectId::ROOT, WALK).ok().flatten().unwrap_or_default();
         Self {
-            walk: Mutex::new(Walk::decode(&stored).unwrap_or_default()),
+            walk: Mutex::new(ScrubPass::decode(&stored).unwrap_or_default()),
             suspects: Mutex::new(BTreeMap::new()),
             bytes: AtomicU64::new(0),
             objects: AtomicU64::new(0),
@@ -187,7 +187,7 @@ impl Scrub {
     }
 }
 
-impl Walk {
+impl ScrubPass {
     fn encode(&self) -> Vec<u8> {
         let (at, offset) = self.position();
         let numbers = [
@@ -350,7 +350,7 @@ impl OsdUnit {
     /// Returns the objects that the current or last pass could not examine: the first ones, since
     /// the start.
     #[must_use]
-    pub fn unread(&self) -> Vec<Unread> {
+    pub fn unread(&self) -> Vec<UnreadObject> {
         self.device.scrub.walk.lock().unread_objects.clone()
     }
 
@@ -403,13 +403,13 @@ impl OsdUnit {
     pub(crate) fn suspect(&self, command: &Command, changes: bool, outcome: &Outcome) {
         let scrub = &self.device.scrub;
         match &outcome.refusal {
-            Some(Refusal::Failed(Failure::Store(StoreError::Damaged { object, offset, .. }))) => {
+            Some(OsdRefusal::Failed(OsdFailure::Store(StoreError::Damaged { object, offset, .. }))) => {
                 scrub.suspect(*object, Suspicion::Byte(*offset));
             }
-            Some(Refusal::Failed(Failure::Store(StoreError::IndexDamaged { object }))) => {
+            Some(OsdRefusal::Failed(OsdFailure::Store(StoreError::IndexDamaged { object }))) => {
                 scrub.suspect(*object, Suspicion::Whole);
             }
-            Some(Refusal::Failed(Failure::Store(StoreError::Io { .. }))) => {
+            Some(OsdRefusal::Failed(OsdFailure::Store(StoreError::Io { .. }))) => {
                 scrub.suspect(command.object(), Suspicion::Whole);
             }
             Some(_) => {}
@@ -424,7 +424,7 @@ impl OsdUnit {
     }
 
     /// Examines one queued object. Returns the bytes read; `None` if the queue is empty.
-    fn examine_suspect(&self, walk: &mut Walk, now_ms: u64) -> Result<Option<u64>, StoreError> {
+    fn examine_suspect(&self, walk: &mut ScrubPass, now_ms: u64) -> Result<Option<u64>, StoreError> {
         let device = &self.device;
         let examiner = device.examiner();
         if let Some(mut aside) = walk.aside.take() {
@@ -437,16 +437,16 @@ impl OsdUnit {
                 }
                 Err(error) => {
                     self.give_up(&mut aside, &error);
-                    Step::End(0)
+                    ExamineStep::End(0)
                 }
             };
             let (bytes, found) = match step {
-                Step::More(read) => {
+                ExamineStep::More(read) => {
                     walk.aside = Some(aside);
                     return Ok(Some(read));
                 }
-                Step::End(read) => (read, aside.found),
-                Step::Gone => (0, Damage::default()),
+                ExamineStep::End(read) => (read, aside.found),
+                ExamineStep::Gone => (0, Damage::default()),
             };
             if !self.settle(id, &found, now_ms)? {
                 device.scrub.suspect(id, Suspicion::Whole);
@@ -480,14 +480,14 @@ impl OsdUnit {
     }
 
     /// Reads the next piece of the pass.
-    fn advance(&self, walk: &mut Walk, now_ms: u64) -> Result<ScrubStep, StoreError> {
+    fn advance(&self, walk: &mut ScrubPass, now_ms: u64) -> Result<ScrubStep, StoreError> {
         let device = &self.device;
         let examiner = device.examiner();
         let Some(mut now) = walk.next(examiner)? else {
             (walk.running, walk.ended_ms) = (false, now_ms);
             device.scrub.passes.fetch_add(1, Ordering::Relaxed);
             let (damaged, _) = device.damaged.count();
-            let Walk { objects, bytes, digested, unread, .. } = *walk;
+            let ScrubPass { objects, bytes, digested, unread, .. } = *walk;
             tracing::info!(objects, bytes, damaged, unread, digested, "scrub finished");
             save(device, walk)?;
             return Ok(ScrubStep::Ended);
@@ -506,32 +506,32 @@ impl OsdUnit {
                 if walk.unread_objects.len() < UNREAD_MAX {
                     walk.unread_objects.push(unread);
                 }
-                Step::End(0)
+                ExamineStep::End(0)
             }
         };
         let read = match step {
-            Step::More(read) | Step::End(read) => read,
-            Step::Gone => 0,
+            ExamineStep::More(read) | ExamineStep::End(read) => read,
+            ExamineStep::Gone => 0,
         };
         device.scrub.bytes.fetch_add(read, Ordering::Relaxed);
         let incomplete = now.incomplete.take();
         let completed = match step {
-            Step::Gone => 0,
+            ExamineStep::Gone => 0,
             _ => incomplete.map_or(0, |at| self.complete(walk, id, at)),
         };
         match step {
-            Step::More(_) => walk.now = Some(now),
-            Step::End(_) if self.settle(id, &now.found, now_ms)? => {
+            ExamineStep::More(_) => walk.now = Some(now),
+            ExamineStep::End(_) if self.settle(id, &now.found, now_ms)? => {
                 walk.objects += 1;
                 device.scrub.objects.fetch_add(1, Ordering::Relaxed);
             }
-            Step::End(_) => {
+            ExamineStep::End(_) => {
                 // Its partition is being duplicated: the last piece is read again and recorded
                 // later.
                 walk.now = Some(before);
                 return Ok(ScrubStep::Worked { bytes: read + completed });
             }
-            Step::Gone => drop(self.settle(id, &Damage::default(), now_ms)?),
+            ExamineStep::Gone => drop(self.settle(id, &Damage::default(), now_ms)?),
         }
         walk.bytes += read;
         if now_ms.abs_diff(walk.saved_ms) >= SAVE_EVERY_MS {
@@ -548,16 +548,16 @@ impl OsdUnit {
     }
 
     /// Records that an object cannot be examined completely.
-    fn give_up(&self, examination: &mut Examination, error: &StoreError) -> Unread {
+    fn give_up(&self, examination: &mut Examination, error: &StoreError) -> UnreadObject {
         let (id, at) = (examination.id(), examination.at());
         tracing::error!(%id, at, %error, "object cannot be read; scrub continues with the next one");
         examination.give_up(self.device.store.stat(id).ok().map(|stat| stat.length));
-        Unread { id, at, error: error.to_string() }
+        UnreadObject { id, at, error: error.to_string() }
     }
 
     /// Has the store compute the missing digests of a piece. Returns the bytes read. A failure is
     /// not damage.
-    fn complete(&self, walk: &mut Walk, id: ObjectId, at: u64) -> u64 {
+    fn complete(&self, walk: &mut ScrubPass, id: ObjectId, at: u64) -> u64 {
         match self.device.store.complete_digests(id, at) {
             Ok(done) => {
                 walk.digested += done.units;
@@ -574,7 +574,9 @@ impl OsdUnit {
     /// Records a finding. Returns false if another command has an exclusive claim of the partition.
     fn settle(&self, id: ObjectId, found: &Damage, now_ms: u64) -> Result<bool, StoreError> {
         let device = &self.device;
-        let Ok(_contents) = device.contents.claim(Claim::Change(id.partition)) else { return Ok(false) };
+        let Ok(_contents) = device.partition_locks.acquire(PartitionUse::Change(id.partition)) else {
+            return Ok(false);
+        };
         device.damaged.settle(device.examiner(), id, found, now_ms)?;
         Ok(true)
     }
@@ -604,7 +606,7 @@ impl OsdUnit {
                 initiator: "",
                 action: ACTION,
                 object: news.id,
-                verdict: if damaged { Verdict::Failed("damaged") } else { Verdict::Done },
+                verdict: if damaged { AuditVerdict::Failed("damaged") } else { AuditVerdict::Done },
                 sense: damaged.then_some(SENSE),
             });
         }
@@ -613,7 +615,7 @@ impl OsdUnit {
 
 /// Saves the position. A store that refuses writes, or a root whose attributes are full, keeps the
 /// last saved one.
-fn save(device: &Device, walk: &mut Walk) -> Result<(), StoreError> {
+fn save(device: &OsdDevice, walk: &mut ScrubPass) -> Result<(), StoreError> {
     walk.saved_ms = device.clock.machine_ms();
     match device.store.set_attribute(ObjectId::ROOT, WALK, &walk.encode()) {
         Err(StoreError::Poisoned | StoreError::TooLarge { .. }) => Ok(()),
@@ -629,7 +631,7 @@ mod tests {
     #[test]
     fn scrub_position_round_trips() {
         let id = ObjectId::new(0x10000, 0x10007);
-        let walk = Walk {
+        let walk = ScrubPass {
             running: true,
             began_ms: 5,
             ended_ms: 3,
@@ -638,18 +640,18 @@ mod tests {
             digested: 4,
             unread: 2,
             now: Some(Examination::resumed(id, 3 << 20, Damage::default())),
-            ..Walk::default()
+            ..ScrubPass::default()
         };
-        let again = Walk::decode(&walk.encode()).unwrap();
+        let again = ScrubPass::decode(&walk.encode()).unwrap();
         assert_eq!((again.running, again.began_ms, again.ended_ms), (true, 5, 3));
         assert_eq!((again.objects, again.bytes), (9, 77));
         assert_eq!((again.digested, again.unread), (4, 2));
         assert_eq!((again.from, again.resume), (Some(id), Some((id, 3 << 20))));
         assert_eq!(again.position(), (Some(id), 3 << 20));
         let older = &walk.encode()[..2 + 7 * 8];
-        assert_eq!(Walk::decode(older).map(|walk| (walk.objects, walk.unread)), Some((9, 0)));
+        assert_eq!(ScrubPass::decode(older).map(|walk| (walk.objects, walk.unread)), Some((9, 0)));
         for wrong in [&b""[..], b"\x02", &walk.encode()[1..], &walk.encode()[..50]] {
-            assert!(Walk::decode(wrong).is_none());
+            assert!(ScrubPass::decode(wrong).is_none());
         }
     }
 }

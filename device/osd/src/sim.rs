@@ -16,7 +16,7 @@ use crate::folder::Folder;
 
 /// A fault in the n-th changing call, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FolderFault {
     /// The call fails after part of its work.
     Error(u64),
     /// The power fails during the call.
@@ -25,37 +25,37 @@ pub enum Fault {
 
 /// A change of a name that was not synced yet.
 #[derive(Clone)]
-enum Pending {
+enum FolderChange {
     Make(String, usize),
     Rename(String, String),
 }
 
 #[derive(Clone, Default)]
-struct State {
+struct FolderState {
     seed: u64,
     /// Contents by number; a name refers to one.
     contents: Vec<Vec<u8>>,
     names: BTreeMap<String, usize>,
     durable: BTreeMap<String, usize>,
-    pending: Vec<Pending>,
+    pending: Vec<FolderChange>,
     calls: u64,
-    fault: Option<Fault>,
+    fault: Option<FolderFault>,
     dead: bool,
 }
 
 /// The simulated folder. Clones share their state.
 #[derive(Clone, Default)]
-pub struct SimFolder(Arc<Mutex<State>>);
+pub struct SimFolder(Arc<Mutex<FolderState>>);
 
 impl SimFolder {
     /// Creates an empty folder.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State { seed, ..State::default() })))
+        Self(Arc::new(Mutex::new(FolderState { seed, ..FolderState::default() })))
     }
 
     /// Sets the fault, which occurs once.
-    pub fn fault(&self, fault: Option<Fault>) {
+    pub fn fault(&self, fault: Option<FolderFault>) {
         self.0.lock().fault = fault;
     }
 
@@ -89,23 +89,23 @@ impl SimFolder {
         for change in &state.pending[..kept] {
             apply(&mut names, change);
         }
-        let survivor = State {
+        let survivor = FolderState {
             seed: state.seed,
             contents: state.contents.clone(),
             durable: names.clone(),
             names,
-            ..State::default()
+            ..FolderState::default()
         };
         Self(Arc::new(Mutex::new(survivor)))
     }
 }
 
-fn apply(names: &mut BTreeMap<String, usize>, change: &Pending) {
+fn apply(names: &mut BTreeMap<String, usize>, change: &FolderChange) {
     match change {
-        Pending::Make(name, content) => {
+        FolderChange::Make(name, content) => {
             names.insert(name.clone(), *content);
         }
-        Pending::Rename(from, to) => {
+        FolderChange::Rename(from, to) => {
             if let Some(content) = names.remove(from) {
                 names.insert(to.clone(), content);
             }
@@ -113,7 +113,7 @@ fn apply(names: &mut BTreeMap<String, usize>, change: &Pending) {
     }
 }
 
-impl State {
+impl FolderState {
     fn draw(&mut self) -> u64 {
         // splitmix64
         self.seed = self.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -130,11 +130,11 @@ impl State {
         }
         self.calls += 1;
         let struck = match self.fault {
-            Some(Fault::Power(call)) if call == self.calls => {
+            Some(FolderFault::Power(call)) if call == self.calls => {
                 self.dead = true;
                 true
             }
-            Some(Fault::Error(call)) => call == self.calls,
+            Some(FolderFault::Error(call)) => call == self.calls,
             _ => false,
         };
         Ok(struck)
@@ -170,7 +170,7 @@ impl Folder for SimFolder {
                 state.contents.push(Vec::new());
                 let at = state.contents.len() - 1;
                 state.names.insert(name.to_owned(), at);
-                state.pending.push(Pending::Make(name.to_owned(), at));
+                state.pending.push(FolderChange::Make(name.to_owned(), at));
                 at
             }
         };
@@ -205,7 +205,7 @@ impl Folder for SimFolder {
         if struck && state.draw() & 1 == 0 {
             return Err(power_off());
         }
-        let change = Pending::Rename(from.to_owned(), to.to_owned());
+        let change = FolderChange::Rename(from.to_owned(), to.to_owned());
         apply(&mut state.names, &change);
         state.pending.push(change);
         if struck { Err(power_off()) } else { Ok(()) }
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn slot_file_is_old_or_new_after_crash() {
         for seed in 0..200 {
-            for fault in [Fault::Power(4), Fault::Error(4)] {
+            for fault in [FolderFault::Power(4), FolderFault::Error(4)] {
                 let folder = SimFolder::new(seed);
                 store(&folder, "boot", b"old").unwrap();
                 assert_eq!(folder.calls(), 3, "the first write creates the file");
@@ -253,7 +253,7 @@ mod tests {
     fn replaced_file_is_old_or_new_after_crash() {
         for seed in 0..200 {
             for step in 1..=3 {
-                for fault in [Fault::Power(3 + step), Fault::Error(3 + step)] {
+                for fault in [FolderFault::Power(3 + step), FolderFault::Error(3 + step)] {
                     let folder = SimFolder::new(seed);
                     replace(&folder, "keys", b"old").unwrap();
                     folder.fault(Some(fault));

@@ -15,28 +15,28 @@ use sealstone_osd::{Generation, ObjectId, ObjectType, Permissions};
 use sealstone_seal::{Admitted, Denial, Extended, NOT_ENFORCED_WITHOUT_SECURITY, Need, Permit};
 
 use crate::continued::Continued;
-use crate::device::Device;
-use crate::failure::Failure;
-use crate::guard::Came;
-use crate::report::Refusal;
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
+use crate::guard::CommandContext;
+use crate::report::OsdRefusal;
 
 /// Authority for a second object, from an extension capability.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Further {
+pub(crate) struct SourceAccess {
     extended: Extended,
     need: Need,
 }
 
-impl Further {
+impl SourceAccess {
     /// Checks whether the authority is still valid.
-    pub(crate) fn check(&self, device: &Device) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, device: &OsdDevice) -> Result<(), OsdRefusal> {
         if !device.guard.still_signed(Some(self.extended.signed_by())) {
-            return Err(Failure::KeysChanged.into());
+            return Err(OsdFailure::KeysChanged.into());
         }
-        let permit = self.extended.permit(&self.need, device).map_err(Refusal::Further)?;
+        let permit = self.extended.permit(&self.need, device).map_err(OsdRefusal::ExtensionDenied)?;
         if permit.is_for_nothing() {
             // The object is named in the segment, not in the CDB.
-            return Err(Failure::Field(pointer::CONTINUATION).into());
+            return Err(OsdFailure::Field(pointer::CONTINUATION).into());
         }
         Ok(())
     }
@@ -44,13 +44,13 @@ impl Further {
 
 /// Checks the authority that the segment requires in addition.
 pub(crate) fn check(
-    device: &Device,
-    came: &Came<'_>,
+    device: &OsdDevice,
+    context: &CommandContext<'_>,
     admitted: &Admitted<RustCrypto>,
     permit: &Permit,
     continued: &Continued,
-) -> Result<Option<Further>, Refusal> {
-    let need = match came.cdb.command {
+) -> Result<Option<SourceAccess>, OsdRefusal> {
+    let need = match context.cdb.command {
         Command::Rewrite(_) => return check_rewrite(device, permit, continued).map(|()| None),
         Command::CopyUserObjects(_) => copied(continued)?,
         // Filling a collection changes what its other readers find in it.
@@ -62,12 +62,12 @@ pub(crate) fn check(
         }
         _ => return Ok(None),
     };
-    extended(device, came, admitted, permit, continued, need)
+    extended(device, context, admitted, permit, continued, need)
 }
 
 /// The source of a copy is read completely, so a capability for a byte range is not sufficient.
-fn copied(continued: &Continued) -> Result<Need, Refusal> {
-    let source = continued.segment.copy_source.ok_or(Failure::Field(pointer::CONTINUATION))?;
+fn copied(continued: &Continued) -> Result<Need, OsdRefusal> {
+    let source = continued.segment.copy_source.ok_or(OsdFailure::Field(pointer::CONTINUATION))?;
     let permissions =
         if source.attributes { Permissions::READ | Permissions::GET_ATTR } else { Permissions::READ };
     Ok(Need {
@@ -97,13 +97,13 @@ fn collection(partition: u64, number: u64, permissions: Permissions) -> Need {
 
 /// Checks the extension capability for a second object, which is authenticated like the first one.
 fn extended(
-    device: &Device,
-    came: &Came<'_>,
+    device: &OsdDevice,
+    context: &CommandContext<'_>,
     admitted: &Admitted<RustCrypto>,
     permit: &Permit,
     continued: &Continued,
     need: Need,
-) -> Result<Option<Further>, Refusal> {
+) -> Result<Option<SourceAccess>, OsdRefusal> {
     if admitted.capability().is_none() {
         // NOSEC: nothing is authenticated anyway.
         let asked = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
@@ -112,20 +112,21 @@ fn extended(
     let segment = &continued.segment;
     let ([capability], [proof]) = (&segment.extensions[..], &segment.proofs[..]) else {
         return Err(if segment.extensions.is_empty() {
-            Refusal::Further(Denial::Permission)
+            OsdRefusal::ExtensionDenied(Denial::Permission)
         } else {
-            Failure::Field(pointer::CONTINUATION).into()
+            OsdFailure::Field(pointer::CONTINUATION).into()
         });
     };
-    let extended = device.guard.extend(device, came, capability, proof).map_err(Refusal::Further)?;
-    let further = Further { extended, need };
-    further.check(device)?;
-    Ok(Some(further))
+    let extended =
+        device.guard.extend(device, context, capability, proof).map_err(OsdRefusal::ExtensionDenied)?;
+    let source_access = SourceAccess { extended, need };
+    source_access.check(device)?;
+    Ok(Some(source_access))
 }
 
 /// Operations that return or move existing data need READ; those that read an attribute need
 /// permission for it.
-fn check_rewrite(device: &Device, permit: &Permit, continued: &Continued) -> Result<(), Refusal> {
+fn check_rewrite(device: &OsdDevice, permit: &Permit, continued: &Continued) -> Result<(), OsdRefusal> {
     for operation in &continued.segment.rewrite {
         if operation.action.reads() && !permit.allows(Permissions::READ) {
             return Err(Denial::Permission.into());

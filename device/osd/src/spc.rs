@@ -16,10 +16,10 @@ use sealstone_scsi::spc::{self, DEVICE_TYPE_OSD, Identity, version, vpd};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, additional};
 
 use crate::commands;
-use crate::device::Device;
-use crate::failure::Failure;
-use crate::nexus::Nexus;
-use crate::report::Refusal;
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
+use crate::nexus::OsdNexus;
+use crate::report::OsdRefusal;
 
 /// Relative identifier of the target port.
 const TARGET_PORT: u16 = 1;
@@ -31,9 +31,9 @@ const CDB_OSD2: u16 = 236;
 const USAGE: &[u8] = &[0x84, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0x1F];
 
 /// The device as one nexus accesses it.
-pub(crate) struct Server<'a> {
-    pub(crate) device: &'a Device,
-    pub(crate) nexus: &'a Nexus,
+pub(crate) struct OsdServer<'a> {
+    pub(crate) device: &'a OsdDevice,
+    pub(crate) nexus: &'a OsdNexus,
 }
 
 /// Implemented service actions, one row per code.
@@ -51,7 +51,7 @@ fn rows(osd1: bool) -> Vec<CommandRow> {
         .collect()
 }
 
-impl Server<'_> {
+impl OsdServer<'_> {
     /// Returns the OSD SYSTEM ID, which is a designation descriptor itself (OSD-2), then the names
     /// that SPC-4 §7.8.5 and RFC 7143 require: NAA and T10 vendor of the logical unit, its target
     /// port, its target.
@@ -67,7 +67,7 @@ impl Server<'_> {
     }
 }
 
-impl DeviceServer for Server<'_> {
+impl DeviceServer for OsdServer<'_> {
     fn identity(&self) -> Identity<'_> {
         Identity {
             device_type: DEVICE_TYPE_OSD,
@@ -101,13 +101,13 @@ impl DeviceServer for Server<'_> {
 
     fn ready(&self) -> Result<(), Sense> {
         let failure = if self.device.is_formatting() {
-            Failure::Formatting
+            OsdFailure::Formatting
         } else if let Err(behind) = self.device.time() {
             behind.into()
         } else {
             return Ok(());
         };
-        let sense = Refusal::Failed(failure).sense(sealstone_osd::Generation::Osd2);
+        let sense = OsdRefusal::Failed(failure).sense(sealstone_osd::Generation::Osd2);
         Err(sense.unwrap_or_else(|| Sense::new(SenseKey::NotReady, additional::LOGICAL_UNIT_NOT_READY)))
     }
 

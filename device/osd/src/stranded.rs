@@ -16,14 +16,14 @@ const PAUSE_MS_FIRST: u64 = 1000;
 const PAUSE_MS_MAX: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Attempt {
+struct StrandedRetry {
     due_ms: u64,
     pause_ms: u64,
 }
 
 /// The stranded partitions of a device.
 #[derive(Default)]
-pub(crate) struct Stranded(Mutex<BTreeMap<u64, Attempt>>);
+pub(crate) struct Stranded(Mutex<BTreeMap<u64, StrandedRetry>>);
 
 impl Stranded {
     /// Adds a partition whose duplication failed. The first attempt is due at once.

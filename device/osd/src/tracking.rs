@@ -19,18 +19,18 @@ use sealstone_scsi::{Sense, SenseKey, additional};
 use sealstone_seal::Admitted;
 use sealstone_store::StoreError;
 
-use crate::attributes::engine::Wishes;
+use crate::attributes::engine::AttributeRequest;
 use crate::attributes::rows::{COLLECTION, page};
 use crate::catalog;
-use crate::commands::{Done, Entries, Plan, Run, Steps, Tally, multi};
-use crate::contents::Claim;
+use crate::commands::{CommandResult, CommandRun, ListEntries, MultiPlan, StepControl, WalkProgress, multi};
 use crate::continued;
-use crate::device::Device;
-use crate::execute::there;
-use crate::failure::{self, Failure};
-use crate::locks::Reach;
-use crate::report::Refusal;
-use crate::source::Further;
+use crate::device::OsdDevice;
+use crate::execute::require_object;
+use crate::failure::{self, OsdFailure};
+use crate::locks::LockScope;
+use crate::partition_locks::PartitionUse;
+use crate::report::OsdRefusal;
+use crate::source::SourceAccess;
 
 /// Immediate commands that wait or run. Beyond that the initiator gets BUSY.
 pub(crate) const QUEUE_MAX: usize = 16;
@@ -51,43 +51,43 @@ const fn attribute(number: u32) -> AttributeId {
 }
 
 /// An immediate command whose status was sent.
-pub(crate) struct Job {
+pub(crate) struct ImmediateJob {
     pub(crate) cdb: Cdb,
     pub(crate) admitted: Admitted<RustCrypto>,
     /// Authority for a second collection.
-    pub(crate) further: Option<Further>,
+    pub(crate) source_access: Option<SourceAccess>,
     pub(crate) data_out: Vec<u8>,
     pub(crate) now_ms: u64,
-    pub(crate) plan: Plan,
+    pub(crate) plan: MultiPlan,
     /// Nexus and initiator for the audit record.
     pub(crate) nexus: NexusId,
     pub(crate) initiator: String,
 }
 
-impl Job {
+impl ImmediateJob {
     /// Returns the partition claim that it needs while it runs.
-    pub(crate) fn claim(&self) -> Claim {
-        Claim::Change(self.cdb.command.object().partition)
+    pub(crate) fn claim(&self) -> PartitionUse {
+        PartitionUse::Change(self.cdb.command.object().partition)
     }
 
     /// Runs the command to its end.
-    pub(crate) fn run(&self, device: &Device) -> Result<Done, Refusal> {
+    pub(crate) fn run(&self, device: &OsdDevice) -> Result<CommandResult, OsdRefusal> {
         let (cdb, plan) = (&self.cdb, &self.plan);
-        let _place = Place(&device.tracking);
+        let _place = QueueSlot(&device.tracking);
         let authority = || {
             if device.tracking.is_stopping() {
-                return Err(Failure::Stopping.into());
+                return Err(OsdFailure::Stopping.into());
             }
-            authority(device, &self.admitted, self.further.as_ref(), cdb)
+            authority(device, &self.admitted, self.source_access.as_ref(), cdb)
         };
-        let steps = Steps::new(device, false, &authority);
-        follow(&steps, plan.tracked, cdb.generation, |tally| {
+        let steps = StepControl::new(device, false, &authority);
+        follow(&steps, plan.tracked, cdb.generation, |progress| {
             let parts = self.admitted.authenticate(cdb, &self.data_out)?;
             let continued = continued::read(cdb, parts.continuation())?;
-            let wishes = Wishes::parse(cdb, &parts)?;
+            let attribute_request = AttributeRequest::parse(cdb, &parts)?;
             let permit = self.admitted.permit(cdb, device)?;
-            there(&permit)?;
-            let mut run = Run {
+            require_object(&permit)?;
+            let mut run = CommandRun {
                 device,
                 cdb,
                 now_ms: self.now_ms,
@@ -98,16 +98,16 @@ impl Job {
                 data_in: &mut [],
                 scattered: None,
                 segment: &continued.segment,
-                entries: Entries { wishes: &wishes, permit },
+                entries: ListEntries { attribute_request: &attribute_request, permit },
                 signed: self.admitted.signed_by(),
                 nexus: self.nexus,
                 origin: None,
                 claim: self.claim(),
                 steps: &steps,
             };
-            let done = multi::perform(&mut run, plan, tally)?;
+            let done = multi::perform(&mut run, plan, progress)?;
             // As for other commands: before the end of the command is reported.
-            if cdb.options.fua || wishes.sets_security(ObjectType::User) {
+            if cdb.options.fua || attribute_request.sets_security(ObjectType::User) {
                 device.flush()?;
             }
             Ok(done)
@@ -116,21 +116,21 @@ impl Job {
 }
 
 /// Place of a job in the queue, released when dropped, also by a panic.
-struct Place<'a>(&'a Tracking);
+struct QueueSlot<'a>(&'a Tracking);
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.0.leave_queue();
     }
 }
 
 /// Reports a command that panicked as interrupted, because it does not run any more.
-struct Unwound<'a> {
+struct PanicCleanup<'a> {
     tracking: &'a Tracking,
     collection: ObjectId,
 }
 
-impl Drop for Unwound<'_> {
+impl Drop for PanicCleanup<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.tracking.running.lock().remove(&self.collection);
@@ -141,32 +141,32 @@ impl Drop for Unwound<'_> {
 /// Checks whether an admitted command may continue: its key may have been replaced, or the tag of
 /// an object changed.
 pub(crate) fn authority(
-    device: &Device,
+    device: &OsdDevice,
     admitted: &Admitted<RustCrypto>,
-    further: Option<&Further>,
+    source_access: Option<&SourceAccess>,
     cdb: &Cdb,
-) -> Result<(), Refusal> {
+) -> Result<(), OsdRefusal> {
     if !device.guard.still_signed(admitted.signed_by()) {
-        return Err(Failure::KeysChanged.into());
+        return Err(OsdFailure::KeysChanged.into());
     }
     admitted.check_unfrozen(device)?;
-    there(&admitted.permit(cdb, device)?)?;
-    further.map_or(Ok(()), |further| further.check(device))
+    require_object(&admitted.permit(cdb, device)?)?;
+    source_access.map_or(Ok(()), |source_access| source_access.check(device))
 }
 
 /// A running command.
 #[derive(Clone, Copy, Debug)]
-struct Running {
+struct RunningCommand {
     action: u16,
     total: u64,
-    tally: Tally,
+    progress: WalkProgress,
 }
 
 /// Command tracking of a device.
 #[derive(Default)]
 pub(crate) struct Tracking {
-    running: Mutex<BTreeMap<ObjectId, Running>>,
-    queue: Mutex<VecDeque<Job>>,
+    running: Mutex<BTreeMap<ObjectId, RunningCommand>>,
+    queue: Mutex<VecDeque<ImmediateJob>>,
     /// Immediate commands that have not ended.
     immediate: Mutex<usize>,
     /// Immediate commands that have ended since the start, with any result.
@@ -186,10 +186,10 @@ impl Tracking {
     }
 
     /// Takes a place in the queue, which [`Tracking::leave_queue`] releases.
-    pub(crate) fn enter_queue(&self) -> Result<(), Failure> {
+    pub(crate) fn enter_queue(&self) -> Result<(), OsdFailure> {
         let mut immediate = self.immediate.lock();
         if *immediate >= QUEUE_MAX {
-            return Err(Failure::NoBuffer);
+            return Err(OsdFailure::NoBuffer);
         }
         *immediate += 1;
         Ok(())
@@ -206,7 +206,7 @@ impl Tracking {
         (*self.immediate.lock() as u64, self.ended.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn push(&self, job: Job) {
+    pub(crate) fn push(&self, job: ImmediateJob) {
         let mut queue = self.queue.lock();
         queue.push_back(job);
         self.fresh.store(true, Ordering::Relaxed);
@@ -214,7 +214,10 @@ impl Tracking {
     }
 
     /// Takes the first job for which `may` returns a value. The others keep their order.
-    pub(crate) fn take<T>(&self, mut may: impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
+    pub(crate) fn take<T>(
+        &self,
+        mut may: impl FnMut(&ImmediateJob) -> Option<T>,
+    ) -> Option<(ImmediateJob, T)> {
         let mut queue = self.queue.lock();
         let (at, right) = queue.iter().enumerate().find_map(|(at, job)| Some((at, may(job)?)))?;
         Some((queue.remove(at)?, right))
@@ -241,23 +244,28 @@ impl Tracking {
     }
 
     /// Updates the progress of a command.
-    pub(crate) fn note(&self, collection: ObjectId, tally: Tally) {
+    pub(crate) fn note(&self, collection: ObjectId, progress: WalkProgress) {
         if let Some(running) = self.running.lock().get_mut(&collection) {
-            running.tally = tally;
+            running.progress = progress;
         }
     }
 }
 
 /// Starts a tracked command.
-pub(crate) fn begin(steps: &Steps<'_>, collection: ObjectId, action: u16, total: u64) -> Result<(), Failure> {
+pub(crate) fn begin(
+    steps: &StepControl<'_>,
+    collection: ObjectId,
+    action: u16,
+    total: u64,
+) -> Result<(), OsdFailure> {
     let device = steps.device;
-    let _grasp = steps.reach(Reach::Change(collection));
+    let _guards = steps.acquire(LockScope::Change(collection));
     {
         let mut running = device.tracking.running.lock();
         if running.contains_key(&collection) {
-            return Err(Failure::Field(failure::OBJECT));
+            return Err(OsdFailure::Field(failure::OBJECT));
         }
-        running.insert(collection, Running { action, total, tally: Tally::default() });
+        running.insert(collection, RunningCommand { action, total, progress: WalkProgress::default() });
     }
     let scope = device.store.begin();
     let cleared = [number::ENDED, number::SENSE, number::PROCESSED, number::NEWER, number::MISSING]
@@ -275,9 +283,14 @@ pub(crate) fn begin(steps: &Steps<'_>, collection: ObjectId, action: u16, total:
 }
 
 /// Stores the end of a tracked command.
-fn end(steps: &Steps<'_>, collection: ObjectId, tally: Tally, sense: Option<&Sense>) -> Result<(), Failure> {
+fn end(
+    steps: &StepControl<'_>,
+    collection: ObjectId,
+    progress: WalkProgress,
+    sense: Option<&Sense>,
+) -> Result<(), OsdFailure> {
     let device = steps.device;
-    let _grasp = steps.reach(Reach::Change(collection));
+    let _guards = steps.acquire(LockScope::Change(collection));
     let Some(running) = device.tracking.running.lock().remove(&collection) else { return Ok(()) };
     let scope = device.store.begin();
     store(
@@ -287,20 +300,20 @@ fn end(steps: &Steps<'_>, collection: ObjectId, tally: Tally, sense: Option<&Sen
             (number::ACTIVE, Vec::new()),
             (number::ENDED, running.action.to_be_bytes().to_vec()),
             (number::SENSE, sense.map(Sense::encode).unwrap_or_default()),
-            (number::PROCESSED, tally.processed.to_be_bytes().to_vec()),
+            (number::PROCESSED, progress.processed.to_be_bytes().to_vec()),
             // A reused id is not a member, so there is never a newer one.
             (number::NEWER, 0_u64.to_be_bytes().to_vec()),
-            (number::MISSING, tally.missing.to_be_bytes().to_vec()),
+            (number::MISSING, progress.missing.to_be_bytes().to_vec()),
         ],
     )?;
     Ok(scope.end()?)
 }
 
 fn store(
-    device: &Device,
+    device: &OsdDevice,
     collection: ObjectId,
     values: impl IntoIterator<Item = (u32, Vec<u8>)>,
-) -> Result<(), Failure> {
+) -> Result<(), OsdFailure> {
     for (number, value) in values {
         catalog::set(&*device.store, collection, attribute(number), &value)?;
     }
@@ -308,19 +321,23 @@ fn store(
 }
 
 /// Returns one attribute of the Command Tracking page; `None` if it is undefined.
-pub(crate) fn value(device: &Device, collection: ObjectId, wanted: u32) -> Result<Option<Vec<u8>>, Failure> {
+pub(crate) fn value(
+    device: &OsdDevice,
+    collection: ObjectId,
+    wanted: u32,
+) -> Result<Option<Vec<u8>>, OsdFailure> {
     let stored = |number: u32| catalog::get(&*device.store, collection, attribute(number));
     let running = device.tracking.running.lock().get(&collection).copied();
-    let cut_off = || -> Result<Option<Vec<u8>>, Failure> { Ok(stored(number::ACTIVE)?) };
-    if let Some(Running { action, total, tally }) = running {
-        let done = tally.processed.saturating_add(tally.missing);
+    let cut_off = || -> Result<Option<Vec<u8>>, OsdFailure> { Ok(stored(number::ACTIVE)?) };
+    if let Some(RunningCommand { action, total, progress }) = running {
+        let done = progress.processed.saturating_add(progress.missing);
         return Ok(match wanted {
             number::PERCENT => Some(vec![percent(done, total)]),
             number::ACTIVE => Some(action.to_be_bytes().to_vec()),
             number::ENDED => Some(vec![0; 2]),
-            number::PROCESSED => Some(tally.processed.to_be_bytes().to_vec()),
+            number::PROCESSED => Some(progress.processed.to_be_bytes().to_vec()),
             number::NEWER => Some(vec![0; 8]),
-            number::MISSING => Some(tally.missing.to_be_bytes().to_vec()),
+            number::MISSING => Some(progress.missing.to_be_bytes().to_vec()),
             _ => None,
         });
     }
@@ -345,10 +362,10 @@ fn percent(done: u64, total: u64) -> u8 {
 }
 
 /// Abandons a command after its first part.
-pub(crate) fn abandon(steps: &Steps<'_>, plan: &Plan, sense: Option<&Sense>) {
+pub(crate) fn abandon(steps: &StepControl<'_>, plan: &MultiPlan, sense: Option<&Sense>) {
     steps.device.tracking.leave_queue();
     if let Some(collection) = plan.tracked
-        && let Err(error) = end(steps, collection, Tally::default(), sense)
+        && let Err(error) = end(steps, collection, WalkProgress::default(), sense)
     {
         tracing::warn!(%error, %collection, "cannot store the end of a tracked command");
     }
@@ -356,25 +373,25 @@ pub(crate) fn abandon(steps: &Steps<'_>, plan: &Plan, sense: Option<&Sense>) {
 
 /// Runs the remaining work of a command, and stores its result in its tracking collection.
 pub(crate) fn follow(
-    steps: &Steps<'_>,
+    steps: &StepControl<'_>,
     collection: Option<ObjectId>,
     generation: Generation,
-    work: impl FnOnce(&Cell<Tally>) -> Result<Done, Refusal>,
-) -> Result<Done, Refusal> {
-    let tally = Cell::new(Tally::default());
+    work: impl FnOnce(&Cell<WalkProgress>) -> Result<CommandResult, OsdRefusal>,
+) -> Result<CommandResult, OsdRefusal> {
+    let progress = Cell::new(WalkProgress::default());
     steps.track(collection);
     let tracking = &steps.device.tracking;
-    let unwound = collection.map(|collection| Unwound { tracking, collection });
-    let result = work(&tally);
+    let unwound = collection.map(|collection| PanicCleanup { tracking, collection });
+    let result = work(&progress);
     drop(unwound);
     if let Some(collection) = collection {
         // A temporary condition has no sense data. The command is not retried here, so it counts as
         // aborted.
-        let sense = |refusal: &Refusal| refusal.sense(generation).unwrap_or_else(aborted);
+        let sense = |refusal: &OsdRefusal| refusal.sense(generation).unwrap_or_else(aborted);
         let sense = result.as_ref().err().map(sense);
-        match end(steps, collection, tally.get(), sense.as_ref()) {
+        match end(steps, collection, progress.get(), sense.as_ref()) {
             // The collection was removed meanwhile, with its partition.
-            Ok(()) | Err(Failure::Store(StoreError::NotFound(_))) => {}
+            Ok(()) | Err(OsdFailure::Store(StoreError::NotFound(_))) => {}
             Err(failure) if result.is_ok() => return Err(failure.into()),
             Err(_) => {}
         }

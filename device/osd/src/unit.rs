@@ -23,28 +23,28 @@ use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::audit::{AuditRecord, AuditSink, Principal, Verdict};
+use crate::audit::{AuditRecord, AuditSink, AuditVerdict, Principal};
 use crate::cache::ObjectCache;
-use crate::catalog::{self, Catalog, Defaults};
-use crate::clock::DeviceClock;
+use crate::catalog::{self, Catalog, MethodDefaults};
+use crate::clock::OsdClock;
 use crate::commands;
 use crate::concealment::Concealment;
-use crate::contents::Contents;
 use crate::cost;
-use crate::damage::Book;
-use crate::device::{Device, OsdConfig};
+use crate::damage::DamageList;
+use crate::device::{OsdConfig, OsdDevice};
 use crate::digests::{Hashing, HashingCount};
-use crate::environment::{Environment, Surroundings};
+use crate::environment::{Env, Environment};
 use crate::execute::{Execution, Outcome};
-use crate::failure::Failure;
+use crate::failure::OsdFailure;
 use crate::guard::{Guard, LeaseStore};
 use crate::keyring::{KeyRecord, Keyring, KeyringError};
-use crate::locks::Locks;
-use crate::metrics::{Ending, Metrics};
-use crate::nexus::{Nexus, Nexuses};
-use crate::report::Refusal;
-use crate::scrub::Scrub;
-use crate::spc::Server;
+use crate::locks::ObjectLocks;
+use crate::metrics::{CommandEnding, Metrics};
+use crate::nexus::{OsdNexus, OsdNexusTable};
+use crate::partition_locks::PartitionLocks;
+use crate::report::OsdRefusal;
+use crate::scrub::DeviceScrub;
+use crate::spc::OsdServer;
 use crate::stranded::Stranded;
 use crate::tracking::Tracking;
 
@@ -52,7 +52,7 @@ use crate::tracking::Tracking;
 const UNKNOWN: &str = "UNKNOWN SERVICE ACTION";
 
 /// Parts of a device.
-pub struct Parts {
+pub struct DeviceParts {
     /// Object store.
     pub store: Arc<dyn ObjectStore>,
     /// Configuration.
@@ -90,8 +90,8 @@ pub enum StartError {
 
 /// An OSD as a logical unit.
 pub struct OsdUnit {
-    pub(crate) device: Device,
-    nexuses: Nexuses,
+    pub(crate) device: OsdDevice,
+    nexuses: OsdNexusTable,
     pub(crate) audit: Arc<dyn AuditSink>,
     metrics: Metrics,
 }
@@ -101,10 +101,10 @@ impl OsdUnit {
     ///
     /// # Errors
     /// [`StartError`] if the store or the keys are unusable.
-    pub fn start(parts: Parts) -> Result<Self, StartError> {
-        let surroundings = Surroundings::from(parts.environment);
+    pub fn start(parts: DeviceParts) -> Result<Self, StartError> {
+        let env = Env::from(parts.environment);
         let least = parts.config.least_method();
-        let defaults = Defaults { root_method: least, partition_method: least };
+        let defaults = MethodDefaults { root_method: least, partition_method: least };
         let catalog = Catalog::load(&*parts.store, defaults)?;
         let policy = GatePolicy {
             insecure_nosec: parts.config.insecure_nosec,
@@ -121,27 +121,27 @@ impl OsdUnit {
         let partitions = seen.into_iter().chain(catalog.unfinished_ids()).collect();
         let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
         let lease_ms = parts.nonces.lease_ms();
-        let guard = Guard::new(policy, keys, parts.lease, parts.nonces, &surroundings);
+        let guard = Guard::new(policy, keys, parts.lease, parts.nonces, &env);
         let offset_ms = catalog::clock_offset(&*parts.store)?;
-        let damaged = Book::load(&*parts.store);
-        let scrub = Scrub::load(&*parts.store);
+        let damaged = DamageList::load(&*parts.store);
+        let scrub = DeviceScrub::load(&*parts.store);
         let names = SERVICE_ACTIONS.iter().map(|row| row.name).chain([UNKNOWN]).collect();
         let unit = Self {
-            device: Device {
+            device: OsdDevice {
                 config: parts.config,
                 store: parts.store,
                 catalog,
                 cache: ObjectCache::new(),
-                locks: Locks::new(),
-                contents: Contents::new(),
-                clock: DeviceClock::new(surroundings.clone(), lease_ms, offset_ms),
+                locks: ObjectLocks::new(),
+                partition_locks: PartitionLocks::new(),
+                clock: OsdClock::new(env.clone(), lease_ms, offset_ms),
                 guard,
                 system_id: parts.system_id,
                 name: parts.name,
                 target: OnceLock::new(),
                 boot_epoch: parts.boot_epoch,
                 slots: policy.slots,
-                concealment: Concealment::new(parts.config.method_cipher, &surroundings),
+                concealment: Concealment::new(parts.config.method_cipher, &env),
                 formatting: AtomicBool::new(false),
                 checking: Mutex::new(()),
                 damaged,
@@ -150,7 +150,7 @@ impl OsdUnit {
                 stranded: Stranded::default(),
                 hashing: Hashing::default(),
             },
-            nexuses: Nexuses::new(surroundings),
+            nexuses: OsdNexusTable::new(env),
             audit: parts.audit,
             metrics: Metrics::new(names),
         };
@@ -192,18 +192,20 @@ impl OsdUnit {
     pub fn work(&self) -> bool {
         // A job waits while its partition is being duplicated or replaced. Jobs of other partitions
         // do not.
-        let ready = self.device.tracking.take(|job| self.device.contents.claim(job.claim()).ok());
+        let ready = self.device.tracking.take(|job| self.device.partition_locks.acquire(job.claim()).ok());
         let Some((job, _contents)) = ready else { return commands::finish_stranded(&self.device) };
         let result = job.run(&self.device).and_then(|done| match self.device.config.write_through {
-            true => self.device.flush().map(|()| done).map_err(Refusal::from),
+            true => self.device.flush().map(|()| done).map_err(OsdRefusal::from),
             false => Ok(done),
         });
         let (verdict, sense) = match &result {
-            Ok(_) => (Verdict::Done, None),
+            Ok(_) => (AuditVerdict::Done, None),
             Err(refusal) => {
                 let verdict = match refusal {
-                    Refusal::Denied(denial) | Refusal::Further(denial) => Verdict::Refused(denial.name()),
-                    Refusal::Failed(failure) => Verdict::Failed(failure.name()),
+                    OsdRefusal::Denied(denial) | OsdRefusal::ExtensionDenied(denial) => {
+                        AuditVerdict::Refused(denial.name())
+                    }
+                    OsdRefusal::Failed(failure) => AuditVerdict::Failed(failure.name()),
                 };
                 (verdict, refusal.sense(job.cdb.generation))
             }
@@ -243,9 +245,9 @@ impl OsdUnit {
 
     /// Returns counts of background work, for metrics.
     #[must_use]
-    pub fn work_counts(&self) -> Work {
+    pub fn work_counts(&self) -> WorkCounts {
         let (immediate, immediate_ended) = self.device.tracking.counts();
-        Work { immediate, immediate_ended, stranded: self.device.stranded.count() as u64 }
+        WorkCounts { immediate, immediate_ended, stranded: self.device.stranded.count() as u64 }
     }
 
     /// Makes everything durable at a clean shutdown. Signed commands are refused from now on, so
@@ -263,7 +265,7 @@ impl OsdUnit {
         }
         self.scrub_save();
         match self.device.flush() {
-            Err(Failure::Store(error)) => Err(error),
+            Err(OsdFailure::Store(error)) => Err(error),
             _ => Ok(()),
         }
     }
@@ -282,15 +284,15 @@ impl OsdUnit {
 
     /// Returns usable and used bytes and the number of partitions, for metrics and health.
     #[must_use]
-    pub fn usage(&self) -> Usage {
-        Usage {
+    pub fn usage(&self) -> DeviceUsage {
+        DeviceUsage {
             total: self.device.total_capacity(),
             used: self.device.store.space().used,
             partitions: self.device.catalog.partition_count(),
         }
     }
 
-    fn osd(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+    fn osd(&self, nexus: &OsdNexus, command: &ScsiCommand<'_>) -> ScsiReply {
         match self.device.concealment.reveal(command.cdb) {
             Ok(cdb) => self.execute_clear(nexus, &ScsiCommand { cdb: &cdb, ..*command }),
             Err(denial) => self.refuse_concealed(nexus, command, denial),
@@ -298,15 +300,15 @@ impl OsdUnit {
     }
 
     /// Refuses a CDB whose concealment is wrong. Nothing in it is trusted.
-    fn refuse_concealed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, denial: Denial) -> ScsiReply {
+    fn refuse_concealed(&self, nexus: &OsdNexus, command: &ScsiCommand<'_>, denial: Denial) -> ScsiReply {
         let row = cost::service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
-        let ending = Ending::Refused(denial.name());
-        let sense = Refusal::Denied(denial).sense(Generation::Osd2);
-        self.record_unparsed(nexus, row, ending, Verdict::Refused(denial.name()), sense.as_ref());
-        Refusal::Denied(denial).bare_reply()
+        let ending = CommandEnding::Refused(denial.name());
+        let sense = OsdRefusal::Denied(denial).sense(Generation::Osd2);
+        self.record_unparsed(nexus, row, ending, AuditVerdict::Refused(denial.name()), sense.as_ref());
+        OsdRefusal::Denied(denial).bare_reply()
     }
 
-    fn execute_clear(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+    fn execute_clear(&self, nexus: &OsdNexus, command: &ScsiCommand<'_>) -> ScsiReply {
         let cdb = match Cdb::parse(command.cdb) {
             Ok(cdb) => cdb,
             Err(error) => return self.malformed(nexus, command, error),
@@ -316,10 +318,10 @@ impl OsdUnit {
         let row = commands::row(action).filter(|_| !osd1);
         let now_ms = self.device.time();
         let early = match (row, &now_ms) {
-            (None, _) => Failure::UnsupportedAction,
-            (Some(_), _) if self.device.is_formatting() => Failure::Formatting,
+            (None, _) => OsdFailure::UnsupportedAction,
+            (Some(_), _) if self.device.is_formatting() => OsdFailure::Formatting,
             (Some(_), &Err(behind)) => behind.into(),
-            (Some(_), &Ok(now_ms)) if self.ends_no_exchange(nexus, &cdb, now_ms) => Failure::Sequence,
+            (Some(_), &Ok(now_ms)) if self.ends_no_exchange(nexus, &cdb, now_ms) => OsdFailure::Sequence,
             (Some(row), &Ok(now_ms)) => match self.device.guard.check_lease(now_ms) {
                 Ok(()) => {
                     let execution = Execution::new(&self.device, nexus, command, &cdb, row, now_ms);
@@ -337,13 +339,13 @@ impl OsdUnit {
 
     /// Whether this is the change step of SET MASTER KEY without an exchange of this nexus. Then
     /// there is no key to verify its check value, which is no secret.
-    fn ends_no_exchange(&self, nexus: &Nexus, cdb: &Cdb, now_ms: u64) -> bool {
+    fn ends_no_exchange(&self, nexus: &OsdNexus, cdb: &Cdb, now_ms: u64) -> bool {
         matches!(cdb.command, Command::SetMasterKey(set) if set.step == DhStep::ChangeMasterKey)
             && !self.device.guard.keys.awaits_change(nexus.id, now_ms)
     }
 
     /// Refuses a CDB that cannot be parsed.
-    fn malformed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, error: CdbError) -> ScsiReply {
+    fn malformed(&self, nexus: &OsdNexus, command: &ScsiCommand<'_>, error: CdbError) -> ScsiReply {
         let row = cost::service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
         let sense = match error {
             // An action that is not implemented is reported as such, whatever its fields are.
@@ -357,17 +359,23 @@ impl OsdUnit {
             }
             _ => error.sense(),
         };
-        self.record_unparsed(nexus, row, Ending::Failed, Verdict::Failed("malformed_cdb"), Some(&sense));
+        self.record_unparsed(
+            nexus,
+            row,
+            CommandEnding::Failed,
+            AuditVerdict::Failed("malformed_cdb"),
+            Some(&sense),
+        );
         ScsiReply::check(sense.encode())
     }
 
     /// Records metrics and audit of a command that could not be parsed beyond its service action.
     fn record_unparsed(
         &self,
-        nexus: &Nexus,
+        nexus: &OsdNexus,
         row: Option<&table::ServiceAction>,
-        ending: Ending,
-        verdict: Verdict,
+        ending: CommandEnding,
+        verdict: AuditVerdict,
         sense: Option<&Sense>,
     ) {
         let index = row.map_or(SERVICE_ACTIONS.len(), |row| row.action as usize);
@@ -386,13 +394,15 @@ impl OsdUnit {
     }
 
     /// Records metrics and audit of a command.
-    fn record(&self, nexus: &Nexus, cdb: &Cdb, changes: bool, now_ms: u64, outcome: &Outcome) {
+    fn record(&self, nexus: &OsdNexus, cdb: &Cdb, changes: bool, now_ms: u64, outcome: &Outcome) {
         let (ending, verdict) = match &outcome.refusal {
-            None => (Ending::Done, Verdict::Done),
-            Some(Refusal::Denied(denial) | Refusal::Further(denial)) => {
-                (Ending::Refused(denial.name()), Verdict::Refused(denial.name()))
+            None => (CommandEnding::Done, AuditVerdict::Done),
+            Some(OsdRefusal::Denied(denial) | OsdRefusal::ExtensionDenied(denial)) => {
+                (CommandEnding::Refused(denial.name()), AuditVerdict::Refused(denial.name()))
             }
-            Some(Refusal::Failed(failure)) => (Ending::Failed, Verdict::Failed(failure.name())),
+            Some(OsdRefusal::Failed(failure)) => {
+                (CommandEnding::Failed, AuditVerdict::Failed(failure.name()))
+            }
         };
         self.suspect(&cdb.command, changes, outcome);
         let row = cdb.command.row();
@@ -400,7 +410,7 @@ impl OsdUnit {
         self.metrics.count(row.action as usize, ending, reply.data_out_used, reply.data_in.len() as u64);
         // A command that changes nothing is audited if authority was missing. Other failures, such
         // as a read past the end, are only counted.
-        let refused = matches!(ending, Ending::Refused(_));
+        let refused = matches!(ending, CommandEnding::Refused(_));
         if !refused && !changes && !self.device.config.audit_reads {
             return;
         }
@@ -427,7 +437,7 @@ fn principal(cdb: &Cdb) -> Principal {
 
 /// Counts of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct WorkCounts {
     /// Immediate commands that have not ended.
     pub immediate: u64,
     /// Immediate commands that have ended since the start.
@@ -438,7 +448,7 @@ pub struct Work {
 
 /// Capacity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
+pub struct DeviceUsage {
     /// Usable bytes.
     pub total: u64,
     /// Used bytes.
@@ -462,8 +472,8 @@ pub enum UpkeepError {
 }
 
 /// Returns an unsigned refusal before admission.
-fn refused(failure: Failure) -> Outcome {
-    let refusal = Refusal::Failed(failure);
+fn refused(failure: OsdFailure) -> Outcome {
+    let refusal = OsdRefusal::Failed(failure);
     let sense = refusal.sense(Generation::Osd2);
     Outcome { reply: refusal.bare_reply(), sense, refusal: Some(refusal), proven: false }
 }
@@ -483,7 +493,7 @@ impl LogicalUnit for OsdUnit {
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
         let nexus = self.nexuses.get(command.nexus);
-        let server = Server { device: &self.device, nexus: &nexus };
+        let server = OsdServer { device: &self.device, nexus: &nexus };
         if command.cdb.first() != Some(&OPERATION_CODE) {
             return primary::answer(&server, &command);
         }

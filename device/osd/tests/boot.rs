@@ -22,7 +22,7 @@ fn new_device() -> NewDevice {
     }
 }
 
-fn start(root: &Path, ms: u64) -> Result<(boot::Running, Arc<Fake>), BootError> {
+fn start(root: &Path, ms: u64) -> Result<(boot::RunningDevice, Arc<Fake>), BootError> {
     let fake = Arc::new(Fake::default());
     fake.ms.store(ms, Ordering::SeqCst);
     let running =

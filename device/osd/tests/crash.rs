@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::support::{Bench, Fake, PID, START_MS, Wish};
 use sealstone_crypto::dh::{Group, Secret};
 use sealstone_device::folder::{self, Folder};
-use sealstone_device::keyfile::{KEYS_FILE, KeyFile, SEAL_FILE};
-use sealstone_device::sim::{Fault, SimFolder};
+use sealstone_device::keyfile::{KEYS_FILE, SEAL_FILE, SealedKeyFile};
+use sealstone_device::sim::{FolderFault, SimFolder};
 use sealstone_device::{Environment, KeyRecord, OsdConfig, ProvisionError};
 use sealstone_osd::cdb::*;
 use sealstone_osd::master_key::{BothValues, parse_device_value};
@@ -49,9 +49,9 @@ impl Media {
         let folder: Arc<dyn Folder> = Arc::new(self.folder.clone());
         let first = self.folder.read(KEYS_FILE, 1 << 20).unwrap().is_none();
         let (file, stored) = if first {
-            (KeyFile::create(folder, environment).unwrap(), None)
+            (SealedKeyFile::create(folder, environment).unwrap(), None)
         } else {
-            let (file, stored) = KeyFile::open(folder, environment, 0).unwrap();
+            let (file, stored) = SealedKeyFile::open(folder, environment, 0).unwrap();
             (file, Some(stored))
         };
         let record = KeyRecord { stored, store: Box::new(file) };
@@ -263,7 +263,7 @@ fn key_file_crash_leaves_old_or_new_keys() {
                 let bench = media.boot();
                 manager(&bench);
                 let before = bench.keys.lock().clone();
-                media.folder.fault(Some(Fault::Power(media.folder.calls() + step)));
+                media.folder.fault(Some(FolderFault::Power(media.folder.calls() + step)));
                 let (acknowledged, after) = change.send(&bench);
                 assert_eq!(acknowledged, step > stores, "{change:?}: one call stores a key file");
                 check(&format!("{change:?} seed {seed} step {step}"), &media, acknowledged, &before, &after);
@@ -308,7 +308,7 @@ fn interrupted_removal_restores_no_factory_keys() {
                 let calls = media.disk.calls();
                 media.disk.fault(DiskFault::Power(calls.writes + calls.syncs + step));
             } else {
-                media.folder.fault(Some(Fault::Power(media.folder.calls() + step)));
+                media.folder.fault(Some(FolderFault::Power(media.folder.calls() + step)));
             }
             change.send(&bench);
             drop(bench);
@@ -333,7 +333,7 @@ fn failed_key_write_blocks_further_key_changes() {
     let mut media = prepared(1);
     let bench = media.boot();
     manager(&bench);
-    media.folder.fault(Some(Fault::Error(media.folder.calls() + 1)));
+    media.folder.fault(Some(FolderFault::Error(media.folder.calls() + 1)));
     let before = bench.keys.lock().clone();
     let (acknowledged, _) = Change::Working.send(&bench);
     assert!(!acknowledged);
@@ -359,7 +359,7 @@ fn stored_keys_require_own_seal_and_generation() {
     drop(bench);
     let environment: Arc<dyn Environment> = Arc::new(Fake::default());
     let open = |folder: &SimFolder, least| {
-        KeyFile::open(Arc::new(folder.clone()), Arc::clone(&environment), least).map(|(file, _)| file)
+        SealedKeyFile::open(Arc::new(folder.clone()), Arc::clone(&environment), least).map(|(file, _)| file)
     };
     let generation = open(&media.folder, 0).unwrap().generation().load(std::sync::atomic::Ordering::SeqCst);
     assert!(matches!(open(&old.folder, generation), Err(ProvisionError::KeysOld { .. })));

@@ -7,10 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
-use sealstone_device::provision::{self, DataDir, Identity, KeyFile};
-use sealstone_device::{
-    Environment, KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts as DeviceParts, VolatileLease,
-};
+use sealstone_device::provision::{self, DataDir, DeviceIdentity, InitialKeyFile};
+use sealstone_device::{DeviceParts, Environment, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
 use sealstone_osd::cdb::{Extent, GetList, GetPage, OPERATION_CODE, Segment, SetValue};
 use sealstone_osd::table::Transfer;
 use sealstone_osd::{
@@ -446,7 +444,7 @@ const FILES: [&str; 3] = ["device.toml", "master.key", "boot.toml"];
 fn directory_seeds() -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let root = folder.path().join("osd");
-    let identity = Identity::new("osd-1", 1 << 30, [7; 12]).expect("a proper name");
+    let identity = DeviceIdentity::new("osd-1", 1 << 30, [7; 12]).expect("a proper name");
     let key = provision::InitialKey(Zeroizing::new([0xA5; provision::MASTER_KEY_LEN]));
     let made = DataDir::format(&root, identity, key, |store| fs::create_dir(store));
     made.expect("an empty folder").expect("an empty folder");
@@ -469,7 +467,7 @@ pub(crate) const DIRECTORY: Target = Target {
 
 fn key_file(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    if let Ok(file) = KeyFile::parse(text) {
+    if let Ok(file) = InitialKeyFile::parse(text) {
         let shown = format!("{file:?}");
         let key: String = file.key.0.iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(!shown.contains(&key), "the key is shown");
@@ -492,5 +490,5 @@ pub(crate) const KEY_FILE: Target = Target {
     },
     cost: 20,
     quarantine: None,
-    covers: &["device::KeyFile::parse"],
+    covers: &["device::InitialKeyFile::parse"],
 };

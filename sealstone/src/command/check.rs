@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sealstone_device::inspect::{Finding, Inspection, inspect};
+use sealstone_device::inspect::{DamagedObject, Inspection, inspect};
 use sealstone_device::{DataDir, ProvisionError};
 use sealstone_osd::ObjectType;
 use sealstone_store::{
@@ -76,7 +76,7 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
     verdict(&folder.identity.name, damaged, seen.faults.iter().find(|fault| !harmless(fault)))
 }
 
-fn tell(finding: &Finding) -> Told {
+fn tell(finding: &DamagedObject) -> Told {
     let kind = match finding.kind {
         Some(ObjectType::Root) => "root",
         Some(ObjectType::Partition) => "partition",

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sealstone_block::{LossSink, LostWrites};
-use sealstone_device::audit::{AuditRecord, AuditSink, Verdict};
+use sealstone_device::audit::{AuditRecord, AuditSink, AuditVerdict};
 use sealstone_target::{RefusalRecord, RefusalSink};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -349,7 +349,7 @@ impl AuditSink for AuditLog {
         if record.proven {
             // A session has many credentials: their principals differ in the number after it.
             let owner = principal.get(..SESSION_DIGITS).unwrap_or(&principal);
-            let is_done = record.verdict == Verdict::Done;
+            let is_done = record.verdict == AuditVerdict::Done;
             return self.share(About { owner, action: record.action, verdict: reason, is_done }, &command);
         }
         let (source, action) = (record.initiator.to_owned(), record.action.to_owned());
@@ -524,7 +524,7 @@ mod tests {
                     initiator: "iqn.2026-11.org.example:known",
                     action: "WRITE",
                     object: ObjectId::new(0x10000, 0x10001),
-                    verdict: Verdict::Refused("permission"),
+                    verdict: AuditVerdict::Refused("permission"),
                     sense: None,
                 },
             );
@@ -564,7 +564,7 @@ mod tests {
                     initiator: "iqn.2026-11.org.example:\"quoted\"",
                     action: "WRITE",
                     object: ObjectId::new(0x10000, 0x10001),
-                    verdict: Verdict::Done,
+                    verdict: AuditVerdict::Done,
                     sense: Some((5, 0x24, 6)),
                 },
             );

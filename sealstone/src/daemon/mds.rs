@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sealstone_channel::{Pin, device_name};
 use sealstone_client::{Client, Metadata};
-use sealstone_device::provision::KeyFile;
+use sealstone_device::provision::InitialKeyFile;
 use sealstone_mds::{Config, PaperListener};
 use sealstone_mds_protocol::{
     Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Response,
@@ -561,8 +561,8 @@ fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: 
 }
 
 /// Reads a device's key file.
-fn key_file(path: &Path) -> Outcome<KeyFile> {
-    KeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.shown()))
+fn key_file(path: &Path) -> Outcome<InitialKeyFile> {
+    InitialKeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.shown()))
 }
 
 /// Hands a device over to the metadata server. Waits until it is in use, unless an administrator must approve it first.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sealstone_block::{LossSink, UnitOptions};
 use sealstone_channel::{Identity, Pin};
-use sealstone_device::boot::{self, BootError, Running};
+use sealstone_device::boot::{self, BootError, RunningDevice};
 use sealstone_device::provision::DataDir;
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_osd::SecurityMethod;
@@ -266,7 +266,7 @@ impl OsdDaemon {
         .await
         .map_err(Failure::operation)?
         .map_err(|error| boot_failure(error, data))?;
-        let Running { unit, store, identity, .. } = running;
+        let RunningDevice { unit, store, identity, .. } = running;
         let time = match options.time.as_deref().zip(clock) {
             Some((server, clock)) => Some(follow(server, clock, Arc::clone(&audit), &unit).await),
             None => None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_client::{Device as DeviceRecord, DeviceId};
-use sealstone_device::{KeyRecord, KeyStore, LeaseStore, OsdConfig, OsdUnit, Parts, ProvisionError};
+use sealstone_device::{DeviceParts, KeyRecord, KeyStore, LeaseStore, OsdConfig, OsdUnit, ProvisionError};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
@@ -205,7 +205,7 @@ impl DeviceHost {
             (nvram.epoch, nvram.nonces.clone(), nvram.keys.clone().map(zeroize::Zeroizing::new))
         };
         self.clock.boot();
-        let unit = OsdUnit::start(Parts {
+        let unit = OsdUnit::start(DeviceParts {
             store: store.clone(),
             config: OsdConfig::default(),
             system_id: system_id(self.place),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sealstone_device::{AuditRecord, AuditSink, Verdict};
+use sealstone_device::{AuditRecord, AuditSink, AuditVerdict};
 use sealstone_osd::{Cdb, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::ScsiReply;
@@ -300,7 +300,7 @@ pub struct ClockAudit {
     clock: Arc<DeviceClock>,
     history: Arc<History>,
     /// Audit record of the current command. All commands of a device run in sequence.
-    last: Mutex<Option<Verdict>>,
+    last: Mutex<Option<AuditVerdict>>,
     /// Commands checked while the device followed.
     pub judged: AtomicU64,
     /// Largest error of the device's clock at one of them, in milliseconds.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealstone_device::{KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts, VolatileLease};
+use sealstone_device::{DeviceParts, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
@@ -61,7 +61,7 @@ impl Machine {
         state.epoch += 1;
         let store =
             Arc::new(DiskStore::open(Arc::new(state.medium.clone()), StoreOptions::default()).unwrap());
-        let unit = OsdUnit::start(Parts {
+        let unit = OsdUnit::start(DeviceParts {
             store: store.clone(),
             config: self.config,
             system_id: [self.place + 1; 20],

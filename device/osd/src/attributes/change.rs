@@ -4,7 +4,7 @@
 //! methods).
 //! Does not: check permissions or parse lists.
 //! Contract: [`check`] changes nothing and is called for every attribute of a command before its
-//! work starts. [`Change::set`] needs the object's lock for change. An empty value removes the
+//! work starts. [`AttributeChange::set`] needs the object's lock for change. An empty value removes the
 //! attribute, which restores the default.
 //! Truth: docs/design/t10-osd.md 3.1, 3.5, 4.10; docs/design/security.md 4.4 (floors).
 
@@ -13,11 +13,11 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::{MAX_ATTRIBUTE_LENGTH, StoreError};
 
 use super::membership;
-use super::rows::{self, IDENTIFICATION, PageKind, Set};
+use super::rows::{self, IDENTIFICATION, PageKind, SetRule};
 use crate::catalog::{self, be};
 use crate::commands::data;
-use crate::device::Device;
-use crate::failure::Failure;
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
 use crate::isolation;
 
 /// Bytes of one entry: page and number.
@@ -26,8 +26,8 @@ const NAME_LEN: usize = 8;
 const IDENTIFICATION_LEN: usize = 40;
 
 /// Checks whether an attribute may have this value, as far as that does not depend on an object.
-pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
-    let refused = Err(Failure::Attribute(id));
+pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(), OsdFailure> {
+    let refused = Err(OsdFailure::Attribute(id));
     if id.is_wildcard() || value.len() > MAX_ATTRIBUTE_LENGTH {
         return refused;
     }
@@ -39,21 +39,21 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
         PageKind::Own => {
             let Some(row) = rows::row(kind, id) else { return refused };
             let allowed = match row.set {
-                Set::Never => false,
-                Set::Stored => value.is_empty() || row.length.fits(value),
-                Set::LogicalLength => row.length.fits(value),
-                Set::Method => matches!(value, [] | [0..=3]),
-                Set::NonceLimit(most) => value.is_empty() || row.length.fits(value) && be(value) <= most,
-                Set::Isolation => value.is_empty() || isolation::method(value).is_some(),
-                Set::OneOf(codes) => {
+                SetRule::Never => false,
+                SetRule::Stored => value.is_empty() || row.length.fits(value),
+                SetRule::LogicalLength => row.length.fits(value),
+                SetRule::Method => matches!(value, [] | [0..=3]),
+                SetRule::NonceLimit(most) => value.is_empty() || row.length.fits(value) && be(value) <= most,
+                SetRule::Isolation => value.is_empty() || isolation::method(value).is_some(),
+                SetRule::OneOf(codes) => {
                     let code = value.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
                     let is_one = row.length.fits(value) && code.is_some_and(|code| codes.contains(&code));
                     value.is_empty() || is_one
                 }
-                Set::Names => value.len().is_multiple_of(NAME_LEN) && row.length.fits(value),
-                Set::Clock => row.length.fits(value),
-                Set::Profile => profile(value).is_some(),
-                Set::Membership => value.is_empty() || row.length.fits(value),
+                SetRule::Names => value.len().is_multiple_of(NAME_LEN) && row.length.fits(value),
+                SetRule::Clock => row.length.fits(value),
+                SetRule::Profile => profile(value).is_some(),
+                SetRule::Membership => value.is_empty() || row.length.fits(value),
             };
             if allowed { Ok(()) } else { refused }
         }
@@ -63,7 +63,7 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
 
 /// Whether this value lowers a security floor. `current` is the present floor.
 pub(crate) fn lowers_floor(kind: ObjectType, id: AttributeId, value: &[u8], current: SecurityMethod) -> bool {
-    let is_method = rows::row(kind, id).is_some_and(|row| row.set == Set::Method);
+    let is_method = rows::row(kind, id).is_some_and(|row| row.set == SetRule::Method);
     is_method && wanted_method(value) < current
 }
 
@@ -74,19 +74,19 @@ pub(crate) fn wanted_method(value: &[u8]) -> SecurityMethod {
 
 /// Whether this is the adjustable clock.
 pub(crate) fn is_clock(kind: ObjectType, id: AttributeId) -> bool {
-    rows::row(kind, id).is_some_and(|row| row.set == Set::Clock)
+    rows::row(kind, id).is_some_and(|row| row.set == SetRule::Clock)
 }
 
 /// Checks a new digest profile of a partition. It may change only while the partition is empty,
 /// because existing objects keep the digests that they have.
 pub(crate) fn check_profile(
-    device: &Device,
+    device: &OsdDevice,
     object: ObjectId,
     kind: ObjectType,
     id: AttributeId,
     value: &[u8],
-) -> Result<(), Failure> {
-    if rows::row(kind, id).is_none_or(|row| row.set != Set::Profile) {
+) -> Result<(), OsdFailure> {
+    if rows::row(kind, id).is_none_or(|row| row.set != SetRule::Profile) {
         return Ok(());
     }
     let wanted = allowed_profile(device, id, value)?;
@@ -95,14 +95,14 @@ pub(crate) fn check_profile(
     }
     let first = device.store.list(ObjectId::new(object.partition, 1), 1)?;
     let has_any = first.first().is_some_and(|(found, _)| found.partition == object.partition);
-    if has_any { Err(Failure::Attribute(id)) } else { Ok(()) }
+    if has_any { Err(OsdFailure::Attribute(id)) } else { Ok(()) }
 }
 
 /// Returns the profile that a value selects, if this device allows it for partitions.
-fn allowed_profile(device: &Device, id: AttributeId, value: &[u8]) -> Result<Option<Profile>, Failure> {
-    let wanted = profile(value).ok_or(Failure::Attribute(id))?;
+fn allowed_profile(device: &OsdDevice, id: AttributeId, value: &[u8]) -> Result<Option<Profile>, OsdFailure> {
+    let wanted = profile(value).ok_or(OsdFailure::Attribute(id))?;
     let broken = wanted.is_some_and(|profile| profile.status() == ProfileStatus::Broken);
-    if broken && !device.config.insecure_adhash { Err(Failure::Attribute(id)) } else { Ok(wanted) }
+    if broken && !device.config.insecure_adhash { Err(OsdFailure::Attribute(id)) } else { Ok(wanted) }
 }
 
 /// Returns the digest profile that a value selects, which may be none. Returns `None` for an
@@ -118,34 +118,34 @@ fn profile(value: &[u8]) -> Option<Option<Profile>> {
 }
 
 /// Changes attributes of one object.
-pub(crate) struct Change<'a> {
-    pub(crate) device: &'a Device,
+pub(crate) struct AttributeChange<'a> {
+    pub(crate) device: &'a OsdDevice,
     pub(crate) id: ObjectId,
     pub(crate) kind: ObjectType,
 }
 
-impl Change<'_> {
+impl AttributeChange<'_> {
     /// Sets one attribute that passed [`check`].
-    pub(crate) fn set(&self, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn set(&self, id: AttributeId, value: &[u8]) -> Result<(), OsdFailure> {
         let device = self.device;
         match rows::row(self.kind, id).map(|row| row.set) {
-            Some(Set::Membership) => membership::set(device, self.id, id, value)?,
-            Some(Set::Profile) => {
+            Some(SetRule::Membership) => membership::set(device, self.id, id, value)?,
+            Some(SetRule::Profile) => {
                 let wanted = allowed_profile(device, id, value)?;
                 // Setting the present profile again is allowed even if there are objects.
                 if wanted != device.store.profile(self.id.partition) {
                     match device.store.set_profile(self.id.partition, wanted) {
-                        Err(StoreError::Exists(_)) => return Err(Failure::Attribute(id)),
+                        Err(StoreError::Exists(_)) => return Err(OsdFailure::Attribute(id)),
                         done => done?,
                     }
                 }
             }
-            Some(Set::LogicalLength) => {
+            Some(SetRule::LogicalLength) => {
                 data::resize(device, self.id, be(value))?;
             }
-            Some(Set::Clock) => {
-                let now_ms = device.clock.now_ms().map_err(|_| Failure::ClockNotSet)?;
-                let offset = device.clock.adjustment(be(value), now_ms).ok_or(Failure::Attribute(id))?;
+            Some(SetRule::Clock) => {
+                let now_ms = device.clock.now_ms().map_err(|_| OsdFailure::ClockNotSet)?;
+                let offset = device.clock.adjustment(be(value), now_ms).ok_or(OsdFailure::Attribute(id))?;
                 catalog::store_clock_offset(&*device.store, offset)?;
             }
             _ => {
@@ -161,7 +161,7 @@ impl Change<'_> {
     }
 
     /// Reloads cached policies after the last attribute was set.
-    pub(crate) fn finish(&self) -> Result<(), Failure> {
+    pub(crate) fn finish(&self) -> Result<(), OsdFailure> {
         match self.kind {
             ObjectType::Root => self.device.catalog.reload_root(&*self.device.store)?,
             ObjectType::Partition => {

@@ -6,7 +6,7 @@ use sealstone_osd::{Generation, ObjectType};
 
 /// Results of the running command for the Current Command page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Current {
+pub(crate) struct CurrentCommandPage {
     pub(crate) generation: Generation,
     /// Response ICV, if the method has one.
     pub(crate) response_icv: Vec<u8>,
@@ -20,7 +20,7 @@ pub(crate) struct Current {
     pub(crate) capacity_change: i64,
 }
 
-impl Current {
+impl CurrentCommandPage {
     /// Returns the numbers of its attributes except 0.
     pub(crate) fn numbers(&self) -> core::ops::RangeInclusive<u32> {
         match self.generation {

@@ -11,13 +11,13 @@ use sealstone_osd::cdb::{AttributeParameters, Cdb};
 use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType, SecurityMethod};
 use sealstone_seal::{Authentic, Facts as _, Permit};
 
-use super::change::{self, Change};
+use super::change::{self, AttributeChange};
 use super::rows::{self, CURRENT_COMMAND, PageKind};
-use super::view::{Pair, View};
+use super::view::{AttributePair, AttributeView};
 use crate::catalog::be;
-use crate::device::Device;
-use crate::failure::{ATTRIBUTES, Failure};
-use crate::report::Refusal;
+use crate::device::OsdDevice;
+use crate::failure::{ATTRIBUTES, OsdFailure};
+use crate::report::OsdRefusal;
 
 /// Longest get-attributes list in bytes: 8191 attributes.
 const GET_LIST_MAX: u32 = 64 * 1024;
@@ -43,7 +43,7 @@ const CREATED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Attributes to retrieve.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Get {
+pub(crate) enum AttributesToGet {
     Nothing,
     Page(u32),
     List(Vec<AttributeId>),
@@ -51,16 +51,16 @@ pub(crate) enum Get {
 
 /// One attribute to set.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct AttributeSetting<'a> {
     pub(crate) id: AttributeId,
     pub(crate) value: &'a [u8],
 }
 
 /// The get and set parameters of one command.
 #[derive(Debug)]
-pub(crate) struct Wishes<'a> {
-    pub(crate) get: Get,
-    pub(crate) set: Vec<Wish<'a>>,
+pub(crate) struct AttributeRequest<'a> {
+    pub(crate) get: AttributesToGet,
+    pub(crate) set: Vec<AttributeSetting<'a>>,
     generation: Generation,
     /// Allocation length for retrieved attributes.
     pub(crate) allocation: usize,
@@ -69,18 +69,18 @@ pub(crate) struct Wishes<'a> {
 }
 
 /// Checks the length limits of the lists, before any byte of them is parsed.
-pub(crate) fn check_lengths(cdb: &Cdb) -> Result<(), Failure> {
+pub(crate) fn check_lengths(cdb: &Cdb) -> Result<(), OsdFailure> {
     let get = cdb.attributes.get_list_segment().map_or(0, |segment| segment.length);
     let set = cdb.attributes.set_segment().map_or(0, |segment| segment.length);
-    if get > GET_LIST_MAX || set > SET_LIST_MAX { Err(Failure::ListLength) } else { Ok(()) }
+    if get > GET_LIST_MAX || set > SET_LIST_MAX { Err(OsdFailure::ListLength) } else { Ok(()) }
 }
 
-impl<'a> Wishes<'a> {
+impl<'a> AttributeRequest<'a> {
     /// Parses the lists.
-    pub(crate) fn parse(cdb: &'a Cdb, parts: &Authentic<'a>) -> Result<Self, Failure> {
+    pub(crate) fn parse(cdb: &'a Cdb, parts: &Authentic<'a>) -> Result<Self, OsdFailure> {
         let retrieved = cdb.attributes.retrieved_segment().map_or(0, |segment| segment.length);
-        let mut wishes = Self {
-            get: Get::Nothing,
+        let mut attribute_request = Self {
+            get: AttributesToGet::Nothing,
             set: Vec::new(),
             generation: cdb.generation,
             allocation: usize::try_from(retrieved.min(RETRIEVED_MAX)).unwrap_or(0),
@@ -89,37 +89,40 @@ impl<'a> Wishes<'a> {
         match &cdb.attributes {
             AttributeParameters::One { id, length, value } => {
                 let value = value.get(..usize::from(*length)).unwrap_or(value);
-                wishes.set.push(Wish { id: *id, value });
+                attribute_request.set.push(AttributeSetting { id: *id, value });
             }
             AttributeParameters::Page { get, set } => {
                 if let Some(get) = get {
-                    wishes.get = Get::Page(get.page);
+                    attribute_request.get = AttributesToGet::Page(get.page);
                 }
                 if let Some(set) = set {
-                    wishes.set.push(Wish { id: set.id, value: parts.set_attributes() });
+                    attribute_request
+                        .set
+                        .push(AttributeSetting { id: set.id, value: parts.set_attributes() });
                 }
             }
             AttributeParameters::List { get, set } => {
-                wishes.in_cdb = false;
+                attribute_request.in_cdb = false;
                 if let Some(get) = get {
                     let names = GetNames::parse(cdb.generation, parts.get_attributes())
                         .map_err(|error| list_failure(error, get.list.offset))?;
-                    wishes.get = Get::List(names.iter().collect());
+                    attribute_request.get = AttributesToGet::List(names.iter().collect());
                 }
                 if let Some(set) = set {
                     let values = Values::parse_set(cdb.generation, parts.set_attributes())
                         .map_err(|error| list_failure(error, set.offset))?;
-                    wishes.set = values.iter().map(|(id, value)| Wish { id, value }).collect();
+                    attribute_request.set =
+                        values.iter().map(|(id, value)| AttributeSetting { id, value }).collect();
                 }
             }
         }
-        Ok(wishes)
+        Ok(attribute_request)
     }
 
     /// Makes an error point to the CDB or to the list, where the attribute is named.
-    fn blame(&self, failure: Failure) -> Failure {
+    fn blame(&self, failure: OsdFailure) -> OsdFailure {
         match failure {
-            Failure::Attribute(_) if self.in_cdb => Failure::Field(ATTRIBUTES),
+            OsdFailure::Attribute(_) if self.in_cdb => OsdFailure::Field(ATTRIBUTES),
             other => other,
         }
     }
@@ -127,30 +130,30 @@ impl<'a> Wishes<'a> {
     /// Checks that all attributes may be set on an object of this type.
     pub(crate) fn check_set(
         &self,
-        device: &Device,
+        device: &OsdDevice,
         object: ObjectId,
         kind: ObjectType,
         permit: &Permit,
-    ) -> Result<(), Refusal> {
-        for wish in &self.set {
-            permit.check_set(wish.id, wish.value, device)?;
-            change::check(kind, wish.id, wish.value).map_err(|failure| self.blame(failure))?;
-            change::check_profile(device, object, kind, wish.id, wish.value)
+    ) -> Result<(), OsdRefusal> {
+        for setting in &self.set {
+            permit.check_set(setting.id, setting.value, device)?;
+            change::check(kind, setting.id, setting.value).map_err(|failure| self.blame(failure))?;
+            change::check_profile(device, object, kind, setting.id, setting.value)
                 .map_err(|failure| self.blame(failure))?;
-            let floor = floor_behind(device, object, kind, wish.id);
+            let floor = floor_behind(device, object, kind, setting.id);
             // Lowering a floor requires a credential of the level above, which no supported command
             // carries. If the operator configured a weaker minimum, the floor may be lowered to
             // that.
             let least = device.config.least_method();
-            let possible = least < SecurityMethod::CmdRsp && change::wanted_method(wish.value) >= least;
-            if change::lowers_floor(kind, wish.id, wish.value, floor) && !possible {
-                return Err(self.blame(Failure::Attribute(wish.id)).into());
+            let possible = least < SecurityMethod::CmdRsp && change::wanted_method(setting.value) >= least;
+            if change::lowers_floor(kind, setting.id, setting.value, floor) && !possible {
+                return Err(self.blame(OsdFailure::Attribute(setting.id)).into());
             }
-            if change::is_clock(kind, wish.id) {
-                let now_ms = device.clock.now_ms().map_err(|_| Failure::ClockNotSet)?;
-                let possible = device.clock.adjustment(be(wish.value), now_ms).is_some();
+            if change::is_clock(kind, setting.id) {
+                let now_ms = device.clock.now_ms().map_err(|_| OsdFailure::ClockNotSet)?;
+                let possible = device.clock.adjustment(be(setting.value), now_ms).is_some();
                 if !possible {
-                    return Err(self.blame(Failure::Attribute(wish.id)).into());
+                    return Err(self.blame(OsdFailure::Attribute(setting.id)).into());
                 }
             }
         }
@@ -161,21 +164,23 @@ impl<'a> Wishes<'a> {
     /// skips those that may not.
     pub(crate) fn check_get(
         &self,
-        device: &Device,
+        device: &OsdDevice,
         kind: ObjectType,
         several: bool,
         permit: &Permit,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), OsdRefusal> {
         let ids: &[AttributeId] = match &self.get {
-            Get::Nothing => &[],
-            Get::Page(page) if several && *page != CURRENT_COMMAND => return Err(Failure::ListLength.into()),
-            Get::Page(page) => &[AttributeId::new(*page, rows::ALL)],
-            Get::List(ids) => ids,
+            AttributesToGet::Nothing => &[],
+            AttributesToGet::Page(page) if several && *page != CURRENT_COMMAND => {
+                return Err(OsdFailure::ListLength.into());
+            }
+            AttributesToGet::Page(page) => &[AttributeId::new(*page, rows::ALL)],
+            AttributesToGet::List(ids) => ids,
         };
         for &id in ids.iter().filter(|id| id.page != rows::ALL) {
             permit.check_get(id, device)?;
             if rows::sort_page(kind, id.page) == PageKind::Foreign {
-                return Err(self.blame(Failure::Attribute(id)).into());
+                return Err(self.blame(OsdFailure::Attribute(id)).into());
             }
         }
         Ok(())
@@ -183,47 +188,47 @@ impl<'a> Wishes<'a> {
 
     /// Whether the request changes collection memberships of the object.
     pub(crate) fn sets_memberships(&self) -> bool {
-        self.set.iter().any(|wish| wish.id.page == rows::USER + rows::page::COLLECTIONS)
+        self.set.iter().any(|setting| setting.id.page == rows::USER + rows::page::COLLECTIONS)
     }
 
     /// Whether the request sets attributes that a crash must not revert: tags, floors, frozen keys,
     /// nonce limits.
     pub(crate) fn sets_security(&self, kind: ObjectType) -> bool {
-        self.set.iter().any(|wish| rows::is_security_page(kind, wish.id.page))
+        self.set.iter().any(|setting| rows::is_security_page(kind, setting.id.page))
     }
 
     /// Whether the request sets the adjustable clock.
     pub(crate) fn sets_clock(&self, kind: ObjectType) -> bool {
-        self.set.iter().any(|wish| change::is_clock(kind, wish.id))
+        self.set.iter().any(|setting| change::is_clock(kind, setting.id))
     }
 
     /// LIST_ATTR: checks that there is only a get list, which selects the attributes of the
     /// entries.
-    pub(crate) fn check_list(&self) -> Result<(), Failure> {
-        let other = matches!(self.get, Get::Page(_)) || !self.set.is_empty();
-        if other { Err(Failure::Field(ATTRIBUTES)) } else { Ok(()) }
+    pub(crate) fn check_list(&self) -> Result<(), OsdFailure> {
+        let other = matches!(self.get, AttributesToGet::Page(_)) || !self.set.is_empty();
+        if other { Err(OsdFailure::Field(ATTRIBUTES)) } else { Ok(()) }
     }
 
     /// Sets all attributes. If one fails, cached policies still reflect those set before it.
-    pub(crate) fn apply(&self, device: &Device, id: ObjectId, kind: ObjectType) -> Result<(), Failure> {
+    pub(crate) fn apply(&self, device: &OsdDevice, id: ObjectId, kind: ObjectType) -> Result<(), OsdFailure> {
         if self.set.is_empty() {
             return Ok(());
         }
-        let change = Change { device, id, kind };
-        let set = self.set.iter().try_for_each(|wish| change.set(wish.id, wish.value));
+        let change = AttributeChange { device, id, kind };
+        let set = self.set.iter().try_for_each(|setting| change.set(setting.id, setting.value));
         let finished = change.finish();
         set.map_err(|failure| self.blame(failure)).and(finished)
     }
 
     /// Encodes the requested attributes of one object.
-    pub(crate) fn retrieve(&self, view: &View<'_>, permit: &Permit) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn retrieve(&self, view: &AttributeView<'_>, permit: &Permit) -> Result<Vec<u8>, OsdFailure> {
         match &self.get {
-            Get::Nothing => Ok(Vec::new()),
-            Get::Page(page) => view.page_format(self.generation, *page, self.allocation),
-            Get::List(ids) => {
+            AttributesToGet::Nothing => Ok(Vec::new()),
+            AttributesToGet::Page(page) => view.page_format(self.generation, *page, self.allocation),
+            AttributesToGet::List(ids) => {
                 let mut bytes = Vec::new();
                 let mut out = RetrievedWriter::new(self.generation, &mut bytes, self.allocation);
-                each(view, ids, permit, &mut Work(WORK_MAX), |id, value| out.push(id, value))?;
+                each(view, ids, permit, &mut WorkBudget(WORK_MAX), |id, value| out.push(id, value))?;
                 out.finish();
                 Ok(bytes)
             }
@@ -231,17 +236,21 @@ impl<'a> Wishes<'a> {
     }
 
     /// Checks that the attributes are few enough to be set on every object of a CREATE.
-    pub(crate) fn check_created(&self, count: u16) -> Result<(), Failure> {
+    pub(crate) fn check_created(&self, count: u16) -> Result<(), OsdFailure> {
         let (count, set) = (u64::from(count), self.set.len() as u64);
-        let bytes: u64 = self.set.iter().map(|wish| wish.value.len() as u64).sum();
+        let bytes: u64 = self.set.iter().map(|setting| setting.value.len() as u64).sum();
         let possible = count * (1 + set) <= CREATED_MAX && count.saturating_mul(bytes) <= CREATED_BYTES_MAX;
-        if possible { Ok(()) } else { Err(Failure::TooMuchWork) }
+        if possible { Ok(()) } else { Err(OsdFailure::TooMuchWork) }
     }
 
     /// Encodes the requested attributes of the objects that one CREATE created. All have entries of
     /// equal length, so those beyond the allocation length need not be read.
-    pub(crate) fn retrieve_created(&self, views: &[View<'_>], permit: &Permit) -> Result<Vec<u8>, Failure> {
-        let (Get::List(_), [_, _, ..]) = (&self.get, views) else {
+    pub(crate) fn retrieve_created(
+        &self,
+        views: &[AttributeView<'_>],
+        permit: &Permit,
+    ) -> Result<Vec<u8>, OsdFailure> {
+        let (AttributesToGet::List(_), [_, _, ..]) = (&self.get, views) else {
             return views.last().map_or(Ok(Vec::new()), |view| self.retrieve(view, permit));
         };
         let mut bytes = Vec::new();
@@ -263,8 +272,12 @@ impl<'a> Wishes<'a> {
     }
 
     /// Encodes the requested attributes of several new objects.
-    pub(crate) fn retrieve_all(&self, views: &[View<'_>], permit: &Permit) -> Result<Vec<u8>, Failure> {
-        let (Get::List(_), [_, _, ..]) = (&self.get, views) else {
+    pub(crate) fn retrieve_all(
+        &self,
+        views: &[AttributeView<'_>],
+        permit: &Permit,
+    ) -> Result<Vec<u8>, OsdFailure> {
+        let (AttributesToGet::List(_), [_, _, ..]) = (&self.get, views) else {
             return views.last().map_or(Ok(Vec::new()), |view| self.retrieve(view, permit));
         };
         let mut bytes = Vec::new();
@@ -280,40 +293,44 @@ impl<'a> Wishes<'a> {
 
     /// Returns the attributes of the get list for one object. An undefined attribute has an empty
     /// value.
-    pub(crate) fn pairs(&self, view: &View<'_>, permit: &Permit) -> Result<Vec<Pair>, Failure> {
+    pub(crate) fn pairs(
+        &self,
+        view: &AttributeView<'_>,
+        permit: &Permit,
+    ) -> Result<Vec<AttributePair>, OsdFailure> {
         let mut pairs = Vec::new();
-        if let Get::List(ids) = &self.get {
-            each(view, ids, permit, &mut Work(WORK_MAX), |id, value| pairs.push((id, value.to_vec())))?;
+        if let AttributesToGet::List(ids) = &self.get {
+            each(view, ids, permit, &mut WorkBudget(WORK_MAX), |id, value| pairs.push((id, value.to_vec())))?;
         }
         Ok(pairs)
     }
 }
 
 /// Converts a list error. `base` is the offset of the list in the Data-Out Buffer.
-fn list_failure(error: ListError, base: u64) -> Failure {
+fn list_failure(error: ListError, base: u64) -> OsdFailure {
     let byte = |at: usize| u16::try_from(base.saturating_add(at as u64)).unwrap_or(u16::MAX);
     match error {
-        ListError::Length { .. } => Failure::ListLength,
-        ListError::Type { .. } => Failure::Parameter(byte(0)),
-        ListError::Wildcard { at } => Failure::Parameter(byte(at)),
+        ListError::Length { .. } => OsdFailure::ListLength,
+        ListError::Type { .. } => OsdFailure::Parameter(byte(0)),
+        ListError::Wildcard { at } => OsdFailure::Parameter(byte(at)),
     }
 }
 
 /// Remaining work budget of a command in bytes.
-struct Work(u64);
+struct WorkBudget(u64);
 
-impl Work {
-    fn spend(&mut self, bytes: u64) -> Result<(), Failure> {
-        self.0 = self.0.checked_sub(bytes).ok_or(Failure::TooMuchWork)?;
+impl WorkBudget {
+    fn spend(&mut self, bytes: u64) -> Result<(), OsdFailure> {
+        self.0 = self.0.checked_sub(bytes).ok_or(OsdFailure::TooMuchWork)?;
         Ok(())
     }
 
-    fn lookup(&mut self, value: &[u8]) -> Result<(), Failure> {
+    fn lookup(&mut self, value: &[u8]) -> Result<(), OsdFailure> {
         self.spend(LOOKUP_WORK + value.len() as u64)
     }
 
     /// Spends the work of reading a page.
-    fn page(&mut self, kind: ObjectType, page: u32) -> Result<(), Failure> {
+    fn page(&mut self, kind: ObjectType, page: u32) -> Result<(), OsdFailure> {
         let directory = rows::sort_page(kind, page) == PageKind::Directory;
         self.spend(if directory { PAGES_WORK } else { LOOKUP_WORK })
     }
@@ -322,20 +339,20 @@ impl Work {
 /// Calls `found` for every attribute in a list, in its order. An undefined attribute has an empty
 /// value.
 fn each(
-    view: &View<'_>,
+    view: &AttributeView<'_>,
     ids: &[AttributeId],
     permit: &Permit,
-    work: &mut Work,
+    work: &mut WorkBudget,
     mut found: impl FnMut(AttributeId, &[u8]),
-) -> Result<(), Failure> {
+) -> Result<(), OsdFailure> {
     let allowed = |id: AttributeId| permit.check_get(id, view.device).is_ok();
-    let whole = |page: u32, work: &mut Work, found: &mut dyn FnMut(AttributeId, &[u8])| {
+    let whole = |page: u32, work: &mut WorkBudget, found: &mut dyn FnMut(AttributeId, &[u8])| {
         work.page(view.kind, page)?;
         for (id, value) in view.page(page)? {
             work.lookup(&value)?;
             found(id, &value);
         }
-        Ok::<(), Failure>(())
+        Ok::<(), OsdFailure>(())
     };
     for &id in ids {
         match (id.page, id.number) {
@@ -360,7 +377,11 @@ fn each(
     Ok(())
 }
 
-fn one(view: &View<'_>, id: AttributeId, work: &mut Work) -> Result<Option<Vec<u8>>, Failure> {
+fn one(
+    view: &AttributeView<'_>,
+    id: AttributeId,
+    work: &mut WorkBudget,
+) -> Result<Option<Vec<u8>>, OsdFailure> {
     let names = rows::sort_page(view.kind, id.page) == PageKind::Directory
         && rows::sort_page(view.kind, id.number) == PageKind::Application;
     if names {
@@ -372,7 +393,7 @@ fn one(view: &View<'_>, id: AttributeId, work: &mut Work) -> Result<Option<Vec<u
 }
 
 /// Returns the current floor behind a floor attribute; NOSEC for any other attribute.
-fn floor_behind(device: &Device, object: ObjectId, kind: ObjectType, id: AttributeId) -> SecurityMethod {
+fn floor_behind(device: &OsdDevice, object: ObjectId, kind: ObjectType, id: AttributeId) -> SecurityMethod {
     let root = device.catalog.root();
     match kind {
         ObjectType::Root if id.number == 6 => root.partition_method,

@@ -10,14 +10,19 @@ use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_store::StoreError;
 
 use crate::catalog::{self, be};
-use crate::commands::collections::{self, Kind};
+use crate::commands::collections::{self, CollectionKind};
 use crate::commands::data::partition_of;
-use crate::device::Device;
-use crate::failure::Failure;
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
 
 /// Sets one attribute of the page: joins the collection in the new value, and leaves the one in the
 /// old value.
-pub(crate) fn set(device: &Device, member: ObjectId, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
+pub(crate) fn set(
+    device: &OsdDevice,
+    member: ObjectId,
+    id: AttributeId,
+    value: &[u8],
+) -> Result<(), OsdFailure> {
     let store = &*device.store;
     let at = |number: u64| ObjectId::new(member.partition, number);
     let old = catalog::get(store, member, id)?.map(|value| be(&value));
@@ -28,10 +33,10 @@ pub(crate) fn set(device: &Device, member: ObjectId, id: AttributeId, value: &[u
     let partition = partition_of(device, member)?;
     if let Some(new) = new {
         match collections::kind(device, at(new)) {
-            Ok(Kind::Linked) => {}
-            Ok(Kind::Tracking | Kind::Spontaneous)
-            | Err(Failure::Field(_) | Failure::Store(StoreError::NotFound(_))) => {
-                return Err(Failure::Attribute(id));
+            Ok(CollectionKind::Linked) => {}
+            Ok(CollectionKind::Tracking | CollectionKind::Spontaneous)
+            | Err(OsdFailure::Field(_) | OsdFailure::Store(StoreError::NotFound(_))) => {
+                return Err(OsdFailure::Attribute(id));
             }
             Err(failure) => return Err(failure),
         }
@@ -39,14 +44,14 @@ pub(crate) fn set(device: &Device, member: ObjectId, id: AttributeId, value: &[u
         if old.is_none() && quota != u32::MAX {
             let linked = store.memberships(member)?.iter().filter(|(_, slot)| *slot != 0).count();
             if linked as u64 >= u64::from(quota) {
-                return Err(Failure::Quota("collections per object"));
+                return Err(OsdFailure::Quota("collections per object"));
             }
         }
         match store.join(at(new), member.object, id.number) {
             Ok(true) => {}
             // Each collection may be named only once.
-            Ok(false) => return Err(Failure::Attribute(id)),
-            Err(StoreError::TooLarge { .. }) => return Err(Failure::Quota("collections per object")),
+            Ok(false) => return Err(OsdFailure::Attribute(id)),
+            Err(StoreError::TooLarge { .. }) => return Err(OsdFailure::Quota("collections per object")),
             Err(error) => return Err(error.into()),
         }
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use sealstone_osd::attribute::{self, page};
 use sealstone_osd::{AttributeId, Generation, ObjectType};
 
-use super::rows::{self, Length, PageKind, ROWS, Row, Set, Source};
+use super::rows::{self, AttributeRow, LengthRule, PageKind, ROWS, SetRule, ValueSource};
 
 const HEAD: &str = "\
 # Attributes
@@ -29,28 +29,28 @@ Besides these pages:
 ";
 
 /// Describes which values may be set.
-fn access(set: Set) -> String {
+fn access(set: SetRule) -> String {
     match set {
-        Set::Never => "-".into(),
-        Set::Stored => "yes".into(),
-        Set::LogicalLength => "yes: truncates or extends".into(),
-        Set::Method => "0 to 3, never weaker than allowed".into(),
-        Set::NonceLimit(most) => format!("at most {most}"),
-        Set::Isolation => "1, 2, 4, 5".into(),
-        Set::OneOf(codes) => {
+        SetRule::Never => "-".into(),
+        SetRule::Stored => "yes".into(),
+        SetRule::LogicalLength => "yes: truncates or extends".into(),
+        SetRule::Method => "0 to 3, never weaker than allowed".into(),
+        SetRule::NonceLimit(most) => format!("at most {most}"),
+        SetRule::Isolation => "1, 2, 4, 5".into(),
+        SetRule::OneOf(codes) => {
             let codes: Vec<_> = codes.iter().map(|code| format!("{code:X}h")).collect();
             codes.join(", ")
         }
-        Set::Names => "pages and numbers, 8 bytes each".into(),
-        Set::Profile => "0 to 5, while there are no objects; 2 and 3 only with --insecure-adhash".into(),
-        Set::Clock => "24 h ahead, 54 s back".into(),
+        SetRule::Names => "pages and numbers, 8 bytes each".into(),
+        SetRule::Profile => "0 to 5, while there are no objects; 2 and 3 only with --insecure-adhash".into(),
+        SetRule::Clock => "24 h ahead, 54 s back".into(),
         #[allow(unreachable_patterns, reason = "what rows may say grows with the device")]
         other => format!("{other:?}"),
     }
 }
 
 /// Describes where the value comes from, or its default.
-fn value(source: Source) -> String {
+fn value(source: ValueSource) -> String {
     let text = |bytes: &[u8]| {
         let printable = !bytes.is_empty() && bytes.iter().all(|byte| matches!(byte, b' '..=b'~'));
         match bytes {
@@ -71,9 +71,9 @@ fn value(source: Source) -> String {
         }
     };
     match source {
-        Source::Fixed(bytes) => text(bytes),
-        Source::Stored(bytes) => format!("stored; at first {}", text(bytes)),
-        Source::Live(live) => words(&format!("{live:?}")),
+        ValueSource::Fixed(bytes) => text(bytes),
+        ValueSource::Stored(bytes) => format!("stored; at first {}", text(bytes)),
+        ValueSource::Live(live) => words(&format!("{live:?}")),
     }
 }
 
@@ -88,10 +88,10 @@ fn words(name: &str) -> String {
     })
 }
 
-fn length(length: Length) -> String {
+fn length(length: LengthRule) -> String {
     match length {
-        Length::Exactly(bytes) => format!("{bytes}"),
-        Length::AtMost(bytes) => format!("0-{bytes}"),
+        LengthRule::Exactly(bytes) => format!("{bytes}"),
+        LengthRule::AtMost(bytes) => format!("0-{bytes}"),
     }
 }
 
@@ -106,7 +106,7 @@ fn own_name(page: u32) -> String {
     format!("{} {}", text(&bytes[..8]), text(&bytes[8..]))
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &AttributeRow) -> String {
     let name_of = |number| attribute::standard(AttributeId::new(row.page, number)).map_or("", |row| row.name);
     let name = match (name_of(row.first), name_of(row.last)) {
         (first, last) if first == last => first.to_owned(),
@@ -124,7 +124,7 @@ fn line(row: &Row) -> String {
 fn document() -> String {
     let mut text = HEAD.to_owned();
     for rows in ROWS {
-        let Row { kind, page, .. } = rows[0];
+        let AttributeRow { kind, page, .. } = rows[0];
         let _ = write!(text, "## {page:08X} {}\n\n{kind:?}. ", own_name(page));
         let lengths = [Generation::Osd1, Generation::Osd2]
             .map(|generation| page::layout(generation, page).map(|layout| layout.length));

@@ -37,7 +37,7 @@ const APPLICATION: u32 = 0x1_0000;
 pub(crate) const SEALSTONE: u32 = 0xF001;
 /// Vendor page with the boot epoch: U+F003h, 1. A client that wrote in one epoch and flushed in
 /// another must not assume that its writes are durable.
-pub(crate) const LIFE: u32 = 0xF003;
+pub(crate) const BOOT_EPOCH_PAGE: u32 = 0xF003;
 /// Vendor page about the source and the duplicates of a partition: P+F004h.
 pub(crate) const DUPLICATES: u32 = 0xF004;
 /// Vendor page with the digest profile of a partition: P+F006h, 1.
@@ -76,7 +76,7 @@ pub(crate) const USER_OBJECT_TAG: u32 = 0x4000_0002;
 
 /// Values that a client may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Set {
+pub(crate) enum SetRule {
     /// None; the attribute is read-only.
     Never,
     /// Values of the row's length. An empty value restores the default.
@@ -104,12 +104,12 @@ pub(crate) enum Set {
 
 /// Length of a value in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Length {
+pub(crate) enum LengthRule {
     Exactly(usize),
     AtMost(usize),
 }
 
-impl Length {
+impl LengthRule {
     pub(crate) fn fits(self, value: &[u8]) -> bool {
         match self {
             Self::Exactly(length) => value.len() == length,
@@ -120,19 +120,19 @@ impl Length {
 
 /// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum ValueSource {
     /// A constant.
     Fixed(&'static [u8]),
     /// The store, with a default that is used until the attribute is set. An empty default is
     /// undefined.
     Stored(&'static [u8]),
     /// Computed when the attribute is read.
-    Live(Live),
+    Live(LiveValue),
 }
 
 /// Computed values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Live {
+pub(crate) enum LiveValue {
     SystemId,
     SerialNumber,
     DeviceName,
@@ -168,33 +168,33 @@ pub(crate) enum Live {
 
 /// One attribute, or a run of attributes with consecutive numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
+pub(crate) struct AttributeRow {
     pub(crate) kind: ObjectType,
     /// Page number including the base of the type.
     pub(crate) page: u32,
     pub(crate) first: u32,
     pub(crate) last: u32,
-    pub(crate) length: Length,
-    pub(crate) set: Set,
-    pub(crate) source: Source,
+    pub(crate) length: LengthRule,
+    pub(crate) set: SetRule,
+    pub(crate) source: ValueSource,
 }
 
 /// Builds the table from pages with their rows.
 macro_rules! rows {
     ($($kind:ident $base:ident + $page:path : { $($rest:tt)* })*) => {
         /// The attribute table.
-        pub(crate) static ROWS: &[&[Row]] = &[$(rows!(@page $kind, $base + $page; []; $($rest)*)),*];
+        pub(crate) static ROWS: &[&[AttributeRow]] = &[$(rows!(@page $kind, $base + $page; []; $($rest)*)),*];
     };
     (@page $kind:ident, $page:expr; [$($done:expr,)*]; ) => { &[$($done),*] };
     (@page $kind:ident, $page:expr; [$($done:expr,)*]; $first:literal ..= $last:literal, $length:expr, $set:expr, $source:expr; $($rest:tt)*) => {
-        rows!(@page $kind, $page; [$($done,)* Row {
+        rows!(@page $kind, $page; [$($done,)* AttributeRow {
             kind: ObjectType::$kind, page: $page, first: $first, last: $last, length: $length, set: $set, source: $source,
         },]; $($rest)*)
     };
 }
 
-use Length::{AtMost, Exactly};
-use Source::{Fixed, Stored};
+use LengthRule::{AtMost, Exactly};
+use ValueSource::{Fixed, Stored};
 
 /// No limit: the default of every quota.
 const UNLIMITED: &[u8] = &[0xFF; 8];
@@ -225,211 +225,211 @@ const TIMES: &[u32] = &[0x0, 0xF];
 /// No limit of collections per object.
 const ANY_NUMBER: &[u8] = &[0xFF; 4];
 
-const fn live(live: Live) -> Source {
-    Source::Live(live)
+const fn live(live: LiveValue) -> ValueSource {
+    ValueSource::Live(live)
 }
 
 rows! {
     Root ROOT + page::INFORMATION: {
-        0x3..=0x3, Exactly(20), Set::Never, live(Live::SystemId);
-        0x4..=0x4, Exactly(8), Set::Never, Fixed(b"SEALSTON");
-        0x5..=0x5, Exactly(16), Set::Never, Fixed(b"SEALSTONE OSD   ");
-        0x6..=0x6, Exactly(32), Set::Never, Fixed(b"OBJECT DISK                     ");
-        0x7..=0x7, Exactly(4), Set::Never, Fixed(b"0001");
-        0x8..=0x8, AtMost(64), Set::Never, live(Live::SerialNumber);
-        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, live(Live::DeviceName);
-        0xA..=0xA, Exactly(4), Set::Never, Fixed(&CONTINUATION_MAX.to_be_bytes());
-        0x80..=0x80, Exactly(8), Set::Never, live(Live::TotalCapacity);
-        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
-        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
-        0xC0..=0xC0, Exactly(8), Set::Never, live(Live::PartitionCount);
-        0x100..=0x100, Exactly(6), Set::Never, live(Live::Clock);
-        0x110..=0x110, Exactly(1), Set::Isolation, Stored(&[isolation::DEFAULT]);
-        0x111..=0x111, Exactly(32), Set::Never, Fixed(&isolation::SUPPORTED);
-        0x120..=0x120, Exactly(8), Set::Never, Fixed(&ATOMIC_DATA.to_be_bytes());
-        0x121..=0x121, Exactly(8), Set::Never, Fixed(&1u64.to_be_bytes());
-        0x122..=0x122, Exactly(8), Set::Never, Fixed(&ATOMIC_ATTRIBUTES.to_be_bytes());
-        0x123..=0x123, Exactly(1), Set::Never, Fixed(&[1]);
-        0x1C1..=0x1C2, Exactly(4), Set::Never, Fixed(&(duplicates::CHILDREN_MAX as u32).to_be_bytes());
-        0x1CC..=0x1CC, Exactly(4), Set::Never, Fixed(&duplicates::DEPTH_MAX.to_be_bytes());
-        0x201..=0x201, Exactly(4), Set::Never, Fixed(SUPPORTED);
-        0x2FD..=0x2FD, Exactly(4), Set::Never, Fixed(SUPPORTED);
-        0x2FF..=0x300, Exactly(4), Set::Never, Fixed(SUPPORTED);
-        0x310..=0x310, Exactly(4), Set::Never, Fixed(SUPPORTED);
-        0x311..=0x311, Exactly(1), Set::Never, Fixed(&[1]);
-        0x700_0001..=0x700_0001, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
-        0x700_0002..=0x700_0002, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
-        0x700_0101..=0x700_0101, Exactly(4), Set::Never, Fixed(&18u32.to_be_bytes());
-        0x700_FF10..=0x700_FF10, Exactly(4), Set::Never, Fixed(&(1024 * 32u32).to_be_bytes());
-        0x700_FF11..=0x700_FF11, Exactly(4), Set::Never, Fixed(&(16 * 32u32).to_be_bytes());
-        0x700_FFEE..=0x700_FFEE, Exactly(4), Set::Never, Fixed(&(16 * 104u32).to_be_bytes());
+        0x3..=0x3, Exactly(20), SetRule::Never, live(LiveValue::SystemId);
+        0x4..=0x4, Exactly(8), SetRule::Never, Fixed(b"SEALSTON");
+        0x5..=0x5, Exactly(16), SetRule::Never, Fixed(b"SEALSTONE OSD   ");
+        0x6..=0x6, Exactly(32), SetRule::Never, Fixed(b"OBJECT DISK                     ");
+        0x7..=0x7, Exactly(4), SetRule::Never, Fixed(b"0001");
+        0x8..=0x8, AtMost(64), SetRule::Never, live(LiveValue::SerialNumber);
+        0x9..=0x9, AtMost(NAME_MAX), SetRule::Stored, live(LiveValue::DeviceName);
+        0xA..=0xA, Exactly(4), SetRule::Never, Fixed(&CONTINUATION_MAX.to_be_bytes());
+        0x80..=0x80, Exactly(8), SetRule::Never, live(LiveValue::TotalCapacity);
+        0x81..=0x81, Exactly(8), SetRule::Never, live(LiveValue::UsedCapacity);
+        0x83..=0x83, Exactly(4), SetRule::Never, Fixed(ACCESSIBLE);
+        0xC0..=0xC0, Exactly(8), SetRule::Never, live(LiveValue::PartitionCount);
+        0x100..=0x100, Exactly(6), SetRule::Never, live(LiveValue::Clock);
+        0x110..=0x110, Exactly(1), SetRule::Isolation, Stored(&[isolation::DEFAULT]);
+        0x111..=0x111, Exactly(32), SetRule::Never, Fixed(&isolation::SUPPORTED);
+        0x120..=0x120, Exactly(8), SetRule::Never, Fixed(&ATOMIC_DATA.to_be_bytes());
+        0x121..=0x121, Exactly(8), SetRule::Never, Fixed(&1u64.to_be_bytes());
+        0x122..=0x122, Exactly(8), SetRule::Never, Fixed(&ATOMIC_ATTRIBUTES.to_be_bytes());
+        0x123..=0x123, Exactly(1), SetRule::Never, Fixed(&[1]);
+        0x1C1..=0x1C2, Exactly(4), SetRule::Never, Fixed(&(duplicates::CHILDREN_MAX as u32).to_be_bytes());
+        0x1CC..=0x1CC, Exactly(4), SetRule::Never, Fixed(&duplicates::DEPTH_MAX.to_be_bytes());
+        0x201..=0x201, Exactly(4), SetRule::Never, Fixed(SUPPORTED);
+        0x2FD..=0x2FD, Exactly(4), SetRule::Never, Fixed(SUPPORTED);
+        0x2FF..=0x300, Exactly(4), SetRule::Never, Fixed(SUPPORTED);
+        0x310..=0x310, Exactly(4), SetRule::Never, Fixed(SUPPORTED);
+        0x311..=0x311, Exactly(1), SetRule::Never, Fixed(&[1]);
+        0x700_0001..=0x700_0001, Exactly(4), SetRule::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
+        0x700_0002..=0x700_0002, Exactly(4), SetRule::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
+        0x700_0101..=0x700_0101, Exactly(4), SetRule::Never, Fixed(&18u32.to_be_bytes());
+        0x700_FF10..=0x700_FF10, Exactly(4), SetRule::Never, Fixed(&(1024 * 32u32).to_be_bytes());
+        0x700_FF11..=0x700_FF11, Exactly(4), SetRule::Never, Fixed(&(16 * 32u32).to_be_bytes());
+        0x700_FFEE..=0x700_FFEE, Exactly(4), SetRule::Never, Fixed(&(16 * 104u32).to_be_bytes());
     }
     Root ROOT + page::QUOTAS: {
-        0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
-        0x10001..=0x10002, Exactly(8), Set::Stored, Stored(UNLIMITED);
-        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(ANY_NUMBER);
-        0x20002..=0x20002, Exactly(8), Set::Stored, Stored(UNLIMITED);
+        0x1..=0x1, Exactly(8), SetRule::Stored, Stored(UNLIMITED);
+        0x10001..=0x10002, Exactly(8), SetRule::Stored, Stored(UNLIMITED);
+        0x10081..=0x10081, Exactly(4), SetRule::Stored, Stored(ANY_NUMBER);
+        0x20002..=0x20002, Exactly(8), SetRule::Stored, Stored(UNLIMITED);
     }
     Root ROOT + page::TIMESTAMPS: {
-        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
-        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
-        0xFFFF_FFFE..=0xFFFF_FFFE, Exactly(1), Set::Stored, Stored(&[0]);
+        0x2..=0x2, Exactly(6), SetRule::Stored, live(LiveValue::AttributesAccessed);
+        0x3..=0x3, Exactly(6), SetRule::Stored, Stored(NO_TIME);
+        0xFFFF_FFFE..=0xFFFF_FFFE, Exactly(1), SetRule::Stored, Stored(&[0]);
     }
     Root ROOT + page::SECURITY: {
-        0x1..=0x1, Exactly(1), Set::Method, live(Live::DefaultMethod);
-        0x2..=0x2, Exactly(6), Set::NonceLimit(OLDEST_NONCE_MS), live(Live::OldestNonce);
-        0x3..=0x3, Exactly(6), Set::NonceLimit(NEWEST_NONCE_MS), live(Live::NewestNonce);
-        0x6..=0x6, Exactly(1), Set::Method, live(Live::PartitionDefaultMethod);
-        0x7..=0x7, Exactly(2), Set::Never, live(Live::SupportedMethods);
-        0x9..=0x9, Exactly(6), Set::Clock, live(Live::Clock);
-        0xA..=0xA, Exactly(2), Set::Never, live(Live::BootEpoch);
-        0x7FFD..=0x7FFE, Exactly(7), Set::Never, live(Live::KeyIdentifier);
-        0x8000_0000..=0x8000_000F, Exactly(1), Set::Never, live(Live::IcvAlgorithm);
-        0x8000_0010..=0x8000_001F, Exactly(1), Set::Never, live(Live::DhGroup);
+        0x1..=0x1, Exactly(1), SetRule::Method, live(LiveValue::DefaultMethod);
+        0x2..=0x2, Exactly(6), SetRule::NonceLimit(OLDEST_NONCE_MS), live(LiveValue::OldestNonce);
+        0x3..=0x3, Exactly(6), SetRule::NonceLimit(NEWEST_NONCE_MS), live(LiveValue::NewestNonce);
+        0x6..=0x6, Exactly(1), SetRule::Method, live(LiveValue::PartitionDefaultMethod);
+        0x7..=0x7, Exactly(2), SetRule::Never, live(LiveValue::SupportedMethods);
+        0x9..=0x9, Exactly(6), SetRule::Clock, live(LiveValue::Clock);
+        0xA..=0xA, Exactly(2), SetRule::Never, live(LiveValue::BootEpoch);
+        0x7FFD..=0x7FFE, Exactly(7), SetRule::Never, live(LiveValue::KeyIdentifier);
+        0x8000_0000..=0x8000_000F, Exactly(1), SetRule::Never, live(LiveValue::IcvAlgorithm);
+        0x8000_0010..=0x8000_001F, Exactly(1), SetRule::Never, live(LiveValue::DhGroup);
     }
     Root ROOT + page::ERROR_RECOVERY: {
-        0x1..=0x2, Exactly(1), Set::Never, Stored(&[0]);
-        0x3..=0x5, Exactly(6), Set::Never, Stored(NO_TIME);
-        0x6..=0x6, Exactly(8), Set::Never, Stored(&[0; 8]);
+        0x1..=0x2, Exactly(1), SetRule::Never, Stored(&[0]);
+        0x3..=0x5, Exactly(6), SetRule::Never, Stored(NO_TIME);
+        0x6..=0x6, Exactly(8), SetRule::Never, Stored(&[0; 8]);
     }
     Partition PARTITION + page::INFORMATION: {
-        0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
-        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
-        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
-        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
-        0x84..=0x84, Exactly(8), Set::Never, Fixed(&CAPACITY_INCREMENT.to_be_bytes());
-        0xC1..=0xC1, Exactly(8), Set::Never, live(Live::ObjectCount);
-        0xD1..=0xD1, Exactly(8), Set::Never, live(Live::UsedCapacity);
-        0x200..=0x201, Exactly(4), Set::OneOf(METHODS), Stored(SUPPORTED);
-        0x300..=0x301, Exactly(4), Set::OneOf(TIMES), Stored(&[0; 4]);
+        0x1..=0x1, Exactly(8), SetRule::Never, live(LiveValue::PartitionId);
+        0x9..=0x9, AtMost(NAME_MAX), SetRule::Stored, Stored(&[]);
+        0x81..=0x81, Exactly(8), SetRule::Never, live(LiveValue::UsedCapacity);
+        0x83..=0x83, Exactly(4), SetRule::Never, Fixed(ACCESSIBLE);
+        0x84..=0x84, Exactly(8), SetRule::Never, Fixed(&CAPACITY_INCREMENT.to_be_bytes());
+        0xC1..=0xC1, Exactly(8), SetRule::Never, live(LiveValue::ObjectCount);
+        0xD1..=0xD1, Exactly(8), SetRule::Never, live(LiveValue::UsedCapacity);
+        0x200..=0x201, Exactly(4), SetRule::OneOf(METHODS), Stored(SUPPORTED);
+        0x300..=0x301, Exactly(4), SetRule::OneOf(TIMES), Stored(&[0; 4]);
     }
     Partition PARTITION + page::QUOTAS: {
-        0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
-        0x10001..=0x10002, Exactly(8), Set::Stored, Stored(UNLIMITED);
-        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(ANY_NUMBER);
+        0x1..=0x1, Exactly(8), SetRule::Stored, Stored(UNLIMITED);
+        0x10001..=0x10002, Exactly(8), SetRule::Stored, Stored(UNLIMITED);
+        0x10081..=0x10081, Exactly(4), SetRule::Stored, Stored(ANY_NUMBER);
     }
     Partition PARTITION + page::TIMESTAMPS: {
-        0x1..=0x1, Exactly(6), Set::Never, Stored(NO_TIME);
-        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
-        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
-        0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
-        0x5..=0x5, Exactly(6), Set::Stored, live(Live::DataModified);
-        0xFFFF_FFFE..=0xFFFF_FFFE, Exactly(1), Set::Stored, Stored(&[0]);
+        0x1..=0x1, Exactly(6), SetRule::Never, Stored(NO_TIME);
+        0x2..=0x2, Exactly(6), SetRule::Stored, live(LiveValue::AttributesAccessed);
+        0x3..=0x3, Exactly(6), SetRule::Stored, Stored(NO_TIME);
+        0x4..=0x4, Exactly(6), SetRule::Stored, live(LiveValue::DataAccessed);
+        0x5..=0x5, Exactly(6), SetRule::Stored, live(LiveValue::DataModified);
+        0xFFFF_FFFE..=0xFFFF_FFFE, Exactly(1), SetRule::Stored, Stored(&[0]);
     }
     Partition PARTITION + page::ATTRIBUTES_ACCESS: {
-        0x1..=0xFFFF_FF00, AtMost(8 * ACCESS_NAMES_MAX), Set::Names, Stored(&[]);
+        0x1..=0xFFFF_FF00, AtMost(8 * ACCESS_NAMES_MAX), SetRule::Names, Stored(&[]);
     }
     Partition PARTITION + page::SECURITY: {
-        0x1..=0x1, Exactly(1), Set::Method, live(Live::DefaultMethod);
-        0x2..=0x2, Exactly(6), Set::NonceLimit(OLDEST_NONCE_MS), live(Live::OldestNonce);
-        0x3..=0x3, Exactly(6), Set::NonceLimit(NEWEST_NONCE_MS), live(Live::NewestNonce);
-        0x4..=0x4, Exactly(2), Set::Stored, live(Live::NonceListDepth);
-        0x5..=0x5, Exactly(2), Set::Stored, Stored(&[0; 2]);
-        0x7FFF..=0x7FFF, Exactly(7), Set::Never, live(Live::KeyIdentifier);
-        0x8000..=0x800F, Exactly(7), Set::Never, live(Live::KeyIdentifier);
-        0x4000_0001..=0x4000_0002, Exactly(4), Set::Stored, Stored(&[0; 4]);
+        0x1..=0x1, Exactly(1), SetRule::Method, live(LiveValue::DefaultMethod);
+        0x2..=0x2, Exactly(6), SetRule::NonceLimit(OLDEST_NONCE_MS), live(LiveValue::OldestNonce);
+        0x3..=0x3, Exactly(6), SetRule::NonceLimit(NEWEST_NONCE_MS), live(LiveValue::NewestNonce);
+        0x4..=0x4, Exactly(2), SetRule::Stored, live(LiveValue::NonceListDepth);
+        0x5..=0x5, Exactly(2), SetRule::Stored, Stored(&[0; 2]);
+        0x7FFF..=0x7FFF, Exactly(7), SetRule::Never, live(LiveValue::KeyIdentifier);
+        0x8000..=0x800F, Exactly(7), SetRule::Never, live(LiveValue::KeyIdentifier);
+        0x4000_0001..=0x4000_0002, Exactly(4), SetRule::Stored, Stored(&[0; 4]);
     }
     Partition PARTITION + page::ERROR_RECOVERY: {
-        0x1..=0x2, Exactly(1), Set::Never, Stored(&[0]);
-        0x3..=0x5, Exactly(6), Set::Never, Stored(NO_TIME);
-        0x6..=0x6, Exactly(8), Set::Never, Stored(&[0; 8]);
+        0x1..=0x2, Exactly(1), SetRule::Never, Stored(&[0]);
+        0x3..=0x5, Exactly(6), SetRule::Never, Stored(NO_TIME);
+        0x6..=0x6, Exactly(8), SetRule::Never, Stored(&[0; 8]);
     }
     Partition PARTITION + DUPLICATES: {
-        0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
-        0x2..=0x2, Exactly(8), Set::Never, Stored(&[]);
-        0x3..=0x3, Exactly(6), Set::Never, Stored(&[]);
-        0x4..=0x4, Exactly(1), Set::Never, Stored(&[]);
-        0x5..=0x5, Exactly(4), Set::Never, Stored(&[0; 4]);
-        0x6..=0x6, Exactly(6), Set::Never, Stored(&[]);
-        0x7..=0x8, Exactly(4), Set::Never, Stored(&[0; 4]);
-        0x9..=0xA, AtMost(8 * duplicates::CHILDREN_MAX), Set::Never, Stored(&[]);
+        0x1..=0x1, Exactly(1), SetRule::Never, Stored(&[0]);
+        0x2..=0x2, Exactly(8), SetRule::Never, Stored(&[]);
+        0x3..=0x3, Exactly(6), SetRule::Never, Stored(&[]);
+        0x4..=0x4, Exactly(1), SetRule::Never, Stored(&[]);
+        0x5..=0x5, Exactly(4), SetRule::Never, Stored(&[0; 4]);
+        0x6..=0x6, Exactly(6), SetRule::Never, Stored(&[]);
+        0x7..=0x8, Exactly(4), SetRule::Never, Stored(&[0; 4]);
+        0x9..=0xA, AtMost(8 * duplicates::CHILDREN_MAX), SetRule::Never, Stored(&[]);
     }
     Collection COLLECTION + page::INFORMATION: {
-        0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
-        0x2..=0x2, Exactly(8), Set::Never, live(Live::ObjectId);
-        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
-        0xA..=0xA, Exactly(1), Set::Never, live(Live::CollectionType);
-        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
-        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
+        0x1..=0x1, Exactly(8), SetRule::Never, live(LiveValue::PartitionId);
+        0x2..=0x2, Exactly(8), SetRule::Never, live(LiveValue::ObjectId);
+        0x9..=0x9, AtMost(NAME_MAX), SetRule::Stored, Stored(&[]);
+        0xA..=0xA, Exactly(1), SetRule::Never, live(LiveValue::CollectionType);
+        0x81..=0x81, Exactly(8), SetRule::Never, live(LiveValue::UsedCapacity);
+        0x83..=0x83, Exactly(4), SetRule::Never, Fixed(ACCESSIBLE);
     }
     Collection COLLECTION + page::TIMESTAMPS: {
-        0x1..=0x1, Exactly(6), Set::Never, Stored(NO_TIME);
-        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
-        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
-        0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
-        0x5..=0x5, Exactly(6), Set::Stored, live(Live::DataModified);
+        0x1..=0x1, Exactly(6), SetRule::Never, Stored(NO_TIME);
+        0x2..=0x2, Exactly(6), SetRule::Stored, live(LiveValue::AttributesAccessed);
+        0x3..=0x3, Exactly(6), SetRule::Stored, Stored(NO_TIME);
+        0x4..=0x4, Exactly(6), SetRule::Stored, live(LiveValue::DataAccessed);
+        0x5..=0x5, Exactly(6), SetRule::Stored, live(LiveValue::DataModified);
     }
     Collection COLLECTION + page::TRACKING: {
-        0x1..=0x1, Exactly(1), Set::Never, live(Live::Tracking);
-        0x2..=0x3, Exactly(2), Set::Never, live(Live::Tracking);
-        0x4..=0x4, AtMost(252), Set::Never, live(Live::Tracking);
-        0x10..=0x10, Exactly(8), Set::Never, live(Live::MemberCount);
-        0x11..=0x13, Exactly(8), Set::Never, live(Live::Tracking);
+        0x1..=0x1, Exactly(1), SetRule::Never, live(LiveValue::Tracking);
+        0x2..=0x3, Exactly(2), SetRule::Never, live(LiveValue::Tracking);
+        0x4..=0x4, AtMost(252), SetRule::Never, live(LiveValue::Tracking);
+        0x10..=0x10, Exactly(8), SetRule::Never, live(LiveValue::MemberCount);
+        0x11..=0x13, Exactly(8), SetRule::Never, live(LiveValue::Tracking);
     }
     Collection COLLECTION + page::SECURITY: {
-        0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);
+        0x4000_0001..=0x4000_0001, Exactly(4), SetRule::Stored, Stored(&[0; 4]);
     }
     Collection COLLECTION + page::ERROR_RECOVERY: {
-        0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
-        0x3..=0x4, Exactly(6), Set::Never, Stored(NO_TIME);
+        0x1..=0x1, Exactly(1), SetRule::Never, Stored(&[0]);
+        0x3..=0x4, Exactly(6), SetRule::Never, Stored(NO_TIME);
     }
     User USER + page::INFORMATION: {
-        0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
-        0x2..=0x2, Exactly(8), Set::Never, live(Live::ObjectId);
-        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
-        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
-        0x82..=0x82, Exactly(8), Set::LogicalLength, live(Live::LogicalLength);
-        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
-        0xD1..=0xD1, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0x1..=0x1, Exactly(8), SetRule::Never, live(LiveValue::PartitionId);
+        0x2..=0x2, Exactly(8), SetRule::Never, live(LiveValue::ObjectId);
+        0x9..=0x9, AtMost(NAME_MAX), SetRule::Stored, Stored(&[]);
+        0x81..=0x81, Exactly(8), SetRule::Never, live(LiveValue::UsedCapacity);
+        0x82..=0x82, Exactly(8), SetRule::LogicalLength, live(LiveValue::LogicalLength);
+        0x83..=0x83, Exactly(4), SetRule::Never, Fixed(ACCESSIBLE);
+        0xD1..=0xD1, Exactly(8), SetRule::Never, live(LiveValue::UsedCapacity);
     }
     User USER + page::QUOTAS: {
-        0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
+        0x1..=0x1, Exactly(8), SetRule::Stored, Stored(UNLIMITED);
     }
     User USER + page::TIMESTAMPS: {
-        0x1..=0x1, Exactly(6), Set::Never, Stored(NO_TIME);
-        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
-        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
-        0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
-        0x5..=0x5, Exactly(6), Set::Stored, Stored(NO_TIME);
+        0x1..=0x1, Exactly(6), SetRule::Never, Stored(NO_TIME);
+        0x2..=0x2, Exactly(6), SetRule::Stored, live(LiveValue::AttributesAccessed);
+        0x3..=0x3, Exactly(6), SetRule::Stored, Stored(NO_TIME);
+        0x4..=0x4, Exactly(6), SetRule::Stored, live(LiveValue::DataAccessed);
+        0x5..=0x5, Exactly(6), SetRule::Stored, Stored(NO_TIME);
     }
     User USER + page::COLLECTIONS: {
-        0x1..=0xFFFF_FF00, Exactly(8), Set::Membership, Stored(&[]);
+        0x1..=0xFFFF_FF00, Exactly(8), SetRule::Membership, Stored(&[]);
     }
     User USER + page::SECURITY: {
-        0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);
+        0x4000_0001..=0x4000_0001, Exactly(4), SetRule::Stored, Stored(&[0; 4]);
     }
     User USER + page::ERROR_RECOVERY: {
-        0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
-        0x3..=0x4, Exactly(6), Set::Never, Stored(NO_TIME);
+        0x1..=0x1, Exactly(1), SetRule::Never, Stored(&[0]);
+        0x3..=0x4, Exactly(6), SetRule::Never, Stored(NO_TIME);
     }
     Partition PARTITION + DIGESTS: {
-        0x1..=0x1, Exactly(1), Set::Profile, live(Live::Profile);
+        0x1..=0x1, Exactly(1), SetRule::Profile, live(LiveValue::Profile);
     }
     Root ROOT + SEALSTONE: {
-        0x1..=0x1, AtMost(METHOD_CIPHER_MAX), Set::Never, live(Live::MethodCipher);
+        0x1..=0x1, AtMost(METHOD_CIPHER_MAX), SetRule::Never, live(LiveValue::MethodCipher);
     }
     Root ROOT + SHARED_SPACE: {
-        0x1..=0x1, Exactly(32), Set::Never, live(Live::SharedSpace);
+        0x1..=0x1, Exactly(32), SetRule::Never, live(LiveValue::SharedSpace);
     }
     Root ROOT + FROZEN_AUDITS: {
-        0x1..=0x40, Exactly(20), Set::Stored, Stored(&[]);
+        0x1..=0x40, Exactly(20), SetRule::Stored, Stored(&[]);
     }
     User USER + SEALSTONE: {
-        0x1..=0x1, Exactly(1), Set::Method, Stored(&[0]);
+        0x1..=0x1, Exactly(1), SetRule::Method, Stored(&[0]);
     }
-    User USER + LIFE: {
-        0x1..=0x1, Exactly(2), Set::Never, live(Live::BootEpoch);
+    User USER + BOOT_EPOCH_PAGE: {
+        0x1..=0x1, Exactly(2), SetRule::Never, live(LiveValue::BootEpoch);
     }
 }
 
 /// Returns the row of an attribute of an object type.
-pub(crate) fn row(kind: ObjectType, id: AttributeId) -> Option<&'static Row> {
+pub(crate) fn row(kind: ObjectType, id: AttributeId) -> Option<&'static AttributeRow> {
     let rows = page_rows(kind, id.page)?;
     rows.iter().find(|row| row.first <= id.number && id.number <= row.last)
 }
 
 /// Returns the rows of a page of an object type; `None` if the table has no such page.
-pub(crate) fn page_rows(kind: ObjectType, page: u32) -> Option<&'static [Row]> {
+pub(crate) fn page_rows(kind: ObjectType, page: u32) -> Option<&'static [AttributeRow]> {
     ROWS.iter().copied().find(|rows| rows.first().is_some_and(|row| row.kind == kind && row.page == page))
 }
 
@@ -503,7 +503,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     match sort_page(kind, page) {
         PageKind::Own if page == ROOT + SEALSTONE => Some(*METHOD_CIPHER),
         PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
-        PageKind::Own if page == base(kind) + LIFE => Some(*DEVICE_LIFE),
+        PageKind::Own if page == base(kind) + BOOT_EPOCH_PAGE => Some(*DEVICE_LIFE),
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
         PageKind::Own if page == base(kind) + DIGESTS => Some(*PARTITION_DIGESTS),
         PageKind::Own if page == ROOT + FROZEN_AUDITS => Some(*FROZEN_AUDIT_VALUES),
@@ -542,7 +542,7 @@ mod tests {
             match row.source {
                 Fixed(value) => assert!(row.length.fits(value), "{row:?}"),
                 Stored(value) => assert!(value.is_empty() || row.length.fits(value), "{row:?}"),
-                Source::Live(_) => {}
+                ValueSource::Live(_) => {}
             }
         }
     }
@@ -553,7 +553,7 @@ mod tests {
         for row in ROWS.iter().copied().flatten().filter(|row| {
             let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS];
             let of_root = [ROOT + SEALSTONE, ROOT + FROZEN_AUDITS, ROOT + SHARED_SPACE];
-            let ours = [USER + SEALSTONE, USER + LIFE];
+            let ours = [USER + SEALSTONE, USER + BOOT_EPOCH_PAGE];
             let own = [&of_partitions[..], &of_root, &ours].concat();
             !own.contains(&row.page)
         }) {
@@ -565,7 +565,7 @@ mod tests {
                     AtMost(length) => assert!(standard.length.permits(length), "{}", standard.name),
                 }
                 let settable = standard.access == attribute::Access::Settable;
-                assert!(settable == (row.set != Set::Never), "{}", standard.name);
+                assert!(settable == (row.set != SetRule::Never), "{}", standard.name);
             }
         }
     }

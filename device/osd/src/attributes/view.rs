@@ -13,42 +13,42 @@ use sealstone_osd::attribute::{self, page as format};
 use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType};
 use sealstone_seal::KeySelector;
 
-use super::current::Current;
-use super::rows::{self, IDENTIFICATION, Live, PageKind, Row, Source, page};
+use super::current::CurrentCommandPage;
+use super::rows::{self, AttributeRow, IDENTIFICATION, LiveValue, PageKind, ValueSource, page};
 use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS, be, get, time};
-use crate::commands::Pool;
-use crate::commands::collections::{self, Kind};
-use crate::device::Device;
-use crate::failure::Failure;
+use crate::commands::MemberSet;
+use crate::commands::collections::{self, CollectionKind};
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
 use crate::tracking;
 
 /// Runs of attributes longer than this are read from the store instead of number by number.
 const RUN_MAX: u32 = 64;
 
 /// An attribute with its value.
-pub(crate) type Pair = (AttributeId, Vec<u8>);
+pub(crate) type AttributePair = (AttributeId, Vec<u8>);
 
 /// The attributes of one object at one point in time.
-pub(crate) struct View<'a> {
-    pub(crate) device: &'a Device,
+pub(crate) struct AttributeView<'a> {
+    pub(crate) device: &'a OsdDevice,
     pub(crate) id: ObjectId,
     pub(crate) kind: ObjectType,
     pub(crate) now_ms: u64,
-    pub(crate) current: &'a Current,
+    pub(crate) current: &'a CurrentCommandPage,
 }
 
-impl View<'_> {
+impl AttributeView<'_> {
     /// Returns one attribute. Wildcards are not allowed.
-    pub(crate) fn value(&self, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+    pub(crate) fn value(&self, id: AttributeId) -> Result<Option<Vec<u8>>, OsdFailure> {
         let kind = rows::sort_page(self.kind, id.page);
         if id.number == IDENTIFICATION && kind != PageKind::Application {
             return match rows::identification(self.kind, id.page) {
-                None if kind == PageKind::Foreign => Err(Failure::Attribute(id)),
+                None if kind == PageKind::Foreign => Err(OsdFailure::Attribute(id)),
                 identification => Ok(identification.map(|bytes| bytes.to_vec())),
             };
         }
         match kind {
-            PageKind::Foreign => Err(Failure::Attribute(id)),
+            PageKind::Foreign => Err(OsdFailure::Attribute(id)),
             PageKind::Empty => Ok(None),
             PageKind::CurrentCommand => Ok(self.current.value(id.number)),
             PageKind::Directory => self.page_name(id.number),
@@ -61,9 +61,9 @@ impl View<'_> {
     }
 
     /// Returns every defined attribute of a page, ascending.
-    pub(crate) fn page(&self, page: u32) -> Result<Vec<Pair>, Failure> {
+    pub(crate) fn page(&self, page: u32) -> Result<Vec<AttributePair>, OsdFailure> {
         match rows::sort_page(self.kind, page) {
-            PageKind::Foreign => Err(Failure::Attribute(AttributeId::new(page, rows::ALL))),
+            PageKind::Foreign => Err(OsdFailure::Attribute(AttributeId::new(page, rows::ALL))),
             PageKind::Empty => Ok(Vec::new()),
             PageKind::Application => self.stored(Some(page)),
             PageKind::CurrentCommand => self.defined(page, self.current.numbers()),
@@ -79,7 +79,7 @@ impl View<'_> {
     }
 
     /// Returns every page with a defined attribute, ascending, without the Current Command page.
-    pub(crate) fn pages(&self) -> Result<BTreeSet<u32>, Failure> {
+    pub(crate) fn pages(&self) -> Result<BTreeSet<u32>, OsdFailure> {
         let mut pages: BTreeSet<u32> = rows::own_pages(self.kind).collect();
         pages.insert(rows::base(self.kind) + page::DIRECTORY);
         pages.extend(self.stored(None)?.iter().map(|(id, _)| id.page));
@@ -92,9 +92,9 @@ impl View<'_> {
         generation: Generation,
         page: u32,
         allocation: usize,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, OsdFailure> {
         if rows::sort_page(self.kind, page) == PageKind::Foreign {
-            return Err(Failure::Attribute(AttributeId::new(page, rows::ALL)));
+            return Err(OsdFailure::Attribute(AttributeId::new(page, rows::ALL)));
         }
         if self.kind == ObjectType::User && page == rows::USER + page::COLLECTIONS {
             return self.memberships(allocation);
@@ -114,7 +114,7 @@ impl View<'_> {
     }
 
     /// Returns the Collections page in page format.
-    fn memberships(&self, allocation: usize) -> Result<Vec<u8>, Failure> {
+    fn memberships(&self, allocation: usize) -> Result<Vec<u8>, OsdFailure> {
         let page = rows::USER + page::COLLECTIONS;
         let stored = self.device.store.attributes(self.id, Some(page))?;
         let collections: Vec<u64> = stored.iter().map(|(_, value)| be(value)).collect();
@@ -124,7 +124,11 @@ impl View<'_> {
     }
 
     /// Returns the identification, then the attributes of `numbers` that have a value.
-    fn defined(&self, page: u32, numbers: impl IntoIterator<Item = u32>) -> Result<Vec<Pair>, Failure> {
+    fn defined(
+        &self,
+        page: u32,
+        numbers: impl IntoIterator<Item = u32>,
+    ) -> Result<Vec<AttributePair>, OsdFailure> {
         let mut pairs = Vec::new();
         for number in core::iter::once(IDENTIFICATION).chain(numbers) {
             let id = AttributeId::new(page, number);
@@ -137,8 +141,8 @@ impl View<'_> {
 
     /// Returns numbers of a page of the table that may be defined: all of short runs, the stored
     /// ones of long runs.
-    fn own_numbers(&self, page: u32, rows: &[Row]) -> Result<Vec<u32>, Failure> {
-        let is_long = |row: &&Row| row.last - row.first > RUN_MAX;
+    fn own_numbers(&self, page: u32, rows: &[AttributeRow]) -> Result<Vec<u32>, OsdFailure> {
+        let is_long = |row: &&AttributeRow| row.last - row.first > RUN_MAX;
         let mut numbers: Vec<u32> =
             rows.iter().filter(|row| !is_long(row)).flat_map(|row| row.first..=row.last).collect();
         if rows.iter().any(|row| is_long(&row)) {
@@ -152,7 +156,7 @@ impl View<'_> {
     }
 
     /// Returns a stored attribute. The spontaneous collection is not stored and has none.
-    fn get(&self, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+    fn get(&self, id: AttributeId) -> Result<Option<Vec<u8>>, OsdFailure> {
         if collections::is_everything(self.id) {
             return Ok(None);
         }
@@ -160,7 +164,7 @@ impl View<'_> {
     }
 
     /// Returns the attributes that applications stored, on one page or on all.
-    fn stored(&self, page: Option<u32>) -> Result<Vec<Pair>, Failure> {
+    fn stored(&self, page: Option<u32>) -> Result<Vec<AttributePair>, OsdFailure> {
         if collections::is_everything(self.id) {
             return Ok(Vec::new());
         }
@@ -170,7 +174,7 @@ impl View<'_> {
     }
 
     /// Returns a directory entry: the identification of a page, if the page exists.
-    fn page_name(&self, page: u32) -> Result<Option<Vec<u8>>, Failure> {
+    fn page_name(&self, page: u32) -> Result<Option<Vec<u8>>, OsdFailure> {
         match rows::sort_page(self.kind, page) {
             PageKind::Foreign | PageKind::Empty => Ok(None),
             PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => {
@@ -187,16 +191,16 @@ impl View<'_> {
         }
     }
 
-    fn own(&self, row: &Row, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+    fn own(&self, row: &AttributeRow, id: AttributeId) -> Result<Option<Vec<u8>>, OsdFailure> {
         let defined = |value: &[u8]| (!value.is_empty()).then(|| value.to_vec());
         match row.source {
-            Source::Fixed(value) => Ok(defined(value)),
-            Source::Stored(default) => Ok(self.get(id)?.or_else(|| defined(default))),
-            Source::Live(live) => self.live(live, id),
+            ValueSource::Fixed(value) => Ok(defined(value)),
+            ValueSource::Stored(default) => Ok(self.get(id)?.or_else(|| defined(default))),
+            ValueSource::Live(live) => self.live(live, id),
         }
     }
 
-    fn live(&self, live: Live, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+    fn live(&self, live: LiveValue, id: AttributeId) -> Result<Option<Vec<u8>>, OsdFailure> {
         let device = self.device;
         let be = |value: u64| Ok(Some(value.to_be_bytes().to_vec()));
         let stored = |default: &[u8]| {
@@ -204,65 +208,67 @@ impl View<'_> {
             Ok(Some(value.unwrap_or_else(|| default.to_vec())))
         };
         match live {
-            Live::SystemId => Ok(Some(device.system_id.to_vec())),
-            Live::SerialNumber => Ok(Some(device.serial_number().into_bytes())),
-            Live::DeviceName => stored(device.name.as_bytes()),
-            Live::TotalCapacity => be(device.total_capacity()),
-            Live::SharedSpace => Ok(device.store.space().shared.map(|shared| {
+            LiveValue::SystemId => Ok(Some(device.system_id.to_vec())),
+            LiveValue::SerialNumber => Ok(Some(device.serial_number().into_bytes())),
+            LiveValue::DeviceName => stored(device.name.as_bytes()),
+            LiveValue::TotalCapacity => be(device.total_capacity()),
+            LiveValue::SharedSpace => Ok(device.store.space().shared.map(|shared| {
                 [&shared.id[..], &shared.free.to_be_bytes(), &shared.own.to_be_bytes()].concat()
             })),
-            Live::UsedCapacity => match self.kind {
+            LiveValue::UsedCapacity => match self.kind {
                 ObjectType::Root => be(device.store.space().used),
                 ObjectType::Partition => be(self.partition_state(|partition| partition.used())?),
                 // Members are counted where they are stored.
                 ObjectType::Collection => be(0),
                 ObjectType::User => be(device.store.stat(self.id)?.used_bytes),
             },
-            Live::PartitionCount => be(device.catalog.partition_count()),
-            Live::Clock => Ok(Some(time(self.now_ms).to_vec())),
-            Live::PartitionId => be(self.id.partition),
-            Live::ObjectId => be(self.id.object),
-            Live::ObjectCount => be(self.partition_state(|partition| partition.population())?),
-            Live::LogicalLength => be(device.store.stat(self.id)?.length),
-            Live::DataAccessed => match device.cache.accesses(self.id).data_ms {
+            LiveValue::PartitionCount => be(device.catalog.partition_count()),
+            LiveValue::Clock => Ok(Some(time(self.now_ms).to_vec())),
+            LiveValue::PartitionId => be(self.id.partition),
+            LiveValue::ObjectId => be(self.id.object),
+            LiveValue::ObjectCount => be(self.partition_state(|partition| partition.population())?),
+            LiveValue::LogicalLength => be(device.store.stat(self.id)?.length),
+            LiveValue::DataAccessed => match device.cache.accesses(self.id).data_ms {
                 Some(ms) => Ok(Some(time(ms).to_vec())),
                 None => stored(&[0; 6]),
             },
-            Live::AttributesAccessed => match device.cache.accesses(self.id).attributes_ms {
+            LiveValue::AttributesAccessed => match device.cache.accesses(self.id).attributes_ms {
                 Some(ms) => Ok(Some(time(ms).to_vec())),
                 None => stored(&[0; 6]),
             },
-            Live::DataModified => match device.cache.accesses(self.id).modified_ms {
+            LiveValue::DataModified => match device.cache.accesses(self.id).modified_ms {
                 Some(ms) => Ok(Some(time(ms).to_vec())),
                 None => stored(&[0; 6]),
             },
-            Live::DefaultMethod => {
+            LiveValue::DefaultMethod => {
                 let method = match self.kind {
                     ObjectType::Root => device.catalog.root().policy.default_method,
                     _ => self.partition_state(|partition| partition.policy().default_method)?,
                 };
                 Ok(Some(vec![method as u8]))
             }
-            Live::PartitionDefaultMethod => Ok(Some(vec![device.catalog.root().partition_method as u8])),
-            Live::SupportedMethods => Ok(Some(device.supported_methods().to_be_bytes().to_vec())),
-            Live::BootEpoch => Ok(Some(device.boot_epoch.to_be_bytes().to_vec())),
-            Live::IcvAlgorithm => {
+            LiveValue::PartitionDefaultMethod => Ok(Some(vec![device.catalog.root().partition_method as u8])),
+            LiveValue::SupportedMethods => Ok(Some(device.supported_methods().to_be_bytes().to_vec())),
+            LiveValue::BootEpoch => Ok(Some(device.boot_epoch.to_be_bytes().to_vec())),
+            LiveValue::IcvAlgorithm => {
                 let slot = usize::try_from(id.number & 0xF).unwrap_or(0);
                 Ok(Some(vec![device.slots.codes()[slot]]))
             }
-            Live::OldestNonce => stored(&time(OLDEST_NONCE_MS)),
-            Live::NewestNonce => stored(&time(NEWEST_NONCE_MS)),
-            Live::Profile => Ok(Some(vec![device.store.profile(self.id.partition).map_or(0, Profile::code)])),
-            Live::CollectionType => Ok(Some(vec![collections::kind(device, self.id)? as u8])),
-            Live::MemberCount => be(Pool::of(device, self.id)?.count(device)?),
-            Live::Tracking if collections::kind(device, self.id)? == Kind::Tracking => {
+            LiveValue::OldestNonce => stored(&time(OLDEST_NONCE_MS)),
+            LiveValue::NewestNonce => stored(&time(NEWEST_NONCE_MS)),
+            LiveValue::Profile => {
+                Ok(Some(vec![device.store.profile(self.id.partition).map_or(0, Profile::code)]))
+            }
+            LiveValue::CollectionType => Ok(Some(vec![collections::kind(device, self.id)? as u8])),
+            LiveValue::MemberCount => be(MemberSet::of(device, self.id)?.count(device)?),
+            LiveValue::Tracking if collections::kind(device, self.id)? == CollectionKind::Tracking => {
                 tracking::value(device, self.id, id.number)
             }
-            Live::Tracking => Ok(None),
-            Live::NonceListDepth => stored(&u16::MAX.to_be_bytes()),
-            Live::KeyIdentifier => Ok(self.key_identifier(id.number)),
-            Live::MethodCipher => Ok(device.concealment.public()),
-            Live::DhGroup => {
+            LiveValue::Tracking => Ok(None),
+            LiveValue::NonceListDepth => stored(&u16::MAX.to_be_bytes()),
+            LiveValue::KeyIdentifier => Ok(self.key_identifier(id.number)),
+            LiveValue::MethodCipher => Ok(device.concealment.public()),
+            LiveValue::DhGroup => {
                 let slot = usize::try_from(id.number & 0xF).unwrap_or(0);
                 Ok(Some(vec![Group::ALL.get(slot).map_or(0, |group| group.code())]))
             }
@@ -283,8 +289,11 @@ impl View<'_> {
         keys.identifier(selector).map(|identifier| identifier.to_vec())
     }
 
-    fn partition_state<T>(&self, look: impl FnOnce(&crate::catalog::Partition) -> T) -> Result<T, Failure> {
+    fn partition_state<T>(
+        &self,
+        look: impl FnOnce(&crate::catalog::Partition) -> T,
+    ) -> Result<T, OsdFailure> {
         let partition = self.device.catalog.partition(self.id.partition);
-        partition.map(|partition| look(&partition)).ok_or(Failure::Field(crate::failure::PARTITION))
+        partition.map(|partition| look(&partition)).ok_or(OsdFailure::Field(crate::failure::PARTITION))
     }
 }

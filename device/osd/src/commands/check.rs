@@ -12,19 +12,19 @@
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::data::partition_of;
-use super::{Done, Run};
+use super::{CommandResult, CommandRun};
 use crate::catalog::successor;
-use crate::damage::{Damage, Examination, Settled, Step, store_contained};
-use crate::failure::Failure;
-use crate::locks::Reach;
+use crate::damage::{Damage, Examination, ExamineStep, RecordResult, store_contained};
+use crate::failure::OsdFailure;
+use crate::locks::LockScope;
 
 /// Objects per step.
 const STEP: usize = 256;
 
 /// OBJECT STRUCTURE CHECK of a partition, or of the root and all partitions.
-pub(crate) fn check(run: &Run<'_>, object: ObjectId) -> Result<Done, Failure> {
+pub(crate) fn check(run: &CommandRun<'_>, object: ObjectId) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
-    let _only_one = device.checking.try_lock().ok_or(Failure::Taken)?;
+    let _only_one = device.checking.try_lock().ok_or(OsdFailure::PartitionBusy)?;
     let partitions = if object.is_root() {
         device.catalog.partition_ids(0, usize::MAX)
     } else {
@@ -37,28 +37,28 @@ pub(crate) fn check(run: &Run<'_>, object: ObjectId) -> Result<Done, Failure> {
     }
     if object.is_root() {
         check_object(run, object)?;
-        let _change = device.locks.reach(Reach::Change(object));
+        let _change = device.locks.acquire(LockScope::Change(object));
         check_authority(run)?;
         store_contained(&*device.store, object, ObjectType::Root, damaged, run.now_ms)?;
     }
-    Ok(Done::of(object))
+    Ok(CommandResult::of(object))
 }
 
 /// Checks that the command may still continue. Call it under a lock, which SET KEY waits for.
-fn check_authority(run: &Run<'_>) -> Result<(), Failure> {
-    run.steps.authority().map_err(|_| Failure::KeysChanged)
+fn check_authority(run: &CommandRun<'_>) -> Result<(), OsdFailure> {
+    run.steps.authority().map_err(|_| OsdFailure::KeysChanged)
 }
 
 /// Checks a partition and returns whether anything in it is damaged. Returns false if it was
 /// removed meanwhile.
-fn check_partition(run: &Run<'_>, partition: u64) -> Result<bool, Failure> {
+fn check_partition(run: &CommandRun<'_>, partition: u64) -> Result<bool, OsdFailure> {
     let (device, now_ms) = (run.device, run.now_ms);
     let mut damaged = 0u64;
     let mut from = ObjectId::new(partition, 1);
     let object = ObjectId::of_partition(partition);
     loop {
         let found = {
-            let _look = device.locks.reach(Reach::Look(object));
+            let _look = device.locks.acquire(LockScope::Look(object));
             if device.catalog.partition(partition).is_none() {
                 return Ok(false);
             }
@@ -75,7 +75,7 @@ fn check_partition(run: &Run<'_>, partition: u64) -> Result<bool, Failure> {
         }
     }
     let own = check_object(run, object)?;
-    let _change = device.locks.reach(Reach::Change(object));
+    let _change = device.locks.acquire(LockScope::Change(object));
     check_authority(run)?;
     if device.catalog.partition(partition).is_none() {
         return Ok(false);
@@ -85,25 +85,27 @@ fn check_partition(run: &Run<'_>, partition: u64) -> Result<bool, Failure> {
 }
 
 /// Reads all of an object, records the findings, and returns whether it is damaged.
-fn check_object(run: &Run<'_>, id: ObjectId) -> Result<bool, Failure> {
+fn check_object(run: &CommandRun<'_>, id: ObjectId) -> Result<bool, OsdFailure> {
     let (device, now_ms) = (run.device, run.now_ms);
     let examiner = device.examiner();
     let mut examination = Examination::of(id);
     let found = loop {
         {
-            let _look = device.locks.reach(Reach::Look(id));
+            let _look = device.locks.acquire(LockScope::Look(id));
             check_authority(run)?;
         }
         match examiner.step(&mut examination)? {
-            Step::More(_) => {}
-            Step::End(_) => break examination.found,
-            Step::Gone => break Damage::default(),
+            ExamineStep::More(_) => {}
+            ExamineStep::End(_) => break examination.found,
+            ExamineStep::Gone => break Damage::default(),
         }
     };
     match device.damaged.settle(examiner, id, &found, now_ms)? {
-        Settled::Gone => Ok(false),
-        Settled::Same | Settled::Changed if found == Damage::default() => Ok(false),
+        RecordResult::Gone => Ok(false),
+        RecordResult::Same | RecordResult::Changed if found == Damage::default() => Ok(false),
         // A write may have intervened, so the recorded state counts.
-        Settled::Same | Settled::Changed => Ok(!crate::damage::known(&*device.store, id)?.is_none()),
+        RecordResult::Same | RecordResult::Changed => {
+            Ok(!crate::damage::known(&*device.store, id)?.is_none())
+        }
     }
 }

@@ -14,14 +14,14 @@ use sealstone_store::{ObjectStore, StoreError};
 
 use super::data::partition_of;
 use super::objects::free_id;
-use super::walk::{self, Hold, Pool, Steps, Tally};
-use super::{Done, Run, Touch};
+use super::walk::{self, MemberSet, StepAccess, StepControl, WalkProgress};
+use super::{CommandResult, CommandRun, ObjectEffect};
 use crate::attributes::rows::{COLLECTION, USER, page};
 use crate::catalog;
-use crate::device::Device;
-use crate::failure::{self, Failure};
-use crate::locks::Reach;
-use crate::report::Refusal;
+use crate::device::OsdDevice;
+use crate::failure::{self, OsdFailure};
+use crate::locks::LockScope;
+use crate::report::OsdRefusal;
 
 /// The spontaneous collection of every partition, with all its user objects. The first number that
 /// the standard assigns to spontaneous collections.
@@ -36,7 +36,7 @@ const ROUNDS_MAX: usize = 16;
 /// COLLECTION TYPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum CollectionKind {
     /// User objects join it through their Collections page.
     Linked = 0x00,
     /// A command adds the members, and may be tracked by it.
@@ -51,7 +51,7 @@ pub(crate) const fn is_everything(id: ObjectId) -> bool {
 }
 
 /// Returns the type of an existing object, including the spontaneous collection.
-pub(crate) fn object_type(device: &Device, id: ObjectId) -> Result<ObjectType, StoreError> {
+pub(crate) fn object_type(device: &OsdDevice, id: ObjectId) -> Result<ObjectType, StoreError> {
     if is_everything(id) && device.catalog.partition(id.partition).is_some() {
         return Ok(ObjectType::Collection);
     }
@@ -59,43 +59,50 @@ pub(crate) fn object_type(device: &Device, id: ObjectId) -> Result<ObjectType, S
 }
 
 /// Returns the type of an existing collection.
-pub(crate) fn kind(device: &Device, id: ObjectId) -> Result<Kind, Failure> {
+pub(crate) fn kind(device: &OsdDevice, id: ObjectId) -> Result<CollectionKind, OsdFailure> {
     partition_of(device, id)?;
     if is_everything(id) {
-        return Ok(Kind::Spontaneous);
+        return Ok(CollectionKind::Spontaneous);
     }
     if device.store.stat(id)?.kind != ObjectType::Collection {
-        return Err(Failure::Field(failure::OBJECT));
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     match catalog::get(&*device.store, id, TYPE)?.as_deref() {
-        Some([0x01]) => Ok(Kind::Tracking),
-        _ => Ok(Kind::Linked),
+        Some([0x01]) => Ok(CollectionKind::Tracking),
+        _ => Ok(CollectionKind::Linked),
     }
 }
 
 /// Returns a second collection that the CDB names, in the same partition.
-pub(crate) fn second(device: &Device, partition: u64, object: u64) -> Result<Pool, Failure> {
-    Pool::of(device, ObjectId::new(partition, object)).map_err(|failure| match failure {
-        Failure::Field(_) | Failure::Store(StoreError::NotFound(_)) => Failure::Field(SECOND_COLLECTION),
+pub(crate) fn second(device: &OsdDevice, partition: u64, object: u64) -> Result<MemberSet, OsdFailure> {
+    MemberSet::of(device, ObjectId::new(partition, object)).map_err(|failure| match failure {
+        OsdFailure::Field(_) | OsdFailure::Store(StoreError::NotFound(_)) => {
+            OsdFailure::Field(SECOND_COLLECTION)
+        }
         other => other,
     })
 }
 
 /// CREATE COLLECTION.
-pub(crate) fn create(run: &Run<'_>, requested: ObjectId) -> Result<Done, Failure> {
-    let id = make(run.device, requested, Kind::Linked, run.now_ms)?;
-    Ok(Done { touch: Touch::Created, subjects: vec![id], ..Done::of(id) })
+pub(crate) fn create(run: &CommandRun<'_>, requested: ObjectId) -> Result<CommandResult, OsdFailure> {
+    let id = make(run.device, requested, CollectionKind::Linked, run.now_ms)?;
+    Ok(CommandResult { effect: ObjectEffect::Created, subjects: vec![id], ..CommandResult::of(id) })
 }
 
 /// Creates an empty collection. The caller has an exclusive lock of the partition, and of the id if
 /// it is given.
-fn make(device: &Device, requested: ObjectId, kind: Kind, now_ms: u64) -> Result<ObjectId, Failure> {
+fn make(
+    device: &OsdDevice,
+    requested: ObjectId,
+    kind: CollectionKind,
+    now_ms: u64,
+) -> Result<ObjectId, OsdFailure> {
     let partition = partition_of(device, requested)?;
     if requested.object != 0 && requested.object < ObjectId::FIRST_ASSIGNABLE {
-        return Err(Failure::Field(failure::OBJECT));
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     if partition.population() >= partition.policy().objects {
-        return Err(Failure::Quota("object count"));
+        return Err(OsdFailure::Quota("object count"));
     }
     let id = if requested.object == 0 { free_id(device, &partition)? } else { requested };
     device.store.create(id, ObjectType::Collection)?;
@@ -113,32 +120,32 @@ fn make(device: &Device, requested: ObjectId, kind: Kind, now_ms: u64) -> Result
 }
 
 /// CREATE USER TRACKING COLLECTION, first part: creates the empty collection.
-pub(crate) fn create_tracking(run: &Run<'_>, create: &CreateTracking) -> Result<ObjectId, Refusal> {
+pub(crate) fn create_tracking(run: &CommandRun<'_>, create: &CreateTracking) -> Result<ObjectId, OsdRefusal> {
     let device = run.device;
-    let _grasp = run.steps.reach(Reach::Populate(create.object));
+    let _guards = run.steps.acquire(LockScope::Populate(create.object));
     run.steps.authority()?;
     if create.source != 0 {
         second(device, create.object.partition, create.source)?;
     } else if create.immediate {
         // There is nothing to track.
-        return Err(Failure::Field(SECOND_COLLECTION).into());
+        return Err(OsdFailure::Field(SECOND_COLLECTION).into());
     }
     let scope = device.store.begin();
-    let made = make(device, create.object, Kind::Tracking, run.now_ms)?;
+    let made = make(device, create.object, CollectionKind::Tracking, run.now_ms)?;
     scope.end()?;
     Ok(made)
 }
 
 /// Second part: adds the members of the source.
 pub(crate) fn fill_tracking(
-    run: &Run<'_>,
-    source: Pool,
+    run: &CommandRun<'_>,
+    source: MemberSet,
     id: ObjectId,
-    tally: &Cell<Tally>,
-) -> Result<(), Refusal> {
+    progress: &Cell<WalkProgress>,
+) -> Result<(), OsdRefusal> {
     let device = run.device;
-    walk::walk(run.steps, source, Hold::Change, tally, |member| {
-        device.store.join(id, member.object, 0).map_err(Failure::from)?;
+    walk::walk(run.steps, source, StepAccess::Change, progress, |member| {
+        device.store.join(id, member.object, 0).map_err(OsdFailure::from)?;
         Ok(true)
     })?;
     partition_of(device, id)?.note_change();
@@ -146,30 +153,30 @@ pub(crate) fn fill_tracking(
 }
 
 /// Removes a collection whose creation failed. Returns the error if that fails too.
-pub(crate) fn unmake(steps: &Steps<'_>, id: ObjectId) -> Result<(), Refusal> {
+pub(crate) fn unmake(steps: &StepControl<'_>, id: ObjectId) -> Result<(), OsdRefusal> {
     let device = steps.device;
     disband(steps, id)?;
-    let _grasp = steps.reach(Reach::Populate(id));
-    device.store.remove(id).map_err(Failure::from)?;
+    let _guards = steps.acquire(LockScope::Populate(id));
+    device.store.remove(id).map_err(OsdFailure::from)?;
     device.cache.forget(id);
     partition_of(device, id)?.collection_removed();
     Ok(())
 }
 
 /// REMOVE COLLECTION. The members stay; with `force` their memberships end first.
-pub(crate) fn remove(run: &Run<'_>, id: ObjectId, force: bool) -> Result<Done, Refusal> {
+pub(crate) fn remove(run: &CommandRun<'_>, id: ObjectId, force: bool) -> Result<CommandResult, OsdRefusal> {
     let device = run.device;
-    if kind(device, id)? == Kind::Spontaneous {
-        return Err(Failure::Field(failure::OBJECT).into());
+    if kind(device, id)? == CollectionKind::Spontaneous {
+        return Err(OsdFailure::Field(failure::OBJECT).into());
     }
     for _ in 0..ROUNDS_MAX {
         if force {
             disband(run.steps, id)?;
         }
-        let _grasp = run.steps.reach(Reach::Populate(id));
+        let _guards = run.steps.acquire(LockScope::Populate(id));
         run.steps.authority()?;
         if device.tracking.is_active(id) {
-            return Err(Failure::Field(failure::OBJECT).into());
+            return Err(OsdFailure::Field(failure::OBJECT).into());
         }
         let created_ms = device.facts(id)?.created_ms;
         match device.store.remove(id) {
@@ -181,16 +188,16 @@ pub(crate) fn remove(run: &Run<'_>, id: ObjectId, force: bool) -> Result<Done, R
         device.catalog.retire(created_ms);
         device.cache.forget(id);
         let _ = device.cache.take(id);
-        return Ok(Done { touch: Touch::Removed, ..Done::of(id) });
+        return Ok(CommandResult { effect: ObjectEffect::Removed, ..CommandResult::of(id) });
     }
-    Err(Failure::NotEmpty.into())
+    Err(OsdFailure::NotEmpty.into())
 }
 
 /// Ends all memberships in a collection.
-fn disband(steps: &Steps<'_>, id: ObjectId) -> Result<(), Refusal> {
+fn disband(steps: &StepControl<'_>, id: ObjectId) -> Result<(), OsdRefusal> {
     let device = steps.device;
-    let pool = Pool::of(device, id)?;
-    walk::walk(steps, pool, Hold::Change, &Cell::default(), |member| {
+    let pool = MemberSet::of(device, id)?;
+    walk::walk(steps, pool, StepAccess::Change, &Cell::default(), |member| {
         end_membership(device, id, member)?;
         Ok(true)
     })?;
@@ -200,7 +207,11 @@ fn disband(steps: &Steps<'_>, id: ObjectId) -> Result<(), Refusal> {
 
 /// Ends one membership, and removes the attribute that named it. The caller has an exclusive lock
 /// of the member.
-pub(crate) fn end_membership(device: &Device, collection: ObjectId, member: ObjectId) -> Result<(), Failure> {
+pub(crate) fn end_membership(
+    device: &OsdDevice,
+    collection: ObjectId,
+    member: ObjectId,
+) -> Result<(), OsdFailure> {
     let store: &dyn ObjectStore = &*device.store;
     let slot = store.leave(collection, member.object)?;
     if let Some(number) = slot.filter(|&slot| slot != 0) {
@@ -210,7 +221,7 @@ pub(crate) fn end_membership(device: &Device, collection: ObjectId, member: Obje
 }
 
 /// FLUSH COLLECTION. Its row flushes everything, whatever the requested scope.
-pub(crate) fn flush(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+pub(crate) fn flush(run: &CommandRun<'_>, id: ObjectId) -> Result<CommandResult, OsdFailure> {
     kind(run.device, id)?;
-    Ok(Done::of(id))
+    Ok(CommandResult::of(id))
 }

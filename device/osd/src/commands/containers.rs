@@ -9,12 +9,12 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
 use super::data::{partition_of, user_object};
 use super::duplicates::undo_or_later;
-use super::{Done, Run, Touch};
+use super::{CommandResult, CommandRun, ObjectEffect};
 use crate::attributes::rows::{PARTITION, page};
 use crate::catalog::{self, UNLIMITED, successor};
-use crate::device::Device;
+use crate::device::OsdDevice;
 use crate::duplicates::{self, Unfinished};
-use crate::failure::{self, Failure};
+use crate::failure::{self, OsdFailure};
 
 /// Objects removed per step of REMOVE PARTITION and FORMAT OSD.
 const REMOVE_STEP: usize = 1024;
@@ -23,29 +23,29 @@ const REMOVE_STEP: usize = 1024;
 const FREE_IDS_MAX: usize = 4096;
 
 /// CREATE PARTITION.
-pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Failure> {
+pub(crate) fn create_partition(run: &CommandRun<'_>, requested: u64) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
     if requested != 0 && requested < ObjectId::FIRST_ASSIGNABLE {
-        return Err(Failure::Field(failure::PARTITION));
+        return Err(OsdFailure::Field(failure::PARTITION));
     }
     if device.catalog.partition_count() >= device.catalog.root().partitions {
-        return Err(Failure::Quota("partition count"));
+        return Err(OsdFailure::Quota("partition count"));
     }
     let id = match requested {
         0 => free_id(device)?,
         _ => requested,
     };
     if device.catalog.is_taken(id) || has_remnants(device, id)? {
-        return Err(Failure::Field(failure::PARTITION));
+        return Err(OsdFailure::Field(failure::PARTITION));
     }
     if device.stranded.contains(id) {
-        return Err(Failure::Taken);
+        return Err(OsdFailure::PartitionBusy);
     }
     let object = ObjectId::of_partition(id);
     // Keys first: a stored partition without keys would be unusable. Keys without a partition are
     // dropped at the next start.
     device.guard.add_partition(id, run.signed)?;
-    let made = device.store.create(object, ObjectType::Partition).map_err(Failure::from).and_then(|()| {
+    let made = device.store.create(object, ObjectType::Partition).map_err(OsdFailure::from).and_then(|()| {
         inherit(run, object).and_then(|()| Ok(device.catalog.add(&*device.store, id).map(drop)?))
     });
     if let Err(failure) = made {
@@ -53,12 +53,12 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
         undo_or_later(device, id);
         return Err(failure);
     }
-    Ok(Done { touch: Touch::Created, ..Done::of(object) })
+    Ok(CommandResult { effect: ObjectEffect::Created, ..CommandResult::of(object) })
 }
 
 /// Returns an id without a partition and without leftover objects.
-pub(super) fn free_id(device: &Device) -> Result<u64, Failure> {
-    let none = Failure::Quota("partition ids");
+pub(super) fn free_id(device: &OsdDevice) -> Result<u64, OsdFailure> {
+    let none = OsdFailure::Quota("partition ids");
     let Some(first) = device.catalog.free_partition_id() else { return Err(none) };
     for id in (first..).take(FREE_IDS_MAX) {
         if !device.catalog.is_taken(id) && !has_remnants(device, id)? {
@@ -71,13 +71,13 @@ pub(super) fn free_id(device: &Device) -> Result<u64, Failure> {
 /// Whether there are objects of a partition that does not exist. Damage or manual changes can
 /// remove the partition record; a new partition with this id would expose the objects. FORMAT OSD
 /// removes them.
-pub(super) fn has_remnants(device: &Device, id: u64) -> Result<bool, Failure> {
+pub(super) fn has_remnants(device: &OsdDevice, id: u64) -> Result<bool, OsdFailure> {
     let found = device.store.list(ObjectId::new(id, 1), 1)?;
     Ok(found.first().is_some_and(|(object, _)| object.partition == id))
 }
 
 /// Sets the attributes that a new partition inherits from the root.
-fn inherit(run: &Run<'_>, id: ObjectId) -> Result<(), Failure> {
+fn inherit(run: &CommandRun<'_>, id: ObjectId) -> Result<(), OsdFailure> {
     let store = &*run.device.store;
     let root = run.device.catalog.root();
     let set = |page: u32, number: u32, value: &[u8]| {
@@ -99,18 +99,22 @@ fn inherit(run: &Run<'_>, id: ObjectId) -> Result<(), Failure> {
 }
 
 /// REMOVE PARTITION.
-pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> Result<Done, Failure> {
+pub(crate) fn remove_partition(
+    run: &CommandRun<'_>,
+    id: u64,
+    with_contents: bool,
+) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
     let object = ObjectId::of_partition(id);
     let partition = partition_of(device, object)?;
     if partition.population() > 0 && !with_contents {
-        return Err(Failure::NotEmpty);
+        return Err(OsdFailure::NotEmpty);
     }
     duplicates::check_childless(&*device.store, object)?;
     // The source of an unfinished replacement is needed until that is done.
     for other in device.catalog.unfinished_ids() {
         if duplicates::unfinished(&*device.store, other)? == Some(Unfinished::Replaced(id)) {
-            return Err(Failure::Sequence);
+            return Err(OsdFailure::Sequence);
         }
     }
     let freed = i64::try_from(partition.used()).unwrap_or(i64::MAX);
@@ -134,15 +138,15 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
     // Keys last, when no crash can restore the partition, which would then have no keys.
     device.flush()?;
     device.guard.keys.forget(|keys| keys.remove_partition(id))?;
-    Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(object) })
+    Ok(CommandResult { capacity_change: -freed, effect: ObjectEffect::Removed, ..CommandResult::of(object) })
 }
 
 /// FORMAT OSD: removes all partitions. The root keeps its Policy/Security page.
-pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
+pub(crate) fn format(run: &CommandRun<'_>, capacity: u64) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
     let total = device.store.space().total;
     if capacity > total {
-        return Err(Failure::Field(run.length_field()));
+        return Err(OsdFailure::Field(run.length_field()));
     }
     device.guard.keys.change(run.signed, |keys| {
         keys.retire_all();
@@ -168,23 +172,31 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     device.flush()?;
     device.guard.keys.forget(sealstone_seal::KeyHierarchy::format)?;
     drop(formatting);
-    Ok(Done { capacity_change: -used, touch: Touch::Nothing, ..Done::of(ObjectId::ROOT) })
+    Ok(CommandResult {
+        capacity_change: -used,
+        effect: ObjectEffect::Nothing,
+        ..CommandResult::of(ObjectId::ROOT)
+    })
 }
 
 /// Removes every object from `from` on, of one partition or of all. User objects are removed first,
 /// which ends their memberships: then the collections are empty, and nothing ever refers to a
 /// removed object.
-pub(super) fn remove_all(device: &Device, from: ObjectId, partition: Option<u64>) -> Result<(), Failure> {
+pub(super) fn remove_all(
+    device: &OsdDevice,
+    from: ObjectId,
+    partition: Option<u64>,
+) -> Result<(), OsdFailure> {
     remove_kind(device, from, partition, |kind| kind == ObjectType::User)?;
     remove_kind(device, from, partition, |_| true)
 }
 
 fn remove_kind(
-    device: &Device,
+    device: &OsdDevice,
     mut from: ObjectId,
     partition: Option<u64>,
     wanted: impl Fn(ObjectType) -> bool,
-) -> Result<(), Failure> {
+) -> Result<(), OsdFailure> {
     loop {
         let found = device.store.list(from, REMOVE_STEP)?;
         let Some(&(last, _)) = found.last() else { return Ok(()) };
@@ -202,15 +214,15 @@ fn remove_kind(
 }
 
 /// FLUSH of one object. Its row flushes everything, whatever the requested scope.
-pub(crate) fn flush(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+pub(crate) fn flush(run: &CommandRun<'_>, id: ObjectId) -> Result<CommandResult, OsdFailure> {
     user_object(run.device, id)?;
-    Ok(Done::of(id))
+    Ok(CommandResult::of(id))
 }
 
 /// FLUSH PARTITION and FLUSH OSD.
-pub(crate) fn flush_container(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+pub(crate) fn flush_container(run: &CommandRun<'_>, id: ObjectId) -> Result<CommandResult, OsdFailure> {
     if id != ObjectId::ROOT {
         partition_of(run.device, id)?;
     }
-    Ok(Done::of(id))
+    Ok(CommandResult::of(id))
 }

@@ -14,42 +14,42 @@ use sealstone_osd::cdb::{CopyObjects, pointer};
 use super::data::{partition_of, user_object};
 use super::duplicates::{MEMBERSHIPS, copy_attributes, is_authority, is_own, method};
 use super::objects::{make, unmake};
-use super::{Done, Run, Touch};
-use crate::failure::{self, Failure};
+use super::{CommandResult, CommandRun, ObjectEffect};
+use crate::failure::{self, OsdFailure};
 
 /// TIME OF DUPLICATION: default, and do not care. Both mean the time of the copy.
 const TIMES: [u8; 2] = [0x0, 0xF];
 
 /// COPY USER OBJECTS.
-pub(crate) fn copy(run: &Run<'_>, copy: &CopyObjects) -> Result<Done, Failure> {
+pub(crate) fn copy(run: &CommandRun<'_>, copy: &CopyObjects) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
-    let source_error = || Failure::Field(pointer::CONTINUATION);
+    let source_error = || OsdFailure::Field(pointer::CONTINUATION);
     let source = run.segment.copy_source.ok_or_else(source_error)?;
     method(copy.method)?;
     if copy.immediate {
-        return Err(Failure::Field(pointer::SPECIFIC_BITS));
+        return Err(OsdFailure::Field(pointer::SPECIFIC_BITS));
     }
     if !TIMES.contains(&source.time) {
         return Err(source_error());
     }
     let from = source.object;
     if from == copy.object {
-        return Err(Failure::Field(failure::OBJECT));
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     let stat = match partition_of(device, from).and_then(|_| user_object(device, from)) {
         // The source is named in the segment, not in the CDB.
-        Err(Failure::Field(_)) => return Err(source_error()),
-        Err(Failure::Store(sealstone_store::StoreError::NotFound(_))) => return Err(source_error()),
+        Err(OsdFailure::Field(_)) => return Err(source_error()),
+        Err(OsdFailure::Store(sealstone_store::StoreError::NotFound(_))) => return Err(source_error()),
         stat => stat?,
     };
     let created = make(run, copy.object, 1)?;
     let to = created.last().copied().unwrap_or(copy.object);
     match fill(run, from, to, stat.length, stat.used_bytes, source.attributes) {
-        Ok(()) => Ok(Done {
+        Ok(()) => Ok(CommandResult {
             subjects: created,
-            touch: Touch::DataModified,
+            effect: ObjectEffect::DataModified,
             capacity_change: i64::try_from(stat.used_bytes).unwrap_or(i64::MAX),
-            ..Done::of(to)
+            ..CommandResult::of(to)
         }),
         Err(failure) => {
             unmake(device, &created);
@@ -59,21 +59,21 @@ pub(crate) fn copy(run: &Run<'_>, copy: &CopyObjects) -> Result<Done, Failure> {
 }
 
 fn fill(
-    run: &Run<'_>,
+    run: &CommandRun<'_>,
     from: ObjectId,
     to: ObjectId,
     length: u64,
     used: u64,
     attributes: bool,
-) -> Result<(), Failure> {
+) -> Result<(), OsdFailure> {
     let device = run.device;
     let store = &*device.store;
     if length > device.facts(to)?.max_length {
-        return Err(Failure::Quota("maximum object length"));
+        return Err(OsdFailure::Quota("maximum object length"));
     }
     let partition = partition_of(device, to)?;
     if !partition.reserve(used) {
-        return Err(Failure::Quota("partition capacity"));
+        return Err(OsdFailure::Quota("partition capacity"));
     }
     let shared = store.share(from, to);
     let after = store.stat(to).map_or(0, |stat| stat.used_bytes);

@@ -9,15 +9,15 @@
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{BLOCK, ObjectStat};
 
-use super::{Done, Remark, Run, Touch};
+use super::{CommandResult, CommandRun, ObjectEffect, StatusDetail};
 use crate::catalog::Partition;
-use crate::device::Device;
+use crate::device::OsdDevice;
 use crate::digests;
-use crate::failure::{self, Failure};
+use crate::failure::{self, OsdFailure};
 
 /// One piece of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct TransferSpan {
     /// Offset in the object.
     pub(crate) at: u64,
     /// Offset in the command data.
@@ -25,7 +25,7 @@ pub(crate) struct Span {
     pub(crate) length: u64,
 }
 
-impl Span {
+impl TransferSpan {
     /// Returns the whole transfer as one piece.
     pub(crate) const fn whole(at: u64, length: u64) -> Self {
         Self { at, from: 0, length }
@@ -33,18 +33,25 @@ impl Span {
 }
 
 /// Checks that an object is an existing user object, and returns its state.
-pub(crate) fn user_object(device: &Device, id: ObjectId) -> Result<ObjectStat, Failure> {
+pub(crate) fn user_object(device: &OsdDevice, id: ObjectId) -> Result<ObjectStat, OsdFailure> {
     let stat = device.store.stat(id)?;
-    if stat.kind == ObjectType::User { Ok(stat) } else { Err(Failure::Field(failure::OBJECT)) }
+    if stat.kind == ObjectType::User { Ok(stat) } else { Err(OsdFailure::Field(failure::OBJECT)) }
 }
 
 /// Returns the partition of an object.
-pub(crate) fn partition_of(device: &Device, id: ObjectId) -> Result<std::sync::Arc<Partition>, Failure> {
-    device.catalog.partition(id.partition).ok_or(Failure::Field(failure::PARTITION))
+pub(crate) fn partition_of(
+    device: &OsdDevice,
+    id: ObjectId,
+) -> Result<std::sync::Arc<Partition>, OsdFailure> {
+    device.catalog.partition(id.partition).ok_or(OsdFailure::Field(failure::PARTITION))
 }
 
 /// READ. Bytes beyond the end read as zeros, and READ PAST END reports how many bytes exist.
-pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
+pub(crate) fn read(
+    run: &mut CommandRun<'_>,
+    id: ObjectId,
+    spans: &[TransferSpan],
+) -> Result<CommandResult, OsdFailure> {
     let length = user_object(run.device, id)?.length;
     let mut transferred = 0u64;
     let mut wanted = 0u64;
@@ -65,18 +72,18 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
         bytes[read..].fill(0);
         beyond.fill(0);
     }
-    let remark = (transferred < wanted).then_some(Remark::ReadPastEnd { transferred });
+    let status_detail = (transferred < wanted).then_some(StatusDetail::ReadPastEnd { transferred });
     let end = spans.last().map_or(0, |span| span.from.saturating_add(span.length));
     // The data-in check value covers everything up to the last byte that was read from the object.
     let covered = if spans.len() <= 1 { transferred } else { end };
-    Ok(Done {
+    Ok(CommandResult {
         data_in: end,
         data_in_covered: covered,
         object_length: length,
         digests: found,
-        remark,
-        touch: Touch::DataRead,
-        ..Done::of(id)
+        status_detail,
+        effect: ObjectEffect::DataRead,
+        ..CommandResult::of(id)
     })
 }
 
@@ -88,7 +95,11 @@ fn window(buffer: &mut [u8], from: u64, length: u64) -> &mut [u8] {
 }
 
 /// WRITE, and the second half of CREATE AND WRITE.
-pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
+pub(crate) fn write(
+    run: &CommandRun<'_>,
+    id: ObjectId,
+    spans: &[TransferSpan],
+) -> Result<CommandResult, OsdFailure> {
     let stat = user_object(run.device, id)?;
     let mut growth = 0u64;
     let mut end = stat.length;
@@ -103,7 +114,7 @@ pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done,
                 .ok()
                 .zip(usize::try_from(span.length).ok())
                 .and_then(|(from, length)| run.data_out.get(from..from.checked_add(length)?))
-                .ok_or(Failure::ListLength)?;
+                .ok_or(OsdFailure::ListLength)?;
             match run.covered {
                 // The digests that the data was verified with are stored, so they are not computed
                 // twice.
@@ -118,26 +129,36 @@ pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done,
 }
 
 /// APPEND: writes at the current logical length.
-pub(crate) fn append(run: &Run<'_>, id: ObjectId, length: u64) -> Result<Done, Failure> {
+pub(crate) fn append(run: &CommandRun<'_>, id: ObjectId, length: u64) -> Result<CommandResult, OsdFailure> {
     let start = user_object(run.device, id)?.length;
-    let done = write(run, id, &[Span::whole(start, length)])?;
-    Ok(Done { append_start: start, ..done })
+    let done = write(run, id, &[TransferSpan::whole(start, length)])?;
+    Ok(CommandResult { append_start: start, ..done })
 }
 
 /// CLEAR: writes zeros; beyond the end it extends the object.
-pub(crate) fn clear(run: &Run<'_>, id: ObjectId, at: u64, length: u64) -> Result<Done, Failure> {
+pub(crate) fn clear(
+    run: &CommandRun<'_>,
+    id: ObjectId,
+    at: u64,
+    length: u64,
+) -> Result<CommandResult, OsdFailure> {
     let stat = user_object(run.device, id)?;
-    let end = at.checked_add(length).ok_or(Failure::Field(run.start_field()))?;
+    let end = at.checked_add(length).ok_or(OsdFailure::Field(run.start_field()))?;
     let end = if length == 0 { stat.length } else { stat.length.max(end) };
     // At most the two blocks at the ends are rewritten. They may be holes.
     change(run, id, stat, end, 2 * BLOCK, |device| Ok(device.store.clear(id, at, length)?))
 }
 
 /// PUNCH: removes a range and moves the rest down.
-pub(crate) fn punch(run: &Run<'_>, id: ObjectId, at: u64, length: u64) -> Result<Done, Failure> {
+pub(crate) fn punch(
+    run: &CommandRun<'_>,
+    id: ObjectId,
+    at: u64,
+    length: u64,
+) -> Result<CommandResult, OsdFailure> {
     let stat = user_object(run.device, id)?;
     if at > stat.length {
-        return Err(Failure::Field(run.start_field()));
+        return Err(OsdFailure::Field(run.start_field()));
     }
     let overruns = at.checked_add(length).is_none_or(|end| end >= stat.length);
     // The rest is rewritten if it does not align with the same block boundaries.
@@ -152,44 +173,44 @@ pub(crate) fn punch(run: &Run<'_>, id: ObjectId, at: u64, length: u64) -> Result
 }
 
 /// Sets the logical length: attribute U+1/82h.
-pub(crate) fn resize(device: &Device, id: ObjectId, length: u64) -> Result<i64, Failure> {
+pub(crate) fn resize(device: &OsdDevice, id: ObjectId, length: u64) -> Result<i64, OsdFailure> {
     let stat = user_object(device, id)?;
     checked(device, id, stat, stat.length.max(length), BLOCK, |device| Ok(device.store.resize(id, length)?))
 }
 
 /// Runs a change within the quotas and settles the used capacity.
 pub(super) fn change(
-    run: &Run<'_>,
+    run: &CommandRun<'_>,
     id: ObjectId,
     stat: ObjectStat,
     end: u64,
     growth: u64,
-    work: impl FnOnce(&Device) -> Result<(), Failure>,
-) -> Result<Done, Failure> {
+    work: impl FnOnce(&OsdDevice) -> Result<(), OsdFailure>,
+) -> Result<CommandResult, OsdFailure> {
     let capacity_change = checked(run.device, id, stat, end, growth, work)?;
-    Ok(Done { capacity_change, touch: Touch::DataModified, ..Done::of(id) })
+    Ok(CommandResult { capacity_change, effect: ObjectEffect::DataModified, ..CommandResult::of(id) })
 }
 
 /// Runs a change. `end` is the logical length afterwards, `growth` the largest growth of the used
 /// capacity.
 fn checked(
-    device: &Device,
+    device: &OsdDevice,
     id: ObjectId,
     stat: ObjectStat,
     end: u64,
     growth: u64,
-    work: impl FnOnce(&Device) -> Result<(), Failure>,
-) -> Result<i64, Failure> {
+    work: impl FnOnce(&OsdDevice) -> Result<(), OsdFailure>,
+) -> Result<i64, OsdFailure> {
     if end > stat.length && end > device.facts(id)?.max_length {
-        return Err(Failure::Quota("maximum object length"));
+        return Err(OsdFailure::Quota("maximum object length"));
     }
     let partition = partition_of(device, id)?;
     let growth = exact_growth(stat, end, growth);
     if growth > 0 && !device.has_room(growth) {
-        return Err(Failure::Quota("formatted capacity"));
+        return Err(OsdFailure::Quota("formatted capacity"));
     }
     if !partition.reserve(growth) {
-        return Err(Failure::Quota("partition capacity"));
+        return Err(OsdFailure::Quota("partition capacity"));
     }
     let result = work(device);
     let after = device.store.stat(id).map_or(stat.used_bytes, |stat| stat.used_bytes);

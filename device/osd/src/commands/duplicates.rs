@@ -3,7 +3,7 @@
 //!
 //! Does: duplicate partitions object by object without copying data; at start, complete or undo
 //! what a crash interrupted. Does not: check permissions.
-//! Contract: the caller has claimed the partitions (`contents`), so the source does not change
+//! Contract: the caller has claimed the partitions (`partition_locks`), so the source does not change
 //! meanwhile. An unfinished partition is hidden, and a visible one is complete. A restore or
 //! refresh replaces bytes and attributes, never authority: tags, floors and created times of the
 //! target stay.
@@ -20,14 +20,14 @@ use sealstone_store::{ObjectStore, StoreError};
 
 use super::containers::{free_id, has_remnants, remove_all};
 use super::data::partition_of;
-use super::{Done, Run, Touch};
+use super::{CommandResult, CommandRun, ObjectEffect};
 use crate::attributes::rows::{self, COLLECTION, PARTITION, POLICY_ACCESS_TAG, SEALSTONE, USER, page};
 use crate::catalog::{self, successor};
-use crate::contents::Claim;
-use crate::device::Device;
-use crate::duplicates::{self, CHILDREN_MAX, DEPTH_MAX, Kind, Lineage, Unfinished};
-use crate::failure::{self, Failure};
-use crate::locks::{Grasp, Reach};
+use crate::device::OsdDevice;
+use crate::duplicates::{self, CHILDREN_MAX, DEPTH_MAX, DuplicateKind, Lineage, Unfinished};
+use crate::failure::{self, OsdFailure};
+use crate::locks::{LockGuards, LockScope};
+use crate::partition_locks::PartitionUse;
 
 /// Objects listed per step.
 const STEP: usize = 1024;
@@ -45,14 +45,14 @@ const COLLECTION_TAG: u32 = COLLECTION + page::SECURITY;
 
 /// Counts of a partition for the catalogue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Totals {
+struct PartitionTotals {
     objects: u64,
     collections: u64,
     used: u64,
     next_object: u64,
 }
 
-impl Totals {
+impl PartitionTotals {
     fn count(&mut self, store: &dyn ObjectStore, id: ObjectId) -> Result<(), StoreError> {
         self.objects += 1;
         self.used = self.used.saturating_add(store.stat(id)?.used_bytes);
@@ -63,15 +63,19 @@ impl Totals {
 
 /// Returns the method for a requested code: the only one, for "default", "space efficient",
 /// "faster" and "do not care".
-pub(super) fn method(requested: u8) -> Result<u8, Failure> {
+pub(super) fn method(requested: u8) -> Result<u8, OsdFailure> {
     match requested {
         0x00 | SPACE_EFFICIENT | 0xFD | 0xFF => Ok(SPACE_EFFICIENT),
-        _ => Err(Failure::Field(METHOD_FIELD)),
+        _ => Err(OsdFailure::Field(METHOD_FIELD)),
     }
 }
 
 /// CREATE SNAPSHOT and CREATE CLONE.
-pub(crate) fn create(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<Done, Failure> {
+pub(crate) fn create(
+    run: &CommandRun<'_>,
+    make: &Duplicate,
+    kind: DuplicateKind,
+) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
     device.spill_accesses()?;
     let target = begin(run, make, kind)?;
@@ -81,39 +85,39 @@ pub(crate) fn create(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<Done
         undo_or_later(device, target.partition);
         return Err(failure);
     }
-    Ok(Done { touch: Touch::Created, ..Done::of(target) })
+    Ok(CommandResult { effect: ObjectEffect::Created, ..CommandResult::of(target) })
 }
 
 /// Checks the request, and creates a hidden partition.
-fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failure> {
+fn begin(run: &CommandRun<'_>, make: &Duplicate, kind: DuplicateKind) -> Result<ObjectId, OsdFailure> {
     let device = run.device;
     let store = &*device.store;
     let method = method(make.method)?;
-    let _whole = device.locks.reach(Reach::Whole);
-    let parent = device.catalog.partition(make.source).ok_or(Failure::Field(failure::OBJECT))?;
+    let _whole = device.locks.acquire(LockScope::Whole);
+    let parent = device.catalog.partition(make.source).ok_or(OsdFailure::Field(failure::OBJECT))?;
     let ancestry = parent.policy().lineage;
-    if kind == Kind::Snapshot && ancestry.kind == Kind::Snapshot {
-        return Err(Failure::Field(failure::OBJECT));
+    if kind == DuplicateKind::Snapshot && ancestry.kind == DuplicateKind::Snapshot {
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     if make.partition != 0 && make.partition < ObjectId::FIRST_ASSIGNABLE
         || device.catalog.is_taken(make.partition)
     {
-        return Err(Failure::Field(failure::PARTITION));
+        return Err(OsdFailure::Field(failure::PARTITION));
     }
     if device.catalog.partition_count() >= device.catalog.root().partitions {
-        return Err(Failure::Quota("partition count"));
+        return Err(OsdFailure::Quota("partition count"));
     }
     let source = ObjectId::of_partition(make.source);
     if ancestry.depth >= DEPTH_MAX {
-        return Err(Failure::Quota("branch depth"));
+        return Err(OsdFailure::Quota("branch depth"));
     }
     if duplicates::children(store, source, kind)?.len() >= CHILDREN_MAX {
-        return Err(Failure::Quota("duplicates of one partition"));
+        return Err(OsdFailure::Quota("duplicates of one partition"));
     }
     let id = match make.partition {
         0 => free_id(device)?,
-        requested if device.stranded.contains(requested) => return Err(Failure::Taken),
-        requested if has_remnants(device, requested)? => return Err(Failure::Field(failure::PARTITION)),
+        requested if device.stranded.contains(requested) => return Err(OsdFailure::PartitionBusy),
+        requested if has_remnants(device, requested)? => return Err(OsdFailure::Field(failure::PARTITION)),
         requested => requested,
     };
     let target = ObjectId::of_partition(id);
@@ -127,7 +131,7 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
             .and_then(|()| duplicates::mark(store, id, Some(Unfinished::Made)))
             .and_then(|()| scope.end())
     };
-    let made = made.map_err(Failure::from).and_then(|()| {
+    let made = made.map_err(OsdFailure::from).and_then(|()| {
         inherit(device, source, target, run.now_ms)?;
         lineage.write(store, target, method, run.now_ms)?;
         Ok(device.catalog.add(store, id).map(drop)?)
@@ -141,7 +145,7 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
 
 /// Copies the partition attributes of the source, with quotas and floor but without keys. The
 /// duplicate shares stored data, so it keeps the same digest profile.
-fn inherit(device: &Device, source: ObjectId, target: ObjectId, now_ms: u64) -> Result<(), Failure> {
+fn inherit(device: &OsdDevice, source: ObjectId, target: ObjectId, now_ms: u64) -> Result<(), OsdFailure> {
     device.store.set_profile(target.partition, device.store.profile(source.partition))?;
     for (id, value) in device.store.attributes(source, None)? {
         let offset = id.page.wrapping_sub(PARTITION);
@@ -162,10 +166,10 @@ fn inherit(device: &Device, source: ObjectId, target: ObjectId, now_ms: u64) -> 
 
 /// Fills a hidden partition with everything that the source has. The authority ends with the key of
 /// the command: after SET KEY has answered, nothing more is duplicated.
-fn fill(run: &Run<'_>, source: u64, target: u64) -> Result<Totals, Failure> {
+fn fill(run: &CommandRun<'_>, source: u64, target: u64) -> Result<PartitionTotals, OsdFailure> {
     let device = run.device;
-    let mut totals = Totals::default();
-    let mut objects = Objects::new(&*device.store, source);
+    let mut totals = PartitionTotals::default();
+    let mut objects = ObjectCursor::new(&*device.store, source);
     let birth = device.catalog.birth(run.now_ms);
     let mut step = None;
     while let Some(from) = objects.next()? {
@@ -184,22 +188,22 @@ fn fill(run: &Run<'_>, source: u64, target: u64) -> Result<Totals, Failure> {
 }
 
 /// Takes the lock that SET KEY waits for, and checks under it that the command may continue.
-fn next_step<'r>(run: &Run<'r>, source: u64) -> Result<Grasp<'r>, Failure> {
-    let step = run.device.locks.reach(Reach::Look(ObjectId::of_partition(source)));
-    run.steps.authority().map_err(|_| Failure::KeysChanged)?;
+fn next_step<'r>(run: &CommandRun<'r>, source: u64) -> Result<LockGuards<'r>, OsdFailure> {
+    let step = run.device.locks.acquire(LockScope::Look(ObjectId::of_partition(source)));
+    run.steps.authority().map_err(|_| OsdFailure::KeysChanged)?;
     Ok(step)
 }
 
 /// Makes the collections of `target` those of `source`, with their members, which exist already.
 /// Collections that `target` already has are empty.
 fn duplicate_collections(
-    device: &Device,
+    device: &OsdDevice,
     source: u64,
     target: u64,
     birth_ms: u64,
     tags: bool,
-    totals: &mut Totals,
-) -> Result<(), Failure> {
+    totals: &mut PartitionTotals,
+) -> Result<(), OsdFailure> {
     let store = &*device.store;
     let mut first = 1;
     loop {
@@ -217,10 +221,10 @@ fn duplicate_collections(
 
 /// Empties the collections of a partition, and removes those that `stays` rejects.
 fn clear_collections(
-    device: &Device,
+    device: &OsdDevice,
     partition: u64,
     stays: impl Fn(u64) -> Result<bool, StoreError>,
-) -> Result<(), Failure> {
+) -> Result<(), OsdFailure> {
     let store = &*device.store;
     let mut first = 1;
     loop {
@@ -336,11 +340,17 @@ pub(super) fn copy_attributes(
 }
 
 /// Completes a new partition: links it to its source and makes it visible.
-fn finish(run: &Run<'_>, source: u64, target: ObjectId, kind: Kind, totals: Totals) -> Result<(), Failure> {
+fn finish(
+    run: &CommandRun<'_>,
+    source: u64,
+    target: ObjectId,
+    kind: DuplicateKind,
+    totals: PartitionTotals,
+) -> Result<(), OsdFailure> {
     let device = run.device;
     let store = &*device.store;
-    let _whole = device.locks.reach(Reach::Whole);
-    run.steps.authority().map_err(|_| Failure::KeysChanged)?;
+    let _whole = device.locks.acquire(LockScope::Whole);
+    run.steps.authority().map_err(|_| OsdFailure::KeysChanged)?;
     {
         let scope = store.begin();
         duplicates::adopt(store, ObjectId::of_partition(source), kind, target.partition)?;
@@ -350,7 +360,7 @@ fn finish(run: &Run<'_>, source: u64, target: ObjectId, kind: Kind, totals: Tota
     publish(device, target.partition, totals)
 }
 
-fn publish(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
+fn publish(device: &OsdDevice, id: u64, totals: PartitionTotals) -> Result<(), OsdFailure> {
     device.catalog.reload_partition(&*device.store, id)?;
     if let Some(partition) = device.catalog.publish(id).or_else(|| device.catalog.partition(id)) {
         partition.recount(totals.objects, totals.collections, totals.used, totals.next_object);
@@ -360,7 +370,7 @@ fn publish(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
 }
 
 /// Undoes a hidden partition. If that fails, it is retried later, at the latest at the next start.
-pub(super) fn undo_or_later(device: &Device, id: u64) {
+pub(super) fn undo_or_later(device: &OsdDevice, id: u64) {
     if let Err(error) = undo(device, ObjectId::of_partition(id)) {
         tracing::error!(%error, partition = id, "cannot undo an interrupted partition; retrying later");
         device.stranded.add(id);
@@ -368,7 +378,7 @@ pub(super) fn undo_or_later(device: &Device, id: u64) {
 }
 
 /// Removes all traces of an unfinished partition.
-fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
+fn undo(device: &OsdDevice, target: ObjectId) -> Result<(), OsdFailure> {
     clear_collections(device, target.partition, |_| Ok(false))?;
     remove_all(device, ObjectId::new(target.partition, 1), Some(target.partition))?;
     // The source may list it already.
@@ -386,63 +396,63 @@ fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
 }
 
 /// DETACH CLONE: makes the clone an original. Its source can then be removed.
-pub(crate) fn detach(run: &Run<'_>, detach: &Duplicate) -> Result<Done, Failure> {
+pub(crate) fn detach(run: &CommandRun<'_>, detach: &Duplicate) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
     let object = ObjectId::of_partition(detach.partition);
     let lineage = partition_of(device, object)?.policy().lineage;
-    if lineage.kind != Kind::Clone {
-        return Err(Failure::Field(failure::PARTITION));
+    if lineage.kind != DuplicateKind::Clone {
+        return Err(OsdFailure::Field(failure::PARTITION));
     }
     check_source(detach, lineage)?;
     duplicates::forget(&*device.store, object, lineage)?;
     duplicates::detach(&*device.store, object)?;
     device.catalog.reload_partition(&*device.store, object.partition)?;
-    Ok(Done::of(object))
+    Ok(CommandResult::of(object))
 }
 
 /// Checks that the named source, if any, is the actual one.
-fn check_source(named: &Duplicate, lineage: Lineage) -> Result<(), Failure> {
+fn check_source(named: &Duplicate, lineage: Lineage) -> Result<(), OsdFailure> {
     if named.source != 0 && named.source != lineage.source {
-        return Err(Failure::Field(failure::OBJECT));
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     Ok(())
 }
 
 /// REFRESH SNAPSHOT OR CLONE: replaces its contents by the current ones of its source.
-pub(crate) fn refresh(run: &Run<'_>, refresh: &Duplicate) -> Result<Done, Failure> {
+pub(crate) fn refresh(run: &CommandRun<'_>, refresh: &Duplicate) -> Result<CommandResult, OsdFailure> {
     let lineage = partition_of(run.device, ObjectId::of_partition(refresh.partition))?.policy().lineage;
-    if lineage.kind == Kind::Original {
-        return Err(Failure::Field(failure::PARTITION));
+    if lineage.kind == DuplicateKind::Original {
+        return Err(OsdFailure::Field(failure::PARTITION));
     }
     check_source(refresh, lineage)?;
     replace(run, refresh, lineage.source)
 }
 
 /// RESTORE PARTITION FROM SNAPSHOT: replaces the contents by those of a snapshot.
-pub(crate) fn restore(run: &Run<'_>, restore: &Duplicate) -> Result<Done, Failure> {
+pub(crate) fn restore(run: &CommandRun<'_>, restore: &Duplicate) -> Result<CommandResult, OsdFailure> {
     partition_of(run.device, ObjectId::of_partition(restore.partition))?;
-    let snapshot = run.device.catalog.partition(restore.source).ok_or(Failure::Field(failure::OBJECT))?;
+    let snapshot = run.device.catalog.partition(restore.source).ok_or(OsdFailure::Field(failure::OBJECT))?;
     let lineage = snapshot.policy().lineage;
-    if lineage.kind != Kind::Snapshot || lineage.source != restore.partition {
-        return Err(Failure::Field(failure::OBJECT));
+    if lineage.kind != DuplicateKind::Snapshot || lineage.source != restore.partition {
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     replace(run, restore, restore.source)
 }
 
 /// Replaces the contents of a partition, which is hidden meanwhile.
-fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure> {
+fn replace(run: &CommandRun<'_>, what: &Duplicate, source: u64) -> Result<CommandResult, OsdFailure> {
     let device = run.device;
     method(what.method)?;
-    if run.claim != Claim::Duplicate(source, Some(what.partition)) {
+    if run.claim != PartitionUse::Duplicate(source, Some(what.partition)) {
         // It was detached while the command waited.
-        return Err(Failure::Taken);
+        return Err(OsdFailure::PartitionBusy);
     }
     let object = ObjectId::of_partition(what.partition);
     let target = partition_of(device, object)?;
-    let parent = device.catalog.partition(source).ok_or(Failure::Field(failure::OBJECT))?;
+    let parent = device.catalog.partition(source).ok_or(OsdFailure::Field(failure::OBJECT))?;
     let quotas = target.policy();
     if parent.used() > quotas.capacity || parent.objects() > quotas.objects {
-        return Err(Failure::Quota("partition capacity or object count"));
+        return Err(OsdFailure::Quota("partition capacity or object count"));
     }
     device.spill_accesses()?;
     let before = target.used();
@@ -460,21 +470,26 @@ fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure
     let change = i64::try_from(totals.used)
         .unwrap_or(i64::MAX)
         .saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
-    Ok(Done { capacity_change: change, ..Done::of(object) })
+    Ok(CommandResult { capacity_change: change, ..CommandResult::of(object) })
 }
 
 /// Makes the contents of `target` those of `source`, and makes it visible. Idempotent, so it can be
 /// repeated after a crash.
-fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals, Failure> {
+fn replace_all(
+    device: &OsdDevice,
+    source: u64,
+    target: u64,
+    now_ms: u64,
+) -> Result<PartitionTotals, OsdFailure> {
     let store = &*device.store;
     // A missing source is not an empty one.
     if store.stat(ObjectId::of_partition(source))?.kind != ObjectType::Partition {
-        return Err(Failure::Field(failure::OBJECT));
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     // First, so that an id that becomes a user object's again is free.
     clear_collections(device, target, |id| is_collection(store, ObjectId::new(source, id)))?;
-    let (mut theirs, mut ours) = (Objects::new(store, source), Objects::new(store, target));
-    let mut totals = Totals::default();
+    let (mut theirs, mut ours) = (ObjectCursor::new(store, source), ObjectCursor::new(store, target));
+    let mut totals = PartitionTotals::default();
     loop {
         let (from, to) = (theirs.peek()?, ours.peek()?);
         let order = match (from, to) {
@@ -514,7 +529,7 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
 
 /// Creates an object that the target does not have. It is a new object, which no old capability
 /// matches.
-fn create_from(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
+fn create_from(device: &OsdDevice, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), OsdFailure> {
     let store = &*device.store;
     let scope = store.begin();
     store.create(to, ObjectType::User)?;
@@ -527,7 +542,7 @@ fn create_from(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Re
     copied
 }
 
-fn copy_into(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
+fn copy_into(device: &OsdDevice, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), OsdFailure> {
     let store = &*device.store;
     store.share(from, to)?;
     copy_attributes(store, from, to, |id| !is_own(id) && !is_authority(id))?;
@@ -548,7 +563,7 @@ const USER_OBJECT_TAG_OF_PARTITION: AttributeId =
 
 /// Updates an object that exists in both: bytes and attributes become those of the source; access
 /// control does not change.
-fn update_from(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Result<(), Failure> {
+fn update_from(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Result<(), OsdFailure> {
     let scope = store.begin();
     if differ(store, from, to)? {
         store.share(from, to)?;
@@ -594,14 +609,14 @@ fn replace_attributes(
 }
 
 /// Iterator over the user objects of a partition, in steps.
-struct Objects<'a> {
+struct ObjectCursor<'a> {
     store: &'a dyn ObjectStore,
     partition: u64,
     from: Option<ObjectId>,
     found: VecDeque<ObjectId>,
 }
 
-impl<'a> Objects<'a> {
+impl<'a> ObjectCursor<'a> {
     fn new(store: &'a dyn ObjectStore, partition: u64) -> Self {
         Self { store, partition, from: Some(ObjectId::new(partition, 1)), found: VecDeque::new() }
     }
@@ -634,7 +649,7 @@ impl<'a> Objects<'a> {
 
 /// At start: completes or undoes what a crash interrupted. If that fails, the partition stays
 /// hidden and [`finish_stranded`] retries.
-pub(crate) fn finish_all(device: &Device) {
+pub(crate) fn finish_all(device: &OsdDevice) {
     for id in device.catalog.unfinished_ids() {
         if !finish_one(device, id) {
             device.stranded.add(id);
@@ -643,14 +658,16 @@ pub(crate) fn finish_all(device: &Device) {
 }
 
 /// Retries one failed duplication, if it is due. Returns whether it tried.
-pub(crate) fn finish_stranded(device: &Device) -> bool {
+pub(crate) fn finish_stranded(device: &OsdDevice) -> bool {
     let Some(id) = device.stranded.due(device.clock.machine_ms()) else { return false };
     let source = match duplicates::unfinished(&*device.store, id) {
         Ok(Some(Unfinished::Replaced(source))) => source,
         _ => id,
     };
     // The same locks as those of the command.
-    let Ok(_contents) = device.contents.claim(Claim::Duplicate(source, Some(id))) else { return false };
+    let Ok(_contents) = device.partition_locks.acquire(PartitionUse::Duplicate(source, Some(id))) else {
+        return false;
+    };
     // FORMAT OSD may have intervened, and the id may belong to another partition.
     if !device.stranded.contains(id) {
         return false;
@@ -661,7 +678,7 @@ pub(crate) fn finish_stranded(device: &Device) -> bool {
     true
 }
 
-fn finish_one(device: &Device, id: u64) -> bool {
+fn finish_one(device: &OsdDevice, id: u64) -> bool {
     let now_ms = device.clock.machine_ms();
     let done = match duplicates::unfinished(&*device.store, id) {
         Ok(Some(Unfinished::Replaced(source))) => replace_all(device, source, id, now_ms).map(drop),

@@ -12,15 +12,15 @@ use sealstone_seal::exchange::{self, EXCHANGE_MS};
 use sealstone_seal::{KeyError, ct_eq};
 
 use super::data::partition_of;
-use super::{Done, Run};
-use crate::failure::{self, Failure};
-use crate::keyring::Exchange;
+use super::{CommandResult, CommandRun};
+use crate::failure::{self, OsdFailure};
+use crate::keyring::MasterKeyExchange;
 
 /// SET KEY.
-pub(crate) fn set_key(run: &Run<'_>, set: &SetKey) -> Result<Done, Failure> {
+pub(crate) fn set_key(run: &CommandRun<'_>, set: &SetKey) -> Result<CommandResult, OsdFailure> {
     let object = ObjectId::of_partition(set.partition);
     match set.key {
-        KeyToSet::Root if set.partition != 0 => return Err(Failure::Field(failure::PARTITION)),
+        KeyToSet::Root if set.partition != 0 => return Err(OsdFailure::Field(failure::PARTITION)),
         // Partition zero exists without being in the catalogue.
         KeyToSet::Partition | KeyToSet::Working(_) if set.partition != 0 => {
             partition_of(run.device, object)?;
@@ -37,20 +37,23 @@ pub(crate) fn set_key(run: &Run<'_>, set: &SetKey) -> Result<Done, Failure> {
             keys.set_working(set.partition, version, &set.seed, set.identifier).map_err(unset)
         }
     })?;
-    Ok(Done::of(object))
+    Ok(CommandResult::of(object))
 }
 
 /// Maps a key error to the CDB field that caused it.
-fn unset(error: KeyError) -> Failure {
+fn unset(error: KeyError) -> OsdFailure {
     match error {
-        KeyError::NoPartition(_) => Failure::Field(failure::PARTITION),
-        KeyError::Version(_) => Failure::Field(pointer::OBJECT),
-        KeyError::ParentUnset | KeyError::PartitionExists(_) | KeyError::Full => Failure::Keys(error),
+        KeyError::NoPartition(_) => OsdFailure::Field(failure::PARTITION),
+        KeyError::Version(_) => OsdFailure::Field(pointer::OBJECT),
+        KeyError::ParentUnset | KeyError::PartitionExists(_) | KeyError::Full => OsdFailure::Keys(error),
     }
 }
 
 /// SET MASTER KEY.
-pub(crate) fn set_master_key(run: &mut Run<'_>, set: &SetMasterKey) -> Result<Done, Failure> {
+pub(crate) fn set_master_key(
+    run: &mut CommandRun<'_>,
+    set: &SetMasterKey,
+) -> Result<CommandResult, OsdFailure> {
     match set.step {
         DhStep::SeedExchange => exchange_seeds(run, set),
         DhStep::ChangeMasterKey => change_master_key(run, set),
@@ -58,18 +61,18 @@ pub(crate) fn set_master_key(run: &mut Run<'_>, set: &SetMasterKey) -> Result<Do
 }
 
 /// First step: does both exponentiations, so that the second step can be checked under the new key.
-fn exchange_seeds(run: &mut Run<'_>, set: &SetMasterKey) -> Result<Done, Failure> {
-    let group = Group::from_code(set.group).ok_or(Failure::Field(pointer::OBJECT))?;
+fn exchange_seeds(run: &mut CommandRun<'_>, set: &SetMasterKey) -> Result<CommandResult, OsdFailure> {
+    let group = Group::from_code(set.group).ok_or(OsdFailure::Field(pointer::OBJECT))?;
     let client = run.data_out;
     if client.len() != group.value_len() {
-        return Err(Failure::ListLength);
+        return Err(OsdFailure::ListLength);
     }
     let guard = &run.device.guard;
-    let surroundings = run.device.clock.surroundings();
+    let env = run.device.clock.env();
     let mut value = Vec::new();
     guard.keys.begin_exchange(run.signed, run.now_ms, |keys| {
-        let ours = Secret::draw(group, &mut |into: &mut [u8]| surroundings.fill_random(into));
-        let secret = ours.agree(client).map_err(|_| Failure::Parameter(0))?;
+        let ours = Secret::draw(group, &mut |into: &mut [u8]| env.fill_random(into));
+        let secret = ours.agree(client).map_err(|_| OsdFailure::Parameter(0))?;
         let device = ours.public();
         let pair = keys.exchanged(&exchange::Exchange {
             derivation: group.derivation(),
@@ -81,28 +84,28 @@ fn exchange_seeds(run: &mut Run<'_>, set: &SetMasterKey) -> Result<Done, Failure
         keys.propose_master(pair);
         value.clone_from(&device);
         let until_ms = run.now_ms.saturating_add(EXCHANGE_MS);
-        Ok(Exchange { nexus: run.nexus, until_ms, client: client.to_vec(), device })
+        Ok(MasterKeyExchange { nexus: run.nexus, until_ms, client: client.to_vec(), device })
     })?;
-    let reply = encode_device_value(&value).ok_or(Failure::ListLength)?;
+    let reply = encode_device_value(&value).ok_or(OsdFailure::ListLength)?;
     let sent = reply.len().min(run.data_in.len());
     run.data_in[..sent].copy_from_slice(&reply[..sent]);
     let length = (reply.len() as u64).min(set.allocation.into());
-    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(ObjectId::ROOT) })
+    Ok(CommandResult { data_in: length, data_in_covered: length, ..CommandResult::of(ObjectId::ROOT) })
 }
 
-fn change_master_key(run: &Run<'_>, set: &SetMasterKey) -> Result<Done, Failure> {
+fn change_master_key(run: &CommandRun<'_>, set: &SetMasterKey) -> Result<CommandResult, OsdFailure> {
     run.device.guard.keys.end_exchange(run.signed, run.nexus, run.now_ms, set.identifier, |pending| {
-        let both = BothValues::parse(run.data_out).ok_or(Failure::ListLength)?;
+        let both = BothValues::parse(run.data_out).ok_or(OsdFailure::ListLength)?;
         if !ct_eq(both.client, &pending.client) {
-            return Err(Failure::Parameter(0));
+            return Err(OsdFailure::Parameter(0));
         }
         if !ct_eq(both.device, &pending.device) {
             let at = u16::try_from(4 + both.client.len()).unwrap_or(u16::MAX);
-            return Err(Failure::Parameter(at));
+            return Err(OsdFailure::Parameter(at));
         }
         Ok(())
     })?;
     // Every key was replaced, so nothing signed in earlier eras verifies.
     run.device.guard.forget_eras()?;
-    Ok(Done::of(ObjectId::ROOT))
+    Ok(CommandResult::of(ObjectId::ROOT))
 }

@@ -14,15 +14,15 @@ use sealstone_seal::Permit;
 use sealstone_store::StoreError;
 
 use super::data::partition_of;
-use super::walk::Pool;
-use super::{Done, Run, collections, members};
-use crate::attributes::current::Current;
-use crate::attributes::engine::Wishes;
-use crate::attributes::view::View;
-use crate::device::Device;
-use crate::failure::Failure;
-use crate::locks::Reach;
-use crate::report::Refusal;
+use super::walk::MemberSet;
+use super::{CommandResult, CommandRun, collections, members};
+use crate::attributes::current::CurrentCommandPage;
+use crate::attributes::engine::AttributeRequest;
+use crate::attributes::view::AttributeView;
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
+use crate::locks::LockScope;
+use crate::report::OsdRefusal;
 
 /// Ids listed per step.
 const STEP: usize = 1024;
@@ -33,22 +33,22 @@ const SERIES: u32 = 0x8000_0000;
 
 /// Parameters for attributes in LIST entries.
 #[derive(Clone, Copy)]
-pub(crate) struct Entries<'a> {
-    pub(crate) wishes: &'a Wishes<'a>,
+pub(crate) struct ListEntries<'a> {
+    pub(crate) attribute_request: &'a AttributeRequest<'a>,
     pub(crate) permit: Permit,
 }
 
 /// Kind of entries of a list.
 #[derive(Clone, Copy)]
-enum Source {
+enum ListSource {
     Partitions,
     Objects(u64),
     Collections(u64),
-    Members(Pool),
+    Members(MemberSet),
 }
 
-impl Source {
-    fn of_list(device: &Device, list: &List) -> Result<Self, Failure> {
+impl ListSource {
+    fn of_list(device: &OsdDevice, list: &List) -> Result<Self, OsdFailure> {
         if list.object.is_root() {
             return Ok(Self::Partitions);
         }
@@ -56,12 +56,12 @@ impl Source {
         Ok(Self::Objects(list.object.partition))
     }
 
-    fn of_list_collection(device: &Device, list: &List) -> Result<Self, Failure> {
+    fn of_list_collection(device: &OsdDevice, list: &List) -> Result<Self, OsdFailure> {
         partition_of(device, list.object)?;
         if list.object.is_partition() {
             return Ok(Self::Collections(list.object.partition));
         }
-        Pool::of(device, list.object).map(Self::Members)
+        MemberSet::of(device, list.object).map(Self::Members)
     }
 
     const fn listed(self) -> Listed {
@@ -73,7 +73,7 @@ impl Source {
     }
 
     /// Returns the number of entries, and the number of changes.
-    fn state(self, device: &Device, at: ObjectId) -> Result<(u64, u64), Failure> {
+    fn state(self, device: &OsdDevice, at: ObjectId) -> Result<(u64, u64), OsdFailure> {
         if let Self::Partitions = self {
             return Ok((device.catalog.partition_count(), device.catalog.changes()));
         }
@@ -87,7 +87,7 @@ impl Source {
     }
 
     /// Returns entries from `from` on, ascending, and where to continue.
-    fn part(self, device: &Device, from: u64, max: usize) -> Result<(Vec<u64>, Option<u64>), Failure> {
+    fn part(self, device: &OsdDevice, from: u64, max: usize) -> Result<(Vec<u64>, Option<u64>), OsdFailure> {
         let store = &*device.store;
         let next = |last: Option<u64>, full: bool| last.filter(|_| full).and_then(|last| last.checked_add(1));
         let whole = |ids: Vec<u64>| {
@@ -108,11 +108,12 @@ impl Source {
                 };
                 Ok(whole(found.into_iter().filter(of(partition)).map(|id| id.object).collect()))
             }
-            Self::Members(pool) if pool.kind != collections::Kind::Spontaneous => {
+            Self::Members(pool) if pool.kind != collections::CollectionKind::Spontaneous => {
                 let found = store.members(pool.collection, from, max)?;
                 Ok(whole(found.into_iter().map(|(id, _)| id).collect()))
             }
-            Self::Objects(partition) | Self::Members(Pool { collection: ObjectId { partition, .. }, .. }) => {
+            Self::Objects(partition)
+            | Self::Members(MemberSet { collection: ObjectId { partition, .. }, .. }) => {
                 let begin = ObjectId::new(partition, from.max(1));
                 let wanted = |(id, kind): &(ObjectId, ObjectType)| {
                     id.partition == partition && *kind == ObjectType::User
@@ -144,11 +145,11 @@ impl Source {
 }
 
 /// Ids and types in a list, and where to continue.
-type Before = (Vec<(ObjectId, ObjectType)>, Option<u64>);
+type EntriesBeforeGap = (Vec<(ObjectId, ObjectType)>, Option<u64>);
 
 /// Returns the entries before a gap of possibly lost ids, and the start of the gap. A list that
 /// continues there gets the error.
-fn before_gap(error: StoreError, begin: ObjectId) -> Result<Before, Failure> {
+fn before_gap(error: StoreError, begin: ObjectId) -> Result<EntriesBeforeGap, OsdFailure> {
     match error {
         StoreError::ListGap { mut before, from, to } if from.partition > begin.partition => {
             // The gap does not concern this partition.
@@ -162,27 +163,27 @@ fn before_gap(error: StoreError, begin: ObjectId) -> Result<Before, Failure> {
 }
 
 /// LIST.
-pub(crate) fn list(run: &mut Run<'_>, list: &List) -> Result<Done, Refusal> {
-    let source = Source::of_list(run.device, list)?;
+pub(crate) fn list(run: &mut CommandRun<'_>, list: &List) -> Result<CommandResult, OsdRefusal> {
+    let source = ListSource::of_list(run.device, list)?;
     write(run, list, source)
 }
 
 /// LIST COLLECTION: members of a collection, or the collections of a partition.
-pub(crate) fn list_collection(run: &mut Run<'_>, list: &List) -> Result<Done, Refusal> {
-    let source = Source::of_list_collection(run.device, list)?;
+pub(crate) fn list_collection(run: &mut CommandRun<'_>, list: &List) -> Result<CommandResult, OsdRefusal> {
+    let source = ListSource::of_list_collection(run.device, list)?;
     write(run, list, source)
 }
 
-fn write(run: &mut Run<'_>, list: &List, source: Source) -> Result<Done, Refusal> {
+fn write(run: &mut CommandRun<'_>, list: &List, source: ListSource) -> Result<CommandResult, OsdRefusal> {
     let object = list.object;
     let generation = run.generation();
     let (total, changes) = source.state(run.device, object)?;
-    let began = series(list.list_id, changes).ok_or(Failure::Field(pointer::list_id(generation)))?;
+    let began = series(list.list_id, changes).ok_or(OsdFailure::Field(pointer::list_id(generation)))?;
     if list.allocation == 0 {
-        return Ok(Done::of(object));
+        return Ok(CommandResult::of(object));
     }
     if list.allocation < ALLOCATION_MIN {
-        return Err(Failure::Field(run.length_field()).into());
+        return Err(OsdFailure::Field(run.length_field()).into());
     }
     let into = std::mem::take(&mut run.data_in);
     let mut end = HEADER.min(into.len());
@@ -200,7 +201,7 @@ fn write(run: &mut Run<'_>, list: &List, source: Source) -> Result<Done, Refusal
     let header = head.encode(end as u64, list.list_id != 0 && changed, ending);
     let kept = HEADER.min(into.len());
     into[..kept].copy_from_slice(&header[..kept]);
-    Ok(Done { data_in: end as u64, data_in_covered: end as u64, ..Done::of(object) })
+    Ok(CommandResult { data_in: end as u64, data_in_covered: end as u64, ..CommandResult::of(object) })
 }
 
 /// Returns the change count at the start of the series; `None` for an invalid list identifier.
@@ -220,22 +221,22 @@ fn low(changes: u64) -> u32 {
 
 /// Adds entries. Returns the first id that did not fit.
 fn fill(
-    run: &Run<'_>,
+    run: &CommandRun<'_>,
     list: &List,
-    source: Source,
+    source: ListSource,
     into: &mut [u8],
     end: &mut usize,
-) -> Result<Option<u64>, Refusal> {
+) -> Result<Option<u64>, OsdRefusal> {
     let device = run.device;
     let with_attributes = list.with_attributes && run.generation() == sealstone_osd::Generation::Osd2;
     let step = if with_attributes { STEP_WITH_ATTRIBUTES } else { STEP };
     let mut from = Some(list.initial);
     while let Some(first) = from {
-        let _grasp = run.steps.reach(Reach::Look(list.object));
+        let _guards = run.steps.acquire(LockScope::Look(list.object));
         run.steps.authority()?;
         let (ids, next) = match source.part(device, first, step) {
             // Entries before the gap are returned; the list continues at the gap.
-            Err(Failure::Store(StoreError::ListGap { .. })) if first > list.initial => {
+            Err(OsdFailure::Store(StoreError::ListGap { .. })) if first > list.initial => {
                 return Ok(Some(first));
             }
             part => part?,
@@ -268,13 +269,18 @@ fn put(into: &mut [u8], end: &mut usize, entry: &[u8]) -> bool {
     }
 }
 
-fn entry(run: &Run<'_>, source: Source, partition: u64, number: u64) -> Result<Vec<u8>, Failure> {
+fn entry(
+    run: &CommandRun<'_>,
+    source: ListSource,
+    partition: u64,
+    number: u64,
+) -> Result<Vec<u8>, OsdFailure> {
     let (id, kind) = source.id(partition, number);
     if members::check_floor(run, id).is_err() {
         // The object is listed without attributes, which require its own method or a stronger one.
         return Ok(entry_with_attributes(number, source.listed(), &[]));
     }
-    let current = Current {
+    let current = CurrentCommandPage {
         generation: run.generation(),
         response_icv: Vec::new(),
         kind,
@@ -283,10 +289,10 @@ fn entry(run: &Run<'_>, source: Source, partition: u64, number: u64) -> Result<V
         append_start: 0,
         capacity_change: 0,
     };
-    let view = View { device: run.device, id, kind, now_ms: run.now_ms, current: &current };
-    let pairs = match run.entries.wishes.pairs(&view, &run.entries.permit) {
+    let view = AttributeView { device: run.device, id, kind, now_ms: run.now_ms, current: &current };
+    let pairs = match run.entries.attribute_request.pairs(&view, &run.entries.permit) {
         // The object was removed meanwhile, and its attributes with it.
-        Err(Failure::Store(StoreError::NotFound(_))) => Vec::new(),
+        Err(OsdFailure::Store(StoreError::NotFound(_))) => Vec::new(),
         pairs => pairs?,
     };
     let pairs: Vec<(AttributeId, &[u8])> = pairs.iter().map(|(id, value)| (*id, value.as_slice())).collect();

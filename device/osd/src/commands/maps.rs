@@ -16,11 +16,11 @@ use sealstone_osd::map::{
 use sealstone_store::{ExtentKind, ObjectComparison, ObjectExtent};
 
 use super::data::{partition_of, user_object};
-use super::{Done, Run, Touch};
+use super::{CommandResult, CommandRun, ObjectEffect};
 use crate::damage::{self, PIECE, Range};
-use crate::device::Device;
-use crate::duplicates::Kind;
-use crate::failure::{self, Failure};
+use crate::device::OsdDevice;
+use crate::duplicates::DuplicateKind;
+use crate::failure::{self, OsdFailure};
 
 /// Ranges requested from the store per step.
 const STEP: usize = 4096;
@@ -30,7 +30,7 @@ const COUNTED_MAX: u64 = 1 << 20;
 const KIND_FIELD: u16 = 48;
 
 /// READ MAP.
-pub(crate) fn read_map(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure> {
+pub(crate) fn read_map(run: &mut CommandRun<'_>, map: &ReadMap) -> Result<CommandResult, OsdFailure> {
     let length = user_object(run.device, map.object)?.length;
     let damage = damage::known(&*run.device.store, map.object)?;
     let damaged = still_damaged(run.device, map.object, length, &damage.ranges);
@@ -47,11 +47,11 @@ pub(crate) fn read_map(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure
 
 /// READ MAPS AND COMPARE: only ranges that differ from the object with the same id in the source
 /// partition.
-pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure> {
+pub(crate) fn compare_maps(run: &mut CommandRun<'_>, map: &ReadMap) -> Result<CommandResult, OsdFailure> {
     let length = user_object(run.device, map.object)?.length;
     let lineage = partition_of(run.device, map.object)?.policy().lineage;
-    if lineage.kind == Kind::Original {
-        return Err(Failure::Field(failure::PARTITION));
+    if lineage.kind == DuplicateKind::Original {
+        return Err(OsdFailure::Field(failure::PARTITION));
     }
     let source = ObjectId::new(lineage.source, map.object.object);
     // Looked up once: the source partition may change meanwhile, the result must not.
@@ -71,27 +71,27 @@ pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Fai
 }
 
 /// Type, first byte and length of a range.
-type Part = (u16, u64, u64);
+type MapRange = (u16, u64, u64);
 
 /// Encodes the ranges that `step` returns from an offset on, until it returns no continuation.
 fn answer(
-    run: &mut Run<'_>,
+    run: &mut CommandRun<'_>,
     map: &ReadMap,
     length: u64,
     damaged_attributes: bool,
-    step: impl Fn(&Device, u64) -> Result<(Vec<Part>, Option<u64>), Failure>,
-) -> Result<Done, Failure> {
+    step: impl Fn(&OsdDevice, u64) -> Result<(Vec<MapRange>, Option<u64>), OsdFailure>,
+) -> Result<CommandResult, OsdFailure> {
     if ![ALL, WRITTEN, HOLE, DAMAGED_DATA, DAMAGED_ATTRIBUTES].contains(&map.kind) {
-        return Err(Failure::Field(KIND_FIELD));
+        return Err(OsdFailure::Field(KIND_FIELD));
     }
     if map.start > length {
-        return Err(Failure::Field(pointer::start(run.generation())));
+        return Err(OsdFailure::Field(pointer::start(run.generation())));
     }
     if map.allocation == 0 {
-        return Ok(Done { touch: Touch::DataRead, ..Done::of(map.object) });
+        return Ok(CommandResult { effect: ObjectEffect::DataRead, ..CommandResult::of(map.object) });
     }
     if map.allocation < ALLOCATION_MIN {
-        return Err(Failure::Field(run.length_field()));
+        return Err(OsdFailure::Field(run.length_field()));
     }
     let wanted = |kind: u16| map.kind == ALL || map.kind == kind;
     let mut bytes = Vec::new();
@@ -101,7 +101,7 @@ fn answer(
     }
     let mut next = Some(map.start);
     // The last range may continue in the next step.
-    let mut pending: Option<Part> = None;
+    let mut pending: Option<MapRange> = None;
     while let Some(offset) = next {
         if out.left_out() > COUNTED_MAX {
             break;
@@ -119,10 +119,15 @@ fn answer(
     out.finish(next.is_none());
     run.data_in[..bytes.len()].copy_from_slice(&bytes);
     let length = bytes.len() as u64;
-    Ok(Done { data_in: length, data_in_covered: length, touch: Touch::DataRead, ..Done::of(map.object) })
+    Ok(CommandResult {
+        data_in: length,
+        data_in_covered: length,
+        effect: ObjectEffect::DataRead,
+        ..CommandResult::of(map.object)
+    })
 }
 
-fn flush(out: &mut MapWriter<'_>, part: Option<Part>) {
+fn flush(out: &mut MapWriter<'_>, part: Option<MapRange>) {
     if let Some((kind, offset, length)) = part {
         out.push_long(kind, offset, length);
     }
@@ -136,7 +141,7 @@ const fn kind(extent: &ObjectExtent) -> u16 {
 }
 
 /// Splits a data range around its damaged parts.
-fn split_damaged(extent: &ObjectExtent, damaged: &[Range], parts: &mut Vec<Part>) {
+fn split_damaged(extent: &ObjectExtent, damaged: &[Range], parts: &mut Vec<MapRange>) {
     let end = extent.offset + extent.length;
     let mut at = extent.offset;
     let data = kind(extent) == WRITTEN;
@@ -156,7 +161,7 @@ fn split_damaged(extent: &ObjectExtent, damaged: &[Range], parts: &mut Vec<Part>
 }
 
 /// Returns the ranges that are still unreadable. Rewritten ones are readable again.
-fn still_damaged(device: &Device, id: ObjectId, length: u64, ranges: &[Range]) -> Vec<Range> {
+fn still_damaged(device: &OsdDevice, id: ObjectId, length: u64, ranges: &[Range]) -> Vec<Range> {
     let mut found = Vec::new();
     for &range in ranges {
         let most = range.length.min(length.saturating_sub(range.offset)).min(PIECE as u64);

@@ -12,41 +12,46 @@ use sealstone_osd::cdb::{Action, Timestamps};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_seal::{Denial, Facts as _};
 
-use super::walk::{self, Hold, Pool, Tally};
-use super::{Done, Run, Touch, objects};
-use crate::attributes::current::Current;
-use crate::attributes::engine::Get;
+use super::walk::{self, MemberSet, StepAccess, WalkProgress};
+use super::{CommandResult, CommandRun, ObjectEffect, objects};
+use crate::attributes::current::CurrentCommandPage;
+use crate::attributes::engine::AttributesToGet;
 use crate::attributes::rows::{USER, page};
-use crate::attributes::view::View;
-use crate::cache::Accesses;
+use crate::attributes::view::AttributeView;
+use crate::cache::AccessTimes;
 use crate::catalog;
-use crate::report::Refusal;
+use crate::report::OsdRefusal;
 
 /// GET MEMBER ATTRIBUTES and SET MEMBER ATTRIBUTES: applies the lists of the command to each
 /// member.
-pub(crate) fn attributes(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Result<Done, Refusal> {
-    let (device, wishes, permit) = (run.device, run.entries.wishes, &run.entries.permit);
+pub(crate) fn attributes(
+    run: &CommandRun<'_>,
+    pool: MemberSet,
+    progress: &Cell<WalkProgress>,
+) -> Result<CommandResult, OsdRefusal> {
+    let (device, attribute_request, permit) =
+        (run.device, run.entries.attribute_request, &run.entries.permit);
     let mut retrieved = Vec::new();
-    let gets = matches!(wishes.get, Get::List(_));
-    let mut out =
-        gets.then(|| RetrievedWriter::by_object(run.generation(), &mut retrieved, wishes.allocation));
-    let sets = !wishes.set.is_empty();
+    let gets = matches!(attribute_request.get, AttributesToGet::List(_));
+    let mut out = gets
+        .then(|| RetrievedWriter::by_object(run.generation(), &mut retrieved, attribute_request.allocation));
+    let sets = !attribute_request.set.is_empty();
     let get_first = run.cdb.command.action() == Action::GetMemberAttributes;
-    let hold = if sets { Hold::Change } else { Hold::Look };
+    let hold = if sets { StepAccess::Change } else { StepAccess::Look };
     if gets || sets {
-        walk::walk(run.steps, pool, hold, tally, |member| {
+        walk::walk(run.steps, pool, hold, progress, |member| {
             check_floor(run, member)?;
-            let mut get = || -> Result<(), Refusal> {
+            let mut get = || -> Result<(), OsdRefusal> {
                 let Some(out) = &mut out else { return Ok(()) };
                 let current = current(run, member);
-                let view = View {
+                let view = AttributeView {
                     device,
                     id: member,
                     kind: ObjectType::User,
                     now_ms: run.now_ms,
                     current: &current,
                 };
-                let pairs = wishes.pairs(&view, permit)?;
+                let pairs = attribute_request.pairs(&view, permit)?;
                 let pairs: Vec<_> = pairs.iter().map(|(id, value)| (*id, value.as_slice())).collect();
                 out.push_object(member.object, ObjectType::User, &pairs);
                 Ok(())
@@ -55,8 +60,8 @@ pub(crate) fn attributes(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Resu
                 get()?;
             }
             if sets {
-                wishes.check_set(device, member, ObjectType::User, permit)?;
-                wishes.apply(device, member, ObjectType::User)?;
+                attribute_request.check_set(device, member, ObjectType::User, permit)?;
+                attribute_request.apply(device, member, ObjectType::User)?;
             }
             if !get_first {
                 get()?;
@@ -68,30 +73,38 @@ pub(crate) fn attributes(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Resu
     if let Some(out) = out {
         out.finish();
     }
-    Ok(Done { attributes: Some(retrieved), ..Done::of(pool.collection) })
+    Ok(CommandResult { attributes: Some(retrieved), ..CommandResult::of(pool.collection) })
 }
 
 /// REMOVE MEMBER OBJECTS: removes the members. The collection stays.
-pub(crate) fn remove(run: &Run<'_>, pool: Pool, tally: &Cell<Tally>) -> Result<Done, Refusal> {
+pub(crate) fn remove(
+    run: &CommandRun<'_>,
+    pool: MemberSet,
+    progress: &Cell<WalkProgress>,
+) -> Result<CommandResult, OsdRefusal> {
     let freed = Cell::new(0_i64);
-    walk::walk(run.steps, pool, Hold::Remove, tally, |member| {
+    walk::walk(run.steps, pool, StepAccess::Remove, progress, |member| {
         check_floor(run, member)?;
         freed.set(freed.get().saturating_add(objects::remove_object(run.device, member)?));
         Ok(true)
     })?;
-    Ok(Done { capacity_change: -freed.get(), touch: Touch::DataModified, ..Done::of(pool.collection) })
+    Ok(CommandResult {
+        capacity_change: -freed.get(),
+        effect: ObjectEffect::DataModified,
+        ..CommandResult::of(pool.collection)
+    })
 }
 
 /// Checks the minimum method of a member, which also applies to access through a collection.
-pub(super) fn check_floor(run: &Run<'_>, member: ObjectId) -> Result<(), Denial> {
+pub(super) fn check_floor(run: &CommandRun<'_>, member: ObjectId) -> Result<(), Denial> {
     let floor: SecurityMethod = run.device.floor(member);
     let method = run.entries.permit.method();
     if method < floor { Err(Denial::BelowFloor { method, floor }) } else { Ok(()) }
 }
 
 /// Returns the Current Command page of a member.
-pub(super) fn current(run: &Run<'_>, member: ObjectId) -> Current {
-    Current {
+pub(super) fn current(run: &CommandRun<'_>, member: ObjectId) -> CurrentCommandPage {
+    CurrentCommandPage {
         generation: run.generation(),
         response_icv: Vec::new(),
         kind: ObjectType::User,
@@ -102,7 +115,12 @@ pub(super) fn current(run: &Run<'_>, member: ObjectId) -> Current {
     }
 }
 
-fn update_timestamps(run: &Run<'_>, member: ObjectId, gets: bool, sets: bool) -> Result<(), Refusal> {
+fn update_timestamps(
+    run: &CommandRun<'_>,
+    member: ObjectId,
+    gets: bool,
+    sets: bool,
+) -> Result<(), OsdRefusal> {
     let device = run.device;
     let bypass = device
         .catalog
@@ -116,7 +134,7 @@ fn update_timestamps(run: &Run<'_>, member: ObjectId, gets: bool, sets: bool) ->
         catalog::set(&*device.store, member, modified, &catalog::time(run.now_ms))?;
     }
     if gets {
-        let accesses = Accesses { attributes_ms: Some(run.now_ms), ..Accesses::default() };
+        let accesses = AccessTimes { attributes_ms: Some(run.now_ms), ..AccessTimes::default() };
         device.note(member, accesses)?;
     }
     Ok(())

@@ -31,24 +31,24 @@ use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, NexusId, ScsiCommand};
 use sealstone_seal::{Permit, SignedBy};
 
-pub(crate) use data::Span;
+pub(crate) use data::TransferSpan;
 pub(crate) use duplicates::{finish_all as finish_duplicates, finish_stranded};
-pub(crate) use list::Entries;
-pub(crate) use multi::Plan;
-pub(crate) use walk::{Pool, Steps, Tally};
+pub(crate) use list::ListEntries;
+pub(crate) use multi::MultiPlan;
+pub(crate) use walk::{MemberSet, StepControl, WalkProgress};
 
-use crate::contents::Claim;
 use crate::continued;
-use crate::device::Device;
-use crate::duplicates::Kind;
-use crate::failure::Failure;
-use crate::locks::Reach;
-use crate::nexus::Nexus;
-use crate::report::Refusal;
+use crate::device::OsdDevice;
+use crate::duplicates::DuplicateKind;
+use crate::failure::OsdFailure;
+use crate::locks::LockScope;
+use crate::nexus::OsdNexus;
+use crate::partition_locks::PartitionUse;
+use crate::report::OsdRefusal;
 
 /// Properties of a service action.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
+pub(crate) struct ActionRow {
     /// Whether it may block on the disk.
     pub(crate) cost: Cost,
     /// Whether it changes anything; then it is always audited.
@@ -63,15 +63,15 @@ pub(crate) struct Row {
     pub(crate) grouped: bool,
     /// Whether GOOD promises that no command admitted under an old key is still running.
     pub(crate) revokes: bool,
-    /// Whether it acquires all locks itself, step by step; `reach` is then unused.
+    /// Whether it acquires all locks itself, step by step; `lock_scope` is then unused.
     pub(crate) steps: bool,
     /// Whether it acquires locks step by step after the first check, whose lock is released before.
     pub(crate) stepwise: bool,
     /// Lock scope of the command.
-    pub(crate) reach: fn(ObjectId) -> Reach,
+    pub(crate) lock_scope: fn(ObjectId) -> LockScope,
 }
 
-impl Row {
+impl ActionRow {
     const LOOK: Self = Self {
         cost: Cost::Blocking,
         changes: false,
@@ -81,11 +81,11 @@ impl Row {
         revokes: false,
         steps: false,
         stepwise: false,
-        reach: Reach::Look,
+        lock_scope: LockScope::Look,
     };
-    const CHANGE: Self = Self { changes: true, reach: Reach::Change, ..Self::LOOK };
-    const POPULATE: Self = Self { changes: true, reach: Reach::Populate, ..Self::LOOK };
-    const WHOLE: Self = Self { changes: true, durable: true, reach: |_| Reach::Whole, ..Self::LOOK };
+    const CHANGE: Self = Self { changes: true, lock_scope: LockScope::Change, ..Self::LOOK };
+    const POPULATE: Self = Self { changes: true, lock_scope: LockScope::Populate, ..Self::LOOK };
+    const WHOLE: Self = Self { changes: true, durable: true, lock_scope: |_| LockScope::Whole, ..Self::LOOK };
 
     const fn inline(self) -> Self {
         Self { cost: Cost::Inline, ..self }
@@ -114,56 +114,58 @@ impl Row {
 }
 
 /// Returns the row of a service action; `None` if this device does not implement it.
-pub(crate) const fn row(action: Action) -> Option<Row> {
+pub(crate) const fn row(action: Action) -> Option<ActionRow> {
     Some(match action {
-        Action::Read => Row::LOOK.inline(),
+        Action::Read => ActionRow::LOOK.inline(),
         Action::List | Action::ListCollection | Action::Query | Action::GetMemberAttributes => {
-            Row::LOOK.stepwise()
+            ActionRow::LOOK.stepwise()
         }
         Action::SetMemberAttributes | Action::RemoveMemberObjects | Action::CreateTrackingCollection => {
-            Row { changes: true, ..Row::LOOK }.stepwise()
+            ActionRow { changes: true, ..ActionRow::LOOK }.stepwise()
         }
-        Action::RemoveCollection => Row { changes: true, ..Row::LOOK }.stepwise().attributes_first(),
-        Action::CreateCollection => Row::POPULATE.inline(),
-        Action::GetAttributes => Row::LOOK.inline().attributes_first(),
+        Action::RemoveCollection => {
+            ActionRow { changes: true, ..ActionRow::LOOK }.stepwise().attributes_first()
+        }
+        Action::CreateCollection => ActionRow::POPULATE.inline(),
+        Action::GetAttributes => ActionRow::LOOK.inline().attributes_first(),
         // May have to be durable, which the CDB alone does not show.
-        Action::SetAttributes => Row::CHANGE.attributes_first(),
-        Action::Write | Action::Append | Action::Clear | Action::Punch => Row::CHANGE.inline(),
-        Action::Create | Action::CreateAndWrite => Row::POPULATE.inline(),
-        Action::Remove => Row::POPULATE.attributes_first(),
+        Action::SetAttributes => ActionRow::CHANGE.attributes_first(),
+        Action::Write | Action::Append | Action::Clear | Action::Punch => ActionRow::CHANGE.inline(),
+        Action::Create | Action::CreateAndWrite => ActionRow::POPULATE.inline(),
+        Action::Remove => ActionRow::POPULATE.attributes_first(),
         Action::Flush | Action::FlushCollection | Action::FlushPartition | Action::FlushOsd => {
-            Row { durable: true, ..Row::LOOK }
+            ActionRow { durable: true, ..ActionRow::LOOK }
         }
         // Other commands run while the new key is being stored.
         Action::SetKey | Action::SetMasterKey => {
-            Row { changes: true, revokes: true, ..Row::LOOK.ungrouped() }
+            ActionRow { changes: true, revokes: true, ..ActionRow::LOOK.ungrouped() }
         }
-        Action::CreatePartition => Row::WHOLE,
-        Action::RemovePartition => Row::WHOLE.ungrouped().attributes_first(),
-        Action::FormatOsd => Row::WHOLE.ungrouped(),
-        Action::ReadMap | Action::ReadMapsAndCompare => Row::LOOK.long(),
-        Action::ObjectStructureCheck => Row { durable: true, ..Row::LOOK.in_steps() },
+        Action::CreatePartition => ActionRow::WHOLE,
+        Action::RemovePartition => ActionRow::WHOLE.ungrouped().attributes_first(),
+        Action::FormatOsd => ActionRow::WHOLE.ungrouped(),
+        Action::ReadMap | Action::ReadMapsAndCompare => ActionRow::LOOK.long(),
+        Action::ObjectStructureCheck => ActionRow { durable: true, ..ActionRow::LOOK.in_steps() },
         Action::CreateClone
         | Action::CreateSnapshot
         | Action::RefreshSnapshotOrClone
-        | Action::RestorePartition => Row::WHOLE.in_steps(),
-        Action::DetachClone => Row::WHOLE,
-        Action::PerformScsi => Row { changes: true, ..Row::LOOK },
+        | Action::RestorePartition => ActionRow::WHOLE.in_steps(),
+        Action::DetachClone => ActionRow::WHOLE,
+        Action::PerformScsi => ActionRow { changes: true, ..ActionRow::LOOK },
         // The function itself runs last, without any lock.
-        Action::PerformTask => Row { changes: true, ..Row::LOOK }.attributes_first(),
-        Action::CopyUserObjects => Row::POPULATE.long(),
-        Action::Rewrite => Row::CHANGE,
+        Action::PerformTask => ActionRow { changes: true, ..ActionRow::LOOK }.attributes_first(),
+        Action::CopyUserObjects => ActionRow::POPULATE.long(),
+        Action::Rewrite => ActionRow::CHANGE,
     })
 }
 
 /// An admitted command with everything it works on.
-pub(crate) struct Run<'a> {
-    pub(crate) device: &'a Device,
+pub(crate) struct CommandRun<'a> {
+    pub(crate) device: &'a OsdDevice,
     /// Nexus of the command.
     pub(crate) nexus: NexusId,
     /// The nexus and the command as received from the transport; `None` if its status was sent
     /// already.
-    pub(crate) origin: Option<(&'a Nexus, &'a ScsiCommand<'a>)>,
+    pub(crate) origin: Option<(&'a OsdNexus, &'a ScsiCommand<'a>)>,
     pub(crate) cdb: &'a Cdb,
     pub(crate) now_ms: u64,
     /// Command data from the initiator. Under ALLDATA its check value has been verified.
@@ -180,20 +182,20 @@ pub(crate) struct Run<'a> {
     /// unspecified.
     pub(crate) data_in: &'a mut [u8],
     /// The scatter/gather list, if present.
-    pub(crate) scattered: Option<Vec<Span>>,
+    pub(crate) scattered: Option<Vec<TransferSpan>>,
     /// The remaining continuation segment: query list, copy source, extension capabilities.
     pub(crate) segment: &'a Segment,
     /// Parameters for attributes in LIST entries.
-    pub(crate) entries: Entries<'a>,
+    pub(crate) entries: ListEntries<'a>,
     /// Key that signed the credential.
     pub(crate) signed: Option<SignedBy>,
     /// Partition claim that the command has.
-    pub(crate) claim: Claim,
+    pub(crate) claim: PartitionUse,
     /// Step control of a command on many objects.
-    pub(crate) steps: &'a Steps<'a>,
+    pub(crate) steps: &'a StepControl<'a>,
 }
 
-impl Run<'_> {
+impl CommandRun<'_> {
     /// Returns the byte of STARTING BYTE in the CDB.
     pub(crate) const fn start_field(&self) -> u16 {
         pointer::start(self.cdb.generation)
@@ -209,21 +211,21 @@ impl Run<'_> {
     }
 
     /// Returns the error for a piece of the transfer that is out of bounds.
-    fn span_failure(&self, index: usize) -> Failure {
+    fn span_failure(&self, index: usize) -> OsdFailure {
         match self.cdb.continuation_length {
-            0 => Failure::Field(self.start_field()),
+            0 => OsdFailure::Field(self.start_field()),
             _ => continued::piece_failure(index),
         }
     }
 
-    fn spans(&mut self, at: u64, length: u64) -> Vec<Span> {
-        self.scattered.take().unwrap_or_else(|| vec![Span::whole(at, length)])
+    fn spans(&mut self, at: u64, length: u64) -> Vec<TransferSpan> {
+        self.scattered.take().unwrap_or_else(|| vec![TransferSpan::whole(at, length)])
     }
 }
 
 /// Timestamps that a command sets on its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Touch {
+pub(crate) enum ObjectEffect {
     /// None.
     Nothing,
     /// Data accessed.
@@ -238,7 +240,7 @@ pub(crate) enum Touch {
 
 /// Status detail of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Remark {
+pub(crate) enum StatusDetail {
     /// Only this many bytes existed.
     ReadPastEnd {
         /// Bytes transferred.
@@ -248,7 +250,7 @@ pub(crate) enum Remark {
 
 /// Outcome of a command.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct CommandResult {
     /// Object of the command. If it created several, the last one.
     pub(crate) object: ObjectId,
     /// All created objects.
@@ -261,8 +263,8 @@ pub(crate) struct Done {
     pub(crate) object_length: u64,
     /// Digests of the data, as far as the store has them.
     pub(crate) digests: Option<CoveredDigests>,
-    pub(crate) remark: Option<Remark>,
-    pub(crate) touch: Touch,
+    pub(crate) status_detail: Option<StatusDetail>,
+    pub(crate) effect: ObjectEffect,
     /// Start offset of APPEND.
     pub(crate) append_start: u64,
     /// Change of the used capacity in bytes.
@@ -270,10 +272,10 @@ pub(crate) struct Done {
     /// Attributes retrieved from the members of a collection.
     pub(crate) attributes: Option<Vec<u8>>,
     /// Work that continues after the status was sent.
-    pub(crate) plan: Option<Plan>,
+    pub(crate) plan: Option<MultiPlan>,
 }
 
-impl Done {
+impl CommandResult {
     /// Returns an outcome with only the object.
     pub(crate) const fn of(object: ObjectId) -> Self {
         Self {
@@ -283,8 +285,8 @@ impl Done {
             data_in_covered: 0,
             object_length: 0,
             digests: None,
-            remark: None,
-            touch: Touch::Nothing,
+            status_detail: None,
+            effect: ObjectEffect::Nothing,
             append_start: 0,
             capacity_change: 0,
             attributes: None,
@@ -295,7 +297,7 @@ impl Done {
 
 /// Runs a command that acquires locks itself. Consumes the permit; each step checks the authority
 /// again.
-pub(crate) fn run_stepwise(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Refusal> {
+pub(crate) fn run_stepwise(run: &mut CommandRun<'_>, _permit: Permit) -> Result<CommandResult, OsdRefusal> {
     match run.cdb.command {
         Command::List(list) => list::list(run, &list),
         Command::ListCollection(list) => list::list_collection(run, &list),
@@ -305,7 +307,7 @@ pub(crate) fn run_stepwise(run: &mut Run<'_>, _permit: Permit) -> Result<Done, R
 }
 
 /// Runs a command. Consumes the permit: one check, one command.
-pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
+pub(crate) fn run(run: &mut CommandRun<'_>, _permit: Permit) -> Result<CommandResult, OsdFailure> {
     match run.cdb.command {
         Command::Read(extent) => {
             let spans = run.spans(extent.start, extent.length);
@@ -338,12 +340,14 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         Command::CreateCollection(target) => collections::create(run, target.object),
         Command::FlushCollection(flush) => collections::flush(run, flush.object),
         // Their work is the attributes, which are done already. The object was looked up then.
-        Command::GetAttributes(target) | Command::SetAttributes(target) => Ok(Done::of(target.object)),
+        Command::GetAttributes(target) | Command::SetAttributes(target) => {
+            Ok(CommandResult::of(target.object))
+        }
         Command::ReadMap(map) => maps::read_map(run, &map),
         Command::ReadMapsAndCompare(map) => maps::compare_maps(run, &map),
         Command::ObjectStructureCheck(target) => check::check(run, target.object),
-        Command::CreateSnapshot(make) => duplicates::create(run, &make, Kind::Snapshot),
-        Command::CreateClone(make) => duplicates::create(run, &make, Kind::Clone),
+        Command::CreateSnapshot(make) => duplicates::create(run, &make, DuplicateKind::Snapshot),
+        Command::CreateClone(make) => duplicates::create(run, &make, DuplicateKind::Clone),
         Command::DetachClone(clone) => duplicates::detach(run, &clone),
         Command::RefreshSnapshotOrClone(refresh) => duplicates::refresh(run, &refresh),
         Command::RestorePartition(restore) => duplicates::restore(run, &restore),
@@ -358,6 +362,6 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         | Command::Query(_)
         | Command::RemoveMemberObjects(_)
         | Command::GetMemberAttributes(_)
-        | Command::SetMemberAttributes(_) => Err(Failure::UnsupportedAction),
+        | Command::SetMemberAttributes(_) => Err(OsdFailure::UnsupportedAction),
     }
 }

@@ -11,11 +11,11 @@ use std::cell::Cell;
 use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{Command, pointer};
 
-use super::collections::{self, Kind};
-use super::walk::{Pool, Tally};
-use super::{Done, Run, Touch, members, query};
-use crate::failure::Failure;
-use crate::report::Refusal;
+use super::collections::{self, CollectionKind};
+use super::walk::{MemberSet, WalkProgress};
+use super::{CommandResult, CommandRun, ObjectEffect, members, query};
+use crate::failure::OsdFailure;
+use crate::report::OsdRefusal;
 use crate::tracking;
 
 /// Longest Data-Out Buffer of an immediate command in bytes. It is kept until the command ends.
@@ -23,11 +23,11 @@ const DATA_OUT_MAX: usize = 2 << 20;
 
 /// Result of the first part.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct MultiPlan {
     /// Object of the command.
     pub(crate) object: ObjectId,
     /// Collection whose members are processed, if any.
-    pool: Option<Pool>,
+    pool: Option<MemberSet>,
     /// Collection that receives the matches of a QUERY.
     matches: Option<ObjectId>,
     /// Collection that tracks the progress.
@@ -36,26 +36,26 @@ pub(crate) struct Plan {
 }
 
 /// Runs such a command, or its first part.
-pub(crate) fn run(run: &mut Run<'_>) -> Result<Done, Refusal> {
+pub(crate) fn run(run: &mut CommandRun<'_>) -> Result<CommandResult, OsdRefusal> {
     let immediate = immediate(&run.cdb.command);
     if !immediate {
         let plan = prepare(run)?;
-        return tracking::follow(run.steps, plan.tracked, run.generation(), |tally| {
-            perform(run, &plan, tally)
+        return tracking::follow(run.steps, plan.tracked, run.generation(), |progress| {
+            perform(run, &plan, progress)
         });
     }
     if run.data_out_whole > DATA_OUT_MAX {
-        return Err(Failure::ListLength.into());
+        return Err(OsdFailure::ListLength.into());
     }
     run.device.tracking.enter_queue()?;
     match prepare(run) {
         Ok(plan) => {
             let created = matches!(run.cdb.command, Command::CreateTrackingCollection(_));
-            let (touch, subjects) = match created {
-                true => (Touch::Created, vec![plan.object]),
-                false => (Touch::Nothing, Vec::new()),
+            let (effect, subjects) = match created {
+                true => (ObjectEffect::Created, vec![plan.object]),
+                false => (ObjectEffect::Nothing, Vec::new()),
             };
-            Ok(Done { plan: Some(plan), touch, subjects, ..Done::of(plan.object) })
+            Ok(CommandResult { plan: Some(plan), effect, subjects, ..CommandResult::of(plan.object) })
         }
         Err(refusal) => {
             run.device.tracking.leave_queue();
@@ -77,7 +77,7 @@ fn immediate(command: &Command) -> bool {
 }
 
 /// Runs the first part.
-fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
+fn prepare(run: &CommandRun<'_>) -> Result<MultiPlan, OsdRefusal> {
     let device = run.device;
     let command = &run.cdb.command;
     let plan = match command {
@@ -87,12 +87,12 @@ fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
                 .then(|| collections::second(device, create.object.partition, create.source));
             let pool = source.transpose()?;
             let tracked = pool.map(|_| object);
-            Plan { object, pool, matches: None, tracked, immediate: create.immediate }
+            MultiPlan { object, pool, matches: None, tracked, immediate: create.immediate }
         }
         Command::Query(query) => {
-            let pool = Pool::of(device, query.object)?;
+            let pool = MemberSet::of(device, query.object)?;
             let matches = query::check(run, query)?;
-            Plan {
+            MultiPlan {
                 object: query.object,
                 pool: Some(pool),
                 matches,
@@ -101,15 +101,15 @@ fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
             }
         }
         _ => {
-            let pool = Pool::of(device, command.object())?;
-            let tracked = (pool.kind == Kind::Tracking).then_some(pool.collection);
+            let pool = MemberSet::of(device, command.object())?;
+            let tracked = (pool.kind == CollectionKind::Tracking).then_some(pool.collection);
             let immediate = immediate(command);
             // Without a tracking collection the result could not be read, and retrieved attributes
             // need a waiting initiator.
             if immediate && (tracked.is_none() || run.cdb.attributes.gets()) {
-                return Err(Failure::Field(pointer::SPECIFIC_BITS).into());
+                return Err(OsdFailure::Field(pointer::SPECIFIC_BITS).into());
             }
-            Plan { object: pool.collection, pool: Some(pool), matches: None, tracked, immediate }
+            MultiPlan { object: pool.collection, pool: Some(pool), matches: None, tracked, immediate }
         }
     };
     if let Some(tracked) = plan.tracked {
@@ -126,17 +126,21 @@ fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
 }
 
 /// Runs the second part.
-pub(crate) fn perform(run: &mut Run<'_>, plan: &Plan, tally: &Cell<Tally>) -> Result<Done, Refusal> {
-    let pool = plan.pool.ok_or(Failure::UnsupportedAction);
+pub(crate) fn perform(
+    run: &mut CommandRun<'_>,
+    plan: &MultiPlan,
+    progress: &Cell<WalkProgress>,
+) -> Result<CommandResult, OsdRefusal> {
+    let pool = plan.pool.ok_or(OsdFailure::UnsupportedAction);
     match run.cdb.command {
-        Command::Query(_) => query::query(run, pool?, plan.matches, tally),
-        Command::RemoveMemberObjects(_) => members::remove(run, pool?, tally),
+        Command::Query(_) => query::query(run, pool?, plan.matches, progress),
+        Command::RemoveMemberObjects(_) => members::remove(run, pool?, progress),
         Command::GetMemberAttributes(_) | Command::SetMemberAttributes(_) => {
-            members::attributes(run, pool?, tally)
+            members::attributes(run, pool?, progress)
         }
         Command::CreateTrackingCollection(_) => {
             let filled = match plan.pool {
-                Some(source) => collections::fill_tracking(run, source, plan.object, tally),
+                Some(source) => collections::fill_tracking(run, source, plan.object, progress),
                 None => Ok(()),
             };
             if let Err(refusal) = filled {
@@ -147,8 +151,12 @@ pub(crate) fn perform(run: &mut Run<'_>, plan: &Plan, tally: &Cell<Tally>) -> Re
                 }
                 return Err(refusal);
             }
-            Ok(Done { touch: Touch::Created, subjects: vec![plan.object], ..Done::of(plan.object) })
+            Ok(CommandResult {
+                effect: ObjectEffect::Created,
+                subjects: vec![plan.object],
+                ..CommandResult::of(plan.object)
+            })
         }
-        _ => Err(Failure::UnsupportedAction.into()),
+        _ => Err(OsdFailure::UnsupportedAction.into()),
     }
 }

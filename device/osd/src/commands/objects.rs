@@ -9,29 +9,37 @@
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{ObjectStore, StoreError};
 
-use super::data::{Span, partition_of, user_object, write};
-use super::{Done, Run, Touch};
+use super::data::{TransferSpan, partition_of, user_object, write};
+use super::{CommandResult, CommandRun, ObjectEffect};
 use crate::attributes::rows::{POLICY_ACCESS_TAG, USER, page};
 use crate::catalog::{self, Partition, UNLIMITED};
-use crate::device::Device;
-use crate::failure::{self, Failure};
+use crate::device::OsdDevice;
+use crate::failure::{self, OsdFailure};
 
 /// Ids listed per step of a search for a free one.
 const SEARCH_STEP: usize = 4096;
 
 /// CREATE: `count` objects, or one with the requested id.
-pub(crate) fn create(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Done, Failure> {
+pub(crate) fn create(
+    run: &CommandRun<'_>,
+    requested: ObjectId,
+    count: u16,
+) -> Result<CommandResult, OsdFailure> {
     let created = make(run, requested, count)?;
     let last = created.last().copied().unwrap_or(requested);
-    Ok(Done { subjects: created, touch: Touch::Created, ..Done::of(last) })
+    Ok(CommandResult { subjects: created, effect: ObjectEffect::Created, ..CommandResult::of(last) })
 }
 
 /// CREATE AND WRITE.
-pub(crate) fn create_and_write(run: &Run<'_>, requested: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
+pub(crate) fn create_and_write(
+    run: &CommandRun<'_>,
+    requested: ObjectId,
+    spans: &[TransferSpan],
+) -> Result<CommandResult, OsdFailure> {
     let created = make(run, requested, 1)?;
     let id = created.last().copied().unwrap_or(requested);
     match write(run, id, spans) {
-        Ok(done) => Ok(Done { touch: Touch::DataModified, subjects: created, ..done }),
+        Ok(done) => Ok(CommandResult { effect: ObjectEffect::DataModified, subjects: created, ..done }),
         Err(failure) => {
             unmake(run.device, &created);
             Err(failure)
@@ -40,14 +48,14 @@ pub(crate) fn create_and_write(run: &Run<'_>, requested: ObjectId, spans: &[Span
 }
 
 /// REMOVE.
-pub(crate) fn remove(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+pub(crate) fn remove(run: &CommandRun<'_>, id: ObjectId) -> Result<CommandResult, OsdFailure> {
     let freed = remove_object(run.device, id)?;
-    Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(id) })
+    Ok(CommandResult { capacity_change: -freed, effect: ObjectEffect::Removed, ..CommandResult::of(id) })
 }
 
 /// Removes a user object and returns the bytes that it used. The caller has exclusive locks of its
 /// partition and of the object.
-pub(super) fn remove_object(device: &Device, id: ObjectId) -> Result<i64, Failure> {
+pub(super) fn remove_object(device: &OsdDevice, id: ObjectId) -> Result<i64, OsdFailure> {
     let stat = user_object(device, id)?;
     let partition = partition_of(device, id)?;
     let created_ms = device.facts(id)?.created_ms;
@@ -59,14 +67,18 @@ pub(super) fn remove_object(device: &Device, id: ObjectId) -> Result<i64, Failur
     Ok(i64::try_from(stat.used_bytes).unwrap_or(i64::MAX))
 }
 
-pub(super) fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec<ObjectId>, Failure> {
+pub(super) fn make(
+    run: &CommandRun<'_>,
+    requested: ObjectId,
+    count: u16,
+) -> Result<Vec<ObjectId>, OsdFailure> {
     let device = run.device;
     let partition = partition_of(device, requested)?;
     if requested.object != 0 && requested.object < ObjectId::FIRST_ASSIGNABLE {
-        return Err(Failure::Field(failure::OBJECT));
+        return Err(OsdFailure::Field(failure::OBJECT));
     }
     if partition.population().saturating_add(u64::from(count)) > partition.policy().objects {
-        return Err(Failure::Quota("object count"));
+        return Err(OsdFailure::Quota("object count"));
     }
     let mut created = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
@@ -86,14 +98,14 @@ pub(super) fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec
 }
 
 /// Creates an object with the first free id.
-fn make_anywhere(run: &Run<'_>, partition: &Partition) -> Result<ObjectId, Failure> {
+fn make_anywhere(run: &CommandRun<'_>, partition: &Partition) -> Result<ObjectId, OsdFailure> {
     let free = free_id(run.device, partition)?;
     make_one(run, partition, free)?;
     Ok(free)
 }
 
 /// Returns a free object id. The caller has an exclusive lock of the partition.
-pub(super) fn free_id(device: &Device, partition: &Partition) -> Result<ObjectId, Failure> {
+pub(super) fn free_id(device: &OsdDevice, partition: &Partition) -> Result<ObjectId, OsdFailure> {
     let store = &*device.store;
     let next = ObjectId::new(partition.id, partition.next_object());
     match store.stat(next) {
@@ -103,7 +115,7 @@ pub(super) fn free_id(device: &Device, partition: &Partition) -> Result<ObjectId
 }
 
 /// Returns the smallest free id by a search from the start. Needed only after the last id was used.
-fn search(store: &dyn ObjectStore, partition: u64) -> Result<ObjectId, Failure> {
+fn search(store: &dyn ObjectStore, partition: u64) -> Result<ObjectId, OsdFailure> {
     let mut expected = ObjectId::new(partition, ObjectId::FIRST_ASSIGNABLE);
     loop {
         let found = store.list(expected, SEARCH_STEP)?;
@@ -111,7 +123,7 @@ fn search(store: &dyn ObjectStore, partition: u64) -> Result<ObjectId, Failure> 
             if *id != expected {
                 return Ok(expected);
             }
-            expected.object = expected.object.checked_add(1).ok_or(Failure::Quota("object ids"))?;
+            expected.object = expected.object.checked_add(1).ok_or(OsdFailure::Quota("object ids"))?;
         }
         if found.len() < SEARCH_STEP {
             return Ok(expected);
@@ -119,7 +131,7 @@ fn search(store: &dyn ObjectStore, partition: u64) -> Result<ObjectId, Failure> 
     }
 }
 
-fn make_one(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Result<(), Failure> {
+fn make_one(run: &CommandRun<'_>, partition: &Partition, id: ObjectId) -> Result<(), OsdFailure> {
     let device = run.device;
     device.store.create(id, ObjectType::User)?;
     partition.object_created(id.object);
@@ -132,7 +144,7 @@ fn make_one(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Result<(), Fa
     }
 }
 
-fn first_attributes(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Result<(), Failure> {
+fn first_attributes(run: &CommandRun<'_>, partition: &Partition, id: ObjectId) -> Result<(), OsdFailure> {
     let store = &*run.device.store;
     let policy = partition.policy();
     let set = |page: u32, number: u32, value: &[u8]| {
@@ -149,7 +161,7 @@ fn first_attributes(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Resul
 }
 
 /// Removes the objects of a failed command.
-pub(super) fn unmake(device: &Device, created: &[ObjectId]) {
+pub(super) fn unmake(device: &OsdDevice, created: &[ObjectId]) {
     for &id in created {
         let used = device.store.stat(id).map_or(0, |stat| stat.used_bytes);
         if device.store.remove(id).is_ok()

@@ -12,28 +12,28 @@ use sealstone_osd::task::{ServiceResponse, TaskFunction, TaskResponse};
 use sealstone_scsi::lu::{ScsiCommand, TaskOrder, TaskResult};
 use sealstone_scsi::{FieldPointer, Sense, SenseKey, Status, primary};
 
-use super::{Done, Run};
-use crate::failure::{self, Failure};
-use crate::nexus::Nexus;
-use crate::spc::Server;
+use super::{CommandResult, CommandRun};
+use crate::failure::{self, OsdFailure};
+use crate::nexus::OsdNexus;
+use crate::spc::OsdServer;
 
 /// PERFORM SCSI COMMAND: runs any command of the logical unit except OSD commands. Its CHECK
 /// CONDITION is returned for the whole command, with field pointers adjusted to the embedded CDB.
-pub(crate) fn scsi(run: &mut Run<'_>, perform: &PerformScsi) -> Result<Done, Failure> {
+pub(crate) fn scsi(run: &mut CommandRun<'_>, perform: &PerformScsi) -> Result<CommandResult, OsdFailure> {
     if perform.cdb[0] == OPERATION_CODE {
-        return Err(Failure::Field(pointer::EMBEDDED));
+        return Err(OsdFailure::Field(pointer::EMBEDDED));
     }
-    let (nexus, command) = run.origin.ok_or(Failure::UnsupportedAction)?;
-    let server = Server { device: run.device, nexus };
+    let (nexus, command) = run.origin.ok_or(OsdFailure::UnsupportedAction)?;
+    let server = OsdServer { device: run.device, nexus };
     let embedded =
         ScsiCommand { cdb: &perform.cdb, data_out: run.data_out, data_in_max: run.data_in.len(), ..*command };
     let reply = primary::answer(&server, &embedded);
     if reply.status != Status::Good {
-        return Err(Failure::Embedded(Box::new(moved(&reply.sense))));
+        return Err(OsdFailure::Embedded(Box::new(moved(&reply.sense))));
     }
     run.data_in[..reply.data_in.len()].copy_from_slice(&reply.data_in);
     let length = reply.data_in_wanted;
-    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(perform.object) })
+    Ok(CommandResult { data_in: length, data_in_covered: length, ..CommandResult::of(perform.object) })
 }
 
 /// Adjusts the sense data of an embedded command to point into the outer CDB.
@@ -53,32 +53,32 @@ fn moved(sense: &[u8]) -> Sense {
 }
 
 /// Checks PERFORM TASK MANAGEMENT FUNCTION before anything is done.
-pub(crate) fn check_task(perform: &PerformTask) -> Result<Done, Failure> {
+pub(crate) fn check_task(perform: &PerformTask) -> Result<CommandResult, OsdFailure> {
     let function = function_of(perform)?;
     // These end commands of others, so a credential for a single object is not sufficient.
     let reaches_others = matches!(function, TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset);
     if reaches_others && !perform.object.is_root() {
         let field = if perform.object.partition == 0 { failure::OBJECT } else { failure::PARTITION };
-        return Err(Failure::Field(field));
+        return Err(OsdFailure::Field(field));
     }
     let length = u64::from(perform.allocation).min(RESPONSE_LEN);
-    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(perform.object) })
+    Ok(CommandResult { data_in: length, data_in_covered: length, ..CommandResult::of(perform.object) })
 }
 
 const RESPONSE_LEN: u64 = sealstone_osd::task::RESPONSE_LEN as u64;
 
-fn function_of(perform: &PerformTask) -> Result<TaskFunction, Failure> {
-    TaskFunction::from_byte(perform.function).ok_or(Failure::Field(pointer::TASK_FUNCTION))
+fn function_of(perform: &PerformTask) -> Result<TaskFunction, OsdFailure> {
+    TaskFunction::from_byte(perform.function).ok_or(OsdFailure::Field(pointer::TASK_FUNCTION))
 }
 
 /// PERFORM TASK MANAGEMENT FUNCTION: runs the function and writes the response to the start of the
 /// Data-In Buffer.
 pub(crate) fn task(
     perform: &PerformTask,
-    nexus: &Nexus,
+    nexus: &OsdNexus,
     command: &ScsiCommand<'_>,
     data_in: &mut [u8],
-) -> Result<(), Failure> {
+) -> Result<(), OsdFailure> {
     let tag = perform.tag;
     let order = match function_of(perform)? {
         TaskFunction::AbortTask => Some(TaskOrder::Abort { tag }),
@@ -96,7 +96,7 @@ pub(crate) fn task(
         None | Some(TaskResult::Complete) => ServiceResponse::Complete,
         Some(TaskResult::Succeeded) => ServiceResponse::Succeeded,
         Some(TaskResult::Rejected) => ServiceResponse::Rejected,
-        Some(TaskResult::Unfinished) => return Err(Failure::TasksUnfinished),
+        Some(TaskResult::Unfinished) => return Err(OsdFailure::TasksUnfinished),
     };
     if order == Some(TaskOrder::NexusReset) && response == ServiceResponse::Complete {
         nexus.renew();
@@ -105,7 +105,7 @@ pub(crate) fn task(
 }
 
 /// Returns the pending unit attention without clearing it.
-fn attention(nexus: &Nexus) -> TaskResponse {
+fn attention(nexus: &OsdNexus) -> TaskResponse {
     match nexus.first_attention() {
         None => TaskResponse::new(ServiceResponse::Complete),
         Some(code) => TaskResponse {
@@ -116,7 +116,7 @@ fn attention(nexus: &Nexus) -> TaskResponse {
     }
 }
 
-fn put(response: TaskResponse, data_in: &mut [u8]) -> Result<(), Failure> {
+fn put(response: TaskResponse, data_in: &mut [u8]) -> Result<(), OsdFailure> {
     let bytes = response.encode();
     let length = bytes.len().min(data_in.len());
     data_in[..length].copy_from_slice(&bytes[..length]);

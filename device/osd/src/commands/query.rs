@@ -14,21 +14,21 @@ use sealstone_osd::listing::{MATCHES_HEADER, matches_header};
 use sealstone_osd::query::{QueryList, QueryType};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
-use super::collections::{self, Kind, SECOND_COLLECTION};
+use super::collections::{self, CollectionKind, SECOND_COLLECTION};
 use super::data::partition_of;
 use super::members::{check_floor, current};
-use super::walk::{self, Hold, Pool, Tally};
-use super::{Done, Run};
+use super::walk::{self, MemberSet, StepAccess, WalkProgress};
+use super::{CommandResult, CommandRun};
 use crate::attributes::rows;
-use crate::attributes::view::View;
-use crate::failure::Failure;
-use crate::report::Refusal;
+use crate::attributes::view::AttributeView;
+use crate::failure::OsdFailure;
+use crate::report::OsdRefusal;
 
 /// Bytes of an id in the answer.
 const ID: usize = 8;
 
 /// Checks the CDB and the query list. Returns the collection that receives the matches, if any.
-pub(crate) fn check(run: &Run<'_>, query: &Query) -> Result<Option<ObjectId>, Refusal> {
+pub(crate) fn check(run: &CommandRun<'_>, query: &Query) -> Result<Option<ObjectId>, OsdRefusal> {
     let list = parse(run)?;
     for criterion in &list.criteria {
         run.entries.permit.check_compared(criterion.id, run.device)?;
@@ -38,50 +38,50 @@ pub(crate) fn check(run: &Run<'_>, query: &Query) -> Result<Option<ObjectId>, Re
         }
     }
     match (query.allocation, query.matches) {
-        (0, 0) => Err(Failure::Field(run.length_field()).into()),
-        (_, 0) if query.immediate => Err(Failure::Field(pointer::SPECIFIC_BITS).into()),
-        (1..MATCHES_MIN, 0) => Err(Failure::Field(run.length_field()).into()),
+        (0, 0) => Err(OsdFailure::Field(run.length_field()).into()),
+        (_, 0) if query.immediate => Err(OsdFailure::Field(pointer::SPECIFIC_BITS).into()),
+        (1..MATCHES_MIN, 0) => Err(OsdFailure::Field(run.length_field()).into()),
         (_, 0) => Ok(None),
         (0, matches) => {
             let pool = collections::second(run.device, query.object.partition, matches)?;
-            if pool.kind != Kind::Tracking || pool.collection == query.object {
-                return Err(Failure::Field(SECOND_COLLECTION).into());
+            if pool.kind != CollectionKind::Tracking || pool.collection == query.object {
+                return Err(OsdFailure::Field(SECOND_COLLECTION).into());
             }
             Ok(Some(pool.collection))
         }
-        _ => Err(Failure::Field(SECOND_COLLECTION).into()),
+        _ => Err(OsdFailure::Field(SECOND_COLLECTION).into()),
     }
 }
 
 const MATCHES_MIN: u64 = MATCHES_HEADER as u64;
 
-fn parse<'a>(run: &'a Run<'_>) -> Result<QueryList<'a>, Failure> {
-    let malformed = || Failure::Field(pointer::CONTINUATION);
+fn parse<'a>(run: &'a CommandRun<'_>) -> Result<QueryList<'a>, OsdFailure> {
+    let malformed = || OsdFailure::Field(pointer::CONTINUATION);
     let bytes = run.segment.query.as_deref().ok_or_else(malformed)?;
     QueryList::parse(bytes).map_err(|_| malformed())
 }
 
 /// QUERY, after [`check`].
 pub(crate) fn query(
-    run: &mut Run<'_>,
-    pool: Pool,
+    run: &mut CommandRun<'_>,
+    pool: MemberSet,
     matches: Option<ObjectId>,
-    tally: &Cell<Tally>,
-) -> Result<Done, Refusal> {
+    progress: &Cell<WalkProgress>,
+) -> Result<CommandResult, OsdRefusal> {
     // The buffer is filled while the rest of the command is read.
     let into = std::mem::take(&mut run.data_in);
     let run = &*run;
     let (device, list) = (run.device, parse(run)?);
     let mut found = 0_u64;
     let mut end = MATCHES_HEADER;
-    walk::walk(run.steps, pool, Hold::Look, tally, |member| {
+    walk::walk(run.steps, pool, StepAccess::Look, progress, |member| {
         if check_floor(run, member).is_err() || !is_match(run, &list, member)? {
             return Ok(true);
         }
         found += 1;
         match matches {
             Some(collection) => {
-                device.store.join(collection, member.object, 0).map_err(Failure::from)?;
+                device.store.join(collection, member.object, 0).map_err(OsdFailure::from)?;
             }
             None => {
                 if let Some(slot) = into.get_mut(end..end + ID) {
@@ -94,19 +94,19 @@ pub(crate) fn query(
     })?;
     if matches.is_some() {
         partition_of(device, pool.collection)?.note_change();
-        return Ok(Done::of(pool.collection));
+        return Ok(CommandResult::of(pool.collection));
     }
     let header = matches_header(found);
     let length = end.min(into.len());
     let head = header.len().min(length);
     into[..head].copy_from_slice(&header[..head]);
     let length = length as u64;
-    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(pool.collection) })
+    Ok(CommandResult { data_in: length, data_in_covered: length, ..CommandResult::of(pool.collection) })
 }
 
-fn is_match(run: &Run<'_>, list: &QueryList<'_>, member: ObjectId) -> Result<bool, Failure> {
+fn is_match(run: &CommandRun<'_>, list: &QueryList<'_>, member: ObjectId) -> Result<bool, OsdFailure> {
     let current = current(run, member);
-    let view = View {
+    let view = AttributeView {
         device: run.device,
         id: member,
         kind: ObjectType::User,

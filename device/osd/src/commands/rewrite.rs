@@ -16,20 +16,20 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sha2::{Digest as _, Sha256};
 
 use super::data::{blocks_touched, change, user_object};
-use super::{Done, Run, Touch};
-use crate::attributes::current::Current;
-use crate::attributes::view::View;
-use crate::failure::Failure;
+use super::{CommandResult, CommandRun, ObjectEffect};
+use crate::attributes::current::CurrentCommandPage;
+use crate::attributes::view::AttributeView;
+use crate::failure::OsdFailure;
 
 /// REWRITE.
-pub(crate) fn rewrite(run: &mut Run<'_>, rewrite: &Rewrite) -> Result<Done, Failure> {
+pub(crate) fn rewrite(run: &mut CommandRun<'_>, rewrite: &Rewrite) -> Result<CommandResult, OsdFailure> {
     let object = rewrite.object;
     let stat = user_object(run.device, object)?;
     let length = usize::try_from(rewrite.length).unwrap_or(usize::MAX);
     let end =
-        rewrite.start.checked_add(u64::from(rewrite.length)).ok_or(Failure::Field(run.start_field()))?;
+        rewrite.start.checked_add(u64::from(rewrite.length)).ok_or(OsdFailure::Field(run.start_field()))?;
     if end > stat.length && !rewrite.extend {
-        return Err(Failure::Field(run.start_field()));
+        return Err(OsdFailure::Field(run.start_field()));
     }
     let mut old = vec![0; length];
     let present = if rewrite.start < stat.length {
@@ -47,7 +47,7 @@ pub(crate) fn rewrite(run: &mut Run<'_>, rewrite: &Rewrite) -> Result<Done, Fail
         };
     }
     let done = match touched {
-        None => Done { touch: Touch::DataRead, ..Done::of(object) },
+        None => CommandResult { effect: ObjectEffect::DataRead, ..CommandResult::of(object) },
         Some(touched) => {
             let at = rewrite.start + touched.start as u64;
             let data = &bytes[touched];
@@ -67,23 +67,25 @@ pub(crate) fn rewrite(run: &mut Run<'_>, rewrite: &Rewrite) -> Result<Done, Fail
     };
     let room = answer.len().min(run.data_in.len());
     run.data_in[..room].copy_from_slice(&answer[..room]);
-    Ok(Done { data_in: answer.len() as u64, data_in_covered: answer.len() as u64, ..done })
+    Ok(CommandResult { data_in: answer.len() as u64, data_in_covered: answer.len() as u64, ..done })
 }
 
 /// Runs one operation. Returns the range of bytes that it changed.
 fn operate(
-    run: &Run<'_>,
+    run: &CommandRun<'_>,
     rewrite: &Rewrite,
     operation: &RewriteOperation,
     bytes: &mut [u8],
-) -> Result<Option<Range<usize>>, Failure> {
+) -> Result<Option<Range<usize>>, OsdFailure> {
     // The parser has checked that everything is within range and operands.
-    let number = |value: u64| usize::try_from(value).map_err(|_| Failure::ListLength);
+    let number = |value: u64| usize::try_from(value).map_err(|_| OsdFailure::ListLength);
     let start = number(operation.offset)?;
     let place = start..start + number(operation.length.into())?;
     let operand = number(operation.operand)?;
-    let operand =
-        run.data_out.get(operand..operand + number(operation.operand_len())?).ok_or(Failure::ListLength)?;
+    let operand = run
+        .data_out
+        .get(operand..operand + number(operation.operand_len())?)
+        .ok_or(OsdFailure::ListLength)?;
     let mut combine = |with: fn(u8, u8) -> u8| {
         for (byte, operand) in bytes[place.clone()].iter_mut().zip(operand) {
             *byte = with(*byte, *operand);
@@ -115,18 +117,18 @@ fn operate(
             let differs = bytes[place].iter().zip(operand).position(|(is, wanted)| is != wanted);
             return match differs {
                 None => Ok(None),
-                Some(at) => Err(Failure::Miscompare(rewrite.start + operation.offset + at as u64)),
+                Some(at) => Err(OsdFailure::Miscompare(rewrite.start + operation.offset + at as u64)),
             };
         }
         RewriteAction::CompareDigest => {
             if Sha256::digest(&bytes[place])[..] != *operand {
-                return Err(Failure::Miscompare(rewrite.start + operation.offset));
+                return Err(OsdFailure::Miscompare(rewrite.start + operation.offset));
             }
             return Ok(None);
         }
         RewriteAction::CompareAttribute(id) => {
             if attribute(run, rewrite.object, id)? != operand {
-                return Err(Failure::Miscompare(rewrite.start));
+                return Err(OsdFailure::Miscompare(rewrite.start));
             }
             return Ok(None);
         }
@@ -145,8 +147,8 @@ fn add(number: &mut [u8], more: &[u8]) {
 }
 
 /// Returns the current value of an attribute; empty if it is undefined.
-fn attribute(run: &Run<'_>, id: ObjectId, attribute: AttributeId) -> Result<Vec<u8>, Failure> {
-    let current = Current {
+fn attribute(run: &CommandRun<'_>, id: ObjectId, attribute: AttributeId) -> Result<Vec<u8>, OsdFailure> {
+    let current = CurrentCommandPage {
         generation: run.generation(),
         response_icv: Vec::new(),
         kind: ObjectType::User,
@@ -155,7 +157,13 @@ fn attribute(run: &Run<'_>, id: ObjectId, attribute: AttributeId) -> Result<Vec<
         append_start: 0,
         capacity_change: 0,
     };
-    let view = View { device: run.device, id, kind: ObjectType::User, now_ms: run.now_ms, current: &current };
+    let view = AttributeView {
+        device: run.device,
+        id,
+        kind: ObjectType::User,
+        now_ms: run.now_ms,
+        current: &current,
+    };
     Ok(view.value(attribute)?.unwrap_or_default())
 }
 

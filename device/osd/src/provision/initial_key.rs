@@ -18,7 +18,7 @@ impl core::fmt::Debug for InitialKey {
 
 /// The initial key with the identity of its device.
 #[derive(Clone, Debug)]
-pub struct KeyFile {
+pub struct InitialKeyFile {
     /// OSD SYSTEM ID of the device.
     pub system_id: [u8; SYSTEM_ID_LEN],
     /// Name of the device.
@@ -29,7 +29,7 @@ pub struct KeyFile {
 
 /// Why a text is not a valid key file. It never contains the text, which may include the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyFileError {
+pub enum InitialKeyFileError {
     /// Missing or additional fields.
     #[error("not a key file of `osd init`")]
     Fields,
@@ -43,23 +43,23 @@ pub enum KeyFileError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Fields {
+struct KeyFileFields {
     system_id: String,
     name: String,
     master_key: String,
 }
 
-impl KeyFile {
+impl InitialKeyFile {
     /// Parses the text of a file.
     ///
     /// # Errors
-    /// [`KeyFileError`] if it is not a valid key file.
-    pub fn parse(text: &str) -> Result<Self, KeyFileError> {
+    /// [`InitialKeyFileError`] if it is not a valid key file.
+    pub fn parse(text: &str) -> Result<Self, InitialKeyFileError> {
         // The parser's own message would quote the line.
-        let fields: Fields = toml::from_str(text).map_err(|_| KeyFileError::Fields)?;
-        let system_id = unhex(&fields.system_id).ok_or(KeyFileError::SystemId)?;
+        let fields: KeyFileFields = toml::from_str(text).map_err(|_| InitialKeyFileError::Fields)?;
+        let system_id = unhex(&fields.system_id).ok_or(InitialKeyFileError::SystemId)?;
         let secret = Zeroizing::new(fields.master_key);
-        let key = unhex(&secret).map(Zeroizing::new).ok_or(KeyFileError::MasterKey)?;
+        let key = unhex(&secret).map(Zeroizing::new).ok_or(InitialKeyFileError::MasterKey)?;
         Ok(Self { system_id, name: fields.name, key: InitialKey(key) })
     }
 
@@ -85,19 +85,19 @@ mod tests {
     #[test]
     fn key_file_errors_never_quote_content() {
         let key = InitialKey(Zeroizing::new([0xA5; MASTER_KEY_LEN]));
-        let file = KeyFile { system_id: [7; SYSTEM_ID_LEN], name: "osd1".to_owned(), key };
+        let file = InitialKeyFile { system_id: [7; SYSTEM_ID_LEN], name: "osd1".to_owned(), key };
         let text = file.to_text();
-        let back = KeyFile::parse(&text).unwrap();
+        let back = InitialKeyFile::parse(&text).unwrap();
         assert_eq!((back.system_id, back.name.as_str(), *back.key.0), (file.system_id, "osd1", *file.key.0));
         for (from, to, error) in [
-            ("name", "nom", KeyFileError::Fields),
-            ("system_id = \"07", "system_id = \"0", KeyFileError::SystemId),
-            ("a5\"\n", "a\"\n", KeyFileError::MasterKey),
-            ("a5\"\n", "+5\"\n", KeyFileError::MasterKey),
+            ("name", "nom", InitialKeyFileError::Fields),
+            ("system_id = \"07", "system_id = \"0", InitialKeyFileError::SystemId),
+            ("a5\"\n", "a\"\n", InitialKeyFileError::MasterKey),
+            ("a5\"\n", "+5\"\n", InitialKeyFileError::MasterKey),
         ] {
             let changed = text.replace(from, to);
             assert_ne!(changed, *text);
-            let found = KeyFile::parse(&changed).unwrap_err();
+            let found = InitialKeyFile::parse(&changed).unwrap_err();
             assert_eq!(found, error);
             assert!(!found.to_string().contains("a5a5"));
         }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_crypto::RustCrypto;
 use sealstone_device::{
-    AuditRecord, AuditSink, Environment, KeyRecord, OsdConfig, OsdUnit, Parts, VolatileLease,
+    AuditRecord, AuditSink, DeviceParts, Environment, KeyRecord, OsdConfig, OsdUnit, VolatileLease,
 };
 use sealstone_osd::attribute::list::{encode_get, encode_set};
 use sealstone_osd::capability::{Range, Scope};
@@ -213,7 +213,7 @@ impl Bench {
         let fake = Arc::new(Fake::default());
         fake.ms.store(START_MS, Ordering::SeqCst);
         let log = Arc::new(Log::default());
-        let unit = OsdUnit::start(Parts {
+        let unit = OsdUnit::start(DeviceParts {
             store: Arc::clone(&store),
             config,
             system_id: SYSTEM_ID,

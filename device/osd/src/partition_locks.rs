@@ -14,7 +14,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sealstone_osd::cdb::Command;
 
 use crate::catalog::Catalog;
-use crate::commands::Row;
+use crate::commands::ActionRow;
 use crate::continued::Continued;
 
 /// Locks of each kind. Partitions that share a stripe are BUSY together.
@@ -22,7 +22,7 @@ const STRIPES: usize = 1024;
 
 /// Access of a command to partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum PartitionUse {
     /// None, or it locks step by step.
     Nothing,
     /// Reads in a partition.
@@ -39,14 +39,14 @@ pub(crate) enum Claim {
 
 /// Another command has an exclusive claim of the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken;
+pub(crate) struct PartitionBusy;
 
-impl Claim {
+impl PartitionUse {
     /// Returns the claim of a command. `sets`: it sets attributes of an object that it otherwise
     /// reads.
     pub(crate) fn of(
         command: &Command,
-        row: &Row,
+        row: &ActionRow,
         sets: bool,
         continued: &Continued,
         catalog: &Catalog,
@@ -76,7 +76,7 @@ impl Claim {
 }
 
 /// Partition locks of a device.
-pub(crate) struct Contents {
+pub(crate) struct PartitionLocks {
     /// Shared for any access to a partition; exclusive to replace all of it.
     looking: Box<[RwLock<()>]>,
     /// Shared to change something in a partition; exclusive to block changes.
@@ -84,12 +84,12 @@ pub(crate) struct Contents {
 }
 
 /// Guards of a claim.
-pub(crate) struct Claimed<'a> {
+pub(crate) struct PartitionGuards<'a> {
     _shared: [Option<RwLockReadGuard<'a, ()>>; 2],
     _alone: Vec<RwLockWriteGuard<'a, ()>>,
 }
 
-impl Contents {
+impl PartitionLocks {
     pub(crate) fn new() -> Self {
         let stripes = || (0..STRIPES).map(|_| RwLock::new(())).collect();
         Self { looking: stripes(), changing: stripes() }
@@ -98,39 +98,39 @@ impl Contents {
     /// Acquires a claim. Exclusive claims wait for commands in progress.
     ///
     /// # Errors
-    /// [`Taken`], immediately, for a command on single objects.
-    pub(crate) fn claim(&self, claim: Claim) -> Result<Claimed<'_>, Taken> {
-        let shared = |first, second| Claimed { _shared: [first, second], _alone: Vec::new() };
+    /// [`PartitionBusy`], immediately, for a command on single objects.
+    pub(crate) fn acquire(&self, claim: PartitionUse) -> Result<PartitionGuards<'_>, PartitionBusy> {
+        let shared = |first, second| PartitionGuards { _shared: [first, second], _alone: Vec::new() };
         Ok(match claim {
-            Claim::Nothing => shared(None, None),
-            Claim::Look(partition) => shared(Some(enter(&self.looking, partition)?), None),
-            Claim::Change(partition) => shared(Some(enter(&self.changing, partition)?), None),
-            Claim::Copy(from, to) => {
+            PartitionUse::Nothing => shared(None, None),
+            PartitionUse::Look(partition) => shared(Some(enter(&self.looking, partition)?), None),
+            PartitionUse::Change(partition) => shared(Some(enter(&self.changing, partition)?), None),
+            PartitionUse::Copy(from, to) => {
                 shared(Some(enter(&self.looking, from)?), Some(enter(&self.changing, to)?))
             }
-            Claim::Duplicate(source, target) => self.alone(target.as_slice(), &[Some(source), target]),
-            Claim::Everything => {
+            PartitionUse::Duplicate(source, target) => self.alone(target.as_slice(), &[Some(source), target]),
+            PartitionUse::Everything => {
                 let alone = self.looking.iter().chain(&*self.changing).map(RwLock::write).collect();
-                Claimed { _shared: [None, None], _alone: alone }
+                PartitionGuards { _shared: [None, None], _alone: alone }
             }
         })
     }
 
     /// Acquires exclusive locks: first `looking`, then `changing`, each in the order of the
     /// stripes.
-    fn alone(&self, looking: &[u64], changing: &[Option<u64>]) -> Claimed<'_> {
+    fn alone(&self, looking: &[u64], changing: &[Option<u64>]) -> PartitionGuards<'_> {
         let numbers =
             |partitions: &mut dyn Iterator<Item = u64>| partitions.map(stripe).collect::<BTreeSet<_>>();
         let looking = numbers(&mut looking.iter().copied());
         let changing = numbers(&mut changing.iter().copied().flatten());
         let mut alone: Vec<_> = looking.into_iter().map(|number| self.looking[number].write()).collect();
         alone.extend(changing.into_iter().map(|number| self.changing[number].write()));
-        Claimed { _shared: [None, None], _alone: alone }
+        PartitionGuards { _shared: [None, None], _alone: alone }
     }
 }
 
-fn enter(locks: &[RwLock<()>], partition: u64) -> Result<RwLockReadGuard<'_, ()>, Taken> {
-    locks[stripe(partition)].try_read().ok_or(Taken)
+fn enter(locks: &[RwLock<()>], partition: u64) -> Result<RwLockReadGuard<'_, ()>, PartitionBusy> {
+    locks[stripe(partition)].try_read().ok_or(PartitionBusy)
 }
 
 /// Fibonacci hashing spreads neighbouring ids.
@@ -145,31 +145,39 @@ mod tests {
 
     #[test]
     fn duplicated_partition_allows_reads_and_rejects_changes() {
-        let contents = Contents::new();
-        let taken = |claim| contents.claim(claim).is_err();
-        let duplicate = contents.claim(Claim::Duplicate(1, Some(2))).unwrap();
-        assert!(!taken(Claim::Look(1)) && taken(Claim::Change(1)));
-        assert!(taken(Claim::Look(2)) && taken(Claim::Change(2)));
-        assert!(taken(Claim::Copy(2, 3)) && taken(Claim::Copy(3, 1)));
-        assert!(!taken(Claim::Copy(1, 3)) && !taken(Claim::Change(3)) && !taken(Claim::Nothing));
+        let contents = PartitionLocks::new();
+        let taken = |claim| contents.acquire(claim).is_err();
+        let duplicate = contents.acquire(PartitionUse::Duplicate(1, Some(2))).unwrap();
+        assert!(!taken(PartitionUse::Look(1)) && taken(PartitionUse::Change(1)));
+        assert!(taken(PartitionUse::Look(2)) && taken(PartitionUse::Change(2)));
+        assert!(taken(PartitionUse::Copy(2, 3)) && taken(PartitionUse::Copy(3, 1)));
+        assert!(
+            !taken(PartitionUse::Copy(1, 3))
+                && !taken(PartitionUse::Change(3))
+                && !taken(PartitionUse::Nothing)
+        );
         drop(duplicate);
-        let _made = contents.claim(Claim::Duplicate(1, None)).unwrap();
-        assert!(!taken(Claim::Look(1)) && taken(Claim::Change(1)) && !taken(Claim::Change(2)));
+        let _made = contents.acquire(PartitionUse::Duplicate(1, None)).unwrap();
+        assert!(
+            !taken(PartitionUse::Look(1))
+                && taken(PartitionUse::Change(1))
+                && !taken(PartitionUse::Change(2))
+        );
     }
 
     #[test]
     fn exclusive_claims_acquire_in_one_order() {
-        let contents = Contents::new();
+        let contents = PartitionLocks::new();
         std::thread::scope(|scope| {
             for claim in [
-                Claim::Duplicate(1, Some(2)),
-                Claim::Duplicate(2, Some(1)),
-                Claim::Duplicate(1, Some(1)),
-                Claim::Duplicate(2, None),
-                Claim::Everything,
+                PartitionUse::Duplicate(1, Some(2)),
+                PartitionUse::Duplicate(2, Some(1)),
+                PartitionUse::Duplicate(1, Some(1)),
+                PartitionUse::Duplicate(2, None),
+                PartitionUse::Everything,
             ] {
                 let contents = &contents;
-                scope.spawn(move || (0..200).for_each(|_| drop(contents.claim(claim).unwrap())));
+                scope.spawn(move || (0..200).for_each(|_| drop(contents.acquire(claim).unwrap())));
             }
         });
     }

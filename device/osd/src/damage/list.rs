@@ -16,7 +16,7 @@ use sealstone_store::{ObjectStore, StoreError};
 use super::{Damage, Examiner, known, store_contained, store_damage};
 use crate::attributes::rows::INTERNAL;
 use crate::catalog;
-use crate::locks::Reach;
+use crate::locks::LockScope;
 
 /// Objects in the list. Beyond that it only records that there are more; their own attributes
 /// describe each.
@@ -28,14 +28,14 @@ const DAMAGED_OBJECTS: AttributeId = AttributeId::new(INTERNAL, 0x21);
 
 /// A change of the damage of an object; empty damage means that it is sound again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct DamageChange {
     pub(crate) id: ObjectId,
     pub(crate) damage: Damage,
 }
 
 /// Result of recording a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum RecordResult {
     /// Nothing changed.
     Same,
     /// The recorded damage changed.
@@ -45,15 +45,15 @@ pub(crate) enum Settled {
 }
 
 /// All damaged objects.
-pub(crate) struct Book {
+pub(crate) struct DamageList {
     damaged: Mutex<BTreeMap<ObjectId, Damage>>,
     /// Number of entries, checked on every changing command without the lock.
     count: AtomicUsize,
     more: AtomicBool,
-    news: Mutex<VecDeque<News>>,
+    news: Mutex<VecDeque<DamageChange>>,
 }
 
-impl Book {
+impl DamageList {
     pub(crate) fn new() -> Self {
         Self {
             damaged: Mutex::new(BTreeMap::new()),
@@ -109,7 +109,7 @@ impl Book {
     }
 
     /// Takes the oldest queued change.
-    pub(crate) fn news(&self) -> Option<News> {
+    pub(crate) fn news(&self) -> Option<DamageChange> {
         self.news.lock().pop_front()
     }
 
@@ -126,10 +126,10 @@ impl Book {
         id: ObjectId,
         doubted: &Damage,
         now_ms: u64,
-    ) -> Result<Settled, StoreError> {
+    ) -> Result<RecordResult, StoreError> {
         let store = examiner.store;
         let settled = {
-            let _change = examiner.grasp(Reach::Change(id));
+            let _change = examiner.acquire(LockScope::Change(id));
             let stat = match store.stat(id) {
                 Err(StoreError::NotFound(_)) => None,
                 Err(_) => Some(ObjectType::User),
@@ -138,10 +138,10 @@ impl Book {
             match stat {
                 None => {
                     if self.note(store, id, None)? {
-                        self.queue_change(News { id, damage: Damage::default() });
-                        Settled::Gone
+                        self.queue_change(DamageChange { id, damage: Damage::default() });
+                        RecordResult::Gone
                     } else {
-                        Settled::Same
+                        RecordResult::Same
                     }
                 }
                 Some(kind) => {
@@ -153,15 +153,15 @@ impl Book {
                     // A finding that cannot be stored is still reported once.
                     let in_book = || self.damaged.lock().contains_key(&id);
                     if self.lists(id, &sure) && (before == sure || in_book()) {
-                        return Ok(Settled::Same);
+                        return Ok(RecordResult::Same);
                     }
-                    self.queue_change(News { id, damage: sure.clone() });
+                    self.queue_change(DamageChange { id, damage: sure.clone() });
                     self.note(store, id, Some(sure))?;
-                    Settled::Changed
+                    RecordResult::Changed
                 }
             }
         };
-        if settled != Settled::Same && id.object != 0 {
+        if settled != RecordResult::Same && id.object != 0 {
             self.settle_containers(examiner, id.partition, now_ms)?;
         }
         Ok(settled)
@@ -187,7 +187,7 @@ impl Book {
             (ObjectId::ROOT, ObjectType::Root, partitions),
         ];
         for (id, kind, damaged) in containers {
-            let _change = examiner.grasp(Reach::Change(id));
+            let _change = examiner.acquire(LockScope::Change(id));
             match store_contained(examiner.store, id, kind, damaged, now_ms) {
                 // Removed with its contents.
                 Err(StoreError::NotFound(_)) => {}
@@ -232,7 +232,7 @@ impl Book {
         Ok(had)
     }
 
-    fn queue_change(&self, news: News) {
+    fn queue_change(&self, news: DamageChange) {
         let mut all = self.news.lock();
         if all.len() < NEWS_MAX {
             all.push_back(news);
