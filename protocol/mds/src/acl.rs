@@ -1,9 +1,6 @@
 //! Access control lists.
 //!
-//! Does: the entries of a list, as types and as text. Does not: decide who may do what. Contract:
-//! text that is not a whole list is refused; what parses is written in one form, and parses the
-//! same. Truth: POSIX.1e (draft 17) 23.1 and 23.3 with entries separated by commas;
-//! docs/standards/mds/nodes.md §5.8.
+//! Does: the entries of a list, as types and as text. Does not: decide access.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -12,50 +9,50 @@ use core::fmt;
 use crate::name::{GroupName, UserName};
 use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
-/// Named users and groups of one list at most.
+/// Maximum number of named users and groups of a list.
 pub const ACL_NAMES_MAX: usize = 64;
-/// Bytes of a list as text at most.
+/// Maximum length of a list as text.
 pub const ACL_TEXT_MAX: usize = 8 * 1024;
-/// The attribute that is the list of a node.
+/// The extended attribute with the list of a node.
 pub const ACL_ACCESS: &str = "system.posix_acl_access";
-/// The attribute of a directory that is the list of what is made in it.
+/// The extended attribute of a directory with the list for new nodes in it.
 pub const ACL_DEFAULT: &str = "system.posix_acl_default";
 
-/// Reading, writing, and running or passing: 4, 2, 1.
+/// Read 4, write 2, execute or search 1.
 const RIGHTS: [(u8, char); 3] = [(4, 'r'), (2, 'w'), (1, 'x')];
 
-/// Who may do what with a node. Rights are 3 bits, as in a mode.
+/// An access control list. Permissions are 3 bits, as in a mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acl {
-    /// The owner's.
+    /// Permissions of the owner.
     pub owner: u8,
-    /// Those of other users, by name.
+    /// Permissions of named users.
     pub users: Vec<(UserName, u8)>,
-    /// The group's own.
+    /// Permissions of the group.
     pub group: u8,
-    /// Those of other groups, by name.
+    /// Permissions of named groups.
     pub groups: Vec<(GroupName, u8)>,
-    /// What users and groups other than the owner have at most; there is one if any is named.
+    /// Upper limit for the group and all named entries; present if any is named.
     pub mask: Option<u8>,
-    /// Those of everybody else.
+    /// Permissions of others.
     pub other: u8,
 }
 
 impl Acl {
-    /// Does it say more than a mode can?
+    /// Whether the list has more than a mode can express.
     #[must_use]
     pub const fn is_extended(&self) -> bool {
         self.mask.is_some() || !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// The nine bits of the mode of a node that has this list: its group bits are the mask.
+    /// Returns the nine mode bits of a node with this list: the group bits are the mask.
     #[must_use]
     pub fn mode(&self) -> u16 {
         let group = self.mask.unwrap_or(self.group);
         u16::from(self.owner & 7) << 6 | u16::from(group & 7) << 3 | u16::from(self.other & 7)
     }
 
-    /// The list with these nine bits in the place of owner, mask or group, and others.
+    /// Returns the list with owner, mask or group, and others set from these nine bits.
     #[must_use]
     pub fn with_mode(mut self, mode: u16) -> Self {
         let class = |shift: u16| (mode >> shift & 7) as u8;
@@ -64,11 +61,11 @@ impl Acl {
         self
     }
 
-    /// Puts names in order and checks everything.
+    /// Sorts the names and validates the list.
     ///
     /// # Errors
-    /// `TooLong` for more than [`ACL_NAMES_MAX`] names; `Malformed` for a name that is there twice, names without a mask,
-    /// or rights that are none.
+    /// `TooLong` for more than [`ACL_NAMES_MAX`] names; `Malformed` for a repeated name, names
+    /// without a mask, or invalid permissions.
     pub fn checked(mut self) -> Result<Self, WireError> {
         if self.users.len() + self.groups.len() > ACL_NAMES_MAX {
             return Err(WireError::TooLong { limit: ACL_NAMES_MAX });
@@ -86,10 +83,11 @@ impl Acl {
         Ok(self)
     }
 
-    /// Reads the long text form, entries separated by commas: `user::rw-,user:ann:r--,group::r--,mask::r--,other::---`.
+    /// Parses the long text form, entries separated by commas:
+    /// `user::rw-,user:ann:r--,group::r--,mask::r--,other::---`.
     ///
     /// # Errors
-    /// As [`Acl::checked`]; `Malformed` for anything that is no such text, or has an entry twice or lacks one.
+    /// As [`Acl::checked`]; `Malformed` for other text, and for a repeated or missing entry.
     pub fn parse(text: &str) -> Result<Self, WireError> {
         const MALFORMED: WireError = WireError::Malformed("access control list");
         if text.len() > ACL_TEXT_MAX {
@@ -179,7 +177,7 @@ mod tests {
         "user::rwx,user:ann:r--,user:uid-7:rw-,group::r-x,group:staff:rwx,mask::rw-,other::---";
 
     #[test]
-    fn a_list_is_written_as_it_is_read() {
+    fn acl_text_round_trips() {
         let acl = Acl::parse(TEXT).unwrap();
         assert_eq!(acl.to_string(), TEXT);
         assert_eq!((acl.owner, acl.group, acl.mask, acl.other), (7, 5, Some(6), 0));
@@ -192,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_list_is_refused() {
+    fn incomplete_acl_is_refused() {
         for text in [
             "",
             "user::rw-",
@@ -204,7 +202,7 @@ mod tests {
             "user::rw-,group::r--,other:ann:r--",
             "user::rw-,group::r--,other::r--,root::r--",
             "user::rw-,group::r--,other::r--:",
-            // Names need a mask, and come once.
+            // Names need a mask and must not repeat.
             "user::rw-,user:ann:r--,group::r--,other::r--",
             "user::rw-,user:ann:r--,user:ann:rw-,group::r--,mask::r--,other::r--",
             "user::rw-,user:a b:r--,group::r--,mask::r--,other::r--",
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_names_as_the_limit_fit_and_one_more_does_not() {
+    fn acl_accepts_names_up_to_limit() {
         let list = |count: usize| Acl {
             users: (0..count).map(|number| (UserName::of_number(number as u32), 4)).collect(),
             mask: Some(7),
@@ -229,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_is_written_and_parses_the_same(text in "((user|group|mask|other):[a-c]{0,1}:[r-][w-][x-],?){0,7}") {
+        fn parsed_acl_round_trips(text in "((user|group|mask|other):[a-c]{0,1}:[r-][w-][x-],?){0,7}") {
             if let Ok(acl) = Acl::parse(text.trim_end_matches(',')) {
                 prop_assert_eq!(Acl::parse(&acl.to_string()), Ok(acl));
             }

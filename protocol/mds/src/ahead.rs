@@ -1,8 +1,8 @@
-//! Names that a holder changes before the server hears of it: the nouns of the requests 0079 and 007A.
+//! Changes of names under a directory delegation: the types of the requests 0079 and 007A.
 //!
-//! Does: say what was done, where, and under which lease. Does not: decide whether it may be.
-//! Contract: the changes of a holder are sent in the order in which they were made; each names what it found, so that one that
-//! would be about something else is refused.
+//! Does: define and encode the changes. Does not: check permissions.
+//! Contract: a client sends its changes in the order in which it made them. Each names the inode
+//! that it found, so that a change of another node is refused.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0050-directory-write-delegations.md.
 
 use alloc::vec::Vec;
@@ -12,117 +12,110 @@ use crate::nodes::{NODE_PROOF_BYTES, NodeKind, NodeLease};
 use crate::records::{FileKind, InodeId};
 use crate::wire::{Wire, WireError, WireReader, WireWriter, record};
 
-/// Numbers of nodes that are reserved by one request at most.
+/// Maximum number of inode numbers reserved by one request.
 pub const RESERVED_INODES_MAX: u16 = 1_024;
-/// Changes of names in one request at most.
+/// Maximum number of changes in one request.
 pub const NAME_CHANGES_MAX: usize = 512;
 
 record! {
-    /// Numbers that nobody else gives to a node, one after the other.
+    /// Reserved inode numbers in sequence.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct InodeRange {
-        /// The first of them.
+        /// The first number.
         pub first: InodeId,
-        /// The proofs of all of them, in their order, good for the user who asked.
+        /// The proofs of the numbers, in order, for the user of the request.
         pub proofs: Vec<[u8; NODE_PROOF_BYTES]>,
     }
 }
 
 record! {
-    /// A directory in which its holder is ahead.
+    /// A directory delegation: the directory and the lease.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct DirLeaseId {
-        /// Its number.
+        /// Inode number of the directory.
         pub inode: InodeId,
-        /// The era of the lease.
+        /// Epoch of the lease.
         pub epoch: u64,
-        /// The lease to write under which the change was made.
+        /// Number of the write lease.
         pub lease: u64,
     }
 }
 
 record! {
-    /// A node was made.
+    /// Creation of a node.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CreateOp {
-        /// In which directory.
         pub directory: DirLeaseId,
-        /// Its name.
         pub name: Name,
-        /// Its number, one of those that were reserved, and higher than those before it.
+        /// Inode number: a reserved one, higher than those used before.
         pub inode: InodeId,
-        /// What: no directory, and no device.
+        /// Kind; not a directory or device.
         pub what: NodeKind,
         /// Permission bits.
         pub mode: u16,
-        /// Permission bits that it shall not have.
+        /// Permission bits to clear.
         pub umask: u16,
-        /// Whose it is, if not the asker's (administrators).
+        /// Owner, if not the caller (administrators).
         pub owner: Option<UserName>,
-        /// Its group, as for MakeNode.
+        /// Group, as for MakeNode.
         pub group: Option<GroupName>,
-        /// When, milliseconds since 1970; not before the lease was given, and not after the server's clock.
+        /// Time of the creation, milliseconds since 1970; not before the lease was granted, not
+        /// after the server's clock.
         pub at_ms: u64,
-        /// A file is held open for update.
+        /// Whether the client has the file open for update.
         pub held: bool,
     }
 }
 
 record! {
-    /// A name was taken away, of anything but a directory.
+    /// Removal of a name; not of a directory.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct UnlinkOp {
-        /// In which directory.
         pub directory: DirLeaseId,
-        /// The name.
         pub name: Name,
-        /// What it led to.
+        /// The node that had the name.
         pub inode: InodeId,
-        /// When, as above.
+        /// Time, as in [`CreateOp::at_ms`].
         pub at_ms: u64,
-        /// The holder has let go of it, and of its lease.
+        /// Whether the client has closed the file and returned its lease.
         pub close: bool,
     }
 }
 
 record! {
-    /// Something that is no directory was given another place; what no directory had it is gone.
+    /// Rename of a node that is not a directory; may replace another one that is not a directory.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RenameOp {
-        /// From which directory.
         pub from_directory: DirLeaseId,
-        /// The old name.
         pub from: Name,
-        /// What it led to.
+        /// The node that had the name.
         pub inode: InodeId,
-        /// To which directory.
         pub to_directory: DirLeaseId,
-        /// The new name.
         pub to: Name,
-        /// What had it, if anything.
+        /// The node that had the new name, if any.
         pub replaced: Option<InodeId>,
-        /// When, as above.
+        /// Time, as in [`CreateOp::at_ms`].
         pub at_ms: u64,
-        /// The holder has let go of what had it, and of its lease.
+        /// Whether the client has closed the replaced file and returned its lease.
         pub close: bool,
     }
 }
 
-/// What was done to names.
+/// A change of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameChange {
-    /// A node was made.
+    /// Creation of a node.
     Create(CreateOp),
-    /// A name was taken away.
+    /// A name was removed.
     Unlink(UnlinkOp),
-    /// A name was changed.
+    /// A node was renamed.
     Rename(RenameOp),
-    /// A file that was held open is let go of, and of its lease: CloseNode among the changes, so that it comes after them.
+    /// Closes a file and returns its lease: CloseNode in the sequence of changes.
     Close(InodeId),
 }
 
 impl NameChange {
-    /// The directories that it is about.
+    /// Returns the directories that the change concerns.
     pub fn directories(&self) -> impl Iterator<Item = DirLeaseId> {
         let (first, second) = match self {
             Self::Create(made) => (Some(made.directory), None),
@@ -133,7 +126,7 @@ impl NameChange {
         first.into_iter().chain(second.filter(|second| Some(*second) != first))
     }
 
-    /// The nodes that it is about, directories aside.
+    /// Returns the nodes that the change concerns, without directories.
     pub fn nodes(&self) -> impl Iterator<Item = InodeId> {
         let (first, second) = match self {
             Self::Create(made) => (made.inode, None),
@@ -144,7 +137,7 @@ impl NameChange {
         core::iter::once(first).chain(second)
     }
 
-    /// What the holder let go of before he took its name away.
+    /// Returns the file that the client closed before the change removed its name.
     #[must_use]
     pub const fn closed_inode(&self) -> Option<InodeId> {
         match self {
@@ -183,7 +176,7 @@ impl Wire for NameChange {
                 let made = CreateOp::get(input)?;
                 let refused = [FileKind::Directory, FileKind::CharDevice, FileKind::BlockDevice];
                 if refused.contains(&made.what.kind()) {
-                    return Err(WireError::Malformed("a node that is not made ahead"));
+                    return Err(WireError::Malformed("kind of a created node"));
                 }
                 Self::Create(made)
             }
@@ -196,12 +189,10 @@ impl Wire for NameChange {
 }
 
 record! {
-    /// A lease on a file that was made ahead.
+    /// A write lease on a file that was created under a directory delegation.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct InodeLease {
-        /// Which file.
         pub inode: InodeId,
-        /// To write.
         pub lease: NodeLease,
     }
 }
@@ -210,13 +201,13 @@ record! {
 mod tests {
     use super::*;
 
-    fn there() -> DirLeaseId {
+    fn directory() -> DirLeaseId {
         DirLeaseId { inode: InodeId(4), epoch: 5, lease: 6 }
     }
 
     fn made(what: NodeKind) -> NameChange {
         NameChange::Create(CreateOp {
-            directory: there(),
+            directory: directory(),
             name: Name::new("x").unwrap(),
             inode: InodeId(9),
             what,
@@ -236,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_devices_are_not_made_ahead() {
+    fn decode_refuses_creates_of_directories_and_devices() {
         for what in [NodeKind::Directory, NodeKind::CharDevice(1), NodeKind::BlockDevice(2)] {
             assert!(NameChange::get(&mut WireReader::new(&bytes(&made(what)))).is_err());
         }

@@ -1,4 +1,4 @@
-//! Checks of everything that a metadata server has on record: what is asked for, how far one is, what it found.
+//! Checks of the metadata (fsck): requested scope, progress and findings.
 //!
 //! Truth: docs/standards/mds/operations.md §5.10.
 
@@ -7,41 +7,41 @@ use crate::records::InodeId;
 use crate::wire::{Text, code, record};
 
 code! {
-    /// How much is looked at; each has what those before it have.
+    /// Scope of a check; each one includes those before it.
     pub enum CheckScope: u8 as "scope of a check" {
-        /// What users and trees use.
+        /// Use of users and quota trees.
         Counts = 1,
-        /// Names, nodes and everything that has to agree about them.
+        /// Names, nodes and the records that must agree with them.
         Names = 2,
-        /// What lies on the devices.
+        /// Objects on the devices.
         Objects = 3,
     }
 }
 
 code! {
-    /// What is not as it should be.
+    /// Kind of an inconsistency.
     pub enum FindingKind: u8 as "finding" {
-        /// A count is not that of what is there. It can be repaired.
+        /// A counter is wrong. It can be repaired.
         Count = 1,
-        /// A name leads to nothing, or to what cannot have it.
+        /// A name refers to a missing node, or to one that cannot have it.
         Name = 2,
-        /// A node has no name, or another number of names than it says; a directory is not below the root.
+        /// A node has no name or a wrong link count, or a directory is not below the root.
         Node = 3,
-        /// Two records that must agree do not.
+        /// Two records contradict each other.
         Record = 4,
-        /// An object belongs to two files, or to one and to what is removed.
+        /// An object belongs to two files, or to a file and the removal queue.
         Shared = 5,
-        /// An object of a file is not on its device: its bytes are lost.
+        /// An object of a file is missing on its device: its data is lost.
         Lost = 6,
-        /// An object on a device belongs to nothing. It can be repaired: it is removed.
+        /// An object on a device belongs to no file. It can be repaired: it is removed.
         Leaked = 7,
-        /// A device could not be asked.
+        /// A device did not respond.
         Silent = 8,
     }
 }
 
 code! {
-    /// Where a check is.
+    /// Phase of a check.
     pub enum CheckPhase: u8 as "phase of a check" {
         /// Nodes are read.
         Nodes = 1,
@@ -49,61 +49,57 @@ code! {
         Names = 2,
         /// Directories are walked from the root.
         Walk = 3,
-        /// Devices tell what lies on them.
+        /// The objects of the devices are listed.
         Objects = 4,
-        /// It is over.
+        /// The check is complete.
         Done = 5,
-        /// It ended early, see what it says.
+        /// The check ended early; see `problem`.
         Failed = 6,
     }
 }
 
 record! {
-    /// How far a check is.
+    /// Progress of a check.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CheckStatus {
-        /// Which one.
         pub number: u64,
-        /// How much is looked at.
         pub scope: CheckScope,
-        /// Is what can be repaired repaired?
+        /// Whether repairable findings are repaired.
         pub repair: bool,
-        /// Where it is.
         pub phase: CheckPhase,
-        /// Since when, milliseconds since 1970.
+        /// Start time, milliseconds since 1970.
         pub began_ms: u64,
-        /// Nodes looked at.
+        /// Nodes checked.
         pub nodes: u64,
-        /// About how many there are.
+        /// Estimated total number of nodes.
         pub nodes_all: u64,
-        /// Names looked at.
+        /// Names checked.
         pub names: u64,
-        /// Objects on devices looked at.
+        /// Objects on devices checked.
         pub objects: u64,
-        /// What was found not to be as it should.
+        /// Number of findings.
         pub findings: u64,
-        /// Of them repaired.
+        /// Findings that were repaired.
         pub repaired: u64,
-        /// Why it ended early.
+        /// Reason why it ended early.
         pub problem: Text<512>,
     }
 }
 
 record! {
-    /// Something that is not as it should be.
+    /// An inconsistency.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CheckFinding {
-        /// What.
         pub kind: FindingKind,
-        /// Of which node.
+        /// The node concerned.
         pub node: Option<InodeId>,
-        /// One of its names, if it has any: a path.
+        /// Path of one of its names, if it has any.
         pub path: Text<4096>,
-        /// The same for people.
+        /// Description for users.
         pub said: Text<512>,
-        /// What a user or a tree uses and what is counted.
+        /// Actual and counted use of a user or quota tree.
         pub drift: Option<QuotaDrift>,
-        /// Is it right now, or will it be by itself?
+        /// Whether it was repaired, or will resolve without action.
         pub repaired: bool,
     }
 }

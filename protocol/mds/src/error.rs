@@ -1,4 +1,4 @@
-//! Why a request failed, as a code a program can act on.
+//! Failure of a request: a code that programs can act on, and its subject.
 //!
 //! Truth: docs/standards/mds/wire.md §7.
 
@@ -9,63 +9,64 @@ code! {
     pub enum ErrorCode: u16 as "error" {
         /// No such path, user, device or create.
         NotFound = 1,
-        /// Something has that name already.
+        /// The name exists already.
         Exists = 2,
         /// The directory has entries.
         NotEmpty = 3,
-        /// A directory was needed.
+        /// The operation needs a directory.
         NotADirectory = 4,
-        /// A file was needed.
+        /// The operation needs a file.
         IsADirectory = 5,
         /// Not allowed.
         Denied = 6,
-        /// No device has room.
+        /// No device has free space.
         NoSpace = 7,
         /// A name or path is not allowed.
         InvalidName = 8,
-        /// What was open is gone: its file was replaced or removed, or the create expired.
+        /// The open file was replaced or removed, or the create expired.
         Stale = 9,
-        /// Try again after `retry_ms`.
+        /// Repeat after `retry_ms`.
         Busy = 10,
         /// No common protocol version, or an unknown operation.
         Version = 11,
-        /// A field has a value that the operation refuses.
+        /// A field has an invalid value.
         Invalid = 12,
-        /// A directory would come to lie inside itself.
+        /// A directory would be moved into itself.
         Cycle = 13,
         /// Log in first.
         NotLoggedIn = 14,
-        /// A limit of the server was reached (sizes, depth, counts).
+        /// A limit of the server was reached (size, depth, count).
         Limit = 15,
         /// The server failed; its log says why.
         Internal = 16,
-        /// Only its owner, or an administrator, may do that.
+        /// Only the owner or an administrator may do that.
         NotPermitted = 17,
-        /// Too many symbolic links on the way.
+        /// Too many symbolic links in the path.
         Loop = 18,
-        /// A file has as many names as it can have.
+        /// The file has the maximum number of hard links.
         TooManyLinks = 19,
-        /// There is no such extended attribute.
+        /// The extended attribute does not exist.
         NoAttribute = 20,
-        /// This server, or this kind of node, does not do that.
+        /// This server, or this kind of node, does not support the operation.
         NotSupported = 21,
-        /// A file cannot be that long.
+        /// The file would exceed the maximum size.
         FileTooLarge = 22,
-        /// Somebody else has a lock there.
+        /// Another owner has a conflicting lock.
         Locked = 23,
-        /// Waiting for that lock would never end.
+        /// The lock would cause a deadlock.
         Deadlock = 24,
-        /// A quota is used up.
+        /// A quota is exceeded.
         Quota = 25,
-        /// Two places are not in the same tree with a quota.
+        /// The operation would cross the boundary of a quota tree.
         CrossesTrees = 26,
-        /// Somebody did not give a lease to write back, and others went on: what he wrote under it is not taken any more.
+        /// The client is fenced: it did not return a write lease or lock in time, and its later
+        /// writes are refused.
         Fenced = 27,
     }
 }
 
 impl ErrorCode {
-    /// Exit code of the command line: 1 failed, 2 usage, 3 access denied, 4 not found.
+    /// Returns the exit code of the command line: 1 failed, 2 usage, 3 access denied, 4 not found.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         match self {
@@ -97,13 +98,13 @@ impl ErrorCode {
         }
     }
 
-    /// Is it a refusal for want of a right?
+    /// Whether the request was refused for lack of permission.
     #[must_use]
     pub const fn is_denial(self) -> bool {
         matches!(self, Self::Denied | Self::NotPermitted)
     }
 
-    /// A sentence for people.
+    /// Returns the message for users.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
@@ -115,56 +116,55 @@ impl ErrorCode {
             Self::Denied => "access denied",
             Self::NoSpace => "no space left",
             Self::InvalidName => "name is not allowed",
-            Self::Stale => "the file was replaced or removed meanwhile",
+            Self::Stale => "the file was replaced or removed by another client",
             Self::Busy => "the server is busy",
             Self::Version => "client and server have no protocol version in common",
-            Self::Invalid => "the server refuses a value of the request",
+            Self::Invalid => "invalid value in the request",
             Self::Cycle => "a directory cannot be moved into itself",
             Self::NotLoggedIn => "not logged in",
             Self::Limit => "a limit of the server was reached",
             Self::Internal => "the server failed",
             Self::NotPermitted => "access denied: only its owner may do that",
             Self::Loop => "too many symbolic links",
-            Self::TooManyLinks => "the file has as many names as it can have",
+            Self::TooManyLinks => "the file has too many hard links",
             Self::NoAttribute => "no such attribute",
             Self::NotSupported => "not supported",
-            Self::FileTooLarge => "a file cannot be that long",
-            Self::Locked => "locked by somebody else",
-            Self::Deadlock => "waiting for the lock would never end",
+            Self::FileTooLarge => "file too large",
+            Self::Locked => "locked by another client or program",
+            Self::Deadlock => "deadlock: the lock would never be granted",
             Self::Quota => {
-                "the quota is used up: remove something, or have an administrator raise it (`sealstone quota set`)"
+                "quota exceeded: remove files, or have an administrator raise it (`sealstone quota set`)"
             }
             Self::Fenced => {
-                "this mount did not answer for too long, others went on, and what was written here meanwhile is lost"
+                "fenced: this client did not respond in time; its unsaved writes to the file are lost"
             }
             Self::CrossesTrees => {
-                "that would leave or enter a tree with a quota: copy it there, then remove it here"
+                "cannot cross the boundary of a quota tree: copy the file, then remove the original"
             }
         }
     }
 }
 
 record! {
-    /// A failure as it travels.
+    /// A failure as sent in a response.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Failure {
-        /// Kind.
         pub code: ErrorCode,
-        /// Milliseconds to wait before another try; 0 unless `Busy`.
+        /// Delay before the next attempt, milliseconds; 0 unless `Busy`.
         pub retry_ms: u32,
-        /// What it is about: a path, a name, a limit. Never a secret.
+        /// Subject: a path, a name, a limit. Never a secret.
         pub subject: Text<255>,
     }
 }
 
 impl Failure {
-    /// A failure about `subject`, cut to fit.
+    /// Returns a failure about `subject`, truncated to fit.
     #[must_use]
     pub fn new(code: ErrorCode, subject: &str) -> Self {
         Self { code, retry_ms: 0, subject: Text::truncated(subject) }
     }
 
-    /// `Busy`, to be tried again after `retry_ms`.
+    /// Returns `Busy`, to be repeated after `retry_ms`.
     #[must_use]
     pub fn busy(retry_ms: u32) -> Self {
         Self { code: ErrorCode::Busy, retry_ms, subject: Text::default() }
@@ -183,7 +183,7 @@ impl core::fmt::Display for Failure {
 impl core::error::Error for Failure {}
 
 impl From<WireError> for Failure {
-    /// What a client hears about a body that did not parse.
+    /// Maps a decoding error of a request to the failure in its response.
     fn from(error: WireError) -> Self {
         let code = match error {
             WireError::UnknownCode { what: "request" | "schema", .. } | WireError::Frame(_) => {

@@ -1,6 +1,6 @@
 //! The 16-byte frame header in front of every message.
 //!
-//! Does: recognise our frames and bound their bodies before a byte of them is read; the same for both profiles.
+//! Does: recognise frames and limit body lengths before a body is read; for both profiles.
 //! Does not: check the sequence; each end keeps its own [`Sequence`].
 //! Truth: docs/standards/mds/wire.md §2.
 
@@ -12,41 +12,41 @@ use crate::wire::{Wire, WireError, code};
 pub const MAGIC: [u8; 4] = *b"OSMA";
 /// Version of the frame layout, not of the messages inside.
 pub const FRAME_VERSION: u8 = 1;
-/// Bytes of a header.
+/// Length of a header.
 pub const HEADER_BYTES: usize = 16;
-/// Bytes of a body at most.
+/// Maximum length of a body.
 pub const BODY_MAX: usize = 65_536;
-/// Frames of the modern profile: OPAQUE inside TLS 1.3.
+/// Number of the modern profile: OPAQUE inside TLS 1.3.
 pub const PROFILE_MODERN: u8 = 1;
 
 code! {
-    /// What a frame carries.
+    /// Type of the message in a frame.
     pub enum MessageType: u8 as "message type" {
-        /// Client opens a login.
+        /// Client starts a login.
         LoginStart = 0x20,
-        /// Server answers with its half of the key exchange.
+        /// Server's part of the key exchange.
         LoginChallenge = 0x21,
-        /// Client proves that it knows the password.
+        /// Client proves knowledge of the password.
         LoginFinish = 0x22,
-        /// Server proves the same and names the session.
+        /// Server proves the same and returns the session.
         LoginOk = 0x23,
-        /// Client takes up a session on a new connection.
+        /// Client resumes a session on a new connection.
         Resume = 0x24,
         /// Client ends its session.
         Logout = 0x27,
-        /// Server has ended it.
+        /// Server confirms the logout.
         LogoutOk = 0x28,
-        /// Client opens a login again, with the cookie that it was asked for.
+        /// Client repeats a login with the cookie that the server requested.
         LoginAgain = 0x29,
-        /// Server is under load and asks for a cookie.
+        /// Server is under load and requests a cookie.
         Retry = 0x2A,
         /// A new user starts a registration with a one-time code.
         RegisterStart = 0x2B,
-        /// Server answers.
+        /// Server's registration response.
         RegisterResponse = 0x2C,
-        /// The new user's record.
+        /// The new user's registration record.
         RegisterUpload = 0x2D,
-        /// A login step was refused, or the connection is about to close.
+        /// A login step was refused, or the connection will be closed.
         Error = 0x2E,
         /// The registration is done; the new user may log in.
         RegisterOk = 0x2F,
@@ -57,18 +57,18 @@ code! {
     }
 }
 
-/// The types of frames of one profile. Profiles share the layout of a frame and nothing else: a frame names its profile,
-/// and a reader of one refuses those of the other.
+/// The frame types of one profile. All profiles share the frame layout only; a decoder of one
+/// profile refuses frames of another.
 pub trait FrameType: Copy + Sized {
     /// Number of the profile.
     const PROFILE: u8;
-    /// The type of a number.
+    /// Returns the type with this number.
     fn of_number(number: u8) -> Option<Self>;
-    /// The number on the wire.
+    /// Returns the number on the wire.
     fn number(self) -> u8;
-    /// Bytes of a body of this type at most.
+    /// Returns the maximum length of a body of this type.
     fn body_max(self) -> usize;
-    /// May a frame of this type have this sequence?
+    /// Whether a frame of this type may have this sequence number.
     fn takes_sequence(self, sequence: u32) -> bool;
 }
 
@@ -87,21 +87,21 @@ impl FrameType for MessageType {
         BODY_MAX
     }
 
-    /// The connection's state decides.
+    /// Always; the connection's state decides.
     fn takes_sequence(self, _sequence: u32) -> bool {
         true
     }
 }
 
-/// A checked header of a frame of one profile.
+/// A validated header of a frame of one profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<K> {
-    /// What the body is.
+    /// Type of the message.
     pub kind: K,
-    /// Bytes that follow, at most [`FrameType::body_max`].
+    /// Length of the body, at most [`FrameType::body_max`].
     pub body_length: u32,
-    /// 0 before a session, then 1, 2, 3 … in each direction of a connection. In the paper's profile 0 for what is no
-    /// record, of a record the lower half of its number.
+    /// 0 before a session, then 1, 2, 3 … in each direction of a connection. In the paper's
+    /// profile: 0 for messages that are not records, else the lower half of the record number.
     pub sequence: u32,
 }
 
@@ -109,11 +109,11 @@ pub struct Header<K> {
 pub type FrameHeader = Header<MessageType>;
 
 impl<K: FrameType> Header<K> {
-    /// Reads a header.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// `Frame` for foreign bytes and for another profile, `UnknownCode` for an unknown type, `TooLong` for a body over
-    /// its limit.
+    /// `Frame` for foreign bytes and for another profile, `UnknownCode` for an unknown type,
+    /// `TooLong` for a body over its limit.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let [m0, m1, m2, m3, version, profile, kind, flags, l0, l1, l2, l3, s0, s1, s2, s3] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
@@ -125,7 +125,7 @@ impl<K: FrameType> Header<K> {
         if profile != K::PROFILE {
             return Err(WireError::Frame("profile"));
         }
-        // Reserved; 0 is the only value today.
+        // Reserved; must be 0.
         if flags != 0 {
             return Err(WireError::Frame("flags"));
         }
@@ -142,7 +142,7 @@ impl<K: FrameType> Header<K> {
         Ok(Self { kind, body_length, sequence })
     }
 
-    /// The bytes of a header.
+    /// Returns the encoded header.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -156,7 +156,7 @@ impl<K: FrameType> Header<K> {
     }
 }
 
-/// Header and body as one buffer, ready to be sent.
+/// Returns header and body in one buffer.
 ///
 /// # Errors
 /// `TooLong` if `body` is over the limit of its type.
@@ -171,7 +171,7 @@ pub fn frame<K: FrameType>(kind: K, sequence: u32, body: &[u8]) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// One message as a frame.
+/// Encodes a message as a frame.
 ///
 /// # Errors
 /// `TooLong` if it does not fit.
@@ -185,7 +185,7 @@ pub fn encode_message<K: FrameType>(
     frame(kind, sequence, &zeroize::Zeroizing::new(out.finish(kind.body_max())?))
 }
 
-/// The one message in a body.
+/// Decodes the message in a body.
 ///
 /// # Errors
 /// Any [`WireError`]; `Trailing` if bytes remain.
@@ -196,12 +196,13 @@ pub fn decode_message<T: Wire>(body: &[u8]) -> Result<T, WireError> {
     Ok(message)
 }
 
-/// Counts the frames of one direction of a connection once it has a session.
+/// Sequence number of the frames in one direction of a connection with a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence(u32);
 
 impl Sequence {
-    /// The number of the next frame to send, from 1. `None` after 2^32 − 1 frames: reconnect.
+    /// Returns the number of the next frame to send, from 1. `None` after 2^32 − 1 frames:
+    /// reconnect.
     pub const fn advance(&mut self) -> Option<u32> {
         match self.0.checked_add(1) {
             Some(next) => {
@@ -212,7 +213,7 @@ impl Sequence {
         }
     }
 
-    /// Is `sequence` the next one expected? A repeat or a gap closes the connection.
+    /// Whether `sequence` is the next expected number. A repetition or a gap closes the connection.
     pub fn accept(&mut self, sequence: u32) -> bool {
         self.0.checked_add(1) == Some(sequence) && self.advance().is_some()
     }
@@ -225,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_headers_never_panic_and_reencode_to_themselves(bytes: [u8; HEADER_BYTES]) {
+        fn arbitrary_headers_never_panic_and_reencode(bytes: [u8; HEADER_BYTES]) {
             if let Ok(header) = FrameHeader::parse(&bytes) {
                 prop_assert_eq!(header.encode(), bytes);
             }
@@ -239,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_body_one_byte_over_the_limit_is_refused_before_it_is_read() {
+    fn header_with_body_over_limit_is_refused() {
         let mut bytes = FrameHeader { kind: MessageType::Request, body_length: 0, sequence: 1 }.encode();
         bytes[8..12].copy_from_slice(&(BODY_MAX as u32 + 1).to_be_bytes());
         assert_eq!(FrameHeader::parse(&bytes), Err(WireError::TooLong { limit: BODY_MAX }));
     }
 
     #[test]
-    fn repeats_and_gaps_of_the_sequence_are_seen() {
+    fn sequence_rejects_repeats_and_gaps() {
         let mut expected = Sequence::default();
         assert!(expected.accept(1));
         assert!(!expected.accept(1));

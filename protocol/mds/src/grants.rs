@@ -1,4 +1,4 @@
-//! Credentials beyond an open file: delegated to programs that never log in, revoked, and accounted for.
+//! Credentials outside open files: delegated to programs without login, revoked, and listed.
 //!
 //! Truth: docs/standards/mds/operations.md §5.5 to §5.7.
 
@@ -11,38 +11,35 @@ use crate::records::{Grant, Method, Stat};
 use crate::wire::{Text, Wire, WireError, WireReader, WireWriter, code, record};
 
 record! {
-    /// What a program may do with a file without logging in.
+    /// Credentials for a file for a program that does not log in (a capability file).
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct DelegatedFile {
-        /// What it was when the credentials were made.
+        /// Attributes when the credentials were issued.
         pub stat: Stat,
-        /// Where its bytes are.
         pub layout: Layout,
-        /// One for each object that has bytes of the range, in the layout's order.
+        /// One credential for each object with bytes of the range, in the layout's order.
         pub grants: Vec<Grant>,
-        /// First byte that may be touched.
+        /// First byte of the range.
         pub start: u64,
-        /// The byte after the last one.
+        /// End of the range, exclusive.
         pub end: u64,
-        /// May it read?
         pub read: bool,
-        /// May it write?
         pub write: bool,
-        /// Not valid after, milliseconds since 1970.
+        /// Expiry, milliseconds since 1970.
         pub expires_ms: u64,
-        /// What the audit logs of the devices call whoever uses it: the issuer's session, then a number.
+        /// Principal in the audit logs of the devices: the issuer's session, then a number.
         pub principal: [u8; 20],
     }
 }
 
-/// Whose credentials end.
+/// Subject of a revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RevokeWhat {
-    /// Everybody's for the objects of a file.
+    /// All credentials for the objects of a file.
     Object(FilePath),
-    /// Everything that a user holds, over all his sessions, and what he delegated.
+    /// All credentials of a user in all sessions, also delegated ones.
     User(UserName),
-    /// What one session holds, and what was delegated in it. Only its logout begins this one.
+    /// All credentials of a session, also delegated ones. Only its logout starts this one.
     Session(SessionId),
 }
 
@@ -88,97 +85,95 @@ impl core::fmt::Display for RevokeWhat {
 }
 
 record! {
-    /// A device that has not been told everything yet.
+    /// A device that has not applied the whole revocation yet.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct WaitingDevice {
         /// Which.
         pub device: DeviceId,
-        /// Its objects that wait; 1024 stand for more as well.
+        /// Its pending objects; 1024 means at least that many.
         pub objects: u32,
-        /// What went wrong at the last try; empty if nothing did.
+        /// The last error; empty if none.
         pub problem: Text<96>,
     }
 }
 
 record! {
-    /// How far a revocation is.
+    /// Progress of a revocation.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Revocation {
-        /// Its number.
         pub id: u64,
-        /// Whose credentials end.
+        /// Subject of a revocation.
         pub what: RevokeWhat,
-        /// When it was asked for, milliseconds since 1970.
+        /// Start time, milliseconds since 1970.
         pub began_ms: u64,
         /// Objects found so far.
         pub total: u64,
-        /// Of them, those whose device still accepts the old credentials, as far as is known.
+        /// Objects whose device still accepts the old credentials, as far as is known.
         pub open: u64,
-        /// Are there objects that were not looked at yet?
+        /// Whether more objects may be found.
         pub collecting: bool,
-        /// Whether every issued credential is covered. Of a user always: what is not listed is revoked by `keys`.
+        /// Whether every issued credential is covered. Always for a user: unlisted credentials are
+        /// revoked by `keys`.
         pub complete: bool,
-        /// Partitions whose working keys are replaced, since not all credentials of the user are listed.
+        /// Partitions whose working keys are replaced because not all credentials of the user are
+        /// listed.
         pub keys: u32,
-        /// Of them, those whose device has not confirmed the new key yet.
+        /// Partitions whose device has not confirmed the new key yet.
         pub keys_open: u32,
-        /// When the last device refused, milliseconds since 1970.
+        /// Time when the last device refused the old credentials, milliseconds since 1970.
         pub done_ms: Option<u64>,
-        /// Devices that have not been told everything yet.
+        /// Devices that have not applied everything yet.
         pub waiting: Vec<WaitingDevice>,
     }
 }
 
 code! {
-    /// How a credential came into the world, or that it did not.
+    /// How a credential was issued, or that it was refused.
     pub enum IssueKind: u8 as "kind of issue" {
         /// For a create.
         Create = 1,
         /// For an open file.
         Open = 2,
-        /// For what was open already.
+        /// For an open file, renewed.
         Renew = 3,
-        /// As a file for a program.
+        /// As a capability file for a program.
         Delegate = 4,
-        /// The server refused to give one.
+        /// The request was refused.
         Refused = 5,
     }
 }
 
 record! {
-    /// One line of the record of credentials.
+    /// An entry in the log of issued credentials.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct IssueEntry {
-        /// When, milliseconds since 1970.
+        /// Time, milliseconds since 1970.
         pub time_ms: u64,
-        /// What happened.
         pub kind: IssueKind,
-        /// To whom.
         pub user: UserName,
-        /// In which session.
         pub session: SessionId,
-        /// Number within the session: session and number are `principal` in the audit logs of the devices.
+        /// Number within the session; session and number are the `principal` in the audit logs of
+        /// the devices.
         pub number: u32,
-        /// What it allows: the first two bytes of permission bits.
+        /// The first two bytes of its permission bits.
         pub permissions: u16,
-        /// By which method.
         pub method: Method,
-        /// Not valid after, milliseconds since 1970.
+        /// Expiry, milliseconds since 1970.
         pub expires_ms: u64,
-        /// First byte of the file that it is about.
+        /// First byte of the range in the file.
         pub start: u64,
-        /// The byte after the last one; `u64::MAX` for the whole file.
+        /// End of the range, exclusive; `u64::MAX` for the whole file.
         pub end: u64,
     }
 }
 
 record! {
-    /// A place in the record of credentials.
+    /// A position in the log of issued credentials.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct IssuePlace {
-        /// 0 in what was given, 1 in what was refused.
+        /// 0: issued credentials; 1: refused requests.
         pub stream: u8,
-        /// Where in it; 0 is its beginning.
+        /// Position in the stream; 0 is the beginning.
         pub at: u64,
     }
 }

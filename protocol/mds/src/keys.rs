@@ -1,16 +1,16 @@
-//! What administrators see of the devices' keys: never the keys.
+//! Public data about the devices' keys; never the keys.
 
 use crate::layout::DeviceId;
 use crate::wire::{code, record};
 
 code! {
-    /// A level of the hierarchy.
+    /// A level of the key hierarchy.
     pub enum KeyLevel: u8 as "key level" {
-        /// The device's.
+        /// The master key of a device.
         Master = 1,
-        /// Signs what sets partition keys.
+        /// Authorizes setting partition keys.
         Root = 2,
-        /// Signs what sets working keys.
+        /// Authorizes setting working keys.
         Partition = 3,
         /// Signs credentials.
         Working = 4,
@@ -18,17 +18,17 @@ code! {
 }
 
 code! {
-    /// What a key is used for now.
+    /// Current use of a key.
     pub enum KeyUse: u8 as "key use" {
-        /// New credentials are made with it, or keys below it.
+        /// New credentials, or keys of the level below, use it.
         Current = 1,
-        /// Credentials made with it are accepted until they expire; no new ones are made.
+        /// Its credentials are accepted until they expire; no new ones are issued.
         Superseded = 2,
-        /// It is being changed, or a change was interrupted.
+        /// It is being rotated, or a rotation was interrupted.
         Changing = 3,
-        /// The key that the device came with; it is about to be replaced.
+        /// The initial key of the device, to be replaced.
         Factory = 4,
-        /// There is none.
+        /// No key is set.
         Unset = 5,
     }
 }
@@ -37,34 +37,30 @@ record! {
     /// One key of a device.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct KeyInfo {
-        /// Device.
         pub device: DeviceId,
-        /// Level.
         pub level: KeyLevel,
-        /// Partition of a partition or working key; zero is the root's own.
+        /// Partition of a partition or working key; zero is the root's partition.
         pub partition: u64,
         /// Version of a working key.
         pub version: u8,
-        /// What both ends call it; not secret. None for a key of the factory.
+        /// Key identifier; not secret. `None` for an initial key.
         pub identifier: Option<[u8; 7]>,
-        /// Since when, milliseconds since 1970; 0 for a key of the factory.
+        /// Time when it was set, milliseconds since 1970; 0 for an initial key.
         pub set_ms: u64,
-        /// When a superseded one is overwritten.
+        /// Time when a superseded key is overwritten.
         pub dead_ms: u64,
-        /// What it is for.
         pub usage: KeyUse,
-        /// Credentials made with it, as far as is stored.
+        /// Number of credentials issued with it, as stored.
         pub credentials: u64,
     }
 }
 
 record! {
-    /// Where a page of keys begins.
+    /// Start position of a page of keys.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyPlace {
-        /// Device.
         pub device: DeviceId,
-        /// Partition; none: with the keys above the partitions.
+        /// Partition; `None`: the keys above the partitions.
         pub partition: Option<u64>,
     }
 }

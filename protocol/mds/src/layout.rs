@@ -1,6 +1,6 @@
-//! Where the bytes of a file lie: file ranges to object ranges and back.
+//! Layouts: maps file ranges to object ranges and back.
 //!
-//! Does: the arithmetic of single and striped layouts; both ends use this one copy.
+//! Does: the arithmetic of single and striped layouts, for client and server.
 //! Does not: choose devices; the server's placement does.
 //! Truth: docs/standards/mds/layouts.md §6.
 
@@ -11,17 +11,17 @@ use sealstone_osd::ObjectId;
 
 use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
-/// Objects of one layout at most.
+/// Maximum number of objects of a layout.
 pub const WIDTH_MAX: usize = 64;
-/// Length of a file at most, bytes: 2^63 − 1, so that no sum of two offsets overflows.
+/// Maximum size of a file in bytes: 2^63 − 1, so that no sum of two offsets overflows.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
-/// A stripe unit is a power of two, at least this.
+/// Minimum stripe unit; a stripe unit is a power of two.
 pub const STRIPE_UNIT_MIN: u32 = 4096;
-/// A stripe unit is at most this.
+/// Maximum stripe unit.
 pub const STRIPE_UNIT_MAX: u32 = 1 << 26;
 const LAYOUT_VERSION: u8 = 1;
 
-/// A device as the metadata server numbers it; never reused.
+/// Id of a device, assigned by the metadata server; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
@@ -38,9 +38,9 @@ impl Wire for DeviceId {
 /// One object of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectRef {
-    /// Where it lies.
+    /// Device that stores it.
     pub device: DeviceId,
-    /// What it is called there.
+    /// Its id on the device.
     pub object: ObjectId,
 }
 
@@ -59,14 +59,14 @@ impl Wire for ObjectRef {
     }
 }
 
-/// How the objects share the bytes. Codes 3 (mirror) and 4 (Reed-Solomon) are reserved.
+/// How bytes are distributed over the objects. Codes 3 (mirror) and 4 (Reed-Solomon) are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Single = 1,
     Striped = 2,
 }
 
-/// Objects of a file and how they share its bytes. Only a consistent layout can be made.
+/// The objects of a file and how its bytes are distributed over them. Always consistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     kind: Kind,
@@ -75,7 +75,7 @@ pub struct Layout {
     objects: Vec<ObjectRef>,
 }
 
-/// A piece of a file range that is contiguous in one object.
+/// A part of a file range that is contiguous in one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileExtent {
     /// Index into [`Layout::objects`].
@@ -84,22 +84,23 @@ pub struct FileExtent {
     pub object_offset: u64,
     /// First byte in the file.
     pub file_offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 impl Layout {
-    /// The whole file is one object.
+    /// Returns the layout of a file with one object.
     #[must_use]
     pub fn single(object: ObjectRef) -> Self {
         Self { kind: Kind::Single, unit: 0, number: object.object.object, objects: alloc::vec![object] }
     }
 
-    /// Units of `unit` bytes go to the objects in turn.
+    /// Returns a layout that distributes units of `unit` bytes round-robin over the objects.
     ///
     /// # Errors
-    /// `TooLong` for more than [`WIDTH_MAX`] objects, `Malformed` for none, for a unit that is no power of two
-    /// between [`STRIPE_UNIT_MIN`] and [`STRIPE_UNIT_MAX`], or for an object named twice.
+    /// `TooLong` for more than [`WIDTH_MAX`] objects, `Malformed` for none, for a unit that is no
+    /// power of two between [`STRIPE_UNIT_MIN`] and [`STRIPE_UNIT_MAX`], or for an object named
+    /// twice.
     pub fn striped(unit: u32, objects: Vec<ObjectRef>) -> Result<Self, WireError> {
         if objects.len() > WIDTH_MAX {
             return Err(WireError::TooLong { limit: WIDTH_MAX });
@@ -116,7 +117,8 @@ impl Layout {
         Ok(Self { kind: Kind::Striped, unit, number, objects })
     }
 
-    /// The same with another object in the place of one; none if that is another one already, or the new one is in it.
+    /// Returns the layout with object `index` replaced; `None` if it is not `old`, or if `new` is
+    /// already in the layout.
     #[must_use]
     pub fn replaced(&self, index: usize, old: ObjectRef, new: ObjectRef) -> Option<Self> {
         let mut layout = self.clone();
@@ -128,26 +130,27 @@ impl Layout {
         Some(layout)
     }
 
-    /// What tells it from others: the number of its first object when it was made. It stays the same while objects move;
-    /// a file that is cut to nothing and written anew has another one.
+    /// Returns the number of the layout: the id of its first object when it was created. It stays
+    /// the same while objects move; a file that is truncated to zero and rewritten gets another
+    /// one.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    /// The objects, in stripe order; never empty.
+    /// Returns the objects in stripe order; never empty.
     #[must_use]
     pub fn objects(&self) -> &[ObjectRef] {
         &self.objects
     }
 
-    /// Number of objects that share the bytes.
+    /// Returns the number of objects.
     #[must_use]
     pub fn width(&self) -> usize {
         self.objects.len()
     }
 
-    /// Bytes of a stripe unit; `None` if the file is one object.
+    /// Returns the stripe unit in bytes; `None` if the file is one object.
     #[must_use]
     pub const fn stripe_unit(&self) -> Option<u32> {
         match self.kind {
@@ -156,7 +159,7 @@ impl Layout {
         }
     }
 
-    /// `single` or `striped`.
+    /// Returns `single` or `striped`.
     #[must_use]
     pub const fn kind_name(&self) -> &'static str {
         match self.kind {
@@ -172,8 +175,8 @@ impl Layout {
         }
     }
 
-    /// The pieces of a file range, in file order: one per stripe unit touched. Bytes at and beyond
-    /// [`FILE_SIZE_MAX`] do not exist and are left out.
+    /// Returns the extents of a file range in file order, one per stripe unit. Bytes at and beyond
+    /// [`FILE_SIZE_MAX`] are left out.
     pub fn extents(&self, range: Range<u64>) -> impl Iterator<Item = FileExtent> + use<> {
         let (unit, width) = self.unit_and_width();
         let end = range.end.min(FILE_SIZE_MAX);
@@ -195,8 +198,8 @@ impl Layout {
         })
     }
 
-    /// Where in object `index` a file range lies: one contiguous range, since stripes follow each other. `None` if
-    /// the range does not touch that object.
+    /// Returns the range of object `index` that holds a file range; it is contiguous because
+    /// stripes follow each other. `None` if the object has no bytes of it.
     #[must_use]
     pub fn object_range(&self, index: usize, range: Range<u64>) -> Option<Range<u64>> {
         if index >= self.objects.len() || range.start >= range.end.min(FILE_SIZE_MAX) {
@@ -207,7 +210,8 @@ impl Layout {
         (start < end).then_some(start..end)
     }
 
-    /// Length of object `index` when the file has `size` bytes and no holes at its end; 0 for an unknown index.
+    /// Returns the length of object `index` of a file of `size` bytes without holes at its end; 0
+    /// for an unknown index.
     #[must_use]
     pub fn object_length(&self, index: usize, size: u64) -> u64 {
         let (unit, width) = self.unit_and_width();
@@ -220,8 +224,8 @@ impl Layout {
         full * unit + rest.saturating_sub(index * unit).min(unit)
     }
 
-    /// Where byte `offset` of object `index` lies in the file; `None` for an unknown index or an offset beyond
-    /// [`FILE_SIZE_MAX`].
+    /// Returns the file offset of byte `offset` of object `index`; `None` for an unknown index or
+    /// an offset beyond [`FILE_SIZE_MAX`].
     #[must_use]
     pub fn file_offset(&self, index: usize, offset: u64) -> Option<u64> {
         let (unit, width) = self.unit_and_width();
@@ -230,7 +234,8 @@ impl Layout {
         number.checked_mul(unit)?.checked_add(offset % unit).filter(|&at| at < FILE_SIZE_MAX)
     }
 
-    /// Length of the file whose objects have these lengths: the byte after the last one present.
+    /// Returns the size of the file whose objects have these lengths: the byte after the last
+    /// existing one.
     #[must_use]
     pub fn file_size(&self, lengths: &[u64]) -> u64 {
         lengths
@@ -300,7 +305,7 @@ mod tests {
         })
     }
 
-    /// A range of up to a few stripes, anywhere.
+    /// A range of up to a few stripes at any offset.
     fn any_range() -> impl Strategy<Value = Range<u64>> {
         (prop_oneof![0..(1u64 << 32), 0..FILE_SIZE_MAX], 0..(1u64 << 28))
             .prop_map(|(start, length)| start..(start + length).min(FILE_SIZE_MAX))
@@ -308,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extents_cover_the_range_once_and_in_order(layout in any_layout(), range in any_range()) {
+        fn extents_cover_range_once_in_order(layout in any_layout(), range in any_range()) {
             let mut at = range.start;
             for extent in layout.extents(range.clone()) {
                 prop_assert_eq!(extent.file_offset, at);
@@ -322,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn the_pieces_of_one_object_are_its_contiguous_range(layout in any_layout(), range in any_range()) {
+        fn extents_of_one_object_are_contiguous(layout in any_layout(), range in any_range()) {
             for index in 0..layout.width() {
                 let mut pieces = layout.extents(range.clone()).filter(|e| e.index == index);
                 let first = pieces.next();
@@ -337,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn object_lengths_sum_to_the_size_and_give_it_back(layout in any_layout(), size in 0..FILE_SIZE_MAX) {
+        fn object_lengths_match_file_size(layout in any_layout(), size in 0..FILE_SIZE_MAX) {
             let lengths: Vec<u64> = (0..layout.width()).map(|i| layout.object_length(i, size)).collect();
             prop_assert_eq!(lengths.iter().sum::<u64>(), size);
             prop_assert_eq!(layout.file_size(&lengths), size);
@@ -351,7 +356,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_are_never_an_inconsistent_layout(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), any_at: u64) {
+        fn arbitrary_bytes_never_decode_inconsistent_layout(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), any_at: u64) {
             if bytes.len() > 1 {
                 bytes[0] = 1;
                 bytes[1] %= 3;
@@ -364,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_kinds_and_newer_versions_are_named_errors() {
+    fn reserved_layout_kinds_and_versions_are_refused() {
         let mut out = WireWriter::new();
         Layout::single(objects(1)[0]).put(&mut out);
         let bytes = out.finish(999).unwrap();
@@ -379,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_keeps_its_number_while_its_objects_move() {
+    fn layout_number_survives_replaced_objects() {
         let new = ObjectRef { device: DeviceId(9), object: ObjectId::new(0x10000, 0x20000) };
         for layout in [Layout::single(objects(1)[0]), Layout::striped(1 << 20, objects(3)).unwrap()] {
             let old = layout.objects()[0];
@@ -389,8 +394,8 @@ mod tests {
             let mut out = WireWriter::new();
             moved.put(&mut out);
             assert_eq!(decode_message::<Layout>(&out.finish(999).unwrap()), Ok(moved.clone()));
-            assert_eq!(moved.replaced(0, old, new), None, "it is not there any more");
-            assert_eq!(layout.replaced(0, new, old), None, "nor is what never was");
+            assert_eq!(moved.replaced(0, old, new), None, "the old object is already replaced");
+            assert_eq!(layout.replaced(0, new, old), None, "the old object was never in the layout");
             assert_ne!(Layout::single(new).number(), layout.number());
         }
         let two = Layout::striped(1 << 20, objects(2)).unwrap();
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_that_cannot_be_computed_with_cannot_be_made() {
+    fn invalid_striped_layouts_are_refused() {
         assert!(Layout::striped(1 << 20, vec![]).is_err());
         assert!(Layout::striped(0, objects(2)).is_err());
         assert!(Layout::striped(4095, objects(2)).is_err());

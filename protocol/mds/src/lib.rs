@@ -1,7 +1,9 @@
-//! Messages between client and metadata server: framing, login bodies, requests, responses, layouts.
+//! Messages between client and metadata server: framing, login bodies, requests, responses,
+//! layouts.
 //!
-//! Does: turn bytes into typed values once, and back; compute with layouts. Does not: sockets, cryptography, policy.
-//! Contract: nothing here panics on any input; every length is bounded before memory is reserved.
+//! Does: encode and decode messages; arithmetic of layouts. Does not: sockets, cryptography,
+//! policy.
+//! Contract: no input causes a panic; every length is checked before memory is reserved.
 //! Truth: docs/standards/mds/README.md, from which an outsider can write a client.
 
 #![no_std]

@@ -1,6 +1,6 @@
 //! Bodies of the login messages, types 20h to 2Fh.
 //!
-//! Does: shapes and sizes. Does not: any cryptography; `sealstone-login` does.
+//! Does: types and sizes. Does not: cryptography; `sealstone-login` does.
 //! Truth: docs/standards/mds/login.md §4.
 
 use crate::name::UserName;
@@ -11,42 +11,41 @@ use crate::wire::{Text, code, record};
 pub const SUITE_STANDARD: u16 = 0x0001;
 /// The same with Argon2id at the floor: 19 MiB / 2 passes / 1 lane.
 pub const SUITE_LIGHT: u16 = 0x0002;
-/// For key files of service accounts: 32 random bytes, which nobody guesses, so they are hardly stretched. An account
-/// has one credential for each suite at most; two suites let two keys be valid while one follows the other.
+/// For key files of service accounts: 32 random bytes, which need little stretching. An account has
+/// at most one credential for each suite; two suites allow two valid keys during a key change.
 pub const SUITE_SERVICE_A: u16 = 0x0101;
-/// The other one.
+/// The second suite for key files.
 pub const SUITE_SERVICE_B: u16 = 0x0102;
 
-/// Is this a suite for key files, never for passwords?
+/// Whether the suite is for key files, not for passwords.
 #[must_use]
 pub const fn is_service_suite(suite: u16) -> bool {
     matches!(suite, SUITE_SERVICE_A | SUITE_SERVICE_B)
 }
 
-/// Bytes of OPAQUE's first message.
+/// Length of OPAQUE's first message.
 pub const KE1_BYTES: usize = 96;
-/// Bytes of OPAQUE's second message.
+/// Length of OPAQUE's second message.
 pub const KE2_BYTES: usize = 320;
-/// Bytes of OPAQUE's third message.
+/// Length of OPAQUE's third message.
 pub const KE3_BYTES: usize = 64;
-/// Bytes of a registration request.
+/// Length of a registration request.
 pub const REGISTRATION_REQUEST_BYTES: usize = 32;
-/// Bytes of a registration response.
+/// Length of a registration response.
 pub const REGISTRATION_RESPONSE_BYTES: usize = 64;
-/// Bytes of a registration record.
+/// Length of a registration record.
 pub const REGISTRATION_UPLOAD_BYTES: usize = 192;
-/// Bytes of a cookie.
+/// Length of a cookie.
 pub const COOKIE_BYTES: usize = 40;
-/// Names a session for as long as it lives.
+/// Id of a session.
 pub type SessionId = [u8; 16];
 
 record! {
-    /// 20h.
+    /// Message 20h: starts a login.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LoginStart {
-        /// Must be one that the account was registered with.
+        /// Suite; one that the account was registered with.
         pub suite: u16,
-        /// Who logs in.
         pub user: UserName,
         /// Capability bits of the client; none are defined, 0.
         pub capabilities: u32,
@@ -56,25 +55,25 @@ record! {
 }
 
 record! {
-    /// 21h.
+    /// Message 21h: the server's part of the key exchange.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LoginChallenge {
-        /// Ties the third message to this one.
+        /// Id that the third message repeats.
         pub login_id: [u8; 16],
         /// OPAQUE KE2.
         pub ke2: [u8; KE2_BYTES],
         /// The server's clock, milliseconds since 1970.
         pub time_ms: u64,
-        /// How far that clock may be off, milliseconds.
+        /// Maximum error of that clock, milliseconds.
         pub max_error_ms: u32,
     }
 }
 
 record! {
-    /// 22h.
+    /// Message 22h: completes the key exchange.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LoginFinish {
-        /// From the challenge.
+        /// Id from the challenge.
         pub login_id: [u8; 16],
         /// OPAQUE KE3.
         pub ke3: [u8; KE3_BYTES],
@@ -82,29 +81,29 @@ record! {
 }
 
 record! {
-    /// 23h; answers 22h and 24h.
+    /// Message 23h: the response to 22h and 24h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LoginOk {
         /// The session.
         pub session: SessionId,
-        /// Always 0: part of what the keys of the session are derived from.
+        /// Always 0; an input of the session's key derivation.
         pub epoch: u32,
-        /// When the session ends whatever happens, milliseconds since 1970.
+        /// Absolute expiry of the session, milliseconds since 1970.
         pub expires_ms: u64,
-        /// After this many seconds without a request it ends too.
+        /// Idle timeout in seconds.
         pub idle_s: u32,
         /// `admin`, `operator`, `user` or `read-only`.
         pub roles: Text<255>,
-        /// Proves that the server holds the session key.
+        /// Proves that the server has the session key.
         pub confirm: [u8; 32],
     }
 }
 
 record! {
-    /// 24h.
+    /// Message 24h: resumes a session.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Resume {
-        /// The session to take up.
+        /// The session to resume.
         pub session: SessionId,
         /// Fresh random bytes.
         pub nonce: [u8; 16],
@@ -113,40 +112,41 @@ record! {
     }
 }
 
-/// Flag of [`Logout`]: the user wants the session's outstanding credentials to be useless. The server begins to revoke
-/// them in the transaction that ends the session.
+/// Flag of [`Logout`]: revoke the session's credentials. The server starts the revocation in the
+/// transaction that ends the session.
 pub const LOGOUT_REVOKE: u32 = 1;
 
 record! {
-    /// What becomes of the credentials of a session that is over.
+    /// Revocation of the credentials of an ended session.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Revoking {
-        /// Number of the revocation; its user may ask for it in another session.
+        /// Number of the revocation; its user may query it in another session.
         pub id: u64,
-        /// Objects that the session holds credentials for.
+        /// Number of objects that the session has credentials for.
         pub objects: u32,
-        /// None of them is valid after, milliseconds since 1970; 0 if there is none.
+        /// Latest expiry of the credentials, milliseconds since 1970; 0 if there are none.
         pub until_ms: u64,
-        /// Whether every credential of the session is listed, and so revoked. Not if the user's share of the table of issued
-        /// credentials is used up, nor soon after a start without the log of credentials.
+        /// Whether every credential of the session is listed, and so revoked. False if the user's
+        /// share of the table of issued credentials is full, or soon after a start without the log
+        /// of credentials.
         pub complete: bool,
     }
 }
 
 record! {
-    /// 28h.
+    /// Message 28h: the session ended.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LogoutOk {
-        /// The session that is over.
+        /// The session that ended.
         pub session: SessionId,
-        /// With [`LOGOUT_REVOKE`]; none if too many revocations are under way, and then its credentials live until they
-        /// expire.
+        /// The revocation, with [`LOGOUT_REVOKE`]. `None` if too many revocations are active: then
+        /// the credentials remain valid until they expire.
         pub revoking: Option<Revoking>,
     }
 }
 
 record! {
-    /// 27h.
+    /// Message 27h: ends a session.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Logout {
         /// The session to end; must be the connection's own.
@@ -157,32 +157,32 @@ record! {
 }
 
 record! {
-    /// 2Ah.
+    /// Message 2Ah: requests a repetition with a cookie.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Retry {
-        /// To be sent back.
+        /// The cookie to send back.
         pub cookie: [u8; COOKIE_BYTES],
-        /// Milliseconds to wait.
+        /// Delay before the repetition, milliseconds.
         pub retry_ms: u32,
     }
 }
 
 record! {
-    /// 29h.
+    /// Message 29h: repeats a login with a cookie.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LoginAgain {
-        /// From the Retry that answered the login.
+        /// The cookie from `Retry`.
         pub cookie: [u8; COOKIE_BYTES],
-        /// The login, unchanged.
+        /// The login message, unchanged.
         pub start: LoginStart,
     }
 }
 
 record! {
-    /// 2Bh.
+    /// Message 2Bh: starts a registration.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RegisterStart {
-        /// The account to fill.
+        /// The account to enrol.
         pub user: UserName,
         /// One-time code from an administrator.
         pub code: Secret,
@@ -192,7 +192,7 @@ record! {
 }
 
 record! {
-    /// 2Ch.
+    /// Message 2Ch: the registration response.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RegisterResponse {
         /// OPAQUE registration response.
@@ -201,22 +201,22 @@ record! {
 }
 
 record! {
-    /// 2Dh.
+    /// Message 2Dh: the registration record.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RegisterUpload {
-        /// The account to fill.
+        /// The account to enrol.
         pub user: UserName,
-        /// The same code again.
+        /// The same one-time code.
         pub code: Secret,
         /// OPAQUE record.
         pub record: [u8; REGISTRATION_UPLOAD_BYTES],
-        /// Suite it was made for.
+        /// Suite of the record.
         pub suite: u16,
     }
 }
 
 record! {
-    /// 2Fh.
+    /// Message 2Fh: the registration is complete.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RegisterOk {
         /// The server's clock, milliseconds since 1970.
@@ -229,32 +229,32 @@ code! {
     pub enum LoginErrorCode: u16 as "login error" {
         /// Frame or profile version unknown.
         Version = 1,
-        /// Malformed, or not allowed in this state; the connection closes.
+        /// Malformed, or not allowed in this state; the connection is closed.
         Malformed = 2,
         /// Suite not offered.
         Suite = 3,
         /// Wrong password or unknown user: the same answer for both.
         Refused = 6,
-        /// Something was played again.
+        /// A replayed message.
         Replay = 7,
         /// Too many attempts; wait `retry_ms`.
         Busy = 8,
-        /// Too slow.
+        /// The step took too long.
         Timeout = 9,
-        /// No such session, or it is over.
+        /// The session does not exist or has ended.
         SessionExpired = 10,
-        /// The directory that knows the account does not answer; said only to who has proven the password.
+        /// The directory service (LDAP) does not respond; reported only after the password was
+        /// proven.
         Directory = 11,
     }
 }
 
 record! {
-    /// 2Eh.
+    /// Message 2Eh: a login step was refused.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LoginError {
-        /// Why.
         pub code: LoginErrorCode,
-        /// Milliseconds to wait before another try; 0 if waiting does not help.
+        /// Delay before another attempt, milliseconds; 0 if waiting does not help.
         pub retry_ms: u32,
     }
 }

@@ -1,4 +1,4 @@
-//! Names: of directory entries, of files by path, of users. Checked once, then trusted.
+//! Names of directory entries, paths, users and groups. Validated once, then trusted.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -8,17 +8,17 @@ use core::fmt;
 use crate::printable::{is_printable, push_escaped};
 use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
-/// Bytes of one name in a directory at most.
+/// Maximum length of a name in a directory.
 pub const NAME_MAX: usize = 255;
-/// Bytes of a path at most.
+/// Maximum length of a path.
 pub const PATH_MAX: usize = 4096;
-/// Bytes of a user name at most.
+/// Maximum length of a user name.
 pub const USER_MAX: usize = 64;
-/// Bytes of a group name at most.
+/// Maximum length of a group name.
 pub const GROUP_MAX: usize = 64;
 
-/// Bytes as text for display: printable text is itself, a backslash is doubled, every other byte is `\xNN`.
-/// [`unshown`] is the inverse.
+/// Escapes bytes for display: printable text stays, a backslash is doubled, every other byte
+/// becomes `\xNN`. [`unshown`] is the inverse.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> Cow<'_, str> {
     match core::str::from_utf8(bytes) {
@@ -40,8 +40,9 @@ pub fn shown(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Returns the bytes that [`shown`] displays as this text; `None` if a backslash begins neither `\\` nor `\xNN`. For
-/// text in which a user typed escapes on purpose: a name is never unescaped otherwise.
+/// Returns the bytes that [`shown`] displays as this text; `None` if a backslash begins neither
+/// `\\` nor `\xNN`. For text in which a user typed escapes on purpose: a name is never unescaped
+/// otherwise.
 #[must_use]
 pub fn unshown(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
@@ -68,12 +69,13 @@ pub fn unshown(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// One entry of a directory: 1 to 255 bytes, any but `/` and NUL, not `.` or `..`. Most names are UTF-8; none has to be.
+/// Name of a directory entry: 1 to 255 bytes, any but `/` and NUL, not `.` or `..`. It need not be
+/// UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// Checks a name.
+    /// Validates a name.
     ///
     /// # Errors
     /// `TooLong`, `Malformed`.
@@ -83,7 +85,7 @@ impl Name {
         Ok(Self(name))
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -107,12 +109,12 @@ fn check_name(name: &[u8]) -> Result<(), WireError> {
     }
 }
 
-/// An absolute path: `/`, or names each preceded by one `/`. Kept in that one form.
+/// An absolute path in normalized form: `/`, or names each preceded by one `/`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePath(Vec<u8>);
 
 impl FilePath {
-    /// Checks a path and brings it to its one form: repeated and trailing slashes go.
+    /// Validates and normalizes a path: repeated and trailing slashes are removed.
     ///
     /// # Errors
     /// `TooLong`, `Malformed` (relative, or with a name that [`Name`] refuses).
@@ -136,13 +138,13 @@ impl FilePath {
         Ok(Self(whole))
     }
 
-    /// `/`.
+    /// Returns `/`.
     #[must_use]
     pub fn root() -> Self {
         Self(Vec::from(b"/"))
     }
 
-    /// The path.
+    /// Returns the path.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -154,19 +156,19 @@ impl FilePath {
         shown(&self.0)
     }
 
-    /// Is this `/`?
+    /// Whether this is `/`.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0 == b"/"
     }
 
-    /// The names from the root down.
+    /// Returns the names from the root down.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = Name> {
         let names = self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         names.map(|name| Name(Vec::from(name)))
     }
 
-    /// The path without its last name, and that name; `None` for `/`.
+    /// Returns the path without its last name, and that name; `None` for `/`.
     #[must_use]
     pub fn split_last(&self) -> Option<(Self, Name)> {
         let at = self.0.iter().rposition(|byte| *byte == b'/')?;
@@ -178,7 +180,7 @@ impl FilePath {
         Some((parent, Name(Vec::from(name))))
     }
 
-    /// The path with one more name.
+    /// Returns the path with a name appended.
     ///
     /// # Errors
     /// `TooLong`.
@@ -190,12 +192,12 @@ impl FilePath {
     }
 }
 
-/// A user's name: 1 to 64 of `a–z A–Z 0–9 . _ - @`, beginning with a letter or digit.
+/// A user name: 1 to 64 of `a–z A–Z 0–9 . _ - @`, beginning with a letter or digit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserName(String);
 
 impl UserName {
-    /// Checks a user name.
+    /// Validates a user name.
     ///
     /// # Errors
     /// `TooLong`, `Malformed`.
@@ -212,19 +214,20 @@ impl UserName {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A group's name: the same characters and length as a [`UserName`]. Users and groups are named apart.
+/// A group name: the same characters and length as a [`UserName`]. Users and groups have separate
+/// namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupName(String);
 
 impl GroupName {
-    /// Checks a group name.
+    /// Validates a group name.
     ///
     /// # Errors
     /// `TooLong`, `Malformed`.
@@ -236,14 +239,14 @@ impl GroupName {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// One form for each number: no signs, no zeros before it.
+/// Each number has one form: no sign, no leading zeros.
 fn number(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     let plain =
@@ -252,20 +255,20 @@ fn number(name: &str, prefix: &str) -> Option<u32> {
 }
 
 impl UserName {
-    /// The number that it stands for, if it is of the form `uid-N`: a user of some machine without a name here. No
+    /// Returns the number of a name of the form `uid-N`: a numeric user without an account. No
     /// account has such a name.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         number(&self.0, "uid-")
     }
 
-    /// The name that stands for a number.
+    /// Returns the name for a number.
     #[must_use]
     pub fn of_number(number: u32) -> Self {
         Self(alloc::format!("uid-{number}"))
     }
 
-    /// Does it stand for a number?
+    /// Whether the name stands for a number.
     #[must_use]
     pub fn is_number(&self) -> bool {
         self.number().is_some()
@@ -273,20 +276,20 @@ impl UserName {
 }
 
 impl GroupName {
-    /// The number that it stands for, if it is of the form `gid-N`: a group of some machine without a name here. No
-    /// group has such a name.
+    /// Returns the number of a name of the form `gid-N`: a numeric group without a name. No group
+    /// has such a name.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         number(&self.0, "gid-")
     }
 
-    /// The name that stands for a number.
+    /// Returns the name for a number.
     #[must_use]
     pub fn of_number(number: u32) -> Self {
         Self(alloc::format!("gid-{number}"))
     }
 
-    /// Does it stand for a number?
+    /// Whether the name stands for a number.
     #[must_use]
     pub fn is_number(&self) -> bool {
         self.number().is_some()
@@ -350,13 +353,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_path_has_one_form() {
+    fn path_is_normalized() {
         assert_eq!(FilePath::new("//a///b/").unwrap().as_bytes(), b"/a/b");
         assert_eq!(FilePath::new("///").unwrap(), FilePath::root());
     }
 
     #[test]
-    fn a_number_has_one_name() {
+    fn numeric_user_name_is_unique() {
         for number in [0, 1, 1000, u32::MAX] {
             assert_eq!(UserName::of_number(number).number(), Some(number));
             assert_eq!(GroupName::of_number(number).number(), Some(number));
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_is_shown_as_it_is() {
+    fn printable_text_is_not_escaped() {
         assert_eq!(Name::new("Grüße, 世界").unwrap().shown(), "Grüße, 世界");
         assert_eq!(Name::new(b"a\xffb\\c\n".to_vec()).unwrap().shown(), r"a\xffb\\c\x0a");
         assert_eq!(Name::new("a\u{202e}b\u{200b}").unwrap().shown(), r"a\xe2\x80\xaeb\xe2\x80\x8b");
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_climb_or_hide_are_refused() {
+    fn dot_names_and_separators_are_refused() {
         for bad in ["", ".", "..", "a/b", "a\0b"] {
             assert!(Name::new(bad).is_err(), "{bad:?}");
         }
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn user_names_hold_nothing_that_a_directory_service_would_read_as_syntax() {
+    fn user_names_refuse_directory_service_syntax() {
         for bad in ["", "*)(uid=*", "a\0", "-a", ".a", "a b", "ä", "a,b"] {
             assert!(UserName::new(bad).is_err(), "{bad:?}");
             assert!(GroupName::new(bad).is_err(), "{bad:?}");
@@ -408,14 +411,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_path_in_its_one_form_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_paths_normalize_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(path) = FilePath::new([b"/", &bytes[..]].concat()) {
                 prop_assert_eq!(FilePath::new(path.as_bytes()).unwrap(), path);
             }
         }
 
         #[test]
-        fn every_byte_but_slash_and_nul_is_in_names_and_what_is_shown_leads_back(
+        fn escaped_names_round_trip(
             bytes in proptest::collection::vec(any::<u8>(), 1..255),
         ) {
             let plain = !bytes.contains(&b'/') && !bytes.contains(&0) && bytes != b"." && bytes != b"..";
@@ -428,7 +431,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_some_bytes_or_none(text in ".{0,40}") {
+        fn unescape_never_panics(text in ".{0,40}") {
             let _ = unshown(&text);
         }
     }

@@ -1,7 +1,8 @@
-//! Files and directories addressed by number: what a mount asks with.
+//! Files and directories addressed by inode number: the types of the requests 0060 to 0078.
 //!
-//! Does: the nouns of the requests 0060 to 0078. Does not: decide anything.
-//! Contract: a node's number alone opens nothing: the proof that comes with it shows that its user was led to it.
+//! Does: define and encode the types. Does not: decide anything.
+//! Contract: an inode number alone grants nothing: the proof beside it shows that a directory led
+//! the user to the node.
 //! Truth: docs/standards/mds/nodes.md §5.8.
 
 use alloc::vec::Vec;
@@ -11,64 +12,63 @@ use crate::name::{GroupName, UserName};
 use crate::records::{FileKind, Grant, InodeId, Stat};
 use crate::wire::{Wire, WireError, WireReader, WireWriter, code, record};
 
-/// Bytes of the proof beside a node's number.
+/// Length of the proof beside an inode number.
 pub const NODE_PROOF_BYTES: usize = 8;
-/// Bytes of a symbolic link's target at most.
+/// Maximum length of a symbolic link's target.
 pub const TARGET_MAX: usize = 4095;
-/// Names of one file at most.
+/// Maximum number of hard links of a file.
 pub const LINKS_MAX: u32 = 65_000;
-/// Symbolic links followed on the way of one path at most.
+/// Maximum number of symbolic links followed in one path.
 pub const FOLLOW_MAX: usize = 40;
-/// Bytes of the name of an extended attribute at most.
+/// Maximum length of the name of an extended attribute.
 pub const XATTR_NAME_MAX: usize = 255;
-/// Bytes of the value of an extended attribute at most: what a message and a record have room for.
+/// Maximum length of the value of an extended attribute; it must fit into a message and a record.
 pub const XATTR_VALUE_MAX: usize = 60 * 1024;
-/// Extended attributes of one node at most.
+/// Maximum number of extended attributes of a node.
 pub const XATTRS_MAX: u16 = 128;
-/// Bytes of all extended attributes of a node at most, names and values.
+/// Maximum total length of a node's extended attributes, names and values.
 pub const XATTR_BYTES_MAX: u32 = 256 * 1024;
-/// Changes of a holder that may be under way at once.
+/// Number of slots of a client: requests of it that may be in flight at once.
 pub const SLOTS_MAX: u16 = 64;
-/// Leases that one answer recalls at most.
+/// Maximum number of recalls in one answer.
 pub const RECALLS_MAX: usize = 1024;
-/// An offset in a lock that means "to the end, however far it moves".
+/// Offset of a lock that means the end of the file, wherever it is.
 pub const LOCK_TO_END: u64 = u64::MAX;
 
 record! {
-    /// A file or directory by number, with the proof that the server led this user to it. The root needs no proof.
+    /// An inode number with the proof that a directory led this user to it. The root needs no
+    /// proof.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Node {
-        /// Its number.
         pub inode: InodeId,
-        /// As it came with the number in a [`Stat`]; good for its user alone, for as long as the node lives.
+        /// The proof from a [`Stat`]; valid for its user only, as long as the node exists.
         pub proof: [u8; NODE_PROOF_BYTES],
     }
 }
 
 impl Node {
-    /// The root directory, where everybody begins.
+    /// The root directory.
     pub const ROOT: Self = Self { inode: InodeId(1), proof: [0; NODE_PROOF_BYTES] };
 }
 
 record! {
-    /// Somebody who holds files open: one mount, one program. Chosen at random by the client, once in its life.
+    /// A client: one mount or program. It chooses the number at random when it starts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct ClientId {
-        /// The number.
         pub number: u64,
     }
 }
 
 record! {
-    /// One of the changes that a holder asks for. What takes a place has a higher number than what had it before, and
-    /// what had it is over: a server remembers the last one of each place.
+    /// Identifies an exactly-once request of a client. A request that reuses a slot has a higher
+    /// sequence number; the server stores the last answer of each slot.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RequestId {
         /// Whose.
         pub client_id: ClientId,
-        /// The slot, below [`SLOTS_MAX`].
+        /// Slot, below [`SLOTS_MAX`].
         pub slot: u16,
-        /// The sequence number; no two requests of a client have the same.
+        /// Sequence number; no two requests of a client have the same.
         pub sequence: u64,
     }
 }
@@ -80,7 +80,7 @@ macro_rules! byte_string {
         pub struct $name(Vec<u8>);
 
         impl $name {
-            /// Checks the bytes.
+            /// Returns the bytes as this type if they are valid.
             ///
             /// # Errors
             /// `TooLong`, `Malformed`.
@@ -96,7 +96,7 @@ macro_rules! byte_string {
                 Ok(Self(bytes))
             }
 
-            /// The bytes.
+            /// Returns the bytes.
             #[must_use]
             pub fn as_bytes(&self) -> &[u8] {
                 &self.0
@@ -121,12 +121,12 @@ macro_rules! byte_string {
 }
 
 byte_string! {
-    /// Where a symbolic link leads: 1 to [`TARGET_MAX`] bytes, any but NUL, kept as they came.
+    /// Target of a symbolic link: 1 to [`TARGET_MAX`] bytes, any but NUL, stored as received.
     LinkTarget, "target", true, TARGET_MAX, true
 }
 byte_string! {
-    /// Name of an extended attribute: 1 to [`XATTR_NAME_MAX`] bytes, any but NUL; what is before the first dot is its
-    /// namespace.
+    /// Name of an extended attribute: 1 to [`XATTR_NAME_MAX`] bytes, any but NUL. The part before
+    /// the first dot is its namespace.
     XattrName, "attribute name", true, XATTR_NAME_MAX, true
 }
 byte_string! {
@@ -134,7 +134,7 @@ byte_string! {
     XattrValue, "attribute value", false, XATTR_VALUE_MAX, false
 }
 
-/// What is to be made.
+/// Kind of a node to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// An empty file; it has no objects before Allocate.
@@ -154,7 +154,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The kind that a stat of it shows.
+    /// Returns the file kind.
     #[must_use]
     pub const fn kind(&self) -> FileKind {
         match self {
@@ -193,23 +193,23 @@ impl Wire for NodeKind {
 }
 
 code! {
-    /// What a rename does about the new name.
+    /// How a rename treats an existing new name.
     pub enum RenameMode: u8 as "rename mode" {
-        /// Takes the place of what has it.
+        /// Replaces the node that has it.
         Replace = 1,
-        /// Refused if anything has it.
+        /// Fails if the new name exists.
         NoReplace = 2,
-        /// The two change places; both must be there.
+        /// Exchanges the two nodes; both must exist.
         Exchange = 3,
     }
 }
 
-/// A time to be set.
+/// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The server's clock: whoever may write may set it.
+    /// The server's clock; allowed with write access.
     Now,
-    /// Nanoseconds since 1970: owners only.
+    /// Nanoseconds since 1970; owners only.
     At(i64),
 }
 
@@ -234,7 +234,7 @@ impl Wire for SetTime {
 }
 
 record! {
-    /// What SetNode changes; what is none stays. All of it is done, or nothing.
+    /// The attributes that SetNode changes; `None` leaves one unchanged. All are changed, or none.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct NodeChange {
         /// Permission bits, 12 low bits as in POSIX.
@@ -243,91 +243,95 @@ record! {
         pub owner: Option<UserName>,
         /// Group, or no group.
         pub group: Option<Option<GroupName>>,
-        /// Size of a file, bytes. What is cut off never comes back; what is added reads as zeros.
+        /// Size of a file in bytes. Truncated bytes are never readable again; added bytes read as
+        /// zeros.
         pub size: Option<u64>,
-        /// Last read.
+        /// Time of the last read.
         pub atime: Option<SetTime>,
-        /// Last change of content.
+        /// Time of the last change of content.
         pub mtime: Option<SetTime>,
     }
 }
 
 record! {
-    /// A file that is held open.
+    /// An open file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct OpenedNode {
-        /// What it is.
         pub stat: Stat,
-        /// Where its bytes are; none before the first Allocate: then all of it is zeros.
+        /// Layout; `None` before the first Allocate: then the file is all zeros.
         pub layout: Option<Layout>,
-        /// One per object of the layout, in its order.
+        /// One credential per object of the layout, in its order.
         pub grants: Vec<Grant>,
-        /// Are all objects on their devices? Before that grants for update may make them, and one that is missing reads as
-        /// zeros if the file is sparse; after it one that is missing is lost.
+        /// Whether all objects exist on their devices. Until then, credentials for update may
+        /// create them, and a missing one of a sparse file reads as zeros; later a missing one is
+        /// lost.
         pub made: bool,
-        /// Were its bytes written in place? Then what is missing at the end of an object reads as zeros.
+        /// Whether the file was written in place: then missing bytes at the end of an object read
+        /// as zeros.
         pub sparse: bool,
-        /// The hold ends then unless the holder is heard of, milliseconds since 1970 of the server's clock.
+        /// The open state expires then without another request of the client, milliseconds since
+        /// 1970 of the server's clock.
         pub held_until_ms: u64,
-        /// A lease, given unasked.
+        /// A lease that was granted without a request.
         pub lease: Option<NodeLease>,
     }
 }
 
 code! {
-    /// What a lease lets its holder believe.
+    /// What a client may cache under a lease.
     pub enum LeaseKind: u8 as "lease kind" {
-        /// Nobody changes the file: what was read of it, and its attributes, are still so.
+        /// Shared: attributes and bytes that were read stay valid.
         Read = 1,
-        /// Nobody reads or writes it: also what is written and not sent yet.
+        /// Exclusive: the client may also keep dirty data.
         Write = 2,
     }
 }
 
 record! {
-    /// A lease on a file: it lasts until it is recalled and given back, also when the file is closed.
+    /// A lease on a node. It lasts until it is recalled and returned, also after the file is
+    /// closed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct NodeLease {
-        /// What for.
         pub kind: LeaseKind,
-        /// Its number: a recall names it. No two leases of a server have the same.
+        /// Its number, as in recalls. No two leases of a server have the same.
         pub number: u64,
-        /// The era of its holder; it is not believed in unless the answer to Recalls says that this is the era.
+        /// Epoch of the client. The lease is valid only while the answers to Recalls have this
+        /// epoch.
         pub epoch: u64,
     }
 }
 
 record! {
-    /// A lease that is to be given back.
+    /// A lease to return.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Recall {
-        /// On which file.
         pub inode: InodeId,
-        /// Which one. Who does not know it yet was overtaken, and gives it back when he is told of it.
+        /// Number of the lease. A client that does not know it yet returns it when the answer with
+        /// the lease arrives.
         pub number: u64,
     }
 }
 
 code! {
-    /// How an attribute is set.
+    /// How an extended attribute is set.
     pub enum XattrMode: u8 as "attribute mode" {
-        /// Whether it is there or not.
+        /// Creates or replaces it.
         Set = 1,
-        /// It must not be there.
+        /// Fails if it exists.
         Create = 2,
-        /// It must be there.
+        /// Fails if it does not exist.
         Replace = 3,
     }
 }
 
 code! {
-    /// What kind of lock.
+    /// Kind of a lock.
     pub enum LockKind: u8 as "lock kind" {
         /// Shared.
         Read = 1,
         /// Exclusive.
         Write = 2,
-        /// None: what there is of the owner's in the range goes.
+        /// Removes the owner's locks in the range.
         Unlock = 3,
     }
 }
@@ -336,17 +340,17 @@ record! {
     /// An advisory lock.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Lock {
-        /// Shared, exclusive, none.
         pub kind: LockKind,
-        /// On the whole file and apart from ranges, as flock does; start and end are then 0 and [`LOCK_TO_END`].
+        /// Whether it is on the whole file, independent of ranges, as flock(2) does; start and end
+        /// are then 0 and [`LOCK_TO_END`].
         pub whole: bool,
         /// First byte.
         pub start: u64,
-        /// The byte after the last one; [`LOCK_TO_END`] for all that may come.
+        /// End of the range, exclusive; [`LOCK_TO_END`] includes bytes appended later.
         pub end: u64,
-        /// Who among the programs of the holder.
+        /// Lock owner within the client.
         pub owner: u64,
-        /// Its process, to be told to those who ask.
+        /// Process id of the owner, for callers that test the lock.
         pub pid: u32,
     }
 }

@@ -1,10 +1,10 @@
-//! Profile 0: the messages of the paper's login, types 01h to 10h. Insecure by design; the modern profile is the default.
+//! Profile 0: the messages of the paper's login, types 01h to 10h. Insecure by design; the modern
+//! profile is the default.
 //!
-//! Does: types, shapes, and a bound on every field, checked before memory is reserved. Does not: any cryptography;
-//! `sealstone-login::paper` does.
-//! The header is that of `frame`, with this profile's number.
-//! Contract: a header of the other profile is refused before its body is read: profiles are chosen by the listener and
-//! never negotiated.
+//! Does: types with a limit on every field, checked before memory is reserved. Does not:
+//! cryptography; `sealstone-login::paper` does.
+//! Contract: a header of the other profile is refused before its body is read. The listener selects
+//! the profile; it is never negotiated.
 //! Truth: docs/standards/paper-login.md; docs/design/security.md 2.2.
 
 use alloc::vec::Vec;
@@ -15,39 +15,39 @@ use crate::login::SessionId;
 use crate::name::UserName;
 use crate::wire::{Text, Wire, WireError, WireReader, WireWriter, code, record};
 
-/// Frames of the paper's profile.
+/// Number of the paper's profile.
 pub const PROFILE_PAPER: u8 = 0;
-/// Bytes of a cookie: the first of a SHA-1.
+/// Length of a cookie: the first bytes of a SHA-1.
 pub const COOKIE_BYTES: usize = 8;
-/// Bytes of a nonce at least.
+/// Minimum length of a nonce.
 pub const NONCE_MIN: usize = 16;
-/// Bytes of a nonce at most.
+/// Maximum length of a nonce.
 pub const NONCE_MAX: usize = 64;
-/// Bytes of an identity at most.
+/// Maximum length of an identity.
 pub const IDENTITY_MAX: usize = 64;
-/// Bytes of a public value at most: group 14.
+/// Maximum length of a public value: group 14.
 pub const ELEMENT_MAX: usize = 256;
-/// Pairs in a list of offers at most; there are seven.
+/// Maximum number of pairs in an offer list; seven exist.
 pub const OFFERS_MAX: usize = 16;
-/// Bytes of a signature or proof at most: HMAC-SHA256.
+/// Maximum length of a signature or proof: HMAC-SHA256.
 pub const MAC_MAX: usize = 32;
-/// Bytes of a body before somebody is logged in at most; the longest, RESP in group 14, has 684.
+/// Maximum length of a body before login; the longest, RESP in group 14, has 684.
 pub const LOGIN_BODY_MAX: usize = 1_024;
-/// What a record adds to its content at most: number 8, IV 16, padding 16, check value 32.
+/// Maximum overhead of a record: number 8, IV 16, padding 16, check value 32.
 pub const RECORD_OVERHEAD_MAX: usize = 72;
 
-/// ID(M) of a server of ours.
+/// ID(M) of this server.
 pub const SERVER_IDENTITY: &[u8] = b"mds";
-/// ID(C) of a client of ours.
+/// ID(C) of this client.
 pub const CLIENT_IDENTITY: &[u8] = b"client";
 
 /// A cookie: eight bytes of a hash over an address and the passphrase's key.
 pub type Cookie = [u8; COOKIE_BYTES];
-/// An end's name for itself; opaque bytes.
+/// Identity of a peer; opaque bytes.
 pub type Identity = Bytes<1, IDENTITY_MAX>;
 /// N_c or N_m.
 pub type Nonce = Bytes<NONCE_MIN, NONCE_MAX>;
-/// g^x or g^y, as long as the prime.
+/// g^x or g^y, with the length of the prime.
 pub type Element = Bytes<1, ELEMENT_MAX>;
 /// A signature (HMAC under k_i), or a proof of a session.
 pub type Proof = Bytes<1, MAC_MAX>;
@@ -70,7 +70,7 @@ impl<const MIN: usize, const MAX: usize> Bytes<MIN, MAX> {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.0
@@ -93,8 +93,8 @@ impl<const MIN: usize, const MAX: usize> Wire for Bytes<MIN, MAX> {
     }
 }
 
-/// EHAO or EHAS: pairs of a class (1 encryption, 2 hash, 3 authentication) and an algorithm of it. Codes that nobody
-/// knows are kept: an offer may hold what its reader passes over.
+/// EHAO or EHAS: pairs of a class (1 encryption, 2 hash, 3 authentication) and an algorithm.
+/// Unknown codes are kept, so that a decoder can ignore them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offers(Vec<(u8, u8)>);
 
@@ -112,13 +112,13 @@ impl Offers {
         }
     }
 
-    /// The pairs, in the order of preference of whoever made the list.
+    /// Returns the pairs in the sender's order of preference.
     #[must_use]
     pub fn pairs(&self) -> &[(u8, u8)] {
         &self.0
     }
 
-    /// The pairs as they are signed: two bytes each.
+    /// Returns the pairs in the signed form, two bytes each.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|&(class, algorithm)| [class, algorithm]).collect()
@@ -143,27 +143,27 @@ impl Wire for Offers {
 }
 
 code! {
-    /// What a frame of this profile carries.
+    /// Message types of this profile.
     pub enum PaperType: u8 as "message type" {
-        /// Conservative mode: the client asks for the server's cookie first.
+        /// Conservative mode: the client requests the server's cookie first.
         CookieRequest = 0x01,
         /// The server's cookie.
         CookieResponse = 0x02,
-        /// The client's half of the exchange, signed.
+        /// The client's part of the exchange, signed.
         Init = 0x03,
-        /// The server's half.
+        /// The server's part.
         Response = 0x04,
-        /// The client has seen the server's half.
+        /// The client confirms the server's part.
         Confirm = 0x05,
         /// The session; a record.
         SessionOk = 0x06,
         /// The client ends its session; a record.
         Logout = 0x07,
-        /// The server has ended it; a record.
+        /// The server confirms the logout; a record.
         LogoutOk = 0x08,
-        /// A client goes on with a session on a new connection; ours, not the paper's.
+        /// A client resumes a session on a new connection; ours, not the paper's.
         Continue = 0x09,
-        /// The server's half of that.
+        /// The server's part of the resumption.
         ContinueOk = 0x0A,
         /// A step was refused.
         Error = 0x0E,
@@ -173,7 +173,7 @@ code! {
 }
 
 impl PaperType {
-    /// Is the body a record under the session's keys?
+    /// Whether the body is a record under the session's keys.
     #[must_use]
     pub const fn is_record(self) -> bool {
         matches!(self, Self::SessionOk | Self::Logout | Self::LogoutOk | Self::Data)
@@ -198,7 +198,7 @@ impl FrameType for PaperType {
         }
     }
 
-    /// Records are numbered, what is none is not.
+    /// Only records have a sequence number.
     fn takes_sequence(self, sequence: u32) -> bool {
         (sequence == 0) != self.is_record()
     }
@@ -208,21 +208,20 @@ impl FrameType for PaperType {
 pub type PaperHeader = Header<PaperType>;
 
 record! {
-    /// 01h.
+    /// Message 01h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CookieRequest {
         /// CKY-C.
         pub client_cookie: Cookie,
-        /// Who logs in.
         pub user: UserName,
     }
 }
 
 record! {
-    /// 02h.
+    /// Message 02h.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CookieResponse {
-        /// CKY-C, as it came.
+        /// CKY-C, as received.
         pub client_cookie: Cookie,
         /// CKY-M.
         pub server_cookie: Cookie,
@@ -230,7 +229,7 @@ record! {
 }
 
 record! {
-    /// 03h.
+    /// Message 03h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Init {
         /// CKY-C.
@@ -243,7 +242,7 @@ record! {
         pub user: UserName,
         /// ID(C).
         pub client: Identity,
-        /// ID(M): whom the client wants to talk to.
+        /// ID(M) of the intended server.
         pub server: Identity,
         /// N_c.
         pub client_nonce: Nonce,
@@ -257,24 +256,24 @@ record! {
 }
 
 record! {
-    /// 04h.
+    /// Message 04h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct InitResponse {
         /// CKY-C.
         pub client_cookie: Cookie,
         /// CKY-M.
         pub server_cookie: Cookie,
-        /// GRP, as it came.
+        /// GRP, as received.
         pub group: u32,
-        /// UID, as it came.
+        /// UID, as received.
         pub user: UserName,
         /// ID(M).
         pub server: Identity,
-        /// ID(C), as it came.
+        /// ID(C), as received.
         pub client: Identity,
         /// N_m.
         pub server_nonce: Nonce,
-        /// N_c, as it came.
+        /// N_c, as received.
         pub client_nonce: Nonce,
         /// g^y.
         pub public: Element,
@@ -288,7 +287,7 @@ record! {
 }
 
 record! {
-    /// 05h.
+    /// Message 05h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Confirm {
         /// CKY-C.
@@ -310,11 +309,11 @@ record! {
     pub struct SessionOk {
         /// The session.
         pub session: SessionId,
-        /// When it ends whatever happens, milliseconds since 1970.
+        /// Absolute expiry, milliseconds since 1970.
         pub expires_ms: u64,
-        /// After this many seconds without a request it ends too.
+        /// Idle timeout in seconds.
         pub idle_s: u32,
-        /// Bytes of records in one direction of a connection after which a new one is needed.
+        /// Bytes of records in one direction after which a new connection is needed.
         pub rekey_bytes: u64,
     }
 }
@@ -329,10 +328,10 @@ record! {
 }
 
 record! {
-    /// 09h.
+    /// Message 09h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Continue {
-        /// The session to go on with.
+        /// The session to resume.
         pub session: SessionId,
         /// Fresh random bytes.
         pub nonce: [u8; 16],
@@ -342,7 +341,7 @@ record! {
 }
 
 record! {
-    /// 0Ah.
+    /// Message 0Ah.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ContinueOk {
         /// Fresh random bytes.
@@ -355,41 +354,40 @@ record! {
 }
 
 code! {
-    /// Why a step was refused: as much as a stranger is told.
+    /// Why a step was refused, as reported to an unauthenticated peer.
     pub enum PaperErrorCode: u16 as "login error" {
         /// Frame or profile version unknown.
         Version = 1,
-        /// Malformed, or not now.
+        /// Malformed, or not allowed in this state.
         Malformed = 2,
         /// Group unknown or refused.
         Group = 3,
-        /// No algorithm of some class in common.
+        /// No common algorithm of a class.
         Algorithms = 4,
-        /// A cookie that is not the expected one: another address, another passphrase, or no such user. Reported as an
-        /// attack.
+        /// An unexpected cookie: another address, another passphrase, or no such user. Reported as
+        /// an attack.
         Cookie = 5,
-        /// A wrong signature or another server was meant.
+        /// A wrong signature, or the message is for another server.
         Refused = 6,
-        /// A nonce that was seen before.
+        /// A replayed nonce.
         Replay = 7,
         /// Too many attempts; wait.
         Busy = 8,
-        /// Too slow.
+        /// The step took too long.
         Timeout = 9,
-        /// No such session, or it is over.
+        /// The session does not exist or has ended.
         SessionExpired = 10,
     }
 }
 
 record! {
-    /// 0Eh. The text is empty for strangers.
+    /// Message 0Eh. The text is empty for unauthenticated peers.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct PaperError {
-        /// Why.
         pub code: PaperErrorCode,
-        /// For people; only after a login.
+        /// Description for users; only after a login.
         pub text: Text<64>,
-        /// Milliseconds to wait before another try; 0 if waiting does not help.
+        /// Delay before another attempt, milliseconds; 0 if waiting does not help.
         pub retry_ms: u32,
     }
 }
@@ -442,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_and_field_of_a_login_is_bounded_at_both_ends() {
+    fn login_fields_enforce_minimum_and_maximum() {
         // Field, least, most.
         let bounds = [(0, 1, 64), (1, 1, 64), (2, 1, 64), (3, 16, 64), (4, 1, 256), (5, 2, 32), (6, 1, 32)];
         for (field, least, most) in bounds {
@@ -462,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_login_message_fits_its_bound() {
+    fn longest_login_message_fits_limit() {
         let longest = InitResponse {
             client_cookie: [0; 8],
             server_cookie: [0; 8],
@@ -482,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_one_profile_is_foreign_to_the_other() {
+    fn header_of_other_profile_is_refused() {
         let paper = encode_message(PaperType::Init, 0, &init()).unwrap();
         let header = *paper.first_chunk::<HEADER_BYTES>().unwrap();
         assert_eq!(FrameHeader::parse(&header), Err(WireError::Frame("profile")));
@@ -492,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_over_its_limit_is_refused_before_it_is_read() {
+    fn paper_body_over_limit_is_refused() {
         for kind in PaperType::ALL {
             let sequence = u32::from(kind.is_record());
             let mut header = PaperHeader { kind: *kind, body_length: kind.body_max() as u32, sequence };
@@ -505,14 +503,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_headers_never_panic_and_reencode_to_themselves(bytes: [u8; HEADER_BYTES]) {
+        fn arbitrary_headers_never_panic_and_reencode(bytes: [u8; HEADER_BYTES]) {
             if let Ok(header) = PaperHeader::parse(&bytes) {
                 prop_assert_eq!(header.encode(), bytes);
             }
         }
 
         #[test]
-        fn arbitrary_bodies_are_a_message_or_an_error(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bodies_never_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
             fn one<T: Wire>(body: &[u8]) {
                 if let Ok(message) = decode_message::<T>(body) {
                     let mut out = WireWriter::new();

@@ -1,4 +1,4 @@
-//! Why the bytes of a file lie where they lie, as the server noted it when it chose.
+//! Records of placement decisions, drains and rebalances.
 //!
 //! Truth: docs/standards/mds/layouts.md §6.2.
 
@@ -7,39 +7,39 @@ use alloc::vec::Vec;
 use crate::wire::{Text, code, record};
 
 code! {
-    /// How well a device suited new objects; the better come first.
+    /// Suitability of a device for new objects, best first.
     pub enum DeviceCondition: u8 as "condition" {
-        /// Nothing speaks against it.
+        /// No known problem.
         Good = 1,
-        /// Its stated speed is less than half of the middle one.
+        /// Its configured speed is less than half of the median.
         Slow = 2,
-        /// Nine tenths of it are in use.
+        /// It is 90 % full.
         Filling = 3,
-        /// Something went wrong when the server last tried it.
+        /// The server's last attempt to use it failed.
         Troubled = 4,
     }
 }
 
 code! {
-    /// What decided how many devices a file has.
+    /// Which limit decided the number of objects of a file.
     pub enum WidthBound: u8 as "bound of a width" {
-        /// It is small: one object.
+        /// The file is small: one object.
         Small = 1,
-        /// It has no more stripe units.
+        /// The file has no more stripe units.
         Units = 2,
-        /// No more devices were in as good a condition.
+        /// No more devices were equally suitable.
         Devices = 3,
-        /// Their stated speeds add up to what one reader takes.
+        /// Their configured speeds add up to what one reader can use.
         Speed = 4,
-        /// Fewer or others had room for their share.
+        /// More devices did not have enough free space.
         Room = 5,
-        /// The server uses no more.
+        /// The configured maximum.
         Configured = 6,
     }
 }
 
 impl DeviceCondition {
-    /// The word for people and scripts.
+    /// Returns the name for users and scripts.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl DeviceCondition {
 }
 
 impl WidthBound {
-    /// The word for scripts.
+    /// Returns the name for scripts.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -67,87 +67,87 @@ impl WidthBound {
 }
 
 record! {
-    /// A device as it was when it was chosen.
+    /// State of a device when it was chosen.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ChosenDevice {
-        /// How well it suited.
+        /// Suitability.
         pub condition: DeviceCondition,
-        /// How full it was, thousandths.
+        /// Fill level in thousandths.
         pub fill: u16,
-        /// Its chance against what its capacity alone would give it, hundredths.
+        /// Weight relative to its capacity alone, in hundredths.
         pub weight: u16,
     }
 }
 
 record! {
-    /// A device that is being emptied.
+    /// Progress of a drain.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Drain {
-        /// Since when, milliseconds since 1970.
+        /// Start time, milliseconds since 1970.
         pub began_ms: u64,
-        /// Bytes that are moved in a second at most; 0: as many as can be.
+        /// Limit in bytes per second; 0: no limit.
         pub rate: u64,
         /// Objects moved.
         pub moved_objects: u64,
         /// Their bytes.
         pub moved_bytes: u64,
-        /// Objects of files that were there when it was last looked through, less those moved since.
+        /// Objects left at the last scan, minus those moved since.
         pub left_objects: u64,
         /// Their bytes.
         pub left_bytes: u64,
-        /// Of them, those that could not be moved then since somebody had them.
+        /// Objects that could not be moved at the last scan because they were in use.
         pub in_use: u64,
-        /// Objects that no file has any more and that were not removed yet, when it was last looked through.
+        /// Objects of removed files that still existed at the last scan.
         pub removing: u64,
-        /// What went wrong then; empty if nothing.
+        /// Error of the last scan; empty if none.
         pub problem: Text<96>,
-        /// When nothing was left; none before that.
+        /// Time of completion, if complete.
         pub done_ms: Option<u64>,
     }
 }
 
 record! {
-    /// Devices that are being made equally full.
+    /// Progress of a rebalance.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Rebalance {
-        /// Since when, milliseconds since 1970.
+        /// Start time, milliseconds since 1970.
         pub began_ms: u64,
-        /// Bytes that are moved in a second at most; 0: as many as can be.
+        /// Limit in bytes per second; 0: no limit.
         pub rate: u64,
         /// Objects moved.
         pub moved_objects: u64,
         /// Their bytes.
         pub moved_bytes: u64,
-        /// Bytes that have to move at least, as of the last look, less those moved since.
+        /// Minimum of bytes left to move at the last scan, minus those moved since.
         pub left_bytes: u64,
-        /// Objects that would have helped and could not be moved at the last look since somebody had them.
+        /// Candidate objects that could not be moved at the last scan because they were in use.
         pub in_use: u64,
-        /// What went wrong then; empty if nothing.
+        /// Error of the last scan; empty if none.
         pub problem: Text<96>,
-        /// When it ended; none before that.
+        /// Time of the end, if it ended.
         pub done_ms: Option<u64>,
-        /// Did it end because somebody said so?
+        /// Whether an operator stopped it.
         pub stopped: bool,
     }
 }
 
 record! {
-    /// Why a file has the layout that it has.
+    /// Why the layout of a file was chosen.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct PlacementRecord {
-        /// When it was chosen, milliseconds since 1970.
+        /// Time of the decision, milliseconds since 1970.
         pub at_ms: u64,
-        /// Size that was known to be coming.
+        /// Expected size, if known.
         pub size_hint: Option<u64>,
-        /// What decided how many devices it has.
+        /// Limit that decided the number of objects.
         pub bound: WidthBound,
-        /// Devices that could have been chosen.
+        /// Number of eligible devices.
         pub considered: u32,
-        /// All others at that time: joining, draining, silent, full.
+        /// Number of other devices at that time: joining, draining, unreachable, full.
         pub left_out: u32,
-        /// The devices of the layout, in its order.
+        /// Devices of the layout, in its order.
         pub chosen: Vec<ChosenDevice>,
-        /// Objects of the layout before, if the file had outgrown it and was carried over.
+        /// Number of objects of the previous layout, if the file outgrew it and was migrated.
         pub outgrew: Option<u16>,
     }
 }

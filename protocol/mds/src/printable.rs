@@ -1,14 +1,14 @@
-//! Which characters a terminal, a log or a message may show as they are.
+//! Printable characters: which ones may be shown unescaped in a terminal, log or message.
 //!
-//! Does: name the characters that hide, reorder or imitate other text, and escape them in text. Does not: check names:
-//! a stored name may have any of these characters.
-//! Truth: Unicode 16.0: general categories Cc, Cf, Zl, Zp and Zs, and the property `Default_Ignorable_Code_Point`;
-//! Unicode Technical Report 36 for bidirectional text.
+//! Does: escape characters that hide, reorder or imitate other text. Does not: validate names: a
+//! stored name may contain any of them.
+//! Truth: Unicode 16.0: general categories Cc, Cf, Zl, Zp and Zs, and the property
+//! `Default_Ignorable_Code_Point`; Unicode Technical Report 36 for bidirectional text.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
 
-/// Characters that are not shown as they are, as inclusive ranges in order.
+/// Characters that are escaped, as inclusive ranges in order.
 const HIDDEN: &[(u32, u32)] = &[
     (0x0000, 0x001F),
     (0x007F, 0x00A0),
@@ -24,7 +24,8 @@ const HIDDEN: &[(u32, u32)] = &[
     (0x1680, 0x1680),
     (0x17B4, 0x17B5),
     (0x180B, 0x180F),
-    // Spaces of other widths, zero-width characters, marks of direction, line and paragraph separators.
+    // Spaces of other widths, zero-width characters, marks of direction, line and paragraph
+    // separators.
     (0x2000, 0x200F),
     (0x2028, 0x202F),
     (0x205F, 0x206F),
@@ -45,22 +46,22 @@ const HIDDEN: &[(u32, u32)] = &[
     (0xE0000, 0xE0FFF),
 ];
 
-/// Whether a character shows itself, alone and in its place: it is no control or format character, not invisible, and
-/// changes neither the line nor the direction of the text around it.
+/// Whether a character is visible and has no effect on the text around it: not a control or format
+/// character.
 #[must_use]
 pub fn is_printable(c: char) -> bool {
     let code = u32::from(c);
     if (0x20..0x7F).contains(&code) {
         return true;
     }
-    // The last two code points of each plane are no characters.
+    // The last two code points of each plane are noncharacters.
     let after = HIDDEN.partition_point(|(_, last)| *last < code);
     let hidden = HIDDEN.get(after).is_some_and(|(first, _)| *first <= code);
     !hidden && code & 0xFFFE != 0xFFFE
 }
 
-/// Text with each character that is not printable as the escapes `\xNN` of its bytes. A backslash stays as it is: the
-/// text may hold escapes already, so this cannot be reversed.
+/// Replaces each character that is not printable by the escapes `\xNN` of its bytes. A backslash
+/// stays, so this cannot be reversed.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_printable)
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_tabs_stay_in_lines_alone() {
+    fn printable_lines_keeps_tabs_and_newlines() {
         assert_eq!(printable("a\n\u{202e}b"), r"a\x0a\xe2\x80\xaeb");
         assert_eq!(printable_lines("a\n\tb\r"), "a\n\tb\\x0d");
         assert_eq!(printable(r"\x41"), r"\x41");

@@ -1,4 +1,4 @@
-//! Quotas: what is limited, to how much, and how much of it is used.
+//! Quotas: subjects, limits and use.
 //!
 //! Truth: docs/standards/mds/operations.md §5.9.
 
@@ -6,12 +6,12 @@ use crate::name::{FilePath, UserName};
 use crate::records::InodeId;
 use crate::wire::{Wire, WireError, WireReader, WireWriter, record};
 
-/// Whose quota is meant.
+/// Subject of a quota in requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaOf {
-    /// Of everything that a user owns.
+    /// Everything that a user owns.
     User(UserName),
-    /// Of everything below a directory, itself included.
+    /// A directory and everything below it.
     Tree(FilePath),
 }
 
@@ -47,12 +47,12 @@ impl core::fmt::Display for QuotaOf {
     }
 }
 
-/// A quota's place in a list: users by name, then trees by the number of their directory.
+/// Subject of a quota in lists: users by name, then trees by inode number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaPlace {
-    /// A user's.
+    /// A user.
     User(UserName),
-    /// A tree's.
+    /// A quota tree.
     Tree(InodeId),
 }
 
@@ -89,48 +89,46 @@ impl core::fmt::Display for QuotaPlace {
 }
 
 record! {
-    /// New limits. None: stays as it is; none inside: no limit.
+    /// New limits. `None` leaves one unchanged; `Some(None)` removes it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct QuotaChange {
-        /// Bytes.
+        /// Limit of bytes.
         pub bytes_max: Option<Option<u64>>,
-        /// Nodes: files, directories and all else that has a number.
+        /// Limit of nodes of all kinds.
         pub nodes_max: Option<Option<u64>>,
     }
 }
 
 record! {
-    /// What is used, and how much may be.
+    /// Use and limits of a quota.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Quota {
-        /// Whose.
         pub place: QuotaPlace,
-        /// Where the tree is, if it is where it was when its quota was last set.
+        /// Path of the tree, if it was not moved since its quota was last set.
         pub path: Option<FilePath>,
         /// Sum of the sizes.
         pub bytes: u64,
         /// Number of nodes.
         pub nodes: u64,
-        /// Bytes at most.
+        /// Limit of bytes, if any.
         pub bytes_max: Option<u64>,
-        /// Nodes at most.
+        /// Limit of nodes, if any.
         pub nodes_max: Option<u64>,
     }
 }
 
 record! {
-    /// A count that is not what is there.
+    /// A counter that differs from the actual use.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct QuotaDrift {
-        /// Whose.
         pub place: QuotaPlace,
         /// Bytes as counted.
         pub bytes: u64,
         /// Nodes as counted.
         pub nodes: u64,
-        /// Bytes that are there.
+        /// Actual bytes.
         pub bytes_found: u64,
-        /// Nodes that are there.
+        /// Actual nodes.
         pub nodes_found: u64,
     }
 }

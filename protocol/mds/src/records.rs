@@ -1,4 +1,4 @@
-//! The nouns that requests and responses are made of.
+//! The types that requests and responses are made of.
 //!
 //! Truth: docs/standards/mds/operations.md §5.
 
@@ -14,14 +14,14 @@ use crate::placed::Drain;
 use crate::secret::Secret;
 use crate::wire::{Text, Wire, WireError, WireReader, WireWriter, code, record};
 
-/// Bytes of a device's system id (VPD page 83h designator, padded with zeros).
+/// Length of a device's system id (VPD page 83h designator, padded with zeros).
 pub const SYSTEM_ID_BYTES: usize = 20;
 
-/// A file or directory, for as long as it lives; never reused.
+/// Inode number of a node; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId(pub u64);
 
-/// A create that is not committed yet; never reused.
+/// Id of a create that is not committed; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IntentId(pub u64);
 
@@ -44,17 +44,17 @@ code! {
     pub enum Method: u8 as "security method" {
         /// No integrity check.
         NoSec = 0,
-        /// The capability is proven, nothing else.
+        /// The capability is authenticated, nothing else.
         CapKey = 1,
-        /// Command and response are under the check.
+        /// Command and response are authenticated.
         CmdRsp = 2,
-        /// Data too.
+        /// Data is authenticated too.
         AllData = 3,
     }
 }
 
 code! {
-    /// What a name leads to.
+    /// Kind of a node.
     pub enum FileKind: u8 as "file kind" {
         /// A file with data.
         File = 1,
@@ -74,7 +74,7 @@ code! {
 }
 
 code! {
-    /// What a file is opened for.
+    /// Access mode of an open file.
     pub enum Access: u8 as "access" {
         /// Read data and attributes.
         Read = 1,
@@ -86,7 +86,7 @@ code! {
 }
 
 code! {
-    /// How a checksum is made.
+    /// Algorithm of a checksum.
     pub enum ChecksumKind: u8 as "checksum" {
         /// SHA-256 of the whole file.
         Sha256 = 1,
@@ -98,69 +98,67 @@ code! {
 }
 
 record! {
-    /// Checksum of a file as its writer computed it; the server keeps it and does not check it.
+    /// Checksum of a file from its writer; the server stores it without checking it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Checksum {
-        /// How.
         pub kind: ChecksumKind,
-        /// Value.
         pub value: [u8; 32],
     }
 }
 
 record! {
-    /// Everything known about a file or directory but its place.
+    /// Attributes of a node.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Stat {
-        /// Number.
         pub inode: InodeId,
-        /// Lets the user it was told to address it by number; zeros where that was not meant.
+        /// Proof with which this user may address the node by number; zeros if it was not
+        /// requested.
         pub proof: [u8; NODE_PROOF_BYTES],
-        /// File, directory, …
         pub kind: FileKind,
         /// Permission bits, 12 low bits as in POSIX.
         pub mode: u16,
-        /// Whose it is.
         pub owner: UserName,
-        /// Whose members the group bits of the mode are for; none: nobody.
+        /// Group that the group bits of the mode apply to, if any.
         pub group: Option<GroupName>,
-        /// Names that lead to it; for a directory 2 and one for each directory in it; 0 once the last one is gone.
+        /// Number of links; for a directory 2 plus its subdirectories; 0 after the last name was
+        /// removed.
         pub links: u32,
-        /// Number of a device; 0 for all else.
+        /// Device number of a device node; else 0.
         pub rdev: u32,
-        /// Bytes of a file; length of a link's target; 0 for all else.
+        /// Size of a file, or length of a link's target; else 0.
         pub size: u64,
-        /// Data version: grows with each change of content.
+        /// Data version: increases with each change of content.
         pub version: u64,
-        /// Grows when what a client knows of the layout, or has written behind the end, is good no more.
+        /// Increases when a cached layout, or bytes written past the end, are no longer valid.
         pub generation: u32,
-        /// Last read, as far as anybody said; nanoseconds since 1970, as all times here.
+        /// Time of the last read, as reported by clients; nanoseconds since 1970, as all times
+        /// here.
         pub atime_ns: i64,
-        /// Last change of content.
+        /// Time of the last change of content.
         pub mtime_ns: i64,
-        /// Last change of anything.
+        /// Time of the last change of content or attributes.
         pub ctime_ns: i64,
-        /// Made at.
+        /// Time of creation.
         pub birth_ns: i64,
-        /// Objects that hold the data; 0 for what has none.
+        /// Number of objects with data; 0 if there are none.
         pub width: u16,
         /// Checksum given at commit.
         pub checksum: Option<Checksum>,
     }
 }
 
-/// A change that is so far ahead of the clock was made by another clock, nanoseconds.
+/// A time this far ahead of the clock came from a wrong clock, nanoseconds.
 const CHANGES_AHEAD_NS: i64 = 1_000_000_000;
 
 impl Stat {
-    /// How it is addressed by number.
+    /// Returns the node for requests by inode number.
     #[must_use]
     pub const fn node(&self) -> Node {
         Node { inode: self.inode, proof: self.proof }
     }
 
-    /// The time of a change of something that was changed last at `last_ns`. Of two changes in one millisecond the second one is
-    /// told from the first, as by whoever hears of them in another order; of a clock that was wrong nothing stays.
+    /// Returns the time of a change after one at `last_ns`. Two changes in the same millisecond get
+    /// different times; a time from a wrong clock is not kept.
     #[must_use]
     pub const fn changed_ns(last_ns: i64, now_ms: u64) -> i64 {
         let now_ns = Self::ns(now_ms);
@@ -168,14 +166,14 @@ impl Stat {
         if follows { last_ns + 1 } else { now_ns }
     }
 
-    /// Nanoseconds of milliseconds, both since 1970.
+    /// Converts milliseconds to nanoseconds.
     #[must_use]
     pub const fn ns(ms: u64) -> i64 {
         const MAX: i64 = i64::MAX / 1_000_000;
         if ms > MAX as u64 { MAX * 1_000_000 } else { ms as i64 * 1_000_000 }
     }
 
-    /// A time of it in milliseconds since 1970, 0 for what was before.
+    /// Converts nanoseconds to milliseconds since 1970; 0 for earlier times.
     #[must_use]
     pub const fn ms(time_ns: i64) -> u64 {
         if time_ns < 0 { 0 } else { time_ns as u64 / 1_000_000 }
@@ -186,26 +184,24 @@ record! {
     /// One entry of a directory.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct DirEntry {
-        /// Its name.
         pub name: Name,
-        /// Number of what it leads to.
+        /// Inode number of the node.
         pub inode: InodeId,
-        /// What that is.
         pub kind: FileKind,
-        /// All that is known of it; none in a directory that the asker may list and not pass.
+        /// Attributes; `None` in a directory that the caller may list but not search.
         pub stat: Option<Stat>,
     }
 }
 
-/// A capability as the device will read it: 80 bytes (OSD-1) or 104 (OSD-2), opaque here.
+/// An encoded capability: 80 bytes (OSD-1) or 104 (OSD-2), opaque here.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CapabilityBlob(Vec<u8>);
 
 impl CapabilityBlob {
-    /// The longest capability.
+    /// Maximum length of a capability.
     pub const MAX: usize = 104;
 
-    /// Takes over encoded capability bytes.
+    /// Wraps encoded capability bytes.
     ///
     /// # Errors
     /// `TooLong`.
@@ -213,7 +209,7 @@ impl CapabilityBlob {
         if bytes.len() > Self::MAX { Err(WireError::TooLong { limit: Self::MAX }) } else { Ok(Self(bytes)) }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.0
@@ -237,14 +233,13 @@ impl Wire for CapabilityBlob {
 }
 
 record! {
-    /// The right to do something with one object, and the key that proves it.
+    /// A credential: a capability for one object, with its key.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Grant {
-        /// Which object, where.
         pub object: ObjectRef,
-        /// Method to be used with it.
+        /// Security method.
         pub method: Method,
-        /// Not valid after, milliseconds since 1970 of the device's clock.
+        /// Expiry, milliseconds since 1970 of the device's clock.
         pub expires_ms: u64,
         /// Encoded capability.
         pub capability: CapabilityBlob,
@@ -253,25 +248,26 @@ record! {
     }
 }
 
-/// What a client holds: a file at some version, or a create under way.
+/// An open file or an uncommitted create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpenHandle {
     /// From Open.
     File {
         /// The file.
         node: Node,
-        /// What it was opened for.
+        /// Access mode.
         access: Access,
     },
     /// From Create.
     Intent(IntentId),
-    /// From OpenNode, Allocate, MakeNode: what its holder holds may be renewed whatever its mode has become.
+    /// From OpenNode, Allocate, MakeNode: renewed for the client that has it open, whatever the
+    /// mode is now.
     Node {
         /// The file.
         node: Node,
-        /// What it was opened for.
+        /// Access mode.
         access: Access,
-        /// Who holds it.
+        /// The client that has it open.
         client_id: ClientId,
     },
 }
@@ -312,19 +308,17 @@ impl Wire for OpenHandle {
 }
 
 record! {
-    /// A create under way: write the objects with these grants, then commit. Grants allow CREATE, WRITE and the
-    /// like, so objects need not exist yet.
+    /// An uncommitted create: write the objects with these credentials, then commit. The
+    /// credentials allow CREATE and WRITE, so objects need not exist yet.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CreatedFile {
-        /// Names the create.
         pub intent: IntentId,
-        /// The number the file will have.
+        /// Inode number of the file.
         pub inode: InodeId,
-        /// Without a commit (or a renewal) the create is gone after this, milliseconds since 1970.
+        /// The create expires then without a commit or renewal, milliseconds since 1970.
         pub expires_ms: u64,
-        /// Where the bytes go.
         pub layout: Layout,
-        /// One per object of the layout, in its order.
+        /// One credential per object of the layout, in its order.
         pub grants: Vec<Grant>,
     }
 }
@@ -333,27 +327,26 @@ record! {
     /// An open file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct OpenedFile {
-        /// What it is.
         pub stat: Stat,
-        /// Where its bytes are; none: all of it is zeros.
+        /// Layout; `None`: the file is all zeros.
         pub layout: Option<Layout>,
-        /// One per object of the layout, in its order.
+        /// One credential per object of the layout, in its order.
         pub grants: Vec<Grant>,
-        /// Were its bytes written in place? Then what is missing in an object reads as zeros.
+        /// Whether the file was written in place: then missing bytes of an object read as zeros.
         pub sparse: bool,
     }
 }
 
 code! {
-    /// What the server thinks of a device.
+    /// State of a device as the server sees it.
     pub enum DeviceState: u8 as "device state" {
-        /// Being prepared; holds nothing yet.
+        /// Being set up; has no objects yet.
         Joining = 1,
         /// Takes new objects.
         Active = 2,
         /// Serves, but takes no new objects.
         Draining = 3,
-        /// Did not answer lately; takes no new objects.
+        /// Did not respond recently; takes no new objects.
         Unreachable = 4,
         /// Added by an operator; not contacted and not used until an administrator approves it.
         Pending = 5,
@@ -361,7 +354,7 @@ code! {
 }
 
 impl DeviceState {
-    /// Whether the device may hold objects of files: it was approved and taken into use once.
+    /// Whether the device may have objects of files: it was approved and used.
     #[must_use]
     pub const fn was_in_use(self) -> bool {
         matches!(self, Self::Active | Self::Draining | Self::Unreachable)
@@ -369,52 +362,52 @@ impl DeviceState {
 }
 
 code! {
-    /// Why a device could not be reached or taken into use when it was last tried.
+    /// Why the last attempt to reach or set up a device failed.
     pub enum ProblemKind: u8 as "device problem" {
-        /// It does not answer.
+        /// The device does not respond.
         Silent = 1,
-        /// It answers and does not accept the server's credentials: its key is another one.
+        /// The device refuses the server's credentials: its key is different.
         Denied = 2,
-        /// Another device answers at its address.
+        /// Another device responds at its address.
         OtherDevice = 3,
-        /// It answers and fails.
+        /// The device responds with an error.
         Failed = 4,
-        /// It does not let the server log in, or does not prove who it is.
+        /// The device refuses the login, or does not authenticate itself.
         NotAdmitted = 5,
-        /// It shows another certificate than its pin names.
+        /// The device's certificate does not match its pin.
         OtherCertificate = 6,
     }
 }
 
 record! {
-    /// What went wrong at the last try.
+    /// Result of a failed attempt to use a device.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct DeviceProblem {
-        /// By what can be done about it.
+        /// Kind, by the remedy.
         pub kind: ProblemKind,
-        /// For people.
+        /// Description for users.
         pub said: Text<96>,
     }
 }
 
-/// Bytes of a certificate's hash.
+/// Length of a certificate's hash.
 pub const PIN_BYTES: usize = 32;
 
 code! {
-    /// What a pin is the hash of.
+    /// Which certificate a pin is the hash of.
     pub enum PinKind: u8 as "kind of pin" {
-        /// The certificate that the other end itself shows.
+        /// The peer's own certificate.
         Certificate = 1,
-        /// The authority that must have signed it, in the name that the other end must have.
+        /// The certificate of the authority that must have signed the peer's certificate for the
+        /// peer's name.
         Authority = 2,
     }
 }
 
 record! {
-    /// How the other end of a TLS connection is known.
+    /// Identifies the certificate of a TLS peer.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DevicePin {
-        /// Of which certificate.
         pub kind: PinKind,
         /// SHA-256 of that certificate in DER.
         pub hash: [u8; PIN_BYTES],
@@ -422,71 +415,71 @@ record! {
 }
 
 record! {
-    /// A device as clients see it.
+    /// Public data of a device.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Device {
-        /// Number in layouts.
+        /// Id in layouts.
         pub id: DeviceId,
-        /// Name given by its operator.
+        /// Name from its operator.
         pub name: Name,
         /// OSD system id.
         pub system_id: [u8; SYSTEM_ID_BYTES],
         /// `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
-        /// How it is known. Whoever has a pin talks to the device inside TLS, and not otherwise.
+        /// Pin of its certificate. A client with a pin uses TLS only.
         pub pin: Option<DevicePin>,
-        /// State.
         pub state: DeviceState,
-        /// Capacity in bytes; 0 until the device was asked.
+        /// Capacity in bytes; 0 until it is known.
         pub total: u64,
-        /// Bytes in use.
+        /// Used bytes.
         pub used: u64,
-        /// Bytes per second as its operator says; 0: he does not.
+        /// Speed in bytes per second as the operator set it; 0: not set.
         pub speed: u64,
-        /// What went wrong when the server last tried; none if all is well or it has not tried yet.
+        /// The last problem; `None` if there is none or it was not contacted yet.
         pub problem: Option<DeviceProblem>,
-        /// How far it is emptied, if it is.
+        /// Progress of its drain, if any.
         pub drain: Option<Drain>,
     }
 }
 
 record! {
-    /// A device to be added.
+    /// A device to add.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct NewDevice {
-        /// Name given by its operator.
+        /// Name from its operator.
         pub name: Name,
         /// OSD system id.
         pub system_id: [u8; SYSTEM_ID_BYTES],
         /// `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
-        /// How it is known. Whoever has a pin talks to the device inside TLS, and not otherwise.
+        /// Pin of its certificate. A client with a pin uses TLS only.
         pub pin: Option<DevicePin>,
-        /// Capacity in bytes if known; the device is asked later anyway.
+        /// Capacity in bytes if known; the server queries the device later anyway.
         pub capacity: u64,
-        /// Bytes per second that it reads or writes, for the choice of devices; 0: not said, and what is known stays.
+        /// Speed in bytes per second, for placement; 0: not set, a known value stays.
         pub speed: u64,
-        /// Initial master key from the device's key file (authentication key ‖ generation key, or one seed).
+        /// Initial master key from the device's key file (authentication key ‖ generation key, or
+        /// one seed).
         pub master_key: Secret,
     }
 }
 
 code! {
-    /// What an account may do at all; what it may do to a file is decided by owner, group and mode after that.
+    /// Role of an account. Owner, group and mode of a file limit access further.
     pub enum Role: u8 as "role" {
-        /// Everything.
+        /// All operations.
         Admin = 1,
-        /// Devices and figures; no files, no accounts.
+        /// Devices and metrics; no files, no accounts.
         Operator = 2,
         /// Files.
         User = 3,
-        /// Files, without changing anything.
+        /// Files, read only.
         ReadOnly = 4,
     }
 }
 
 impl Role {
-    /// The name that people type and read.
+    /// Returns the name for users and configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -497,7 +490,7 @@ impl Role {
         }
     }
 
-    /// The role of a name.
+    /// Returns the role with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|role| role.as_str() == name)
@@ -505,13 +498,14 @@ impl Role {
 }
 
 code! {
-    /// What an account logs in with.
+    /// Login method of an account.
     pub enum AccountKind: u8 as "account kind" {
-        /// A person's password.
+        /// A password.
         Password = 1,
-        /// A program's key file; never a password.
+        /// The key file of a program; never a password.
         Service = 2,
-        /// A person's password, like the first; whether he exists, and which groups he is in, a directory says.
+        /// A password; a directory service (LDAP) defines whether the account exists, and its
+        /// groups.
         Directory = 3,
     }
 }
@@ -520,19 +514,16 @@ record! {
     /// An account as administrators see it.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct User {
-        /// Its name.
         pub name: UserName,
-        /// What it may do.
         pub role: Role,
-        /// What it logs in with.
         pub kind: AccountKind,
-        /// May log in.
+        /// Whether it may log in.
         pub enabled: bool,
-        /// Made at, milliseconds since 1970.
+        /// Time of creation, milliseconds since 1970.
         pub created_ms: u64,
-        /// Suites that it has a password or key for; none before it enrolled.
+        /// Suites with a password or key; none before enrolment.
         pub suites: Vec<u16>,
-        /// Until then its enrolment code can be used, milliseconds since 1970; none if there is none.
+        /// Expiry of its enrolment code, milliseconds since 1970; `None` if it has none.
         pub code_until_ms: Option<u64>,
     }
 }
@@ -541,39 +532,36 @@ record! {
     /// A group as administrators see it.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Group {
-        /// Its name.
         pub name: GroupName,
-        /// Made at, milliseconds since 1970.
+        /// Time of creation, milliseconds since 1970.
         pub created_ms: u64,
     }
 }
 
 record! {
-    /// Somebody who holds a credential for an object of a file.
+    /// A user with a credential for an object of a file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CredentialHolder {
-        /// Who.
         pub user: UserName,
-        /// The session that it was given to; the audit logs of the devices have it as `principal`.
+        /// Session that it was issued to; devices log it as `principal`.
         pub session: SessionId,
-        /// Which object.
         pub object: ObjectRef,
-        /// May it change the object?
+        /// Whether it permits changes.
         pub writes: bool,
-        /// Until then the device accepts it, milliseconds since 1970.
+        /// Expiry at the device, milliseconds since 1970.
         pub expires_ms: u64,
     }
 }
 
-/// The object type a grant speaks of; all grants of files are for user objects.
+/// Object type of credentials for files: user objects.
 pub const GRANT_OBJECT_TYPE: ObjectType = ObjectType::User;
 
 /// The first of the partitions that hold file data, on every device.
 pub const FILE_PARTITION: u64 = 0x1_0000;
-/// Partitions for file data at most.
+/// Maximum number of partitions for file data.
 pub const FILE_PARTITIONS_MAX: u64 = 4096;
 
-/// Is this an object that a file may consist of?
+/// Whether the object id is in a partition for file data.
 #[must_use]
 pub const fn is_file_object(object: ObjectId) -> bool {
     object.partition >= FILE_PARTITION

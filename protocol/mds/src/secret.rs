@@ -1,4 +1,4 @@
-//! Bytes that must not be printed, compared early or left behind in memory.
+//! Key bytes that are never printed, are compared in constant time, and are wiped.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -8,15 +8,16 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
-/// A key of at most [`Secret::MAX`] bytes; wiped when dropped, compared in constant time, never printed.
+/// A key of at most [`Secret::MAX`] bytes; wiped when dropped, compared in constant time, never
+/// printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// The longest key that travels in a message.
+    /// Maximum length of a key in a message.
     pub const MAX: usize = 64;
 
-    /// Takes over key bytes.
+    /// Wraps key bytes.
     ///
     /// # Errors
     /// `TooLong`; the bytes are wiped.
@@ -28,7 +29,7 @@ impl Secret {
         Ok(Self(bytes))
     }
 
-    /// The key itself: pass it on, do not keep it.
+    /// Returns the key; pass it on, do not store it.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_over_the_limit_is_refused() {
+    fn secret_over_limit_is_refused() {
         assert_eq!(Secret::new(vec![0; 65]).unwrap_err(), WireError::TooLong { limit: 64 });
     }
 }

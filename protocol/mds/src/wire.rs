@@ -1,32 +1,32 @@
-//! Fields of a message: how each type is written and read.
+//! Encoding of message fields.
 //!
-//! Does: big-endian fixed-width numbers, bounded strings and lists, each checked once on the way in.
-//! Does not: know messages; `request`, `response` and `login` are rows made of these fields.
-//! Contract: `get` never panics and never reserves more memory than the bytes that are really there.
+//! Does: big-endian fixed-width numbers, bounded strings and lists, each validated on decode.
+//! Does not: know messages; `request`, `response` and `login` are made of these fields.
+//! Contract: `get` never panics and reserves no more memory than the received bytes need.
 //! Truth: docs/standards/mds/wire.md §3.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Why bytes are not a message.
+/// Why bytes could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The body ended inside a field.
     #[error("message ends inside a field")]
     Short,
-    /// Bytes follow the last field of a message whose schema we know.
+    /// Bytes follow the last field of a message of a known schema.
     #[error("{0} bytes follow the last field")]
     Trailing(usize),
     /// A string, list or body is longer than its limit.
     #[error("field is longer than its limit of {limit}")]
     TooLong {
-        /// The limit that was hit, in bytes or items.
+        /// The limit, in bytes or items.
         limit: usize,
     },
-    /// A string is not UTF-8 or holds a character that its type refuses.
+    /// A string is not UTF-8, or a value violates the rules of its type.
     #[error("malformed {0}")]
     Malformed(&'static str),
-    /// A number that names no variant of an enumeration.
+    /// A number is not a code of its enumeration.
     #[error("unknown {what} code {code:#x}")]
     UnknownCode {
         /// The enumeration.
@@ -34,25 +34,25 @@ pub enum WireError {
         /// The number read.
         code: u32,
     },
-    /// The frame header is not one of ours.
+    /// The frame header is not a Sealstone header.
     #[error("not a Sealstone frame: {0}")]
     Frame(&'static str),
 }
 
-/// Reads fields off the front of a body.
+/// Decodes the fields of a body in order.
 #[derive(Clone, Debug)]
 pub struct WireReader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> WireReader<'a> {
-    /// Starts at the first byte of `body`.
+    /// Returns a reader at the first byte of `body`.
     #[must_use]
     pub const fn new(body: &'a [u8]) -> Self {
         Self { rest: body }
     }
 
-    /// The next `n` bytes.
+    /// Returns the next `n` bytes.
     ///
     /// # Errors
     /// `Short` if fewer remain.
@@ -62,7 +62,7 @@ impl<'a> WireReader<'a> {
         Ok(head)
     }
 
-    /// The next `N` bytes as an array.
+    /// Returns the next `N` bytes as an array.
     ///
     /// # Errors
     /// `Short` if fewer remain.
@@ -72,7 +72,7 @@ impl<'a> WireReader<'a> {
         Ok(*head)
     }
 
-    /// A 2-byte length and that many bytes (`lv16`), at most `limit`.
+    /// Reads a 2-byte length and that many bytes (`lv16`), at most `limit`.
     ///
     /// # Errors
     /// `TooLong`, `Short`.
@@ -84,7 +84,7 @@ impl<'a> WireReader<'a> {
         self.take(length)
     }
 
-    /// An `lv16` that must be UTF-8.
+    /// Reads an `lv16` that must be UTF-8.
     ///
     /// # Errors
     /// `TooLong`, `Short`, `Malformed`.
@@ -92,13 +92,13 @@ impl<'a> WireReader<'a> {
         core::str::from_utf8(self.lv16(limit)?).map_err(|_| WireError::Malformed("text"))
     }
 
-    /// Bytes not read yet.
+    /// Returns the number of unread bytes.
     #[must_use]
     pub const fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// Nothing may follow.
+    /// Checks that no bytes follow.
     ///
     /// # Errors
     /// `Trailing`.
@@ -110,9 +110,9 @@ impl<'a> WireReader<'a> {
     }
 }
 
-/// Collects fields. A field over its limit is remembered and reported by [`WireWriter::finish`].
+/// Encodes fields. A field over its limit is recorded and reported by [`WireWriter::finish`].
 ///
-/// What was written may hold keys, so dropping a writer wipes it.
+/// The content may include keys, so it is wiped on drop.
 #[derive(Default)]
 pub struct WireWriter {
     bytes: zeroize::Zeroizing<Vec<u8>>,
@@ -120,7 +120,7 @@ pub struct WireWriter {
 }
 
 impl WireWriter {
-    /// An empty body.
+    /// Returns an empty body.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -142,19 +142,19 @@ impl WireWriter {
         }
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Nothing written yet?
+    /// Whether nothing was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The finished body.
+    /// Returns the finished body.
     ///
     /// # Errors
     /// `TooLong` if a field, or the whole, passed its limit.
@@ -173,12 +173,12 @@ impl WireWriter {
     }
 }
 
-/// A type that has one encoding.
+/// A type with a defined encoding.
 pub trait Wire: Sized {
     /// Appends the encoding.
     fn put(&self, out: &mut WireWriter);
 
-    /// Reads one value off the front.
+    /// Decodes one value.
     ///
     /// # Errors
     /// Any [`WireError`]; the reader is then unusable.
@@ -236,7 +236,7 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
-/// Items of one list in a message at most; what is longer is paged.
+/// Maximum number of items of a list in a message; longer lists are paged.
 pub const LIST_MAX: usize = 1024;
 
 impl<T: Wire> Wire for Vec<T> {
@@ -257,7 +257,7 @@ impl<T: Wire> Wire for Vec<T> {
         if count > LIST_MAX {
             return Err(WireError::TooLong { limit: LIST_MAX });
         }
-        // Grows with the bytes that are there: a count alone reserves nothing.
+        // Grows with the received bytes: a count alone reserves no memory.
         let mut items = Self::new();
         for _ in 0..count {
             items.push(T::get(input)?);
@@ -279,7 +279,7 @@ impl Wire for () {
 pub struct Text<const MAX: usize>(String);
 
 impl<const MAX: usize> Text<MAX> {
-    /// Checks the length.
+    /// Returns the text if its length is within the limit.
     ///
     /// # Errors
     /// `TooLong`.
@@ -288,7 +288,7 @@ impl<const MAX: usize> Text<MAX> {
         if text.len() > MAX { Err(WireError::TooLong { limit: MAX }) } else { Ok(Self(text)) }
     }
 
-    /// Keeps as many whole characters as fit: for diagnostics, never for names.
+    /// Truncates at a character boundary: for diagnostics, never for names.
     #[must_use]
     pub fn truncated(text: &str) -> Self {
         Self(
@@ -301,7 +301,7 @@ impl<const MAX: usize> Text<MAX> {
         )
     }
 
-    /// The string.
+    /// Returns the string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -324,11 +324,12 @@ impl<const MAX: usize> Wire for Text<MAX> {
     }
 }
 
-/// A struct whose encoding is its fields in order.
+/// Defines a struct whose encoding is its fields in order.
 #[macro_export]
 macro_rules! record {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
+        #[allow(missing_docs, reason = "docs/standards/mds describes each field")]
         pub struct $name { $($(#[$field_meta])* pub $field: $type),* }
 
         impl $crate::Wire for $name {
@@ -343,7 +344,7 @@ macro_rules! record {
 }
 pub(crate) use record;
 
-/// A fieldless enumeration written as one byte or two.
+/// Defines a fieldless enumeration encoded in one or two bytes.
 macro_rules! code {
     ($(#[$meta:meta])* pub enum $name:ident: $repr:ty as $what:literal {
         $($(#[$variant_meta:meta])* $variant:ident = $value:literal),* $(,)?
@@ -357,13 +358,13 @@ macro_rules! code {
             /// Every variant, in order of its code.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The number on the wire.
+            /// Returns the number on the wire.
             #[must_use]
             pub const fn code(self) -> $repr {
                 self as $repr
             }
 
-            /// The variant of a number.
+            /// Returns the variant of a number.
             #[must_use]
             pub const fn from_code(code: $repr) -> Option<Self> {
                 match code {
@@ -372,7 +373,7 @@ macro_rules! code {
                 }
             }
 
-            /// The name as documented.
+            /// Returns the name as documented.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant)),* }

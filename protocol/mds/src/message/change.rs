@@ -5,8 +5,7 @@ use alloc::boxed::Box;
 use super::Request;
 use crate::wire::{Wire, WireError, WireReader, WireWriter};
 
-/// A request inside [`Request::Once`]: one that makes, moves or takes away a name or an extended attribute, or
-/// tells of such changes.
+/// A request inside [`Request::Once`]: one that changes names or extended attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeRequest(Box<Request>);
 
@@ -14,7 +13,7 @@ impl ChangeRequest {
     /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr, NameBatch.
     const OPERATIONS: [u16; 7] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070, 0x007A];
 
-    /// Any other request comes back.
+    /// Wraps a request. Any other kind is returned as the error.
     ///
     /// # Errors
     /// The request.
@@ -26,13 +25,13 @@ impl ChangeRequest {
         }
     }
 
-    /// The request by itself.
+    /// Returns the request.
     #[must_use]
     pub fn into_request(self) -> Request {
         *self.0
     }
 
-    /// The same, borrowed.
+    /// Returns a reference to the request.
     #[must_use]
     pub const fn request(&self) -> &Request {
         &self.0
@@ -47,7 +46,7 @@ impl Wire for ChangeRequest {
 
     fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
         let operation = u16::get(input)?;
-        // Before its fields, so that none is inside another one.
+        // Checked before the fields, so that requests cannot be nested.
         if !Self::OPERATIONS.contains(&operation) {
             return Err(WireError::UnknownCode { what: "change", code: u32::from(operation) });
         }

@@ -1,11 +1,11 @@
-//! What a request's body is about, before it is read as a whole.
+//! Classifies a request by its operation number, before the body is decoded.
 
 use super::Request;
 use crate::wire::{Wire as _, WireReader};
 
 impl Request {
-    /// Is this the body of one that looks up a single node, or something of it, and changes nothing? Bytes that are no body
-    /// are not.
+    /// Whether the body is a request that reads a single node and changes nothing. False for bytes
+    /// that are not a request.
     #[must_use]
     pub fn only_looks_up(body: &[u8]) -> bool {
         let mut input = WireReader::new(body);
@@ -16,7 +16,7 @@ impl Request {
 }
 
 impl Request {
-    /// Is this the body of one that the server may keep waiting?
+    /// Whether the body is a request that the server may keep pending.
     #[must_use]
     pub fn waits(body: &[u8]) -> bool {
         let mut input = WireReader::new(body);

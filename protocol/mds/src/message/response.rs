@@ -1,4 +1,4 @@
-//! What the server answers: one row each.
+//! Responses of the server: one row each.
 //!
 //! Truth: docs/standards/mds/operations.md §5.
 
@@ -23,16 +23,15 @@ use crate::secret::Secret;
 use crate::wire::{Text, Wire, WireError, WireReader, WireWriter};
 
 messages! {
-    /// What the server answers.
+    /// Responses of the server.
     pub enum Response as "response", table RESPONSES {
-        /// Refused or failed.
+        /// The request was refused or failed.
         0x0000 => Failed {
-            /// Why.
             failure: Failure,
         },
         /// To Hello.
         0x0001 => Hello {
-            /// Version to be used.
+            /// The negotiated version.
             version: u16,
             /// Name and version of the server.
             software: Text<255>,
@@ -43,15 +42,11 @@ messages! {
         },
         /// To WhoAmI.
         0x0002 => WhoAmI {
-            /// Account.
             user: UserName,
-            /// What it may do.
             role: Role,
-            /// Its groups.
             groups: Vec<GroupName>,
-            /// Session.
             session: SessionId,
-            /// When it ends, milliseconds since 1970.
+            /// Expiry, milliseconds since 1970.
             expires_ms: u64,
         },
         /// To ServerInfo.
@@ -60,224 +55,208 @@ messages! {
             time_ms: u64,
             /// Weakest method that devices accept.
             method_floor: Method,
-            /// Files.
             files: u64,
-            /// Directories.
             directories: u64,
-            /// Creates under way.
+            /// Uncommitted creates.
             intents: u64,
-            /// Objects waiting to be removed from devices.
+            /// Objects queued for removal from devices.
             reap_queue: u64,
-            /// Live sessions.
             sessions: u64,
-            /// Devices.
             devices: u32,
         },
-        /// Done; nothing to tell.
+        /// The request succeeded; there is no data.
         0x0004 => Done {},
-        /// To Stat, Lstat, SetMode, SetOwner, MakeDir, Commit, Update; Lookup, GetNode, MakeNode, LinkNode, RemoveNode (what
-        /// is left of it), SetNode, Written.
+        /// To Stat, Lstat, SetMode, SetOwner, MakeDir, Commit, Update; Lookup, GetNode, MakeNode,
+        /// LinkNode, RemoveNode (the node after the removal), SetNode, Written.
         0x0010 => Stat {
-            /// The file or directory as it is now.
+            /// The current attributes.
             stat: Stat,
         },
         /// To ReadDir and ReadNodes.
         0x0011 => Directory {
-            /// Entries.
             entries: Vec<DirEntry>,
-            /// May there be more? Then ask again after the last name.
+            /// Whether there may be more entries; request those after the last name.
             more: bool,
         },
         /// To Create.
         0x0013 => Created {
-            /// What to write to.
             file: CreatedFile,
         },
         /// To Open.
         0x0014 => Opened {
-            /// What to read from.
             file: OpenedFile,
         },
         /// To RenewGrants.
         0x0015 => Grants {
-            /// The layout that the objects are of. With the number that is known, those that moved are in their old place of
-            /// it; with another one the file was carried over, if the generation is the same, and else cut to nothing.
+            /// The current layout. If its number is the known one, moved objects keep their index.
+            /// Otherwise the file was migrated (same generation) or truncated to zero.
             layout: Layout,
-            /// Of the file.
+            /// Generation of the file.
             generation: u32,
             /// One per object of the layout, in its order.
             grants: Vec<Grant>,
         },
         /// To Remove.
         0x0019 => Removed {
-            /// Files and directories removed by this request.
+            /// Number of files and directories removed by this request.
             count: u64,
-            /// Is something left? Then ask again.
+            /// Whether something is left; repeat the request.
             more: bool,
         },
         /// To Placement.
         0x001D => Placement {
-            /// Where they lie; none before the first byte.
+            /// The layout; `None` before the first byte.
             layout: Option<Layout>,
-            /// Why the layout was chosen; none if it was not noted.
+            /// Why the layout was chosen; `None` if it was not recorded.
             placed: Option<PlacementRecord>,
         },
         /// To DiskFree.
         0x0020 => DiskFree {
-            /// Bytes of all devices.
+            /// Capacity of all devices, bytes.
             total: u64,
-            /// Bytes in use on them.
+            /// Used bytes.
             used: u64,
-            /// Devices that take new objects.
+            /// Number of devices that take new objects.
             active: u32,
-            /// All devices.
+            /// Number of devices.
             devices: u32,
         },
         /// To DeviceList.
         0x0021 => Devices {
-            /// Devices.
             devices: Vec<Device>,
-            /// May there be more?
+            /// Whether there may be more entries.
             more: bool,
         },
         /// To DeviceAdd, DeviceSetState and DeviceDrain.
         0x0022 => Device {
-            /// The device as it is now.
             device: Device,
         },
         /// To Rebalance, RebalanceStop and RebalanceShow.
         0x0025 => Rebalance {
-            /// The last one; none if there never was one.
+            /// The last rebalance, if any.
             rebalance: Option<Rebalance>,
         },
         /// To UserRegisterStart.
         0x0030 => UserRegisterStart {
             /// OPAQUE registration response.
             response: [u8; REGISTRATION_RESPONSE_BYTES],
-            /// To the proof that was begun; none if none was.
+            /// Answers the proof that the request started, if it did.
             challenge: Option<LoginChallenge>,
         },
         /// To UserList.
         0x0032 => Users {
-            /// Accounts.
             users: Vec<User>,
-            /// May there be more?
+            /// Whether there may be more entries.
             more: bool,
         },
         /// To GroupList.
         0x003A => Groups {
-            /// Groups.
             groups: Vec<Group>,
-            /// May there be more?
+            /// Whether there may be more entries.
             more: bool,
         },
         /// To GroupMembers.
         0x003B => Members {
-            /// Accounts.
             members: Vec<UserName>,
-            /// May there be more?
+            /// Whether there may be more entries.
             more: bool,
         },
         /// To UserInvite.
         0x003D => Invitation {
-            /// The code, in letters and digits; it is shown this once.
+            /// The code, in letters and digits; it is returned only here.
             code: Secret,
-            /// Until then it can be used, milliseconds since 1970.
+            /// Expiry of the code, milliseconds since 1970.
             expires_ms: u64,
         },
         /// To GrantHolders.
         0x003F => Holders {
-            /// Who holds what, those that last longest first; cut at [`PAGE_MAX`](super::PAGE_MAX).
+            /// The holders, latest expiry first; truncated at [`PAGE_MAX`](super::PAGE_MAX).
             holders: Vec<CredentialHolder>,
-            /// Is nobody left out? Not if the list was cut, or if the server began or lost track within the longest
-            /// life of a credential.
+            /// Whether the list is complete: not if it was truncated, or if the server started or
+            /// lost its table within the longest life of a credential.
             complete: bool,
         },
         /// To Delegate.
         0x0041 => Delegated {
-            /// What to hand to the program.
+            /// The credentials for the program.
             file: DelegatedFile,
         },
         /// To Revoke, RevocationProgress, UserSetEnabled and UserRemove.
         0x0042 => Revocation {
-            /// How far it is.
             revocation: Revocation,
         },
         /// To RevocationList.
         0x0044 => Revocations {
-            /// The last ones, newest first.
+            /// The revocations, newest first.
             revocations: Vec<Revocation>,
         },
         /// To IssueList.
         0x0045 => Issues {
-            /// Oldest first within what was given, then within what was refused.
+            /// Issued credentials, oldest first, then refused ones.
             entries: Vec<IssueEntry>,
-            /// The oldest that the record still has, milliseconds since 1970; what was before is not known.
+            /// Time of the oldest entry in the log, milliseconds since 1970; earlier ones are not
+            /// known.
             known_since_ms: u64,
-            /// Where the next page begins, if there is one. A page may be empty and not be the last.
+            /// Start of the next page, if any. A page may be empty without being the last.
             next: Option<IssuePlace>,
         },
         /// To KeyList.
         0x0050 => Keys {
-            /// Keys.
             keys: Vec<KeyInfo>,
-            /// Where the next page begins, if there is one.
+            /// Start of the next page, if any.
             next: Option<KeyPlace>,
         },
         /// To KeyRotate and KeyProgress.
         0x0052 => KeyProgress {
-            /// Keys that wait to be changed or are being changed.
+            /// Number of keys that wait for rotation or are being rotated.
             open: u64,
-            /// Devices among them that do not answer or do not accept our keys.
+            /// Number of devices among them that do not answer or refuse our keys.
             stuck: u32,
-            /// Keys changed since the server's start.
+            /// Number of keys rotated since the server's start.
             changed: u64,
         },
-        /// To Lookup, if there are leases for who asks.
+        /// To Lookup with a client id.
         0x0060 => LookedUp {
-            /// What has the name; none if nothing has.
+            /// The node; `None` if the name does not exist.
             stat: Option<Stat>,
-            /// On the directory: until it is called back no name in it changes but by who has it.
+            /// Lease on the directory: until it is recalled, only its client changes names in it.
             directory: Option<NodeLease>,
-            /// On what has the name.
+            /// Lease on the node.
             lease: Option<NodeLease>,
         },
-        /// To ReadNodes, if there is a lease for who asks.
+        /// To ReadNodes, if a lease was granted.
         0x0062 => Listed {
-            /// As those of Directory.
+            /// As in `Directory`.
             entries: Vec<DirEntry>,
-            /// May there be more?
+            /// Whether there may be more entries.
             more: bool,
-            /// On the directory.
+            /// Lease on the directory.
             lease: NodeLease,
         },
-        /// To MakeNode, if its maker is given a lease: of a directory with nothing in it one to read.
+        /// To MakeNode, if the client gets a lease: for an empty directory a read lease.
         0x0063 => Made {
-            /// What was made.
+            /// The new node.
             stat: Stat,
-            /// On it.
+            /// Lease on the new node.
             lease: NodeLease,
         },
         /// To RenameNode.
         0x0066 => Renamed {
-            /// What was moved.
+            /// The renamed node.
             moved: Stat,
-            /// What had the new name: as it is now, with the names it has left.
+            /// The node that had the new name, with its remaining links.
             other: Option<Stat>,
         },
         /// To ReadLink.
         0x0068 => Target {
-            /// Where it leads.
             target: LinkTarget,
         },
         /// To OpenNode and Allocate.
         0x0069 => NodeOpened {
-            /// The file as it is now.
             node: OpenedNode,
         },
         /// To GetXattr.
         0x006D => Xattr {
-            /// The value.
             value: XattrValue,
         },
         /// To ListXattr.
@@ -287,86 +266,85 @@ messages! {
         },
         /// To StatFs.
         0x0071 => FileSystem {
-            /// Bytes of all devices.
+            /// Capacity of all devices, bytes.
             total: u64,
-            /// Bytes in use on them.
+            /// Used bytes.
             used: u64,
-            /// Files, directories and all else that has a number.
+            /// Number of nodes of all kinds.
             nodes: u64,
-            /// Numbers that are left.
+            /// Number of nodes that can still be created.
             nodes_free: u64,
         },
         /// To KeepNodes and CloseNode.
         0x0072 => Kept {
-            /// Files that the holder holds as the server knows; fewer than the holder thinks, and the server began anew
-            /// or lost it: open them again.
+            /// Number of files that the client has open, as the server knows. If it is fewer than
+            /// the client knows, the server restarted or lost them: reopen them.
             held: u32,
-            /// They are held until then unless the holder is heard of, milliseconds since 1970.
+            /// The open files expire then without another request, milliseconds since 1970.
             until_ms: u64,
         },
         /// To LockNode.
         0x0073 => Locked {
-            /// The lock in the way: nothing was done. None: done (or, of a test, free).
+            /// The conflicting lock: nothing was changed. `None`: done (or, for a test, free).
             conflict: Option<Lock>,
         },
         /// To Recalls.
         0x0076 => Recalls {
-            /// Leases of any other era are gone; 0: none are given here.
+            /// Epoch of the client; leases of other epochs are void. 0: this server grants no
+            /// leases.
             epoch: u64,
-            /// Leases are believed in for so long after the request was sent, milliseconds.
+            /// Validity of leases, milliseconds since the request was sent.
             lease_ms: u32,
-            /// The last recall that is told of here: what the next request calls known.
+            /// Number of the last recall in this answer; the next request repeats it as `known`.
             last: u64,
-            /// What is to be given back, in the order in which it was recalled.
+            /// Leases to return, in the order of the recalls.
             recalls: Vec<Recall>,
         },
         /// To LeaseNode.
         0x0077 => Leased {
-            /// The file as it is now.
             stat: Stat,
-            /// None: there is none to be had. Nobody else has one that is in the way, nor is given one to write for a while.
+            /// The lease; `None`: not available. Then no other client has a conflicting lease or
+            /// gets a write lease for a while.
             lease: Option<NodeLease>,
         },
         /// To DelegateDir.
         0x0079 => DirDelegated {
-            /// To write, on the directory; none: there is none to be had.
+            /// Write lease on the directory; `None`: not granted.
             lease: Option<NodeLease>,
-            /// The number of the lease that it took the place of, without a moment in between.
+            /// Number of the read lease that was upgraded without a gap.
             before: Option<u64>,
-            /// What was reserved.
+            /// The reserved inode numbers.
             numbers: Option<InodeRange>,
         },
         /// To NameBatch.
         0x007A => NameBatchApplied {
-            /// How many were done.
+            /// Number of changes applied.
             done: u16,
-            /// On files that were made and are held.
+            /// Write leases on files that were created and are open.
             leases: Vec<InodeLease>,
-            /// Why the next one was not.
+            /// Why the next change was refused.
             failure: Option<Failure>,
         },
         /// To QuotaSet, QuotaShow and QuotaClear.
         0x0080 => Quota {
-            /// As it is now.
             quota: Quota,
         },
         /// To QuotaList.
         0x0083 => Quotas {
-            /// Users, then trees.
             quotas: Vec<Quota>,
-            /// May there be more? Then ask again after the last one.
+            /// Whether there may be more entries; request those after the last one.
             more: bool,
         },
         /// To CheckBegin and CheckShow.
         0x0084 => Check {
-            /// None: there was none since the server began.
+            /// The last check since the server started, if any.
             check: Option<CheckStatus>,
         },
         /// To CheckFindings.
         0x0086 => CheckFindings {
-            /// In the order in which they were found.
+            /// Findings in the order of discovery.
             findings: Vec<CheckFinding>,
-            /// Were more found already?
+            /// Whether more findings exist already.
             more: bool,
         },
     }

@@ -1,4 +1,4 @@
-//! Every row survives the wire; no bytes make a reader panic.
+//! Every row round-trips; no bytes cause a panic.
 
 use super::*;
 use crate::error::{ErrorCode, Failure};
@@ -224,7 +224,7 @@ fn request() -> impl Strategy<Value = Request> {
         (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
         path().prop_map(|path| Request::GrantHolders { path }),
     ];
-    // Boxed, or a test needs more stack than it has.
+    // Boxed to limit stack use.
     prop_oneof![
         files.boxed(),
         others.boxed(),
@@ -491,7 +491,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_a_message_or_an_error(mut body in prop::collection::vec(any::<u8>(), 0..400), row: prop::sample::Index) {
         if body.len() > 12 {
-            // Point most of the bytes at a real row.
+            // Most bytes get a valid operation number.
             body[8..10].copy_from_slice(&row.get(REQUESTS).0.to_be_bytes());
             body[10..12].copy_from_slice(&[SCHEMA, 0]);
         }
@@ -531,7 +531,7 @@ fn row_numbers_are_unique_and_sorted() {
 }
 
 #[test]
-fn the_largest_grants_and_the_fullest_page_fit_into_a_frame() {
+fn largest_grants_and_pages_fit_frame() {
     let grant = Grant {
         object: ObjectRef { device: DeviceId(1), object: ObjectId::new(1, 1) },
         method: Method::AllData,
@@ -546,7 +546,7 @@ fn the_largest_grants_and_the_fullest_page_fit_into_a_frame() {
 }
 
 #[test]
-fn a_message_over_the_frame_limit_is_an_error_for_the_sender() {
+fn encode_refuses_message_over_frame_limit() {
     let entry = User {
         name: UserName::new("x".repeat(64)).unwrap(),
         role: Role::User,
@@ -574,7 +574,7 @@ fn login_bodies_have_the_documented_sizes() {
 }
 
 #[test]
-fn a_body_that_only_looks_up_is_told_from_all_others_before_it_is_read() {
+fn only_lookup_requests_are_classified_as_lookups() {
     let root = Node::ROOT;
     let lookup =
         Request::Lookup { parent: root, name: Name::new("a").unwrap(), client_id: None }.encode(7).unwrap();

@@ -1,4 +1,4 @@
-//! Rows about checks.
+//! Rows of checks.
 
 use super::*;
 use crate::check::*;

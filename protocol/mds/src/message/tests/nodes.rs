@@ -218,7 +218,7 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
 }
 
 #[test]
-fn only_a_change_is_inside_a_request_that_is_done_once() {
+fn once_accepts_change_requests_only() {
     let id = RequestId { client_id: ClientId { number: 1 }, slot: 2, sequence: 3 };
     let inner = Request::RemoveNode { parent: Node::ROOT, name: Name::new("a").unwrap(), directory: false };
     let once = Request::Once { id, request: ChangeRequest::new(inner.clone()).unwrap() };
@@ -226,7 +226,7 @@ fn only_a_change_is_inside_a_request_that_is_done_once() {
     assert_eq!(ChangeRequest::new(Request::WhoAmI {}), Err(Request::WhoAmI {}));
     let body = once.encode(7).unwrap();
     assert_eq!(Request::decode(&body), Ok((7, once)));
-    // Operation of the change: behind the body's header and the turn.
+    // Offset of the inner operation: after the body's header and the request id.
     let at = 12 + 8 + 2 + 8;
     for operation in [0x0075_u16, 0x0002, 0x0061, 0xFFFF] {
         let mut other = body.clone();
@@ -298,7 +298,7 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
 }
 
 #[test]
-fn every_limit_of_a_byte_string_is_kept() {
+fn byte_string_limits_are_enforced() {
     assert!(LinkTarget::new(vec![b'x'; TARGET_MAX]).is_ok());
     assert_eq!(LinkTarget::new(vec![b'x'; TARGET_MAX + 1]), Err(WireError::TooLong { limit: TARGET_MAX }));
     assert_eq!(LinkTarget::new(""), Err(WireError::Malformed("target")));
@@ -315,14 +315,14 @@ fn every_limit_of_a_byte_string_is_kept() {
 }
 
 #[test]
-fn as_many_numbers_as_are_given_at_once_fit_into_a_frame() {
+fn maximum_reserved_inodes_fit_frame() {
     let proofs = vec![[9; NODE_PROOF_BYTES]; usize::from(RESERVED_INODES_MAX)];
     let numbers = Some(InodeRange { first: InodeId(1), proofs });
     assert!(Response::DirDelegated { lease: None, before: None, numbers }.encode(0).is_ok());
 }
 
 #[test]
-fn the_largest_attribute_and_the_longest_list_fit_into_a_frame() {
+fn largest_xattr_and_list_fit_frame() {
     let name = XattrName::new(vec![b'x'; XATTR_NAME_MAX]).unwrap();
     let value = XattrValue::new(vec![0; XATTR_VALUE_MAX]).unwrap();
     let node = Node::ROOT;
