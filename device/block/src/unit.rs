@@ -2,9 +2,9 @@
 //!
 //! Does: order of checks, one lock for commands and reservations, durability, counters. Does not:
 //! transport.
-//! Contract: every command runs under the lock `commands`: shared with others, or exclusively if it changes
-//! reservations or reads and writes in one step. So every admitted command has ended before a
-//! change of reservations is acknowledged, and COMPARE AND WRITE is atomic. Flushes happen after
+//! Contract: every command runs under the lock `commands`: shared with others, or exclusively if it
+//! changes reservations or reads and writes in one step. So every admitted command has ended before
+//! a change of reservations is acknowledged, and COMPARE AND WRITE is atomic. Flushes happen after
 //! the lock is released, except where the order requires it.
 //! Truth: SAM-5 §5.14, SBC-3, SPC-4; `docs/standards/block.md` (order of checks).
 
@@ -75,7 +75,8 @@ impl fmt::Debug for BlockUnit {
 }
 
 impl BlockUnit {
-    /// Opens a unit of the store, with its reservations, saved mode pages and marks of unflushed writes.
+    /// Opens a unit of the store, with its reservations, saved mode pages and marks of unflushed
+    /// writes.
     pub(crate) fn open(
         store: Arc<dyn ObjectStore>,
         description: UnitDescription,
@@ -135,7 +136,8 @@ impl BlockUnit {
         self.settings.write_cache()
     }
 
-    /// Makes the unit write-through, or lets initiators choose again. The setting is durable when this returns.
+    /// Makes the unit write-through, or lets initiators choose again. The setting is durable when
+    /// this returns.
     pub(crate) fn set_write_through(&self, write_through: bool) -> Result<(), CatalogError> {
         let _selecting = self.selecting.lock();
         let before = self.settings.write_cache();

@@ -254,7 +254,8 @@ fn saved_mode_pages_survive_power_loss() {
     assert!(write_cache(&bench, 1, 0));
 }
 
-/// An initiator that was informed of WCE 0 does not flush, and does not read the mode page for a unit attention.
+/// An initiator that was informed of WCE 0 does not flush, and does not read the mode page for a
+/// unit attention.
 #[test]
 fn informed_initiator_keeps_write_through_until_mode_sense() {
     let medium = fresh(1);
@@ -274,7 +275,8 @@ fn informed_initiator_keeps_write_through_until_mode_sense() {
     for nexus in [2, 3] {
         assert_eq!(sense(&bench.from(nexus, &[0; 6], &[], 0)).key, SenseKey::UnitAttention);
     }
-    // The other one was never informed of WCE 0. Its mark comes first, and with it all that was written before.
+    // The other one was never informed of WCE 0. Its mark comes first, and with it all that was
+    // written before.
     write(&bench, 3, 3, 1);
     write(&bench, 2, 2, 1);
     let waits = |bench: &Bench, nexus| bench.unit.cost(NexusId(nexus), &ten(0x2A, 0, 1, 1)) == Cost::Blocking;

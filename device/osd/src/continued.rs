@@ -49,8 +49,8 @@ pub(crate) fn piece_failure(index: usize) -> OsdFailure {
 /// Parses a segment. Empty input means that there is none.
 ///
 /// # Errors
-/// [`OsdFailure::Field`] at CDB CONTINUATION LENGTH, [`OsdFailure::Continuation`] at the byte in the
-/// segment, or [`Denial::Range`] for a piece whose end overflows.
+/// [`OsdFailure::Field`] at CDB CONTINUATION LENGTH, [`OsdFailure::Continuation`] at the byte in
+/// the segment, or [`Denial::Range`] for a piece whose end overflows.
 pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, OsdRefusal> {
     if bytes.is_empty() {
         return Ok(Continued::default());

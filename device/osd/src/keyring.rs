@@ -143,8 +143,8 @@ impl Keyring {
     /// signed the command.
     ///
     /// # Errors
-    /// The error of `work`, [`OsdFailure::KeysChanged`], [`OsdFailure::KeyStore`] or `NoSpace`. After an
-    /// error the keys are unchanged.
+    /// The error of `work`, [`OsdFailure::KeysChanged`], [`OsdFailure::KeyStore`] or `NoSpace`.
+    /// After an error the keys are unchanged.
     pub(crate) fn change(
         &self,
         signed: Option<SignedBy>,
@@ -190,7 +190,8 @@ impl Keyring {
     /// removed.
     ///
     /// # Errors
-    /// [`OsdFailure::KeyStore`]: the keys may reappear at a restart, and are then dropped as orphans.
+    /// [`OsdFailure::KeyStore`]: the keys may reappear at a restart, and are then dropped as
+    /// orphans.
     pub(crate) fn forget(&self, work: impl FnOnce(&mut Keys)) -> Result<(), OsdFailure> {
         self.change(None, |keys| {
             work(keys);
@@ -202,8 +203,8 @@ impl Keyring {
     /// that the change step must send.
     ///
     /// # Errors
-    /// [`OsdFailure::Sequence`] while another exchange is in progress, [`OsdFailure::KeysChanged`], or
-    /// the error of `propose`.
+    /// [`OsdFailure::Sequence`] while another exchange is in progress, [`OsdFailure::KeysChanged`],
+    /// or the error of `propose`.
     pub(crate) fn begin_exchange(
         &self,
         signed: Option<SignedBy>,

@@ -1,4 +1,5 @@
-//! SET KEY and SET MASTER KEY through the logical unit (docs/design/security.md 3.6, 8.7; t10-osd 4.7 to 4.9).
+//! SET KEY and SET MASTER KEY through the logical unit (docs/design/security.md 3.6, 8.7; t10-osd
+//! 4.7 to 4.9).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

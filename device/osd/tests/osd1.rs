@@ -1,4 +1,5 @@
-//! OSD-1 end to end: 200-byte CDBs, 80-byte capabilities, 20-byte check values, its own attribute lists.
+//! OSD-1 end to end: 200-byte CDBs, 80-byte capabilities, 20-byte check values, its own attribute
+//! lists.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION, in both generations, under NOSEC and ALLDATA.
+//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION, in both generations, under NOSEC and
+//! ALLDATA.
 
 use crate::plain::{DATA_IN_MAX, Plain, triple};
 use crate::support::{Bench, NEXUS, PID, Wish, user};

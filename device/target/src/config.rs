@@ -87,7 +87,8 @@ pub struct TargetConfig {
     pub random: RandomSource,
     /// Receiver of refusals, for the audit log.
     pub refusal_sink: RefusalSinkHandle,
-    /// TLS of connections that [`IscsiTarget::serve`](crate::IscsiTarget::serve) accepts. `None`: no TLS.
+    /// TLS of connections that [`IscsiTarget::serve`](crate::IscsiTarget::serve) accepts. `None`:
+    /// no TLS.
     pub tls: Option<ListenerTls>,
 }
 

@@ -141,8 +141,8 @@ impl IscsiTarget {
     }
 
     /// Serves `listener` until `shutdown`, then requests initiators to log out. Waits
-    /// [`TargetConfig::drain_seconds`](crate::TargetConfig::drain_seconds) for them, and returns when all
-    /// connections have ended.
+    /// [`TargetConfig::drain_seconds`](crate::TargetConfig::drain_seconds) for them, and returns
+    /// when all connections have ended.
     ///
     /// # Errors
     /// If the listener has no address. Failures of a single connection are not returned.

@@ -4,8 +4,8 @@
 //! methods).
 //! Does not: check permissions or parse lists.
 //! Contract: [`check`] changes nothing and is called for every attribute of a command before its
-//! work starts. [`AttributeChange::set`] needs the object's lock for change. An empty value removes the
-//! attribute, which restores the default.
+//! work starts. [`AttributeChange::set`] needs the object's lock for change. An empty value removes
+//! the attribute, which restores the default.
 //! Truth: docs/design/t10-osd.md 3.1, 3.5, 4.10; docs/design/security.md 4.4 (floors).
 
 use sealstone_digest::{Profile, ProfileStatus};
