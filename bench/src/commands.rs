@@ -14,7 +14,7 @@ use crate::{Outcome, keys};
 /// Threads of the client, as in the real one.
 const WORKERS: usize = 2;
 
-/// Targets.
+/// Target values of the commands.
 const SET_KEY_WORKING_US: f64 = 300.0;
 const READ_OF_TCP: f64 = 1.15;
 const READ_MORE_US: f64 = 15.0;

@@ -17,7 +17,7 @@ pub(crate) struct CommandLatency {
     pub(crate) median_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) least_us: f64,
-    /// Remark.
+    /// Note printed after the row.
     pub(crate) note: String,
 }
 

@@ -35,7 +35,7 @@ const POLL: Duration = Duration::from_millis(2);
 /// Lifetime of credentials in seconds: key versions become free between rounds.
 const GRANT_S: &str = "10";
 
-/// Results.
+/// Results of key changes under load.
 #[derive(Debug, Serialize)]
 struct RotationResults {
     partitions: u64,

@@ -68,7 +68,7 @@ const PAPER: [(&str, f64); 8] = [
 const PAPER_METHOD_US: f64 = 300.0;
 const PAPER_METHOD_PERCENT: f64 = 5.0;
 
-/// Targets.
+/// Target values of credentials, methods and logins.
 const CREDENTIAL_US: f64 = 3.0;
 const METHOD_PERCENT: f64 = 2.0;
 const PAPER_LOGIN_US: f64 = 5_000.0;

@@ -30,7 +30,7 @@ const LIST_KIB_MAX: u64 = 64 << 10;
 /// Target of the server's restart time, in seconds.
 const READY_S_MAX: f64 = 3.0;
 
-/// Results.
+/// Results with a million files in one directory.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MillionResults {
     pub(crate) files: u64,
@@ -90,7 +90,7 @@ async fn make(system: &System, files: u64, at_most: Duration) -> Outcome<u64> {
     Ok(all)
 }
 
-/// Measures.
+/// Creates and lists the files, and restarts the server.
 pub(crate) fn measure(
     binary: &Path,
     folder: &Path,

@@ -86,7 +86,7 @@ const VALUES: [&str; 34] = [
 ];
 
 #[derive(Clone)]
-struct LoginRequest {
+struct NegotiationRequest {
     flags: u8,
     pairs: Vec<Vec<u8>>,
 }
@@ -98,7 +98,7 @@ pub(super) fn login(input: &[u8], random: &mut Random) -> Vec<u8> {
         match random.below(10) {
             0 => choices ^= 1 << random.below(8),
             1 => rearrange(&mut requests, random),
-            2 => requests.push(LoginRequest { flags: random.draw() as u8, pairs: vec![pair(random)] }),
+            2 => requests.push(NegotiationRequest { flags: random.draw() as u8, pairs: vec![pair(random)] }),
             3 => {
                 if let Some(request) = some(&mut requests, random) {
                     request.flags =
@@ -168,14 +168,14 @@ fn pair(random: &mut Random) -> Vec<u8> {
     format!("{}={}", pick(&KEYS, random).expect("not empty"), value(random)).into_bytes()
 }
 
-fn requests(mut bytes: &[u8]) -> Vec<LoginRequest> {
+fn requests(mut bytes: &[u8]) -> Vec<NegotiationRequest> {
     let mut found = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<3>() {
         let length = usize::from(u16::from_be_bytes([head[1], head[2]])).min(rest.len());
         let (text, rest) = rest.split_at(length);
         let pairs =
             text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()).map(<[u8]>::to_vec).collect();
-        found.push(LoginRequest { flags: head[0], pairs });
+        found.push(NegotiationRequest { flags: head[0], pairs });
         bytes = rest;
         if found.len() == REQUESTS_MAX {
             break;

@@ -30,16 +30,16 @@ const OF_ITS_OWN: [&str; 8] = [
     "CHAP_I",
 ];
 
-struct LoginRequest<'a> {
+struct NegotiationRequest<'a> {
     flags: u8,
     text: &'a [u8],
 }
 
-fn requests<'a>(input: &mut Input<'a>) -> Vec<LoginRequest<'a>> {
+fn requests<'a>(input: &mut Input<'a>) -> Vec<NegotiationRequest<'a>> {
     let mut found = Vec::new();
     while !input.is_empty() && found.len() < REQUESTS_MAX {
         let (flags, length) = (input.byte(), usize::from(input.short()));
-        found.push(LoginRequest { flags, text: input.take(length) });
+        found.push(NegotiationRequest { flags, text: input.take(length) });
     }
     found
 }
@@ -69,7 +69,7 @@ fn keys(text: &[u8]) -> Vec<String> {
     pairs.map(|pair| String::from_utf8_lossy(pair).split('=').next().unwrap_or_default().to_owned()).collect()
 }
 
-fn asked(requests: &[LoginRequest<'_>]) {
+fn asked(requests: &[NegotiationRequest<'_>]) {
     let mut server = TargetEnd::new(0);
     let (mut offered, mut gathered) = (BTreeSet::new(), Vec::new());
     for (number, request) in requests.iter().enumerate() {
@@ -110,7 +110,7 @@ fn asked(requests: &[LoginRequest<'_>]) {
     server.end();
 }
 
-fn asked_later(requests: &[LoginRequest<'_>]) {
+fn asked_later(requests: &[NegotiationRequest<'_>]) {
     let mut server = logged_in(0).1;
     for (number, request) in requests.iter().enumerate() {
         let mut header = [0; HEADER];
@@ -123,7 +123,7 @@ fn asked_later(requests: &[LoginRequest<'_>]) {
     server.end();
 }
 
-fn answered(requests: &[LoginRequest<'_>]) {
+fn answered(requests: &[NegotiationRequest<'_>]) {
     let mut caller = InitiatorEnd::new(0);
     caller.settle();
     for (number, request) in requests.iter().enumerate() {

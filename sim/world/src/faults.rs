@@ -20,7 +20,7 @@ const DOOM_POLL: Duration = Duration::from_millis(20);
 /// Injects faults.
 #[derive(Clone)]
 pub struct FaultInjector {
-    /// Devices.
+    /// Devices to kill and restart.
     pub devices: Vec<Arc<DeviceHost>>,
     /// The metadata server.
     pub mds: Arc<MdsHost>,

@@ -50,7 +50,7 @@ pub struct StepDay {
     pub set_back: u64,
     /// Refused replays.
     pub replays: u64,
-    /// Violations.
+    /// Violations of the clock rules.
     pub violations: Vec<String>,
 }
 

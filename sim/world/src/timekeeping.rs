@@ -141,9 +141,9 @@ pub struct ClockDay {
     pub refused: std::collections::BTreeMap<&'static str, u64>,
     /// Rejected responses of a server whose clock was wrong.
     pub lies: u64,
-    /// Starts.
+    /// Number of starts.
     pub starts: u64,
-    /// Violations.
+    /// Violations of the clock rules.
     pub violations: Vec<String>,
 }
 

@@ -53,7 +53,7 @@ pub struct RunOptions {
 pub struct RunReport {
     /// The seed.
     pub seed: u64,
-    /// Duration.
+    /// Duration of the run.
     pub seconds: f64,
     /// Starts of a device after which everything was compared.
     pub lives: u64,
@@ -102,7 +102,7 @@ pub struct RunReport {
 pub struct Violation {
     /// Part of the test.
     pub place: &'static str,
-    /// Details.
+    /// Details of the violation.
     pub what: String,
     /// Folder of the device, which is kept.
     pub folder: Option<PathBuf>,

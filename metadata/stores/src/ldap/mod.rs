@@ -88,7 +88,7 @@ pub enum LdapStoreError {
     Connect {
         /// Host and base.
         name: String,
-        /// Cause.
+        /// Error of the connection.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },

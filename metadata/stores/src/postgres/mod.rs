@@ -78,7 +78,7 @@ pub enum PostgresError {
     Connect {
         /// Hosts and database.
         name: String,
-        /// Cause.
+        /// Error of the connection.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
