@@ -34,7 +34,7 @@ const FILE_BYTES: usize = 8 << 20;
 /// Address of the attacker: another one, as of another machine.
 const HOSTILE: &str = "127.0.0.2:0";
 
-/// What an attacker knows of the device.
+/// The device that is attacked: addresses and name.
 #[derive(Clone)]
 struct AttackTarget {
     address: SocketAddr,

@@ -87,7 +87,7 @@ fn plain_traffic_is_visible_to_a_wiretap() {
     behind.put("/file", &["--device-tls", "required"], &bytes).fails(3).says(&["not known by a certificate"]);
 }
 
-/// A man in the middle answers in plain text: he receives only the client's TLS hello.
+/// A man in the middle answers in plain text: so it receives only the client's TLS hello.
 #[test]
 fn tls_stripping_reveals_only_a_hello() {
     let behind = RelayedDevice::start(RelayBehaviour::Strip, None, &[], &[]);
@@ -97,7 +97,7 @@ fn tls_stripping_reveals_only_a_hello() {
     assert!(!seen.windows(13).any(|window| window == b"InitiatorName"));
 }
 
-/// A man in the middle with his own certificate.
+/// A man in the middle with another certificate.
 #[test]
 fn changed_certificate_error_shows_both_pins() {
     let impostor = Identity::self_signed("impostor.example").expect("made");

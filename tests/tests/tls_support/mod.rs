@@ -15,11 +15,11 @@ pub(crate) enum RelayBehaviour {
     Bytes,
     /// Answers in plain text.
     Strip,
-    /// Ends TLS with a certificate of his own, and starts TLS with the device.
+    /// Ends TLS with its own certificate, and starts TLS with the device.
     Tls(Identity),
 }
 
-/// A man in the middle, with the device behind him.
+/// A man in the middle, in front of a device.
 pub(crate) struct TlsRelay {
     device: Daemon,
     pin: String,

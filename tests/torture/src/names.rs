@@ -25,7 +25,7 @@ use crate::linear::{Event, NAMES, NameState, Operation, OperationResult, Verdict
 const CLIENTS: usize = 8;
 /// Operations of each client in one round.
 const OPERATIONS: usize = 24;
-/// How long clients wait for servers; no server is down for so long.
+/// Time that clients wait for servers, longer than any downtime.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Pauses between kills, in milliseconds.
 const PAUSE_MS: (u64, u64) = (100, 2_500);
