@@ -87,7 +87,7 @@ fn plain_traffic_is_visible_to_a_wiretap() {
     behind.put("/file", &["--device-tls", "required"], &bytes).fails(3).says(&["not known by a certificate"]);
 }
 
-/// A man in the middle answers in plain text: so it receives only the client's TLS hello.
+/// A man in the middle answers in plain text, and so receives only the client's TLS hello.
 #[test]
 fn tls_stripping_reveals_only_a_hello() {
     let behind = RelayedDevice::start(RelayBehaviour::Strip, None, &[], &[]);
