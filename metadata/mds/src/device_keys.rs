@@ -466,8 +466,8 @@ impl DeviceKeyState {
     }
 
     /// Stores a new device, or one that restarts with another initial key, with the keys of at most
-    /// [`STORE_BATCH`] partitions. Returns what [`DeviceKeyState::store_in_steps`] has to store after the
-    /// transaction.
+    /// [`STORE_BATCH`] partitions. Returns what [`DeviceKeyState::store_in_steps`] has to store
+    /// after the transaction.
     pub(crate) fn store_first(
         &self,
         tx: &mut dyn Transaction,

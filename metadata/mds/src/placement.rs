@@ -7,8 +7,8 @@
 //! devices.
 //! Contract: equal inputs give equal results. A device is chosen in proportion to its capacity as
 //! long as all are equally full. With fixed weights, adding or removing a device moves only objects
-//! to or from it. For `n` devices and a width of `w`: O(n) for a [`DevicePool`], O(n + w log w) for a
-//! file, one logarithm for each device; O(n w) where space is short.
+//! to or from it. For `n` devices and a width of `w`: O(n) for a [`DevicePool`], O(n + w log w) for
+//! a file, one logarithm for each device; O(n w) where space is short.
 //! Truth: OBS (hybrid allocation); docs/standards/mds/layouts.md §6.2;
 //! docs/adr/0040-placement-feedback.md.
 

@@ -102,9 +102,9 @@ fn ended() -> MdsError {
 }
 
 impl SessionTable {
-    /// Stores a new session; [`SessionTable::insert`] follows after the commit. Returns the sessions
-    /// that it ended, and whether the commit must be durable. A lost new session can be opened
-    /// again, but an ended one must not reappear.
+    /// Stores a new session; [`SessionTable::insert`] follows after the commit. Returns the
+    /// sessions that it ended, and whether the commit must be durable. A lost new session can be
+    /// opened again, but an ended one must not reappear.
     pub(crate) fn open(
         tx: &mut dyn Transaction,
         id: &SessionId,

@@ -215,7 +215,7 @@ fn missing_endless_and_malformed_answers_fail() {
         (b"\x30\x84\x7F\xFF\xFF\xFF", false, 20, "at most 262144"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", false, 20, "missing message"),
         (b"\x30\x03\x02\x01\x01", false, 20, "truncated element"),
-        (b"\x30\x0C\x02\x01\x07\x61\x07\x0A\x01\x00\x04\x00\x04\x00", false, 20, "another request"),
+        (b"\x30\x0C\x02\x01\x07\x61\x07\x0A\x01\x00\x04\x00\x04\x00", false, 20, "another message id"),
         // Notice of disconnection.
         (b"\x30\x0C\x02\x01\x00\x78\x07\x0A\x01\x34\x04\x00\x04\x00", false, 20, "closed the connection"),
         // The bind is answered, the search with endless references.

@@ -1,7 +1,7 @@
 //! Rebalance: its progress, and the files to check.
 //!
-//! Contract: objects move as [`DevicePool::relief`] chooses, one at a time and as few as possible; each
-//! move is one of [`super`]. It ends even if files are in use.
+//! Contract: objects move as [`DevicePool::relief`] chooses, one at a time and as few as possible;
+//! each move is one of [`super`]. It ends even if files are in use.
 //! Truth: docs/standards/mds/layouts.md §6.5.
 
 use sealstone_mds_protocol::{InodeId, Rebalance, Text};

@@ -41,8 +41,8 @@ impl World {
         }
     }
 
-    /// Creates a directory that all users may change, with a file and a directory in it, and another
-    /// one beside it.
+    /// Creates a directory that all users may change, with a file and a directory in it, and
+    /// another one beside it.
     fn directories(&mut self) -> (Node, Node) {
         self.mkdir(ADMIN, "/d", 0o777);
         self.mkdir(ADMIN, "/d/sub", 0o777);
