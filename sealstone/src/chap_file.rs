@@ -1,9 +1,8 @@
-//! The CHAP file of whoever logs in to devices: a client or a metadata server. Which account it has with which target.
+//! CHAP file of a client or metadata server: its account at each target.
 //!
-//! Does: read and check the file, find the entry for a target. Does not: log in; the initiator does.
-//! Contract: a secret comes from a private file alone, never from an argument or a variable. The file is read anew for
-//! each login, so that a device that is added or a secret that is changed needs no restart.
-//! Truth: RFC 7143 §12.1.3; docs/reference/files.md.
+//! Does: read and check the file, find the entry for a target. Does not: log in; the initiator
+//! does. Contract: secrets come from private files only. The file is read for each login, so that a
+//! change needs no restart. Truth: RFC 7143 §12.1.3; docs/reference/files.md.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +15,7 @@ use crate::failure::{Failure, Outcome};
 use crate::secret_file;
 use crate::text::ShownPath as _;
 
-/// Most entries of a file.
+/// Maximum number of entries of a file.
 const TARGETS_MAX: usize = 1024;
 
 #[derive(Deserialize)]
@@ -24,12 +23,12 @@ const TARGETS_MAX: usize = 1024;
 struct ChapFile {
     algorithms: Option<Vec<String>>,
     #[serde(default)]
-    target: Vec<Target>,
+    target: Vec<TargetTable>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Target {
+struct TargetTable {
     names: Vec<String>,
     user: String,
     secret: String,
@@ -37,35 +36,36 @@ struct Target {
     target_secret: Option<String>,
 }
 
-/// What a file says.
-struct Entry {
+/// The account for some targets.
+struct ChapEntry {
     names: Vec<String>,
     proof: Proof,
 }
 
-/// What is proven to targets: nothing without a file. One that is wrong now is said now, and not at the first login.
+/// Returns the CHAP accounts for targets; none without a file. Fails at once if the file is wrong.
 pub(crate) fn proofs(path: Option<&PathBuf>) -> Outcome<Proofs> {
     let Some(path) = path.cloned() else { return Ok(Proofs::default()) };
     read(&path)?;
-    // Some hundred bytes: not worth another thread.
+    // Small: read without a blocking thread.
     Ok(Proofs::new(move |target| match read(&path) {
         Ok(entries) => Ok(find(entries, target)),
         Err(failure) => Err(ProofError(failure.to_string())),
     }))
 }
 
-fn find(entries: Vec<Entry>, target: &str) -> Option<Proof> {
+fn find(entries: Vec<ChapEntry>, target: &str) -> Option<Proof> {
     let target = target.to_ascii_lowercase();
-    let is_meant = |entry: &Entry| entry.names.iter().any(|name| access::is_meant(name, &target));
-    entries.into_iter().find(is_meant).map(|entry| entry.proof)
+    let matches_pattern =
+        |entry: &ChapEntry| entry.names.iter().any(|name| access::matches_pattern(name, &target));
+    entries.into_iter().find(matches_pattern).map(|entry| entry.proof)
 }
 
-fn read(path: &Path) -> Outcome<Vec<Entry>> {
+fn read(path: &Path) -> Outcome<Vec<ChapEntry>> {
     let text = secret_file::read_up_to(path, FILE_BYTES_MAX)?;
     parse(&text).map_err(|failure| failure.at(path.shown()).hint("docs/reference/files.md shows a CHAP file"))
 }
 
-fn parse(text: &str) -> Outcome<Vec<Entry>> {
+fn parse(text: &str) -> Outcome<Vec<ChapEntry>> {
     let file: ChapFile = access::parse_toml(text)?;
     if file.target.is_empty() || file.target.len() > TARGETS_MAX {
         return Err(Failure::usage(format!(
@@ -77,8 +77,8 @@ fn parse(text: &str) -> Outcome<Vec<Entry>> {
     file.target.into_iter().map(|target| entry(target, &algorithms)).collect()
 }
 
-fn entry(target: Target, algorithms: &[Algorithm]) -> Outcome<Entry> {
-    let Target { names, user, secret, target_user, target_secret } = target;
+fn entry(target: TargetTable, algorithms: &[Algorithm]) -> Outcome<ChapEntry> {
+    let TargetTable { names, user, secret, target_user, target_secret } = target;
     if names.is_empty() {
         return Err(Failure::usage("a [[target]] has no names"));
     }
@@ -89,11 +89,11 @@ fn entry(target: Target, algorithms: &[Algorithm]) -> Outcome<Entry> {
         (Some(user), Some(secret)) => Some(access::account(user, secret)?),
         _ => return Err(Failure::usage("a [[target]] has a target_user or a target_secret, but not both")),
     };
-    // RFC 7143 §12.1.3: otherwise each direction could be answered with the other's responses.
+    // RFC 7143 §12.1.3: otherwise responses of one direction could be used in the other.
     if target.as_ref().is_some_and(|target| target.secret.same(&account.secret)) {
         return Err(Failure::usage("a [[target]] has the same secret for both directions"));
     }
-    Ok(Entry { names, proof: Proof { account, target, algorithms: algorithms.to_vec() } })
+    Ok(ChapEntry { names, proof: Proof { account, target, algorithms: algorithms.to_vec() } })
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ secret = "0x000102030405060708090a0b"
 "#;
 
     #[test]
-    fn the_first_entry_that_fits_the_target_counts() {
+    fn first_matching_entry_is_used() {
         let of = |target| find(parse(WHOLE).expect("right"), target);
         let first = of("iqn.2026-11.org.sealstone:osd.osd1").expect("named");
         assert_eq!((first.account.name.as_str(), first.target.is_some()), ("ann", true));
@@ -125,7 +125,7 @@ secret = "0x000102030405060708090a0b"
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_no_secret_with_it() {
+    fn errors_name_the_fault_without_secrets() {
         let entry = |body: &str| format!("[[target]]\nnames = [\"iqn.a\"]\n{body}\n");
         let right = "user = \"ann\"\nsecret = \"hush hush hush\"";
         for (text, says) in [

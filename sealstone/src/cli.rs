@@ -1,4 +1,4 @@
-//! The command line: every noun, verb, flag and variable, with examples in the help texts.
+//! The command line: commands, options and environment variables, with examples in the help texts.
 
 pub(crate) mod alternatives;
 mod block;
@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod drain;
 pub(crate) mod grants;
+mod help;
 pub(crate) mod keys;
 pub(crate) mod mount;
 pub(crate) mod rebalance;
@@ -34,7 +35,8 @@ use crate::daemon::mds::JOIN_S_MAX;
 use crate::logging::LogFormat;
 use crate::output::parse_size;
 
-/// Secure object storage: devices that check every command, a metadata server, clients that talk straight to both.
+/// Secure object storage: devices that verify every command, a metadata server, and clients of
+/// both.
 #[derive(Debug, Parser)]
 #[command(
     name = "sealstone",
@@ -43,8 +45,8 @@ use crate::output::parse_size;
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  sealstone demo                             see it work, and see attacks refused, in a minute
-  sealstone up --data ~/sealstone            keep a small system running on this machine
+  sealstone demo                             store files, then see attacks refused, in a minute
+  sealstone up --data ~/sealstone            run a small system on this machine
   sealstone login admin --cluster ~/sealstone/cluster.toml --password-file ~/sealstone/admin-secret
   sealstone put -r photos /photos            store a folder
   sealstone get /photos/cat.jpg -            write a file to standard output
@@ -59,60 +61,100 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses a command line and its environment; a flag wins over a variable that it excludes.
+    /// Returns the command line as clap has it, with its help texts laid out.
+    pub(crate) fn tree() -> clap::Command {
+        help::lay_out(Self::command())
+    }
+
+    /// Parses a command line and its environment. An option overrides a variable that it excludes.
     pub(crate) fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().collect();
-        let mut command = Self::command();
+        let mut command = Self::tree();
         let mut matches = command.try_get_matches_from_mut(&words)?;
         let (path, overridden) = alternatives::overridden(&command, &matches)?;
         if !overridden.is_empty() {
-            command = alternatives::without_variables(Self::command(), &path, &overridden);
+            command = alternatives::without_variables(Self::tree(), &path, &overridden);
             matches = command.try_get_matches_from_mut(&words)?;
         }
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
     }
 }
 
-/// Options that every command takes.
+/// Returns the words of the command in a command line, such as `user add`; empty if there are none.
+pub(crate) fn command_words(words: &[OsString]) -> &'static str {
+    let mut command = &Cli::tree();
+    let (mut found, mut skip_value) = (Vec::new(), false);
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        if std::mem::take(&mut skip_value) {
+            continue;
+        }
+        if let Some(flag) = word.strip_prefix("--") {
+            let option = command.get_arguments().find(|option| option.get_long() == Some(flag));
+            skip_value = option.is_some_and(|option| option.get_action().takes_values());
+        } else if let Some(below) = command.find_subcommand(word) {
+            found.push(below.get_name().to_owned());
+            command = below;
+        } else if !word.starts_with('-') {
+            break;
+        }
+    }
+    // Once per process, and needed until its end.
+    found.join(" ").leak()
+}
+
+/// Options that every command accepts.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Global {
-    /// Print JSON: one line on standard output, errors as one JSON line on standard error.
-    #[arg(long, global = true)]
+    /// Print JSON: the result as one line on standard output, a failure as one line on standard
+    /// error.
+    #[arg(long, global = true, help_heading = help::GLOBAL)]
     pub(crate) json: bool,
-    /// No progress bars, no remarks.
-    #[arg(long, short, global = true)]
+    /// Print no progress bars and no remarks.
+    #[arg(long, short, global = true, help_heading = help::GLOBAL)]
     pub(crate) quiet: bool,
-    /// Stored paths and link targets are escaped as they are displayed: `\xNN` is a byte, `\\` a backslash. Without this
-    /// every byte stands for itself.
-    #[arg(long, global = true)]
-    pub(crate) escaped: bool,
-    /// The session file [default: $XDG_STATE_HOME/sealstone/session.toml].
-    #[arg(long, global = true, env = "SEALSTONE_SESSION", value_name = "FILE")]
+    /// Session file [default: $XDG_STATE_HOME/sealstone/session.toml].
+    #[arg(long, global = true, env = "SEALSTONE_SESSION", value_name = "FILE", help_heading = help::GLOBAL)]
     pub(crate) session: Option<PathBuf>,
-    /// Private file (mode 0600) with our CHAP accounts, for devices that ask who logs in.
-    #[arg(long, global = true, env = "SEALSTONE_CHAP_FILE", value_name = "FILE")]
+    /// Decode escapes in stored paths and link targets: `\xNN` is a byte, `\\` a backslash. Without
+    /// this option every byte stands for itself.
+    #[arg(long, global = true, help_heading = help::ADVANCED, hide_short_help = true)]
+    pub(crate) escaped: bool,
+    /// Private file (mode 0600) with CHAP accounts for devices that require CHAP.
+    #[arg(
+        long, global = true, env = "SEALSTONE_CHAP_FILE", value_name = "FILE", help_heading = help::ADVANCED,
+        hide_short_help = true
+    )]
     pub(crate) chap_file: Option<PathBuf>,
-    /// TLS to devices: auto is inside TLS whenever the device's certificate is known; required is not at all otherwise; off is
-    /// never, for devices of this machine.
-    #[arg(long, global = true, env = "SEALSTONE_DEVICE_TLS", default_value = "auto", value_name = "WHEN")]
+    /// TLS to devices. auto: use TLS if the device has a pinned certificate. required: refuse
+    /// devices without one. off: no TLS (loopback only).
+    #[arg(
+        long, global = true, env = "SEALSTONE_DEVICE_TLS", default_value = "auto", value_name = "WHEN",
+        help_heading = help::ADVANCED, hide_short_help = true, hide_possible_values = true
+    )]
     pub(crate) device_tls: DeviceTls,
     /// Conceal the security method of each command by the ESM paper's cipher, for devices with --method-cipher. It protects
     /// nothing.
-    #[arg(long, global = true, env = "SEALSTONE_CONCEAL_METHOD")]
+    #[arg(
+        long, global = true, env = "SEALSTONE_CONCEAL_METHOD", help_heading = help::ADVANCED,
+        hide_short_help = true
+    )]
     pub(crate) conceal_method: bool,
-    /// How log lines look. `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
-    #[arg(long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto")]
+    /// Format of log lines. `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
+    #[arg(
+        long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto", value_name = "FORMAT",
+        help_heading = help::ADVANCED, hide_short_help = true
+    )]
     pub(crate) log_format: LogFormat,
 }
 
-/// When devices are talked to inside TLS.
+/// When the client uses TLS to devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeviceTls {
-    /// Whenever the device's certificate is known.
+    /// Use TLS if the device has a pinned certificate.
     Auto,
-    /// Always; a device whose certificate is not known is not talked to.
+    /// Refuse devices without a pinned certificate.
     Required,
-    /// Never; only devices of this machine are talked to if their certificate is known.
+    /// Use no TLS; only devices on loopback are accepted if they have a pinned certificate.
     Off,
 }
 
@@ -130,16 +172,15 @@ impl From<DeviceTls> for sealstone_initiator::TlsPolicy {
 pub(crate) enum Command {
     /// Run a metadata server and devices in one process; created on first use.
     Up(Up),
-    /// Devices: `init` formats one, `serve` runs its daemon, `check` reads one that rests, `drain` empties one,
-    /// `rebalance` makes them equally full.
+    /// Devices: create, run, check, drain, rebalance.
     #[command(subcommand)]
     Osd(Osd),
-    /// Have a running device read everything against its checksums, and show what is damaged.
+    /// Verify all checksums of running devices, and show damage.
     Scrub(Scrub),
-    /// Block units of a device: disks for any iSCSI initiator.
+    /// Block units of a device: disks for iSCSI initiators.
     #[command(subcommand)]
     Block(Block),
-    /// The metadata server: `init`, `serve`, and `add-osd` to take over a device.
+    /// Metadata servers: create, run, add devices, keys, backups.
     #[command(subcommand)]
     Mds(Mds),
     /// Accounts (administrators).
@@ -148,23 +189,23 @@ pub(crate) enum Command {
     /// Groups (administrators).
     #[command(subcommand)]
     Group(Group),
-    /// Choose the password of your new account with the code that you were given.
+    /// Set the first password of an account with a one-time code.
     Enrol(Enrol),
-    /// Log in; the session is kept in a file that only you can read.
+    /// Log in; the session is stored in a private file.
     Login(Login),
     /// End the session.
     #[command(after_help = "\
 Examples:
   sealstone logout
-  sealstone logout --revoke     credentials that the session was given become worthless, too
-Without --revoke devices accept those until they expire, some minutes at most; capability files for longer. With it the
-command tells how many there are; the metadata server goes on until each device has answered.")]
+  sealstone logout --revoke     also revokes the credentials of the session
+Without --revoke devices accept these credentials until they expire, after a few minutes; capability files later. With
+--revoke the metadata server continues until every device has confirmed.")]
     Logout {
-        /// Have the credentials revoked that the session was given, capability files among them.
+        /// Revoke the credentials of the session, including capability files.
         #[arg(long)]
         revoke: bool,
     },
-    /// Who is logged in, where, until when.
+    /// Show user, role, server and expiry of the session.
     #[command(after_help = "\
 Examples:
   sealstone whoami
@@ -178,85 +219,86 @@ Examples:
     Cat(Cat),
     /// List a directory.
     Ls(Ls),
-    /// Everything known about a file, and why it lies on the devices that it lies on.
+    /// Show a file's attributes and where it is placed.
     #[command(after_help = "\
 Examples:
   sealstone stat /docs/report.pdf
-  sealstone --json stat /docs/report.pdf | jq -r .checksum
-  sealstone --json stat /backup/photos.tar | jq .placement.reason.why")]
+  sealstone --json stat /docs/report.pdf | jq -r .files[0].checksum
+  sealstone --json stat /backup/photos.tar | jq .files[0].placement.reason.why")]
     Stat(Paths),
-    /// Make directories.
+    /// Create directories.
     Mkdir(Mkdir),
     /// Move or rename.
     Mv(Mv),
-    /// Give a file another name, or with -s make a symbolic link.
+    /// Create a hard link, or with -s a symbolic link.
     Ln(Ln),
-    /// Remove files, or with -r whole trees.
+    /// Remove files, or directories with -r.
     Rm(Rm),
     /// Change permission bits.
     Chmod(Chmod),
     /// Change the owner, or owner and group (administrators).
     Chown(Chown),
-    /// Change the group: of your files to a group of yours, or as an administrator of any to any.
+    /// Change the group of a file.
     Chgrp(Chgrp),
-    /// Capability files: a part of one file for a program that never logs in.
+    /// Capability files: access to a part of one file without a login.
     #[command(subcommand)]
     Cap(grants::Cap),
-    /// End credentials before they expire: of a file, of a partition, of a user.
+    /// Revoke credentials of a file, a partition or a user.
     Revoke(grants::Revoke),
-    /// Who could touch a file, when, by which credential.
+    /// Show the credentials issued for a file.
     Audit(grants::Audit),
-    /// Limits on what a user owns, or on what lies in a directory, and how much of them is in use.
+    /// Quotas of users and directory trees.
     #[command(subcommand)]
     Quota(quota::Quota),
-    /// Look through everything on record, and what lies on every device, for what does not fit.
+    /// Check metadata and all devices for inconsistencies (fsck).
     Check(check::Check),
-    /// Make stored files a part of this machine's file system.
+    /// Mount a stored directory.
     Mount(mount::Mount),
-    /// End a mount; everything that was closed is durable then.
+    /// Unmount; closed files are durable then.
     Umount(mount::Umount),
-    /// Space, over all and by device.
+    /// Show the space of all devices.
     #[command(after_help = "\
 Example:
   sealstone df")]
     Df,
-    /// Configuration files.
+    /// Print example configuration files.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Shell completion.
+    /// Print a shell completion script.
     #[command(after_help = "\
 Example:
   sealstone completion bash > ~/.local/share/bash-completion/completions/sealstone")]
     Completion {
-        /// Which shell.
+        /// Shell.
         shell: clap_complete::Shell,
     },
-    /// Store real files on three devices, then attack them: what the product is for, in a minute.
+    /// Store files on three devices and attack them, in a minute.
     Demo(Demo),
 }
 
-/// What `up` runs.
+/// Arguments of `up`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   sealstone up                               data in ./sealstone-data, three devices of 10 GiB (sparse)
   sealstone up --data /srv/sealstone --osds 5 --capacity 100G
   sealstone up --listen localhost:4270 --osd-port 5000
-  sealstone up --json | head -1              one line when ready, for scripts")]
+  sealstone up --json | head -1              prints the ready line")]
 pub(crate) struct Up {
-    /// Folder of the system; made on first use.
+    /// Folder of the system; created on first use.
     #[arg(long, env = "SEALSTONE_DATA", default_value = "sealstone-data", value_name = "DIR")]
     pub(crate) data: PathBuf,
-    /// Devices to create on first use [default: 3]; later runs use those that exist.
+    /// Number of devices to create on first use [default: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) osds: Option<u16>,
-    /// Address of the metadata server; devices listen on the ports above it. Port 0 takes free ports.
+    /// Address of the metadata server; devices use the following ports. Port 0 takes free ports.
     #[arg(long, default_value = "127.0.0.1:3270", value_name = "HOST:PORT")]
     pub(crate) listen: String,
-    /// Port of the first device on first use, the others follow; 0 takes free ports [default: the one above --listen].
+    /// Port of the first device, on first use; 0 takes free ports [default: the port after
+    /// --listen].
     #[arg(long, value_name = "PORT")]
     pub(crate) osd_port: Option<u16>,
-    /// Capacity of each device on first use; the files are sparse.
+    /// Capacity of each device, on first use; the files are sparse.
     #[arg(long, default_value = "10G", value_parser = parse_size, value_name = "SIZE")]
     pub(crate) capacity: u64,
     /// Address of /metrics and /healthz of the whole process.
@@ -266,33 +308,33 @@ pub(crate) struct Up {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Osd {
-    /// Format a device and write its initial master key to a file.
+    /// Create a device and write its initial master key to a file.
     #[command(after_help = "\
 Example:
   sealstone osd init --data /srv/osd1 --capacity 1T --name osd1 --key-out osd1.key
   sealstone osd init --data /srv/osd3 --capacity 500G --preallocate
   sealstone osd init --data /srv/osd2 --device /dev/disk/by-id/nvme-example
-The key file is what `sealstone mds add-osd` wants; guard it, and delete it once the device is added.")]
+`sealstone mds add-osd` reads the key file. Keep it secret, and delete it when the device is added.")]
     Init {
         /// Folder of the device; must be empty or not exist.
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
-        /// Capacity; the files are sparse. With --device all that the device can take, if left out.
+        /// Capacity; the files are sparse. Default with --device: the whole block device.
         #[arg(long, value_parser = parse_size, value_name = "SIZE", required_unless_present = "device")]
         capacity: Option<u64>,
-        /// Take all space of the files from the file system now: they are not sparse, and nobody else can take it.
+        /// Allocate all space of the files now.
         #[arg(long, conflicts_with = "device")]
         preallocate: bool,
-        /// Keep objects on this block device instead of in files; it must be blank and not in use.
+        /// Store objects on this block device instead of in files; it must be blank and unused.
         #[arg(long, value_name = "PATH")]
         device: Option<PathBuf>,
-        /// Overwrite whatever the block device carries.
+        /// Overwrite the content of the block device.
         #[arg(long, requires = "device")]
         force: bool,
         /// Name of the device, part of its iSCSI name [default: the folder's name].
         #[arg(long)]
         name: Option<String>,
-        /// Where the initial master key is written [default: DIR/initial.key].
+        /// File for the initial master key [default: DIR/initial.key].
         #[arg(long, value_name = "FILE")]
         key_out: Option<PathBuf>,
     },
@@ -310,7 +352,7 @@ Example:
         #[command(flatten)]
         options: Box<OsdOptions>,
     },
-    /// Give a device that does not run a new initial key, when its metadata server lost its keys. Objects stay.
+    /// Create a new initial key for a stopped device whose keys are lost. Objects stay.
     #[command(after_help = "\
 Example:
   sealstone osd new-key --data /srv/osd1 --key-out osd1.key
@@ -319,47 +361,47 @@ Then start the device, and: sealstone mds add-osd URL --key osd1.key")]
         /// Folder of the device.
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
-        /// Where the new key goes, for `mds add-osd` [default: DIR/initial.key].
+        /// File for the new key, for `mds add-osd` [default: DIR/initial.key].
         #[arg(long, value_name = "FILE")]
         key_out: Option<PathBuf>,
     },
-    /// The clock of a device on this machine.
+    /// Show or reset the clock of a device on this machine.
     #[command(subcommand)]
     Clock(clock::Clock),
-    /// Let a device that an operator added hold files (administrators).
+    /// Approve a device that an operator added (administrators).
     #[command(after_help = "\
 Examples:
   sealstone osd approve osd7
   sealstone --json osd approve osd7 | jq .state
-Shows name, address, system id and certificate of the device, and waits until it takes objects. From then on the device is given
-bytes of users, so compare its certificate with what `osd serve` prints there first. A device that an administrator adds needs none.")]
+Shows name, address, system id and certificate of the device, and waits until it is active. Then it stores data of users:
+first compare its certificate with the one that `osd serve` prints. A device that an administrator adds needs no approval.")]
     Approve {
         /// Name of the device, as `sealstone df` lists it.
         device: String,
-        /// Only show what would be approved.
+        /// Show the device without approving it.
         #[arg(long)]
         show: bool,
-        /// Seconds to wait until it takes objects.
+        /// Seconds to wait until it is active.
         #[arg(long, default_value_t = JOIN_S_MAX, value_name = "SECONDS")]
         wait: u64,
     },
-    /// Move all files away from a device, so that it can be taken out (administrators and operators).
+    /// Move all files away from a device (administrators and operators).
     Drain(drain::Drain),
-    /// Make devices equally full, after one was added (administrators and operators).
+    /// Make devices equally full (administrators and operators).
     Rebalance(rebalance::Rebalance),
-    /// Read everything of a device that does not run against its checksums; exit code 1 if anything is damaged.
+    /// Verify all checksums of a stopped device. Exit code 1 if anything is damaged.
     #[command(after_help = "\
 Examples:
   sealstone osd check --data /srv/osd1
   sealstone osd check --data /srv/osd1 --repair
   sealstone --json osd check --data /srv/osd1 | jq '.findings[].object'
-Nothing is written without --repair. Damaged bytes come back only from a good copy: put the file again once the
-device runs, or bring the folder back from a backup.")]
+Nothing is written without --repair. Damaged bytes can be restored only from a copy: put the file again when the
+device runs, or restore the folder from a backup.")]
     Check {
-        /// Folder of the device; it must not run.
+        /// Folder of the stopped device.
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
-        /// Note on the objects what is damaged, and take back what was noted and is sound again.
+        /// Record damaged ranges on the objects and clear records of damage that has been repaired.
         #[arg(long)]
         repair: bool,
     },
@@ -368,36 +410,36 @@ device runs, or bring the folder back from a backup.")]
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  sealstone scrub --data /srv/osd1           begin (or join) a scrub and follow it to its end
-  sealstone scrub osd2 --data ~/sealstone    one device of `sealstone up`; without a name all of them
-  sealstone scrub --data /srv/osd1 --show    how far it is, and what is damaged
-  sealstone scrub --data /srv/osd1 --stop    not now; the next one begins when it is due
-  sealstone --json scrub --data /srv/osd1 --show | jq '.[].damaged'
-Exit code 1 if anything is damaged. What is written anew is sound again, without another scrub.")]
+  sealstone scrub --data /srv/osd1           start a scrub and follow it
+  sealstone scrub osd2 --data ~/sealstone    one device of `sealstone up` [default: all]
+  sealstone scrub --data /srv/osd1 --show    progress and damage
+  sealstone scrub --data /srv/osd1 --stop    stop it; the next one starts when it is due
+  sealstone --json scrub --data /srv/osd1 --show | jq '.devices[].damaged'
+Exit code 1 if anything is damaged. Rewriting damaged bytes clears the damage without another scrub.")]
 pub(crate) struct Scrub {
     /// Name of a device in the folder of `sealstone up`.
     pub(crate) device: Option<String>,
     /// Folder of the device, or of `sealstone up`; the device must run.
     #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
     pub(crate) data: PathBuf,
-    /// Only show how it stands.
+    /// Only show the state.
     #[arg(long, conflicts_with = "stop")]
     pub(crate) show: bool,
-    /// End the scrub that is under way.
+    /// Stop the running scrub.
     #[arg(long)]
     pub(crate) stop: bool,
-    /// Begin it and do not wait for its end.
+    /// Start it without waiting.
     #[arg(long, conflicts_with_all = ["show", "stop"])]
     pub(crate) no_wait: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mds {
-    /// Make a metadata server: store, keystore, certificate, administrator.
+    /// Create a metadata server: store, keystore, certificate, administrator.
     #[command(after_help = "\
 Examples:
   sealstone mds init --data /srv/mds
-  sealstone mds init --data /srv/mds --passphrase-file mds.passphrase   the keystore opens with a passphrase only
+  sealstone mds init --data /srv/mds --passphrase-file mds.passphrase   keystore sealed under a passphrase
   sealstone mds init --data /srv/mds --meta postgres://sealstone@db.example.org/sealstone --meta-ca-file db-ca.pem \
 --meta-password-file db.password
   sealstone mds init --data /srv/mds --meta ldaps://cn=fs,dc=org@ldap.example.org/ou=fs,dc=org \
@@ -411,41 +453,42 @@ Examples:
         #[command(flatten)]
         meta: store::Meta,
     },
-    /// Make another server beside one whose metadata is in a database.
+    /// Create another server on the database of an existing one.
     #[command(after_help = "\
 Example:
   sealstone mds join --data /srv/mds2 --from /srv/mds
-It gets the keystore, the certificate and the place of the database; the authority's key stays where it is.")]
+Copies the keystore, the certificate and the location of the database, but not the key of the authority.")]
     Join(store::Join),
-    /// Write all records of the metadata store into a file, its secrets sealed as they are, to import it elsewhere.
+    /// Export all records of the metadata store to a file, for an import. Secrets stay sealed.
     #[command(after_help = "\
 Example:
   sealstone mds export meta.export --data /srv/mds
-Stop the servers first: what they do later is not in it. A copy for bad days is `mds backup`: this has no keystore.")]
+Stop the servers first: later changes are not exported. This is no backup: it has no keystore (see `mds backup`).")]
     Export(store::Export),
-    /// Put exported records into an empty store, which is the server's from then on; or check such a file.
+    /// Import records into an empty store and use it from then on; without --data only verify the
+    /// file.
     #[command(after_help = "\
 Examples:
   sealstone mds import meta.export --data /srv/mds --meta postgres://sealstone@localhost/sealstone
-  sealstone mds import meta.export --data /srv/mds      back into a file of the folder
-  sealstone mds import meta.export                      checks it only")]
+  sealstone mds import meta.export --data /srv/mds      into a file of the folder
+  sealstone mds import meta.export                      verify only")]
     Import(store::Import),
-    /// The clock of a metadata server on this machine.
+    /// Show or reset the clock of a metadata server on this machine.
     #[command(subcommand)]
     Clock(clock::Clock),
-    /// Keys of the devices, and the keystore that keeps them.
+    /// Keys of the devices, and the keystore.
     #[command(subcommand)]
     Keys(keys::Keys),
-    /// Write everything that a server knows, its keys too, into one sealed file. The server must not run.
+    /// Back up a stopped server, with its keys, to one sealed file.
     #[command(after_help = "\
 Example:
   sealstone mds backup --data /srv/mds --to mds.backup --backup-passphrase-file backup.passphrase")]
     Backup(keys::Backup),
-    /// Make a server of a backup, or check one.
+    /// Restore a server from a backup; without --data only verify the file.
     #[command(after_help = "\
 Examples:
   sealstone mds restore --from mds.backup --backup-passphrase-file backup.passphrase --data /srv/new
-  sealstone mds restore --from mds.backup --backup-passphrase-file backup.passphrase      checks it only")]
+  sealstone mds restore --from mds.backup --backup-passphrase-file backup.passphrase      verify only")]
     Restore(keys::Restore),
     /// Run the metadata server.
     #[command(after_help = "\
@@ -461,13 +504,13 @@ Example:
         #[command(flatten)]
         options: MdsOptions,
     },
-    /// Ask the LDAP directory of users about somebody as the server would, to try its configuration.
+    /// Look up a user in the LDAP directory, to test the configuration.
     #[command(after_help = "\
 Examples:
   sealstone mds directory erika --config /etc/sealstone/mds.toml
   sealstone mds directory erika --directory-url ldaps://ldap.example.org --directory-ca-file ca.pem \
 --directory-user-base ou=people,dc=example,dc=org --directory-group-base ou=groups,dc=example,dc=org
-Exit code 4: the directory has nobody of that name who may work here; 3: his account there is closed; 1: it does not answer.")]
+Exit code 4: no such user; 3: the account is locked or has no role; 1: the directory does not respond.")]
     Directory {
         /// Name of the user.
         name: String,
@@ -477,50 +520,51 @@ Exit code 4: the directory has nobody of that name who may work here; 3: his acc
         #[command(flatten)]
         options: MdsOptions,
     },
-    /// Sign a certificate for a device with the cluster's own authority, which clients may pin once for all devices.
+    /// Issue a certificate for a device, signed by the cluster's authority.
     #[command(after_help = "\
 Example:
   sealstone mds issue-certificate --data /srv/mds --key osd1.key --out osd1-tls
-Carry the files of the folder into the device's folder, and add the device with `--pin ca-sha256:…` as it is printed.
-Without this a device has a certificate of its own, which is pinned itself.")]
+Copy the files of the folder to the device's folder, and add the device with the printed `--pin ca-sha256:…`.
+Without this a device has a self-signed certificate, which is pinned itself.")]
     IssueCertificate {
-        /// Folder of the server: the authority's key is in it.
+        /// Folder of the server, with the key of the authority.
         #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
         data: PathBuf,
-        /// The device's initial key file: it says the device's system id and name.
+        /// Initial key file of the device; it has the system id and the name.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// Folder for certificate and key; made if it is not there.
+        /// Folder for certificate and key; created if necessary.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// Days that the certificate is good for.
+        /// Validity of the certificate, days.
         #[arg(long, default_value_t = 3653, value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
         days: u16,
     },
-    /// Take over a device. One that an operator adds waits for `sealstone osd approve` by an administrator.
+    /// Add a device and replace its keys. An administrator must approve a device that an operator
+    /// adds.
     #[command(after_help = "\
 Example:
   sealstone mds add-osd iscsi://10.0.0.7:3260/iqn.2026-11.org.sealstone:osd.osd1/0 --key osd1.key --certificate certificate.der
-Whoever knows the pin talks to the device inside TLS and not otherwise. Without one it is talked to in plain text,
-which a device takes on loopback, or with --tls optional.")]
+With a pin all clients use TLS to the device. Without one they use plain text, which a device accepts on loopback or with
+--tls optional.")]
     AddOsd {
         /// `iscsi://HOST:PORT/IQN/LUN`, as `osd serve` prints it.
         url: String,
-        /// The device's initial key file.
+        /// Initial key file of the device.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// SHA-256 of the device's certificate, as `osd init` and `osd serve` print it; or, as ca-sha256:…, of the authority
-        /// that signed it.
+        /// SHA-256 of the device's certificate, as `osd serve` prints it; or ca-sha256:… of the
+        /// authority that signed it.
         #[arg(long, value_name = "PIN")]
         pin: Option<Pin>,
         /// The device's certificate (certificate.der of its folder) instead of the pin.
         #[arg(long, value_name = "FILE", conflicts_with = "pin")]
         certificate: Option<PathBuf>,
-        /// Bytes that it reads or writes in a second, such as 500M, for the choice of devices of large files [default: not
-        /// known, or as said before].
+        /// Throughput in bytes per second, such as 500M, for the placement of large files [default:
+        /// unchanged, or unknown].
         #[arg(long, default_value = "0", hide_default_value = true, value_parser = parse_size, value_name = "SIZE")]
         speed: u64,
-        /// Seconds to wait until the device takes objects.
+        /// Seconds to wait until the device is active.
         #[arg(long, default_value_t = 30, value_name = "SECONDS")]
         wait: u64,
     },
@@ -530,16 +574,16 @@ which a device takes on loopback, or with --tls optional.")]
 #[command(after_help = "\
 Examples:
   sealstone ls -l /docs
-  sealstone ls -r /                 everything
-  sealstone --json ls /docs | jq '.[].size'")]
+  sealstone ls -r /                 all entries
+  sealstone --json ls /docs | jq '.entries[].size'")]
 pub(crate) struct Ls {
     /// Directory or file.
     #[arg(default_value = "/")]
     pub(crate) path: OsString,
-    /// Mode, owner, size and time.
+    /// Show mode, owner, size and time.
     #[arg(long, short)]
     pub(crate) long: bool,
-    /// With all below.
+    /// List subdirectories too.
     #[arg(long, short)]
     pub(crate) recursive: bool,
 }
@@ -560,7 +604,7 @@ pub(crate) struct Rm {
     /// Stored files or directories.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
-    /// Directories with all below them.
+    /// Remove directories and their contents.
     #[arg(long, short)]
     pub(crate) recursive: bool,
 }
@@ -595,9 +639,10 @@ pub(crate) struct Chown {
 Examples:
   sealstone chgrp staff /docs/report.pdf
   sealstone chgrp none /docs/private.txt     no group
-What is made in a directory with the set-group bit has its group: chgrp staff DIR, then chmod 2770 DIR.")]
+Your files can get a group of yours; an administrator can set any group. For a directory whose new files get its group:
+chgrp staff DIR, then chmod 2770 DIR.")]
 pub(crate) struct Chgrp {
-    /// Group; `none` for no group.
+    /// Group, or `none`.
     pub(crate) group: String,
     /// Stored files or directories.
     #[arg(required = true)]
@@ -623,13 +668,13 @@ Examples:
   sealstone demo
   sealstone demo --tree ~/projects --large 1G --keep")]
 pub(crate) struct Demo {
-    /// Folder to store; the current one by default.
+    /// Folder to store.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) tree: PathBuf,
-    /// Size of the one large file.
+    /// Size of the large file.
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     pub(crate) large: u64,
-    /// Keep the folder instead of removing it at the end.
+    /// Keep the folder of the demo.
     #[arg(long)]
     pub(crate) keep: bool,
 }
@@ -638,31 +683,52 @@ pub(crate) struct Demo {
 mod tests {
     use super::*;
 
-    /// clap's own check of names, conflicts and defaults.
     #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+    fn command_words_skip_options_and_values() {
+        let words = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            command_words(&words)
+        };
+        assert_eq!(words("sealstone --json user add alice"), "user add");
+        assert_eq!(words("sealstone --session get user ls"), "user list");
+        assert_eq!(words("sealstone put ls get"), "put");
+        assert_eq!(words("sealstone --help"), "");
     }
 
-    /// A command that the reference does not name is one that nobody finds.
     #[test]
-    fn the_reference_names_every_command() {
+    fn command_line_is_consistent() {
+        Cli::tree().debug_assert();
+    }
+
+    #[test]
+    fn reference_names_every_command() {
         let reference = include_str!("../../docs/reference/cli.md");
-        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "help") {
+        let json = include_str!("../../docs/reference/json.md");
+        let names_json =
+            |command: &str| assert!(json.contains(&format!("`{command}`")), "json.md: {command}");
+        for command in Cli::tree().get_subcommands().filter(|command| command.get_name() != "help") {
             let nested: Vec<&clap::Command> = command.get_subcommands().collect();
             if nested.is_empty() {
                 assert!(reference.contains(&format!("`{}`", command.get_name())), "{}", command.get_name());
+                names_json(command.get_name());
             }
             for verb in nested.iter().filter(|verb| verb.get_name() != "help") {
                 let both = format!("`{} {}`", command.get_name(), verb.get_name());
                 assert!(reference.contains(&both), "{both}");
+                let has_below = verb.get_subcommands().next().is_some();
+                for below in verb.get_subcommands().filter(|below| below.get_name() != "help") {
+                    names_json(&format!("{} {} {}", command.get_name(), verb.get_name(), below.get_name()));
+                }
+                if !has_below {
+                    names_json(both.trim_matches('`'));
+                }
             }
         }
     }
 
-    /// Every command that does something has examples, and every example in a help text is a command line that is taken.
+    /// Every command has examples, and all of them parse.
     #[test]
-    fn every_command_has_examples_and_they_are_right() {
+    fn examples_of_all_commands_parse() {
         fn visit(command: &mut clap::Command, examples: &mut Vec<String>) {
             let name = command.get_name().to_owned();
             if name == "help" {
@@ -676,12 +742,12 @@ mod tests {
             command.get_subcommands_mut().for_each(|verb| visit(verb, examples));
         }
         let mut examples = Vec::new();
-        let mut all = Cli::command().max_term_width(1000);
+        let mut all = Cli::tree().max_term_width(1000);
         all.build();
         visit(&mut all, &mut examples);
         assert!(examples.len() > 40, "{examples:?}");
         for example in examples {
-            // What follows two blanks is a remark, what follows a pipe or `>` another matter.
+            // Two blanks begin a remark; a pipe or `>` ends the command.
             let line = example.split("  ").next().unwrap_or_default();
             let line = line.split(['|', '>']).next().unwrap_or_default();
             let words = line.split_whitespace().map(|word| word.trim_matches('\''));
@@ -692,9 +758,8 @@ mod tests {
         }
     }
 
-    /// No option takes a secret as its value.
     #[test]
-    fn no_argument_is_a_secret() {
+    fn no_option_takes_a_secret() {
         fn visit(command: &clap::Command) {
             for argument in command.get_arguments() {
                 let name = argument.get_id().as_str();
@@ -707,6 +772,6 @@ mod tests {
             }
             command.get_subcommands().for_each(visit);
         }
-        visit(&Cli::command());
+        visit(&Cli::tree());
     }
 }

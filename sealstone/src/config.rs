@@ -1,7 +1,8 @@
-//! Configuration of the daemons: one TOML file each, every key also a flag and a `SEALSTONE_…` variable.
+//! Configuration of the daemons: one TOML file each. Every key is also an option and a
+//! `SEALSTONE_…` variable.
 //!
-//! Order of precedence: flag, variable, file, default. Unknown keys are refused, so that a misspelt floor or
-//! limit cannot be silently ignored.
+//! Order of precedence: option, variable, file, default. Unknown keys are refused, so that a
+//! misspelt limit is not silently ignored.
 
 use std::any::TypeId;
 use std::fs;
@@ -17,14 +18,14 @@ use crate::cli::MethodName;
 use crate::failure::{Failure, Outcome};
 use crate::text::ShownPath as _;
 
-/// A configuration file is small; more than this is a mistake.
+/// Maximum size of a configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How a device's data goes to its disk, as it is named on the command line and in files.
+/// I/O mode of a device, as named in options and files.
 #[derive(Clone, Copy, Debug, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum IoName {
-    /// As it is best for most: `cached`.
+    /// The default: `cached`.
     Auto,
     /// Through the page cache.
     Cached,
@@ -42,15 +43,15 @@ impl From<IoName> for sealstone_store::IoMode {
     }
 }
 
-/// Who must speak TLS, as it is named on the command line and in files.
+/// TLS mode of a portal, as named in options and files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TlsName {
-    /// Everybody.
+    /// All connections use TLS.
     Required,
-    /// Who begins so; the others are served in plain text.
+    /// Use TLS if the client starts with it; otherwise plain text.
     Optional,
-    /// Nobody can.
+    /// No TLS.
     Off,
 }
 
@@ -64,7 +65,7 @@ impl TlsName {
     }
 }
 
-/// Parameters of the method cipher, as they are named on the command line and in files.
+/// Parameters of the method cipher, as named in options and files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CipherName(pub(crate) Parameters);
 
@@ -78,7 +79,7 @@ impl std::str::FromStr for CipherName {
     type Err = String;
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Parameters::from_name(name).map(Self);
-        found.ok_or_else(|| format!("no cipher is called '{name}': {}", Self::all().join(", ")))
+        found.ok_or_else(|| format!("no cipher named '{name}': {}", Self::all().join(", ")))
     }
 }
 
@@ -88,22 +89,23 @@ impl<'de> Deserialize<'de> for CipherName {
     }
 }
 
-/// A switch may stand alone, which means true, or say `=true` or `=false`; what follows it is never its value.
+/// Whether an option is a switch: alone it means true, otherwise its value follows an equals sign.
 fn is_switch<T: 'static>() -> bool {
     TypeId::of::<T>() == TypeId::of::<bool>()
 }
 
-/// How many values an option takes.
+/// Returns the number of values of an option.
 fn values<T: 'static>() -> ValueRange {
     if is_switch::<T>() { (0..=1).into() } else { 1.into() }
 }
 
-/// What an option without a value means.
+/// Returns the value of an option that is given without one.
 fn missing<T: 'static>() -> &'static [&'static str] {
     if is_switch::<T>() { &["true"] } else { &[] }
 }
 
-/// Declares a daemon's options once: as flags with variables, as keys of the file, and as rows of the example.
+/// Declares the options of a daemon once: as options with variables, keys of the file, and lines of
+/// the example file.
 macro_rules! options {
     (
         $(#[$outer:meta])* $name:ident, section $section:literal;
@@ -125,12 +127,12 @@ macro_rules! options {
         }
 
         impl $name {
-            /// Fills what neither flag nor variable said from the file.
+            /// Takes missing values from the file.
             pub(crate) fn or(self, file: Self) -> Self {
                 Self { $( $field: self.$field.or(file.$field), )* }
             }
 
-            /// The keys with their meaning, as the body of an example file.
+            /// Returns the example file.
             pub(crate) fn example() -> String {
                 let mut text = String::from(concat!("# ", $section, "\n"));
                 $(
@@ -150,92 +152,96 @@ options! {
     OsdOptions, section "Device daemon: sealstone osd serve --config FILE";
     /// Address of the iSCSI portal, HOST:PORT; port 0 takes a free one.
     listen: String, "SEALSTONE_OSD_LISTEN", "\"127.0.0.1:3260\"";
-    /// Address that clients are told, if it differs from the one listened on.
+    /// Address for clients, if it differs from the listen address.
     advertise: String, "SEALSTONE_OSD_ADVERTISE", "\"osd1.example.org:3260\"";
-    /// TLS 1.3 on the iSCSI portal: required, optional (who begins in plain text is served in it), or off. By default
-    /// optional on a loopback address, else required.
+    /// TLS 1.3 on the iSCSI portal: required, optional (plain text is accepted too), or off.
+    /// Default: optional on a loopback address, else required.
     [value_enum]
     tls: TlsName, "SEALSTONE_OSD_TLS", "\"required\"";
-    /// Follow the metadata server's clock: HOST:PORT of its time_listen. Answers count only under a key that device and
-    /// metadata server share. Otherwise this machine's clock is believed.
+    /// Follow the metadata server's clock: HOST:PORT of its time_listen. Responses must be signed
+    /// with a key that device and metadata server share. Default: the clock of this machine.
     time: String, "SEALSTONE_OSD_TIME", "\"mds.example.org:123\"";
     /// Address of /metrics and /healthz; keep it on loopback.
     metrics: String, "SEALSTONE_OSD_METRICS", "\"127.0.0.1:9260\"";
-    /// iSCSI connections at once after their login; beyond, the account or address with the most loses its oldest.
+    /// Maximum iSCSI connections after login; beyond, the account or address with the most loses
+    /// its oldest.
     connections_max: usize, "SEALSTONE_OSD_CONNECTIONS_MAX", "256";
-    /// iSCSI connections at once from one address (IPv6: one /64); by default all but a sixteenth of connections_max.
+    /// Maximum iSCSI connections of one address (IPv6: /64); by default 15/16 of connections_max.
     connections_per_address_max: usize, "SEALSTONE_OSD_CONNECTIONS_PER_ADDRESS_MAX", "240";
-    /// iSCSI connections a second from one address that are taken, after four times as many at once; faster ones are
-    /// reset at once.
+    /// Maximum new iSCSI connections per second of one address, with a burst of four times as many;
+    /// others are reset.
     connects_per_address_s_max: NonZeroU32, "SEALSTONE_OSD_CONNECTS_PER_ADDRESS_S_MAX", "128";
-    /// iSCSI connections at once from one address whose login is not over; one more closes the oldest.
+    /// Maximum iSCSI connections of one address before login; one more closes the oldest.
     logins_per_address_max: NonZeroUsize, "SEALSTONE_OSD_LOGINS_PER_ADDRESS_MAX", "64";
-    /// Audit log at most, in MiB, all its files together; beyond, the largest principals lose their oldest records.
+    /// Maximum size of all files of the audit log, MiB; beyond, the largest principals lose their
+    /// oldest records.
     audit_mib_max: u64, "SEALSTONE_OSD_AUDIT_MIB_MAX", "256";
-    /// Memory for data in flight over all connections, in MiB.
+    /// Memory for data in flight of all connections, MiB.
     buffer_mib_max: usize, "SEALSTONE_OSD_BUFFER_MIB_MAX", "256";
-    /// Seconds that a client may stay silent before it is pinged, and again before it is dropped.
+    /// Seconds without data before a client is pinged, and again before it is disconnected.
     idle_s_max: u64, "SEALSTONE_OSD_IDLE_S_MAX", "60";
-    /// Seconds that a login may take.
+    /// Maximum seconds of a login.
     login_s_max: u64, "SEALSTONE_OSD_LOGIN_S_MAX", "15";
-    /// Seconds that one PDU may take from its first to its last byte, and that data asked for may pause.
+    /// Maximum seconds to receive a PDU, and of a pause in requested data.
     pdu_s_max: u64, "SEALSTONE_OSD_PDU_S_MAX", "30";
-    /// Private file (mode 0600) that says which initiators may log in, with which CHAP secret, to which logical units.
-    /// Without it everybody may, and capabilities alone protect objects.
+    /// Private file (mode 0600) with the initiators that can log in, their CHAP secrets and logical
+    /// units. Without it all initiators can log in, and only capabilities protect objects.
     access_file: PathBuf, "SEALSTONE_OSD_ACCESS_FILE", "\"/etc/sealstone/osd1.access\"";
-    /// Let initiators reset the whole target, which ends the commands of all others.
+    /// Allow initiators to reset the target, which aborts the commands of all others.
     allow_target_reset: bool, "SEALSTONE_OSD_ALLOW_TARGET_RESET", "false";
-    /// Short commands first: those that compute check values over much data run on threads of their own, of lower
-    /// priority, the shortest first. false: each holds its connection to its end.
+    /// Prefer short commands: commands that compute check values of much data run on threads of
+    /// lower priority, the shortest first. false: each command blocks its connection.
     short_first: bool, "SEALSTONE_OSD_SHORT_FIRST", "true";
-    /// With short_first: run many of them at once, so that each gets a slice of time by turns; otherwise one for each
-    /// core runs to its end.
+    /// With short_first: run many of these commands in time slices; otherwise one per core, to its
+    /// end.
     time_slices: bool, "SEALSTONE_OSD_TIME_SLICES", "false";
-    /// Ask for the data of writes at the pace at which they are done: at most so many KiB of a connection at once,
-    /// beyond the first 64 KiB of each, which come unasked. 0: every write asks at once.
+    /// Maximum requested data of writes per connection, KiB, beyond the first 64 KiB of each write.
+    /// 0: no limit.
     pull_kib: u32, "SEALSTONE_OSD_PULL_KIB", "0";
-    /// Seconds between background transaction groups: what a crash may cost of writes that nobody flushed.
+    /// Seconds between background commits: a power failure can lose unflushed writes of this time.
     group_s_max: u64, "SEALSTONE_OSD_GROUP_S_MAX", "5";
-    /// Make every write and change durable before it is acknowledged, of objects and of all block units, whether the
-    /// initiator asks for it or not. Slower; for initiators that never flush, such as exofs.
+    /// Make every write to objects and block units durable before it is acknowledged. Slower; for
+    /// initiators that never flush, such as exofs.
     write_through: bool, "SEALSTONE_OSD_WRITE_THROUGH", "false";
-    /// Hours between the beginnings of two scrubs, which read everything against its checksums; 0: only when asked.
+    /// Hours between the starts of two scrubs, which verify all checksums; 0: no automatic scrubs.
     scrub_interval_h: u64, "SEALSTONE_OSD_SCRUB_INTERVAL_H", "168";
-    /// Rate of a scrub in MiB a second, at most; while commands come it goes slower.
+    /// Maximum rate of a scrub, MiB per second; it is slower while commands run.
     scrub_mib_s_max: NonZeroU64, "SEALSTONE_OSD_SCRUB_MIB_S_MAX", "32";
-    /// How objects' bytes go to the disk: `cached` (through the page cache), `direct` (past it: memory stays to others, and
-    /// cold reads from 64 KiB on are faster, but nothing is read from memory twice), or `auto`, which is `cached`.
+    /// I/O mode: `cached` (page cache), `direct` (no page cache: saves memory, and cold reads of 64
+    /// KiB and more are faster, but repeated reads are not cached), or `auto`, which is `cached`.
     io: IoName, "SEALSTONE_OSD_IO", "\"auto\"";
-    /// Give the space of freed stretches of at least so many KiB back to the file system or block device; 0 never does.
-    /// It costs time, and more when the space is used again.
+    /// Minimum size of freed extents that are discarded, KiB; 0: no discard. A discard costs time,
+    /// also when the space is used again.
     discard_kib_min: u64, "SEALSTONE_OSD_DISCARD_KIB_MIN", "0";
     /// Also write an audit record for every read.
     audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";
     /// Accept OSD-1 commands (200-byte CDBs) beside OSD-2.
     allow_osd1: bool, "SEALSTONE_OSD_ALLOW_OSD1", "false";
-    /// Take commands whose security method is concealed by the ESM paper's cipher, and no others: h3, h4, h5s, h5, h6, h7s or
-    /// h7. To reproduce the paper; it protects nothing, as anybody may conceal anything.
+    /// Accept only commands whose security method is concealed by the ESM paper's cipher: h3, h4,
+    /// h5s, h5, h6, h7s or h7. To reproduce the paper; it protects nothing.
     method_cipher: CipherName, "SEALSTONE_OSD_METHOD_CIPHER", "\"h5s\"";
-    /// Take only capabilities that are sealed (see seal_capabilities of the metadata server).
+    /// Accept only sealed capabilities (see seal_capabilities of the metadata server).
     sealed_only: bool, "SEALSTONE_OSD_SEALED_ONLY", "false";
-    /// Weakest security method that the device accepts, and that new partitions ask for; cmdrsp unless an insecure flag
-    /// says less. capkey: enough inside TLS, where its token is the channel's own. alldata: nothing less. Partitions
-    /// that exist keep what they ask for (attribute P+5h, 1) where that is more.
+    /// Minimum security method of commands, also of new partitions. Default: cmdrsp, or less with
+    /// an insecure option. capkey is sufficient with TLS, whose channel token it uses. Existing
+    /// partitions keep a higher minimum (attribute P+5h, 1).
     [value_enum]
     method_floor: MethodName, "SEALSTONE_OSD_METHOD_FLOOR", "\"cmdrsp\"";
-    /// Accept commands without any check. Anybody who reaches the port can read and write everything.
+    /// Accept commands without any check. All peers that reach the port can read and write all
+    /// objects.
     insecure_nosec: bool, "SEALSTONE_OSD_INSECURE_NOSEC", "false";
-    /// Let TLS be off beyond loopback. Data is read by whoever is on the way, and under NOSEC and CMDRSP changed too.
+    /// Allow plain text beyond loopback. A man in the middle can read data, and with NOSEC and
+    /// CMDRSP change it.
     insecure_no_tls: bool, "SEALSTONE_OSD_INSECURE_NO_TLS", "false";
     /// Accept CAPKEY on connections without TLS, where it stops neither injection nor replay.
     insecure_capkey: bool, "SEALSTONE_OSD_INSECURE_CAPKEY", "false";
-    /// Accept check values over AdHash digests (slot 4, code F5h), to reproduce a paper's figures. Broken: whoever is on
-    /// the wire exchanges data for his own. On a loopback address alone.
+    /// Accept check values over AdHash digests (slot 4, code F5h), to reproduce the figures of a
+    /// paper. Broken: a man in the middle can replace data. Loopback addresses only.
     insecure_adhash: bool, "SEALSTONE_OSD_INSECURE_ADHASH", "false";
-    /// Let insecure_adhash be used beyond loopback.
+    /// Allow insecure_adhash beyond loopback.
     i_accept_insecure: bool, "SEALSTONE_OSD_I_ACCEPT_INSECURE", "false";
-    /// Offer block units beyond loopback although neither CHAP nor a list of initiators protects them. Anybody who
-    /// reaches the port can read and write them.
+    /// Export block units beyond loopback without CHAP or a list of initiators. All initiators that
+    /// reach the port can read and write them.
     insecure_block: bool, "SEALSTONE_OSD_INSECURE_BLOCK", "false";
 }
 
@@ -244,35 +250,37 @@ options! {
     MdsOptions, section "Metadata server: sealstone mds serve --config FILE";
     /// Address of the client port, HOST:PORT; port 0 takes a free one.
     listen: String, "SEALSTONE_MDS_LISTEN", "\"127.0.0.1:3270\"";
-    /// Address under which clients reach it, HOST:PORT: what cluster.toml says, if it is not the one that it listens on.
+    /// Address for clients in cluster.toml, HOST:PORT, if it differs from the listen address.
     advertise: String, "SEALSTONE_MDS_ADVERTISE", "\"mds.example.org:3270\"";
-    /// UDP address on which the time is told (SNTP), HOST:PORT, to devices that follow it and to whoever asks; port 0 takes
-    /// a free one. By default it is not.
+    /// UDP address of the time service (SNTP), HOST:PORT, for devices and others; port 0 takes a
+    /// free one. Default: no time service.
     time_listen: String, "SEALSTONE_MDS_TIME_LISTEN", "\"0.0.0.0:123\"";
-    /// Follow the clock of this NTP server, HOST:PORT, instead of this machine's. It takes time_key_file, unless the server
-    /// is on this machine.
+    /// Follow the clock of this NTP server, HOST:PORT, instead of this machine's. Requires
+    /// time_key_file unless the server is on this machine.
     time_source: String, "SEALSTONE_MDS_TIME_SOURCE", "\"ntp.example.org:123\"";
-    /// Private file (mode 0600) with the key that this server's answers must be under, one line: NUMBER AES128 HEX:DIGITS.
+    /// Private file (mode 0600) with the key of the NTP server, one line: NUMBER AES128 HEX:DIGITS.
     time_key_file: PathBuf, "SEALSTONE_MDS_TIME_KEY_FILE", "\"/etc/sealstone/ntp.key\"";
-    /// Believe time_source without a key beyond loopback. Whoever is on the way moves the clock by up to a minute, and
-    /// 17 s a day.
+    /// Allow time_source without a key beyond loopback. A man in the middle can move the clock by
+    /// up to a minute, and 17 s per day.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_time: bool, "SEALSTONE_MDS_INSECURE_TIME", "false";
     /// Address of /metrics and /healthz; keep it on loopback.
     metrics: String, "SEALSTONE_MDS_METRICS", "\"127.0.0.1:9270\"";
-    /// Client connections at once after their login; beyond, the user with the most loses the oldest.
+    /// Maximum client connections after login; beyond, the user with the most loses the oldest.
     connections_max: usize, "SEALSTONE_MDS_CONNECTIONS_MAX", "1024";
-    /// Audit log at most, in MiB, all its files together; beyond, the largest users lose their oldest records.
+    /// Maximum size of all files of the audit log, MiB; beyond, the largest users lose their oldest
+    /// records.
     audit_mib_max: u64, "SEALSTONE_MDS_AUDIT_MIB_MAX", "1024";
-    /// Seconds from the start of a connection until its login must be over.
+    /// Maximum seconds from the start of a connection to the end of its login.
     login_s_max: u64, "SEALSTONE_MDS_LOGIN_S_MAX", "30";
-    /// Seconds that a frame may take to arrive once it has begun, and an answer to be taken.
+    /// Maximum seconds to receive a frame, and to send a response.
     frame_s_max: u64, "SEALSTONE_MDS_FRAME_S_MAX", "30";
-    /// Seconds that a client may stay silent after its login.
+    /// Maximum seconds without a request after login.
     idle_s_max: u64, "SEALSTONE_MDS_IDLE_S_MAX", "1800";
-    /// Private file (mode 0600) with the server's CHAP accounts, for devices that ask who logs in; read at each login.
+    /// Private file (mode 0600) with the server's CHAP accounts for devices that require CHAP; read
+    /// at each login.
     chap_file: PathBuf, "SEALSTONE_MDS_CHAP_FILE", "\"/etc/sealstone/mds.chap\"";
-    /// Seconds that a credential for an object lives, at most 3600; clients renew what they still use.
+    /// Lifetime of credentials, seconds, at most 3600; clients renew those in use.
     grant_s: NonZeroU64, "SEALSTONE_MDS_GRANT_S", "300";
     /// Seconds that a credential in a capability file lives at most; 28800 is the most. Keys are kept as long.
     delegated_s_max: NonZeroU64, "SEALSTONE_MDS_DELEGATED_S_MAX", "3600";
@@ -285,105 +293,110 @@ options! {
     partition_key_age_s: NonZeroU64, "SEALSTONE_MDS_PARTITION_KEY_AGE_S", "86400";
     /// Credentials after which a working key is superseded whatever its age.
     credentials_per_key_max: NonZeroU64, "SEALSTONE_MDS_CREDENTIALS_PER_KEY_MAX", "16777216";
-    /// Partitions of each device that files are spread over, at most 4096: each has keys of its own, so that a
-    /// revocation touches fewer files. It can grow, and must not shrink while there are files.
+    /// Number of partitions per device for files, at most 4096. Each has its own keys, so that a
+    /// revocation by key affects fewer files. Can be increased, but not decreased while there are
+    /// files.
     file_partitions: NonZeroU64, "SEALSTONE_MDS_FILE_PARTITIONS", "1";
-    /// Files that have outgrown the layout that they were given when they were small are carried over to a wider one at so
-    /// many MiB a second at most, while they are used; 0: they stay as they are.
+    /// Maximum rate at which files that have outgrown their layout are migrated to a wider one, MiB
+    /// per second; 0: no migration.
     carry_mib_s: u64, "SEALSTONE_MDS_CARRY_MIB_S", "64";
-    /// Where the metadata is, if it is not where `mds init` put it: `postgres://USER@HOST[:PORT]/DATABASE`,
-    /// `ldaps://NAME@HOST[:PORT]/BASE` or `file:PATH`.
+    /// Location of the metadata store, if it is not that of `mds init`:
+    /// `postgres://USER@HOST[:PORT]/DATABASE`, `ldaps://NAME@HOST[:PORT]/BASE` or `file:PATH`.
     meta: String, "SEALSTONE_MDS_META", "\"postgres://sealstone@db.example.org/sealstone\"";
-    /// PEM file of the authority that must have signed the certificate of the database or LDAP server (TLS 1.3).
+    /// PEM file of the authority of the certificate of the database or LDAP server (TLS 1.3).
     meta_ca_file: PathBuf, "SEALSTONE_MDS_META_CA_FILE", "\"/etc/sealstone/db-ca.pem\"";
-    /// Private file (mode 0600) whose first line is the password; PGPASSWORD has a database's otherwise.
+    /// Private file (mode 0600) whose first line is the password [default for a database:
+    /// PGPASSWORD].
     meta_password_file: PathBuf, "SEALSTONE_MDS_META_PASSWORD_FILE", "\"/etc/sealstone/db.password\"";
-    /// Name of the systemd credential (LoadCredential=) with that password, in the place of the file.
+    /// Name of the systemd credential (LoadCredential=) with that password, instead of the file.
     meta_credential: String, "SEALSTONE_MDS_META_CREDENTIAL", "\"sealstone-db\"";
-    /// Use a database or LDAP server beyond this machine in plain text. Whoever is on the way reads and changes what is not sealed.
+    /// Allow plain text to a database or LDAP server beyond this machine. A man in the middle can
+    /// read and change all records that are not sealed.
     insecure_meta: bool, "SEALSTONE_MDS_INSECURE_META", "false";
-    /// Key file of the keystore (mode 0600), if it is not keystore.key in the server's folder.
+    /// Key file of the keystore (mode 0600) [default: keystore.key in the server's folder].
     keystore_key: PathBuf, "SEALSTONE_MDS_KEYSTORE_KEY", "\"/etc/sealstone/mds.key\"";
-    /// Private file (mode 0600) whose first line is the keystore's passphrase, if it is sealed under one.
+    /// Private file (mode 0600) whose first line is the passphrase of the keystore.
     passphrase_file: PathBuf, "SEALSTONE_MDS_PASSPHRASE_FILE", "\"/etc/sealstone/mds.passphrase\"";
-    /// Name of the systemd credential (LoadCredential=) that the keystore is sealed under, or its passphrase is in.
+    /// Name of the systemd credential (LoadCredential=) with the key or the passphrase of the
+    /// keystore.
     keystore_credential: String, "SEALSTONE_MDS_KEYSTORE_CREDENTIAL", "\"sealstone-keystore\"";
-    /// Seal the capabilities of credentials: who sees one on the wire, the client among them, reads nothing of it but key
-    /// version, algorithm and method.
+    /// Seal the capabilities of credentials: clients and eavesdroppers can read only key version,
+    /// algorithm and method.
     seal_capabilities: bool, "SEALSTONE_MDS_SEAL_CAPABILITIES", "false";
     /// Conceal the method of the server's own commands, for devices with method_cipher.
     conceal_method: bool, "SEALSTONE_MDS_CONCEAL_METHOD", "false";
-    /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Devices accept
-    /// weaker ones than cmdrsp only if they were started with an --insecure flag.
+    /// Minimum security method of credentials; weaker requests are raised to it. Devices accept
+    /// less than cmdrsp only with an insecure option.
     [value_enum]
     method_floor: MethodName, "SEALSTONE_MDS_METHOD_FLOOR", "\"cmdrsp\"";
-    /// Serve the login of a paper on this address too, HOST:PORT, over plain TCP, to reproduce it. Broken: whoever records
-    /// a login finds its passphrase with a word list. On a loopback address alone.
+    /// Also serve the login of a paper on this address, HOST:PORT, over plain TCP. Broken: a
+    /// recorded login can be attacked with a word list. Loopback addresses only.
     insecure_paper_login: String, "SEALSTONE_MDS_INSECURE_PAPER_LOGIN", "\"127.0.0.1:3271\"";
-    /// Let insecure_paper_login be used beyond loopback.
+    /// Allow insecure_paper_login beyond loopback.
     i_accept_insecure: bool, "SEALSTONE_MDS_I_ACCEPT_INSECURE", "false";
-    /// LDAP server that knows the users and groups of accounts made with `user add --directory`: ldaps://HOST, or
-    /// ldap://HOST, which goes on in TLS (StartTLS) if directory_ca_file is set, and must be this machine otherwise.
+    /// LDAP server with the users and groups of accounts of `user add --directory`: ldaps://HOST,
+    /// or ldap://HOST, which requires StartTLS if directory_ca_file is set, and must be this
+    /// machine otherwise.
     directory_url: String, "SEALSTONE_MDS_DIRECTORY_URL", "\"ldaps://ldap.example.org\"";
-    /// PEM file of the authority that must have signed the directory's certificate (TLS 1.3).
+    /// PEM file of the authority of the directory's certificate (TLS 1.3).
     directory_ca_file: PathBuf, "SEALSTONE_MDS_DIRECTORY_CA_FILE", "\"/etc/sealstone/ldap-ca.pem\"";
-    /// Whom to bind as; as nobody without it. It has to read users and groups, and should be able to do nothing else.
+    /// Bind DN; it needs read access to users and groups only. Default: anonymous.
     directory_bind_dn: String, "SEALSTONE_MDS_DIRECTORY_BIND_DN", "\"cn=sealstone,dc=example,dc=org\"";
-    /// Private file (mode 0600) whose first line is the password to bind with.
+    /// Private file (mode 0600) whose first line is the bind password.
     directory_bind_password_file: PathBuf, "SEALSTONE_MDS_DIRECTORY_BIND_PASSWORD_FILE", "\"/etc/sealstone/ldap.pw\"";
-    /// Name of the systemd credential (LoadCredential=) with that password, in the place of the file.
+    /// Name of the systemd credential (LoadCredential=) with that password, instead of the file.
     directory_bind_credential: String, "SEALSTONE_MDS_DIRECTORY_BIND_CREDENTIAL", "\"sealstone-ldap\"";
-    /// Where users are.
+    /// Base DN of users.
     directory_user_base: String, "SEALSTONE_MDS_DIRECTORY_USER_BASE", "\"ou=people,dc=example,dc=org\"";
-    /// What an entry must be to be a user that may work here.
+    /// Filter of entries that are users.
     directory_user_filter: String, "SEALSTONE_MDS_DIRECTORY_USER_FILTER", "\"(objectClass=person)\"";
-    /// The attribute with the user's name; Active Directory's is sAMAccountName.
+    /// Attribute with the name of a user; in Active Directory sAMAccountName.
     directory_user_attribute: String, "SEALSTONE_MDS_DIRECTORY_USER_ATTRIBUTE", "\"uid\"";
-    /// The attribute by which an entry is known again when its name was given to somebody else; Active Directory's is
+    /// Attribute with the permanent id of a user, which detects reused names; in Active Directory
     /// objectGUID.
     directory_id_attribute: String, "SEALSTONE_MDS_DIRECTORY_ID_ATTRIBUTE", "\"entryUUID\"";
-    /// Where groups are.
+    /// Base DN of groups.
     directory_group_base: String, "SEALSTONE_MDS_DIRECTORY_GROUP_BASE", "\"ou=groups,dc=example,dc=org\"";
-    /// What an entry must be to be a group that counts here.
+    /// Filter of entries that are groups.
     directory_group_filter: String, "SEALSTONE_MDS_DIRECTORY_GROUP_FILTER", "\"(objectClass=*)\"";
-    /// The attribute with the group's name.
+    /// Attribute with the name of a group.
     directory_group_attribute: String, "SEALSTONE_MDS_DIRECTORY_GROUP_ATTRIBUTE", "\"cn\"";
-    /// Attributes of a group with the DNs of its members, with commas between them.
+    /// Attributes of a group with the DNs of its members, separated by commas.
     directory_member_attributes: String, "SEALSTONE_MDS_DIRECTORY_MEMBER_ATTRIBUTES", "\"member,uniqueMember\"";
-    /// Attributes of a group with the names of its members, with commas between them.
+    /// Attributes of a group with the names of its members, separated by commas.
     directory_member_name_attributes: String, "SEALSTONE_MDS_DIRECTORY_MEMBER_NAME_ATTRIBUTES", "\"memberUid\"";
-    /// Group of the directory whose members are administrators. With this or one of the next three, groups say the role of
-    /// every account of the directory (the first that fits), and who is in none of them may not log in; with none of them
-    /// the role is the one that the account was made with.
+    /// Group whose members are administrators. If this or one of the next three is set, the first
+    /// matching group decides the role, and users in none of them cannot log in. Otherwise the role
+    /// is that of the account.
     directory_admin_group: String, "SEALSTONE_MDS_DIRECTORY_ADMIN_GROUP", "\"storage-admins\"";
     /// Group whose members are operators.
     directory_operator_group: String, "SEALSTONE_MDS_DIRECTORY_OPERATOR_GROUP", "\"storage-operators\"";
     /// Group whose members are users.
     directory_user_group: String, "SEALSTONE_MDS_DIRECTORY_USER_GROUP", "\"storage-users\"";
-    /// Group whose members may read.
+    /// Group whose members are read-only users.
     directory_read_only_group: String, "SEALSTONE_MDS_DIRECTORY_READ_ONLY_GROUP", "\"storage-readers\"";
-    /// Seconds after which the directory is asked again about who is logged in: by then sessions end of whoever is out.
+    /// Seconds between two look-ups of logged-in users; sessions of removed users end by then.
     directory_age_s_max: NonZeroU64, "SEALSTONE_MDS_DIRECTORY_AGE_S_MAX", "300";
-    /// Seconds for which a session goes on after the directory's last answer if it does not answer any more.
+    /// Seconds that a session stays valid after the last response of an unavailable directory.
     directory_grace_s_max: NonZeroU64, "SEALSTONE_MDS_DIRECTORY_GRACE_S_MAX", "3600";
-    /// Seconds that one question to the directory may take, at most 20.
+    /// Timeout of a request to the directory, seconds, at most 20.
     directory_timeout_s_max: NonZeroU64, "SEALSTONE_MDS_DIRECTORY_TIMEOUT_S_MAX", "5";
-    /// Ask a directory beyond this machine in plain text. Whoever is on the way reads the password to bind with and says who
-    /// is in which group.
+    /// Allow plain text to a directory beyond this machine. A man in the middle can read the bind
+    /// password and forge group memberships.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_directory: bool, "SEALSTONE_MDS_INSECURE_DIRECTORY", "false";
 }
 
-/// The example file of `noun`.
+/// Returns the example file of a daemon.
 pub(crate) fn example(noun: &str) -> Outcome<String> {
     match noun {
         "osd" => Ok(OsdOptions::example()),
         "mds" => Ok(MdsOptions::example()),
-        other => Err(Failure::usage(format!("no configuration is called '{other}'")).hint("say osd or mds")),
+        other => Err(Failure::usage(format!("no configuration named '{other}'")).hint("use osd or mds")),
     }
 }
 
-/// Reads a daemon's file; no file given means no keys set.
+/// Reads the file of a daemon; without a file no key is set.
 pub(crate) fn read<T: Default + for<'a> Deserialize<'a>>(path: Option<&PathBuf>) -> Outcome<T> {
     let Some(path) = path else { return Ok(T::default()) };
     let text = read_bounded(path)?;
@@ -397,16 +410,18 @@ pub(crate) fn read<T: Default + for<'a> Deserialize<'a>>(path: Option<&PathBuf>)
                 ),
                 None => path.shown().to_string(),
             })
-            .hint("`sealstone config example` prints every key")
+            .hint("`sealstone config example` prints all keys")
     })
 }
 
-/// A small text file, or why it cannot be had.
+/// Reads a small text file.
 pub(crate) fn read_bounded(path: &Path) -> Outcome<String> {
     let at = |failure: Failure| failure.at(path.shown());
     let length = fs::metadata(path).map_err(|error| at(error.into()))?.len();
     if length > FILE_BYTES_MAX {
-        return Err(at(Failure::usage(format!("{length} bytes; at most {FILE_BYTES_MAX}"))));
+        return Err(at(Failure::usage(format!(
+            "the file has {length} bytes, the limit is {FILE_BYTES_MAX}"
+        ))));
     }
     fs::read_to_string(path).map_err(|error| at(error.into()))
 }
@@ -423,9 +438,9 @@ mod tests {
             .join("\n")
     }
 
-    /// With the comment signs taken off, the examples are valid files that set every key.
+    /// Without their comment signs the examples set every key.
     #[test]
-    fn the_examples_are_valid_and_whole() {
+    fn example_files_are_valid() {
         let osd: OsdOptions = toml::from_str(&uncommented(&OsdOptions::example())).expect("valid");
         assert_eq!(osd.connections_max, Some(256));
         assert_eq!(osd.insecure_nosec, Some(false));
@@ -433,9 +448,8 @@ mod tests {
         assert_eq!(mds.listen.as_deref(), Some("127.0.0.1:3270"));
     }
 
-    /// A misspelt key stops the daemon and names its line.
     #[test]
-    fn an_unknown_key_is_refused_with_its_line() {
+    fn unknown_key_is_refused_with_its_line() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("osd.toml");
         fs::write(&path, "listen = \"127.0.0.1:0\"\ninsecure_nosek = true\n").expect("write");
@@ -445,7 +459,7 @@ mod tests {
         assert!(failure.message.contains("insecure_nosek"), "{failure}");
     }
 
-    /// A limit of none would shut everybody out, or stop the scrub: it is refused, in the file and as a flag.
+    /// A limit of zero would refuse all clients, or stop the scrub.
     #[test]
     fn limits_of_zero_are_refused() {
         for key in ["connects_per_address_s_max", "logins_per_address_max", "scrub_mib_s_max"] {
@@ -460,7 +474,6 @@ mod tests {
         }
     }
 
-    /// A switch stands alone or has its value after an equals sign; every other option has one behind it.
     #[test]
     fn switches_need_no_value_and_others_do() {
         let parse = |words: &[&str]| {
@@ -470,18 +483,17 @@ mod tests {
                 .ok()
                 .and_then(|matches| <OsdOptions as clap::FromArgMatches>::from_arg_matches(&matches).ok())
         };
-        let said = |words: &[&str]| parse(words).and_then(|options| options.audit_reads);
-        assert_eq!(said(&["--audit-reads"]), Some(true));
-        assert_eq!(said(&["--audit-reads=true"]), Some(true));
-        assert_eq!(said(&["--audit-reads=false"]), Some(false));
+        let audit_reads = |words: &[&str]| parse(words).and_then(|options| options.audit_reads);
+        assert_eq!(audit_reads(&["--audit-reads"]), Some(true));
+        assert_eq!(audit_reads(&["--audit-reads=true"]), Some(true));
+        assert_eq!(audit_reads(&["--audit-reads=false"]), Some(false));
         assert!(parse(&["--audit-reads", "false"]).is_none());
         assert_eq!(parse(&["--idle-s-max", "9"]).and_then(|options| options.idle_s_max), Some(9));
         assert!(parse(&["--idle-s-max"]).is_none());
     }
 
-    /// A flag beats the file.
     #[test]
-    fn flags_win_over_the_file() {
+    fn options_override_the_file() {
         let flags = OsdOptions { listen: Some("a:1".into()), ..OsdOptions::default() };
         let file =
             OsdOptions { listen: Some("b:2".into()), connections_max: Some(7), ..OsdOptions::default() };

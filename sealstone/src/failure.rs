@@ -1,27 +1,29 @@
-//! How a command ends badly: one line on standard error, the next step to take, and the exit code of the contract.
+//! Failures of commands: one line on standard error, the next step, and the exit code.
+//!
+//! Truth: docs/reference/cli.md (exit codes), docs/reference/json.md (`error`).
 
 use std::fmt;
 use std::process::ExitCode;
 
 use sealstone_mds_protocol::printable;
 
-/// What a script can tell apart by the exit code.
+/// Kind of a failure; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The operation failed: exit code 1.
     Operation,
     /// The command line or a configuration file is wrong: exit code 2.
     Usage,
-    /// Not allowed, or not logged in: exit code 3.
+    /// Access denied, or not logged in: exit code 3.
     Denied,
-    /// The thing named does not exist: exit code 4.
+    /// The named thing does not exist: exit code 4.
     NotFound,
-    /// A signal of this number ended the command in order: exit code 128 and the number.
+    /// A signal of this number ended the command: exit code 128 plus the number.
     Signal(u8),
 }
 
 impl Kind {
-    /// The name under which `--json` reports it.
+    /// Returns the name that `--json` reports.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Operation => "failed",
@@ -32,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a name; a name of another version is an operation that failed.
+    /// Returns the kind of a name; `Operation` for an unknown one.
     pub(crate) fn from_name(name: &str) -> Self {
         let known = [Self::Usage, Self::Denied, Self::NotFound];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Operation)
@@ -54,13 +56,13 @@ impl From<Kind> for ExitCode {
 /// A failure as the user sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// Chooses the exit code.
+    /// Decides the exit code.
     pub(crate) kind: Kind,
-    /// What went wrong, one line.
+    /// `SUBJECT: reason`, one line.
     pub(crate) message: String,
-    /// What to do about it, if we know.
+    /// Advice to the user.
     pub(crate) next_step: Option<String>,
-    /// Whether everything else of the same command would fail too.
+    /// Whether all other parts of the same command would fail too.
     pub(crate) fatal: bool,
 }
 
@@ -69,7 +71,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
-        Self { kind, message: message.to_string(), next_step: None, fatal: false }
+        Self { kind, message: without_os_error(&message.to_string()), next_step: None, fatal: false }
     }
 
     pub(crate) fn operation(message: impl fmt::Display) -> Self {
@@ -80,33 +82,79 @@ impl Failure {
         Self::new(Kind::Usage, message)
     }
 
-    /// Says that everything else of the same command would fail too.
+    pub(crate) fn not_found(message: impl fmt::Display) -> Self {
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// Returns the failure of a response that does not belong to the request.
+    pub(crate) fn unexpected_response() -> Self {
+        Self::operation("unexpected response of the metadata server")
+            .hint("client and server may have different versions; `sealstone --version`")
+    }
+
+    /// Marks that all other parts of the same command would fail too.
     #[must_use]
     pub(crate) fn fatal(self) -> Self {
         Self { fatal: true, ..self }
     }
 
-    /// Adds what to do next.
+    /// Sets the next step.
     #[must_use]
     pub(crate) fn hint(mut self, next_step: impl fmt::Display) -> Self {
         self.next_step = Some(next_step.to_string());
         self
     }
 
-    /// Puts the failing thing in front: `PATH: message`, unless the message begins with it already.
+    /// Sets the next step unless the failure has one.
     #[must_use]
-    pub(crate) fn at(mut self, what: impl fmt::Display) -> Self {
-        let prefix = format!("{what}: ");
-        if !self.message.starts_with(&prefix) {
-            self.message.insert_str(0, &prefix);
+    pub(crate) fn or_hint(self, next_step: impl fmt::Display) -> Self {
+        if self.next_step.is_some() { self } else { self.hint(next_step) }
+    }
+
+    /// Puts the subject in front: `PATH: reason`. A message that names the same subject, or the
+    /// last name of the same path, gets no second one.
+    #[must_use]
+    pub(crate) fn at(mut self, subject: impl fmt::Display) -> Self {
+        let subject = subject.to_string();
+        let named = self.message.split_once(": ").map(|(named, _)| named.len());
+        let is_last_name = |named: &str| subject.rsplit_once('/').is_some_and(|(_, name)| name == named);
+        match named {
+            Some(length) if self.message[..length] == subject => {}
+            Some(length) if is_last_name(&self.message[..length]) => {
+                self.message.replace_range(..length, &subject);
+            }
+            _ => self.message.insert_str(0, &format!("{subject}: ")),
         }
         self
     }
+
+    /// Puts two subjects in front, `A JOIN B: reason`, unless the message names one of them
+    /// already.
+    #[must_use]
+    pub(crate) fn at_both(self, a: impl fmt::Display, join: &str, b: impl fmt::Display) -> Self {
+        let (a, b) = (a.to_string(), b.to_string());
+        match self.message.split_once(": ") {
+            Some((named, _)) if named == a || named == b => self,
+            _ => self.at(format!("{a}{join}{b}")),
+        }
+    }
+}
+
+/// Removes the numbers that the standard library adds to errors of the operating system.
+fn without_os_error(message: &str) -> String {
+    let mut rest = message;
+    let mut out = String::with_capacity(message.len());
+    while let Some(at) = rest.find(" (os error ") {
+        out.push_str(&rest[..at]);
+        let after = &rest[at..];
+        rest = after.find(')').map_or("", |end| &after[end + 1..]);
+    }
+    out + rest
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line that shows itself, whatever a server or a cause sent.
+        // A cause or a server may send line breaks and control characters.
         let message = self.message.replace(['\n', '\r'], " ");
         let message = printable(&message);
         match &self.next_step {
@@ -118,16 +166,28 @@ impl fmt::Display for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => Kind::NotFound,
-            std::io::ErrorKind::PermissionDenied => Kind::Denied,
-            _ => Kind::Operation,
+        use std::io::ErrorKind;
+        let (kind, next_step) = match error.kind() {
+            ErrorKind::NotFound => (Kind::NotFound, Some("check the path on this machine")),
+            ErrorKind::PermissionDenied => {
+                (Kind::Denied, Some("check its owner and mode on this machine: ls -ld"))
+            }
+            ErrorKind::StorageFull => (Kind::Operation, Some("free space on this machine's disk")),
+            ErrorKind::ReadOnlyFilesystem => (Kind::Operation, Some("choose a writable folder")),
+            ErrorKind::AddrInUse => (Kind::Operation, Some("choose another port, or stop its user")),
+            _ => (Kind::Operation, None),
         };
-        Self::new(kind, error)
+        // Errors of this program begin in lower case; so do these.
+        let text = error.to_string();
+        let mut letters = text.chars();
+        let first = letters.next().map(|first| first.to_ascii_lowercase());
+        let text: String = first.into_iter().chain(letters).collect();
+        Self { next_step: next_step.map(str::to_owned), ..Self::new(kind, text) }
     }
 }
 
-/// A chain of causes on one line: `a: b: c`, without repeating what a parent already said.
+/// Joins an error and its causes on one line: `a: b: c`. A cause that its parent ends with is not
+/// repeated.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
@@ -146,17 +206,27 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
-    /// Scripts that read standard error line by line see one line.
     #[test]
-    fn a_failure_is_one_line_with_its_next_step() {
+    fn failure_is_one_line_with_next_step() {
         let failure = Failure::operation("cannot bind\n127.0.0.1:3260").hint("choose another port").at("osd");
         assert_eq!(failure.to_string(), "osd: cannot bind 127.0.0.1:3260 (choose another port)");
     }
 
     #[test]
-    fn path_in_front_is_not_repeated() {
+    fn subject_is_named_once() {
         let failure = Failure::operation("/a: access denied").at("/a").at("/a");
         assert_eq!(failure.to_string(), "/a: access denied");
         assert_eq!(Failure::operation("/ab: full").at("/a").to_string(), "/a: /ab: full");
+        assert_eq!(Failure::operation("f2: already exists").at("/d/f2").to_string(), "/d/f2: already exists");
+        let both = |message: &str| Failure::operation(message).at_both("staff", ", ", "alice").to_string();
+        assert_eq!(both("alice: not found"), "alice: not found");
+        assert_eq!(both("access denied"), "staff, alice: access denied");
+    }
+
+    #[test]
+    fn system_errors_are_lower_case_without_numbers() {
+        let failure = Failure::from(std::io::Error::from_raw_os_error(2)).at("/nope");
+        assert_eq!(failure.to_string(), "/nope: no such file or directory (check the path on this machine)");
+        assert_eq!(without_os_error("a: b (os error 5): c (os error 111)"), "a: b: c");
     }
 }

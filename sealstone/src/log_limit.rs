@@ -1,8 +1,8 @@
-//! Bounds of the log on standard error: lines of one place in the code, and bytes of a line.
+//! Limits of the log on standard error: lines per place in the code, and bytes per line.
 //!
-//! Does: let [`LINES_BURST`] lines of each place through, then [`LINES_PER_SECOND`]; write how many similar ones were left
-//! out; cut lines at [`LINE_BYTES_MAX`]. Does not: look at levels or texts.
-//! Contract: peers choose how often a line is logged, not how much is written. Memory is a counter for each place.
+//! Does: writes [`LINES_BURST`] lines of each place, then [`LINES_PER_SECOND`]; logs the number of
+//! suppressed lines; truncates lines at [`LINE_BYTES_MAX`]. Does not: inspect levels or texts.
+//! Contract: peers cannot control the amount of output. Memory is one counter per place.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -16,18 +16,18 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines of one place in the code at once.
+/// Burst of lines of one place in the code.
 const LINES_BURST: u64 = 200;
-/// And so many each second.
+/// Lines per second of one place after the burst.
 const LINES_PER_SECOND: u64 = 5;
-/// Time between two lines about those that were left out.
+/// Interval between two lines about suppressed lines.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
-/// Longest line, bytes.
+/// Maximum length of a line, bytes.
 const LINE_BYTES_MAX: usize = 8192;
-/// Target of the lines about those that were left out, which are not counted themselves.
+/// Target of the lines about suppressed lines, which are not counted.
 const SUMMARY_TARGET: &str = "sealstone::log";
 
-struct Place {
+struct CallsiteBudget {
     metadata: &'static Metadata<'static>,
     /// Thousandths of lines.
     tokens: u64,
@@ -36,21 +36,21 @@ struct Place {
 }
 
 #[derive(Default)]
-struct Places {
-    all: HashMap<Identifier, Place>,
+struct CallsiteBudgets {
+    all: HashMap<Identifier, CallsiteBudget>,
     reporting: bool,
 }
 
-/// The layer that counts lines.
+/// Layer that counts lines.
 #[derive(Clone, Default)]
-pub(crate) struct LineLimit(Arc<Mutex<Places>>);
+pub(crate) struct LineLimit(Arc<Mutex<CallsiteBudgets>>);
 
 impl LineLimit {
-    /// Counts a line; whether it may be written.
+    /// Counts a line. Returns whether it is written.
     fn take(&self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
         let mut places = self.0.lock();
         let full = LINES_BURST * 1000;
-        let new = || Place { metadata, tokens: full, at: now, left_out: 0 };
+        let new = || CallsiteBudget { metadata, tokens: full, at: now, left_out: 0 };
         let place = places.all.entry(metadata.callsite()).or_insert_with(new);
         let passed = u64::try_from(now.saturating_duration_since(place.at).as_millis()).unwrap_or(u64::MAX);
         place.tokens = place.tokens.saturating_add(passed.saturating_mul(LINES_PER_SECOND)).min(full);
@@ -62,7 +62,7 @@ impl LineLimit {
         place.left_out += 1;
         if !std::mem::replace(&mut places.reporting, true) {
             let this = self.clone();
-            // Without a thread the lines are still left out.
+            // Without a thread the lines are still suppressed.
             let report = move || {
                 loop {
                     thread::sleep(SUMMARY_EVERY);
@@ -74,15 +74,15 @@ impl LineLimit {
         false
     }
 
-    /// Takes the counts of lines that were left out.
-    fn left_out(&self) -> Vec<(&'static Metadata<'static>, u64)> {
+    /// Takes the counts of suppressed lines.
+    fn take_suppressed(&self) -> Vec<(&'static Metadata<'static>, u64)> {
         let mut places = self.0.lock();
         let counted = places.all.values_mut().filter(|place| place.left_out > 0);
         counted.map(|place| (place.metadata, std::mem::take(&mut place.left_out))).collect()
     }
 
     fn report(&self) {
-        for (metadata, count) in self.left_out() {
+        for (metadata, count) in self.take_suppressed() {
             let (file, line) = (metadata.file().unwrap_or_default(), metadata.line().unwrap_or_default());
             tracing::warn!(
                 target: SUMMARY_TARGET,
@@ -102,7 +102,7 @@ impl<S: Subscriber> Layer<S> for LineLimit {
     }
 }
 
-/// Writes a line, cut if it is too long.
+/// Writes a line, truncated if it is too long.
 ///
 /// # Errors
 /// Those of `out`.
@@ -110,7 +110,7 @@ pub(crate) fn write_line(out: &mut impl Write, line: &[u8], json: bool) -> io::R
     if line.len() <= LINE_BYTES_MAX {
         return out.write_all(line);
     }
-    // Room for escapes, at most six bytes for one.
+    // An escape has at most six bytes.
     let kept = String::from_utf8_lossy(line.get(..LINE_BYTES_MAX / 8).unwrap_or(line));
     let bytes = line.len();
     let cut = match json {
@@ -121,11 +121,11 @@ pub(crate) fn write_line(out: &mut impl Write, line: &[u8], json: bool) -> io::R
     writeln!(out, "{cut}")
 }
 
-/// A writer of whole lines.
+/// Writer of whole lines.
 pub(crate) struct LineWriter<W> {
-    /// Where they go.
+    /// Destination of the lines.
     pub(crate) out: W,
-    /// Whether they are JSON objects.
+    /// Whether lines are JSON objects.
     pub(crate) json: bool,
 }
 
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_one_place_leaves_others_their_lines_and_is_counted() {
+    fn flood_of_one_place_is_counted() {
         let (limit, written) = (LineLimit::default(), Written::default());
         let out = written.clone();
         let lines = tracing_subscriber::fmt::layer()

@@ -1,4 +1,4 @@
-//! Logs: text for terminals, JSON lines for machines; never on standard output, which belongs to results.
+//! Logs on standard error: text for terminals, JSON lines otherwise.
 
 use std::io::{self, IsTerminal};
 
@@ -10,18 +10,18 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::log_limit::{LineLimit, LineWriter};
 use crate::text::LogWriter;
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// JSON where standard error is not a terminal, text where it is.
+    /// Text if standard error is a terminal, otherwise JSON.
     Auto,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// For people.
+    /// Text for terminals.
     Text,
 }
 
-/// Standard error whose errors are dropped: a full or closed one ends neither a thread nor a command.
+/// Standard error without errors: a full or closed one must not end a thread or a command.
 struct LossyStderr;
 
 impl io::Write for LossyStderr {
@@ -45,11 +45,11 @@ pub(crate) fn start(format: LogFormat, default_filter: &str) {
         LogFormat::Text => false,
     };
     let colours = !json && io::stderr().is_terminal();
-    // What is not printable is escaped first, so that the bound holds for what is written.
+    // Escaping comes first, so that the limit applies to the written bytes.
     let writer = move || LogWriter { out: LineWriter { out: LossyStderr, json }, json, colours };
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(true);
     let limited = tracing_subscriber::registry().with(filter).with(LineLimit::default());
-    // A second start (several daemons in one process) keeps the first one's settings.
+    // A second call (several daemons in one process) keeps the first settings.
     let _ = if json {
         limited.with(lines.json().flatten_event(true)).try_init()
     } else {

@@ -1,6 +1,6 @@
-//! Secure object storage: daemons and command line.
+//! The `sealstone` program: command line and daemons.
 //!
-//! The only place where everything meets: sockets, clocks, files and the pure parts.
+//! Does: connects sockets, clocks and files with the pure crates.
 
 mod chap_file;
 mod cli;
@@ -16,44 +16,43 @@ mod output;
 mod secret_file;
 mod text;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::command::{block_on, cap, files, groups, revoke, session, transfer, users};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Kind, Outcome};
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let parsed = match cli::mount::helper_arguments(std::env::args_os()) {
-        Ok(None) => Cli::parse_words(std::env::args_os()),
-        Ok(Some(words)) => Cli::parse_words(words),
-        Err(said) => {
-            let failure = Failure::usage(said).hint("sealstone mount --help");
-            Output::new(false, false).failure(&failure);
+    let words: Vec<OsString> = match cli::mount::helper_arguments(std::env::args_os()) {
+        Ok(None) => std::env::args_os().collect(),
+        Ok(Some(words)) => words,
+        Err(message) => {
+            let failure = Failure::usage(message).hint("sealstone mount --help");
+            Output::new(false, false, "mount").failure(&failure);
             return failure.kind.into();
         }
     };
-    let cli = match parsed {
+    let command = cli::command_words(&words);
+    let cli = match Cli::parse_words(words) {
         Ok(cli) => cli,
-        // Scripts that asked for JSON get it here too; help and version are no failures.
+        // Help and version are no failures.
         Err(error) if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") => {
-            let said = error.to_string();
-            let line = said.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            let failure = Failure::usage(line).hint("sealstone --help");
-            Output::new(true, true).failure(&failure);
+            let failure = Failure::usage(usage_message(&error.to_string()))
+                .hint(format!("sealstone {command} --help").replace("  ", " "));
+            Output::new(true, true, command).failure(&failure);
             return failure.kind.into();
         }
-        // Arguments that it repeats must not change the terminal.
+        // Repeated arguments must not send control characters to the terminal.
         Err(error) if error.use_stderr() => {
-            Output::new(false, false).usage(&error.render().to_string());
-            return failure::Kind::Usage.into();
+            Output::new(false, false, command).usage(&error.render().to_string());
+            return Kind::Usage.into();
         }
         Err(error) => error.exit(),
     };
-    let output = Output::new(cli.global.json, cli.global.quiet);
+    let output = Output::new(cli.global.json, cli.global.quiet, command);
     let daemon = match &cli.command {
         Command::Osd(command) => {
             use cli::Osd;
@@ -67,7 +66,7 @@ fn main() -> ExitCode {
         command => matches!(command, Command::Up(_) | Command::Mds(_)),
     };
     let filter = match &cli.command {
-        // A person watches it: what needs no attention is left out.
+        // On a terminal `up` logs warnings and errors only.
         Command::Up(_) if std::io::stderr().is_terminal() => "warn",
         _ if daemon => "info",
         _ => "off",
@@ -76,10 +75,39 @@ fn main() -> ExitCode {
     match run(cli, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let failure = with_next_step(failure, command);
             output.failure(&failure);
             failure.kind.into()
         }
     }
+}
+
+/// Returns the message of a parse error as one line, without its usage and tips.
+fn usage_message(error: &str) -> String {
+    let lines = error.lines().take_while(|line| !line.is_empty()).map(str::trim);
+    lines.collect::<Vec<_>>().join(" ").trim_start_matches("error: ").to_owned()
+}
+
+/// Adds the next step of failures that have none of their own, by their kind and the command.
+fn with_next_step(failure: Failure, command: &str) -> Failure {
+    let noun = command.split(' ').next().unwrap_or_default();
+    let next_step = match (failure.kind, noun) {
+        (Kind::Usage, _) => format!("sealstone {command} --help"),
+        (Kind::NotFound, "user" | "enrol") => "`sealstone user list` shows the accounts".into(),
+        (Kind::NotFound, "group") => {
+            "`sealstone group list` and `sealstone user list` show what exists".into()
+        }
+        (Kind::NotFound, "osd" | "mds") => "`sealstone df` shows the devices".into(),
+        (Kind::NotFound, "block") => "`sealstone block list` shows the units".into(),
+        (Kind::NotFound, "quota") => "`sealstone quota list` shows users and trees with quotas".into(),
+        (Kind::NotFound, "chown" | "chgrp" | "revoke" | "audit") => {
+            "`sealstone ls` shows files, `sealstone user list` accounts".into()
+        }
+        (Kind::NotFound, _) => "`sealstone ls` shows what a directory has".into(),
+        (Kind::Denied, _) => "`sealstone whoami` shows your account and role".into(),
+        (Kind::Operation | Kind::Signal(_), _) => return failure,
+    };
+    failure.or_hint(next_step)
 }
 
 fn run(cli: Cli, output: Output) -> Outcome {
@@ -111,7 +139,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Cap(command) => block_on(cap::run(global, output, &command)),
         Command::Revoke(arguments) => block_on(revoke::run(global, output, &arguments)),
         Command::Audit(arguments) => block_on(command::audit::run(global, output, &arguments)),
-        Command::Check(arguments) => block_on(command::look_through::run(global, output, &arguments)),
+        Command::Check(arguments) => block_on(command::check::run(global, output, &arguments)),
         Command::Quota(command) => block_on(command::quotas::run(global, output, &command)),
         Command::Mount(arguments) => command::mount::mount(global, output, &arguments),
         Command::Umount(arguments) => command::mount::umount(output, &arguments),
@@ -122,9 +150,35 @@ fn run(cli: Cli, output: Output) -> Outcome {
         }
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "sealstone", &mut script);
+            clap_complete::generate(shell, &mut Cli::tree(), "sealstone", &mut script);
+            if output.is_json() {
+                let script = String::from_utf8_lossy(&script);
+                return output.done(&serde_json::json!({ "shell": shell.to_string(), "script": script }));
+            }
             output::print_bytes(&script)
         }
         Command::Demo(arguments) => demo::command(output, &arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_message_names_missing_arguments() {
+        let error =
+            "error: the following required arguments were not provided:\n  --key-file <FILE>\n\nUsage: x\n";
+        assert_eq!(
+            usage_message(error),
+            "the following required arguments were not provided: --key-file <FILE>"
+        );
+    }
+
+    #[test]
+    fn own_next_step_is_kept() {
+        let failure = Failure::not_found("x: not found");
+        assert!(with_next_step(failure.clone(), "user rm").to_string().contains("user list"));
+        assert!(with_next_step(failure.hint("own"), "user rm").to_string().ends_with("(own)"));
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics` in Prometheus' text format and `/healthz`, on a port of their own.
+//! `/metrics` in the text format of Prometheus, and `/healthz`, on a separate port.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -16,7 +16,7 @@ use sealstone_channel::{Admission, AdmissionLimits, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections of the port. All of them are before a login, since there is none.
+/// Limits of connections of the port, which has no login.
 const ADMISSION: AdmissionLimits = AdmissionLimits {
     pending_max: 64,
     pending_per_network_max: 48,
@@ -26,22 +26,22 @@ const ADMISSION: AdmissionLimits = AdmissionLimits {
     active_per_address_max: 0,
     active_reserved: 0,
 };
-/// Longest life of a connection; a client that wants more pages connects again.
+/// Maximum lifetime of a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a sample counts.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes both ways.
+    /// A value that can go down.
     Gauge,
 }
 
-/// The page under construction. A family is written once, with the samples of all who have some: the format forbids to
-/// take one up again, and several devices of one process share a page.
+/// The page under construction. The format allows each family once, so samples of several devices
+/// are merged.
 #[derive(Default)]
 pub(crate) struct Page {
     families: Vec<Family>,
@@ -56,7 +56,7 @@ struct Family {
 }
 
 impl Page {
-    /// One family: name, meaning, and its samples with their labels.
+    /// Adds samples, with their labels, to a family.
     pub(crate) fn family<'a>(
         &mut self,
         kind: Kind,
@@ -64,7 +64,7 @@ impl Page {
         help: &str,
         samples: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], u64)>,
     ) {
-        let family = self.called(name);
+        let family = self.family_named(name);
         help.clone_into(&mut family.help);
         family.kind = match kind {
             Kind::Counter => "counter".into(),
@@ -85,26 +85,26 @@ impl Page {
         }
     }
 
-    /// Families that another crate wrote in the same format.
+    /// Adds families in text format.
     pub(crate) fn raw(&mut self, text: &str) {
         for line in text.lines() {
             if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
-                help.clone_into(&mut self.called(name).help);
+                help.clone_into(&mut self.family_named(name).help);
             } else if let Some((name, kind)) =
                 line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
             {
-                kind.clone_into(&mut self.called(name).kind);
+                kind.clone_into(&mut self.family_named(name).kind);
             } else if !line.is_empty() && !line.starts_with('#') {
                 let name = line.split(['{', ' ']).next().unwrap_or_default();
-                let samples = &mut self.called(name).samples;
+                let samples = &mut self.family_named(name).samples;
                 samples.push_str(line);
                 samples.push('\n');
             }
         }
     }
 
-    /// The family of this name, where it stands or as a new last one.
-    fn called(&mut self, name: &str) -> &mut Family {
+    /// Returns the family of a name; adds it if necessary.
+    fn family_named(&mut self, name: &str) -> &mut Family {
         let at = self.families.iter().position(|family| family.name == name).unwrap_or_else(|| {
             self.families.push(Family { name: name.to_owned(), ..Family::default() });
             self.families.len() - 1
@@ -121,11 +121,11 @@ impl Page {
     }
 }
 
-/// Something that can describe itself in numbers.
+/// A source of metrics.
 pub(crate) trait Observed: Send + Sync + 'static {
-    /// Adds its families to the page.
+    /// Adds its metrics to the page.
     fn observe(&self, page: &mut Page);
-    /// `Err` says in one line why the daemon should be taken out of service.
+    /// Returns `Err` with one line if the daemon is not healthy.
     fn health(&self) -> Result<(), String>;
 }
 
@@ -148,7 +148,7 @@ pub(crate) async fn serve(
         .route(
             "/healthz",
             get(async move || {
-                // It may have to wait, for a database that is away, say.
+                // A source may wait, for example for an unavailable database.
                 let asked = Arc::clone(&observed);
                 let health = tokio::task::spawn_blocking(move || asked.health()).await;
                 match health.unwrap_or_else(|error| Err(error.to_string())) {
@@ -157,22 +157,23 @@ pub(crate) async fn serve(
                 }
             }),
         );
-    axum::serve(Bounded::new(listener), router).with_graceful_shutdown(shutdown).await
+    axum::serve(BoundedListener::new(listener), router).with_graceful_shutdown(shutdown).await
 }
 
-/// A listener whose connections have a share and a longest life, so that silent ones keep nobody out.
-struct Bounded {
+/// A listener whose connections have shares per address and a maximum lifetime, so that silent ones
+/// block no others.
+struct BoundedListener {
     listener: TcpListener,
     admission: Arc<Admission>,
 }
 
-impl Bounded {
+impl BoundedListener {
     fn new(listener: TcpListener) -> Self {
         Self { listener, admission: Admission::new(ADMISSION) }
     }
 }
 
-impl axum::serve::Listener for Bounded {
+impl axum::serve::Listener for BoundedListener {
     type Io = BoundedStream;
     type Addr = SocketAddr;
 
@@ -189,7 +190,7 @@ impl axum::serve::Listener for Bounded {
                     return (BoundedStream { stream, end: Some(end), _ticket: ticket }, peer);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "metrics port: accept failed");
+                    tracing::warn!(%error, "cannot accept on the metrics port; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -201,10 +202,10 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection of a [`Bounded`] listener: its stream fails when its place or its time is used up.
+/// A connection of a [`BoundedListener`]: its stream fails when it is evicted or its lifetime ends.
 struct BoundedStream {
     stream: TcpStream,
-    /// Completes when the connection is to be closed; none from then on.
+    /// Completes when the connection must close; `None` after that.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _ticket: Ticket,
 }
@@ -248,7 +249,6 @@ impl AsyncWrite for BoundedStream {
 mod tests {
     use super::*;
 
-    /// A label that holds quotes or line ends cannot break the page.
     #[test]
     fn labels_are_escaped() {
         let mut page = Page::default();
@@ -259,7 +259,6 @@ mod tests {
         );
     }
 
-    /// However many tell of a family, it appears once, with all their samples.
     #[test]
     fn families_of_several_devices_are_merged() {
         let mut page = Page::default();

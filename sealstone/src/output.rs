@@ -1,4 +1,8 @@
-//! What commands print: text for people, JSON for scripts, nothing else on standard output.
+//! Printing of results and failures: text, or JSON with `--json`.
+//!
+//! Contract: standard output has the result and nothing else. Every JSON line is an object that has
+//! `schema_version` and `command`.
+//! Truth: docs/reference/json.md.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -7,77 +11,111 @@ use std::io::{self, IsTerminal, Write};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sealstone_client::FileKind;
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Kind, Outcome};
 use crate::text::printable_json;
 use sealstone_mds_protocol::{printable, printable_lines};
 
-/// Where a command's result goes.
+/// Version of the JSON that `--json` prints. A higher number is incompatible: see
+/// docs/reference/json.md.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// Signal number that a closed standard output reports, as if SIGPIPE had ended the command.
+const SIGPIPE: u8 = 13;
+
+/// Format of results, and the command that prints them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
     quiet: bool,
+    /// Words of the command, such as `user add`; empty if the command line has none.
+    command: &'static str,
 }
 
 impl Output {
-    pub(crate) const fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet }
+    pub(crate) const fn new(json: bool, quiet: bool, command: &'static str) -> Self {
+        Self { json, quiet, command }
     }
 
     pub(crate) const fn is_json(self) -> bool {
         self.json
     }
 
-    /// The result: one JSON line, or the text.
+    /// Prints the result: one JSON line, or the text.
     pub(crate) fn result(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
-        let line = if self.json { to_json(value)? } else { printable_lines(&text()).into_owned() };
+        let line = if self.json { self.to_json(value)? } else { printable_lines(&text()).into_owned() };
         print_line(&line)
     }
 
-    /// The line of a daemon that is ready. One that cannot be printed does not end the daemon.
+    /// Prints the ready line of a daemon. The daemon continues if that fails.
     pub(crate) fn ready(self, value: &impl Serialize, text: impl FnOnce() -> String) {
         if let Err(error) = self.result(value, text) {
-            tracing::warn!(%error, "the line that says ready could not be printed");
+            tracing::warn!(%error, "cannot print the ready line; continuing");
         }
     }
 
-    /// The result where a person needs none.
+    /// Prints the result under `--json` only.
     pub(crate) fn done(self, value: &impl Serialize) -> Outcome {
-        if self.json { print_line(&to_json(value)?) } else { Ok(()) }
+        if self.json { print_line(&self.to_json(value)?) } else { Ok(()) }
     }
 
-    /// A remark for people, on standard error.
+    /// Prints a remark on standard error, except with `--json` or `--quiet`.
     pub(crate) fn remark(self, text: impl AsRef<str>) {
         if !self.json && !self.quiet {
             print_error(&printable_lines(text.as_ref()));
         }
     }
 
-    /// Says on standard error what is wrong with a command line: several lines.
+    /// Prints several lines about a wrong command line on standard error.
     pub(crate) fn usage(self, text: &str) {
         print_error(printable_lines(text).trim_end());
     }
 
-    /// Reports on standard error what a command of many parts could not do. Under `--json` its result has that.
+    /// Prints one failure of a command that continued. Under `--json` the result lists it.
     pub(crate) fn complain(self, text: &str) {
         if !self.json {
-            print_error(&format!("sealstone: {}", printable(text)));
+            print_error(&format!("{}: {}", self.prefix(), printable(text)));
         }
     }
 
-    /// The one line that tells of a failure.
+    /// Prints the failure of the command: one line on standard error.
     pub(crate) fn failure(self, failure: &Failure) {
+        // As a program that SIGPIPE ends: no message.
+        if failure.kind == Kind::Signal(SIGPIPE) {
+            return;
+        }
         if self.json {
-            let value = serde_json::json!({
-                "error": { "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step }
+            let error = json!({
+                "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step
             });
-            print_error(&printable_json(value.to_string()));
+            print_error(&printable_json(self.envelope(json!({ "error": error })).to_string()));
         } else {
-            print_error(&format!("sealstone: {failure}"));
+            print_error(&format!("{}: {failure}", self.prefix()));
         }
     }
 
-    /// A progress bar over bytes; hidden where nobody watches.
+    fn prefix(self) -> String {
+        ["sealstone", self.command].join(" ").trim_end().to_owned()
+    }
+
+    /// Adds the fields that every JSON line has.
+    fn envelope(self, mut value: Value) -> Value {
+        debug_assert!(value.is_object(), "a result is an object: {value}");
+        if let Value::Object(fields) = &mut value {
+            fields.insert("schema_version".into(), SCHEMA_VERSION.into());
+            fields.insert("command".into(), self.command.into());
+        }
+        value
+    }
+
+    fn to_json(self, value: &impl Serialize) -> Outcome<String> {
+        let value = serde_json::to_value(value).map_err(Failure::operation)?;
+        Ok(printable_json(self.envelope(value).to_string()))
+    }
+
+    /// Returns a progress bar over bytes; hidden with `--json` or `--quiet`, and where standard
+    /// error is no terminal.
     pub(crate) fn progress(self, total_bytes: Option<u64>, what: &str) -> ProgressBar {
         let bar = match total_bytes {
             Some(total) => ProgressBar::new(total),
@@ -100,7 +138,7 @@ impl Output {
 }
 
 impl Output {
-    /// A progress bar over things that are counted; hidden where nobody watches.
+    /// Returns a progress bar over a count; hidden where [`Output::progress`] is.
     pub(crate) fn counting(self, total: u64, what: &str) -> ProgressBar {
         let bar = ProgressBar::new(total);
         if self.json || self.quiet || !io::stderr().is_terminal() {
@@ -115,34 +153,33 @@ impl Output {
     }
 }
 
-fn to_json(value: &impl Serialize) -> Outcome<String> {
-    serde_json::to_string(value).map(printable_json).map_err(Failure::operation)
-}
-
-/// Prints a line on standard error. Nothing depends on it: a full or closed one must not change how a command ends.
+/// Prints a line on standard error. A full or closed one must not change how a command ends.
 fn print_error(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Prints a line; a reader that went away (`| head`) is no failure.
+/// Prints a line on standard output.
 fn print_line(line: &str) -> Outcome {
     let mut stdout = io::stdout().lock();
-    match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|error| Failure::from(error).at("standard output")),
-    }
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(stdout_failure)
 }
 
-/// Prints bytes as they are; a reader that went away is no failure.
+/// Prints bytes unchanged on standard output.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Outcome {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|error| Failure::from(error).at("standard output")),
-    }
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(stdout_failure)
 }
 
-/// Bytes as people read them: `1.5 MiB`.
+/// Returns the failure of a write to standard output. A closed pipe ends a command as SIGPIPE does:
+/// silent, exit code 141.
+pub(crate) fn stdout_failure(error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::new(Kind::Signal(SIGPIPE), "standard output is closed");
+    }
+    Failure::from(error).at("standard output").hint("the result is incomplete; run the command again")
+}
+
+/// Returns a size with a unit: `1.5 MiB`.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -160,19 +197,20 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// Digits after the point of a size at most.
+/// Maximum number of digits after the point of a size.
 const FRACTION_DIGITS_MAX: usize = 9;
 
-/// Parses a size in bytes: a number, with a fraction perhaps, and a unit. `K`, `M`, `G`, `T`, `P` and `KiB` to `PiB` are
-/// powers of 1024, `KB` to `PB` powers of 1000. A fraction of a byte is rounded down.
+/// Parses a size in bytes: a number with an optional fraction and an optional unit. `K` to `P` and
+/// `KiB` to `PiB` are powers of 1024, `KB` to `PB` powers of 1000. A fraction of a byte is rounded
+/// down.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let malformed = || format!("'{text}' is not a size such as 10G, 1.5TiB or 500MB");
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..number_end], text[number_end..].trim());
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let pointed = number.contains('.');
-    let lawful = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if !lawful(whole) || (pointed && !lawful(fraction)) || fraction.len() > FRACTION_DIGITS_MAX {
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || (pointed && !is_number(fraction)) || fraction.len() > FRACTION_DIGITS_MAX {
         return Err(malformed());
     }
     let factor: u64 = match unit.to_ascii_lowercase().as_str() {
@@ -204,7 +242,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     u64::try_from(bytes).map_err(|_| too_large())
 }
 
-/// A moment as people read it, UTC: `2026-11-20 21:50`; milliseconds since 1970, which may be before it.
+/// Formats a time in UTC, `2026-11-20 21:50`. The argument is in milliseconds since 1970 and may be
+/// negative.
 pub(crate) fn utc(ms: impl TryInto<i64>) -> String {
     let minutes = ms.try_into().unwrap_or(i64::MAX).div_euclid(60_000);
     let (days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
@@ -220,16 +259,16 @@ pub(crate) fn utc(ms: impl TryInto<i64>) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minute / 60, minute % 60)
 }
 
-/// A moment as people write it, UTC: `2026-11-20T21:50Z`, seconds after it if wanted; a blank may stand for the T.
+/// Parses a time in UTC, `2026-11-20T21:50Z`, with optional seconds; a blank may replace the `T`.
 pub(crate) fn parse_moment(text: &str) -> Result<u64, String> {
-    let fail = || format!("'{text}' is not a moment such as 2026-11-20T21:50Z, in UTC");
+    let fail = || format!("'{text}' is not a time in UTC such as 2026-11-20T21:50Z");
     let (date, time) = text.split_once(['T', ' ']).ok_or_else(fail)?;
     let numbers = |part: &str, separator: char, lengths: &[usize]| -> Option<Vec<u64>> {
         let parts: Vec<&str> = part.split(separator).collect();
-        let lawful = |(part, length): (&&str, &usize)| {
+        let is_number = |(part, length): (&&str, &usize)| {
             part.len() == *length && part.bytes().all(|byte| byte.is_ascii_digit())
         };
-        (parts.len() <= lengths.len() && parts.iter().zip(lengths).all(lawful))
+        (parts.len() <= lengths.len() && parts.iter().zip(lengths).all(is_number))
             .then(|| parts.iter().filter_map(|part| part.parse().ok()).collect())
     };
     let date = numbers(date, '-', &[4, 2, 2]).ok_or_else(fail)?;
@@ -255,7 +294,7 @@ pub(crate) fn parse_moment(text: &str) -> Result<u64, String> {
     Ok((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000)
 }
 
-/// Permission bits as `ls -l` shows them.
+/// Formats a file type and permission bits as `ls -l` does.
 pub(crate) fn mode_string(kind: FileKind, mode: u16) -> String {
     let mut text = String::from(match kind {
         FileKind::File => "-",
@@ -270,7 +309,7 @@ pub(crate) fn mode_string(kind: FileKind, mode: u16) -> String {
         for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
             text.push(if mode >> shift & bit != 0 { letter } else { '-' });
         }
-        // Set-user, set-group and sticky bit take the place of an x, as in `ls -l`.
+        // The set-user, set-group and sticky bits replace an x, as in `ls -l`.
         let (bit, with_x, without) = match shift {
             6 => (0o4000, 's', 'S'),
             3 => (0o2000, 's', 'S'),
@@ -288,9 +327,9 @@ pub(crate) fn mode_string(kind: FileKind, mode: u16) -> String {
 mod tests {
     use super::*;
 
-    /// Known moments, leap days and the turn of a century among them.
+    /// Includes leap days and the end of a century.
     #[test]
-    fn moments_read_as_dates() {
+    fn times_format_as_dates() {
         assert_eq!(utc(0), "1970-01-01 00:00");
         assert_eq!(utc(-1), "1969-12-31 23:59");
         assert_eq!(utc(-951_782_400_000i64), "1939-11-04 00:00");
@@ -300,9 +339,8 @@ mod tests {
         assert_eq!(utc(4_107_542_400_000u64), "2100-03-01 00:00");
     }
 
-    /// What is shown can be typed, and what is no moment is refused.
     #[test]
-    fn moments_that_are_shown_can_be_typed() {
+    fn formatted_times_parse_back() {
         for ms in [0, 951_782_400_000, 1_792_533_000_000, 4_107_542_340_000, 4_107_542_400_000] {
             assert_eq!(parse_moment(&utc(ms)), Ok(ms), "{ms}");
         }
@@ -315,9 +353,8 @@ mod tests {
         assert!(parse_moment("2026-10-20T24:00Z").is_err() && parse_moment("x").is_err());
     }
 
-    /// The letters of `ls -l`.
     #[test]
-    fn modes_read_as_letters() {
+    fn modes_format_as_letters() {
         assert_eq!(mode_string(FileKind::Directory, 0o755), "drwxr-xr-x");
         assert_eq!(mode_string(FileKind::File, 0o640), "-rw-r-----");
         assert_eq!(mode_string(FileKind::Directory, 0o1777), "drwxrwxrwt");
@@ -351,9 +388,8 @@ mod tests {
         }
     }
 
-    /// Rounding never shows 1024 of a unit as zero of the next.
     #[test]
-    fn bytes_read_well() {
+    fn sizes_format_with_units() {
         assert_eq!(human_bytes(0), "0 B");
         assert_eq!(human_bytes(1023), "1023 B");
         assert_eq!(human_bytes(1536), "1.5 KiB");

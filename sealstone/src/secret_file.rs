@@ -1,4 +1,5 @@
-//! Files that hold secrets: created 0600 from the start, replaced whole, refused when others could read them.
+//! Files with secrets: created with mode 0600, replaced atomically, refused if others can read
+//! them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,17 +12,17 @@ use zeroize::Zeroizing;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::text::ShownPath as _;
 
-/// Secrets are short; more than this is not one.
+/// Maximum size of a secret, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// Writes a new file or replaces an old one; after return it is durable under its name.
+/// Creates or replaces a file. It is durable when this returns.
 pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let name = path.file_name().ok_or_else(|| Failure::usage("is not a file name").at(path.shown()))?;
+    let name = path.file_name().ok_or_else(|| Failure::usage("not a file name").at(path.shown()))?;
     let temporary = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = OpenOptions::new()
         .write(true)
@@ -37,7 +38,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
     written.map_err(at)
 }
 
-/// As [`write()`], unless the file has these contents already: then nothing is written, so that a full disk is no matter.
+/// Writes a file unless it has this content already, so that an unchanged file needs no disk space.
 pub(crate) fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
     match read_bytes(path) {
         Ok(found) if **found == *contents => Ok(()),
@@ -45,12 +46,12 @@ pub(crate) fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
     }
 }
 
-/// Reads a secret; a file that others may read is refused, because it no longer is one.
+/// Reads a secret text. Refuses a file that others can read.
 pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     read_up_to(path, BYTES_MAX)
 }
 
-/// The same, where it is no text.
+/// Reads a secret that is not text, as [`read`] does.
 pub(crate) fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let (mut file, length) = open(path, BYTES_MAX)?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length as usize + 1));
@@ -58,7 +59,7 @@ pub(crate) fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// The same of at most so many bytes of text.
+/// Reads a secret text of at most `bytes_max` bytes, as [`read`] does.
 pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<String>> {
     let (mut file, length) = open(path, bytes_max)?;
     let mut text = Zeroizing::new(String::with_capacity(length as usize + 1));
@@ -66,29 +67,32 @@ pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<Strin
     Ok(text)
 }
 
-/// Reads a small file that is no secret.
+/// Reads a small file that is not secret.
 pub(crate) fn read_public(path: &Path) -> Outcome<Vec<u8>> {
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let mut bytes = Vec::new();
     File::open(path).map_err(at)?.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(at)?;
     if bytes.len() as u64 > BYTES_MAX {
-        return Err(Failure::usage(format!("more than {BYTES_MAX} bytes")).at(path.shown()));
+        return Err(Failure::usage(format!("the file has more than {BYTES_MAX} bytes")).at(path.shown()));
     }
     Ok(bytes)
 }
 
-/// Opens a secret of at most so many bytes; its length.
+/// Opens a secret of at most `bytes_max` bytes; also returns its length.
 fn open(path: &Path, bytes_max: u64) -> Outcome<(File, u64)> {
     let at = |failure: Failure| failure.at(path.shown());
     let file = sealstone_private::open(path).map_err(|error| not_private(&error, path))?;
     let metadata = file.metadata().map_err(|error| at(error.into()))?;
     if metadata.len() > bytes_max {
-        return Err(at(Failure::usage(format!("{} bytes; at most {bytes_max} are read", metadata.len()))));
+        return Err(at(Failure::usage(format!(
+            "the file has {} bytes, the limit is {bytes_max}",
+            metadata.len()
+        ))));
     }
     Ok((file, metadata.len()))
 }
 
-/// The failure that says why a file or folder is refused, and what to do about it.
+/// Returns the failure of a refused file or folder, with the next step.
 fn not_private(error: &PrivateError, path: &Path) -> Failure {
     let failure = match error {
         PrivateError::Io(source) => {
@@ -105,7 +109,7 @@ fn not_private(error: &PrivateError, path: &Path) -> Failure {
     }
 }
 
-/// Refuses a data folder that is another user's or that others can write.
+/// Refuses a data folder of another user, or one that others can write.
 pub(crate) fn check_folder(path: &Path) -> Outcome {
     sealstone_private::check_folder(path).map_err(|error| not_private(&error, path))
 }
@@ -116,9 +120,8 @@ mod tests {
 
     use super::*;
 
-    /// The file never exists with wider permissions, and a widened one is refused.
     #[test]
-    fn a_secret_is_readable_by_its_owner_only() {
+    fn secret_is_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("secret");
         write(&path, b"first").expect("written");

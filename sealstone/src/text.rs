@@ -1,8 +1,8 @@
-//! Foreign bytes as text: what a terminal, a log and a JSON reader may be given.
+//! Escaping of foreign text for terminals, logs and JSON.
 //!
-//! Contract: [`Output`](crate::output::Output) and [`LogWriter`] pass everything through here, so that no name, message of a
-//! server or path of this machine sends a control, bidirectional or invisible character to a terminal or a log. Names
-//! and paths are escaped reversibly before that, by their `Display` or [`ShownPath`].
+//! Contract: [`Output`](crate::output::Output) and [`LogWriter`] escape control, bidirectional and
+//! invisible characters in everything that they print. Names and paths are escaped reversibly
+//! before that, by their `Display` or [`ShownPath`].
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use sealstone_mds_protocol::{is_printable, shown};
 use serde_json::Value;
 
-/// A path of this machine as text, reversibly escaped as stored names are.
+/// Formats a local path as text, escaped reversibly like stored names.
 pub(crate) trait ShownPath {
     /// Returns the text: printable UTF-8 is itself, a backslash is doubled, every other byte is `\xNN`.
     fn shown(&self) -> Cow<'_, str>;
@@ -34,8 +34,8 @@ impl ShownPath for OsStr {
     }
 }
 
-/// Sets `KEY` of an object to a name or path, exactly: as a string if it is UTF-8. Other bytes are escaped in `KEY` for
-/// display, and `KEY_base64` has them.
+/// Sets `KEY` of an object to a name or path. If it is not UTF-8, `KEY` is escaped for display and
+/// `KEY_base64` has the bytes.
 pub(crate) fn set_bytes(value: &mut Value, key: &str, bytes: impl AsRef<[u8]>) {
     let bytes = bytes.as_ref();
     match std::str::from_utf8(bytes) {
@@ -47,18 +47,34 @@ pub(crate) fn set_bytes(value: &mut Value, key: &str, bytes: impl AsRef<[u8]>) {
     }
 }
 
-/// [`set_bytes`] for a path of this machine.
+/// Sets `KEY` to a local path, as [`set_bytes`] does.
 pub(crate) fn set_path(value: &mut Value, key: &str, path: impl AsRef<OsStr>) {
     set_bytes(value, key, path.as_ref().as_bytes());
 }
 
-/// Adds paths of this machine to an object, each as [`set_bytes`] has it. `json!` of a path panics if it is not UTF-8.
+/// Adds local paths to an object, as [`set_bytes`] does. `json!` of a path panics if it is not
+/// UTF-8.
 pub(crate) fn with_paths<const N: usize>(mut value: Value, paths: [(&str, &Path); N]) -> Value {
     paths.into_iter().for_each(|(key, path)| set_path(&mut value, key, path));
     value
 }
 
-/// JSON text that shows itself: characters that are not printable stand only inside strings, where `\uNNNN` is the same.
+/// Returns a name of the protocol, such as `PastEnd`, in the form of JSON: `past_end`.
+pub(crate) fn snake_case(name: &str) -> String {
+    let mut out = String::with_capacity(name.len() + 2);
+    let mut after_lower = false;
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && after_lower {
+            out.push('_');
+        }
+        after_lower = c.is_ascii_lowercase() || c.is_ascii_digit();
+        out.push(c.to_ascii_lowercase());
+    }
+    out
+}
+
+/// Escapes JSON text: characters that are not printable occur only inside strings, where `\uNNNN`
+/// means the same.
 pub(crate) fn printable_json(text: String) -> String {
     if text.chars().all(is_printable) {
         return text;
@@ -66,7 +82,7 @@ pub(crate) fn printable_json(text: String) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {
-            // The end of a line of a log.
+            // The end of a log line.
             '\n' => out.push(c),
             c if is_printable(c) => out.push(c),
             c => {
@@ -79,14 +95,16 @@ pub(crate) fn printable_json(text: String) -> String {
     out
 }
 
-/// A writer of log lines: characters that are not printable are escaped, in JSON as JSON has it.
+/// Writer of log lines that escapes characters that are not printable, in JSON lines by JSON
+/// escapes.
 #[derive(Debug)]
 pub(crate) struct LogWriter<W> {
-    /// Where they go.
+    /// Destination of the lines.
     pub(crate) out: W,
     /// Whether lines are JSON.
     pub(crate) json: bool,
-    /// Whether lines have colours: then the escape character stays, which the formatter escapes in foreign text.
+    /// Whether lines have colours: then escape characters are kept; the formatter escapes those of
+    /// foreign text.
     pub(crate) colours: bool,
 }
 
@@ -131,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_reads_back_exactly() {
+    fn escaped_json_parses_to_same_text() {
         let name = "a\u{202e}b\u{200b}\u{e0041}\u{7f}\\x2d\n";
         let text = printable_json(serde_json::to_string(name).expect("a string serialises"));
         assert!(text.chars().all(is_printable), "{text}");
@@ -139,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_keep_a_lossless_form() {
+    fn non_utf8_bytes_keep_a_lossless_form() {
         let mut value = serde_json::json!({});
         set_bytes(&mut value, "path", b"/a\\b");
         set_path(&mut value, "to", OsStr::from_bytes(b"/\xff"));
@@ -147,7 +165,16 @@ mod tests {
     }
 
     #[test]
-    fn log_lines_keep_colours_and_escape_all_else() {
+    fn protocol_names_become_snake_case() {
+        for (name, expected) in
+            [("Done", "done"), ("PastEnd", "past_end"), ("GET_ATTR", "get_attr"), ("read-only", "read-only")]
+        {
+            assert_eq!(snake_case(name), expected);
+        }
+    }
+
+    #[test]
+    fn log_lines_keep_only_colour_escapes() {
         let writer = |json, colours| LogWriter { out: (), json, colours };
         let plain = writer(false, false);
         assert_eq!(plain.clean("x\u{1B}[1m\u{2066}\n"), "x\\x1b[1m\\xe2\\x81\\xa6\n");

@@ -97,6 +97,7 @@ impl Daemon {
             }
         };
         let ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("ready line: {error}: {line}"));
+        crate::json_shape::check(&ready);
         Ok(Self { child, ready, said })
     }
 

@@ -9,6 +9,7 @@
 mod capture;
 mod daemon;
 pub mod initiator;
+mod json_shape;
 mod left_out;
 mod mounted;
 mod pair;
@@ -120,12 +121,18 @@ impl CommandResult {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Returns standard output as JSON.
+    /// Returns the result of a command, without the fields of the envelope.
+    ///
+    /// Fails the test unless the result has the fields that docs/reference/json.md documents.
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.stdout)
-            .unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
+        let mut value: Value = serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()));
+        json_shape::check(&value);
+        let fields = value.as_object_mut().expect("the shape is an object");
+        fields.retain(|name, _| name != "schema_version" && name != "command");
+        value
     }
 }
 

@@ -127,7 +127,8 @@ fn with_json_every_failure_is_one_object() {
         let ended = system.run(&[&["--json"], arguments].concat()).fails(code);
         assert!(ended.stdout.is_empty(), "{arguments:?}: {}", ended.text());
         let value: Value = serde_json::from_str(&ended.stderr).expect("one JSON object");
-        assert_eq!(value["error"]["kind"], kind, "{arguments:?}: {value}");
+        assert_eq!((&value["error"]["kind"], &value["schema_version"]), (&kind.into(), &1.into()), "{value}");
+        assert!(value["error"]["next_step"].is_string() || kind == "failed", "{arguments:?}: {value}");
         assert!(value["error"]["message"].as_str().is_some_and(|message| !message.is_empty()), "{value}");
         value
     };
@@ -156,7 +157,7 @@ fn with_json_every_failure_is_one_object() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_cat_quietly() {
+fn closed_stdout_ends_commands_as_sigpipe_does() {
     let system = System::start(2);
     let content: Vec<u8> = (0..24u32 << 20).map(|index| (index >> 12) as u8).collect();
     run_with_input(system.command(&["put", "-", "/big"]), &content).ok();
@@ -168,13 +169,15 @@ fn a_reader_that_goes_away_ends_cat_quietly() {
         stdout.read_exact(&mut first).expect("one byte");
         drop(stdout);
         let ended = CommandResult::from(cat.wait_with_output().expect("waited"));
-        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{arguments:?}");
+        assert_eq!((ended.code, ended.stderr.as_str()), (141, ""), "{arguments:?}");
     }
-    let mut ls = system.command(&["ls", "-l"]);
-    let mut ls = ls.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
-    drop(ls.stdout.take());
-    let ended = CommandResult::from(ls.wait_with_output().expect("waited"));
-    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    for arguments in [&["ls", "-l"][..], &["--json", "ls"], &["completion", "bash"]] {
+        let mut ls = system.command(arguments);
+        let mut ls = ls.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        drop(ls.stdout.take());
+        let ended = CommandResult::from(ls.wait_with_output().expect("waited"));
+        assert_eq!((ended.code, ended.stderr.as_str()), (141, ""), "{arguments:?}");
+    }
 }
 
 /// SIGTERM to a daemon during a put ends it cleanly and in time. A restarted device gets unflushed

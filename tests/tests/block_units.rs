@@ -109,7 +109,8 @@ fn units_are_managed_online_and_offline() {
     let listed = tool("iscsi-ls", &["-s", &format!("iscsi://{}", device.field("address"))]);
     assert!(listed.contains("Lun:1") && listed.contains("Lun:9"), "{listed}");
     let units = device.block(&["list"]).ok().json();
-    let names: Vec<_> = units.as_array().expect("a list").iter().map(|unit| unit["name"].clone()).collect();
+    let names: Vec<_> =
+        units["units"].as_array().expect("a list").iter().map(|unit| unit["name"].clone()).collect();
     assert_eq!(names, ["one", "two"]);
     device.block(&["rm", "two"]).ok();
     let listed = tool("iscsi-ls", &["-s", &format!("iscsi://{}", device.field("address"))]);
@@ -121,7 +122,7 @@ fn units_are_managed_online_and_offline() {
     );
     device.end(Signal::Terminate);
     assert!(!device.data().join("control.sock").exists());
-    assert_eq!(device.block(&["list"]).ok().json().as_array().map(Vec::len), Some(1));
+    assert_eq!(device.block(&["list"]).ok().json()["units"].as_array().map(Vec::len), Some(1));
     device.block(&["rm", "one"]).ok();
     assert_eq!(run(&["block", "list", "--data", text(&device.data())]).ok().text(), "no block units\n");
 }
@@ -155,7 +156,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     let data = device.data();
     let second = run(&["osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
     second.fails(1).says(&["in use"]);
-    assert_eq!(device.block(&["list"]).ok().json().as_array().map(Vec::len), Some(2));
+    assert_eq!(device.block(&["list"]).ok().json()["units"].as_array().map(Vec::len), Some(2));
 }
 
 /// The control socket accepts one request; anything else is refused or dropped, and the device
@@ -189,7 +190,7 @@ fn the_control_socket_bears_anything() {
     }
     assert!(!say(&vec![b'['; 3 << 20]).contains("done"), "longer than any request");
     let _held = UnixStream::connect(&path).expect("connects");
-    assert_eq!(device.block(&["list"]).ok().json().as_array().map(Vec::len), Some(0));
+    assert_eq!(device.block(&["list"]).ok().json()["units"].as_array().map(Vec::len), Some(0));
 }
 
 /// A block unit has no capabilities, so it is not offered beyond loopback without permission.
@@ -298,7 +299,7 @@ fn qemu_stores_an_image_and_reads_it_back() {
     let said =
         tool("qemu-io", &[&script[..], &["-c", "discard 2M 1M", "-c", "read -P 0 2M 1M", &url]].concat());
     assert!(!said.contains("failed"), "{said}");
-    let used = device.block(&["list"]).ok().json()[0]["used"].as_u64().expect("bytes");
+    let used = device.block(&["list"]).ok().json()["units"][0]["used"].as_u64().expect("bytes");
     assert!(used < 20 << 20, "{used} bytes: what is zero takes no space");
 }
 

@@ -109,7 +109,7 @@ fn an_account_is_added_without_a_restart() {
     serve.args(["--access-file", text(&access)]);
     let device = sealstone_tests::Daemon::start(serve);
     let add = || system.run(&["mds", "add-osd", device.field("url"), "--key", text(&key)]);
-    add().fails(3).says(&["osd0", "does not let the metadata server log in", "--chap-file"]);
+    add().fails(3).says(&["osd0", "refuses the login of the metadata server", "--chap-file"]);
     private(&folder, "chap", &account("what the cluster says", Some("what the device says")));
     add().ok();
     put(&system, Some(&chap), "/f").ok();

@@ -443,14 +443,14 @@ fn server_with_clock_set_back_does_not_start() {
     let later = now_ms() + 3_600_000;
     write_private(&data.join("clock.toml"), &format!("told_ms = {later}\nahead_ms = 0\n"));
     let followed = ["--time-source", source.address.as_str()];
-    serve(&followed).fails(1).says(&["before the latest time that this server told", "clock reset"]);
+    serve(&followed).fails(1).says(&["before the last time that this server served", "clock reset"]);
     write_private(&data.join("clock.toml"), "told_ms = \"soon\"\n");
     serve(&followed).fails(1).says(&["clock.toml"]);
 
     // A remote time source without a key is refused.
     let anybody = serve(&["--time-source", "192.0.2.1:123"]);
     assert_eq!(anybody.code, 2);
-    anybody.says(&["anybody on the way", "--time-key-file", "--insecure-time"]);
+    anybody.says(&["not authenticated", "--time-key-file", "--insecure-time"]);
     assert_eq!(serve(&["--time-source", "nowhere"]).code, 2);
     assert_eq!(serve(&["--time-key-file", "/nonexistent"]).code, 2);
     let key_file = folder.path().join("ntp.key");

@@ -89,7 +89,7 @@ fn damage_is_reported_and_repaired_by_put() {
     // The scrub finds it again, and reports it in the log, the metrics and its answer.
     let scrub = run(&["--json", "scrub", "--data", data]);
     assert_eq!(scrub.code, 1, "{}", scrub.stderr);
-    let told = &scrub.json()[0];
+    let told = &scrub.json()["devices"][0];
     assert_eq!((told["damaged"].as_u64(), told["running"].as_bool()), (Some(1), Some(false)), "{told}");
     assert_eq!(told["findings"][0]["object"], object.as_str());
     let ranges = serde_json::json!([{ "offset": 98_304, "length": 4096 }]);
@@ -115,7 +115,7 @@ fn damage_is_reported_and_repaired_by_put() {
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
     let clean = run(&["--json", "scrub", "--data", data]).ok().json();
-    assert_eq!(clean[0]["damaged"], 0, "{clean}");
+    assert_eq!(clean["devices"][0]["damaged"], 0, "{clean}");
     assert_eq!(system.end_osd(0, Signal::Terminate), 0);
     run(&["osd", "check", "--data", data]).ok();
     assert!(audited(&system).last().is_some_and(|line| line["verdict"] == "done"));
@@ -142,7 +142,7 @@ fn good_copy_repairs_damage_in_place() {
     let data = text(&data);
     let scrub = run(&["--json", "scrub", "--data", data]);
     assert_eq!(scrub.code, 1, "{}", scrub.stderr);
-    let ranges = scrub.json()[0]["findings"][0]["ranges"].clone();
+    let ranges = scrub.json()["devices"][0]["findings"][0]["ranges"].clone();
     let expected =
         serde_json::json!([{ "offset": 98_304, "length": 4096 }, { "offset": 299_008, "length": 992 }]);
     assert_eq!(ranges, expected);
@@ -160,7 +160,7 @@ fn good_copy_repairs_damage_in_place() {
     assert_eq!(system.end_osd(0, Signal::Kill), -1);
     system.start_osd(0);
     assert!(system.run(&["cat", "/file"]).ok().stdout == file);
-    assert_eq!(run(&["--json", "scrub", "--data", data]).ok().json()[0]["damaged"], 0);
+    assert_eq!(run(&["--json", "scrub", "--data", data]).ok().json()["devices"][0]["damaged"], 0);
     assert_eq!(system.end_osd(0, Signal::Terminate), 0);
     run(&["osd", "check", "--data", data]).ok();
     assert!(audited(&system).last().is_some_and(|line| line["verdict"] == "done"));
@@ -286,7 +286,7 @@ fn read_only_file_system_error_names_the_remedy() {
     serve()
         .expect_err("nothing can be written")
         .fails(1)
-        .says(&["ead-only file system", "mount it for writing"]);
+        .says(&["ead-only file system", "mount the file system for writing"]);
     small.read_only(false);
     serve().expect("it can be written again").end(Signal::Terminate);
     run(&["osd", "check", "--data", text(&data)]).ok();
@@ -323,7 +323,7 @@ fn scrub_of_a_running_device_is_requested() {
     run(&["scrub", "--data", text(&data)]).fails(4);
     run(&["osd", "check", "--data", text(&data)]).fails(4);
     run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "osd"]).ok();
-    run(&["scrub", "--data", text(&data)]).fails(1).says(&["no device runs", "sealstone osd check"]);
+    run(&["scrub", "--data", text(&data)]).fails(1).says(&["no running device", "sealstone osd check"]);
     run(&["scrub", "other", "--data", text(folder.path())]).fails(4).says(&["other"]);
     run(&["--json", "scrub", "--data", text(&data), "--show", "--stop"]).fails(2).says(&["--stop"]);
 }

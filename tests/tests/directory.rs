@@ -302,7 +302,7 @@ fn unsafe_directory_settings_are_rejected() {
     let here = [&["--directory-url", "ldap://localhost", "--directory-bind-dn", READER][..], &bases].concat();
     let exposed = [&here[..], &["--directory-bind-password-file", &open]].concat();
     serve(&exposed).fails(3).says(&["lets others read it"]);
-    serve(&here).fails(2).says(&["go together"]);
+    serve(&here).fails(2).says(&["requires a password"]);
     let argument = serve(&[&here[..], &["--directory-bind-password", "secret"]].concat());
     assert_eq!(argument.code, 2, "there is no flag with the password itself");
     let filter =

@@ -69,7 +69,7 @@ fn content(seed: u32, length: u32) -> Vec<u8> {
 
 fn keys(system: &System) -> Vec<Value> {
     let listed = system.run(&["--json", "mds", "keys", "list"]).ok().json();
-    listed.as_array().expect("a list").clone()
+    listed["keys"].as_array().expect("a list").clone()
 }
 
 fn states(system: &System) -> Vec<String> {

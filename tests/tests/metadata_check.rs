@@ -28,7 +28,7 @@ fn back(system: &mut System, to: &Path) {
 
 fn kinds(ended: &CommandResult) -> Vec<String> {
     let found = ended.json();
-    let findings = found["findings"].as_array().cloned().unwrap_or_default();
+    let findings = found["check"]["findings"].as_array().cloned().unwrap_or_default();
     findings.iter().map(|finding| finding["kind"].as_str().expect("a kind").to_owned()).collect()
 }
 
@@ -38,8 +38,8 @@ fn check_reports_lost_and_removes_orphaned_data() {
     system.run(&["mkdir", "/d"]).ok();
     put(&system, "/d/kept", 1000);
     put(&system, "/d/striped", 3 << 20);
-    let seen = system.run(&["--json", "check"]).ok().json();
-    assert_eq!((&seen["wrong"], &seen["phase"]), (&0.into(), &"Done".into()), "{seen}");
+    let seen = system.run(&["--json", "check"]).ok().json()["check"].clone();
+    assert_eq!((&seen["findings_count"], &seen["phase"]), (&0.into(), &"done".into()), "{seen}");
     assert!(seen["nodes"] == 4 && seen["names"] == 3, "{seen}");
     assert!(seen["objects"].as_u64().is_some_and(|objects| objects >= 3), "{seen}");
     system.end_mds(Signal::Terminate);
@@ -50,18 +50,24 @@ fn check_reports_lost_and_removes_orphaned_data() {
     put(&system, "/later", 1000);
     back(&mut system, &older);
     let found = system.run(&["--json", "check"]);
-    assert_eq!((found.code, kinds(&found)), (1, vec!["Leaked".to_owned()]));
+    assert_eq!((found.code, kinds(&found)), (1, vec!["leaked".to_owned()]));
     let repaired = system.run(&["--json", "check", "--repair"]).ok();
-    assert_eq!((kinds(&repaired), &repaired.json()["repaired"]), (vec!["Leaked".to_owned()], &1.into()));
+    assert_eq!(
+        (kinds(&repaired), &repaired.json()["check"]["repaired"]),
+        (vec!["leaked".to_owned()], &1.into())
+    );
     let begun = Instant::now();
-    while system.run(&["--json", "check", "--repair"]).ok().json()["findings"] != serde_json::json!([]) {
+    while system.run(&["--json", "check", "--repair"]).ok().json()["check"]["findings"]
+        != serde_json::json!([])
+    {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is removed");
     }
     // Removed after it: their bytes are gone, and the finding names the path.
     system.end_mds(Signal::Terminate);
     copy(&system.path("mds"), &older);
     system.start_mds();
-    let objects = || system.run(&["--json", "check"]).ok().json()["objects"].as_u64().expect("a number");
+    let objects =
+        || system.run(&["--json", "check"]).ok().json()["check"]["objects"].as_u64().expect("a number");
     let before = objects();
     system.run(&["rm", "/d/kept"]).ok();
     let begun = Instant::now();
@@ -71,8 +77,8 @@ fn check_reports_lost_and_removes_orphaned_data() {
     }
     back(&mut system, &older);
     let found = system.run(&["--json", "check"]);
-    assert_eq!((found.code, kinds(&found)), (1, vec!["Lost".to_owned()]));
-    assert_eq!(found.json()["findings"][0]["path"], "/d/kept");
+    assert_eq!((found.code, kinds(&found)), (1, vec!["lost".to_owned()]));
+    assert_eq!(found.json()["check"]["findings"][0]["path"], "/d/kept");
     system.run(&["check", "--no-objects"]).ok();
 }
 
@@ -84,8 +90,8 @@ fn unreachable_device_is_reported_without_loss() {
     }
     system.end_osd(1, Signal::Kill);
     let found = system.run(&["--json", "check"]);
-    assert_eq!((found.code, kinds(&found)), (1, vec!["Silent".to_owned()]));
-    system.run(&["check", "--show"]).fails(1).says(&["not everything"]);
+    assert_eq!((found.code, kinds(&found)), (1, vec!["silent".to_owned()]));
+    system.run(&["check", "--show"]).fails(1).says(&["problem", "found"]);
     system.start_osd(1);
     system.run(&["quota", "check"]).ok();
     system.run(&["check"]).ok();

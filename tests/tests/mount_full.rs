@@ -42,7 +42,7 @@ fn full_device_returns_enospc_and_the_stored_length() {
     let (least, most) = (40 << 20, CAPACITY_BYTES + (8 << 20));
     assert!((least..=most).contains(&stored.len()), "{} bytes", stored.len());
     assert_eq!(stored.last(), Some(&7));
-    let seen = system.run(&["--json", "stat", "/file"]).ok().json();
+    let seen = system.run(&["--json", "stat", "/file"]).ok().json()["files"][0].clone();
     assert_eq!(seen["size"].as_u64(), Some(stored.len() as u64));
     fs::remove_file(&path).expect("removed");
     let start = Instant::now();

@@ -91,7 +91,7 @@ fn plain_traffic_is_visible_to_a_wiretap() {
 #[test]
 fn tls_stripping_reveals_only_a_hello() {
     let behind = RelayedDevice::start(RelayBehaviour::Strip, None, &[], &[]);
-    behind.added.clone().fails(1).says(&["did not become usable"]);
+    behind.added.clone().fails(1).says(&["is not usable after"]);
     let seen = behind.between.seen();
     assert!(!seen.is_empty() && seen[0] == 0x16, "a TLS record");
     assert!(!seen.windows(13).any(|window| window == b"InitiatorName"));
@@ -103,12 +103,12 @@ fn changed_certificate_error_shows_both_pins() {
     let impostor = Identity::self_signed("impostor.example").expect("made");
     let shown = impostor.pin().expect("a pin").to_string();
     let behind = RelayedDevice::start(RelayBehaviour::Tls(impostor), None, &[], &[]);
-    behind.added.clone().fails(3).says(&["is not the one with this pin", &shown]);
+    behind.added.clone().fails(3).says(&["has another certificate", &shown]);
 
     // A wrong pin has the same effect.
     let wrong = Pin::certificate(b"another").to_string();
     let behind = RelayedDevice::start(RelayBehaviour::Bytes, Some(&wrong), &[], &[]);
-    behind.added.clone().fails(3).says(&["is not the one with this pin", behind.between.pin()]);
+    behind.added.clone().fails(3).says(&["has another certificate", behind.between.pin()]);
     let key = behind.system.path("osd.key");
     let url = behind.between.url();
     let add = |pin: &str| behind.system.run(&["mds", "add-osd", &url, "--key", text(&key), "--pin", pin]);
@@ -380,7 +380,7 @@ fn authority_certifies_only_its_cluster() {
         if name == certified {
             added.ok();
         } else {
-            added.fails(3).says(&["is not the one with this pin", "authority"]);
+            added.fails(3).says(&["has another certificate", "authority"]);
         }
         devices.push(device);
     }

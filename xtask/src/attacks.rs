@@ -1,16 +1,16 @@
-//! The table of attacks on the login, checked against the tests: a row that no test keeps is a claim.
+//! Checks the table of attacks on the login against the tests.
 //!
 //! Contract of the page: a table of places (`| X | path |`), and rows `| number | attack | X name in backquotes, … | log |
-//! answer |`. Each test named is in its place; each verdict in backquotes is looked for by a test of its row.
+//! answer |`. Each named test exists; each verdict in backquotes occurs in a test of its row.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 const PAGE: &str = "docs/standards/login-attacks.md";
-/// Fewer rows than this were not the table that was promised.
+/// Minimum number of rows.
 const ROWS_MIN: usize = 80;
 
-/// Findings about the page.
+/// Returns the findings of the page.
 pub(crate) fn check(findings: &mut Vec<String>) {
     match fs::read_to_string(PAGE) {
         Ok(page) => check_page(&page, |path| fs::read_to_string(path).ok(), findings),
@@ -61,7 +61,7 @@ fn check_page(page: &str, read: impl Fn(&str) -> Option<String>, findings: &mut 
     }
 }
 
-/// The body of a test: from its name to the brace in the column where its line begins.
+/// Returns the body of a test: from its name to the brace in the column of its first line.
 fn body_of<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     let at = source.find(&format!("fn {name}("))?;
     let line = source[..at].rfind('\n').map_or(0, |end| end + 1);

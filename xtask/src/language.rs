@@ -13,11 +13,11 @@ use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
-/// Where the ceilings are.
+/// File with the ceilings.
 pub(crate) const CEILINGS: &str = "xtask/language.toml";
-/// Longest line of prose in documentation and comments, characters.
+/// Maximum length of a line of prose, characters.
 const PROSE_LINE_CHARS_MAX: usize = 100;
-/// Longest sentence in documentation, words.
+/// Maximum length of a sentence in documentation, words.
 const SENTENCE_WORDS_MAX: usize = 35;
 /// Shorter fragments are labels, not sentences, words.
 const SENTENCE_WORDS_MIN: usize = 3;
@@ -93,7 +93,7 @@ impl Literary {
     }
 }
 
-/// All findings of a tree.
+/// The findings of a tree.
 #[derive(Debug, Default)]
 struct Survey {
     /// By rule and area; the area is a crate's folder, or `docs` for all Markdown.

@@ -1,6 +1,6 @@
-//! Chores of the workspace: `cargo run -p xtask -- tidy | language | purity | tests`.
+//! Checks and tools of the workspace: `cargo run -p xtask -- tidy | language | purity | tests`.
 //!
-//! Rules live in tools, not in memory: a remark made twice in review becomes a check here.
+//! A remark that was made twice in review becomes a check here.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,4 +1,4 @@
-//! Builds the pure crates for `x86_64-unknown-none`, so that the compiler guards the line.
+//! Builds the pure crates for `x86_64-unknown-none`, which have no operating system.
 //!
 //! The standard library for that target comes from rustup if it was added there, or is built from the source
 //! that Debian's `rust-web-src` ships. Neither present is an error, not a pass: `scripts/setup` brings one.
@@ -11,7 +11,7 @@ use crate::tidy::PURE_CRATES;
 
 const TARGET: &str = "x86_64-unknown-none";
 
-/// Where the target's standard library comes from.
+/// Source of the target's standard library.
 enum Toolchain {
     /// The active cargo has it.
     Installed,

@@ -1,4 +1,4 @@
-//! Runs every test of the workspace, several processes beside each other.
+//! Runs all tests of the workspace, several processes in parallel.
 //!
 //! Builds all test programs, runs them from their crates' folders as cargo does, prints failures,
 //! and then runs the examples in the docs. A program of many modules runs as one process for each
@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A test program that takes longer hangs.
+/// Maximum run time of a test program.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 /// Set where no test may be left out, but those that need what `scripts/setup --all` installs.
 const REQUIRED_VARIABLE: &str = "SEALSTONE_TESTS_REQUIRED";
@@ -25,15 +25,15 @@ const REQUIRED_VARIABLE: &str = "SEALSTONE_TESTS_REQUIRED";
 const LEFT_OUT: &str = "left out: ";
 /// In the reason of a test that needs a program that is not installed by default.
 const OPTIONAL: &str = "(scripts/setup --all)";
-/// How often is looked whether one has ended.
+/// Interval at which running programs are polled.
 const LOOK: Duration = Duration::from_millis(20);
-/// Of what a failed one wrote, the end that is shown, bytes.
+/// Bytes of the end of the log of a failed program that are shown.
 const SHOWN_MAX: u64 = 256 * 1024;
 
 /// The name of a program whose modules run as processes of their own.
 const PROGRAM_OF_MODULES: &str = "all";
 
-/// Programs that take longest, started first: one that starts last keeps one core alone.
+/// The slowest programs, which start first.
 const LONGEST: [&str; 8] = [
     "sealstone-client/nodes",
     "sealstone-client/carries",
@@ -57,7 +57,7 @@ struct Program {
     tests: Vec<String>,
 }
 
-/// How a test program ended.
+/// Result of a test program.
 enum End {
     Exited(ExitStatus),
     Hung,
@@ -209,7 +209,7 @@ fn tests_by_module(listed: &str) -> BTreeMap<String, Vec<String>> {
     modules
 }
 
-/// Runs one, says how it ended; a finding if it did not pass.
+/// Runs a test program and prints its result. Returns a finding if it failed.
 fn one(program: &Program, binary: &Path, logs: &Path, cores: usize) -> Option<String> {
     let Program { name, executable, folder, tests } = program;
     let log = log_of(program, logs);
@@ -255,7 +255,7 @@ fn one(program: &Program, binary: &Path, logs: &Path, cores: usize) -> Option<St
     Some(format!("tests: {name}: {why} ({})", log.display()))
 }
 
-/// The end of a log.
+/// Returns the end of a log.
 fn tail(log: &Path) -> String {
     let read = File::open(log).and_then(|mut file| {
         let skipped = file.metadata()?.len().saturating_sub(SHOWN_MAX);

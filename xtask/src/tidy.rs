@@ -21,9 +21,9 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-crypto",
 ];
 
-/// A file longer than this hides a noun.
+/// Maximum number of lines of a file.
 const LINES_PER_FILE_MAX: usize = 800;
-/// Nobody commits binaries or captures by accident.
+/// Refuses binaries and captures.
 const BYTES_PER_FILE_MAX: u64 = 512 * 1024;
 
 pub(crate) fn run() -> Result<String, Vec<String>> {
@@ -100,7 +100,7 @@ fn check_file(path: &Path, findings: &mut Vec<String>) {
         findings.push(format!("{shown}: a crate opens with what it does"));
     }
     for (number, line) in text.lines().enumerate() {
-        // Spelled in two halves, so that this file does not find itself.
+        // In two parts, so that this file does not contain the marker.
         for marker in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")] {
             if line.contains(marker) {
                 findings.push(format!("{shown}:{}: {marker}: finish it or take it out", number + 1));
@@ -131,8 +131,7 @@ fn read_toml(path: &Path) -> Result<toml::Table, String> {
     text.parse().map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Finds files of tests that no program contains: cargo does not look for them where `autotests` is
-/// off.
+/// Finds test files that no program contains, which cargo ignores where `autotests` is off.
 fn check_test_modules(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
     for (folder, _) in members {
         let tests = Path::new(folder).join("tests");
@@ -216,12 +215,12 @@ fn check_reasons(findings: &mut Vec<String>) {
     }
 }
 
-/// What the documentation names exists: a test (`test: name`, `module::name`, `name` of four words and more; … stands for
-/// any rest), and whatever else is written like one: keys, metrics, fields.
+/// Checks that names in the documentation exist: tests (`test: name`, `module::name`, `name` of
+/// four words and more; `…` stands for any rest), keys, metrics and fields.
 fn check_names(files: &[PathBuf], findings: &mut Vec<String>) {
     let mut words = BTreeSet::new();
     for file in files {
-        // A name that only the documentation or the history has is none.
+        // A name must exist outside of the documentation.
         if is_markdown(file) {
             continue;
         }
@@ -232,14 +231,14 @@ fn check_names(files: &[PathBuf], findings: &mut Vec<String>) {
         );
     }
     for file in files.iter().filter(|file| file.starts_with("docs") && is_markdown(file)) {
-        // Designs and records of decisions also name what others have, and what was refused.
+        // Design pages and ADRs also name parts of other systems, and refused options.
         if file.starts_with("docs/design") || file.starts_with("docs/adr") {
             continue;
         }
         let text = fs::read_to_string(file).unwrap_or_default();
         for (number, line) in text.lines().enumerate() {
             for name in line.split('`').skip(1).step_by(2).filter(|quoted| !is_known(quoted, &words)) {
-                findings.push(format!("{}:{}: nothing is called {name}", file.display(), number + 1));
+                findings.push(format!("{}:{}: no such name: {name}", file.display(), number + 1));
             }
         }
     }
@@ -249,10 +248,10 @@ fn is_of_a_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Is this quotation no name of ours, or one of a thing that there is?
+/// Whether a quotation is not a name of this project, or an existing one.
 fn is_known(quoted: &str, words: &BTreeSet<String>) -> bool {
-    let demanded = quoted.strip_prefix("test:").map(str::trim);
-    let path = demanded.unwrap_or(quoted);
+    let required = quoted.strip_prefix("test:").map(str::trim);
+    let path = required.unwrap_or(quoted);
     // "login tests::name": the crate, then the path within it.
     let path = path.rsplit(' ').next().unwrap_or(path);
     let is_ours =
@@ -266,7 +265,7 @@ fn is_known(quoted: &str, words: &BTreeSet<String>) -> bool {
     let parts: Vec<&str> = path.split("::").collect();
     let last = parts.last().copied().unwrap_or_default();
     let is_long = last.matches('_').count() >= 3;
-    if demanded.is_none() && parts.len() < 2 && !is_long {
+    if required.is_none() && parts.len() < 2 && !is_long {
         return true;
     }
     parts.iter().all(|part| {
@@ -276,7 +275,7 @@ fn is_known(quoted: &str, words: &BTreeSet<String>) -> bool {
     })
 }
 
-/// Is there a word that begins and ends so?
+/// Whether a word has this start and end.
 fn has_word(words: &BTreeSet<String>, start: &str, end: &str) -> bool {
     words.range(start.to_owned()..).take_while(|word| word.starts_with(start)).any(|word| word.ends_with(end))
 }

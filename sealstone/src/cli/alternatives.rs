@@ -1,4 +1,5 @@
-//! Options of which only one can hold: a flag wins over the environment, and two flags are an error.
+//! Options that exclude each other: an option overrides variables of the others, and two options
+//! are an error.
 //!
 //! clap counts a variable as a given option, so that `--mds` would conflict with an exported `SEALSTONE_CLUSTER`.
 
@@ -16,13 +17,14 @@ const ALTERNATIVES: &[&[&str]] = &[
     &["directory_bind_password_file", "directory_bind_credential"],
 ];
 
-/// A variable that nobody sets: an option that reads it has no value of the environment.
+/// Name of a variable that is never set; it replaces the variable of an overridden option.
 const NO_VARIABLE: &str = "SEALSTONE_NO_VARIABLE";
 
-/// Returns options whose value of the environment a flag excludes: their subcommands, from the top down, and identifiers.
+/// Returns the command (names from the top down) and its options whose environment variables are
+/// overridden.
 ///
 /// # Errors
-/// Two flags exclude each other.
+/// Two options of the command line exclude each other.
 pub(crate) fn overridden(
     command: &Command,
     matches: &ArgMatches,
@@ -55,7 +57,7 @@ pub(crate) fn overridden(
     Ok((path, overridden))
 }
 
-/// Returns the command with options of one of its subcommands that do not look at the environment.
+/// Returns the command with options of a subcommand that ignore the environment.
 pub(crate) fn without_variables(command: Command, path: &[String], ids: &[&'static str]) -> Command {
     match path.split_first() {
         Some((name, below)) => command.mut_subcommand(name, |sub| without_variables(sub, below, ids)),

@@ -8,13 +8,13 @@ use crate::output::parse_size;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Block {
-    /// Make a block unit; a device that runs offers it at once.
+    /// Create a block unit; a running device exports it at once.
     #[command(after_help = "\
 Examples:
   sealstone block create vm1 --data /srv/osd1 --size 20G
   sealstone block create old --data /srv/osd1 --size 1T --block-size 4096 --lun 7 --thick
-A unit is a plain disk: whoever may log in to the target may read and write it. It is offered beyond loopback only
-if the device demands CHAP, has a list of initiators, or runs with --insecure-block.")]
+A unit is a plain disk: every initiator that can log in to the target can read and write it. It is exported beyond loopback
+only if the device requires CHAP, has a list of initiators, or runs with --insecure-block.")]
     Create {
         /// Name of the unit: 1 to 64 of a-z, 0-9, '.', '-', '_'.
         name: String,
@@ -24,19 +24,20 @@ if the device demands CHAP, has a list of initiators, or runs with --insecure-bl
         /// Size, a multiple of the block size.
         #[arg(long, value_parser = parse_size, value_name = "SIZE")]
         size: u64,
-        /// Bytes of a block: 512 or 4096.
+        /// Block size: 512 or 4096.
         #[arg(long, default_value = "512", value_parser = parse_size, value_name = "BYTES")]
         block_size: u64,
         /// Logical unit number, 1 to 255 [default: the lowest free one].
         #[arg(long, value_name = "N")]
         lun: Option<u16>,
-        /// Take all the space now instead of when it is written to.
+        /// Allocate all space now.
         #[arg(long)]
         thick: bool,
-        /// A removable medium: initiators may eject and load it.
+        /// Removable medium: initiators can eject and load it.
         #[arg(long)]
         removable: bool,
-        /// Make every write durable before it is acknowledged, and let no initiator turn the write cache on.
+        /// Make every write durable before it is acknowledged; initiators cannot enable the write
+        /// cache.
         #[arg(long)]
         write_through: bool,
     },
@@ -45,15 +46,15 @@ if the device demands CHAP, has a list of initiators, or runs with --insecure-bl
 Examples:
   sealstone block set vm1 --data /srv/osd1 --write-through
   sealstone block set vm1 --data /srv/osd1 --write-through=false
-Initiators receive MODE PARAMETERS CHANGED. One that was informed that the write cache is off keeps durable writes until
-it reads the caching mode page again.")]
+Initiators receive MODE PARAMETERS CHANGED. An initiator that has read that the write cache is off keeps durable writes
+until it reads the caching mode page again.")]
     Set {
         /// Name of the unit.
         name: String,
         /// Folder of the device, running or not.
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
-        /// Make every write durable before it is acknowledged; false lets initiators choose.
+        /// Make every write durable before it is acknowledged; false: initiators choose.
         #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, required = true)]
         write_through: Option<bool>,
     },
@@ -78,7 +79,7 @@ Example:
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
     },
-    /// Remove a block unit with everything on it.
+    /// Remove a block unit and its data.
     #[command(after_help = "\
 Example:
   sealstone block rm vm1 --data /srv/osd1")]
@@ -88,7 +89,7 @@ Example:
         /// Folder of the device, running or not.
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
-        /// Even if initiators have it registered or reserved.
+        /// Remove it even if initiators have registered or reserved it.
         #[arg(long)]
         force: bool,
     },

@@ -2,28 +2,28 @@
 
 use clap::Args;
 
-/// What is looked through.
+/// Arguments of `check`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  sealstone check                            names, nodes, counts, and what lies on every device
-  sealstone check --no-objects               without asking the devices
-  sealstone check --repair                   puts counts right, and removes objects that belong to nothing
-  sealstone check --show                     how far the last one is, and what it found
-  sealstone --json check | jq '.findings[] | select(.kind == \"Lost\")'
-Administrators. Everything goes on meanwhile: what is compared is the state of one moment. Exit code 1 if something is not as it
-should be, and was not repaired. `sealstone scrub` reads the bytes themselves.")]
+  sealstone check                            metadata, and the objects of every device
+  sealstone check --no-objects               metadata only
+  sealstone check --repair                   correct counts and remove orphan objects
+  sealstone check --show                     progress and findings of the last check
+  sealstone --json check | jq '.check.findings[] | select(.kind == \"lost\")'
+For administrators. It runs beside all other requests, on a consistent snapshot. Exit code 1 if problems remain.
+`sealstone scrub` verifies the bytes of files.")]
 pub(crate) struct Check {
-    /// Put right what can be: counts, and objects that belong to nothing.
+    /// Correct counts, and remove orphan objects.
     #[arg(long, conflicts_with = "show")]
     pub(crate) repair: bool,
-    /// Only what is on record: devices are not asked.
+    /// Check the metadata only.
     #[arg(long, conflicts_with = "show")]
     pub(crate) no_objects: bool,
-    /// Begin it and do not wait for its end.
+    /// Start it without waiting.
     #[arg(long, conflicts_with = "show")]
     pub(crate) no_wait: bool,
-    /// Only show how far the last one is, and what it found.
+    /// Only show progress and findings of the last check.
     #[arg(long)]
     pub(crate) show: bool,
 }

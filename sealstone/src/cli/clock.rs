@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-/// What to do with the clock of a device or a metadata server on this machine.
+/// Subcommands of `osd clock` and `mds clock`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Clock {
-    /// Show the clock as the folder keeps it, beside this machine's wall clock.
+    /// Show the stored clock and the wall clock of this machine.
     #[command(after_help = "\
 Examples:
   sealstone osd clock show --data /srv/osd1
@@ -17,14 +17,15 @@ Examples:
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
     },
-    /// Take this machine's wall clock over, also where it is before a time that held. For a clock that was wrong for long.
+    /// Set the clock to the wall clock of this machine, also if it goes back. For a clock that was
+    /// wrong for a long time.
     #[command(after_help = "\
 Examples:
   sealstone osd clock reset --data /srv/osd1
   sealstone mds clock reset --data /srv/mds
-A running daemon does it at once, one that does not run at its next start. Commands that were captured before are refused
-all the same. Credentials and sessions that expired between the two times are valid until they expire again; \
-`sealstone mds keys rotate working --revoke` ends the credentials.")]
+A running daemon resets at once, a stopped one at its next start. Replayed commands are still refused. Credentials and
+sessions that expired between the two times are valid again until they expire; \
+`sealstone mds keys rotate working --revoke` revokes the credentials.")]
     Reset {
         /// Folder of the device or the server.
         #[arg(long, value_name = "DIR")]

@@ -1,10 +1,10 @@
-//! Arguments about the devices' keys and the metadata server's keystore.
+//! Arguments of `mds keys`, `mds backup` and `mds restore`, and of the keystore.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// What the keystore of a metadata server is sealed under, or opened with.
+/// Secret of the keystore of a metadata server.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Keystore {
     /// Key file of the keystore (mode 0600) [default: keystore.key in the server's folder].
@@ -13,34 +13,35 @@ pub(crate) struct Keystore {
     /// File (mode 0600) whose first line is the keystore's passphrase.
     #[arg(long, env = "SEALSTONE_MDS_PASSPHRASE_FILE", value_name = "FILE")]
     pub(crate) passphrase_file: Option<PathBuf>,
-    /// Name of the systemd credential (LoadCredential=) that the keystore is sealed under, or its passphrase is in.
+    /// Name of the systemd credential (LoadCredential=) with the key or the passphrase of the
+    /// keystore.
     #[arg(long, env = "SEALSTONE_MDS_KEYSTORE_CREDENTIAL", value_name = "NAME")]
     pub(crate) keystore_credential: Option<String>,
 }
 
-/// What the keystore is to be sealed under from now on.
+/// New secret of the keystore.
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 pub(crate) struct NewSeal {
-    /// This key file; it is made if it is not there.
+    /// Key file; created if it does not exist.
     #[arg(long, value_name = "FILE")]
     pub(crate) new_key: Option<PathBuf>,
-    /// The first line of this file (mode 0600), stretched with Argon2id.
+    /// File (mode 0600) whose first line is the passphrase, for Argon2id.
     #[arg(long, value_name = "FILE")]
     pub(crate) new_passphrase_file: Option<PathBuf>,
-    /// This systemd credential: at least 32 random bytes.
+    /// Name of a systemd credential of at least 32 random bytes.
     #[arg(long, value_name = "NAME")]
     pub(crate) new_credential: Option<String>,
 }
 
-/// What a backup is sealed under.
+/// Secret of a backup.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct BackupSeal {
-    /// This key file; `backup` makes it if it is not there.
+    /// Key file; `backup` creates it if it does not exist.
     #[arg(long, value_name = "FILE")]
     pub(crate) backup_key: Option<PathBuf>,
-    /// The first line of this file (mode 0600), stretched with Argon2id.
+    /// File (mode 0600) whose first line is the passphrase, for Argon2id.
     #[arg(long, value_name = "FILE")]
     pub(crate) backup_passphrase_file: Option<PathBuf>,
 }
@@ -48,34 +49,34 @@ pub(crate) struct BackupSeal {
 /// Levels of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Level {
-    /// Sign credentials; versions overlap, so nobody notices.
+    /// Keys that sign credentials; versions overlap, so clients are not interrupted.
     Working,
-    /// Above the working keys of a partition; its credentials are renewed.
+    /// Partition key and its working keys; credentials are renewed.
     Partition,
-    /// Above all partitions of a device.
+    /// Root key of a device and all keys below it.
     Root,
-    /// The device's own, by a Diffie-Hellman exchange; all below it are set anew.
+    /// Master key of a device, by a Diffie-Hellman exchange, and all keys below it.
     Master,
 }
 
-/// Which keys to change.
+/// Arguments of `mds keys rotate`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rotate {
-    /// Which level; all below it are changed with it.
+    /// Level; all keys below it are replaced too.
     pub(crate) level: Level,
-    /// Of this device alone.
+    /// Only keys of this device.
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
-    /// Of this partition alone (0x… or decimal).
+    /// Only keys of this partition (0x… or decimal).
     #[arg(long, value_name = "ID", value_parser = partition)]
     pub(crate) partition: Option<u64>,
-    /// Working keys: make all credentials that are out worthless at once. Clients in good standing get new ones.
+    /// With working keys: revoke all issued credentials at once. Clients with access get new ones.
     #[arg(long)]
     pub(crate) revoke: bool,
-    /// Do not wait until it is done.
+    /// Do not wait until the keys are replaced.
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Seconds to wait at most.
+    /// Maximum seconds to wait.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub(crate) wait: u64,
 }
@@ -85,35 +86,35 @@ pub(super) fn partition(text: &str) -> Result<u64, String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("'{text}' is no partition: say a number such as 0x10000"))
+    parsed.map_err(|_| format!("'{text}' is not a partition number such as 0x10000"))
 }
 
 /// Keys and keystore of the metadata server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
-    /// List the devices' keys: levels, names, ages; never the keys (needs an administrator's session).
+    /// List the devices' keys: level, name and age, not the secrets (administrators).
     #[command(after_help = "\
 Examples:
   sealstone mds keys list
   sealstone --json mds keys list --device osd1")]
     List {
-        /// Of this device alone.
+        /// Only keys of this device.
         #[arg(long, value_name = "NAME")]
         device: Option<String>,
     },
-    /// Change keys of devices, while clients go on (needs an administrator's session).
+    /// Replace keys of devices without interrupting clients (administrators).
     #[command(after_help = "\
 Examples:
-  sealstone mds keys rotate working                                  all devices; nobody notices
-  sealstone mds keys rotate working --partition 0x10000 --revoke     credentials that are out become worthless
+  sealstone mds keys rotate working                                  all devices
+  sealstone mds keys rotate working --partition 0x10000 --revoke     revoke all issued credentials
   sealstone mds keys rotate master --device osd1                     a new master key, and all below it")]
     Rotate(Rotate),
-    /// Seal the keystore of a server that does not run under something else.
+    /// Change the secret of the keystore of a stopped server.
     #[command(after_help = "\
 Examples:
   sealstone mds keys reseal --data /srv/mds --new-passphrase-file mds.passphrase
   sealstone mds keys reseal --data /srv/mds --passphrase-file mds.phrase --new-key mds.key
-Without a --new… option it is the key file in the server's folder.")]
+Without a --new… option the keystore is sealed under the key file in the server's folder.")]
     Reseal {
         /// Folder of the server.
         #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
@@ -125,13 +126,13 @@ Without a --new… option it is the key file in the server's folder.")]
     },
 }
 
-/// What `backup` takes.
+/// Arguments of `mds backup`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Backup {
     /// Folder of the server.
     #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
     pub(crate) data: PathBuf,
-    /// The file to be written; must not exist.
+    /// Backup file to be written; must not exist.
     #[arg(long, value_name = "FILE")]
     pub(crate) to: PathBuf,
     #[command(flatten)]
@@ -140,13 +141,14 @@ pub(crate) struct Backup {
     pub(crate) seal: BackupSeal,
 }
 
-/// What `restore` takes.
+/// Arguments of `mds restore`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Restore {
     /// The backup.
     #[arg(long, value_name = "FILE")]
     pub(crate) from: PathBuf,
-    /// Folder of the new server; must be empty or not exist. Without it the backup is read and checked only.
+    /// Folder of the new server; must be empty or not exist. Without it the backup is only
+    /// verified.
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `mount` and `umount`, and the words of an `/etc/fstab` line.
+//! Arguments of `mount` and `umount`, and of `mount.sealstone` for `/etc/fstab`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,69 +13,70 @@ use crate::output::parse_size;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  sealstone mount ~/files                    everything, as the user of the session
+  sealstone mount ~/files                    all files, as the user of the session
   sealstone mount /mnt/projects --path /projects --read-only
   sealstone mount /srv/shared --allow-other --session /etc/mount.session --key-file /etc/mount.key
-  sealstone --json mount /mnt --foreground   one line when ready, for a supervisor
+  sealstone --json mount /mnt --foreground   prints the ready line, for a supervisor
   sealstone umount ~/files
 
-What a program closed is seen by whoever opens it afterwards, on any machine; what it has synced is durable. A server or
-device that restarts is waited for. In /etc/fstab, with mount.sealstone linked to this program:
+Closed files are visible to all clients that open them later; synced files are durable. Programs wait while a server or
+device restarts. In /etc/fstab, with mount.sealstone linked to this program:
   sealstone:/projects /mnt/projects sealstone session=/etc/sealstone/mount.session,_netdev 0 0")]
 pub(crate) struct Mount {
     /// An existing directory.
     pub(crate) mountpoint: PathBuf,
-    /// The stored directory to be seen there.
+    /// Stored directory to mount.
     #[arg(long, default_value = "/", value_name = "PATH")]
     pub(crate) path: OsString,
-    /// Nothing can be changed through the mount.
+    /// Mount read-only.
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// No program on it can be run.
+    /// Do not allow the execution of programs.
     #[arg(long)]
     pub(crate) no_exec: bool,
-    /// Let all users of this machine in. The kernel checks owners and permission bits; the session should be an
-    /// administrator's, so that what they make is theirs.
+    /// Allow access by all users of this machine; the kernel checks permissions. The session should
+    /// be an administrator's, so that new files belong to their creator.
     #[arg(long)]
     pub(crate) allow_other: bool,
-    /// How long names and attributes are believed without asking again, seconds.
+    /// How long names and attributes are cached without a lease, in seconds.
     #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) attr_timeout: f64,
-    /// Ask the metadata server at each open, and believe attributes for --attr-timeout only, instead of until somebody else
-    /// wants the file.
+    /// Use no leases: attributes are cached for --attr-timeout only, and every open is a request.
     #[arg(long)]
     pub(crate) no_leases: bool,
-    /// Have each name that is made, moved or removed durable, and each file that is closed on its devices, before the program goes
-    /// on, instead of by its next fsync.
+    /// Make every change of names durable, and store every closed file, before the system call
+    /// returns.
     #[arg(long)]
     pub(crate) dirsync: bool,
-    /// How long a server or device that does not answer is waited for before programs get an error, seconds; 0 is for
-    /// ever.
+    /// How long programs wait for an unavailable server or device before they get an error, in
+    /// seconds; 0: forever.
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) timeout: f64,
-    /// Memory for data on its way, both ways.
+    /// Memory for cached and unflushed data.
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: u64,
-    /// With --allow-other: the user number shown for accounts that this machine has no user for. No local user may have it.
+    /// With --allow-other: user id shown for accounts without a local user. No local user may have
+    /// it.
     #[arg(long, default_value_t = UNKNOWN_ID, value_name = "UID")]
     pub(crate) unknown_uid: u32,
-    /// With --allow-other: the group number shown for files without a group, and for groups that this machine does not have.
+    /// With --allow-other: group id shown for files without a group, and for groups without a local
+    /// group.
     #[arg(long, default_value_t = UNKNOWN_ID, value_name = "GID")]
     pub(crate) unknown_gid: u32,
-    /// The key of the session's service account: with it the mount logs in by itself when the session is over, which
-    /// happens some hours after every login.
+    /// Key file of the session's service account: the mount uses it to log in again when the
+    /// session expires.
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// What the table of mounts shows, if it is to be another word than ours.
+    /// Source that the mount table shows.
     #[arg(long, hide = true)]
     pub(crate) source: Option<OsString>,
-    /// Nothing is mounted: what is there becomes read-only or not, executable or not, as it is said.
+    /// Change the flags of an existing mount.
     #[arg(long, hide = true)]
     pub(crate) remount: bool,
-    /// Do not go into the background.
+    /// Stay in the foreground.
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Where a mount in the background writes its log; none is kept without it.
+    /// Log file of a mount in the background [default: none].
     #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
     pub(crate) log_file: Option<PathBuf>,
 }
@@ -84,27 +85,27 @@ pub(crate) struct Mount {
 #[command(after_help = "\
 Examples:
   sealstone umount ~/files
-  sealstone umount --lazy ~/files            now, for new users; those who are in it may finish")]
+  sealstone umount --lazy ~/files            detach now; open files stay usable")]
 pub(crate) struct Umount {
-    /// Where it is mounted.
+    /// Mount point.
     pub(crate) mountpoint: PathBuf,
-    /// Take it away although it is in use.
+    /// Unmount even if busy (lazy).
     #[arg(long, short)]
     pub(crate) lazy: bool,
 }
 
-/// The least memory of a mount, bytes: some commands in each direction.
+/// Minimum memory of a mount, bytes.
 const MEMORY_MIN: u64 = 8 << 20;
 
-/// Memory for data, not too little of it.
+/// Parses the memory of a mount.
 fn memory(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         bytes if bytes >= MEMORY_MIN => Ok(bytes),
-        _ => Err(format!("at least {} MiB are needed", MEMORY_MIN >> 20)),
+        _ => Err(format!("the minimum is {} MiB", MEMORY_MIN >> 20)),
     }
 }
 
-/// Seconds, with a fraction perhaps.
+/// Parses seconds, with an optional fraction.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
@@ -112,16 +113,16 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Names that `mount` calls us by: for the type `sealstone`, and for `fuse.sealstone`, which is what its table says of ours.
+/// Names by which `mount` starts this program: for the types `sealstone` and `fuse.sealstone`.
 const HELPERS: [&str; 2] = ["mount.sealstone", "mount.fuse.sealstone"];
-/// Before the stored directory, in the table of mounts and, as one likes, in `/etc/fstab`.
+/// Prefix of the stored directory in the mount table; optional in `/etc/fstab`.
 pub(crate) const SOURCE_PREFIX: &str = "sealstone:";
 
-/// What `mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]` says, as `mount` of util-linux calls it, in words of our own
-/// command line; `None` if the program was not called by that name.
+/// Translates `mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]` of util-linux into words of this
+/// command line. Returns `None` if the program has another name.
 ///
 /// # Errors
-/// A sentence for people.
+/// The arguments are wrong.
 pub(crate) fn helper_arguments(
     mut given: impl Iterator<Item = OsString>,
 ) -> Result<Option<Vec<OsString>>, String> {
@@ -134,7 +135,7 @@ pub(crate) fn helper_arguments(
     while let Some(word) = given.next() {
         match word.as_bytes() {
             b"-o" => {
-                let list = given.next().ok_or("-o wants a list of options")?;
+                let list = given.next().ok_or("-o requires a list of options")?;
                 let each = list.as_bytes().split(|byte| *byte == b',').filter(|option| !option.is_empty());
                 options.extend(each.map(<[u8]>::to_vec));
             }
@@ -142,18 +143,20 @@ pub(crate) fn helper_arguments(
             b"-n" | b"-v" | b"-s" => {}
             b"-t" => drop(given.next()),
             flag if flag.starts_with(b"-") => {
-                return Err(format!("mount.sealstone does not know {}", shown(flag)));
+                return Err(format!("unknown argument {}", shown(flag)));
             }
             _ => places.push(word),
         }
     }
     let [source, mountpoint] = &places[..] else {
-        return Err("say mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]; SOURCE is a stored directory".into());
+        return Err(
+            "usage: mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]; SOURCE is a stored directory".into()
+        );
     };
     let mut words: Vec<OsString> = vec![program, "mount".into()];
     for option in &options {
-        let unknown = || format!("mount.sealstone does not know the option {}", shown(option));
-        // The value is a path perhaps: any bytes.
+        let unknown = || format!("unknown option {}", shown(option));
+        // A value can be a path: any bytes.
         let (key, value) = match option.iter().position(|byte| *byte == b'=') {
             Some(at) => (&option[..at], option.get(at + 1..).map(OsStr::from_bytes)),
             None => (&option[..], None),
@@ -179,7 +182,7 @@ pub(crate) fn helper_arguments(
                 | "device-tls" | "unknown-uid" | "unknown-gid",
                 Some(value),
             ) => words.extend([format!("--{flag}").into(), value.into()]),
-            // What mount itself acts on, or what is so anyway.
+            // Options that `mount` handles itself, or that are always in effect.
             (
                 "defaults" | "auto" | "noauto" | "-netdev" | "nofail" | "nosuid" | "nodev" | "suid" | "dev"
                 | "async" | "relatime" | "noatime" | "nodiratime" | "user" | "users" | "nouser" | "owner"
@@ -206,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_fstab_becomes_a_command() {
+    fn fstab_line_becomes_command() {
         let line = "/sbin/mount.sealstone /projects /mnt -o rw,_netdev,session=/etc/s,allow_other,timeout=5,x-systemd.automount";
         let expected = "/sbin/mount.sealstone mount --session /etc/s --allow-other --timeout 5 --path /projects --source /projects /mnt";
         let expected: Vec<OsString> = expected.split(' ').map(OsString::from).collect();
         assert_eq!(words(line), Ok(Some(expected)));
         assert_eq!(words("/usr/bin/sealstone mount /mnt"), Ok(None));
-        // What mount itself makes of "user", and what is said later counts.
+        // The options that `mount` passes for "user"; later options override earlier ones.
         let line = "mount.sealstone / /mnt -o user,noexec,nosuid,nodev,noatime,ro,rw,dirsync";
         let expected = "mount.sealstone mount --no-exec --dirsync --path / --source / /mnt";
         assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
@@ -222,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_mounts_says_what_fstab_said() {
+    fn mount_table_shows_source_of_fstab() {
         let line = "/sbin/mount.fuse.sealstone sealstone:/projects /mnt -o remount,ro";
         let expected = "/sbin/mount.fuse.sealstone mount --remount --read-only --path /projects --source sealstone:/projects /mnt";
         assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
     }
 
     #[test]
-    fn places_that_are_not_text_are_kept() {
+    fn non_utf8_paths_are_kept() {
         let given: [&[u8]; 5] =
             [b"mount.sealstone", b"sealstone:/\xff", b"/mnt/\xfe", b"-o", b"session=/etc/\xfd"];
         let words = helper_arguments(given.iter().map(|word| OsStr::from_bytes(word).into()));
@@ -240,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_know_it_says() {
+    fn unknown_options_are_named() {
         assert!(words("mount.sealstone / /mnt -o quiet").unwrap_err().contains("quiet"));
-        // Not what these mounts do: it is not passed over in silence.
+        // An unsupported option is refused.
         assert!(words("mount.sealstone / /mnt -o sync").unwrap_err().contains("sync"));
         assert!(words("mount.sealstone /mnt").unwrap_err().contains("SOURCE"));
         assert!(words("mount.sealstone / /mnt -x").unwrap_err().contains("-x"));

@@ -1,4 +1,4 @@
-//! Options of the commands that make and move names.
+//! Arguments of `mkdir`, `mv` and `ln`.
 
 use std::ffi::OsString;
 
@@ -12,7 +12,7 @@ pub(crate) struct Mkdir {
     /// Directories.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
-    /// Make missing ones above too; be content if it exists.
+    /// Create parents as needed; no error if it exists.
     #[arg(long, short)]
     pub(crate) parents: bool,
 }
@@ -23,11 +23,11 @@ Examples:
   sealstone mv /draft.txt /docs/final.txt
   sealstone mv --no-replace /draft.txt /docs")]
 pub(crate) struct Mv {
-    /// What to move.
+    /// Stored file or directory.
     pub(crate) from: OsString,
-    /// Its new path; an existing directory takes it under its old name.
+    /// New path, or an existing directory to move it into.
     pub(crate) to: OsString,
-    /// Do not replace what exists.
+    /// Fail if the destination exists.
     #[arg(long)]
     pub(crate) no_replace: bool,
 }
@@ -40,9 +40,9 @@ Examples:
 pub(crate) struct Ln {
     /// An existing file; with -s any target, which need not exist.
     pub(crate) target: OsString,
-    /// The new name; in an existing directory the last name of the target.
+    /// New path, or an existing directory for a link with the last name of the target.
     pub(crate) path: OsString,
-    /// A symbolic link.
+    /// Create a symbolic link.
     #[arg(long, short)]
     pub(crate) symbolic: bool,
 }

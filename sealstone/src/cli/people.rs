@@ -1,52 +1,51 @@
-//! Accounts and groups on the command line, and how people and programs log in.
+//! Arguments of `user`, `group`, `enrol` and `login`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use sealstone_client::Role;
 
-use super::grants::Patience;
+use super::grants::SideEffectWait;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum User {
-    /// Add an account. The password never leaves this machine: only its OPAQUE record does.
+    /// Add an account. The server receives an OPAQUE record, not the password.
     #[command(after_help = "\
 Examples:
-  sealstone user add alice                              asks for the password
-  sealstone user add carol --enrol                      prints a code; carol chooses her password herself
+  sealstone user add alice                              prompts for the password
+  sealstone user add carol --enrol                      prints a one-time code; carol sets her password
   sealstone user add dave --enrol --code-file dave.code --hours 72 --role read-only
-  sealstone user add erika --directory --enrol          the LDAP directory says whether she is there, and her groups
+  sealstone user add erika --directory --enrol          an account of the LDAP directory
   sealstone user add backup --service --key-file backup.key
   sealstone user add root --role admin --password-file root.pw
-Roles: admin may do everything; operator has devices, but neither files nor accounts; user has files; read-only reads
-them.")]
+Roles: admin: everything; operator: devices, but neither files nor accounts; user: files; read-only: reading files.")]
     Add {
         /// Name of the account.
         name: String,
-        /// What it may do: admin, operator, user or read-only.
+        /// Role: admin, operator, user or read-only.
         #[arg(long, default_value = "user", value_parser = parse_role, value_name = "ROLE")]
         role: Role,
-        /// The same as --role admin.
+        /// Short for --role admin.
         #[arg(long, conflicts_with = "role")]
         admin: bool,
-        /// Make a code that is good once, with which the user chooses the password: `sealstone enrol`.
+        /// Create a one-time code, with which the user sets the password: `sealstone enrol`.
         #[arg(long, conflicts_with = "service")]
         enrol: bool,
         #[command(flatten)]
         code: Code,
-        /// The LDAP directory that the server is configured with says whether the user exists and which groups he is in.
+        /// The LDAP directory of the server decides about existence and groups of the user.
         #[arg(long, requires = "enrol")]
         directory: bool,
-        /// An account for a program: it logs in with a key file, never with a password.
+        /// Account of a program: it logs in with a key file instead of a password.
         #[arg(long, requires = "key_file")]
         service: bool,
-        /// Where the key of a service is written (mode 0600).
+        /// File for the key of the service (mode 0600).
         #[arg(long, value_name = "FILE", requires = "service")]
         key_file: Option<PathBuf>,
         #[command(flatten)]
         password: Password,
     },
-    /// Make a code with which a user chooses a new password; the old one is good until then.
+    /// Create a one-time code for a new password; the old one is valid until then.
     #[command(after_help = "\
 Examples:
   sealstone user reset alice
@@ -57,7 +56,7 @@ Examples:
         #[command(flatten)]
         code: Code,
     },
-    /// Give an account another role; its sessions end.
+    /// Change the role of an account; its sessions end.
     #[command(after_help = "\
 Examples:
   sealstone user role alice operator
@@ -69,7 +68,7 @@ Examples:
         #[arg(value_parser = parse_role)]
         role: Role,
     },
-    /// Make a second key for a service, good beside the first until that is retired.
+    /// Create a second key for a service; both are valid until the first is retired.
     #[command(after_help = "\
 Examples:
   sealstone user rotate-key backup --key-file backup-new.key                        as an administrator
@@ -77,14 +76,14 @@ Examples:
     RotateKey {
         /// Name of the service.
         name: String,
-        /// Where the new key is written (mode 0600).
+        /// File for the new key (mode 0600).
         #[arg(long, value_name = "FILE")]
         key_file: PathBuf,
-        /// The key in use, for a service that does it itself; administrators need none.
+        /// Current key, if the service itself rotates it; administrators need none.
         #[arg(long, value_name = "FILE")]
         old_key: Option<PathBuf>,
     },
-    /// Take a key from a service that has two; the sessions opened with it end.
+    /// Retire one of two keys of a service; its sessions end.
     #[command(after_help = "\
 Examples:
   sealstone user retire-key backup --key-file backup.key
@@ -92,10 +91,10 @@ Examples:
     RetireKey {
         /// Name of the service.
         name: String,
-        /// The key.
+        /// Key file to be retired.
         #[arg(long, value_name = "FILE", required_unless_present = "suite")]
         key_file: Option<PathBuf>,
-        /// Its suite, 0101 or 0102.
+        /// Suite of the key, 0101 or 0102.
         #[arg(long, value_name = "HEX", conflicts_with = "key_file", value_parser = parse_suite)]
         suite: Option<u16>,
     },
@@ -105,7 +104,7 @@ Example:
   sealstone user list")]
     #[command(visible_alias = "ls")]
     List,
-    /// Change a password: your own, which you are asked for first, or as an administrator anybody's.
+    /// Change your own password, or as an administrator that of another account.
     #[command(after_help = "\
 Examples:
   sealstone user passwd
@@ -114,18 +113,18 @@ Examples:
     Passwd {
         /// Name of the account [default: your own].
         name: Option<String>,
-        /// File whose first line is your password until now (mode 0600), or `-` for standard input; asked for on the
-        /// terminal otherwise.
+        /// File whose first line is your old password (mode 0600), or `-` for standard input
+        /// [default: prompt].
         #[arg(long, value_name = "FILE")]
         old_password_file: Option<PathBuf>,
         #[command(flatten)]
         password: Password,
     },
-    /// Give an account a passphrase for the paper's login, or take it away (administrators).
+    /// Set or remove an account's passphrase for the paper's login (administrators).
     ///
-    /// Insecure: what the server keeps is as good as the passphrase, and whoever records a login finds the passphrase
-    /// with a word list. Use one that is used nowhere else. An account that is not there is made, and then logs in by
-    /// the paper's login alone. The server must run with --insecure-paper-login.
+    /// Insecure: the server stores a passphrase equivalent, and a recorded login can be attacked
+    /// with a word list. Use a passphrase that is used nowhere else. A missing account is created
+    /// and can then use only the paper's login. The server must run with --insecure-paper-login.
     #[command(after_help = "\
 Examples:
   sealstone user paper alice --password-file paper.pw
@@ -133,13 +132,13 @@ Examples:
     Paper {
         /// Name of the account.
         name: String,
-        /// Take the passphrase away.
+        /// Remove the passphrase.
         #[arg(long)]
         remove: bool,
         #[command(flatten)]
         password: Password,
     },
-    /// Let an account log in again.
+    /// Enable the login of an account.
     #[command(after_help = "\
 Example:
   sealstone user enable alice")]
@@ -147,37 +146,37 @@ Example:
         /// Name of the account.
         name: String,
     },
-    /// Keep an account from logging in, end its sessions and revoke its credentials.
+    /// Disable the login of an account, end its sessions and revoke its credentials.
     #[command(after_help = "\
 Examples:
   sealstone user disable alice
-  sealstone user disable alice --wait 60      fails if a device has not refused in a minute
+  sealstone user disable alice --wait 60      fails if a device does not confirm within a minute
   sealstone user disable alice --no-wait      do not wait for any device
-The account is disabled and its sessions are over when the metadata server has answered. It tells how long it took until
-the last device refused what alice holds. Devices that are away for longer than ten seconds are named, and under --json listed
-as `pending`; they are told when they come back, whether somebody waits or not.")]
+The account is disabled and its sessions end when the metadata server responds. The command then waits until the last
+device refuses the credentials. Devices that are unavailable for ten seconds are listed (`pending` with --json); the metadata
+server informs them when they return.")]
     Disable {
         /// Name of the account.
         name: String,
         #[command(flatten)]
-        wait: Patience,
+        wait: SideEffectWait,
     },
     /// Remove an account and revoke its credentials; its files stay.
     #[command(after_help = "\
 Example:
   sealstone user rm alice
-Devices that are away are told of as by `sealstone user disable`.")]
+Unavailable devices are listed as by `sealstone user disable`.")]
     Rm {
         /// Name of the account.
         name: String,
         #[command(flatten)]
-        wait: Patience,
+        wait: SideEffectWait,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Group {
-    /// Add a group, with members if they are named.
+    /// Add a group, with optional members.
     #[command(after_help = "\
 Examples:
   sealstone group add staff
@@ -185,7 +184,7 @@ Examples:
     Add {
         /// Name of the group.
         name: String,
-        /// Accounts to be members.
+        /// Members.
         users: Vec<String>,
     },
     /// List groups.
@@ -202,7 +201,7 @@ Example:
         /// Name of the group.
         name: String,
     },
-    /// Make accounts members.
+    /// Add accounts to a group.
     #[command(after_help = "\
 Example:
   sealstone group join staff alice bob")]
@@ -213,7 +212,7 @@ Example:
         #[arg(required = true)]
         users: Vec<String>,
     },
-    /// End memberships, from the accounts' next request on.
+    /// Remove accounts from a group.
     #[command(after_help = "\
 Example:
   sealstone group leave staff bob")]
@@ -224,7 +223,7 @@ Example:
         #[arg(required = true)]
         users: Vec<String>,
     },
-    /// Remove a group; its files keep the name, which then gives nobody a right.
+    /// Remove a group. Its files keep the name, which grants no rights then.
     #[command(after_help = "\
 Example:
   sealstone group rm staff")]
@@ -234,13 +233,13 @@ Example:
     },
 }
 
-/// An enrolment code's file and life.
+/// File and validity of an enrolment code.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Code {
     /// Write the code to this file (mode 0600) instead of printing it.
     #[arg(long, value_name = "FILE")]
     pub(crate) code_file: Option<PathBuf>,
-    /// Hours that the code is good for.
+    /// Validity of the code, hours.
     #[arg(long, default_value_t = 24, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=720))]
     pub(crate) hours: u32,
 }
@@ -248,14 +247,14 @@ pub(crate) struct Code {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  sealstone enrol --user carol --cluster cluster.toml                        asks for code and password
+  sealstone enrol --user carol --cluster cluster.toml                        prompts for code and password
   sealstone enrol --user carol --cluster cluster.toml --code-file carol.code
-A code is good once. Log in with the new password afterwards.")]
+A code is valid once. Then log in with the new password.")]
 pub(crate) struct Enrol {
     /// Name of the account.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: String,
-    /// Private file (mode 0600) with the code; asked for on the terminal otherwise.
+    /// Private file (mode 0600) with the code [default: prompt].
     #[arg(long, value_name = "FILE")]
     pub(crate) code_file: Option<PathBuf>,
     #[command(flatten)]
@@ -264,10 +263,10 @@ pub(crate) struct Enrol {
     pub(crate) password: Password,
 }
 
-/// Where the metadata server is, and how to know it.
+/// Address and pin of the metadata server.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Server {
-    /// Cluster file that `up` and `mds serve` write: address and pin in one.
+    /// Cluster file with address and pin, which `up` and `mds serve` write.
     #[arg(long, env = "SEALSTONE_CLUSTER", value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
     /// Address of the metadata server.
@@ -286,7 +285,7 @@ fn parse_suite(text: &str) -> Result<u16, String> {
     u16::from_str_radix(text, 16).map_err(|_| "must be four hex digits such as 0101".to_owned())
 }
 
-/// Where a password comes from; asked for on the terminal otherwise. Never an argument.
+/// Source of a password; by default a prompt on the terminal.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Password {
     /// File whose first line is the password (mode 0600), or `-` for standard input.
@@ -306,19 +305,19 @@ pub(crate) struct Login {
     /// Name of the account.
     #[arg(required_unless_present = "key_file")]
     pub(crate) name: Option<String>,
-    /// Key file of a service (mode 0600), which also says its name.
+    /// Key file of a service (mode 0600); it has the name of the account.
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub(crate) key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Log in as a paper has it, at the address of the server's --insecure-paper-login. Insecure: whoever records it
-    /// finds the passphrase with a word list. On a loopback address alone.
+    /// Use the paper's login, at the address of the server's --insecure-paper-login. Insecure: a
+    /// recorded login can be attacked with a word list. Loopback addresses only.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["mds", "pin", "key_file"])]
     pub(crate) paper_profile: Option<String>,
-    /// Ask for the server's cookie before anything is computed.
+    /// Request the server's cookie before computing anything.
     #[arg(long, requires = "paper_profile")]
     pub(crate) conservative: bool,
-    /// Let --paper-profile be used beyond loopback.
+    /// Allow --paper-profile beyond loopback.
     #[arg(long, requires = "paper_profile")]
     pub(crate) i_accept_insecure: bool,
     #[command(flatten)]

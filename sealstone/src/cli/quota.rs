@@ -8,25 +8,26 @@ use crate::output::parse_size;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Quota {
-    /// Set limits (administrators). What is not said stays as it is; what is in use already stays, and does not grow.
+    /// Set limits (administrators). Limits that are not given stay; files above a limit stay but
+    /// cannot grow.
     #[command(after_help = "\
 Examples:
   sealstone quota set --user alice --size 10GiB --files 100000
   sealstone quota set --tree /projects/apollo --size 2T
-  sealstone quota set --user alice --files none           no limit on their number any more
-A directory becomes a tree when its quota is first set, and must be empty then. What is in a tree is not moved or linked
-out of it, nor into it: it is copied, as between two file systems.")]
+  sealstone quota set --user alice --files none           no limit of their number
+A directory becomes a tree when its quota is first set; it must be empty then. Renames and links cannot cross the border of a
+tree; copy instead, as between two file systems.")]
     Set {
         #[command(flatten)]
         of: Of,
-        /// Bytes at most, the sum of the sizes of all files; `none` for no limit.
+        /// Maximum bytes, the sum of all file sizes; or `none`.
         #[arg(long, value_name = "SIZE", value_parser = parse_limit, required_unless_present = "files")]
         size: Option<Limit>,
-        /// Files at most: directories, links and all else that has a number count too; `none` for no limit.
+        /// Maximum number of files, including directories and links; or `none`.
         #[arg(long, value_name = "N", value_parser = parse_count)]
         files: Option<Limit>,
     },
-    /// What is used and allowed: of yourself, or of the tree that a path lies in.
+    /// Show use and limits of yourself, a user, or a tree.
     #[command(after_help = "\
 Examples:
   sealstone quota show
@@ -37,18 +38,18 @@ Examples:
         /// This user [default: yourself].
         #[arg(long, value_name = "NAME", conflicts_with = "tree")]
         user: Option<String>,
-        /// The tree that this path lies in.
+        /// The tree that contains this path.
         #[arg(long, value_name = "PATH")]
         tree: Option<OsString>,
     },
-    /// What every user and every tree uses and may use; your own, if you are no administrator.
+    /// Show use and limits of all users and trees; without administrator rights only your own.
     #[command(after_help = "\
 Examples:
   sealstone quota list
-  sealstone --json quota list | jq '.[] | select(.bytes_max != null)'")]
+  sealstone --json quota list | jq '.quotas[] | select(.bytes_max != null)'")]
     #[command(visible_alias = "ls")]
     List,
-    /// Take limits away (administrators). An empty directory is no tree any more after that.
+    /// Remove limits (administrators). An empty directory is then no tree.
     #[command(after_help = "\
 Examples:
   sealstone quota clear --user alice
@@ -57,28 +58,28 @@ Examples:
         #[command(flatten)]
         of: Of,
     },
-    /// Count everything anew and compare (administrators); exit code 1 if a count is wrong.
+    /// Recount all files and compare (administrators). Exit code 1 if a count is wrong.
     #[command(after_help = "\
 Examples:
   sealstone quota check
   sealstone quota check --repair
-Counts change with what they count, so none should ever be wrong. Everything goes on meanwhile. `sealstone check` looks at these
-and at all else.")]
+Counts are updated with the files, so none should be wrong. It runs beside all other requests. `sealstone check` includes
+it.")]
     Check {
-        /// Put right what is wrong.
+        /// Correct wrong counts.
         #[arg(long)]
         repair: bool,
     },
 }
 
-/// Whose quota.
+/// User or tree of a quota.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Of {
-    /// Of everything that this user owns.
+    /// Quota of all files of this user.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Of this directory and everything below it.
+    /// Quota of this directory and everything below it.
     #[arg(long, value_name = "PATH")]
     pub(crate) tree: Option<OsString>,
 }
@@ -95,14 +96,13 @@ fn parse_count(text: &str) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit(None));
     }
-    text.parse().map(|max| Limit(Some(max))).map_err(|_| format!("'{text}' is not a number, and not `none`"))
+    text.parse().map(|max| Limit(Some(max))).map_err(|_| format!("'{text}' is neither a number nor `none`"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What is no limit is said, and what is no number is refused.
     #[test]
     fn limits_are_numbers_or_none() {
         assert_eq!(parse_limit("10GiB"), Ok(Limit(Some(10 << 30))));

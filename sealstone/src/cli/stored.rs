@@ -1,4 +1,4 @@
-//! Stored paths on the command line: bytes as they were typed.
+//! Stored paths of the command line, which are bytes.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,11 +11,11 @@ use sealstone_mds_protocol::{shown, unshown};
 use super::Global;
 use crate::failure::{Failure, Outcome};
 
-/// A stored path that a user typed.
+/// A stored path of the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredPath {
     path: FilePath,
-    /// Whether it ended in a slash: then only a directory is meant.
+    /// Whether it ends in a slash: then it must be a directory.
     pub(crate) trailing_slash: bool,
 }
 
@@ -40,24 +40,24 @@ impl fmt::Display for StoredPath {
 }
 
 impl Global {
-    /// Returns the bytes that an argument stands for: itself, or with `--escaped` what its escapes say.
+    /// Returns the bytes of an argument, with `--escaped` decoded.
     pub(crate) fn bytes(&self, argument: &OsStr) -> Outcome<Vec<u8>> {
         if !self.escaped {
             return Ok(argument.as_bytes().to_vec());
         }
-        let meant = argument.to_str().and_then(unshown);
-        meant.ok_or_else(|| {
-            Failure::usage("is not escaped text")
+        let decoded = argument.to_str().and_then(unshown);
+        decoded.ok_or_else(|| {
+            Failure::usage("invalid escape")
                 .at(shown(argument.as_bytes()))
-                .hint(r"with --escaped a backslash begins \\ or \xNN")
+                .hint(r"with --escaped a backslash starts \\ or \xNN")
         })
     }
 
-    /// Returns the stored path that an argument names.
+    /// Returns the stored path of an argument.
     pub(crate) fn stored(&self, argument: &OsStr) -> Outcome<StoredPath> {
         let bytes = self.bytes(argument)?;
         let path = FilePath::new(&bytes).map_err(|error| {
-            let failure = Failure::usage(format!("not a name that is allowed: {error}")).at(shown(&bytes));
+            let failure = Failure::usage(format!("invalid path: {error}")).at(shown(&bytes));
             if bytes.starts_with(b"/") { failure } else { failure.hint("stored paths begin with /") }
         })?;
         Ok(StoredPath { path, trailing_slash: bytes.ends_with(b"/") && bytes.len() > 1 })

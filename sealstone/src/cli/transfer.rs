@@ -1,21 +1,21 @@
-//! Options of the commands that move files in and out.
+//! Arguments of `put`, `get` and `cat`.
 
 use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-/// How data travels to and from the devices.
+/// Security method of commands to devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MethodName {
     /// No protection; devices refuse it unless started with --insecure-nosec.
     Nosec,
-    /// The capability is proven once per connection.
+    /// The capability key is proved once per connection.
     Capkey,
     /// Command and response are authenticated.
     Cmdrsp,
-    /// Data too.
+    /// Data is authenticated too.
     Alldata,
 }
 
@@ -30,47 +30,48 @@ pub(crate) struct Transfer {
 #[command(after_help = "\
 Examples:
   sealstone put report.pdf /docs/report.pdf
-  sealstone put -r src /src                  again: continues there; src/. is what is in it
-  sealstone put -r --update src /backup/     as /backup/src; skips files of the same size and time
+  sealstone put -r src /src                  repeat to continue; src/. is its contents
+  sealstone put -r --update src /backup/     to /backup/src; skips files of equal size and time
   tar c photos | sealstone put - /backup/photos.tar
-With -r modes, times, symbolic and hard links, and holes are kept, as by cp -a. Exit code 1 if anything was left out.")]
+With -r modes, times, symbolic and hard links, and holes are kept, as by cp -a. Exit code 1 if an entry failed or was skipped.")]
 pub(crate) struct Put {
-    /// Files or folders of this machine; `-` is standard input. The last argument is the place to store them.
+    /// Local files or folders; `-` is standard input. The last argument is the stored destination.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "PATH"])]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) tree: TreeOptions,
 }
 
-/// What `put` and `get` have in common.
+/// Common options of `put` and `get`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TreeOptions {
-    /// Directories with all below them, their modes, times, links and holes.
+    /// Transfer directories and their contents, with modes, times, links and holes.
     #[arg(long, short)]
     pub(crate) recursive: bool,
-    /// As -r, and entries that exist get the mode of their source too; without this they keep theirs, as far as the source
-    /// allows it.
+    /// As -r, and set the mode of existing files to that of the source. By default they keep their
+    /// own mode, restricted to that of the source.
     #[arg(long, short)]
     pub(crate) archive: bool,
-    /// The mode of the source exactly: for a new file without regard to the umask, and for one that exists.
+    /// Set exactly the mode of the source, without the umask, also for existing files.
     #[arg(long, short)]
     pub(crate) preserve: bool,
-    /// Skip files that exist with the same size and time of change.
+    /// Skip existing files of equal size and modification time.
     #[arg(long, short)]
     pub(crate) update: bool,
-    /// Do not replace what exists.
+    /// Do not replace existing files.
     #[arg(long)]
     pub(crate) no_replace: bool,
-    /// The destination is the copy itself, and not a directory that receives it.
+    /// Treat the destination as the copy itself, not as a directory to copy into.
     #[arg(long, short = 'T')]
     pub(crate) no_target_directory: bool,
-    /// Extended attributes in the namespace `user` too.
+    /// Transfer extended attributes of the namespace `user`.
     #[arg(long)]
     pub(crate) xattrs: bool,
-    /// Leave out entries of this name, or with a slash of this path below the source; `*` and `?` are wildcards.
+    /// Exclude entries by name, or by path below the source if it has a slash; `*` and `?` are
+    /// wildcards.
     #[arg(long, value_name = "PATTERN")]
     pub(crate) exclude: Vec<OsString>,
-    /// Say what would be transferred, and transfer nothing.
+    /// Only show what would be transferred.
     #[arg(long, short = 'n')]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -81,11 +82,11 @@ pub(crate) struct TreeOptions {
 #[command(after_help = "\
 Examples:
   sealstone get /docs/report.pdf
-  sealstone get -r /src copy-of-src          again: continues there
+  sealstone get -r /src copy-of-src          repeat to continue
   sealstone get /backup/photos.tar - | tar x
-With -r modes, times, symbolic and hard links, and holes are kept, as by cp -a. Exit code 1 if anything was left out.")]
+With -r modes, times, symbolic and hard links, and holes are kept, as by cp -a. Exit code 1 if an entry failed or was skipped.")]
 pub(crate) struct Get {
-    /// Stored files, then (optionally) the place on this machine; `-` is standard output.
+    /// Stored files, then an optional local destination; `-` is standard output.
     #[arg(required = true, num_args = 1.., value_names = ["PATH", "DESTINATION"])]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]

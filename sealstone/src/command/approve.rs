@@ -15,21 +15,23 @@ use crate::output::Output;
 /// Runs the command.
 pub(crate) async fn run(global: &Global, output: Output, name: &str, (show, wait_s): (bool, u64)) -> Outcome {
     let (client, _) = client(global)?;
-    let id = keys::device(&client, Some(name)).await?.ok_or_else(|| Failure::operation("no device"))?;
+    let id = keys::device(&client, Some(name))
+        .await?
+        .ok_or_else(|| Failure::not_found("no such device").at(name))?;
     if show {
         let devices = client.device_list().await?;
         let device = devices.iter().find(|device| device.id == id);
-        let device = device.ok_or_else(|| Failure::operation("the device is gone").at(name))?;
+        let device = device.ok_or_else(|| Failure::not_found("the device was removed").at(name))?;
         return output.result(&value(device), || text(device));
     }
     let request = Request::DeviceSetState { id, state: DeviceState::Joining };
     let approved = client.metadata().call(request).await.map_err(|error| Failure::from(error).at(name))?;
     let Response::Device { device } = approved else {
-        return Err(Failure::operation("an answer to another request"));
+        return Err(Failure::unexpected_response());
     };
     output.remark(text(&device));
     let device = wait_until_joined(&client, device.system_id, name, (device.pin.is_some(), wait_s)).await?;
-    output.result(&value(&device), || format!("{name} takes objects now"))
+    output.result(&value(&device), || format!("{name} is active"))
 }
 
 fn pin(device: &Device) -> Option<String> {
@@ -42,17 +44,17 @@ fn system_id(device: &Device) -> String {
 
 fn value(device: &Device) -> Value {
     json!({
-        "device": device.id.0, "name": device.name.shown(), "state": format!("{:?}", device.state).to_lowercase(),
+        "device": device.id.0, "name": device.name.shown(), "state": keys::state_name(device.state),
         "url": device.url.as_str(), "system_id": system_id(device), "pin": pin(device),
     })
 }
 
 fn text(device: &Device) -> String {
-    let pin = pin(device).unwrap_or_else(|| "none: spoken to without TLS".to_owned());
+    let pin = pin(device).unwrap_or_else(|| "none: no TLS".to_owned());
     format!(
         "{} ({}): {}\n  system id {}\n  certificate {pin}",
         device.name.shown(),
-        format!("{:?}", device.state).to_lowercase(),
+        keys::state_name(device.state),
         device.url.as_str(),
         system_id(device)
     )

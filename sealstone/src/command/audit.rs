@@ -1,4 +1,5 @@
-//! `sealstone audit`: who could touch a file, when, by which credential; and with the devices' logs, who did.
+//! `sealstone audit`: which credentials were issued for a file, and with the devices' audit logs,
+//! how they were used.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,35 +16,35 @@ use crate::cli::grants::Audit;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
-use crate::text::{ShownPath as _, set_bytes};
+use crate::text::{ShownPath as _, set_bytes, snake_case};
 
-/// A line of a device's log is shorter.
+/// Maximum length of a line of a device's log, bytes.
 const LINE_MAX: u64 = 64 * 1024;
 
-/// What a device's log says of one credential.
+/// Uses of one credential in the devices' logs.
 #[derive(Clone, Copy, Debug, Default)]
-struct Uses {
+struct CredentialUses {
     done: u64,
     refused: u64,
     last_ms: u64,
 }
 
-/// One line of a device's log, as far as it matters.
+/// The fields of a line of a device's log that are needed here.
 #[derive(Deserialize)]
-struct Line {
+struct DeviceLogLine {
     time_ms: u64,
     principal: Option<String>,
     verdict: String,
-    /// Records that the line stands for.
+    /// Number of records that the line represents.
     count: Option<u64>,
 }
 
-/// What a device's log says of itself.
+/// Incomplete parts of the devices' logs.
 #[derive(Clone, Copy, Debug, Default)]
-struct Gaps {
-    /// Lines that were not understood.
-    strange: u64,
-    /// Records that the disk did not take.
+struct LogGaps {
+    /// Lines that could not be parsed.
+    unparsed: u64,
+    /// Records that were lost because the disk was full.
     lost: u64,
 }
 
@@ -57,20 +58,24 @@ const fn kind(kind: IssueKind) -> &'static str {
     }
 }
 
-/// Session and number: what devices call whoever uses the credential.
+/// Returns the principal in the devices' audit logs: session and number of the credential.
 fn principal(entry: &IssueEntry) -> String {
     let bytes = entry.session.iter().chain(&entry.number.to_be_bytes()).copied().collect::<Vec<u8>>();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn permissions(entry: &IssueEntry) -> Vec<&'static str> {
+fn permissions(entry: &IssueEntry) -> Vec<String> {
     let [a, b] = entry.permissions.to_be_bytes();
     let held = Permissions::from_bytes([a, b, 0, 0, 0]);
-    Permissions::NAMES.iter().filter(|(one, _)| held.contains(*one)).map(|(_, name)| *name).collect()
+    Permissions::NAMES
+        .iter()
+        .filter(|(one, _)| held.contains(*one))
+        .map(|(_, name)| snake_case(name))
+        .collect()
 }
 
 /// Reads a device's log and its older segments.
-fn read_all(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> Outcome<()> {
+fn read_all(path: &Path, uses: &mut BTreeMap<String, CredentialUses>, gaps: &mut LogGaps) -> Outcome<()> {
     for (_, segment) in crate::daemon::audit_segments(path) {
         read(&segment, uses, gaps)?;
     }
@@ -78,7 +83,7 @@ fn read_all(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> 
 }
 
 /// Reads a file of a device's log line by line.
-fn read(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> Outcome<()> {
+fn read(path: &Path, uses: &mut BTreeMap<String, CredentialUses>, gaps: &mut LogGaps) -> Outcome<()> {
     let at = |error: std::io::Error| Failure::from(error).at(path.shown());
     let mut input = BufReader::new(File::open(path).map_err(at)?);
     let mut line = Vec::new();
@@ -87,8 +92,8 @@ fn read(path: &Path, uses: &mut BTreeMap<String, Uses>, gaps: &mut Gaps) -> Outc
         if (&mut input).take(LINE_MAX).read_until(b'\n', &mut line).map_err(at)? == 0 {
             return Ok(());
         }
-        let Ok(Line { time_ms, principal, verdict, count }) = serde_json::from_slice(&line) else {
-            gaps.strange += 1;
+        let Ok(DeviceLogLine { time_ms, principal, verdict, count }) = serde_json::from_slice(&line) else {
+            gaps.unparsed += 1;
             continue;
         };
         let count = count.unwrap_or(1);
@@ -116,28 +121,30 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Audit) -> O
         .await
         .map_err(|error| Failure::from(error).at(object))?;
     let given = entries.iter().filter(|entry| entry.kind != IssueKind::Refused);
-    let mut uses: BTreeMap<String, Uses> = given.map(|entry| (principal(entry), Uses::default())).collect();
-    let mut gaps = Gaps::default();
+    let mut uses: BTreeMap<String, CredentialUses> =
+        given.map(|entry| (principal(entry), CredentialUses::default())).collect();
+    let mut gaps = LogGaps::default();
     for path in device_log {
         read_all(path, &mut uses, &mut gaps)?;
     }
-    let Gaps { strange, lost } = gaps;
+    let LogGaps { unparsed, lost } = gaps;
     if lost > 0 {
         output.remark(format!(
-            "{lost} records of the devices' logs were lost, as the disk was full; lines with the verdict \"lost\" say when"
+            "{lost} records of the devices' logs were lost because the disk was full; see lines with the verdict \"lost\""
         ));
     }
-    if strange > 0 {
-        output.remark(format!("{strange} lines of the devices' logs were not understood"));
+    if unparsed > 0 {
+        output.remark(format!("{unparsed} lines of the devices' logs could not be parsed"));
     }
     let known = (known_since_ms != u64::MAX).then_some(known_since_ms);
     let has_logs = !device_log.is_empty();
-    let value: Vec<_> = entries.iter().map(|entry| told(entry, &uses, has_logs)).collect();
+    let value: Vec<_> = entries.iter().map(|entry| entry_json(entry, &uses, has_logs)).collect();
     let mut value = json!({ "known_since_ms": known, "lost": lost, "entries": value });
     set_bytes(&mut value, "object", object);
     match known {
         Some(known) if known > since_ms => {
-            output.remark(format!("the record begins at {} UTC; what was before is not known", utc(known)));
+            output
+                .remark(format!("the record begins at {} UTC; earlier credentials are unknown", utc(known)));
         }
         None => output.remark("the record of credentials is empty"),
         Some(_) => {}
@@ -152,10 +159,16 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Audit) -> O
     })
 }
 
-fn told(entry: &IssueEntry, uses: &BTreeMap<String, Uses>, has_logs: bool) -> serde_json::Value {
+fn entry_json(
+    entry: &IssueEntry,
+    uses: &BTreeMap<String, CredentialUses>,
+    has_logs: bool,
+) -> serde_json::Value {
     let session: String = entry.session.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut value = json!({
         "time_ms": entry.time_ms, "kind": kind(entry.kind), "user": entry.user.as_str(), "session": session,
+        "permissions": null, "method": null, "expires_ms": null, "start": null, "end": null, "devices": null,
+        "principal": null,
     });
     if entry.kind == IssueKind::Refused {
         return value;
@@ -176,7 +189,7 @@ fn told(entry: &IssueEntry, uses: &BTreeMap<String, Uses>, has_logs: bool) -> se
     value
 }
 
-fn line(entry: &IssueEntry, uses: &BTreeMap<String, Uses>, has_logs: bool) -> String {
+fn line(entry: &IssueEntry, uses: &BTreeMap<String, CredentialUses>, has_logs: bool) -> String {
     let (when, user) = (utc(entry.time_ms), entry.user.as_str());
     if entry.kind == IssueKind::Refused {
         return format!("{when:16} {:9} {user:16}", kind(entry.kind));

@@ -1,4 +1,4 @@
-//! `sealstone block …`: block units of a device, whether it runs or not.
+//! `sealstone block`: block units of a device, running or stopped.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,46 +7,46 @@ use sealstone_device::{DataDir, ProvisionError};
 use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, StoreOptions, open_store_medium};
 
 use crate::cli::Block;
-use crate::daemon::blocks::{Blocks, Told, Wanted, unit_options};
-use crate::daemon::control::{self, Request, Served};
+use crate::daemon::blocks::{Blocks, UnitParams, UnitReport, unit_options};
+use crate::daemon::control::{self, ControlHandler, Request};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::text::ShownPath as _;
 
-/// Runs one of the verbs.
+/// Runs one of the subcommands.
 pub(crate) fn command(output: Output, command: Block) -> Outcome {
     match command {
         Block::Create { data, name, size, block_size, lun, thick, removable, write_through } => {
-            let wanted = Wanted { name, size, block_size, lun, thin: !thick, removable, write_through };
+            let wanted = UnitParams { name, size, block_size, lun, thin: !thick, removable, write_through };
             let value = perform(&data, Request::Create(wanted))?;
-            let told: Told = serde_json::from_value(value).map_err(Failure::operation)?;
-            output.result(&told, || match &told.url {
-                Some(url) => format!("block unit {} ({}) at {url}", told.name, human_bytes(told.size)),
+            let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&unit, || match &unit.url {
+                Some(url) => format!("block unit {} ({}) at {url}", unit.name, human_bytes(unit.size)),
                 None => format!(
                     "block unit {} ({}), LUN {} of {}, once the device runs",
-                    told.name,
-                    human_bytes(told.size),
-                    told.lun,
-                    told.target
+                    unit.name,
+                    human_bytes(unit.size),
+                    unit.lun,
+                    unit.target
                 ),
             })
         }
         Block::Set { name, data, write_through } => {
             let write_through = write_through.unwrap_or(true);
             let value = perform(&data, Request::Set { name, write_through })?;
-            let told: Told = serde_json::from_value(value).map_err(Failure::operation)?;
-            output.result(&told, || details(&told))
+            let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&unit, || details(&unit))
         }
         Block::Show { name, data } => {
             let value = perform(&data, Request::Show { name })?;
-            let told: Told = serde_json::from_value(value).map_err(Failure::operation)?;
-            output.result(&told, || details(&told))
+            let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&unit, || details(&unit))
         }
         Block::List { data } => {
             let value = perform(&data, Request::List)?;
-            let units: Vec<Told> = serde_json::from_value(value).map_err(Failure::operation)?;
-            output.result(&units, || table(&units))
+            let units: Vec<UnitReport> = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&serde_json::json!({ "units": units }), || table(&units))
         }
         Block::Rm { data, name, force } => {
             let value = perform(&data, Request::Remove { name, force })?;
@@ -55,8 +55,8 @@ pub(crate) fn command(output: Output, command: Block) -> Outcome {
     }
 }
 
-/// How a unit acknowledges writes, and who decided so.
-const fn cache(unit: &Told) -> &'static str {
+/// Returns the write cache mode, and whether it is set for the unit.
+const fn cache(unit: &UnitReport) -> &'static str {
     match (unit.write_through, unit.write_cache) {
         (true, _) => "write-through (set)",
         (false, false) => "write-through",
@@ -64,7 +64,7 @@ const fn cache(unit: &Told) -> &'static str {
     }
 }
 
-fn details(unit: &Told) -> String {
+fn details(unit: &UnitReport) -> String {
     let rows = [
         ("name", unit.name.clone()),
         ("LUN", unit.lun.to_string()),
@@ -79,7 +79,7 @@ fn details(unit: &Told) -> String {
     rows.map(|(name, value)| format!("{name:11}  {value}")).join("\n")
 }
 
-fn table(units: &[Told]) -> String {
+fn table(units: &[UnitReport]) -> String {
     if units.is_empty() {
         return "no block units".into();
     }
@@ -103,9 +103,10 @@ fn table(units: &[Told]) -> String {
     lines.join("\n")
 }
 
-/// Asks the device that runs on the folder; if none does, opens the store itself, whose lock keeps any other away.
+/// Sends the request to the device that runs in the folder. If none does, opens the store, whose
+/// lock excludes others.
 fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
-    // The folder first: a wrong one is told as such whoever runs.
+    // A wrong folder is reported before the control socket is tried.
     let folder = DataDir::open(data).map_err(|error| {
         let failure = Failure::operation(chain(&error));
         match error {
@@ -113,19 +114,19 @@ fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
             _ => failure,
         }
     })?;
-    if let Some(value) = control::ask(data, &request)? {
+    if let Some(value) = control::send(data, &request)? {
         return Ok(value);
     }
     let closed = |error: FormatError| match error {
-        // A device that serves would have answered.
+        // A running device would have answered.
         FormatError::InUse => Failure::operation(chain(&error))
             .at(data.shown())
-            .hint("the device is just starting or ending; try again"),
+            .hint("the device is starting or stopping; try again"),
         error => store_failure(error, data),
     };
     let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
     let store = DiskStore::open(medium, StoreOptions::default()).map_err(closed)?;
     let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
     let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target, unit_options())?;
-    control::perform(&Served { blocks: Arc::new(blocks), scrubber: None }, request)
+    control::perform(&ControlHandler { blocks: Arc::new(blocks), scrubber: None }, request)
 }

@@ -1,4 +1,4 @@
-//! Capability files: made by whoever is logged in, used by programs that never do.
+//! `sealstone cap`: issues, shows and uses capability files, for programs that do not log in.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sealstone_client::{CapabilityFile, Delegated, Delegation};
 use sealstone_mds_protocol::PinKind;
-use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions};
+use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions, SecurityMethod};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
@@ -15,8 +15,8 @@ use crate::cli::grants::{ByteRange, Cap, Issue, Until};
 use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes, utc};
-use crate::text::{ShownPath as _, set_bytes};
+use crate::output::{Output, human_bytes, stdout_failure, utc};
+use crate::text::{ShownPath as _, set_bytes, snake_case};
 
 /// `sealstone cap …`.
 pub(crate) async fn run(global: &Global, output: Output, command: &Cap) -> Outcome {
@@ -32,11 +32,13 @@ async fn issue(global: &Global, output: Output, arguments: &Issue) -> Outcome {
     let Issue { path, read, write, range, until, output: to, force, method } = arguments;
     let path = &global.stored(path)?;
     if to.exists() && !force {
-        return Err(Failure::usage("exists already").at(to.shown()).hint("name a new file, or --force"));
+        return Err(Failure::operation("already exists")
+            .at(to.shown())
+            .hint("choose another file, or use --force"));
     }
     let (client, _) = client(global)?;
     if let Until::In(_) = until {
-        // What is heard from the server tells its clock.
+        // The response has the clock of the server.
         client.whoami().await?;
     }
     let until_ms = match until {
@@ -73,7 +75,16 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a capability says to whoever can read it; nothing of its key.
+const fn method_name(method: SecurityMethod) -> &'static str {
+    match method {
+        SecurityMethod::NoSec => "nosec",
+        SecurityMethod::CapKey => "capkey",
+        SecurityMethod::CmdRsp => "cmdrsp",
+        SecurityMethod::AllData => "alldata",
+    }
+}
+
+/// Returns the fields of a capability. Capability keys are never printed.
 fn capability(bytes: &[u8]) -> serde_json::Value {
     let generation = [Generation::Osd1, Generation::Osd2]
         .into_iter()
@@ -84,13 +95,13 @@ fn capability(bytes: &[u8]) -> serde_json::Value {
         return json!({ "sealed": true });
     }
     let Ok(capability) = bytes.parse() else { return json!({ "readable": false }) };
-    let permissions: Vec<&str> = Permissions::NAMES
+    let permissions: Vec<String> = Permissions::NAMES
         .iter()
         .filter(|(permission, _)| capability.permissions.contains(*permission))
-        .map(|(_, name)| *name)
+        .map(|(_, name)| snake_case(name))
         .collect();
     let mut value = json!({
-        "sealed": false, "permissions": permissions, "method": format!("{:?}", capability.method).to_lowercase(),
+        "sealed": false, "permissions": permissions, "method": method_name(capability.method),
         "expires_ms": capability.expires_ms, "key_version": capability.key_version,
         "audit": hex(&capability.audit),
     });
@@ -150,9 +161,9 @@ fn show(output: Output, path: &Path) -> Outcome {
             lines.push(format!("device     {} {} ({by})", device.name, device.url));
         }
         for grant in &delegated.grants {
-            let told = capability(grant.capability.as_slice());
-            let names = told["permissions"].as_array().map_or_else(
-                || "sealed: only the device reads what it allows".to_owned(),
+            let fields = capability(grant.capability.as_slice());
+            let names = fields["permissions"].as_array().map_or_else(
+                || "sealed: only the device can read it".to_owned(),
                 |names| names.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(" "),
             );
             let known = devices.iter().find(|device| device.id == grant.object.device);
@@ -195,24 +206,20 @@ async fn get(
         let mut sink = standard_output()?;
         match delegated.read(range, &mut sink, &mut progress).await {
             Ok(bytes) => {
-                sink.flush().await?;
+                sink.flush().await.map_err(stdout_failure)?;
                 bytes
             }
-            Err(sealstone_client::ClientError::Sink(error))
-                if error.kind() == std::io::ErrorKind::BrokenPipe =>
-            {
-                return Ok(());
-            }
+            Err(sealstone_client::ClientError::Sink(error)) => return Err(stdout_failure(error)),
             Err(error) => return Err(refused(error)),
         }
     } else {
-        // Its name is for whole bytes that were checked, as with `get`.
+        // As with `get`, the file gets its name when it is complete and verified.
         write_whole(place, async |sink| delegated.read(range, sink, &mut progress).await.map_err(refused))
             .await?
     };
     bar.finish_and_clear();
     delegated.close().await;
-    // Standard output has the bytes, and nothing else.
+    // Standard output has the bytes of the file and nothing else.
     if place == "-" { Ok(()) } else { report(output, "fetched", bytes, started) }
 }
 
@@ -229,17 +236,17 @@ async fn put(global: &Global, output: Output, path: &Path, source: &OsStr, at: O
     } else {
         let file =
             tokio::fs::File::open(source).await.map_err(|error| Failure::from(error).at(source.shown()))?;
-        // Told before anything is written, where it can be.
+        // Checked before anything is written.
         let length = file.metadata().await.map_err(|error| Failure::from(error).at(source.shown()))?.len();
         let end = delegated.range().end;
         if offset.saturating_add(length) > end {
             let what = format!(
-                "has {length} bytes; from {offset} on there is room for {}",
+                "has {length} bytes, but the range allows {} from offset {offset}",
                 end.saturating_sub(offset)
             );
             return Err(Failure::operation(what)
                 .at(source.shown())
-                .hint("`sealstone cap show FILE` tells the range"));
+                .hint("`sealstone cap show FILE` shows the range"));
         }
         delegated.write(offset, file, &mut progress).await
     };

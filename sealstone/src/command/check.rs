@@ -1,187 +1,149 @@
-//! `sealstone osd check`: is everything on a device that rests what was written?
+//! `sealstone check` and the counts of `sealstone quota check`: start a check in the metadata
+//! server and follow it.
 
-use std::path::Path;
+use std::time::Duration;
 
-use sealstone_device::inspect::{DamagedObject, Inspection, inspect};
-use sealstone_device::{DataDir, ProvisionError};
-use sealstone_osd::ObjectType;
-use sealstone_store::{
-    DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreError, StoreFault, StoreOptions,
-    open_store_medium,
-};
-use serde::Serialize;
+use sealstone_client::{CheckFinding, CheckPhase, CheckScope, CheckStatus, Client, ClientError, FindingKind};
+use sealstone_mds_protocol::ErrorCode;
+use serde_json::{Value, json};
 
-use crate::daemon::now_ms;
-use crate::daemon::osd::store_failure;
-use crate::failure::{Failure, Kind, Outcome, chain};
-use crate::output::{Output, human_bytes};
-use crate::text::ShownPath as _;
+use crate::cli::Global;
+use crate::cli::check::Check as Arguments;
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, utc};
+use crate::text::snake_case;
 
-/// Damaged objects that are told of one by one to people.
-const LINES_MAX: usize = 1000;
+/// Interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A piece of damage as `--json` tells it.
-#[derive(Serialize)]
-struct Piece {
-    what: &'static str,
-    offset: u64,
-    length: u64,
-}
-
-/// A damaged object as `--json` tells it.
-#[derive(Serialize)]
-struct Told {
-    object: String,
-    kind: &'static str,
-    pieces: Vec<Piece>,
-}
-
-/// Runs the check.
-pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
-    let folder = DataDir::open(data).map_err(|error| {
-        let failure = Failure::operation(chain(&error));
-        match error {
-            ProvisionError::NotInitialised(_) => Failure { kind: Kind::NotFound, ..failure },
-            _ => failure,
-        }
-    })?;
-    let closed = |error: FormatError| store_failure(error, data);
-    let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
-    let store = DiskStore::open(medium, StoreOptions::default()).map_err(closed)?;
-    if repair && store.is_poisoned() {
-        let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
-        return Err(Failure::operation(format!("nothing can be noted: {}", faults.join("; ")))
-            .at(data.shown())
-            .hint("without --repair the check tells what can be read"));
-    }
-    let bar = output.progress(Some(store.space().used), &folder.identity.name);
-    let seen = inspect(&store, repair.then(now_ms), |so_far| {
-        // Blocks that objects share are read for each.
-        bar.set_length(so_far.bytes_total.max(so_far.bytes));
-        bar.set_position(so_far.bytes);
-    });
-    bar.finish_and_clear();
-    let seen = seen.map_err(|error: StoreError| Failure::operation(chain(&error)).at(data.shown()))?;
-    let told: Vec<Told> = seen.findings.iter().map(tell).collect();
-    let faults: Vec<String> = seen.faults.iter().map(ToString::to_string).collect();
-    let damaged = seen.findings.len() as u64;
-    let value = serde_json::json!({
-        "device": folder.identity.name, "objects": seen.objects, "bytes": seen.bytes, "damaged": damaged,
-        "more": seen.more, "read_only": seen.read_only, "faults": faults, "noted": seen.noted, "findings": told,
-    });
-    output.result(&value, || text(&folder.identity.name, &seen, &told, &faults))?;
-    // One that is told and does no harm.
-    let harmless =
-        |fault: &StoreFault| matches!(fault, StoreFault::UnknownFile { .. } | StoreFault::Superblock);
-    verdict(&folder.identity.name, damaged, seen.faults.iter().find(|fault| !harmless(fault)))
-}
-
-fn tell(finding: &DamagedObject) -> Told {
-    let kind = match finding.kind {
-        Some(ObjectType::Root) => "root",
-        Some(ObjectType::Partition) => "partition",
-        Some(ObjectType::Collection) => "collection",
-        Some(ObjectType::User) => "user",
-        None => "unknown",
-    };
-    let pieces = finding.pieces.iter().map(|piece| Piece {
-        what: word(piece.kind),
-        offset: piece.offset,
-        length: piece.length,
-    });
-    Told { object: finding.id.to_string(), kind, pieces: pieces.collect() }
-}
-
-/// A kind of damage for scripts.
-fn word(kind: DamageKind) -> &'static str {
-    match kind {
-        DamageKind::Data => "data",
-        DamageKind::Unreadable => "unreadable",
-        DamageKind::Map => "map",
-        DamageKind::Record => "record",
-        DamageKind::Attributes => "attributes",
-        DamageKind::Memberships => "memberships",
-        DamageKind::Digests => "digests",
-        DamageKind::Sum => "sum",
-        DamageKind::Profile => "profile",
-        _ => "other",
-    }
-}
-
-/// The same for people.
-fn line(told: &Told) -> String {
-    let pieces: Vec<String> = told
-        .pieces
-        .iter()
-        .map(|piece| {
-            let bytes = format!("{} bytes at {}", piece.length, piece.offset);
-            match piece.what {
-                "data" => format!("{bytes} fail their checksum or digest"),
-                "unreadable" => format!("{bytes} cannot be read"),
-                "map" if piece.length > 0 => format!("{bytes} cannot be found"),
-                "map" => "where its bytes are is in doubt".into(),
-                "record" => "its own record is lost".into(),
-                "attributes" => "attributes are lost".into(),
-                "digests" => "the digest of an attribute page is not that of its values".into(),
-                "sum" => "its digests do not add up: records are lost or of another time".into(),
-                "profile" => "which digests its objects have is lost; set the profile again".into(),
-                _ => "its memberships are in doubt".into(),
+/// Runs `sealstone check`.
+pub(crate) async fn run(global: &Global, output: Output, arguments: &Arguments) -> Outcome {
+    let (client, _) = client(global)?;
+    let scope = if arguments.no_objects { CheckScope::Names } else { CheckScope::Objects };
+    let check = match arguments.show {
+        true => match client.last_check().await? {
+            Some(check) => check,
+            None => {
+                let none = || "no check has run since the metadata server started".to_owned();
+                return output.result(&json!({ "check": null }), none);
             }
+        },
+        false => {
+            let begun = begin(&client, scope, arguments.repair).await?;
+            match arguments.no_wait {
+                true => begun,
+                false => follow(&client, output, begun).await?,
+            }
+        }
+    };
+    let findings = client.findings(check.number).await?;
+    output.result(&json!({ "check": check_json(&check, &findings) }), || text(&check, &findings))?;
+    if check.findings == check.repaired {
+        return Ok(());
+    }
+    let repairable =
+        |finding: &CheckFinding| matches!(finding.kind, FindingKind::Count | FindingKind::Leaked);
+    let failure = Failure::operation(match check.findings.saturating_sub(check.repaired) {
+        1 => "1 problem found".to_owned(),
+        count => format!("{count} problems found"),
+    });
+    Err(match findings.iter().any(|finding| repairable(finding) && !finding.repaired) {
+        true => failure.hint("sealstone check --repair"),
+        false => failure.hint("docs/how-to/check-and-repair.md explains each kind"),
+    })
+}
+
+/// Starts a check.
+pub(crate) async fn begin(client: &Client, scope: CheckScope, repair: bool) -> Outcome<CheckStatus> {
+    client.begin_check(scope, repair).await.map_err(|error| {
+        let under_way = matches!(&error, ClientError::Refused(failure) if failure.code == ErrorCode::Exists);
+        let failure = Failure::from(error);
+        if under_way { failure.hint("`sealstone check --show` shows its progress") } else { failure }
+    })
+}
+
+/// Waits until the check ends.
+pub(crate) async fn follow(client: &Client, output: Output, begun: CheckStatus) -> Outcome<CheckStatus> {
+    let bar = output.counting(begun.nodes_all.max(1), "nodes");
+    let mut now = begun.clone();
+    while !matches!(now.phase, CheckPhase::Done | CheckPhase::Failed) {
+        let (what, at, all) = match now.phase {
+            CheckPhase::Names => ("names", now.names, now.nodes_all),
+            CheckPhase::Walk => ("directories", now.nodes, now.nodes_all),
+            CheckPhase::Objects => ("objects", now.objects, now.objects.max(now.nodes_all)),
+            _ => ("nodes", now.nodes, now.nodes_all),
+        };
+        bar.set_message(what);
+        bar.set_length(all.max(at).max(1));
+        bar.set_position(at);
+        tokio::time::sleep(POLL_INTERVAL).await;
+        now = match client.last_check().await? {
+            Some(now) if (now.number, now.began_ms) == (begun.number, begun.began_ms) => now,
+            _ => {
+                let failure = Failure::operation("the metadata server restarted during the check");
+                return Err(failure.hint("run the command again"));
+            }
+        };
+    }
+    bar.finish_and_clear();
+    if now.phase == CheckPhase::Failed {
+        return Err(Failure::operation(format!("the check ended early: {}", now.problem)));
+    }
+    Ok(now)
+}
+
+/// Returns a check as `--json` prints it.
+fn check_json(check: &CheckStatus, findings: &[CheckFinding]) -> Value {
+    let findings: Vec<Value> = findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "kind": snake_case(finding.kind.name()), "inode": finding.node.map(|node| node.0),
+                "path": Some(finding.path.as_str()).filter(|path| !path.is_empty()),
+                "detail": finding.said.as_str(), "repaired": finding.repaired,
+            })
         })
         .collect();
-    format!("{} object {}: {}", told.kind, told.object, pieces.join(", "))
+    json!({
+        "number": check.number, "scope": snake_case(check.scope.name()), "phase": snake_case(check.phase.name()), "repair": check.repair,
+        "began_ms": check.began_ms, "nodes": check.nodes, "names": check.names, "objects": check.objects,
+        "findings_count": check.findings, "repaired": check.repaired, "findings": findings,
+        "problem": Some(check.problem.as_str()).filter(|problem| !problem.is_empty()),
+    })
 }
 
-fn text(name: &str, seen: &Inspection, told: &[Told], faults: &[String]) -> String {
-    let mut lines: Vec<String> = faults.to_vec();
-    lines.extend(told.iter().take(LINES_MAX).map(line));
-    let unlisted = told.len().saturating_sub(LINES_MAX);
-    if unlisted > 0 || seen.more {
-        lines.push(format!("and {unlisted}{} more", if seen.more { " and still" } else { "" }));
+fn text(check: &CheckStatus, findings: &[CheckFinding]) -> String {
+    let mut lines: Vec<String> = findings.iter().map(line).collect();
+    if check.findings > findings.len() as u64 {
+        lines.push(format!("and {} more", check.findings - findings.len() as u64));
     }
-    if seen.read_only {
-        lines.push("as it is the device can only be read".into());
-    }
-    if seen.noted > 0 {
-        lines.push(format!("noted on {} objects what changed", seen.noted));
-    }
-    lines.push(summary(name, seen.objects, seen.bytes, told.len() as u64));
+    let seen = format!("{} nodes, {} names, {} objects", check.nodes, check.names, check.objects);
+    let end = match (check.findings, check.repaired) {
+        (0, _) => "no problems found".to_owned(),
+        (wrong, repaired) if wrong == repaired => format!("{wrong} problems, all repaired"),
+        (wrong, 0) => format!("{wrong} problems"),
+        (wrong, repaired) => format!("{wrong} problems, {repaired} of them repaired"),
+    };
+    lines.push(match check.phase {
+        CheckPhase::Done => format!("{seen}: {end}"),
+        CheckPhase::Failed => format!("{seen}; ended early: {}; {end}", check.problem),
+        _ => format!("running since {}: {seen}: {end}", utc(check.began_ms)),
+    });
     lines.join("\n")
 }
 
-/// One line about a check or a scrub.
-pub(crate) fn summary(name: &str, objects: u64, bytes: u64, damaged: u64) -> String {
-    let end = if damaged == 0 { "no object damaged".to_owned() } else { format!("{damaged} damaged") };
-    format!("{name}: {objects} objects, {} read, {end}", human_bytes(bytes))
-}
-
-/// Exit code 1 if anything is damaged.
-pub(crate) fn verdict(name: &str, damaged: u64, store: Option<&StoreFault>) -> Outcome {
-    let objects = match damaged {
-        0 => None,
-        1 => Some("1 object is damaged".to_owned()),
-        damaged => Some(format!("{damaged} objects are damaged")),
-    };
-    match (store, objects) {
-        (None, None) => Ok(()),
-        (
-            Some(StoreFault::MissingFile { name: file } | StoreFault::ShortFile { name: file, .. }),
-            objects,
-        ) => {
-            let what = format!("{file} is missing or too short");
-            Err(Failure::operation(
-                [Some(what), objects].into_iter().flatten().collect::<Vec<_>>().join("; "),
-            )
-            .at(name)
-            .hint("bring the file back; until then the device can only be read"))
-        }
-        (Some(other), objects) => Err(Failure::operation(
-            [Some(other.to_string()), objects].into_iter().flatten().collect::<Vec<_>>().join("; "),
-        )
-        .at(name)
-        .hint("bring the folder back from a copy; or read what can be read, and put it on another device")),
-        (None, Some(objects)) => Err(Failure::operation(objects)
-            .at(name)
-            .hint("`get` names the file; put it again from a good copy: what is written anew is sound")),
+fn line(finding: &CheckFinding) -> String {
+    let mut line = finding.kind.name().to_lowercase();
+    if let Some(node) = finding.node {
+        line += &match finding.path.as_str() {
+            "" => format!(": node {}", node.0),
+            path => format!(": {path} (node {})", node.0),
+        };
     }
+    line += &format!(": {}", finding.said);
+    if finding.repaired {
+        line += ", repaired";
+    }
+    line
 }

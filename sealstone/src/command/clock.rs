@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cli::clock::Clock;
 use crate::daemon::machine_clock;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::text::{ShownPath as _, with_paths};
 
@@ -22,8 +22,8 @@ pub(crate) fn run(output: Output, command: Clock, marker: &str) -> Outcome {
             let value = with_paths(serde_json::json!({ "reset": done }), [("data", &data)]);
             output.result(&value, || {
                 match done {
-                    true => "the clock is reset to this machine's wall clock",
-                    false => "no daemon runs in this folder: its next start resets the clock",
+                    true => "the clock was reset to the wall clock of this machine",
+                    false => "no daemon runs in this folder; its next start resets the clock",
                 }
                 .to_owned()
             })
@@ -35,7 +35,9 @@ fn check_folder(data: &Path, marker: &str) -> Outcome {
     if data.join(marker).exists() {
         return Ok(());
     }
-    Err(Failure::new(Kind::NotFound, format!("no {marker} in this folder")).at(data.shown()))
+    Err(Failure::not_found(format!("no {marker} in this folder"))
+        .at(data.shown())
+        .hint("use the data folder of a device or metadata server"))
 }
 
 fn lines(value: &serde_json::Value) -> String {
@@ -43,8 +45,8 @@ fn lines(value: &serde_json::Value) -> String {
     for (name, text) in [
         ("wall_ms", "wall clock of this machine, ms since 1970"),
         ("clock_ms", "clock of the daemon"),
-        ("wall_ahead_ms", "wall clock ahead of it, ms"),
-        ("least_ms", "not set back before"),
+        ("wall_ahead_ms", "wall clock ahead of the daemon, ms"),
+        ("least_ms", "least time"),
         ("trust", "trust"),
     ] {
         let shown = match &value[name] {
@@ -55,7 +57,7 @@ fn lines(value: &serde_json::Value) -> String {
         lines.push(format!("{text:42} {shown}"));
     }
     if value["reset_requested"] == true {
-        lines.push("a reset is requested; the next start does it".to_owned());
+        lines.push("a reset is pending until the next start".to_owned());
     }
     lines.join("\n")
 }

@@ -1,4 +1,4 @@
-//! `sealstone osd drain`: empty a device, follow it, take it back.
+//! `sealstone osd drain`: moves all files away from a device, shows progress, and undoes it.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,19 @@ use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, utc};
 
-/// Between two looks at how far it is.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, output: Output, arguments: &Drain) -> Outcome {
     let (client, _) = client(global)?;
     let name = arguments.device.as_str();
-    let id = keys::device(&client, Some(name)).await?.ok_or_else(|| Failure::operation("no device"))?;
+    let id = keys::device(&client, Some(name))
+        .await?
+        .ok_or_else(|| Failure::not_found("no such device").at(name))?;
     if arguments.show {
         let device = look(&client, id).await?;
-        return output.result(&told(&device), || text(&device));
+        return output.result(&device_json(&device), || text(&device));
     }
     let request = if arguments.undo {
         Request::DeviceSetState { id, state: DeviceState::Active }
@@ -33,45 +35,48 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Drain) -> O
     let mut device =
         match client.metadata().call(request).await.map_err(|error| Failure::from(error).at(name))? {
             Response::Device { device } => device,
-            _ => return Err(Failure::operation("an answer to another request")),
+            _ => return Err(Failure::unexpected_response()),
         };
     if arguments.undo || arguments.no_wait {
-        return output.result(&told(&device), || text(&device));
+        return output.result(&device_json(&device), || text(&device));
     }
     let bar = output.progress(Some(1), name);
     let begun = Instant::now();
     while is_under_way(&device) {
         if arguments.wait.is_some_and(|seconds| begun.elapsed() > Duration::from_secs(seconds)) {
             bar.finish_and_clear();
-            return Err(Failure::operation(format!("not empty yet: {}", left(&device))).at(name).hint(
-                "the metadata server goes on by itself; `sealstone osd drain NAME --show` tells how far",
+            return Err(Failure::operation(format!("timed out: {}", left(&device))).at(name).hint(
+                "the metadata server continues; `sealstone osd drain NAME --show` shows the progress",
             ));
         }
         if let Some(drain) = &device.drain {
             bar.set_length(drain.moved_bytes.saturating_add(drain.left_bytes));
             bar.set_position(drain.moved_bytes);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         device = look(&client, id).await?;
     }
     bar.finish_and_clear();
     if device.drain.is_none() {
-        return Err(Failure::operation("somebody took the device into use again").at(name));
+        return Err(Failure::operation("the drain was undone by another command").at(name));
     }
-    output.result(&told(&device), || text(&device))
+    output.result(&device_json(&device), || text(&device))
 }
 
 async fn look(client: &Client, id: DeviceId) -> Outcome<Device> {
     let devices = client.device_list().await?;
-    devices.into_iter().find(|device| device.id == id).ok_or_else(|| Failure::operation("the device is gone"))
+    devices
+        .into_iter()
+        .find(|device| device.id == id)
+        .ok_or_else(|| Failure::not_found("the device was removed"))
 }
 
 fn is_under_way(device: &Device) -> bool {
     device.drain.as_ref().is_some_and(|drain| drain.done_ms.is_none())
 }
 
-/// How far it is, for scripts.
-pub(crate) fn told(device: &Device) -> Value {
+/// Returns a device with the progress of its drain, as `--json` prints it.
+pub(crate) fn device_json(device: &Device) -> Value {
     let drain = device.drain.as_ref().map(|drain| {
         let problem = Some(drain.problem.as_str()).filter(|problem| !problem.is_empty());
         json!({
@@ -83,7 +88,7 @@ pub(crate) fn told(device: &Device) -> Value {
     });
     json!({
         "device": device.id.0, "name": device.name.shown(),
-        "state": format!("{:?}", device.state).to_lowercase(), "drain": drain,
+        "state": keys::state_name(device.state), "drain": drain,
     })
 }
 
@@ -91,31 +96,31 @@ fn moved(drain: &DrainState) -> String {
     format!("{} objects ({}) moved", drain.moved_objects, human_bytes(drain.moved_bytes))
 }
 
-/// What is not done yet, in words.
+/// Returns the remaining work as text.
 fn left(device: &Device) -> String {
     let Some(drain) = &device.drain else { return String::new() };
-    let mut said = format!("{} objects ({}) left", drain.left_objects, human_bytes(drain.left_bytes));
+    let mut text = format!("{} objects ({}) left", drain.left_objects, human_bytes(drain.left_bytes));
     if drain.in_use > 0 {
-        said += &format!(", {} of them in use", drain.in_use);
+        text += &format!(", {} of them in use", drain.in_use);
     }
     if drain.removing > 0 {
-        said += &format!(", {} to be removed", drain.removing);
+        text += &format!(", {} to be removed", drain.removing);
     }
     if !drain.problem.as_str().is_empty() {
-        said += &format!("; {}", drain.problem.as_str());
+        text += &format!("; {}", drain.problem.as_str());
     }
-    said
+    text
 }
 
 fn text(device: &Device) -> String {
     let name = device.name.shown();
     match &device.drain {
         None if device.state == DeviceState::Draining => {
-            format!("{name}: takes no new files, and nothing is moved away")
+            format!("{name}: takes no new files; no files are moved")
         }
-        None => format!("{name}: not drained, {}", format!("{:?}", device.state).to_lowercase()),
+        None => format!("{name}: not drained, {}", keys::state_name(device.state)),
         Some(drain) => match drain.done_ms {
-            Some(done_ms) => format!("{name}: no file is on it since {}, {}", utc(done_ms), moved(drain)),
+            Some(done_ms) => format!("{name}: empty since {}, {}", utc(done_ms), moved(drain)),
             None => format!("{name}: since {} {}, {}", utc(drain.began_ms), moved(drain), left(device)),
         },
     }

@@ -1,13 +1,15 @@
-//! Names: listing, moving, removing, and how much room there is.
+//! Commands on names (`ls`, `stat`, `mkdir`, `mv`, `ln`, `rm`, `chmod`, `chown`, `chgrp`), and
+//! `df`.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-use sealstone_client::{Client, DirEntry, FileKind, FilePath, Stat};
+use sealstone_client::{ChecksumKind, Client, DirEntry, FileKind, FilePath, Stat};
 use sealstone_mds_protocol::{LinkTarget, shown};
 use serde_json::{Value, json};
 
 use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm, StoredPath};
+use crate::command::keys::state_name;
 use crate::command::session::client;
 use crate::command::tree::{TreePath, join};
 use crate::command::{drain, placement};
@@ -15,11 +17,14 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, mode_string, utc};
 use crate::text::set_bytes;
 
-/// Returns what is known of a file, for scripts.
+/// Returns the attributes of a file as `--json` prints them.
 pub(crate) fn stat_json(path: impl AsRef<[u8]>, stat: &Stat) -> Value {
     let checksum = stat.checksum.as_ref().map(|checksum| {
-        let kind = format!("{:?}", checksum.kind).to_lowercase();
-        let length = if kind == "crc32c" { 4 } else { 32 };
+        let (kind, length) = match checksum.kind {
+            ChecksumKind::Sha256 => ("sha256", 32),
+            ChecksumKind::Crc32c => ("crc32c", 4),
+            ChecksumKind::Blake3 => ("blake3", 32),
+        };
         let hex: String = checksum.value[..length].iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{kind}:{hex}")
     });
@@ -45,17 +50,18 @@ pub(crate) fn kind(kind: FileKind) -> &'static str {
         FileKind::Symlink => "symlink",
         FileKind::Fifo => "fifo",
         FileKind::Socket => "socket",
-        FileKind::CharDevice => "character device",
-        FileKind::BlockDevice => "block device",
+        FileKind::CharDevice => "character_device",
+        FileKind::BlockDevice => "block_device",
     }
 }
 
-/// An entry of a list, by its path below the listed directory.
-pub(crate) struct Listed {
+/// An entry of a listing.
+pub(crate) struct ListEntry {
+    /// Path below the listed directory.
     pub(crate) path: TreePath,
     pub(crate) inode: u64,
     pub(crate) kind: FileKind,
-    /// None in a directory that may be listed and not passed.
+    /// `None` in a directory that the user may read but not search.
     pub(crate) stat: Option<Stat>,
 }
 
@@ -69,12 +75,17 @@ struct LongLine {
 /// Columns of a long list that are aligned to the right: links and size.
 const RIGHT_ALIGNED: [bool; 6] = [false, true, false, false, true, false];
 
-impl Listed {
+impl ListEntry {
     fn json(&self, target: Option<&LinkTarget>) -> Value {
         let mut value = match &self.stat {
             Some(stat) => stat_json(&self.path, stat),
             None => {
-                let mut value = json!({ "kind": kind(self.kind), "inode": self.inode });
+                let mut value = json!({
+                    "kind": kind(self.kind), "inode": self.inode, "size": null, "mode": null, "owner": null,
+                    "group": null, "version": null, "width": null, "links": null, "rdev": null,
+                    "mtime_ms": null, "ctime_ms": null, "created_ms": null, "atime_ns": null, "mtime_ns": null,
+                    "ctime_ns": null, "checksum": null,
+                });
                 set_bytes(&mut value, "path", &self.path);
                 value
             }
@@ -143,12 +154,12 @@ fn set_target(value: &mut Value, target: Option<&LinkTarget>) {
     }
 }
 
-/// Major and minor number, as Linux packs them.
+/// Formats major and minor number as Linux packs them.
 fn device_number(rdev: u32) -> String {
     format!("{}, {}", (rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xF_FF00))
 }
 
-/// Returns the target of a symbolic link that can be read.
+/// Returns the target of a symbolic link; `None` for other files, or if it cannot be read.
 async fn target(client: &Client, stat: &Stat) -> Option<LinkTarget> {
     if stat.kind == FileKind::Symlink { client.target_of(stat).await.ok() } else { None }
 }
@@ -157,7 +168,7 @@ async fn target(client: &Client, stat: &Stat) -> Option<LinkTarget> {
 pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outcome {
     let top = global.stored(&arguments.path)?;
     let (client, _) = client(global)?;
-    // A long list shows a link itself, any other list the directory that the link leads to.
+    // As `ls`: -l shows a symbolic link itself, otherwise its target is listed.
     let mut stat = client.lstat(&top).await.map_err(|error| Failure::from(error).at(&top))?;
     if stat.kind == FileKind::Symlink && (!arguments.long || top.trailing_slash) {
         stat = client.stat(&top).await.unwrap_or(stat);
@@ -166,7 +177,7 @@ pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outco
         list(&client, &top, arguments.recursive).await?
     } else {
         let path = top.split_last().map(|(_, name)| TreePath::top().join(&name)).unwrap_or_default();
-        vec![Listed { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) }]
+        vec![ListEntry { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) }]
     };
     let mut targets = Vec::with_capacity(found.len());
     for listed in &found {
@@ -180,14 +191,14 @@ pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outco
     if !output.is_json() && found.is_empty() {
         return Ok(());
     }
-    output.result(&value, || match arguments.long {
+    output.result(&json!({ "entries": value }), || match arguments.long {
         true => align(&entries().map(|(listed, target)| listed.long(target)).collect::<Vec<_>>()),
-        false => found.iter().map(Listed::name).collect::<Vec<_>>().join("\n"),
+        false => found.iter().map(ListEntry::name).collect::<Vec<_>>().join("\n"),
     })
 }
 
 /// Returns the entries of a directory by their paths below it; with `recursive` all below it.
-pub(crate) async fn list(client: &Client, top: &FilePath, recursive: bool) -> Outcome<Vec<Listed>> {
+pub(crate) async fn list(client: &Client, top: &FilePath, recursive: bool) -> Outcome<Vec<ListEntry>> {
     let (found, failed) = list_what_can_be(client, top, recursive).await;
     match failed.into_iter().next() {
         Some((_, failure)) => Err(failure),
@@ -200,7 +211,7 @@ pub(crate) async fn list_what_can_be(
     client: &Client,
     top: &FilePath,
     recursive: bool,
-) -> (Vec<Listed>, Vec<(TreePath, Failure)>) {
+) -> (Vec<ListEntry>, Vec<(TreePath, Failure)>) {
     let (mut found, mut failed) = (Vec::new(), Vec::new());
     let mut waiting = vec![TreePath::top()];
     while let Some(below) = waiting.pop() {
@@ -221,7 +232,7 @@ async fn list_directory(
     client: &Client,
     top: &FilePath,
     below: &TreePath,
-    found: &mut Vec<Listed>,
+    found: &mut Vec<ListEntry>,
     deeper: &mut Vec<TreePath>,
 ) -> Outcome {
     let directory = join(top, below)?;
@@ -232,7 +243,7 @@ async fn list_directory(
         if kind == FileKind::Directory {
             deeper.push(path.clone());
         }
-        found.push(Listed { path, inode: inode.0, kind, stat });
+        found.push(ListEntry { path, inode: inode.0, kind, stat });
     }
     Ok(())
 }
@@ -261,7 +272,7 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
             format!(" created  {}", utc_ns(stat.birth_ns)),
         ];
         if let Some(target) = &target {
-            lines.push(format!("leads to  {}", shown(target.as_bytes())));
+            lines.push(format!("  target  {}", shown(target.as_bytes())));
         }
         if matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice) {
             lines.push(format!("  device  {}", device_number(stat.rdev)));
@@ -281,13 +292,10 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
         }
         blocks.push(lines.join("\n"));
     }
-    match values.as_slice() {
-        [value] => output.result(value, || blocks.concat()),
-        _ => output.result(&values, || blocks.join("\n\n")),
-    }
+    output.result(&json!({ "files": values }), || blocks.join("\n\n"))
 }
 
-/// Paths that a user typed.
+/// Parses stored paths of the command line.
 pub(crate) fn stored(global: &Global, arguments: &[OsString]) -> Outcome<Vec<StoredPath>> {
     arguments.iter().map(|argument| global.stored(argument)).collect()
 }
@@ -304,7 +312,7 @@ pub(crate) async fn mkdir(global: &Global, output: Output, arguments: &Mkdir) ->
             .map_err(|error| Failure::from(error).at(path))?;
         values.push(stat_json(path, &made));
     }
-    output.done(&values)
+    output.done(&json!({ "files": values }))
 }
 
 /// `sealstone mv`: an existing directory receives the source under its old name.
@@ -315,20 +323,20 @@ pub(crate) async fn mv(global: &Global, output: Output, arguments: &Mv) -> Outco
     client
         .rename(&from, &to, !arguments.no_replace)
         .await
-        .map_err(|error| Failure::from(error).at(format!("{from} to {to}")))?;
+        .map_err(|error| Failure::from(error).at_both(&from, " to ", &to))?;
     let mut value = json!({});
     set_bytes(&mut value, "from", &from);
     set_bytes(&mut value, "to", &to);
     output.done(&value)
 }
 
-/// `path` itself, or `path/NAME` if `path` is a directory; NAME is the last one of `source`.
+/// Returns `path`, or `path/NAME` if `path` is a directory; NAME is the last name of `source`.
 async fn into_directory(client: &Client, path: &StoredPath, source: &[u8]) -> Outcome<FilePath> {
     match client.stat(path).await {
         Ok(stat) if stat.kind == FileKind::Directory => {
             let last = source.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
             let name = last.and_then(|name| sealstone_client::Name::new(name).ok());
-            let name = name.ok_or_else(|| Failure::usage("has no name of its own").at(shown(source)))?;
+            let name = name.ok_or_else(|| Failure::usage("has no last name").at(shown(source)))?;
             path.join(&name).map_err(|error| Failure::usage(error).at(path))
         }
         Ok(_) if path.trailing_slash => Err(Failure::operation("not a directory").at(path)),
@@ -350,7 +358,7 @@ pub(crate) async fn ln(global: &Global, output: Output, arguments: &Ln) -> Outco
         Some(existing) => client.link(existing, &path).await,
     };
     let stat = made.map_err(|error| Failure::from(error).at(&path))?;
-    output.done(&stat_json(&path, &stat))
+    output.done(&json!({ "files": [stat_json(&path, &stat)] }))
 }
 
 /// `sealstone rm`.
@@ -359,6 +367,9 @@ pub(crate) async fn rm(global: &Global, output: Output, arguments: &Rm) -> Outco
     let (client, _) = client(global)?;
     let mut removed = 0;
     for path in &paths {
+        if path.is_root() {
+            return Err(Failure::usage("the root directory cannot be removed").at(path));
+        }
         if !arguments.recursive {
             let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
             if stat.kind == FileKind::Directory {
@@ -384,7 +395,7 @@ pub(crate) async fn chmod(global: &Global, output: Output, arguments: &Chmod) ->
         let stat = client.set_mode(path, mode).await.map_err(|error| Failure::from(error).at(path))?;
         values.push(stat_json(path, &stat));
     }
-    output.done(&values)
+    output.done(&json!({ "files": values }))
 }
 
 /// `sealstone chown`.
@@ -418,7 +429,7 @@ async fn set_owner(
             client.set_owner(path, owner, group).await.map_err(|error| Failure::from(error).at(path))?;
         values.push(stat_json(path, &stat));
     }
-    output.done(&values)
+    output.done(&json!({ "files": values }))
 }
 
 /// `sealstone df`.
@@ -430,8 +441,8 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
         "total": free.total, "used": free.used, "available": free.total.saturating_sub(free.used),
         "devices": devices.iter().map(|device| json!({
             "id": device.id.0, "name": device.name.shown(), "url": device.url.as_str(),
-            "state": format!("{:?}", device.state).to_lowercase(), "total": device.total, "used": device.used,
-            "speed": Some(device.speed).filter(|speed| *speed > 0), "drain": drain::told(device)["drain"],
+            "state": state_name(device.state), "total": device.total, "used": device.used,
+            "speed": Some(device.speed).filter(|speed| *speed > 0), "drain": drain::device_json(device)["drain"],
         })).collect::<Vec<_>>(),
     });
     output.result(&value, || {
@@ -445,7 +456,7 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
         };
         let mut rows = vec![["DEVICE", "SIZE", "USED", "AVAIL", "USE", "STATE"].map(ToOwned::to_owned)];
         for device in &devices {
-            let mut state = format!("{:?}", device.state).to_lowercase();
+            let mut state = state_name(device.state).to_owned();
             match &device.drain {
                 Some(drain) if drain.done_ms.is_some() => state += ", empty",
                 Some(drain) => state += &format!(", {} objects left", drain.left_objects),
@@ -458,9 +469,9 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
     })
 }
 
-/// Columns of `sealstone stat` before the values.
+/// Width of the names of `sealstone stat`, columns.
 const STAT_INDENT: usize = 10;
-/// Columns of a terminal that lines of text are made for.
+/// Width of a terminal, columns.
 const LINE_COLUMNS: usize = 80;
 
 /// Aligns rows of text; each column but the last is as wide as its longest field.
@@ -478,13 +489,14 @@ fn columns<const N: usize>(rows: &[[String; N]], right: [bool; N]) -> String {
     rows.iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// Breaks a line at blanks so that it fits a terminal; further lines are indented. A word that is too long stays whole.
+/// Wraps a line at blanks to the width of a terminal; further lines are indented. A longer word is
+/// not broken.
 fn wrap(line: &str, indent: usize) -> String {
     let mut out = String::new();
     let mut rest = line;
-    let mut room = LINE_COLUMNS;
+    let mut width = LINE_COLUMNS;
     loop {
-        let fits = rest.char_indices().nth(room).map_or(rest.len(), |(at, _)| at);
+        let fits = rest.char_indices().nth(width).map_or(rest.len(), |(at, _)| at);
         if fits == rest.len() {
             return out + rest;
         }
@@ -496,11 +508,11 @@ fn wrap(line: &str, indent: usize) -> String {
         out += "\n";
         out += &" ".repeat(indent);
         rest = rest[at..].trim_start();
-        room = LINE_COLUMNS.saturating_sub(indent).max(1);
+        width = LINE_COLUMNS.saturating_sub(indent).max(1);
     }
 }
 
-/// A moment in nanoseconds since 1970 as people read it, UTC; those before 1970 too.
+/// Formats a time in nanoseconds since 1970, which may be negative, in UTC.
 fn utc_ns(ns: i64) -> String {
     utc(ns.div_euclid(1_000_000))
 }

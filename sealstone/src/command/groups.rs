@@ -13,10 +13,10 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Group) -> Out
             client.add_group(name).await.map_err(|error| Failure::from(error).at(name))?;
             for user in users {
                 let added = client.set_member(name, user, true).await;
-                added.map_err(|error| Failure::from(error).at(format!("{name}, {user}")))?;
+                added.map_err(|error| Failure::from(error).at_both(name, ", ", user))?;
             }
             output.remark(format!("added {name}"));
-            output.done(&serde_json::json!({ "group": name, "members": users }))
+            output.done(&serde_json::json!({ "group": name, "users": users }))
         }
         Group::List => {
             let groups = client.groups().await?;
@@ -26,7 +26,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Group) -> Out
                     serde_json::json!({ "group": group.name.as_str(), "created_ms": group.created_ms })
                 })
                 .collect();
-            output.result(&value, || {
+            output.result(&serde_json::json!({ "groups": value }), || {
                 let mut lines = vec![format!("{:24} {}", "NAME", "SINCE")];
                 let row = |group: &sealstone_client::Group| {
                     format!("{:24} {}", group.name.as_str(), utc(group.created_ms))
@@ -41,13 +41,13 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Group) -> Out
             if !output.is_json() && value.is_empty() {
                 return Ok(());
             }
-            output.result(&value, || value.join("\n"))
+            output.result(&serde_json::json!({ "group": name, "users": value }), || value.join("\n"))
         }
         Group::Join { name, users } | Group::Leave { name, users } => {
             let member = matches!(command, Group::Join { .. });
             for user in users {
                 let changed = client.set_member(name, user, member).await;
-                changed.map_err(|error| Failure::from(error).at(format!("{name}, {user}")))?;
+                changed.map_err(|error| Failure::from(error).at_both(name, ", ", user))?;
             }
             output.done(&serde_json::json!({ "group": name, "users": users, "member": member }))
         }

@@ -1,4 +1,4 @@
-//! The devices' keys, for administrators.
+//! `sealstone mds keys`: lists and rotates the keys of the devices.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use sealstone_mds_protocol::{Device, DeviceId, DeviceState, KeyInfo, KeyLevel, K
 use crate::cli::Global;
 use crate::cli::keys::{Level, Rotate};
 use crate::command::session::client;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
 
-/// Between two looks at how far it is.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 const fn level(level: Level) -> KeyLevel {
     match level {
@@ -23,14 +23,25 @@ const fn level(level: Level) -> KeyLevel {
     }
 }
 
+/// Returns the name of a device's state in JSON and text.
+pub(crate) const fn state_name(state: DeviceState) -> &'static str {
+    match state {
+        DeviceState::Joining => "joining",
+        DeviceState::Active => "active",
+        DeviceState::Draining => "draining",
+        DeviceState::Unreachable => "unreachable",
+        DeviceState::Pending => "pending",
+    }
+}
+
+/// Returns the number of the device of a name.
 pub(crate) async fn device(client: &Client, name: Option<&str>) -> Outcome<Option<DeviceId>> {
     let Some(name) = name else { return Ok(None) };
     let devices = client.device_list().await?;
-    // One that waits for approval may have the name of another one.
+    // A device that is not approved yet may have the name of another one.
     let pending = |device: &&Device| device.state == DeviceState::Pending;
     let found = devices.iter().filter(|device| device.name.shown() == name).min_by_key(pending);
-    let found =
-        found.ok_or_else(|| Failure::new(Kind::NotFound, "no such device").at(name).hint("sealstone df"))?;
+    let found = found.ok_or_else(|| Failure::not_found("no such device").at(name))?;
     Ok(Some(found.id))
 }
 
@@ -49,11 +60,11 @@ pub(crate) async fn list(global: &Global, output: Output, name: Option<&str>) ->
                 }
                 from = next;
             }
-            _ => return Err(Failure::operation("an answer to another request")),
+            _ => return Err(Failure::unexpected_response()),
         }
     }
     let value: Vec<_> = all.iter().map(|info| json(info, &devices)).collect();
-    output.result(&value, || {
+    output.result(&serde_json::json!({ "keys": value }), || {
         let mut lines = vec![format!(
             "{:12} {:10} {:>12} {:>3} {:10} {:16} {:20} {:>11}",
             "DEVICE", "LEVEL", "PARTITION", "VER", "STATE", "NAME", "SINCE", "CREDENTIALS"
@@ -126,7 +137,7 @@ pub(crate) async fn rotate(global: &Global, output: Output, arguments: &Rotate) 
         })
     };
     if arguments.no_wait {
-        output.remark(format!("{asked} keys will be changed"));
+        output.remark(format!("{asked} keys will be replaced"));
         return output.done(&value(asked, 0));
     }
     let bar = output.counting(asked, "keys");
@@ -136,22 +147,22 @@ pub(crate) async fn rotate(global: &Global, output: Output, arguments: &Rotate) 
         let changed = changed.saturating_sub(before);
         if open == 0 {
             bar.finish_and_clear();
-            output.remark(format!("changed {changed} keys in {:.1} s", started.elapsed().as_secs_f64()));
+            output.remark(format!("replaced {changed} keys in {:.1} s", started.elapsed().as_secs_f64()));
             return output.done(&value(open, changed));
         }
         if started.elapsed() > Duration::from_secs(arguments.wait) {
             bar.finish_and_clear();
-            let what = format!("{open} keys are not changed yet, {stuck} devices have a problem");
+            let what = format!("{open} keys are not replaced yet; {stuck} devices have a problem");
             return Err(Failure::operation(what)
-                .hint("the metadata server goes on by itself; `sealstone df` tells what devices say"));
+                .hint("the metadata server continues; `sealstone df` shows the devices"));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 async fn progress(client: &Client, request: Request) -> Outcome<(u64, u32, u64)> {
     match client.metadata().call(request).await? {
         Response::KeyProgress { open, stuck, changed } => Ok((open, stuck, changed)),
-        _ => Err(Failure::operation("an answer to another request")),
+        _ => Err(Failure::unexpected_response()),
     }
 }

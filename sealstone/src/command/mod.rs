@@ -1,4 +1,4 @@
-//! What the verbs do. Each command is one function from its arguments to an [`Outcome`].
+//! The commands. Each is one function from its arguments to an [`Outcome`].
 
 pub(crate) mod approve;
 pub(crate) mod audit;
@@ -10,8 +10,8 @@ pub(crate) mod drain;
 pub(crate) mod files;
 pub(crate) mod groups;
 pub(crate) mod keys;
-pub(crate) mod look_through;
 pub(crate) mod mount;
+pub(crate) mod osd_check;
 pub(crate) mod placement;
 pub(crate) mod quotas;
 pub(crate) mod rebalance;
@@ -26,6 +26,7 @@ pub(crate) mod walk;
 use std::future::Future;
 
 use sealstone_client::ClientError;
+use sealstone_mds_protocol::ErrorCode;
 
 use crate::failure::{Failure, Kind, Outcome, chain};
 
@@ -38,7 +39,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Outcome<T>>) -> Outcome<T
         .build()
         .map_err(|error| Failure::from(error).at("runtime"))?;
     let outcome = runtime.block_on(future);
-    // A read of standard input that nobody needs any more must not keep the process alive.
+    // A pending read of standard input must not keep the process alive.
     runtime.shutdown_background();
     outcome
 }
@@ -61,24 +62,68 @@ impl From<ClientError> for Failure {
         );
         match error {
             ClientError::SessionOver => {
-                Self { message: "not logged in, or the session is over".into(), ..failure }
+                Self { message: "not logged in, or the session has ended".into(), ..failure }
                     .hint("sealstone login NAME")
             }
             ClientError::EnrolmentRefused => {
-                failure.hint("an administrator makes a new code with `sealstone user reset NAME`")
+                failure.hint("an administrator creates a new code: sealstone user reset NAME")
             }
             ClientError::WrongCertificate(_) => failure.hint(
-                "somebody may be in between; `mds serve` and `up` print the pin and write it to cluster.toml",
+                "possible man in the middle; compare the pin with the one that the metadata server prints",
             ),
-            ClientError::Connection(_) => failure.hint("is the metadata server running?"),
-            ClientError::SessionFile(_) => failure.hint("sealstone login NAME makes a new one"),
+            ClientError::Connection(_) => {
+                failure.hint("check that the metadata server runs and that its address is right")
+            }
+            ClientError::SessionFile(_) => failure.hint("sealstone login NAME creates a new one"),
             ClientError::Damaged { .. } => failure.hint(
-                "put the file again from a good copy, or `rm` it; `sealstone scrub` on the device tells what else is damaged",
+                "put the file again from a good copy, or remove it; `sealstone scrub` lists other damage",
             ),
-            ClientError::CapabilityFile(_) => failure.hint("`sealstone cap issue` makes a new one"),
-            ClientError::NotDelegated(_) => failure.hint("`sealstone cap show FILE` tells what it allows"),
-            ClientError::OutcomeUnknown { .. } => failure.hint("`sealstone stat` tells what is there now"),
+            ClientError::CapabilityFile(_) => failure.hint("`sealstone cap issue` creates a new one"),
+            ClientError::NotDelegated(_) => failure.hint("`sealstone cap show FILE` shows what it allows"),
+            ClientError::LoginRefused => failure.hint("check the name and the password, and try again"),
+            ClientError::CapabilityFileIo(error) | ClientError::SessionFileIo(error) => {
+                Self { next_step: Self::from(error).next_step, ..failure }
+            }
+            ClientError::Device { .. } => {
+                failure.hint("check that the device runs; `sealstone df` shows the devices")
+            }
+            ClientError::Refused(refusal) => match next_step(refusal.code) {
+                Some(next_step) => failure.hint(next_step),
+                None => failure,
+            },
+            ClientError::OutcomeUnknown { .. } => failure.hint("`sealstone stat` shows the present state"),
             _ => failure,
         }
     }
+}
+
+/// Returns what a user can do after the metadata server refused a request. Codes that depend on the
+/// command have none.
+const fn next_step(code: ErrorCode) -> Option<&'static str> {
+    Some(match code {
+        ErrorCode::Exists => "choose another name, or remove the existing one first",
+        ErrorCode::NotEmpty => "`sealstone rm -r` removes a directory with its contents",
+        ErrorCode::NotADirectory | ErrorCode::IsADirectory => "`sealstone stat` shows its kind",
+        ErrorCode::NoSpace => "`sealstone df` shows the free space",
+        ErrorCode::Stale => "run the command again",
+        ErrorCode::Busy => "try again later",
+        ErrorCode::Version => "update the older one of client and server",
+        ErrorCode::Invalid | ErrorCode::Internal => "the log of the metadata server has the details",
+        ErrorCode::Limit | ErrorCode::FileTooLarge | ErrorCode::TooManyLinks => {
+            "docs/reference/limits.md lists all limits"
+        }
+        ErrorCode::Loop => "`sealstone ls -l` shows the targets of links",
+        ErrorCode::Locked | ErrorCode::Deadlock => "try again when the other client released its lock",
+        ErrorCode::Quota => "`sealstone quota show` shows limit and use",
+        ErrorCode::CrossesTrees => "copy it instead, as between two file systems",
+        ErrorCode::Cycle => "choose a destination outside of the directory",
+        ErrorCode::Fenced => "write the file again",
+        ErrorCode::NotFound
+        | ErrorCode::Denied
+        | ErrorCode::NotPermitted
+        | ErrorCode::NotLoggedIn
+        | ErrorCode::InvalidName
+        | ErrorCode::NoAttribute
+        | ErrorCode::NotSupported => return None,
+    })
 }

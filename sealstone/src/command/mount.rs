@@ -1,7 +1,7 @@
-//! `mount` and `umount`: the life of a mount's process.
+//! `mount` and `umount`.
 //!
-//! A mount in the background is this program again, in a session of its own: the first one waits for its ready line, says
-//! what it says, and ends.
+//! A mount in the background is a second process of this program in its own session. The first
+//! process waits for the ready line, prints it, and ends.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -26,10 +26,10 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::output::Output;
 use crate::text::{ShownPath as _, set_bytes, set_path, with_paths};
 
-/// Set for the process in the background, so that it leaves the terminal.
+/// Environment variable of the background process: it detaches from the terminal.
 const BACKGROUND: &str = "SEALSTONE_MOUNT_BACKGROUND";
-/// Bytes of an error's text that are passed on.
-const SAID_MAX: u64 = 64 << 10;
+/// Maximum bytes of output of the background process that are read.
+const OUTPUT_MAX: u64 = 64 << 10;
 
 /// `sealstone mount`.
 pub(crate) fn mount(global: &Global, output: Output, arguments: &Mount) -> Outcome {
@@ -37,10 +37,10 @@ pub(crate) fn mount(global: &Global, output: Output, arguments: &Mount) -> Outco
     if arguments.remount {
         return remount(output, arguments);
     }
-    ready_place(output, &place)?;
+    prepare_place(output, &place)?;
     if arguments.foreground {
         if std::env::var_os(BACKGROUND).is_some() {
-            // It may lead its group already: then it has no terminal to lose.
+            // Fails for a process group leader, which has no terminal then.
             let _ = rustix::process::setsid();
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -51,37 +51,39 @@ pub(crate) fn mount(global: &Global, output: Output, arguments: &Mount) -> Outco
         runtime.shutdown_background();
         return outcome;
     }
-    // What can be wrong here is said here, before a process is started for it.
+    // Errors of the session are reported before a process is started.
     session::client(global)?;
     in_background(global, output, arguments)
 }
 
-/// Looks whether something can be mounted there, and takes away what a process that is gone left behind.
-fn ready_place(output: Output, place: &Path) -> Outcome {
+/// Checks a mount point, and removes a dead mount on it.
+fn prepare_place(output: Output, place: &Path) -> Outcome {
     match sealstone_fuse::check_place(place) {
         Err(MountError::Dead) => {
-            output.remark(format!("{}: taking away a mount whose process is gone", place.shown()));
-            take_away(place, true)?;
+            output.remark(format!("{}: removing a dead mount", place.shown()));
+            detach(place, true)?;
             sealstone_fuse::check_place(place).map_err(|error| failure(error, place))?;
         }
         outcome => outcome.map_err(|error| failure(error, place))?,
     }
     let whole = std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.shown()))?;
     if is_mount(&whole)? {
-        // On top of it another one would hide it, and has to be taken away as often as it was made.
-        return Err(Failure::operation("is a mount of sealstone already")
+        // A second mount would hide the first one and need a second umount.
+        return Err(Failure::operation("already a sealstone mount")
             .at(place.shown())
-            .hint("sealstone umount MOUNTPOINT first"));
+            .hint("run `sealstone umount MOUNTPOINT` first"));
     }
     Ok(())
 }
 
-/// What the kernel allows on a mount that is there becomes what the arguments say.
+/// Changes the flags of an existing mount in the kernel.
 fn remount(output: Output, arguments: &Mount) -> Outcome {
     let place = &arguments.mountpoint;
     let at = |error: std::io::Error| Failure::from(error).at(place.shown());
     if !is_mount(&std::fs::canonicalize(place).map_err(at)?)? {
-        return Err(Failure::operation("is no mount of sealstone").at(place.shown()));
+        return Err(Failure::operation("not a sealstone mount")
+            .at(place.shown())
+            .hint("`findmnt` lists all mounts"));
     }
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     flags.set(MountFlags::RDONLY, arguments.read_only);
@@ -94,20 +96,23 @@ fn failure(error: MountError, place: &Path) -> Failure {
     let chained = crate::failure::chain(&error);
     let failure = Failure::operation(chained).at(place.shown());
     match error {
-        MountError::NotADirectory => Failure { kind: Kind::Usage, ..failure }.hint("mkdir it first"),
+        MountError::NotADirectory if !place.exists() => {
+            Failure::not_found("no such directory").at(place.shown()).hint("create it first: mkdir")
+        }
+        MountError::NotADirectory => failure.hint("choose a directory"),
         MountError::NoDevice(_) => {
-            failure.hint("this kernel or container has no FUSE: `modprobe fuse`, or give it the device")
+            failure.hint("load FUSE with `modprobe fuse`, or give the container /dev/fuse")
         }
         MountError::NoHelper => failure.hint("install the package fuse3, or mount as root"),
         MountError::Dead => failure.hint("sealstone umount --lazy MOUNTPOINT"),
         MountError::Refused(_) => {
-            failure.hint("for --allow-other, others than root need user_allow_other in /etc/fuse.conf")
+            failure.hint("--allow-other needs root, or user_allow_other in /etc/fuse.conf")
         }
         _ => failure,
     }
 }
 
-/// The session's client, connected as the arguments say.
+/// Returns the client of the session, with the options of the mount.
 async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, SavedSession)> {
     let file = session::path(global)?;
     let saved = SavedSession::load(&file)
@@ -183,7 +188,7 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     ended
 }
 
-/// What the table of mounts shows for a stored directory.
+/// Returns the source that the mount table shows for a stored directory.
 fn source_of(path: &[u8]) -> OsString {
     let mut source = OsString::from(SOURCE_PREFIX);
     source.push(OsStr::from_bytes(path));
@@ -198,7 +203,7 @@ async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) ->
         joined = &mut ended => joined,
         () = shutdown.wait() => {
             let place = place.to_owned();
-            let unmount = move || take_away(&place, false).or_else(|_| take_away(&place, true));
+            let unmount = move || detach(&place, false).or_else(|_| detach(&place, true));
             let _ = tokio::task::spawn_blocking(unmount).await;
             ended.await
         }
@@ -255,7 +260,7 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
     command.args(["--memory", &arguments.memory.to_string()]);
     command.args(["--unknown-uid", &arguments.unknown_uid.to_string()]);
     command.args(["--unknown-gid", &arguments.unknown_gid.to_string()]);
-    let (log, mut said) = log(arguments.log_file.as_deref())?;
+    let (log, mut reader) = log(arguments.log_file.as_deref())?;
     if arguments.log_file.is_none() && std::env::var_os("SEALSTONE_LOG").is_none() {
         command.env("SEALSTONE_LOG", "off");
     }
@@ -264,11 +269,11 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
     let mut child = command.spawn().map_err(|error| Failure::from(error).at("mount"))?;
     let stdout = child.stdout.take().expect("piped");
     let mut line = String::new();
-    BufReader::new(stdout.take(SAID_MAX)).read_line(&mut line)?;
+    BufReader::new(stdout.take(OUTPUT_MAX)).read_line(&mut line)?;
     if let Ok(ready) = serde_json::from_str::<Value>(&line) {
         return output.result(&ready, || {
             let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
-            // Exact text, or escaped already if it is not UTF-8.
+            // A path that is not UTF-8 is escaped already.
             let path = match ready.get("path_base64") {
                 Some(_) => text("path"),
                 None => shown(text("path").as_bytes()).into_owned(),
@@ -277,15 +282,15 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
         });
     }
     let status = child.wait()?;
-    Err(said_failure(&mut said, status.code()))
+    Err(background_failure(&mut reader, status.code()))
 }
 
-/// Where the process in the background writes what goes wrong, and where to read it.
+/// Returns the file for the log of the background process, and a reader of it.
 fn log(file: Option<&Path>) -> Outcome<(File, File)> {
     let Some(path) = file else {
-        // In memory: no folder for temporary files is needed, and a full disk does not hide what went wrong.
+        // A file in memory needs no temporary folder and no disk space.
         let memory = rustix::fs::memfd_create("sealstone-mount", rustix::fs::MemfdFlags::CLOEXEC)
-            .map_err(|error| Failure::from(std::io::Error::from(error)).at("file in memory"))?;
+            .map_err(|error| Failure::from(std::io::Error::from(error)).at("log in memory"))?;
         let file = File::from(memory);
         return Ok((file.try_clone()?, file));
     };
@@ -296,14 +301,14 @@ fn log(file: Option<&Path>) -> Outcome<(File, File)> {
     Ok((file, reader))
 }
 
-/// The failure that the process in the background told of.
-fn said_failure(said: &mut File, code: Option<i32>) -> Failure {
+/// Returns the failure that the background process logged.
+fn background_failure(log: &mut File, code: Option<i32>) -> Failure {
     let mut text = String::new();
-    // A log that is read on goes on where it ended before; a temporary file is ours from its beginning.
-    if said.metadata().is_ok_and(|metadata| std::os::unix::fs::MetadataExt::nlink(&metadata) == 0) {
-        let _ = said.rewind();
+    // A log file is read from its previous end, the file in memory from its start.
+    if log.metadata().is_ok_and(|metadata| std::os::unix::fs::MetadataExt::nlink(&metadata) == 0) {
+        let _ = log.rewind();
     }
-    let _ = said.take(SAID_MAX).read_to_string(&mut text);
+    let _ = log.take(OUTPUT_MAX).read_to_string(&mut text);
     for line in text.lines().rev() {
         let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
         let error = &value["error"];
@@ -316,8 +321,11 @@ fn said_failure(said: &mut File, code: Option<i32>) -> Failure {
             None => failure,
         };
     }
-    let failure = Failure::operation(format!("the mount's process ended ({code:?}) without a word"));
-    failure.hint("--foreground shows what it does")
+    let failure = Failure::operation(match code {
+        Some(code) => format!("the mount process ended with exit code {code}"),
+        None => "a signal ended the mount process".to_owned(),
+    });
+    failure.hint("run it with --foreground to see its log")
 }
 
 /// `sealstone umount`.
@@ -330,29 +338,31 @@ pub(crate) fn umount(output: Output, arguments: &Umount) -> Outcome {
     };
     if !dead {
         if !is_mount(&whole)? {
-            return Err(Failure::operation("is no mount of sealstone").at(place.shown()));
+            return Err(Failure::operation("not a sealstone mount")
+                .at(place.shown())
+                .hint("`findmnt` lists all mounts"));
         }
-        // Everything that was closed becomes durable first, and what cannot be is said.
+        // Closed files become durable first; failures are reported.
         let synced = File::open(&whole).and_then(|directory| directory.sync_all());
         if let Err(error) = synced
             && !arguments.lazy
         {
             return Err(Failure::from(error)
-                .at(format!("{}: not everything that was written could be stored", place.shown()))
-                .hint("look at servers and devices and try again; --lazy gives it up"));
+                .at(format!("{}: unflushed data could not be stored", place.shown()))
+                .hint("check servers and devices and try again; --lazy discards the data"));
         }
     }
-    take_away(&whole, arguments.lazy || dead)?;
+    detach(&whole, arguments.lazy || dead)?;
     output.done(&with_paths(json!({}), [("mountpoint", place)]))
 }
 
-/// Whether a mount of this program is there.
+/// Whether a path is a mount of this program.
 fn is_mount(place: &Path) -> Outcome<bool> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|error| Failure::from(error).at("mounts"))?;
     Ok(is_listed(&table, place))
 }
 
-/// Whether a table of mounts lists a mount of this program at a place. Its lines are bytes: a mount point need not be
+/// Whether a table of mounts lists a mount of this program at a path. Mount points need not be
 /// UTF-8.
 fn is_listed(table: &[u8], place: &Path) -> bool {
     table.split(|byte| *byte == b'\n').any(|line| {
@@ -381,7 +391,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-fn take_away(place: &Path, lazy: bool) -> Outcome {
+fn detach(place: &Path, lazy: bool) -> Outcome {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let error = match rustix::mount::unmount(place, flags) {
         Ok(()) => return Ok(()),
@@ -390,15 +400,15 @@ fn take_away(place: &Path, lazy: bool) -> Outcome {
     };
     let failure = Failure::operation(std::io::Error::from(error)).at(place.shown());
     Err(match error {
-        rustix::io::Errno::BUSY => failure.hint(
-            "a program is in it; `fuser -vm MOUNTPOINT` shows which; --lazy takes it away nevertheless",
-        ),
+        rustix::io::Errno::BUSY => {
+            failure.hint("`fuser -vm MOUNTPOINT` shows the programs that use it; --lazy unmounts anyway")
+        }
         rustix::io::Errno::INVAL => failure.hint("nothing is mounted there"),
         _ => failure,
     })
 }
 
-/// Whoever is not root asks the helper that mounted for him.
+/// Unmounts by the FUSE helper, for users other than root.
 fn by_helper(place: &Path, lazy: bool) -> Outcome {
     let Some(helper) = sealstone_fuse::helper() else { return Err(failure(MountError::NoHelper, place)) };
     let mut command = Command::new(helper);
@@ -410,8 +420,8 @@ fn by_helper(place: &Path, lazy: bool) -> Outcome {
     if ended.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&ended.stderr);
-    Err(Failure::operation(said.lines().next().unwrap_or("fusermount3 failed")).at(place.shown()))
+    let message = String::from_utf8_lossy(&ended.stderr);
+    Err(Failure::operation(message.lines().next().unwrap_or("fusermount3 failed")).at(place.shown()))
 }
 
 #[cfg(test)]
@@ -419,13 +429,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blanks_in_the_table_of_mounts_are_read() {
+    fn octal_escapes_of_mount_table_are_decoded() {
         assert_eq!(unescape(br"/mnt/two\040words\134x"), PathBuf::from(r"/mnt/two words\x"));
         assert_eq!(unescape(br"/plain\9"), PathBuf::from(r"/plain\9"));
     }
 
     #[test]
-    fn mount_points_that_are_not_text_are_found() {
+    fn non_utf8_mount_points_are_found() {
         let line = |place: &[u8], kind: &str| {
             [b"36 35 0:31 / ", place, b" rw,nosuid shared:1 - ", kind.as_bytes(), b" src rw\n"].concat()
         };

@@ -1,26 +1,28 @@
-//! Why the bytes of a file lie where they lie, for people and for scripts.
+//! Placement of a file for `sealstone stat`: its objects, their devices, and the reason of the
+//! choice.
 
 use sealstone_client::{Client, Device, FilePath, Layout, PlacementRecord, WidthBound};
 use serde_json::{Value, json};
 
+use crate::command::keys::state_name;
 use crate::failure::{Failure, Outcome};
 use crate::output::{human_bytes, utc};
 
-/// Where a file is, why there, and all devices as they are now.
+/// Placement of a file, and the present state of all devices.
 pub(crate) struct Placement {
     layout: Option<Layout>,
     placed: Option<PlacementRecord>,
     devices: Vec<Device>,
 }
 
-/// Asks for it.
+/// Requests the placement of a file.
 pub(crate) async fn of(client: &Client, path: &FilePath) -> Outcome<Placement> {
     let (layout, placed) = client.placement(path).await.map_err(|error| Failure::from(error).at(path))?;
     Ok(Placement { layout, placed, devices: client.device_list().await? })
 }
 
 impl Placement {
-    /// One row for each object: its device, what was thought of it, how it is now.
+    /// Returns the placement as `--json` prints it: each object with its device, then and now.
     pub(crate) fn json(&self) -> Value {
         let Some(layout) = &self.layout else { return Value::Null };
         let object = |(at, object): (usize, &sealstone_client::ObjectRef)| {
@@ -36,7 +38,7 @@ impl Placement {
                     "fill": f64::from(chosen.fill) / 1000.0,
                     "weight": f64::from(chosen.weight) / 100.0,
                 })),
-                "state": device.map(state),
+                "state": device.map(|device| state_name(device.state)),
                 "fill": device.map(|device| device.used as f64 / device.total.max(1) as f64),
             })
         };
@@ -53,7 +55,7 @@ impl Placement {
         })
     }
 
-    /// The same as lines of `sealstone stat`.
+    /// Returns the placement as lines of text.
     pub(crate) fn lines(&self, version: u64) -> Vec<String> {
         let Some(layout) = &self.layout else {
             return vec![format!("  layout  no objects, version {version}")];
@@ -74,7 +76,7 @@ impl Placement {
                 .map_or_else(|| format!("device {}", object.device.0), |one| one.name.shown().into_owned());
             let then = self.placed.as_ref().and_then(|placed| placed.chosen.get(at)).map(|chosen| {
                 format!(
-                    ": {} when chosen, {:.1} % full, chance x{:.2}",
+                    ": {} when chosen, {:.1} % full, weight x{:.2}",
                     chosen.condition.as_str(),
                     f64::from(chosen.fill) / 10.0,
                     f64::from(chosen.weight) / 100.0,
@@ -82,7 +84,7 @@ impl Placement {
             });
             let now = device.map(|device| {
                 let full = device.used as f64 * 100.0 / device.total.max(1) as f64;
-                format!("; now {}, {full:.1} % full", state(device))
+                format!("; now {}, {full:.1} % full", state_name(device.state))
             });
             lines.push(format!(
                 "      on  {name} {}{}{}",
@@ -95,32 +97,28 @@ impl Placement {
     }
 }
 
-fn state(device: &Device) -> String {
-    format!("{:?}", device.state).to_lowercase()
-}
-
-/// The reason in words.
+/// Returns the reason as text.
 fn why(placed: &PlacementRecord) -> String {
     let size = match (placed.size_hint, placed.outgrew) {
-        (Some(size), Some(1)) => format!("at {} it had outgrown its one object", human_bytes(size)),
-        (Some(size), Some(width)) => format!("at {} it had outgrown its {width} objects", human_bytes(size)),
-        (Some(size), None) => format!("{} were announced", human_bytes(size)),
-        (None, _) => "the size was not known".to_owned(),
+        (Some(size), Some(1)) => format!("moved at {} from one object", human_bytes(size)),
+        (Some(size), Some(width)) => format!("moved at {} from {width} objects", human_bytes(size)),
+        (Some(size), None) => format!("announced size {}", human_bytes(size)),
+        (None, _) => "unknown size".to_owned(),
     };
     let width = placed.chosen.len();
     let bound = match placed.bound {
-        WidthBound::Small => "a small file is one object, on a device drawn by capacity and use".to_owned(),
-        WidthBound::Units => format!("it has no more than {width} stripe units"),
-        WidthBound::Devices => format!("no more than {width} devices were in as good a condition"),
-        WidthBound::Speed => format!("{width} devices of their speeds are enough for one stream"),
-        WidthBound::Room => format!("{width} devices had room for their share"),
-        WidthBound::Configured => format!("the server stripes over {width} devices at most"),
+        WidthBound::Small => "a small file has one object, on a device chosen by capacity and use".to_owned(),
+        WidthBound::Units => format!("it has only {width} stripe units"),
+        WidthBound::Devices => format!("only {width} devices were in equally good condition"),
+        WidthBound::Speed => format!("{width} devices are fast enough for one stream"),
+        WidthBound::Room => format!("only {width} devices had free space for their share"),
+        WidthBound::Configured => format!("the server stripes over at most {width} devices"),
     };
     let out = match placed.left_out {
         0 => String::new(),
-        out => format!(" and {out} could not (draining, silent, full or new)"),
+        out => format!(", {out} were not (draining, unreachable, full or new)"),
     };
-    format!("{size}; {bound}; {} devices could be chosen{out}", placed.considered)
+    format!("{size}; {bound}; {} devices were eligible{out}", placed.considered)
 }
 
 #[cfg(test)]
@@ -129,7 +127,7 @@ mod tests {
     use sealstone_client::{ChosenDevice, DeviceCondition};
 
     #[test]
-    fn every_reason_is_told_with_its_figures() {
+    fn every_reason_has_its_numbers() {
         let chosen = vec![ChosenDevice { condition: DeviceCondition::Good, fill: 10, weight: 100 }; 3];
         for bound in WidthBound::ALL {
             let (size_hint, chosen) = (Some(3 << 20), chosen.clone());
@@ -142,14 +140,14 @@ mod tests {
                 chosen,
                 outgrew: None,
             };
-            let said = why(&placed);
-            assert!(said.starts_with("3.0 MiB were announced; "), "{said}");
+            let reason = why(&placed);
+            assert!(reason.starts_with("announced size 3.0 MiB; "), "{reason}");
             assert!(
-                said.contains('3') && said.contains("7 devices could be chosen and 2 could not"),
-                "{said}"
+                reason.contains('3') && reason.contains("7 devices were eligible, 2 were not"),
+                "{reason}"
             );
             placed.outgrew = Some(2);
-            assert!(why(&placed).starts_with("at 3.0 MiB it had outgrown its 2 objects; "));
+            assert!(why(&placed).starts_with("moved at 3.0 MiB from 2 objects; "));
         }
     }
 }

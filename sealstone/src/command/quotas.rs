@@ -7,36 +7,34 @@ use serde_json::{Value, json};
 
 use crate::cli::Global;
 use crate::cli::quota::{Of, Quota as Command};
-use crate::command::look_through;
+use crate::command::check;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes};
 use crate::text::set_bytes;
 
-/// Runs one of the verbs.
+/// Runs one of the subcommands.
 pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> Outcome {
     let (client, saved) = client(global)?;
     match command {
         Command::Set { of, size, files } => {
-            let of = meant(global, of)?;
+            let of = place_of(global, of)?;
             let change =
                 QuotaChange { bytes_max: size.map(|limit| limit.0), nodes_max: files.map(|limit| limit.0) };
             let quota = client.set_quota(of, change).await?;
             let over = |used: u64, max: Option<u64>| max.is_some_and(|max| used > max);
             if over(quota.bytes, quota.bytes_max) || over(quota.nodes, quota.nodes_max) {
-                output.remark("more than that is in use already: it stays, and nothing is added to it");
+                output.remark("current use is above the limit: existing files stay, nothing can be added");
             }
             show(output, &quota)
         }
         Command::Clear { of } => {
-            let of = meant(global, of)?;
+            let of = place_of(global, of)?;
             let quota = client.clear_quota(of.clone()).await?;
             let still_a_tree = matches!(quota.place, QuotaPlace::Tree(_)) && quota.nodes > 0;
             output.remark(match still_a_tree {
-                false => format!("{of} has no limits any more"),
-                true => format!(
-                    "{of} has no limits any more; it is counted as a tree as long as there is something in it"
-                ),
+                false => format!("removed the limits of {of}"),
+                true => format!("removed the limits of {of}; it remains a tree until it is empty"),
             });
             show(output, &quota)
         }
@@ -56,17 +54,17 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
                 all.extend(page);
                 more = again;
             }
-            let values: Vec<Value> = all.iter().map(told).collect();
-            output.result(&values, || text(&all))
+            let quotas: Vec<Value> = all.iter().map(quota_json).collect();
+            output.result(&json!({ "quotas": quotas }), || text(&all))
         }
         Command::Check { repair } => {
-            let begun = look_through::begin(&client, CheckScope::Counts, *repair).await?;
-            let check = look_through::follow(&client, output, begun).await?;
+            let begun = check::begin(&client, CheckScope::Counts, *repair).await?;
+            let check = check::follow(&client, output, begun).await?;
             let findings = client.findings(check.number).await?;
             let drifts: Vec<_> = findings.iter().filter_map(|finding| finding.drift.as_ref()).collect();
             let (wrong, more) = (check.findings, check.findings > findings.len() as u64);
             let repaired = wrong > 0 && check.repaired == wrong;
-            let listed: Vec<Value> = drifts.iter().map(|drift| drift_told(drift)).collect();
+            let listed: Vec<Value> = drifts.iter().map(|drift| drift_json(drift)).collect();
             let value = json!({ "nodes": check.nodes, "wrong": listed, "more": more, "repaired": repaired });
             output.result(&value, || {
                 let mut lines: Vec<String> = drifts.iter().map(|drift| drift_line(drift)).collect();
@@ -74,8 +72,8 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
                     lines.push("and more".into());
                 }
                 let end = match (wrong, repaired) {
-                    (0, _) => "all counts are right".to_owned(),
-                    (wrong, true) => format!("{wrong} counts were wrong and are right now"),
+                    (0, _) => "all counts are correct".to_owned(),
+                    (wrong, true) => format!("{wrong} counts were wrong and have been corrected"),
                     (wrong, false) => format!("{wrong} counts are wrong"),
                 };
                 lines.push(format!("{} files counted: {end}", check.nodes));
@@ -84,32 +82,33 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
             if wrong == 0 || repaired {
                 return Ok(());
             }
-            Err(Failure::operation("counts are wrong").hint("sealstone quota check --repair"))
+            Err(Failure::operation(format!("{wrong} counts are wrong"))
+                .hint("sealstone quota check --repair"))
         }
     }
 }
 
-fn meant(global: &Global, of: &Of) -> Outcome<QuotaOf> {
+fn place_of(global: &Global, of: &Of) -> Outcome<QuotaOf> {
     match (&of.user, &of.tree) {
         (Some(name), _) => Ok(quota_of_user(name)?),
         (None, Some(path)) => Ok(quota_of_tree(global.stored(path)?)?),
-        (None, None) => Err(Failure::usage("whose?").hint("--user NAME or --tree PATH")),
+        (None, None) => Err(Failure::usage("missing --user NAME or --tree PATH")),
     }
 }
 
 fn show(output: Output, quota: &Quota) -> Outcome {
-    output.result(&told(quota), || text(std::slice::from_ref(quota)))
+    output.result(&quota_json(quota), || text(std::slice::from_ref(quota)))
 }
 
-/// A quota as `--json` tells it.
-fn told(quota: &Quota) -> Value {
+/// Returns a quota as `--json` prints it.
+fn quota_json(quota: &Quota) -> Value {
     let mut value = json!({
+        "user": null, "tree": null, "inode": null,
         "bytes": quota.bytes, "bytes_max": quota.bytes_max, "files": quota.nodes, "files_max": quota.nodes_max,
     });
     match &quota.place {
         QuotaPlace::User(name) => value["user"] = json!(name.as_str()),
         QuotaPlace::Tree(id) => {
-            value["tree"] = Value::Null;
             if let Some(path) = &quota.path {
                 set_bytes(&mut value, "tree", path);
             }
@@ -119,7 +118,7 @@ fn told(quota: &Quota) -> Value {
     value
 }
 
-fn drift_told(drift: &QuotaDrift) -> Value {
+fn drift_json(drift: &QuotaDrift) -> Value {
     json!({
         "of": drift.place.to_string(), "bytes": drift.bytes, "files": drift.nodes,
         "bytes_found": drift.bytes_found, "files_found": drift.nodes_found,
@@ -142,7 +141,7 @@ fn text(quotas: &[Quota]) -> String {
         let of = match (&quota.place, &quota.path) {
             (QuotaPlace::User(name), _) => format!("user {name}"),
             (QuotaPlace::Tree(_), Some(path)) => format!("tree {path}"),
-            (QuotaPlace::Tree(id), None) => format!("tree of node {}, moved since", id.0),
+            (QuotaPlace::Tree(id), None) => format!("tree of inode {}, renamed since", id.0),
         };
         let max = quota.bytes_max.map_or_else(|| "-".into(), human_bytes);
         let part = match quota.bytes_max {

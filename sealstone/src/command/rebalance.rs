@@ -1,4 +1,4 @@
-//! `sealstone osd rebalance`: make devices equally full, follow it, end it.
+//! `sealstone osd rebalance`: makes devices equally full, shows progress, and stops it.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, utc};
 
-/// Between two looks at how far it is.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs the command.
 pub(crate) async fn run(global: &Global, output: Output, arguments: &Rebalance) -> Outcome {
@@ -23,52 +23,52 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Rebalance) 
         (_, true) => Request::RebalanceStop {},
         _ => Request::Rebalance { rate: arguments.rate },
     };
-    let mut state = ask(&client, request).await?;
+    let mut state = request_state(&client, request).await?;
     if arguments.show || arguments.stop || arguments.no_wait {
-        return output.result(&told(state.as_ref()), || text(state.as_ref()));
+        return output.result(&state_json(state.as_ref()), || text(state.as_ref()));
     }
     let bar = output.progress(Some(1), "devices");
     let begun = Instant::now();
     while let Some(now) = state.as_ref().filter(|state| state.done_ms.is_none()) {
         if arguments.wait.is_some_and(|seconds| begun.elapsed() > Duration::from_secs(seconds)) {
             bar.finish_and_clear();
-            let said = format!("not done yet: {} to be moved at least", human_bytes(now.left_bytes));
-            let hint =
-                "the metadata server goes on by itself; `sealstone osd rebalance --show` tells how far";
-            return Err(Failure::operation(said).hint(hint));
+            let message = format!("timed out: at least {} remain to be moved", human_bytes(now.left_bytes));
+            let hint = "the metadata server continues; `sealstone osd rebalance --show` shows the progress";
+            return Err(Failure::operation(message).hint(hint));
         }
         bar.set_length(now.moved_bytes.saturating_add(now.left_bytes));
         bar.set_position(now.moved_bytes);
-        tokio::time::sleep(LOOK_EVERY).await;
-        state = ask(&client, Request::RebalanceShow {}).await?;
+        tokio::time::sleep(POLL_INTERVAL).await;
+        state = request_state(&client, Request::RebalanceShow {}).await?;
     }
     bar.finish_and_clear();
     if state.as_ref().is_some_and(|state| state.stopped) {
-        return Err(Failure::operation("somebody ended it before it was done"));
+        return Err(Failure::operation("the rebalance was stopped by another command"));
     }
-    output.result(&told(state.as_ref()), || text(state.as_ref()))
+    output.result(&state_json(state.as_ref()), || text(state.as_ref()))
 }
 
-async fn ask(client: &Client, request: Request) -> Outcome<Option<RebalanceState>> {
+async fn request_state(client: &Client, request: Request) -> Outcome<Option<RebalanceState>> {
     match client.metadata().call(request).await? {
         Response::Rebalance { rebalance } => Ok(rebalance),
-        _ => Err(Failure::operation("an answer to another request")),
+        _ => Err(Failure::unexpected_response()),
     }
 }
 
-/// How far it is, for scripts.
-fn told(state: Option<&RebalanceState>) -> Value {
-    let Some(state) = state else { return Value::Null };
+/// Returns the progress as `--json` prints it.
+fn state_json(state: Option<&RebalanceState>) -> Value {
+    let Some(state) = state else { return json!({ "rebalance": null }) };
     let problem = Some(state.problem.as_str()).filter(|problem| !problem.is_empty());
-    json!({
+    let rebalance = json!({
         "began_ms": state.began_ms, "rate": state.rate, "done_ms": state.done_ms, "stopped": state.stopped,
         "moved_objects": state.moved_objects, "moved_bytes": state.moved_bytes,
         "left_bytes": state.left_bytes, "in_use": state.in_use, "problem": problem,
-    })
+    });
+    json!({ "rebalance": rebalance })
 }
 
 fn text(state: Option<&RebalanceState>) -> String {
-    let Some(state) = state else { return "the devices were never rebalanced".to_owned() };
+    let Some(state) = state else { return "no rebalance has run".to_owned() };
     let mut said = match state.done_ms {
         None => format!("since {}", utc(state.began_ms)),
         Some(done_ms) if state.stopped => format!("ended by command at {}", utc(done_ms)),

@@ -1,4 +1,4 @@
-//! `sealstone revoke`, and following a revocation until the last device refuses.
+//! `sealstone revoke`, and waiting until the last device refuses revoked credentials.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use sealstone_mds_protocol::{KeyLevel, Request, Response};
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::cli::grants::{Patience, Revoke, Wait};
+use crate::cli::grants::{Revoke, SideEffectWait, Wait};
 use crate::command::keys;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
 use crate::text::set_bytes;
 
-/// Between two looks at how far it is.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long devices are waited for that were told of in passing.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Default time to wait for devices where revocation is a side effect.
+const SIDE_EFFECT_WAIT: Duration = Duration::from_secs(10);
 
-/// How long to wait for the last device, and what if it is not enough.
+/// How long to wait for the last device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Until {
     wait: Duration,
-    /// Is that the failure of the command? Not if it has done something else that it was asked for.
+    /// Whether a timeout fails the command.
     must: bool,
 }
 
@@ -38,11 +38,11 @@ impl From<Wait> for Until {
     }
 }
 
-impl From<Patience> for Until {
-    fn from(patience: Patience) -> Self {
-        match (patience.no_wait, patience.wait) {
+impl From<SideEffectWait> for Until {
+    fn from(wait: SideEffectWait) -> Self {
+        match (wait.no_wait, wait.wait) {
             (true, _) => Self { wait: Duration::ZERO, must: false },
-            (false, None) => Self { wait: PATIENCE, must: false },
+            (false, None) => Self { wait: SIDE_EFFECT_WAIT, must: false },
             (false, Some(seconds)) => Self { wait: Duration::from_secs(seconds), must: true },
         }
     }
@@ -58,13 +58,13 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> 
             let path = global.stored(path)?;
             let revoking =
                 client.revoke_object(&path).await.map_err(|error| Failure::from(error).at(&path))?;
-            let mut value = json!({});
+            let mut value = json!({ "user": null, "partition": null, "open": null });
             set_bytes(&mut value, "object", &path);
             follow(&client, output, revoking, wait.into(), started, value).await
         }
         (None, Some(name), _) => {
             let revoking = client.revoke_user(name).await.map_err(|error| Failure::from(error).at(name))?;
-            follow(&client, output, revoking, wait.into(), started, json!({ "user": name })).await
+            follow(&client, output, revoking, wait.into(), started, revoked_user_json(name)).await
         }
         (None, None, Some(partition)) => {
             let device = keys::device(&client, arguments.device.as_deref()).await?;
@@ -74,11 +74,15 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> 
     }
 }
 
-/// Names of devices by their numbers.
+fn revoked_user_json(name: &str) -> serde_json::Value {
+    json!({ "object": null, "user": name, "partition": null, "open": null })
+}
+
+/// Device names by number.
 struct DeviceNames(BTreeMap<DeviceId, String>);
 
 impl DeviceNames {
-    /// Asks for the devices; without an answer each is called by its number.
+    /// Requests the names. If that fails, devices are named by number.
     async fn load(client: &Client) -> Self {
         let devices = client.device_list().await.unwrap_or_default();
         Self(devices.iter().map(|device| (device.id, device.name.to_string())).collect())
@@ -98,7 +102,7 @@ fn waiting(revocation: &Revocation, devices: &DeviceNames) -> serde_json::Value 
     revocation.waiting.iter().map(device).collect()
 }
 
-fn told(revocation: &Revocation, devices: &DeviceNames) -> serde_json::Value {
+fn revocation_json(revocation: &Revocation, devices: &DeviceNames) -> serde_json::Value {
     json!({
         "id": revocation.id, "what": revocation.what.to_string(), "began_ms": revocation.began_ms,
         "objects": revocation.total, "open": revocation.open, "collecting": revocation.collecting,
@@ -118,7 +122,8 @@ fn names(revocation: &Revocation, devices: &DeviceNames) -> String {
     revocation.waiting.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Waits until the last device refuses, and tells how long that took, or which devices are waited for still.
+/// Waits until the last device refuses, and prints how long that took, or which devices are
+/// pending.
 pub(crate) async fn follow(
     client: &Client,
     output: Output,
@@ -129,7 +134,7 @@ pub(crate) async fn follow(
 ) -> Outcome {
     let bar = output.counting(revocation.total, "objects");
     while revocation.done_ms.is_none() && started.elapsed() < until.wait {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         revocation = client.revocation(revocation.id).await?;
         bar.set_length(revocation.total);
         bar.set_position(revocation.total.saturating_sub(revocation.open));
@@ -140,50 +145,47 @@ pub(crate) async fn follow(
     if !revocation.complete {
         let what = format!("revocation {} is not complete: not all credentials are listed", revocation.id);
         return Err(Failure::operation(what)
-            .hint("sealstone revoke --user NAME, or revoke --partition ID, ends them before they expire"));
+            .hint("`sealstone revoke --user NAME` or `--partition ID` revokes the others"));
     }
     if revocation.keys > 0 {
         output.remark(format!(
-            "not all credentials of the user were listed, so the working keys of {} partitions are replaced: capability \
-             files for files in them have to be issued again",
+            "not all credentials of the user were listed, so the working keys of {} partitions are replaced; issue \
+             capability files for files in them again",
             revocation.keys
         ));
     }
-    let goes_on =
-        "the metadata server goes on until each device has answered; `sealstone revoke --list` tells how far";
+    let continues = "the metadata server continues; `sealstone revoke --list` shows the progress";
     match revocation.done_ms {
         Some(done_ms) => output.remark(format!(
-            "revoked credentials for {} objects; {} ms from the request until the last device refused, {:.0} ms with the \
-             way there and back",
+            "revoked credentials for {} objects; the last device refused after {} ms, {:.0} ms in total",
             revocation.total,
             done_ms.saturating_sub(revocation.began_ms),
             elapsed.as_secs_f64() * 1000.0,
         )),
-        None if until.must => return Err(Failure::operation(pending(&revocation, &devices)).hint(goes_on)),
-        None if until.wait.is_zero() => output.remark(format!("revocation {} is under way", revocation.id)),
-        None => output.remark(format!("pending: {} ({goes_on})", pending(&revocation, &devices))),
+        None if until.must => return Err(Failure::operation(pending(&revocation, &devices)).hint(continues)),
+        None if until.wait.is_zero() => output.remark(format!("revocation {} is in progress", revocation.id)),
+        None => output.remark(format!("pending: {} ({continues})", pending(&revocation, &devices))),
     }
-    value["revocation"] = told(&revocation, &devices);
+    value["revocation"] = revocation_json(&revocation, &devices);
     value["pending"] = waiting(&revocation, &devices);
     value["elapsed_ms"] = json!(elapsed.as_secs_f64() * 1000.0);
     output.done(&value)
 }
 
-/// What is not done yet, in words.
+/// Returns the remaining work as text.
 fn pending(revocation: &Revocation, devices: &DeviceNames) -> String {
     let objects = revocation.open;
     if revocation.keys_open > 0 {
         let keys = revocation.keys_open;
-        return format!("working keys of {keys} partitions are not replaced yet, {objects} objects are open");
+        return format!("working keys of {keys} partitions are not replaced yet; {objects} objects remain");
     }
     match names(revocation, devices) {
-        // Not all objects were found yet, or their devices were told just now.
-        devices if devices.is_empty() => format!("credentials for {objects} objects are accepted still"),
-        devices => format!("credentials for {objects} objects are accepted still; waiting for {devices}"),
+        devices if devices.is_empty() => format!("credentials for {objects} objects are still accepted"),
+        devices => format!("credentials for {objects} objects are still accepted; waiting for {devices}"),
     }
 }
 
-/// By the key: all credentials for the partition.
+/// Revokes all credentials for a partition by replacing its working key.
 async fn revoke_partition(
     client: &Client,
     output: Output,
@@ -197,11 +199,11 @@ async fn revoke_partition(
     let (mut open, mut stuck) = progress(client, request).await?;
     while open > 0 && !wait.no_wait {
         if started.elapsed() > Duration::from_secs(wait.wait) {
-            let what = format!("{open} keys are not replaced yet, {stuck} devices have a problem");
+            let what = format!("{open} keys are not replaced yet; {stuck} devices have a problem");
             return Err(Failure::operation(what)
-                .hint("the metadata server goes on by itself; `sealstone df` tells what devices say"));
+                .hint("the metadata server continues; `sealstone df` shows the devices"));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         (open, stuck) = progress(client, Request::KeyProgress { device }).await?;
     }
     let elapsed_ms = started.elapsed().as_secs_f64() * 1000.0;
@@ -209,21 +211,24 @@ async fn revoke_partition(
         0 => format!("revoked the credentials for partition {partition:#x}; {elapsed_ms:.0} ms until the last device refused"),
         open => format!("{open} keys are being replaced"),
     });
-    output.done(&json!({ "partition": partition, "open": open, "elapsed_ms": elapsed_ms }))
+    output.done(&json!({
+        "object": null, "user": null, "partition": partition, "open": open, "revocation": null, "pending": [],
+        "elapsed_ms": elapsed_ms,
+    }))
 }
 
 async fn progress(client: &Client, request: Request) -> Outcome<(u64, u32)> {
     match client.metadata().call(request).await? {
         Response::KeyProgress { open, stuck, .. } => Ok((open, stuck)),
-        _ => Err(Failure::operation("an answer to another request")),
+        _ => Err(Failure::unexpected_response()),
     }
 }
 
 async fn list(client: &Client, output: Output) -> Outcome {
     let all = client.revocations().await?;
     let devices = DeviceNames::load(client).await;
-    let value: Vec<_> = all.iter().map(|one| told(one, &devices)).collect();
-    output.result(&value, || {
+    let value: Vec<_> = all.iter().map(|one| revocation_json(one, &devices)).collect();
+    output.result(&json!({ "revocations": value }), || {
         let mut lines = vec![format!(
             "{:>6} {:30} {:16} {:>9} {:>9} {}",
             "ID", "WHAT", "SINCE", "OBJECTS", "OPEN", "STATE"
@@ -231,7 +236,7 @@ async fn list(client: &Client, output: Output) -> Outcome {
         lines.extend(all.iter().map(|one| {
             let state = match one.done_ms {
                 Some(done) => format!("done in {} ms", done.saturating_sub(one.began_ms)),
-                None if one.waiting.is_empty() => "under way".to_owned(),
+                None if one.waiting.is_empty() => "in progress".to_owned(),
                 None => format!("waiting for {}", names(one, &devices)),
             };
             let what = one.what.to_string();

@@ -1,51 +1,56 @@
-//! `sealstone scrub`: have running devices read everything, follow them, and show what is damaged.
+//! `sealstone scrub`: starts, follows and stops scrubs of running devices, and shows the damage
+//! that they found.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::Scrub;
-use crate::command::check::{summary, verdict};
+use crate::command::osd_check::{summary, verdict};
 use crate::daemon::control::{self, Request};
-use crate::daemon::scrub::{Asked, Told, Unread};
-use crate::failure::{Failure, Kind, Outcome};
+use crate::daemon::scrub::{ScrubAction, ScrubReport, UnreadObject};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
 use crate::text::ShownPath as _;
 
-/// How often a scrub is looked after.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// The file that makes a folder a device's.
+/// Interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// File that every data folder of a device has.
 const DEVICE_FILE: &str = "device.toml";
 
 /// Runs the command.
 pub(crate) fn command(output: Output, arguments: &Scrub) -> Outcome {
     let folders = folders(&arguments.data, arguments.device.as_deref())?;
-    let asked = match (arguments.show, arguments.stop) {
-        (true, _) => Asked::Show,
-        (_, true) => Asked::Stop,
-        _ => Asked::Begin,
+    let action = match (arguments.show, arguments.stop) {
+        (true, _) => ScrubAction::Show,
+        (_, true) => ScrubAction::Stop,
+        _ => ScrubAction::Begin,
     };
     let mut all = Vec::new();
-    // All begin before the first is waited for.
+    // All devices start before the first one is waited for.
     for folder in &folders {
-        all.push(ask(folder, asked)?);
+        all.push(request(folder, action)?);
     }
-    if asked == Asked::Begin && !arguments.no_wait {
-        for (told, folder) in all.iter_mut().zip(&folders) {
-            follow(output, folder, told)?;
+    if action == ScrubAction::Begin && !arguments.no_wait {
+        for (report, folder) in all.iter_mut().zip(&folders) {
+            follow(output, folder, report)?;
         }
     }
-    output.result(&all, || all.iter().map(text).collect::<Vec<_>>().join("\n"))?;
-    if asked == Asked::Begin && !arguments.no_wait {
-        let unfinished = all.iter().find(|told| told.ended_ms < told.began_ms);
-        if let Some(told) = unfinished {
-            return Err(Failure::operation("the scrub was stopped before its end").at(&told.device));
+    output.result(&serde_json::json!({ "devices": all }), || {
+        all.iter().map(text).collect::<Vec<_>>().join("\n")
+    })?;
+    if action == ScrubAction::Begin && !arguments.no_wait {
+        let unfinished = all.iter().find(|report| report.ended_ms < report.began_ms);
+        if let Some(report) = unfinished {
+            return Err(Failure::operation("the scrub was stopped")
+                .at(&report.device)
+                .hint("run `sealstone scrub` again"));
         }
     }
-    all.iter().try_for_each(|told| verdict(&told.device, told.damaged, None))
+    all.iter().try_for_each(|report| verdict(&report.device, report.damaged, None))
 }
 
-/// The folders of the devices that are meant.
+/// Returns the folders of the selected devices.
 fn folders(data: &Path, device: Option<&str>) -> Outcome<Vec<PathBuf>> {
     let at = |error: std::io::Error| Failure::from(error).at(data.shown());
     if data.join(DEVICE_FILE).exists() && device.is_none() {
@@ -62,65 +67,65 @@ fn folders(data: &Path, device: Option<&str>) -> Outcome<Vec<PathBuf>> {
     found.sort();
     match (found.is_empty(), device) {
         (false, _) => Ok(found),
-        (true, Some(device)) => {
-            Err(Failure::new(Kind::NotFound, format!("no device is called '{device}'")).at(data.shown()))
-        }
-        (true, None) => Err(Failure::new(Kind::NotFound, "holds no device")
+        (true, Some(device)) => Err(Failure::not_found(format!("no device named '{device}'"))
             .at(data.shown())
-            .hint("say the folder of a device, or the one of `sealstone up`")),
+            .hint("ls shows its folders")),
+        (true, None) => Err(Failure::not_found("no device in this folder")
+            .at(data.shown())
+            .hint("use the data folder of a device or of `sealstone up`")),
     }
 }
 
-fn ask(folder: &Path, asked: Asked) -> Outcome<Told> {
-    let value = control::ask(folder, &Request::Scrub(asked))?.ok_or_else(|| {
-        Failure::operation("no device runs here")
+fn request(folder: &Path, action: ScrubAction) -> Outcome<ScrubReport> {
+    let value = control::send(folder, &Request::Scrub(action))?.ok_or_else(|| {
+        Failure::operation("no running device in this folder")
             .at(folder.shown())
-            .hint(format!("start it, or read it at rest: sealstone osd check --data {}", folder.shown()))
+            .hint(format!("start it, or check it offline: sealstone osd check --data {}", folder.shown()))
     })?;
     serde_json::from_value(value).map_err(Failure::operation)
 }
 
-/// Waits for the end, behind a progress bar.
-fn follow(output: Output, folder: &Path, told: &mut Told) -> Outcome {
-    let bar = output.progress(Some(told.bytes_total), &told.device);
-    while told.running {
-        // Blocks that objects share are read for each.
-        bar.set_length(told.bytes_total.max(told.bytes));
-        bar.set_position(told.bytes);
-        std::thread::sleep(LOOK_EVERY);
-        *told = ask(folder, Asked::Show)?;
+/// Waits until the scrub ends.
+fn follow(output: Output, folder: &Path, report: &mut ScrubReport) -> Outcome {
+    let bar = output.progress(Some(report.bytes_total), &report.device);
+    while report.running {
+        // Blocks that several objects share are read once per object.
+        bar.set_length(report.bytes_total.max(report.bytes));
+        bar.set_position(report.bytes);
+        std::thread::sleep(POLL_INTERVAL);
+        *report = request(folder, ScrubAction::Show)?;
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-fn text(told: &Told) -> String {
+fn text(report: &ScrubReport) -> String {
     let mut lines: Vec<String> =
-        told.findings.iter().map(|found| format!("object {}", found.line())).collect();
-    if told.more {
+        report.findings.iter().map(|found| format!("object {}", found.line())).collect();
+    if report.more {
         lines.push("and more".into());
     }
-    lines.extend(told.unread_objects.iter().map(|one| {
-        let Unread { object, at, error } = one;
-        format!("object {object}: could not be read from byte {at} on: {error}; the next scrub tries again")
+    lines.extend(report.unread_objects.iter().map(|one| {
+        let UnreadObject { object, at, error } = one;
+        format!("object {object}: cannot be read from byte {at}: {error}; the next scrub retries")
     }));
-    let mut summary = summary(&told.device, told.objects, told.bytes, told.damaged);
-    if told.unread > 0 {
-        summary += &format!(", {} could not be read to the end", told.unread);
+    let mut summary = summary(&report.device, report.objects, report.bytes, report.damaged);
+    if report.unread > 0 {
+        summary += &format!(", {} could not be read completely", report.unread);
     }
-    if told.digested > 0 {
-        summary += &format!(", {} missing digests made", told.digested);
+    if report.digested > 0 {
+        summary += &format!(", {} missing digests computed", report.digested);
     }
-    lines.push(match (told.running, told.ended_ms, told.began_ms) {
+    lines.push(match (report.running, report.ended_ms, report.began_ms) {
         (true, _, _) => format!(
-            "{summary}; under way, {} of {} objects",
-            told.objects,
-            told.objects_total.max(told.objects)
+            "{summary}; in progress, {} of {} objects",
+            report.objects,
+            report.objects_total.max(report.objects)
         ),
         (false, _, 0) => {
-            format!("{}: never scrubbed, {} objects known as damaged", told.device, told.damaged)
+            format!("{}: never scrubbed, {} objects known to be damaged", report.device, report.damaged)
         }
-        (false, ended, began) if ended < began => format!("{summary}; stopped before its end"),
+        (false, ended, began) if ended < began => format!("{summary}; stopped"),
         (false, ended, _) => format!("{summary}; ended {}", utc(ended)),
     });
     lines.join("\n")

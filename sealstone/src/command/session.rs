@@ -1,4 +1,4 @@
-//! Logging in and out, and the session that other commands go on with.
+//! `login`, `logout`, `whoami` and `enrol`, and the session file that other commands use.
 
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
@@ -20,13 +20,13 @@ use crate::output::{Output, utc};
 use crate::secret_file;
 use crate::text::{ShownPath as _, with_paths};
 
-/// Where a metadata server is and how to know it: what `up` and `mds serve` write for clients.
+/// The cluster file: address and pin of a metadata server. `up` and `mds serve` write it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cluster {
     /// `HOST:PORT` of the metadata server.
     pub(crate) mds: String,
-    /// `sha256:` and the fingerprint of its certificate.
+    /// `sha256:` and the SHA-256 of its certificate.
     pub(crate) pin: String,
 }
 
@@ -37,16 +37,14 @@ impl Cluster {
         })
     }
 
-    /// The file's text.
+    /// Returns the text of the file.
     pub(crate) fn text(&self) -> String {
         let body = toml::to_string(self).expect("two strings serialise");
-        format!(
-            "# Where the metadata server is and how to know it. Not secret, but it must arrive unaltered.\n{body}"
-        )
+        format!("# Address and pin of the metadata server. Not secret, but it must not be altered.\n{body}")
     }
 }
 
-/// The session file that this invocation works with.
+/// Returns the path of the session file.
 pub(crate) fn path(global: &Global) -> Outcome<PathBuf> {
     if let Some(path) = &global.session {
         return Ok(path.clone());
@@ -59,13 +57,14 @@ pub(crate) fn path(global: &Global) -> Outcome<PathBuf> {
     Ok(folder.join("sealstone").join("session.toml"))
 }
 
-/// The folder for state. As the XDG Base Directory Specification says, a variable that is empty or relative counts as unset.
+/// Returns the folder for state. By the XDG Base Directory Specification an empty or relative
+/// variable counts as unset.
 fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")))
 }
 
-/// The client of the session in the file.
+/// Returns a client with the session of the session file.
 pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
     let path = path(global)?;
     let saved = SavedSession::load(&path)
@@ -74,13 +73,13 @@ pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
     Ok((Client::resume_proving(&saved, reach(global)?)?, saved))
 }
 
-/// How devices are reached.
+/// Returns the options for connections to devices.
 pub(crate) fn reach(global: &Global) -> Outcome<Reach> {
     let proofs = chap_file::proofs(global.chap_file.as_ref())?;
     Ok(Reach { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method })
 }
 
-/// A password from a file, standard input, or the terminal; asked twice when it is new.
+/// Reads a password from a file, standard input, or the terminal, where a new one is typed twice.
 pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Zeroizing<String>> {
     let first_line = |text: &str| Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
     let password = match &source.password_file {
@@ -110,19 +109,19 @@ pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Ze
     Ok(password)
 }
 
-/// Which server, from the arguments or as in the last session.
+/// Returns the metadata server of the arguments, or else of the last session.
 fn server(file: &Path, arguments: &Server) -> Outcome<(Cluster, Fingerprint)> {
     let cluster = match (&arguments.cluster, &arguments.mds, &arguments.pin) {
         (Some(path), _, _) => Cluster::read(path)?,
         (None, Some(mds), Some(pin)) => Cluster { mds: mds.clone(), pin: pin.clone() },
         _ => match SavedSession::load(file) {
-            // One of the paper's profile says nothing about how to know the server.
+            // A session of the paper's profile has no pin.
             Ok(Some(SavedSession { server, fingerprint: Some(pin), .. })) => {
                 Cluster { mds: server, pin: pin.to_string() }
             }
             _ => {
                 return Err(
-                    Failure::usage("which metadata server?").hint("use --cluster FILE, or --mds and --pin")
+                    Failure::usage("no metadata server given").hint("use --cluster FILE, or --mds and --pin")
                 );
             }
         },
@@ -130,7 +129,7 @@ fn server(file: &Path, arguments: &Server) -> Outcome<(Cluster, Fingerprint)> {
     let pin: Fingerprint = cluster
         .pin
         .parse()
-        .map_err(|error| Failure::usage(error).at("pin").hint("sha256: and 64 hex digits"))?;
+        .map_err(|error| Failure::usage(error).at("pin").hint("a pin is sha256: and 64 hex digits"))?;
     Ok((cluster, pin))
 }
 
@@ -150,21 +149,23 @@ pub(crate) async fn enrol(global: &Global, output: Output, arguments: &Enrol) ->
     Client::enrol(&cluster.mds, pin, name, code, password.as_bytes())
         .await
         .map_err(|error| Failure::from(error).at(name))?;
-    output.remark(format!("{name} has a password now: sealstone login {name}"));
+    output.remark(format!("set the password of {name}; log in with: sealstone login {name}"));
     output.done(&serde_json::json!({ "user": name, "mds": cluster.mds }))
 }
 
-/// `sealstone login --paper-profile`: where the server is, and nothing by which to know it.
+/// `sealstone login --paper-profile`: the server is not authenticated by a pin.
 async fn login_paper(global: &Global, output: Output, arguments: &Login, server: &str) -> Outcome {
     let file = path(global)?;
-    let name =
-        arguments.name.as_deref().ok_or_else(|| Failure::usage("who?").hint("sealstone login NAME"))?;
+    let name = arguments
+        .name
+        .as_deref()
+        .ok_or_else(|| Failure::usage("missing argument NAME").hint("sealstone login NAME"))?;
     let mut addresses =
         tokio::net::lookup_host(server).await.map_err(|error| Failure::from(error).at(server))?;
     if !arguments.i_accept_insecure && !addresses.all(|address| address.ip().is_loopback()) {
-        return Err(Failure::usage("--paper-profile is for loopback addresses").at(server).hint(
-            "whoever records the login finds the passphrase; --i-accept-insecure does it nevertheless",
-        ));
+        return Err(Failure::usage("--paper-profile is allowed on loopback only")
+            .at(server)
+            .hint("a recorded login reveals the passphrase; --i-accept-insecure allows it"));
     }
     let password = password(&arguments.password, &format!("Passphrase of {name}"), false)?;
     let paper = PaperOptions { conservative: arguments.conservative, ..PaperOptions::default() };
@@ -172,7 +173,7 @@ async fn login_paper(global: &Global, output: Output, arguments: &Login, server:
     keep(&client, output, server, None, &file).await
 }
 
-/// Writes the session down and says who it is.
+/// Saves the session and prints its user.
 async fn keep(
     client: &Client,
     output: Output,
@@ -217,7 +218,11 @@ pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) ->
             let password = password(&arguments.password, &format!("Password of {name}"), false)?;
             Client::connect(&cluster.mds, pin, name, password.as_bytes()).await?
         }
-        (None, None) => return Err(Failure::usage("who?").hint("sealstone login NAME, or --key-file FILE")),
+        (None, None) => {
+            return Err(
+                Failure::usage("missing argument NAME").hint("sealstone login NAME, or --key-file FILE")
+            );
+        }
     };
     keep(&client, output, &cluster.mds, Some(pin), &file).await
 }
@@ -227,63 +232,58 @@ pub(crate) async fn logout(global: &Global, output: Output, revoke: bool) -> Out
     let file = path(global)?;
     let (client, saved) = client(global)?;
     if revoke && matches!(saved.ticket.keys, sealstone_client::TicketKeys::Paper(_)) {
-        // Before anything is done: whoever wants both must not get half of it.
+        // Checked first, so that the command does all or nothing.
         return Err(Failure::from(sealstone_client::ClientError::NotInPaperProfile)
-            .hint("sealstone logout ends the session; its credentials expire by themselves"));
+            .hint("`sealstone logout` ends the session; its credentials expire"));
     }
-    let told = if revoke { client.logout_revoking().await } else { client.logout().await.map(|()| None) };
-    // The file goes even if the server cannot be told: whoever logs out wants it gone.
+    let response = if revoke { client.logout_revoking().await } else { client.logout().await.map(|()| None) };
+    // The file is removed even if the server cannot be reached.
     SavedSession::remove(&file).map_err(|error| Failure::from(error).at(file.shown()))?;
     let user = saved.ticket.user.as_str();
-    let revoking = match told {
+    let revoking = match response {
         Ok(revoking) => revoking,
-        // Somebody ended it before, so that nothing was revoked now.
+        // The session had ended already.
         Err(sealstone_client::ClientError::SessionOver) if !revoke => None,
         Err(error) => {
             let what = if matches!(error, sealstone_client::ClientError::SessionOver) {
                 "the session file is removed, but nothing was revoked"
             } else {
-                "the session file is removed, but the server was not told"
+                "the session file is removed, but the session did not end on the server"
             };
             return Err(Failure::from(error).at(what));
         }
     };
     let mut value = serde_json::json!({ "user": user });
-    // A failure says that the session is over, in its one line.
     let revocation = revoke.then(|| revoked(output, revoking.as_ref())).transpose()?;
     output.remark(format!("logged out {user}"));
-    if let Some(revocation) = revocation {
-        value["revocation"] = revocation;
-    }
+    value["revocation"] = revocation.unwrap_or_default();
     output.done(&value)
 }
 
-/// What becomes of the credentials of a session that is over.
+/// Reports the revocation of the credentials of an ended session.
 fn revoked(output: Output, revoking: Option<&Revoking>) -> Outcome<serde_json::Value> {
     let Some(revoking) = revoking else {
         return Err(Failure::operation(
             "the session is over, but its credentials were not revoked: too many \
                                        revocations are under way",
         )
-        .hint(
-            "they expire by themselves; an administrator sees what is waited for: sealstone revoke --list",
-        ));
+        .hint("they expire; an administrator sees pending revocations with: sealstone revoke --list"));
     };
     let Revoking { id, objects, until_ms, complete } = *revoking;
     if !complete {
         let what = format!(
-            "the session is over, but not all of its credentials are listed: some are accepted until {}",
+            "the session ended, but not all of its credentials are listed: some are accepted until {}",
             utc(until_ms.saturating_add(59_999))
         );
-        return Err(Failure::operation(what)
-            .hint("an administrator revokes all of them: sealstone revoke --user NAME"));
+        return Err(
+            Failure::operation(what).hint("an administrator can revoke them: sealstone revoke --user NAME")
+        );
     }
     output.remark(if objects == 0 {
-        "it held no credentials that are alive".to_owned()
+        "the session had no valid credentials".to_owned()
     } else {
         format!(
-            "credentials for {objects} objects are being revoked (revocation {id}); whatever devices are away, none is \
-             valid after {}",
+            "credentials for {objects} objects are being revoked (revocation {id}); all expire by {}",
             utc(until_ms.saturating_add(59_999))
         )
     });
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_and_relative_folders_count_as_unset() {
+    fn empty_and_relative_folders_are_unset() {
         let folder = |state: Option<&str>, home: Option<&str>| {
             state_folder(state.map(OsString::from), home.map(OsString::from))
         };

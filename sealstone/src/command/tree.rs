@@ -1,4 +1,4 @@
-//! Paths of entries below the top of a tree, on this machine and in the store.
+//! Paths relative to the top of a tree, local or stored.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,12 +10,12 @@ use sealstone_mds_protocol::shown;
 
 use crate::failure::{Failure, Outcome};
 
-/// The path of an entry below the top of a tree: names with `/` between them; empty for the top itself.
+/// A path relative to the top of a tree; empty for the top itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TreePath(Vec<u8>);
 
 impl TreePath {
-    /// The top.
+    /// Returns the path of the top.
     pub(crate) const fn top() -> Self {
         Self(Vec::new())
     }
@@ -25,7 +25,7 @@ impl TreePath {
         self.0.is_empty()
     }
 
-    /// The path with one more name.
+    /// Appends a name.
     #[must_use]
     pub(crate) fn join(&self, name: &Name) -> Self {
         let mut whole = Vec::with_capacity(self.0.len() + 1 + name.as_bytes().len());
@@ -37,20 +37,20 @@ impl TreePath {
         Self(whole)
     }
 
-    /// The names from the top down.
+    /// Returns the names from the top down.
     pub(crate) fn names(&self) -> impl DoubleEndedIterator<Item = Name> {
         let names = self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         names.map(|name| Name::new(name).expect("a path below a top is made of names"))
     }
 
-    /// The path without its last name, and that name; `None` for the top.
+    /// Splits off the last name; `None` for the top.
     pub(crate) fn split_last(&self) -> Option<(Self, Name)> {
         let name = self.names().next_back()?;
         let above = self.0.len() - name.as_bytes().len();
         Some((Self(self.0[..above.saturating_sub(1)].to_vec()), name))
     }
 
-    /// The same path on this machine, relative.
+    /// Returns the relative local path.
     pub(crate) fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
@@ -68,7 +68,7 @@ impl fmt::Display for TreePath {
     }
 }
 
-/// The stored path of an entry below `top`.
+/// Returns the stored path of an entry below `top`.
 pub(crate) fn join(top: &FilePath, below: &TreePath) -> Outcome<FilePath> {
     let mut path = top.clone();
     for name in below.names() {

@@ -1,4 +1,4 @@
-//! Accounts, for administrators.
+//! `sealstone user`: accounts.
 
 use std::path::Path;
 use std::time::Instant;
@@ -25,27 +25,25 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 return invite(&client, output, name, (kind, role, false), code).await;
             }
             if *service {
-                let file = key_file.as_ref().ok_or_else(|| Failure::usage("--service needs --key-file"))?;
+                let file =
+                    key_file.as_ref().ok_or_else(|| Failure::usage("--service requires --key-file"))?;
                 free(file)?;
                 let key = client.add_service(name, role).await.map_err(at)?;
                 secret_file::write(file, key.to_text().as_bytes())?;
                 output.remark(format!("added {name}; its key is in {}", file.shown()));
-                let value = serde_json::json!({ "user": name, "role": role.as_str() });
-                return output.done(&with_paths(value, [("key_file", file)]));
+                return output.done(&with_paths(account_json(name, Some(role)), [("key_file", file)]));
             }
             let password = password(source, &format!("Password for {name}"), true)?;
             client.add_user(name, password.as_bytes(), role).await.map_err(at)?;
             output.remark(format!("added {name}"));
-            output.done(
-                &serde_json::json!({ "user": name, "role": role.as_str(), "admin": role == Role::Admin }),
-            )
+            output.done(&account_json(name, Some(role)))
         }
         User::Reset { name, code } => {
             invite(&client, output, name, (AccountKind::Password, Role::User, true), code).await
         }
         User::Role { name, role } => {
             client.set_user_role(name, *role).await.map_err(|error| Failure::from(error).at(name))?;
-            output.remark(format!("{name} is {} now; sessions of {name} ended", role.as_str()));
+            output.remark(format!("changed the role of {name} to {}; its sessions ended", role.as_str()));
             output.done(&serde_json::json!({ "user": name, "role": role.as_str() }))
         }
         User::RotateKey { name, key_file, old_key } => {
@@ -54,11 +52,11 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             let own = saved.ticket.user.as_str() == name;
             let (suite, key) = match old {
                 Some(old) if old.user.as_str() != name => {
-                    return Err(Failure::usage(format!("the old key is one of {}", old.user)).at(name));
+                    return Err(Failure::usage(format!("the old key belongs to {}", old.user)).at(name));
                 }
                 Some(old) if own => (old.suite, client.rotate_own_key(&old).await),
                 Some(old) => (old.suite, client.rotate_key(name, old.suite).await),
-                None if own => return Err(Failure::usage("which key has it?").hint("--old-key FILE")),
+                None if own => return Err(Failure::usage("missing option --old-key FILE")),
                 None => {
                     let suite = only_suite(&client, name).await?;
                     (suite, client.rotate_key(name, suite).await)
@@ -67,10 +65,10 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             let key = key.map_err(|error| Failure::from(error).at(name))?;
             secret_file::write(key_file, key.to_text().as_bytes())?;
             output.remark(format!(
-                "the new key of {name} is in {}; the old one is good until `sealstone user retire-key`",
+                "the new key of {name} is in {}; the old one is valid until `sealstone user retire-key`",
                 key_file.shown()
             ));
-            let value = serde_json::json!({ "user": name, "old_suite": suite });
+            let value = serde_json::json!({ "user": name, "old_suite": format!("{suite:04x}") });
             output.done(&with_paths(value, [("key_file", key_file)]))
         }
         User::RetireKey { name, key_file, suite } => {
@@ -79,14 +77,16 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 (None, Some(file)) => {
                     let key = read_key(file)?;
                     if key.user.as_str() != name {
-                        return Err(Failure::usage(format!("is a key of {}", key.user)).at(file.shown()));
+                        return Err(
+                            Failure::usage(format!("the key belongs to {}", key.user)).at(file.shown())
+                        );
                     }
                     key.suite
                 }
-                (None, None) => return Err(Failure::usage("which key?").hint("--key-file FILE or --suite")),
+                (None, None) => return Err(Failure::usage("missing option --key-file FILE or --suite HEX")),
             };
             client.retire_key(name, suite).await.map_err(|error| Failure::from(error).at(name))?;
-            output.remark(format!("that key of {name} is good no more"));
+            output.remark(format!("key {suite:04x} of {name} retired"));
             output.done(&serde_json::json!({ "user": name, "suite": format!("{suite:04x}") }))
         }
         User::Passwd { name, old_password_file, password: source } => {
@@ -96,9 +96,8 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 let source = Password { password_file: old_password_file.clone() };
                 Some(password(&source, &format!("Old password of {name}"), false)?)
             } else if old_password_file.is_some() {
-                return Err(
-                    Failure::usage(format!("{name}'s old password is not needed")).at("old-password-file")
-                );
+                return Err(Failure::usage(format!("not needed for the password of {name}"))
+                    .at("--old-password-file"));
             } else {
                 None
             };
@@ -113,18 +112,20 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
         }
         User::Paper { name, remove: true, .. } => {
             client.set_paper_passphrase(name, None).await.map_err(|error| Failure::from(error).at(name))?;
-            output.remark(format!("{name} does not log in by the paper's login any more"));
+            output.remark(format!("removed the paper passphrase of {name}"));
             output.done(&serde_json::json!({ "user": name, "paper": false }))
         }
         User::Paper { name, remove: false, password: source } => {
             let password = password(source, &format!("Passphrase for {name}"), true)?;
             let at = |error: ClientError| Failure::from(error).at(name);
             if !client.users().await?.iter().any(|user| user.name.as_str() == name) {
-                // A password that nobody knows: this account has no other login.
+                // With a random password the account has no other login.
                 client.add_user(name, &*client.random_password(), Role::User).await.map_err(at)?;
             }
             client.set_paper_passphrase(name, Some(&password)).await.map_err(at)?;
-            output.remark(format!("{name} logs in by the paper's login; whoever records that can guess"));
+            output.remark(format!(
+                "{name} can log in by the paper's login; recorded logins can be guessed offline"
+            ));
             output.done(&serde_json::json!({ "user": name, "paper": true }))
         }
         User::List => {
@@ -140,7 +141,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                     })
                 })
                 .collect();
-            output.result(&value, || {
+            output.result(&serde_json::json!({ "users": value }), || {
                 let row = |name: &str, role: &str, kind: &str, state: &str, since: &str, keys: &str| {
                     format!("{name:24} {role:9} {kind:9} {state:8} {since:16} {keys}").trim_end().to_owned()
                 };
@@ -163,13 +164,13 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
         }
         User::Enable { name } => {
             client.enable_user(name).await.map_err(|error| Failure::from(error).at(name))?;
-            output.remark(format!("{name} may log in"));
+            output.remark(format!("enabled {name}"));
             output.done(&serde_json::json!({ "user": name, "enabled": true }))
         }
         User::Disable { name, wait } => {
             let started = Instant::now();
             let revoking = client.disable_user(name).await.map_err(|error| Failure::from(error).at(name))?;
-            output.remark(format!("{name} may not log in any more; sessions of {name} ended"));
+            output.remark(format!("disabled {name}; its sessions ended"));
             let value = serde_json::json!({ "user": name, "enabled": false });
             revoke::follow(&client, output, revoking, (*wait).into(), started, value).await
         }
@@ -195,7 +196,7 @@ fn suites(user: &sealstone_client::User) -> Vec<String> {
     user.suites.iter().map(|suite| format!("{suite:04x}")).collect()
 }
 
-/// Makes a code and shows it once, or writes it where only its owner reads it.
+/// Creates an enrolment code and prints it, or writes it to a private file.
 async fn invite(
     client: &Client,
     output: Output,
@@ -206,35 +207,44 @@ async fn invite(
     if let Some(file) = &code.code_file {
         free(file)?;
     }
-    let made = client.invite(name, kind, role, code.hours * 3600, replace).await;
-    let made = made.map_err(|error| Failure::from(error).at(name))?;
-    let text = String::from_utf8_lossy(made.code.expose()).into_owned();
-    let until = utc(made.expires_ms);
-    let mut value = serde_json::json!({ "user": name, "expires_ms": made.expires_ms });
+    let invitation = client.invite(name, kind, role, code.hours * 3600, replace).await;
+    let invitation = invitation.map_err(|error| Failure::from(error).at(name))?;
+    let text = String::from_utf8_lossy(invitation.code.expose()).into_owned();
+    let until = utc(invitation.expires_ms);
+    let mut value = account_json(name, (!replace).then_some(role));
+    value["expires_ms"] = invitation.expires_ms.into();
     match &code.code_file {
         Some(file) => {
             secret_file::write(file, format!("{text}\n").as_bytes())?;
             set_path(&mut value, "code_file", file);
-            output.remark(format!("the code of {name} is in {}, good once, until {until}", file.shown()));
+            output.remark(format!("the one-time code of {name} is in {}, valid until {until}", file.shown()));
             output.done(&value)
         }
         None => {
             value["code"] = serde_json::json!(text);
-            output.remark(format!("the code of {name}, good once, until {until}; it is not shown again"));
+            output.remark(format!("one-time code of {name}, valid until {until}; it is not shown again"));
             output.result(&value, || text.clone())
         }
     }
 }
 
-/// A key or code is never written over a file that may be the last copy of another one.
+/// Returns a new or changed account as `--json` prints it; its secrets are null.
+fn account_json(name: &str, role: Option<Role>) -> serde_json::Value {
+    serde_json::json!({
+        "user": name, "role": role.map(Role::as_str), "admin": role.map(|role| role == Role::Admin),
+        "code": null, "code_file": null, "expires_ms": null, "key_file": null,
+    })
+}
+
+/// Fails if a file exists: it may be the last copy of another key or code.
 fn free(file: &Path) -> Outcome {
     if file.exists() {
-        return Err(Failure::usage("exists already").at(file.shown()).hint("name a new file"));
+        return Err(Failure::operation("already exists").at(file.shown()).hint("choose another file"));
     }
     Ok(())
 }
 
-/// The service's key in a private file.
+/// Reads the key of a service from a private file.
 pub(crate) fn read_key(file: &Path) -> Outcome<ServiceKey> {
     ServiceKey::from_text(&secret_file::read(file)?).map_err(|error| Failure::from(error).at(file.shown()))
 }
@@ -246,9 +256,9 @@ async fn only_suite(client: &Client, name: &str) -> Outcome<u16> {
     let user = users.iter().find(|user| user.name.as_str() == name);
     match user.map(|user| user.suites.as_slice()) {
         Some([suite]) => Ok(*suite),
-        Some([]) | None => Err(Failure::new(crate::failure::Kind::NotFound, "no such service").at(name)),
-        Some(_) => Err(Failure::usage("has two keys already")
+        Some([]) | None => Err(Failure::not_found("no such service").at(name)),
+        Some(_) => Err(Failure::operation("has two keys already")
             .at(name)
-            .hint("retire one first: sealstone user retire-key")),
+            .hint("retire one first: sealstone user retire-key NAME")),
     }
 }

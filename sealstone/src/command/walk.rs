@@ -1,4 +1,4 @@
-//! Trees of this machine, as `put -r` reads them.
+//! Walk of local trees for `put -r`.
 
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
@@ -11,23 +11,23 @@ use crate::command::tree::TreePath;
 use crate::failure::{Failure, Outcome};
 use crate::text::ShownPath as _;
 
-/// Entries of one tree at most, so that a mistake (a loop of mounts, say) ends.
+/// Maximum number of entries of a tree, so that a loop of mounts ends.
 pub(crate) const ENTRIES_MAX: usize = 10_000_000;
 
-/// One entry of a tree, below its top.
+/// An entry of a local tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    /// Where it is on this machine.
+pub(crate) struct TreeEntry {
+    /// Local path.
     pub(crate) path: PathBuf,
-    /// Its path below the top.
+    /// Path below the top.
     pub(crate) below: TreePath,
-    /// What it is.
+    /// Its type.
     pub(crate) kind: Kind,
-    /// What was known of it when it was found.
+    /// Its attributes when it was found.
     pub(crate) metadata: Metadata,
 }
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Directory,
@@ -35,12 +35,12 @@ pub(crate) enum Kind {
         bytes: u64,
     },
     Symlink,
-    /// A pipe, socket or device, by its name.
+    /// A pipe, socket or device, with the name of its type.
     Special(&'static str),
 }
 
 impl Kind {
-    /// What an entry with this metadata is.
+    /// Returns the type of an entry with these attributes.
     pub(crate) fn of(metadata: &Metadata) -> Self {
         let kind = metadata.file_type();
         match () {
@@ -56,17 +56,17 @@ impl Kind {
     }
 }
 
-/// A tree as it was found.
+/// Result of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
-    /// Directories before what is in them, names in byte order.
-    pub(crate) entries: Vec<Entry>,
-    /// The entries that could not be read, with the reason.
+    /// Each directory before its entries, names in byte order.
+    pub(crate) entries: Vec<TreeEntry>,
+    /// Failures of unreadable entries.
     pub(crate) failed: Vec<Failure>,
 }
 
-/// Reads a tree from `top` down; `wanted` chooses entries, and what is below them. Symbolic links below the top are not
-/// followed, and the top only with `follow_top`. Continues after what cannot be read.
+/// Walks a tree from `top` down; `wanted` selects entries and subtrees. Symbolic links are not
+/// followed, except the top with `follow_top`. Continues after unreadable entries.
 ///
 /// # Errors
 /// The top itself cannot be read; there are more than [`ENTRIES_MAX`] entries.
@@ -76,14 +76,13 @@ pub(crate) fn walk(top: &Path, follow_top: bool, wanted: impl Fn(&TreePath) -> b
     let metadata = metadata.map_err(|error| at(top, error))?;
     let mut tree = Tree::default();
     let mut waiting =
-        vec![Entry { path: top.to_owned(), below: TreePath::top(), kind: Kind::of(&metadata), metadata }];
+        vec![TreeEntry { path: top.to_owned(), below: TreePath::top(), kind: Kind::of(&metadata), metadata }];
     while let Some(entry) = waiting.pop() {
         if tree.entries.len() >= ENTRIES_MAX {
             return Err(Failure::operation(format!("more than {ENTRIES_MAX} entries")).at(top.shown()));
         }
         if entry.kind == Kind::Directory {
             let (mut children, mut failed) = children(&entry, &wanted);
-            // The stack returns the last one first.
             children.sort_by(|a, b| b.below.cmp(&a.below));
             waiting.append(&mut children);
             tree.failed.append(&mut failed);
@@ -93,8 +92,8 @@ pub(crate) fn walk(top: &Path, follow_top: bool, wanted: impl Fn(&TreePath) -> b
     Ok(tree)
 }
 
-/// The entries of a directory.
-fn children(directory: &Entry, wanted: &impl Fn(&TreePath) -> bool) -> (Vec<Entry>, Vec<Failure>) {
+/// Returns the entries of a directory.
+fn children(directory: &TreeEntry, wanted: &impl Fn(&TreePath) -> bool) -> (Vec<TreeEntry>, Vec<Failure>) {
     let (mut found, mut failed) = (Vec::new(), Vec::new());
     let mut read = || -> Outcome {
         let at = |error: std::io::Error| Failure::from(error).at(directory.path.shown());
@@ -113,7 +112,7 @@ fn children(directory: &Entry, wanted: &impl Fn(&TreePath) -> bool) -> (Vec<Entr
                 continue;
             }
             match fs::symlink_metadata(&path) {
-                Ok(metadata) => found.push(Entry { path, below, kind: Kind::of(&metadata), metadata }),
+                Ok(metadata) => found.push(TreeEntry { path, below, kind: Kind::of(&metadata), metadata }),
                 Err(error) => failed.push(Failure::from(error).at(path.shown())),
             }
         }
@@ -131,7 +130,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn tree_is_walked_in_order() {
+    fn walk_returns_entries_in_order() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
         fs::create_dir_all(at(b"b/c")).expect("made");

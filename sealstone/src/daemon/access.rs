@@ -1,7 +1,8 @@
-//! The access file of a device: who may log in over iSCSI, with which CHAP secret, to which logical units.
+//! Access file of a device: which initiators can log in, with which CHAP secret, to which logical
+//! units.
 //!
 //! Does: read and check the file. Does not: authenticate; the protocol machine does.
-//! Contract: a secret comes from a private file alone, never from an argument or a variable.
+//! Contract: secrets come from private files only.
 //! Truth: RFC 7143 §4.2.7 (names), §12.1.3 (secrets); docs/reference/files.md.
 
 use std::path::Path;
@@ -16,13 +17,13 @@ use crate::failure::{Failure, Outcome};
 use crate::secret_file;
 use crate::text::ShownPath as _;
 
-/// Most entries of a file.
+/// Maximum number of entries of a file.
 const INITIATORS_MAX: usize = 1024;
-/// Most bytes of a file of accounts: a kibibyte for each entry.
+/// Maximum size of a file of accounts, bytes: 1 KiB per entry.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Longest CHAP name: what the key's value can hold.
+/// Maximum length of a CHAP name, by the length of a text value.
 const USER_MAX: usize = 255;
-/// Largest logical unit number that single-level addressing can say.
+/// Largest logical unit number of single-level addressing.
 const LUN_MAX: u16 = 0x3FFF;
 
 #[derive(Deserialize)]
@@ -50,7 +51,7 @@ struct Initiator {
     luns: Option<Vec<u16>>,
 }
 
-/// Reads an access file; a file that others may read is refused.
+/// Reads an access file. Refuses a file that others can read.
 pub(crate) fn read(path: &Path) -> Outcome<Access> {
     let text = secret_file::read_up_to(path, FILE_BYTES_MAX)?;
     parse(&text)
@@ -71,7 +72,7 @@ fn parse(text: &str) -> Outcome<Access> {
     if let Some(Target { user, secret }) = file.target {
         let own = account(user, secret)?;
         let mut accounts = access.rules.iter().filter_map(|rule| rule.account.as_ref());
-        // RFC 7143 §12.1.3: otherwise each direction could be answered with the other's responses.
+        // RFC 7143 §12.1.3: otherwise responses of one direction could be used in the other.
         if accounts.any(|account| account.secret.same(&own.secret)) {
             return Err(Failure::usage("[target] and an [[initiator]] have the same secret"));
         }
@@ -80,19 +81,19 @@ fn parse(text: &str) -> Outcome<Access> {
     Ok(access)
 }
 
-/// Reads a file of secrets. The message of a syntax error quotes no line: it could be the one with the secret.
+/// Parses a file of secrets. Messages quote no line, which could contain a secret.
 pub(crate) fn parse_toml<T: for<'a> Deserialize<'a>>(text: &str) -> Outcome<T> {
     toml::from_str(text).map_err(|error| {
         let line =
             error.span().map_or(0, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = error.message();
-        // The name of a key that is missing is ours, and no value.
+        // The name of a missing key is no secret.
         let said = if message.starts_with("missing field") { message } else { without_values(message) };
         Failure::usage(format!("line {line}: {said}"))
     })
 }
 
-/// CHAP algorithms by their names, or the default.
+/// Returns CHAP algorithms by name, or the default.
 pub(crate) fn algorithms(names: Option<Vec<String>>) -> Outcome<Vec<Algorithm>> {
     let Some(names) = names else { return Ok(Algorithm::DEFAULT.to_vec()) };
     if names.is_empty() {
@@ -101,12 +102,12 @@ pub(crate) fn algorithms(names: Option<Vec<String>>) -> Outcome<Vec<Algorithm>> 
     names.iter().map(|name| algorithm(name)).collect()
 }
 
-/// Is this pattern for that name, both in lower case?
-pub(crate) fn is_meant(pattern: &str, name: &str) -> bool {
+/// Whether a pattern matches a name, both in lower case.
+pub(crate) fn matches_pattern(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or_else(|| pattern == name, |prefix| name.starts_with(prefix))
 }
 
-/// What a parser says, up to the first quotation of the input.
+/// Returns the message of a parser up to the first quotation of the input.
 fn without_values(message: &str) -> &str {
     message.split(['"', '`']).next().unwrap_or_default().trim_end_matches([' ', ':', ','])
 }
@@ -130,7 +131,7 @@ fn rule(entry: Initiator) -> Outcome<Rule> {
     Ok(Rule { initiators, account, targets: Vec::new(), luns })
 }
 
-/// An iSCSI name in lower case, or a pattern.
+/// Returns an iSCSI name or pattern in lower case.
 pub(crate) fn iscsi_name(name: &str) -> Outcome<String> {
     let lower = name.to_ascii_lowercase();
     let body = lower.strip_suffix('*').unwrap_or(&lower);
@@ -144,7 +145,7 @@ pub(crate) fn iscsi_name(name: &str) -> Outcome<String> {
     Ok(lower)
 }
 
-/// A name with its secret, both as a file says them.
+/// Returns an account with the name and secret of a file.
 pub(crate) fn account(user: String, secret: String) -> Outcome<Account> {
     let secret = Zeroizing::new(secret);
     if user.is_empty() || user.len() > USER_MAX || user.chars().any(char::is_control) {
@@ -174,7 +175,7 @@ fn hexadecimal(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
 fn algorithm(name: &str) -> Outcome<Algorithm> {
     Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or_else(|| {
         let known: Vec<&str> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
-        Failure::usage(format!("'{name}' is no CHAP algorithm; there are {}", known.join(", ")))
+        Failure::usage(format!("unknown CHAP algorithm '{name}'; known are {}", known.join(", ")))
     })
 }
 
@@ -197,7 +198,7 @@ names = ["eui.02004567A425678D"]
 "#;
 
     #[test]
-    fn a_whole_file_says_who_may_what() {
+    fn complete_file_is_parsed() {
         let access = parse(WHOLE).expect("right");
         assert_eq!(access.algorithms, [Algorithm::Sha3, Algorithm::Sha256]);
         assert_eq!(access.rules[0].initiators, ["iqn.1994-05.com.redhat:host1", "iqn.2026-11.org.example:*"]);
@@ -206,16 +207,15 @@ names = ["eui.02004567A425678D"]
     }
 
     #[test]
-    fn md5_is_taken_only_if_it_is_named() {
+    fn md5_requires_its_name() {
         let entry = "[[initiator]]\nnames = [\"iqn.a\"]\n";
         assert_eq!(parse(entry).expect("right").algorithms, [Algorithm::Sha256, Algorithm::Sha3]);
         let named = format!("algorithms = [\"sha256\", \"md5\"]\n{entry}");
         assert_eq!(parse(&named).expect("right").algorithms, [Algorithm::Sha256, Algorithm::Md5]);
     }
 
-    /// What the number of entries allows, the size of the file does not forbid.
     #[test]
-    fn a_full_file_is_read() {
+    fn file_of_maximum_entries_is_read() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("access");
@@ -235,7 +235,7 @@ names = ["eui.02004567A425678D"]
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_no_secret_with_it() {
+    fn errors_name_the_fault_without_secrets() {
         let entry = |body: &str| format!("[[initiator]]\nnames = [\"iqn.a\"]\n{body}\n");
         for (text, says) in [
             (String::new(), "0 [[initiator]] entries"),

@@ -1,12 +1,12 @@
-//! The files of an audit log: one that is written, older segments, and a durable count of lost records.
+//! Files of an audit log: the current file, older segments, and a durable count of lost records.
 //!
-//! Does: append, rotate, keep all segments together below a bound, count records that the disk did not take. Does not:
-//! format records.
-//! Contract: a line is whole or absent. The count of lost records survives the process, and is the next line that can be
-//! written; after a crash it may be reported twice, never less. When the bound is reached the principals with the largest
-//! share lose their oldest records first, so that nobody pushes out the records of others.
-//! Format: `audit.jsonl`, then `audit.jsonl.NNNNNNNN`, the lowest number is the oldest; `audit.lost` has 40 bytes in the
-//! front of a preallocated page: magic, count, first and last time in ms since 1970, count again, big-endian.
+//! Does: appends, rotates, bounds the size of all segments, counts records that the disk refused.
+//! Does not: format records. Contract: a line is complete or absent. The count of lost records
+//! survives the process and is in the next line; after a crash it can be reported twice. At the
+//! bound the principals with the largest share lose their oldest records first. Format:
+//! `audit.jsonl`, then `audit.jsonl.NNNNNNNN`, the lowest number is the oldest; `audit.lost` has 40
+//! bytes in the front of a preallocated page: magic, count, first and last time in ms since 1970,
+//! count again, big-endian.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -20,30 +20,30 @@ use serde::Deserialize;
 
 use super::audit_log::SESSION_DIGITS;
 
-/// Segments that the bound is divided into.
+/// Number of segments of the bound.
 const SEGMENTS: u64 = 16;
-/// Longest line that is read when segments are thinned; ours are shorter.
+/// Maximum length of a line that is read when segments are thinned; written lines are shorter.
 const LINE_MAX: u64 = 64 << 10;
-/// Principals whose bytes are counted apart in a segment; further ones count as one.
+/// Maximum number of principals that are counted separately; further ones count as one.
 const OWNERS_MAX: usize = 4096;
-/// Name of the count of lost records.
+/// File with the count of lost records.
 const LOST_FILE: &str = "audit.lost";
 const LOST_MAGIC: &[u8; 8] = b"OSDAL001";
 const LOST_BYTES: usize = 40;
-/// Bytes that are preallocated for it.
+/// Preallocated size of that file, bytes.
 const LOST_PAGE: usize = 4096;
-/// How often it is made durable.
+/// Interval at which the count is made durable.
 const LOST_SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// Records that the disk did not take.
+/// Number and time of records that the disk refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lost {
+pub(crate) struct LostRecords {
     pub(crate) count: u64,
     pub(crate) since_ms: u64,
     pub(crate) until_ms: u64,
 }
 
-impl Lost {
+impl LostRecords {
     fn to_bytes(self) -> [u8; LOST_BYTES] {
         let mut bytes = [0; LOST_BYTES];
         bytes[..8].copy_from_slice(LOST_MAGIC);
@@ -62,11 +62,11 @@ impl Lost {
     }
 }
 
-/// The durable count, overwritten in place: it takes no space on a full disk.
+/// The durable count, which is overwritten in place and needs no space on a full disk.
 struct LostCount {
-    /// None if the disk was full when the daemon started for the first time.
+    /// `None` if the disk was full at the first start.
     file: Option<File>,
-    lost: Lost,
+    lost: LostRecords,
     synced: Instant,
 }
 
@@ -75,18 +75,18 @@ impl LostCount {
         let (file, lost) = match Self::open_file(&folder.join(LOST_FILE)) {
             Ok((file, lost)) => (Some(file), lost),
             Err(error) => {
-                tracing::error!(%error, "lost audit records are counted in memory only");
-                (None, Lost::default())
+                tracing::error!(%error, "cannot open the count of lost audit records; counting in memory only");
+                (None, LostRecords::default())
             }
         };
         Self { file, lost, synced: Instant::now() }
     }
 
-    fn open_file(path: &Path) -> io::Result<(File, Lost)> {
+    fn open_file(path: &Path) -> io::Result<(File, LostRecords)> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let mut bytes = [0; LOST_BYTES];
-        let found = file.read_exact_at(&mut bytes, 0).ok().and_then(|()| Lost::from_bytes(&bytes));
+        let found = file.read_exact_at(&mut bytes, 0).ok().and_then(|()| LostRecords::from_bytes(&bytes));
         let lost = found.unwrap_or_default();
         if file.metadata()?.len() < LOST_PAGE as u64 {
             let mut page = [0; LOST_PAGE];
@@ -107,7 +107,7 @@ impl LostCount {
     }
 
     fn clear(&mut self) {
-        self.lost = Lost::default();
+        self.lost = LostRecords::default();
         self.write(true);
     }
 
@@ -119,12 +119,12 @@ impl LostCount {
             written = written.and_then(|()| file.sync_data());
         }
         if let Err(error) = written {
-            tracing::error!(%error, lost = self.lost.count, "the count of lost audit records is in memory only");
+            tracing::error!(%error, lost = self.lost.count, "cannot write the count of lost audit records; counting in memory only");
         }
     }
 }
 
-/// The log's files.
+/// The files of an audit log.
 pub(crate) struct AuditFile {
     path: PathBuf,
     file: File,
@@ -138,7 +138,7 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// Whether the name still leads to this file. A program that rotates logs gives it another one.
+/// Whether the path still refers to this file. A log rotation renames it.
 fn is_current(path: &Path, file: &File) -> bool {
     match (fs::metadata(path), file.metadata()) {
         (Ok(named), Ok(open)) => (named.dev(), named.ino()) == (open.dev(), open.ino()),
@@ -148,7 +148,8 @@ fn is_current(path: &Path, file: &File) -> bool {
 }
 
 impl AuditFile {
-    /// Opens or creates the log (0600). All its files together have `bytes_max` bytes at most, and one segment.
+    /// Opens or creates the log (0600). All its files have at most `bytes_max` bytes, and one
+    /// segment more.
     pub(crate) fn open(path: &Path, bytes_max: u64) -> io::Result<Self> {
         let file = append(path)?;
         let length = file.metadata()?.len();
@@ -157,12 +158,12 @@ impl AuditFile {
         Ok(Self { path, file, length, bytes_max: bytes_max.max(SEGMENTS), lost, thinning })
     }
 
-    /// Records that were lost and not reported yet.
-    pub(crate) const fn lost(&self) -> Lost {
+    /// Returns the lost records that are not reported yet.
+    pub(crate) const fn lost(&self) -> LostRecords {
         self.lost.lost
     }
 
-    /// Continues in a new file if the log was moved away.
+    /// Reopens the log if it was renamed.
     pub(crate) fn follow_name(&mut self) {
         if !is_current(&self.path, &self.file)
             && let Ok(file) = append(&self.path)
@@ -172,22 +173,22 @@ impl AuditFile {
         }
     }
 
-    /// Appends whole lines; `report` makes the line about lost records, if some were lost before.
+    /// Appends whole lines; `report` formats the line about earlier lost records.
     ///
     /// # Errors
-    /// Those of the disk; the `count` records are counted as lost then.
+    /// The disk failed; then `count` records are counted as lost.
     pub(crate) fn write(
         &mut self,
         lines: &[u8],
         count: u64,
         now_ms: u64,
-        report: impl FnOnce(Lost) -> Vec<u8>,
+        report: impl FnOnce(LostRecords) -> Vec<u8>,
     ) -> io::Result<()> {
         let before = self.lost();
         let mut bytes = if before.count > 0 { report(before) } else { Vec::new() };
         bytes.extend_from_slice(lines);
         if let Err(error) = self.file.write_all(&bytes) {
-            // No part of a line stays: the next one would be appended to it.
+            // A partial line is removed: the next one would be appended to it.
             let _ = self.file.set_len(self.length);
             self.lost.add(count, now_ms);
             return Err(error);
@@ -209,7 +210,7 @@ impl AuditFile {
         match rotated {
             Ok(file) => (self.file, self.length) = (file, 0),
             Err(error) => {
-                tracing::warn!(%error, "the audit log is not rotated; it is tried again with the next record");
+                tracing::warn!(%error, "cannot rotate the audit log; retrying with the next record");
                 return;
             }
         }
@@ -219,7 +220,7 @@ impl AuditFile {
         let (path, bytes_max) = (self.path.clone(), self.bytes_max - self.bytes_max / SEGMENTS);
         let thin = move || {
             if let Err(error) = thin(&path, bytes_max) {
-                tracing::warn!(%error, "segments of the audit log are not thinned; the oldest are removed");
+                tracing::warn!(%error, "cannot thin segments of the audit log; removing the oldest");
                 remove_oldest(&path, bytes_max);
             }
         };
@@ -241,7 +242,7 @@ fn segment_path(path: &Path, number: u64) -> PathBuf {
     name.into()
 }
 
-/// Older segments, the oldest first.
+/// Returns the older segments, the oldest first.
 pub(crate) fn segments(path: &Path) -> Vec<(u64, PathBuf)> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -274,23 +275,24 @@ fn remove_oldest(path: &Path, bytes_max: u64) {
     }
 }
 
-/// Who a line is about.
+/// The principal fields of a line.
 #[derive(Deserialize)]
-struct Owner {
+struct LineOwner {
     user: Option<String>,
     principal: Option<String>,
     source: Option<String>,
 }
 
-/// Whose share a line is of. Lines that cannot be parsed and those of no principal have one share together.
+/// Returns the principal of a line. Unparsable lines and those without a principal have a common
+/// share.
 fn owner(line: &[u8]) -> String {
-    let parsed: Option<Owner> = serde_json::from_slice(line).ok();
-    let Some(Owner { user, principal, source }) = parsed else { return String::new() };
+    let parsed: Option<LineOwner> = serde_json::from_slice(line).ok();
+    let Some(LineOwner { user, principal, source }) = parsed else { return String::new() };
     if source.is_some() {
-        // Of an unauthenticated peer: it may claim any name.
+        // An unauthenticated peer can claim any name.
         return "source".to_owned();
     }
-    // A session has many credentials: their principals differ in the number after it.
+    // The principals of a session differ in the number of the credential.
     let session = principal.map(|principal| principal.get(..SESSION_DIGITS).unwrap_or(&principal).to_owned());
     user.or(session).unwrap_or_default()
 }
@@ -308,7 +310,8 @@ fn each_line(path: &Path, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::
     }
 }
 
-/// The most that one principal may keep so that all together keep `bytes_max`: smaller shares stay whole.
+/// Returns the maximum bytes per principal so that all have at most `bytes_max`; smaller shares are
+/// kept completely.
 fn fair_share(shares: &HashMap<String, u64>, bytes_max: u64) -> u64 {
     let mut sizes: Vec<u64> = shares.values().copied().collect();
     sizes.sort_unstable();
@@ -405,9 +408,8 @@ mod tests {
         found
     }
 
-    /// A user's flood of many times the bound pushes out his own records, not those of others.
     #[test]
-    fn flood_of_one_user_pushes_out_its_own_records_only() {
+    fn flood_displaces_records_of_its_user_only() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
         let bytes_max = 64 << 10;
@@ -442,9 +444,8 @@ mod tests {
         assert_eq!(of(&[100, 100], 60), 30);
     }
 
-    /// What a full disk did not take is counted, also by the next process, and is the next line.
     #[test]
-    fn lost_records_are_counted_over_a_restart_and_reported() {
+    fn lost_records_survive_restart_and_are_reported() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
         std::os::unix::fs::symlink("/dev/full", &path).expect("linked");
@@ -455,12 +456,12 @@ mod tests {
         drop(log);
         fs::remove_file(&path).expect("removed");
         let mut log = AuditFile::open(&path, 1 << 20).expect("opened");
-        assert_eq!(log.lost(), Lost { count: 3, since_ms: 0, until_ms: 2 });
+        assert_eq!(log.lost(), LostRecords { count: 3, since_ms: 0, until_ms: 2 });
         log.write(&line("alice", 9), 1, 9, |lost| format!("{{\"lost\":{}}}\n", lost.count).into_bytes())
             .expect("written");
-        assert_eq!(log.lost(), Lost::default());
+        assert_eq!(log.lost(), LostRecords::default());
         assert!(fs::read_to_string(&path).expect("readable").starts_with("{\"lost\":3}\n"));
         drop(log);
-        assert_eq!(AuditFile::open(&path, 1 << 20).expect("opened").lost(), Lost::default());
+        assert_eq!(AuditFile::open(&path, 1 << 20).expect("opened").lost(), LostRecords::default());
     }
 }

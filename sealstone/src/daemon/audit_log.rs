@@ -1,11 +1,12 @@
-//! The audit log of a daemon: one JSON object a line, appended to `audit.jsonl` in the daemon's folder.
+//! Audit log of a daemon: one JSON object per line in `audit.jsonl` of the daemon's folder.
 //!
-//! Does: format on the caller's thread, write on a thread of its own, rotate, follow a file that was moved away.
-//! Contract: a line has at most 4 KiB; longer texts are cut, with their length and a digest. Records of a
-//! principal are written one by one, in order, while its share lasts (`audit_shares`); those about unauthenticated peers are
-//! put together (`strangers`). Each record beyond is in the `count` of a line. All files together are bounded, and no
-//! principal pushes out the records of others (`audit_file`). When the writer falls [`QUEUE_RECORDS_MAX`] behind, the caller
-//! waits for it. Records that the disk does not take are counted durably; the next line that can be written has the count.
+//! Does: formats on the caller's thread, writes on its own thread, rotates, and reopens a file that
+//! was renamed. Contract: a line has at most 4 KiB; longer texts are truncated, with length and
+//! digest. Each record of a principal is a line, in order, within its share (`audit_shares`).
+//! Records about unauthenticated peers are rate limited (`audit_rate_limit`). All other records are
+//! in the `count` of a line. The files are bounded, and a principal cannot displace records of
+//! others (`audit_file`). If the queue of [`QUEUE_RECORDS_MAX`] is full, the caller waits. Records
+//! that the disk refuses are counted durably; the next line has the count.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -22,34 +23,35 @@ use sealstone_target::{RefusalRecord, RefusalSink};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::audit_file::{AuditFile, Lost};
-use super::audit_shares::{About, Shares};
+use super::audit_file::{AuditFile, LostRecords};
+use super::audit_rate_limit::{AuditRateLimit, LogLine, Overflow, RecordKind};
+use super::audit_shares::{AuditShares, RecordSubject};
 use super::now_ms;
 use super::osd::medium_hint;
-use super::strangers::{Kind, Others, Strangers, Told};
 use crate::failure::{Failure, Outcome};
 use crate::text::{ShownPath as _, printable_json};
 
-/// Records under way between commands and the writer; at most 4 KiB each.
+/// Capacity of the queue to the writer, records of at most 4 KiB.
 const QUEUE_RECORDS_MAX: usize = 4096;
 
-/// Bytes of a line at most: two texts of [`TEXT_BYTES_MAX`], each byte escaped, and the rest.
+/// Maximum length of a line, bytes: two texts of [`TEXT_BYTES_MAX`] with each byte escaped, and the
+/// rest.
 #[cfg(test)]
 const LINE_BYTES_MAX: usize = 4096;
 
-/// Bytes of a text that a client chose, such as a path; a longer one is cut.
+/// Maximum length of a text from a client, such as a path, bytes; a longer one is truncated.
 const TEXT_BYTES_MAX: usize = 256;
-/// Bytes of it that stay then, before its length and digest.
+/// Bytes that remain of a truncated text, before its length and digest.
 const TEXT_BYTES_KEPT: usize = 192;
 
-/// Rest of the writer after each write. Whoever records meanwhile need not wake it, which would cost a command more
+/// Pause of the writer after each write. Records in this time need no wake-up, which costs more
 /// than the record itself.
-const REST: Duration = Duration::from_millis(1);
+const WRITER_PAUSE: Duration = Duration::from_millis(1);
 
-/// How often the writer looks whether the file still has its name, and writes what was counted together meanwhile.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which the writer checks for a renamed file and writes pending counts.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A text as it is written: cut if it is long, with its length and a digest that tells it from others.
+/// Truncates a long text, and appends its length and a digest.
 fn bounded(text: &str) -> Cow<'_, str> {
     if text.len() <= TEXT_BYTES_MAX {
         return Cow::Borrowed(text);
@@ -59,12 +61,12 @@ fn bounded(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}... ({} bytes, sha256 {digest})", &text[..kept], text.len()))
 }
 
-/// Hexadecimal digits of a session in front of a principal that the metadata server issues.
+/// Number of hexadecimal digits of the session at the start of a principal.
 pub(super) const SESSION_DIGITS: usize = 32;
 
-/// One line of a device's log.
+/// A line of a device's log about a command.
 #[derive(Serialize)]
-struct Line<'a> {
+struct CommandLine<'a> {
     time_ms: u64,
     principal: &'a str,
     nexus: u64,
@@ -78,9 +80,9 @@ struct Line<'a> {
     sense: Option<String>,
 }
 
-/// One line of a device's log about whoever was turned away before there was a command.
+/// A line of a device's log about a refused login or connection.
 #[derive(Serialize)]
-struct Turned<'a> {
+struct RefusedPeerLine<'a> {
     time_ms: u64,
     source: &'a str,
     initiator: &'a str,
@@ -89,9 +91,9 @@ struct Turned<'a> {
     reason: &'a str,
 }
 
-/// One line of a device's log about writes to a block unit that may be lost.
+/// A line of a device's log about writes to a block unit that may be lost.
 #[derive(Serialize)]
-struct Loss<'a> {
+struct LostWritesLine<'a> {
     time_ms: u64,
     nexus: u64,
     initiator: &'a str,
@@ -102,9 +104,9 @@ struct Loss<'a> {
     reason: &'a str,
 }
 
-/// One line of a metadata server's log.
+/// A line of a metadata server's log about a request.
 #[derive(Serialize)]
-struct Decision<'a> {
+struct RequestLine<'a> {
     time_ms: u64,
     user: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,9 +119,9 @@ struct Decision<'a> {
     verdict: &'a str,
 }
 
-/// One line about a clock: what was said of the time, and whether it was believed.
+/// A line about a time server: its time, and whether the clock follows it.
 #[derive(Serialize)]
-struct Clock<'a> {
+struct ClockLine<'a> {
     time_ms: u64,
     source: &'a str,
     action: &'a str,
@@ -131,9 +133,9 @@ struct Clock<'a> {
     count: u64,
 }
 
-/// One line about strangers that there were no lines for.
+/// A line about the overflow of the rate limit.
 #[derive(Serialize)]
-struct Crowd<'a> {
+struct OverflowLine<'a> {
     time_ms: u64,
     source: &'a str,
     action: &'a str,
@@ -141,7 +143,7 @@ struct Crowd<'a> {
     count: u64,
 }
 
-/// One line about records that the disk did not take.
+/// A line about records that the disk refused.
 #[derive(Serialize)]
 struct LostLine {
     time_ms: u64,
@@ -152,52 +154,53 @@ struct LostLine {
     until_ms: u64,
 }
 
-/// Records that are put together, and since when the log is open: clocks that are set do not disturb it.
-struct Gathered {
-    strangers: Mutex<Strangers>,
-    shares: Mutex<Shares>,
+/// Counted records that are not written yet. Time is measured from the opening of the log, on a
+/// monotonic clock.
+struct CountedRecords {
+    unauthenticated: Mutex<AuditRateLimit>,
+    shares: Mutex<AuditShares>,
     opened: Instant,
 }
 
-impl Gathered {
+impl CountedRecords {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn flush(&self, all: bool) -> Vec<Vec<u8>> {
-        let told = self.strangers.lock().flush(all, self.now_ms());
+        let lines = self.unauthenticated.lock().flush(all, self.now_ms());
         let summaries = self.shares.lock().flush(all, self.now_ms());
-        let summaries = summaries.into_iter().map(|(line, count)| Told::Last(line, count));
-        told.into_iter().chain(summaries).map(written).collect()
+        let summaries = summaries.into_iter().map(|(line, count)| LogLine::Last(line, count));
+        lines.into_iter().chain(summaries).map(encode).collect()
     }
 }
 
-/// The line for it.
-fn written(told: Told) -> Vec<u8> {
-    match told {
-        Told::Last(line, 1) => line,
-        Told::Last(mut line, count) => {
-            // An object without its last brace and line feed.
+/// Returns the bytes of a line.
+fn encode(line: LogLine) -> Vec<u8> {
+    match line {
+        LogLine::Last(line, 1) => line,
+        LogLine::Last(mut line, count) => {
+            // The count goes before the closing brace.
             line.truncate(line.len().saturating_sub(2));
             line.extend_from_slice(format!(",\"count\":{count}}}\n").as_bytes());
             line
         }
-        Told::Others(Others { action, verdict, count }) => {
+        LogLine::Overflow(Overflow { action, verdict, count }) => {
             let other = |word: String| if word.is_empty() { "others".to_owned() } else { word };
             let (action, verdict) = (other(action), other(verdict));
             let (time_ms, source) = (now_ms(), "others");
-            line(&Crowd { time_ms, source, action: &action, verdict: &verdict, count })
+            to_line(&OverflowLine { time_ms, source, action: &action, verdict: &verdict, count })
         }
     }
 }
 
-fn line(of: &impl Serialize) -> Vec<u8> {
-    let mut text = printable_json(serde_json::to_string(of).expect("strings and numbers serialise"));
+fn to_line(record: &impl Serialize) -> Vec<u8> {
+    let mut text = printable_json(serde_json::to_string(record).expect("strings and numbers serialise"));
     text.push('\n');
     text.into_bytes()
 }
 
-/// What the log can say about itself.
+/// Metrics of the log.
 #[derive(Debug, Default)]
 pub(crate) struct AuditState {
     failing: AtomicBool,
@@ -207,33 +210,35 @@ pub(crate) struct AuditState {
 }
 
 impl AuditState {
-    /// Did the last write fail?
+    /// Whether the last write failed.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Lines written since the start.
+    /// Returns the number of lines written since the start.
     pub(crate) fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Records since the start that are in the count of another line, as their principal's share was used up.
+    /// Returns the number of records since the start that are in the count of another line, by the
+    /// share of their principal.
     pub(crate) fn suppressed(&self) -> u64 {
         self.suppressed.load(Ordering::Relaxed)
     }
 
-    /// Records that the disk did not take: since the start, and before it those that are not reported yet.
+    /// Returns the number of records that the disk refused since the start, or before it without a
+    /// report.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 }
 
-/// The log, open. Dropping it writes what is still under way.
+/// An open log. Dropping it writes all queued records.
 pub(crate) struct AuditLog {
     queue: Option<SyncSender<Vec<u8>>>,
     writer: Option<JoinHandle<()>>,
     state: Arc<AuditState>,
-    gathered: Arc<Gathered>,
+    counted: Arc<CountedRecords>,
 }
 
 impl AuditLog {
@@ -245,21 +250,22 @@ impl AuditLog {
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());
         state.lost.store(file.lost().count, Ordering::Relaxed);
-        let (strangers, shares) = (Mutex::default(), Mutex::default());
-        let gathered = Arc::new(Gathered { strangers, shares, opened: Instant::now() });
-        let for_writer = (Arc::clone(&state), Arc::clone(&gathered));
+        let (unauthenticated, shares) = (Mutex::default(), Mutex::default());
+        let counted = Arc::new(CountedRecords { unauthenticated, shares, opened: Instant::now() });
+        let for_writer = (Arc::clone(&state), Arc::clone(&counted));
         let writer = std::thread::Builder::new()
             .name("audit".into())
             .spawn(move || write_all(file, &lines, &for_writer.0, &for_writer.1))
             .map_err(Failure::from)?;
-        Ok(Self { queue: Some(queue), writer: Some(writer), state, gathered })
+        Ok(Self { queue: Some(queue), writer: Some(writer), state, counted })
     }
 
     pub(crate) fn state(&self) -> Arc<AuditState> {
         Arc::clone(&self.state)
     }
 
-    /// Records what became of the time that a server told: `ahead_ms` of ours by its words, `count` times.
+    /// Records `count` responses of a time server that is `ahead_ms` ahead of this clock, and the
+    /// verdict on them.
     pub(crate) fn time(
         &self,
         (time_ms, source): (u64, &str),
@@ -268,19 +274,19 @@ impl AuditLog {
         ahead_ms: Option<i64>,
         count: u64,
     ) {
-        self.write(&Clock { time_ms, source, action: "TIME", verdict, reason, ahead_ms, count });
+        self.write(&ClockLine { time_ms, source, action: "TIME", verdict, reason, ahead_ms, count });
     }
 
-    fn write(&self, of: &impl Serialize) {
-        self.send(line(of));
+    fn write(&self, record: &impl Serialize) {
+        self.send(to_line(record));
     }
 
-    /// A record about an authenticated principal.
-    fn share(&self, about: About<'_>, of: &impl Serialize) {
-        let now_ms = self.gathered.now_ms();
+    /// Writes or counts a record about an authenticated principal.
+    fn record_principal(&self, about: RecordSubject<'_>, record: &impl Serialize) {
+        let now_ms = self.counted.now_ms();
         let (line, suppressed) = {
-            let mut shares = self.gathered.shares.lock();
-            (shares.add(about, line(of), now_ms), shares.suppressed())
+            let mut shares = self.counted.shares.lock();
+            (shares.add(about, to_line(record), now_ms), shares.suppressed())
         };
         match line {
             Some(line) => self.send(line),
@@ -288,17 +294,18 @@ impl AuditLog {
         }
     }
 
-    /// A record about an unauthenticated peer.
-    fn outside(&self, kind: Kind, of: &impl Serialize, count: u64) {
-        let told = self.gathered.strangers.lock().add(kind, line(of), count, self.gathered.now_ms());
-        if let Some(told) = told {
-            self.send(written(told));
+    /// Writes or counts a record about an unauthenticated peer.
+    fn record_unauthenticated(&self, kind: RecordKind, record: &impl Serialize, count: u64) {
+        let line =
+            self.counted.unauthenticated.lock().add(kind, to_line(record), count, self.counted.now_ms());
+        if let Some(line) = line {
+            self.send(encode(line));
         }
     }
 
     fn send(&self, bytes: Vec<u8>) {
         if let Some(queue) = &self.queue {
-            // The writer ends only after this sender is gone.
+            // The writer ends after this sender is dropped.
             let _ = queue.send(bytes);
         }
     }
@@ -309,7 +316,7 @@ impl sealstone_mds::audit::AuditSink for AuditLog {
         let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
         let source = record.source.map(|source| source.to_string());
         let (user, subject) = (bounded(record.user), record.subject.map(bounded));
-        let decision = Decision {
+        let decision = RequestLine {
             time_ms: record.time_ms,
             user: &user,
             session: record.session.map(hex),
@@ -319,22 +326,26 @@ impl sealstone_mds::audit::AuditSink for AuditLog {
             verdict: record.verdict,
         };
         if record.proven {
-            // A session that is over has no user any more: its number is the principal.
+            // An ended session has no user: its number is the principal.
             let session = decision.session.as_deref().unwrap_or_default();
             let owner = if record.user.is_empty() { session } else { record.user };
             let is_done = record.verdict == "ok";
-            let about = About { owner, action: record.action, verdict: record.verdict, is_done };
-            return self.share(about, &decision);
+            let about = RecordSubject { owner, action: record.action, verdict: record.verdict, is_done };
+            return self.record_principal(about, &decision);
         }
         let (source, action) = (source.unwrap_or_default(), record.action.to_owned());
-        self.outside(Kind { source, action, verdict: record.verdict.to_owned() }, &decision, 1);
+        self.record_unauthenticated(
+            RecordKind { source, action, verdict: record.verdict.to_owned() },
+            &decision,
+            1,
+        );
     }
 }
 
 impl AuditSink for AuditLog {
     fn record(&self, record: &AuditRecord<'_>) {
         let (principal, initiator) = (record.principal.to_string(), bounded(record.initiator));
-        let command = Line {
+        let command = CommandLine {
             time_ms: record.time_ms,
             principal: &principal,
             nexus: record.nexus.0,
@@ -347,19 +358,22 @@ impl AuditSink for AuditLog {
         };
         let reason = record.verdict.reason().unwrap_or_else(|| record.verdict.name());
         if record.proven {
-            // A session has many credentials: their principals differ in the number after it.
+            // The principals of a session differ in the number of the credential.
             let owner = principal.get(..SESSION_DIGITS).unwrap_or(&principal);
             let is_done = record.verdict == AuditVerdict::Done;
-            return self.share(About { owner, action: record.action, verdict: reason, is_done }, &command);
+            return self.record_principal(
+                RecordSubject { owner, action: record.action, verdict: reason, is_done },
+                &command,
+            );
         }
         let (source, action) = (record.initiator.to_owned(), record.action.to_owned());
-        self.outside(Kind { source, action, verdict: reason.to_owned() }, &command, 1);
+        self.record_unauthenticated(RecordKind { source, action, verdict: reason.to_owned() }, &command, 1);
     }
 }
 
 impl LossSink for AuditLog {
     fn record(&self, lost: &LostWrites<'_>) {
-        self.write(&Loss {
+        self.write(&LostWritesLine {
             time_ms: now_ms(),
             nexus: lost.nexus.0,
             initiator: &bounded(lost.initiator),
@@ -375,7 +389,7 @@ impl LossSink for AuditLog {
 impl RefusalSink for AuditLog {
     fn refused(&self, refused: &RefusalRecord<'_>) {
         let initiator = bounded(refused.initiator);
-        let turned = Turned {
+        let refusal = RefusedPeerLine {
             time_ms: now_ms(),
             source: refused.source,
             initiator: &initiator,
@@ -384,7 +398,11 @@ impl RefusalSink for AuditLog {
             reason: refused.reason,
         };
         let (source, action) = (refused.source.to_owned(), refused.action.to_owned());
-        self.outside(Kind { source, action, verdict: refused.reason.to_owned() }, &turned, refused.count);
+        self.record_unauthenticated(
+            RecordKind { source, action, verdict: refused.reason.to_owned() },
+            &refusal,
+            refused.count,
+        );
     }
 }
 
@@ -397,15 +415,15 @@ impl Drop for AuditLog {
     }
 }
 
-fn write_all(mut file: AuditFile, lines: &Receiver<Vec<u8>>, state: &AuditState, gathered: &Gathered) {
+fn write_all(mut file: AuditFile, lines: &Receiver<Vec<u8>>, state: &AuditState, counted: &CountedRecords) {
     let mut looked = Instant::now();
     let mut is_open = true;
     if file.lost().count > 0 {
-        let Lost { count, since_ms, until_ms } = file.lost();
+        let LostRecords { count, since_ms, until_ms } = file.lost();
         tracing::error!(count, since_ms, until_ms, "audit records were lost before this start");
     }
     while is_open {
-        let first = match lines.recv_timeout(LOOK_EVERY) {
+        let first = match lines.recv_timeout(CHECK_INTERVAL) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
@@ -414,24 +432,24 @@ fn write_all(mut file: AuditFile, lines: &Receiver<Vec<u8>>, state: &AuditState,
             }
         };
         let mut late = Vec::new();
-        if looked.elapsed() >= LOOK_EVERY || !is_open {
+        if looked.elapsed() >= CHECK_INTERVAL || !is_open {
             looked = Instant::now();
-            late = gathered.flush(!is_open);
+            late = counted.flush(!is_open);
             file.follow_name();
         }
         if first.is_none() && late.is_empty() && file.lost().count == 0 {
             continue;
         }
-        // Everything that is waiting goes out in one write.
+        // All queued records go into one write.
         let (mut bytes, mut count) = (Vec::new(), 0);
         for line in first.into_iter().chain(lines.try_iter()).chain(late) {
             bytes.extend_from_slice(&line);
             count += 1;
         }
-        let report = |lost: Lost| {
-            let Lost { count, since_ms, until_ms } = lost;
+        let report = |lost: LostRecords| {
+            let LostRecords { count, since_ms, until_ms } = lost;
             let time_ms = now_ms();
-            line(&LostLine { time_ms, action: "audit", verdict: "lost", count, since_ms, until_ms })
+            to_line(&LostLine { time_ms, action: "audit", verdict: "lost", count, since_ms, until_ms })
         };
         match file.write(&bytes, count, now_ms(), report) {
             Ok(()) => {
@@ -441,11 +459,11 @@ fn write_all(mut file: AuditFile, lines: &Receiver<Vec<u8>>, state: &AuditState,
             Err(error) => {
                 state.lost.fetch_add(count, Ordering::Relaxed);
                 if !state.failing.swap(true, Ordering::Relaxed) {
-                    tracing::error!(%error, "the audit log cannot be written; records are lost, and counted");
+                    tracing::error!(%error, "cannot write the audit log; records are lost and counted");
                 }
             }
         }
-        std::thread::sleep(REST);
+        std::thread::sleep(WRITER_PAUSE);
     }
 }
 
@@ -459,9 +477,8 @@ mod tests {
     use sealstone_osd::ObjectId;
     use sealstone_scsi::lu::NexusId;
 
-    /// A log that was moved away is begun anew, and no record is lost over it.
     #[test]
-    fn a_log_that_was_moved_away_is_begun_anew() {
+    fn renamed_log_is_reopened_without_loss() {
         use sealstone_mds::audit::AuditSink;
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
@@ -483,19 +500,19 @@ mod tests {
         std::thread::sleep(Duration::from_millis(100));
         let moved = folder.path().join("audit.jsonl.1");
         fs::rename(&path, &moved).expect("renamed");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_INTERVAL);
         record("after");
         drop(log);
         let text = |path: &Path| fs::read_to_string(path).expect("readable");
         assert!(text(&moved).contains("before") && !text(&moved).contains("after"));
         assert!(text(&path).contains("\"user\":\"after\",\"session\":\"abababab"), "{}", text(&path));
-        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&path).expect("exists").mode() & 0o777, 0o600);
     }
 
-    /// However many refusals strangers cause, each is in the count of one of a few lines; what known principals do has a
-    /// line of its own in between.
+    /// Refusals of unauthenticated peers are counted in few lines; records of principals keep a
+    /// line each.
     #[test]
-    fn a_flood_from_outside_makes_few_lines_and_known_principals_keep_theirs() {
+    fn unauthenticated_flood_leaves_records_of_principals() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
         let log = AuditLog::open(&path, u64::MAX).expect("opened");
@@ -544,12 +561,11 @@ mod tests {
                 line["source"] == "others" && line["action"] == action && line["verdict"] == verdict
             })
         };
-        assert!(of_others("login", "refused"), "there are too many sources");
+        assert!(of_others("login", "refused"), "the sources exceed the limit");
     }
 
-    /// Whatever was recorded before the end is in the file, in order, one JSON object a line.
     #[test]
-    fn every_record_is_a_line_in_order() {
+    fn records_are_lines_in_order() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
         let log = AuditLog::open(&path, u64::MAX).expect("opened");
@@ -579,9 +595,9 @@ mod tests {
         }
     }
 
-    /// A long path of a client is cut, and still told from others.
+    /// Long texts are truncated and remain distinct.
     #[test]
-    fn line_is_bounded_whatever_the_texts() {
+    fn line_length_is_bounded() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
         let log = AuditLog::open(&path, u64::MAX).expect("opened");
@@ -607,9 +623,8 @@ mod tests {
         assert!(lines[0].contains("(3800 bytes, sha256 ") && lines[0] != lines[1], "{}", lines[0]);
     }
 
-    /// A flood of refused requests of one user is counted; what another user does has its lines.
     #[test]
-    fn flood_of_one_user_is_counted_beside_lines_of_another() {
+    fn flood_of_one_user_is_counted() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("audit.jsonl");
         let log = AuditLog::open(&path, u64::MAX).expect("opened");

@@ -1,39 +1,39 @@
-//! Shares of the audit log: how many lines each principal gets, so that a flood of one hides nothing of another.
+//! Shares of the audit log per principal, so that a flood of one does not hide records of others.
 //!
-//! Does: let records through while their principal's share lasts, then count similar ones together. Does not: format lines,
-//! or know clocks; `audit_log` does.
-//! Contract: a principal gets [`REFUSALS`] lines about requests that did not succeed, and [`DONE_BYTES`] about those that
-//! did. Each record beyond is in the `count` of one line every [`SUMMARY_EVERY_MS`], for up to [`KINDS_MAX`] kinds. Memory is
-//! bounded by [`OWNERS_MAX`] and [`KINDS_MAX`].
+//! Does: writes records within the share of their principal, then counts similar ones. Does not:
+//! format lines or read clocks; `audit_log` does. Contract: a principal has a budget of
+//! [`REFUSALS`] lines for refused or failed requests, and [`DONE_BYTES`] for others. Further
+//! records are in the `count` of one line every [`SUMMARY_EVERY_MS`], for up to [`KINDS_MAX`]
+//! kinds. Memory is bounded by [`OWNERS_MAX`] and [`KINDS_MAX`].
 
 use std::collections::HashMap;
 use std::mem;
 
-/// A budget that comes back with time.
+/// A token bucket.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
-    /// At once.
+    /// Capacity of the bucket.
     burst: u64,
-    /// And so much each second.
+    /// Refill per second.
     per_second: u64,
 }
 
-/// Lines of one principal about requests that were refused or failed.
+/// Budget of lines of a principal for refused or failed requests.
 const REFUSALS: Budget = Budget { burst: 1024, per_second: 1 };
-/// Bytes of one principal's lines about requests that succeeded.
+/// Budget of bytes of a principal for successful requests.
 const DONE_BYTES: Budget = Budget { burst: 32 << 20, per_second: 512 << 10 };
-/// Milliseconds from one line about similar records to the next.
+/// Interval between two lines about counted records, ms.
 const SUMMARY_EVERY_MS: u64 = 10_000;
-/// Kinds of records of one principal that are counted apart.
+/// Maximum number of kinds of a principal that are counted separately.
 const KINDS_MAX: usize = 16;
-/// Principals whose shares are kept apart; further ones share one.
+/// Maximum number of principals with a share; further ones have a common share.
 const OWNERS_MAX: usize = 4096;
-/// Milliseconds after which nothing of a principal's use of its share matters any more.
+/// Time after which an unused share is full and removed, ms.
 const FORGET_MS: u64 = (REFUSALS.burst / REFUSALS.per_second + 1) * 1000;
 
 #[derive(Clone, Copy)]
 struct Tokens {
-    /// Thousandths.
+    /// Tokens in thousandths.
     left: u64,
     at_ms: u64,
 }
@@ -57,42 +57,42 @@ impl Tokens {
     }
 }
 
-struct Pending {
+struct SuppressedRecords {
     since_ms: u64,
     count: u64,
     line: Vec<u8>,
 }
 
-struct Share {
+struct AuditShare {
     refusals: Tokens,
     done: Tokens,
     touched_ms: u64,
-    kinds: HashMap<(String, String), Pending>,
+    kinds: HashMap<(String, String), SuppressedRecords>,
 }
 
-/// What a record is about.
+/// Subject of a record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct RecordSubject<'a> {
     /// Its principal.
     pub(crate) owner: &'a str,
-    /// What was requested.
+    /// The requested action.
     pub(crate) action: &'a str,
-    /// How it ended.
+    /// Its result.
     pub(crate) verdict: &'a str,
-    /// Whether it was done.
+    /// Whether it succeeded.
     pub(crate) is_done: bool,
 }
 
 /// Shares of all principals.
 #[derive(Default)]
-pub(crate) struct Shares {
-    owners: HashMap<String, Share>,
+pub(crate) struct AuditShares {
+    owners: HashMap<String, AuditShare>,
     suppressed: u64,
 }
 
-impl Shares {
-    /// Takes a record; returns the line if it is to be written now.
-    pub(crate) fn add(&mut self, about: About<'_>, line: Vec<u8>, now_ms: u64) -> Option<Vec<u8>> {
+impl AuditShares {
+    /// Adds a record. Returns the line if it is written now.
+    pub(crate) fn add(&mut self, about: RecordSubject<'_>, line: Vec<u8>, now_ms: u64) -> Option<Vec<u8>> {
         let share = self.share(about.owner, now_ms);
         share.touched_ms = now_ms;
         let allowed = match about.is_done {
@@ -103,11 +103,11 @@ impl Shares {
             return Some(line);
         }
         let mut kind = (about.action.to_owned(), about.verdict.to_owned());
-        // One place is left for all further kinds together.
+        // The last counter is for all further kinds.
         if share.kinds.len() + 1 >= KINDS_MAX && !share.kinds.contains_key(&kind) {
             kind = Default::default();
         }
-        let new = || Pending { since_ms: now_ms, count: 0, line: Vec::new() };
+        let new = || SuppressedRecords { since_ms: now_ms, count: 0, line: Vec::new() };
         let pending = share.kinds.entry(kind).or_insert_with(new);
         pending.count += 1;
         pending.line = line;
@@ -115,7 +115,7 @@ impl Shares {
         None
     }
 
-    /// Lines about records that were counted together, with their counts; `all`: also those that are younger.
+    /// Returns the due lines about counted records, with their counts; with `all` every line.
     pub(crate) fn flush(&mut self, all: bool, now_ms: u64) -> Vec<(Vec<u8>, u64)> {
         let mut lines = Vec::new();
         self.owners.retain(|_, share| {
@@ -131,12 +131,12 @@ impl Shares {
         lines
     }
 
-    /// Records that have no line of their own, so far.
+    /// Returns the number of records without a line of their own.
     pub(crate) const fn suppressed(&self) -> u64 {
         self.suppressed
     }
 
-    fn share(&mut self, owner: &str, now_ms: u64) -> &mut Share {
+    fn share(&mut self, owner: &str, now_ms: u64) -> &mut AuditShare {
         let known = self.owners.contains_key(owner);
         if !known && self.owners.len() >= OWNERS_MAX {
             self.owners.retain(|_, share| {
@@ -144,7 +144,7 @@ impl Shares {
             });
         }
         let owner = if known || self.owners.len() < OWNERS_MAX { owner } else { "" };
-        self.owners.entry(owner.to_owned()).or_insert_with(|| Share {
+        self.owners.entry(owner.to_owned()).or_insert_with(|| AuditShare {
             refusals: Tokens::full(REFUSALS, now_ms),
             done: Tokens::full(DONE_BYTES, now_ms),
             touched_ms: now_ms,
@@ -157,13 +157,13 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn refused<'a>(owner: &'a str, action: &'a str) -> About<'a> {
-        About { owner, action, verdict: "Denied", is_done: false }
+    fn refused<'a>(owner: &'a str, action: &'a str) -> RecordSubject<'a> {
+        RecordSubject { owner, action, verdict: "Denied", is_done: false }
     }
 
     #[test]
-    fn flood_of_one_principal_is_counted_and_others_keep_their_lines() {
-        let mut shares = Shares::default();
+    fn flood_of_one_principal_is_counted() {
+        let mut shares = AuditShares::default();
         let written = (0..100_000u64)
             .filter(|n| shares.add(refused("eve", "Remove"), vec![0; 300], n / 100).is_some())
             .count() as u64;
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn kinds_and_principals_are_bounded() {
-        let mut shares = Shares::default();
+        let mut shares = AuditShares::default();
         for n in 0..REFUSALS.burst + 100 {
             shares.add(refused("eve", &n.to_string()), Vec::new(), 0);
         }
@@ -190,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn records_of_work_that_was_done_have_a_budget_of_bytes() {
-        let mut shares = Shares::default();
-        let done = About { owner: "bob", action: "Create", verdict: "ok", is_done: true };
+    fn successful_requests_have_a_byte_budget() {
+        let mut shares = AuditShares::default();
+        let done = RecordSubject { owner: "bob", action: "Create", verdict: "ok", is_done: true };
         let lines = (0..).take_while(|_| shares.add(done, vec![0; 1 << 20], 0).is_some()).count();
         assert_eq!(lines, 32);
         assert!(shares.add(done, vec![0; 1 << 20], 2_000).is_some(), "it comes back");

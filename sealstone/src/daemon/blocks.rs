@@ -1,8 +1,8 @@
-//! The block units of a running device: which are offered, to whom, and what the command line may change.
+//! Block units of a device: export on the iSCSI target, and administration by the command line.
 //!
-//! Contract: a block unit has no capabilities; whoever may log in may read and write it. So it is offered only where
-//! nobody can log in from elsewhere (loopback), or where the target asks who it is (CHAP, a list of initiators), or
-//! where the operator says so.
+//! Contract: block units have no capabilities; every initiator that logs in can read and write
+//! them. They are exported only on loopback, on a target that restricts initiators (CHAP or a
+//! list), or with `--insecure-block`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::{now_ms, random};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::metrics::{Kind as Sample, Page};
 
-/// What a new unit is to be, as the command line says it.
+/// Parameters of a new unit, as the command line sends them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct UnitParams {
     pub(crate) name: String,
     pub(crate) size: u64,
     pub(crate) block_size: u64,
@@ -31,16 +31,16 @@ pub(crate) struct Wanted {
     pub(crate) write_through: bool,
 }
 
-/// A unit as `--json` tells it.
+/// A unit as `--json` prints it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct UnitReport {
     pub(crate) name: String,
     pub(crate) lun: u16,
     pub(crate) size: u64,
     pub(crate) block_size: u64,
     pub(crate) thin: bool,
     pub(crate) removable: bool,
-    /// Made so by the administrator.
+    /// Whether the administrator set write-through.
     pub(crate) write_through: bool,
     /// Whether a write may be acknowledged before it is durable (WCE).
     pub(crate) write_cache: bool,
@@ -48,16 +48,16 @@ pub(crate) struct Told {
     pub(crate) created_ms: u64,
     pub(crate) used: u64,
     pub(crate) reserved_by: u64,
-    /// iSCSI name of the target that offers it.
+    /// iSCSI name of the target that exports it.
     pub(crate) target: String,
-    /// For initiators; only while the device runs.
+    /// URL for initiators; `None` if the device is stopped.
     pub(crate) url: Option<String>,
 }
 
-/// Where the kernel has the identifier of this start of the machine.
+/// File with the identifier of this boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The options of block units that follow from the machine.
+/// Returns the options of block units that depend on the machine.
 pub(crate) fn unit_options() -> UnitOptions {
     let text = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -69,42 +69,43 @@ pub(crate) fn unit_options() -> UnitOptions {
     UnitOptions { boot_id, ..UnitOptions::default() }
 }
 
-/// Makes and removes units, on a store that nobody else has open.
+/// The block units of a store that this process has open.
 pub(crate) struct Blocks {
     units: BlockUnits,
     target_name: String,
-    /// Where initiators find the target, while it runs.
-    offered: Option<Offered>,
+    /// The target that exports them; `None` if the device is stopped or must not export them.
+    export: Option<BlockExport>,
 }
 
-struct Offered {
+struct BlockExport {
     target: IscsiTarget,
-    /// `iscsi://HOST:PORT/IQN`.
+    /// URL of the target, `iscsi://HOST:PORT/IQN`.
     url: String,
 }
 
-/// Who can reach the port, and whether it asks who they are.
+/// How far the target is exposed to unauthenticated initiators.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exposure {
     pub(crate) address: SocketAddr,
-    /// CHAP is demanded, or a list of initiators set.
+    /// Whether CHAP or a list of initiators is required.
     pub(crate) restricted: bool,
-    /// The operator said `--insecure-block`.
+    /// Whether `--insecure-block` is set.
     pub(crate) insecure: bool,
 }
 
-/// Does an access file keep strangers from block units? It does if every rule that lets somebody at them names whom, or
-/// demands CHAP.
-pub(crate) fn keeps_strangers_out(access: Option<&Access>) -> bool {
-    /// What every iSCSI name begins with (RFC 7143 §4.2.7.3): a pattern that says no more means everybody.
-    const KINDS: [&str; 3] = ["iqn.", "eui.", "naa."];
-    let is_everybody = |name: &String| {
-        name.strip_suffix('*').is_some_and(|prefix| KINDS.iter().any(|kind| kind.starts_with(prefix)))
+/// Whether an access file restricts block units: every rule that admits initiators to them names
+/// them or requires CHAP.
+pub(crate) fn restricts_block_units(access: Option<&Access>) -> bool {
+    /// Prefixes of all iSCSI names (RFC 7143 §4.2.7.3): a pattern that is no longer matches every
+    /// initiator.
+    const NAME_TYPES: [&str; 3] = ["iqn.", "eui.", "naa."];
+    let matches_all = |name: &String| {
+        name.strip_suffix('*').is_some_and(|prefix| NAME_TYPES.iter().any(|kind| kind.starts_with(prefix)))
     };
     let is_closed = |rule: &Rule| {
         rule.account.is_some()
             || rule.luns.as_ref().is_some_and(|luns| luns.iter().all(|lun| *lun == 0))
-            || !rule.initiators.iter().any(is_everybody)
+            || !rule.initiators.iter().any(matches_all)
     };
     access.is_some_and(|access| access.rules.iter().all(is_closed))
 }
@@ -117,87 +118,87 @@ impl Exposure {
         Err(Failure::new(
             Kind::Denied,
             format!(
-                "block units have no capabilities, and anybody who reaches {} could read and write them",
+                "refusing to export block units on {}: every initiator could read and write them",
                 self.address
             ),
         )
-        .hint("listen on loopback, demand CHAP, set a list of initiators, or say --insecure-block"))
+        .hint("listen on loopback, require CHAP, set a list of initiators, or use --insecure-block"))
     }
 }
 
 impl Blocks {
-    /// Opens the units of a store. They are not offered yet.
+    /// Opens the units of a store. They are not exported yet.
     pub(crate) fn open(
         store: Arc<dyn sealstone_store::ObjectStore>,
         target_name: &str,
         options: UnitOptions,
     ) -> Outcome<Self> {
         let units = BlockUnits::open_with(store, target_name, options).map_err(failure)?;
-        Ok(Self { units, target_name: target_name.to_owned(), offered: None })
+        Ok(Self { units, target_name: target_name.to_owned(), export: None })
     }
 
-    /// Offers all of them on a target; `url` is `iscsi://HOST:PORT/IQN`.
-    pub(crate) fn offer(&mut self, target: &IscsiTarget, url: String, exposure: Exposure) -> Outcome {
+    /// Exports all units on a target; `url` is `iscsi://HOST:PORT/IQN`.
+    pub(crate) fn export(&mut self, target: &IscsiTarget, url: String, exposure: Exposure) -> Outcome {
         let units = self.units.units();
         if units.is_empty() {
-            // What is made later is refused by the same rule.
-            self.offered = exposure.check().is_ok().then(|| Offered { target: target.clone(), url });
+            // The same rule applies to units that are created later.
+            self.export = exposure.check().is_ok().then(|| BlockExport { target: target.clone(), url });
             return Ok(());
         }
         exposure.check()?;
         if !exposure.address.ip().is_loopback() && !exposure.restricted {
-            tracing::warn!("--insecure-block: anybody who reaches the port can read and write block units");
+            tracing::warn!("--insecure-block: every initiator can read and write block units");
         }
         for unit in units {
             attach(target, &unit)?;
         }
-        self.offered = Some(Offered { target: target.clone(), url });
+        self.export = Some(BlockExport { target: target.clone(), url });
         Ok(())
     }
 
-    /// Makes a unit, and offers it if the device runs.
-    pub(crate) fn create(&self, wanted: Wanted, running: bool) -> Outcome<Told> {
-        let block = BlockSize::from_bytes(wanted.block_size).ok_or_else(|| {
-            Failure::usage(format!("a block of {} bytes", wanted.block_size)).hint("512 or 4096")
+    /// Creates a unit, and exports it if the device runs.
+    pub(crate) fn create(&self, params: UnitParams, running: bool) -> Outcome<UnitReport> {
+        let block = BlockSize::from_bytes(params.block_size).ok_or_else(|| {
+            Failure::usage(format!("unsupported block size {}", params.block_size)).hint("use 512 or 4096")
         })?;
-        if running && self.offered.is_none() {
+        if running && self.export.is_none() {
             return Err(Failure::new(
                 Kind::Denied,
-                "this device listens beyond loopback and asks nobody who they are",
+                "the device listens beyond loopback and does not restrict initiators",
             )
-            .hint("demand CHAP, set a list of initiators, or restart it with --insecure-block"));
+            .hint("require CHAP, set a list of initiators, or restart it with --insecure-block"));
         }
         let unit = self
             .units
             .create(NewUnit {
-                name: wanted.name,
-                lun: wanted.lun,
-                bytes: wanted.size,
+                name: params.name,
+                lun: params.lun,
+                bytes: params.size,
                 block,
-                thin: wanted.thin,
-                removable: wanted.removable,
-                write_through: wanted.write_through,
+                thin: params.thin,
+                removable: params.removable,
+                write_through: params.write_through,
                 serial: random(),
                 now_ms: now_ms(),
             })
             .map_err(failure)?;
-        tracing::info!(unit = unit.description().name, lun = unit.description().lun, "block unit made");
-        if let Some(offered) = &self.offered {
-            attach(&offered.target, &unit)?;
+        tracing::info!(unit = unit.description().name, lun = unit.description().lun, "block unit created");
+        if let Some(export) = &self.export {
+            attach(&export.target, &unit)?;
         }
         self.show(&unit.description().name)
     }
 
-    /// Makes a unit write-through, or lets initiators choose again.
-    pub(crate) fn set(&self, name: &str, write_through: bool) -> Outcome<Told> {
+    /// Sets or clears write-through of a unit.
+    pub(crate) fn set(&self, name: &str, write_through: bool) -> Outcome<UnitReport> {
         self.units.set_write_through(name, write_through).map_err(failure)?;
         tracing::info!(unit = name, write_through, "block unit changed");
         self.show(name)
     }
 
     /// Returns one unit.
-    pub(crate) fn show(&self, name: &str) -> Outcome<Told> {
-        let found = self.list()?.into_iter().find(|told| told.name == name);
+    pub(crate) fn show(&self, name: &str) -> Outcome<UnitReport> {
+        let found = self.list()?.into_iter().find(|unit| unit.name == name);
         found.ok_or_else(|| failure(CatalogError::NotFound(name.to_owned())))
     }
 
@@ -206,26 +207,26 @@ impl Blocks {
         self.units.tick(now);
     }
 
-    /// Ends all units in order, when no command can come any more.
+    /// Closes all units, after the last command.
     pub(crate) fn close(&self) {
         self.units.close();
     }
 
-    /// Removes a unit with all that is in it.
+    /// Removes a unit and its data; returns its LUN.
     pub(crate) fn remove(&self, name: &str, force: bool) -> Outcome<u16> {
-        let gone = self.units.remove(name, force).map_err(failure)?;
-        if let Some(offered) = &self.offered {
-            offered.target.detach(u64::from(gone.lun));
+        let removed = self.units.remove(name, force).map_err(failure)?;
+        if let Some(export) = &self.export {
+            export.target.detach(u64::from(removed.lun));
         }
-        tracing::info!(unit = gone.name, lun = gone.lun, "block unit removed");
-        Ok(gone.lun)
+        tracing::info!(unit = removed.name, lun = removed.lun, "block unit removed");
+        Ok(removed.lun)
     }
 
-    /// All units.
-    pub(crate) fn list(&self) -> Outcome<Vec<Told>> {
-        let told = |listed: UnitStatus| {
+    /// Returns all units.
+    pub(crate) fn list(&self) -> Outcome<Vec<UnitReport>> {
+        let report = |listed: UnitStatus| {
             let unit = &listed.description;
-            Told {
+            UnitReport {
                 name: unit.name.clone(),
                 lun: unit.lun,
                 size: unit.geometry.bytes(),
@@ -239,35 +240,33 @@ impl Blocks {
                 used: listed.used_bytes,
                 reserved_by: listed.reserved_by as u64,
                 target: self.target_name.clone(),
-                url: self.offered.as_ref().map(|offered| format!("{}/{}", offered.url, unit.lun)),
+                url: self.export.as_ref().map(|export| format!("{}/{}", export.url, unit.lun)),
             }
         };
-        Ok(self.units.list().map_err(failure)?.into_iter().map(told).collect())
+        Ok(self.units.list().map_err(failure)?.into_iter().map(report).collect())
     }
 
-    /// Figures of every unit.
+    /// Adds the metrics of every unit.
     pub(crate) fn observe(&self, device: &str, page: &mut Page) {
         let units = self.units.units();
-        let mut family = |name: &str, help: &str, figure: &dyn Fn(&BlockUnit) -> u64| {
+        let mut family = |name: &str, help: &str, value: &dyn Fn(&BlockUnit) -> u64| {
             for unit in &units {
                 let lun = unit.description().lun.to_string();
                 let labels = [("device", device), ("lun", &lun), ("unit", &unit.description().name)];
-                page.family(Sample::Counter, name, help, [(&labels[..], figure(unit))]);
+                page.family(Sample::Counter, name, help, [(&labels[..], value(unit))]);
             }
         };
         family("sealstone_block_commands_total", "Commands to block units.", &|unit| {
             unit.counters().commands
         });
-        family("sealstone_block_failed_total", "Commands that did not end well.", &|unit| {
-            unit.counters().failed
-        });
-        family("sealstone_block_conflicts_total", "Commands refused for a reservation.", &|unit| {
+        family("sealstone_block_failed_total", "Commands that failed.", &|unit| unit.counters().failed);
+        family("sealstone_block_conflicts_total", "Commands refused because of a reservation.", &|unit| {
             unit.counters().conflicts
         });
-        family("sealstone_block_read_bytes_total", "Bytes of blocks sent.", &|unit| {
+        family("sealstone_block_read_bytes_total", "Bytes read by initiators.", &|unit| {
             unit.counters().read_bytes
         });
-        family("sealstone_block_written_bytes_total", "Bytes of blocks taken.", &|unit| {
+        family("sealstone_block_written_bytes_total", "Bytes written by initiators.", &|unit| {
             unit.counters().written_bytes
         });
     }
@@ -285,10 +284,8 @@ fn failure(error: CatalogError) -> Failure {
             Failure { kind: Kind::Usage, ..failure }
         }
         CatalogError::NotFound(_) => Failure { kind: Kind::NotFound, ..failure },
-        CatalogError::Reserved { .. } => failure.hint("--force removes it all the same"),
-        CatalogError::NoSpace { .. } => {
-            failure.hint("leave --thick out to take space only when it is written to")
-        }
+        CatalogError::Reserved { .. } => failure.hint("--force removes it anyway"),
+        CatalogError::NoSpace { .. } => failure.hint("omit --thick to allocate space on write"),
         _ => failure,
     }
 }
@@ -297,25 +294,25 @@ fn failure(error: CatalogError) -> Failure {
 mod tests {
     use super::*;
 
-    /// A rule for everybody without CHAP keeps nobody out, unless it leads to the OSD alone.
+    /// A rule without CHAP that matches all initiators restricts nothing, unless it is for LUN 0
+    /// alone.
     #[test]
-    fn an_access_file_counts_if_it_asks_who_comes() {
+    fn access_file_without_open_rules_restricts_units() {
         let rule = |name: &str, luns: Option<Vec<u16>>| Rule {
             initiators: vec![name.to_owned()],
             luns,
             ..Rule::default()
         };
-        let asks = |rules: Vec<Rule>| keeps_strangers_out(Some(&Access::new(rules)));
-        assert!(!keeps_strangers_out(None));
-        assert!(asks(vec![rule("iqn.x:a", None), rule("iqn.x:b*", Some(vec![1]))]));
-        assert!(!asks(vec![rule("iqn.x:a", None), rule("*", None)]));
-        assert!(!asks(vec![rule("*", Some(vec![0, 1]))]) && !asks(vec![rule("iqn.*", None)]));
-        assert!(asks(vec![rule("*", Some(vec![0])), rule("iqn.x:a", None)]));
+        let restricts = |rules: Vec<Rule>| restricts_block_units(Some(&Access::new(rules)));
+        assert!(!restricts_block_units(None));
+        assert!(restricts(vec![rule("iqn.x:a", None), rule("iqn.x:b*", Some(vec![1]))]));
+        assert!(!restricts(vec![rule("iqn.x:a", None), rule("*", None)]));
+        assert!(!restricts(vec![rule("*", Some(vec![0, 1]))]) && !restricts(vec![rule("iqn.*", None)]));
+        assert!(restricts(vec![rule("*", Some(vec![0])), rule("iqn.x:a", None)]));
     }
 
-    /// Loopback, or somebody who asks, or the operator's word: nothing else lets block units out.
     #[test]
-    fn block_units_are_offered_only_where_somebody_asks_or_nobody_comes() {
+    fn units_are_exported_only_where_restricted() {
         let exposure = |address: &str, restricted, insecure| Exposure {
             address: address.parse().expect("an address"),
             restricted,

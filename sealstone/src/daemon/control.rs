@@ -1,8 +1,9 @@
-//! How the command line reaches a running device: a socket in the device's folder.
+//! Control socket of a running device, in the device's folder.
 //!
-//! Does: one request of one JSON line, one answer of one JSON line. Does not: listen on any network.
-//! Contract: only the owner of the folder can connect: the folder is 0700, the socket 0600, and the peer's user is
-//! checked. The store's lock is held by whoever serves the socket, so a device folder has one master at a time.
+//! Does: one request and one response per connection, each one JSON line. Does not: listen on a
+//! network. Contract: only the owner of the folder and root can connect: the folder is 0700, the
+//! socket 0600, and the peer's user is checked. The process that serves the socket holds the lock
+//! of the store.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -20,54 +21,54 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::Shutdown;
-use super::blocks::{Blocks, Wanted};
-use super::scrub::{Asked, Scrubber};
+use super::blocks::{Blocks, UnitParams};
+use super::scrub::{ScrubAction, Scrubber};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::text::ShownPath as _;
 
-/// The socket's name in the device's folder.
+/// Name of the socket in the device's folder.
 const SOCKET: &str = "control.sock";
-/// Longest request or answer, bytes: 255 units of some 400 bytes, with room.
+/// Maximum length of a request or response, bytes: enough for 255 units of 400 bytes.
 const LINE_MAX: u64 = 1 << 20;
-/// Patience with a client's request.
+/// Maximum time to receive a request.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
-/// Requests served at once; further ones wait in the system's queue.
+/// Maximum number of parallel requests; others wait in the listen queue.
 const REQUESTS_AT_ONCE: usize = 16;
-/// Longest path that a socket address has room for, with its zero.
+/// Maximum length of a path in a socket address, with its terminating zero.
 const ADDRESS_MAX: usize = 108;
 
-/// What can be asked: about block units, and about the scrub of a device that runs.
+/// A request about block units, or about the scrub of a running device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    Create(Wanted),
+    Create(UnitParams),
     List,
     Remove { name: String, force: bool },
     Set { name: String, write_through: bool },
     Show { name: String },
-    Scrub(Asked),
+    Scrub(ScrubAction),
 }
 
-/// Who answers.
-pub(crate) struct Served {
+/// The parts of a device that requests use.
+pub(crate) struct ControlHandler {
     pub(crate) blocks: Arc<Blocks>,
-    /// Only while the device runs.
+    /// `None` if the device is stopped.
     pub(crate) scrubber: Option<Arc<Scrubber>>,
 }
 
-/// What is answered.
+/// The response to a request.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum ControlResponse {
     Done(serde_json::Value),
     Failed { kind: String, message: String, next_step: Option<String> },
 }
 
-/// Does what is asked, on a device that runs or one that rests.
-pub(crate) fn perform(served: &Served, request: Request) -> Outcome<serde_json::Value> {
-    let blocks = &served.blocks;
+/// Executes a request on a running or stopped device.
+pub(crate) fn perform(handler: &ControlHandler, request: Request) -> Outcome<serde_json::Value> {
+    let blocks = &handler.blocks;
     let value = match request {
-        Request::Create(wanted) => serde_json::to_value(blocks.create(wanted, served.scrubber.is_some())?),
+        Request::Create(params) => serde_json::to_value(blocks.create(params, handler.scrubber.is_some())?),
         Request::List => serde_json::to_value(blocks.list()?),
         Request::Remove { name, force } => {
             let lun = blocks.remove(&name, force)?;
@@ -75,15 +76,16 @@ pub(crate) fn perform(served: &Served, request: Request) -> Outcome<serde_json::
         }
         Request::Set { name, write_through } => serde_json::to_value(blocks.set(&name, write_through)?),
         Request::Show { name } => serde_json::to_value(blocks.show(&name)?),
-        Request::Scrub(asked) => match &served.scrubber {
+        Request::Scrub(asked) => match &handler.scrubber {
             Some(scrubber) => serde_json::to_value(scrubber.perform(asked)?),
-            None => return Err(Failure::operation("the device does not run")),
+            None => return Err(Failure::operation("the device is stopped")),
         },
     };
     value.map_err(Failure::operation)
 }
 
-/// A path of the socket that fits an address: by way of the open folder if the direct one is too long.
+/// Returns a path of the socket that fits a socket address: through the open folder if the direct
+/// one is too long.
 fn address(folder: &Path) -> io::Result<(PathBuf, Option<File>)> {
     let direct = folder.join(SOCKET);
     if direct.as_os_str().len() < ADDRESS_MAX {
@@ -93,22 +95,22 @@ fn address(folder: &Path) -> io::Result<(PathBuf, Option<File>)> {
     Ok((Path::new("/proc/self/fd").join(open.as_raw_fd().to_string()).join(SOCKET), Some(open)))
 }
 
-/// A socket that is served; it goes with it.
-pub(crate) struct Control {
+/// A served socket; dropping it removes the socket.
+pub(crate) struct ControlSocket {
     path: PathBuf,
     task: JoinHandle<()>,
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.task.abort();
-        // A leftover does no harm: nobody answers on it, and the next device takes its place.
+        // A stale socket refuses connections and is replaced at the next start.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Serves the socket of a folder whose store we have locked.
-pub(crate) fn serve(folder: &Path, served: Served, shutdown: &Shutdown) -> Outcome<Control> {
+/// Serves the socket of a folder whose store this process has locked.
+pub(crate) fn serve(folder: &Path, handler: ControlHandler, shutdown: &Shutdown) -> Outcome<ControlSocket> {
     let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).shown());
     let (path, _folder) = address(folder).map_err(at)?;
     match fs::remove_file(&path) {
@@ -117,42 +119,42 @@ pub(crate) fn serve(folder: &Path, served: Served, shutdown: &Shutdown) -> Outco
     }
     let listener = UnixListener::bind(&path).map_err(at)?;
     fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(at)?;
-    let (until, served) = (shutdown.wait(), Arc::new(served));
+    let (until, handler) = (shutdown.wait(), Arc::new(handler));
     let task = tokio::spawn(async move {
         let mut until = std::pin::pin!(until);
-        let places = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
+        let permits = Arc::new(Semaphore::new(REQUESTS_AT_ONCE));
         loop {
             let accepted = tokio::select! {
                 () = &mut until => return,
                 accepted = async {
-                    let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-                    Ok((listener.accept().await?.0, place))
+                    let permit = Arc::clone(&permits).acquire_owned().await.map_err(io::Error::other)?;
+                    Ok((listener.accept().await?.0, permit))
                 } => accepted,
             };
             match accepted {
-                Ok((stream, place)) => {
-                    let served = Arc::clone(&served);
+                Ok((stream, permit)) => {
+                    let handler = Arc::clone(&handler);
                     tokio::spawn(async move {
-                        converse(stream, served).await;
-                        drop(place);
+                        converse(stream, handler).await;
+                        drop(permit);
                     });
                 }
                 Err(error) => {
                     let error: io::Error = error;
-                    tracing::warn!(%error, "control socket");
+                    tracing::warn!(%error, "cannot accept on the control socket; retrying");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
         }
     });
-    Ok(Control { path: folder.join(SOCKET), task })
+    Ok(ControlSocket { path: folder.join(SOCKET), task })
 }
 
-async fn converse(mut stream: UnixStream, served: Arc<Served>) {
+async fn converse(mut stream: UnixStream, handler: Arc<ControlHandler>) {
     let peer = stream.peer_cred().map(|peer| peer.uid());
     let own = rustix::process::geteuid().as_raw();
     if !peer.is_ok_and(|peer| peer == own || peer == 0) {
-        tracing::warn!("control socket: refused another user");
+        tracing::warn!("control socket: connection of another user refused");
         return;
     }
     let (reading, mut writing) = stream.split();
@@ -161,30 +163,30 @@ async fn converse(mut stream: UnixStream, served: Arc<Served>) {
     if !matches!(tokio::time::timeout(REQUEST_MAX, reader.read_line(&mut line)).await, Ok(Ok(1..))) {
         return;
     }
-    let answer = match serde_json::from_str::<Request>(&line) {
+    let response = match serde_json::from_str::<Request>(&line) {
         Err(error) => Err(Failure::usage(error)),
-        // Provisioning a unit fully takes as long as writing it.
-        Ok(request) => tokio::task::spawn_blocking(move || perform(&served, request))
+        // Creating a thick unit writes all of it.
+        Ok(request) => tokio::task::spawn_blocking(move || perform(&handler, request))
             .await
             .unwrap_or_else(|error| Err(Failure::operation(error))),
     };
-    let answer = match answer {
-        Ok(value) => Answer::Done(value),
-        Err(failure) => Answer::Failed {
+    let response = match response {
+        Ok(value) => ControlResponse::Done(value),
+        Err(failure) => ControlResponse::Failed {
             kind: failure.kind.name().to_owned(),
             message: failure.message,
             next_step: failure.next_step,
         },
     };
-    if let Ok(mut text) = serde_json::to_vec(&answer) {
+    if let Ok(mut text) = serde_json::to_vec(&response) {
         text.push(b'\n');
-        // Whoever asked may be gone.
+        // The client may have disconnected.
         let _ = writing.write_all(&text).await;
     }
 }
 
-/// Asks the device that runs on a folder; `None` if none does.
-pub(crate) fn ask(folder: &Path, request: &Request) -> Outcome<Option<serde_json::Value>> {
+/// Sends a request to the device that runs in a folder; `None` if none does.
+pub(crate) fn send(folder: &Path, request: &Request) -> Outcome<Option<serde_json::Value>> {
     let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).shown());
     let mut stream = match address(folder).and_then(|(path, _folder)| BlockingStream::connect(path)) {
         Ok(stream) => stream,
@@ -199,13 +201,13 @@ pub(crate) fn ask(folder: &Path, request: &Request) -> Outcome<Option<serde_json
     let mut line = String::new();
     BufReader::new(stream.take(LINE_MAX)).read_line(&mut line).map_err(at)?;
     match serde_json::from_str(&line) {
-        Ok(Answer::Done(value)) => Ok(Some(value)),
-        Ok(Answer::Failed { kind, message, next_step }) => {
+        Ok(ControlResponse::Done(value)) => Ok(Some(value)),
+        Ok(ControlResponse::Failed { kind, message, next_step }) => {
             Err(Failure { next_step, ..Failure::new(Kind::from_name(&kind), message) })
         }
-        Err(_) => Err(Failure::operation("the device ended in the middle of it")
+        Err(_) => Err(Failure::operation("the device stopped during the request")
             .at(folder.shown())
-            .hint("start it again and ask again")),
+            .hint("start the device and run the command again")),
     }
 }
 
@@ -213,22 +215,20 @@ pub(crate) fn ask(folder: &Path, request: &Request) -> Outcome<Option<serde_json
 mod tests {
     use super::*;
 
-    /// A folder with a long path has a socket like any other.
     #[test]
-    fn a_long_path_still_has_an_address() {
+    fn socket_of_long_path_has_an_address() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let long = folder.path().join("x".repeat(120));
-        fs::create_dir(&long).expect("made");
+        fs::create_dir(&long).expect("created");
         let (path, _open) = address(&long).expect("an address");
         assert!(path.as_os_str().len() < ADDRESS_MAX);
         let _listener = std::os::unix::net::UnixListener::bind(path).expect("binds");
         assert!(long.join(SOCKET).exists());
     }
 
-    /// Requests are what they say, with nothing beside.
     #[test]
-    fn requests_come_back_and_unknown_fields_are_refused() {
-        let wanted = Wanted {
+    fn requests_round_trip_and_refuse_unknown_fields() {
+        let params = UnitParams {
             name: "disk".into(),
             size: 1 << 30,
             block_size: 512,
@@ -238,10 +238,10 @@ mod tests {
             write_through: false,
         };
         for request in [
-            Request::Create(wanted),
+            Request::Create(params),
             Request::List,
             Request::Remove { name: "disk".into(), force: true },
-            Request::Scrub(Asked::Begin),
+            Request::Scrub(ScrubAction::Begin),
         ] {
             let text = serde_json::to_string(&request).expect("JSON");
             let again: Request = serde_json::from_str(&text).expect("our own request");

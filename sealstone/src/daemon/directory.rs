@@ -1,4 +1,5 @@
-//! The directory of users and groups, from the metadata server's configuration.
+//! LDAP directory of users and groups, from the configuration of the metadata server; `mds
+//! directory`.
 
 use std::time::Duration;
 
@@ -12,18 +13,17 @@ use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::Output;
 use crate::secret_file;
 
-/// The directory, if one is named; what else is said of one is put into the server's policy.
+/// Returns the directory, if one is configured, and adds its roles and times to the policy of the
+/// server.
 pub(crate) fn configured(options: &MdsOptions, policy: &mut Config) -> Outcome<Option<LdapDirectory>> {
     let Some(url) = &options.directory_url else {
         return match alone(options) {
-            Some(key) => {
-                Err(Failure::usage(format!("{key} is there without directory_url")).at("configuration"))
-            }
+            Some(key) => Err(Failure::usage(format!("{key} requires directory_url")).at("configuration")),
             None => Ok(None),
         };
     };
     let needed = |value: &Option<String>, key: &str| {
-        value.clone().ok_or_else(|| Failure::usage(format!("{key} is missing beside directory_url")))
+        value.clone().ok_or_else(|| Failure::usage(format!("directory_url requires {key}")))
     };
     let mut settings = DirectorySettings::new(
         url,
@@ -58,12 +58,12 @@ pub(crate) fn configured(options: &MdsOptions, policy: &mut Config) -> Outcome<O
     policy.directory_age_ms = ms(options.directory_age_s_max, policy.directory_age_ms);
     policy.directory_grace_ms = ms(options.directory_grace_s_max, policy.directory_grace_ms);
     if policy.directory_grace_ms < policy.directory_age_ms {
-        // Sessions would end before anybody asks again.
+        // Sessions would end before the next look-up.
         return Err(Failure::usage("directory_grace_s_max is less than directory_age_s_max"));
     }
     let group = |name: &Option<String>, key: &str| {
         let name = name.as_ref().map(|name| GroupName::new(name.as_str())).transpose();
-        name.map_err(|error| Failure::usage(format!("no name of a group: {}", chain(&error))).at(key))
+        name.map_err(|error| Failure::usage(format!("invalid name of a group: {}", chain(&error))).at(key))
     };
     policy.directory_roles = DirectoryRoles {
         admin: group(&options.directory_admin_group, "directory_admin_group")?,
@@ -76,8 +76,7 @@ pub(crate) fn configured(options: &MdsOptions, policy: &mut Config) -> Outcome<O
     })?;
     if directory.is_exposed() {
         tracing::warn!(
-            "--insecure-directory: whoever is on the way to the directory reads the password to bind with, and says who \
-             is in which group"
+            "--insecure-directory: a man in the middle can read the bind password and forge group memberships"
         );
     }
     Ok(Some(directory))
@@ -88,7 +87,8 @@ pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
     let mut policy = Config::default();
     let directory = configured(options, &mut policy)?;
     let directory = directory.ok_or_else(|| {
-        Failure::usage("no directory is configured").hint("--config FILE, or --directory-url and the bases")
+        Failure::usage("no directory is configured")
+            .hint("use --config FILE, or --directory-url and the bases")
     })?;
     match directory.look_up_name(name) {
         Ok(DirectoryLookup::Entry(found)) => {
@@ -96,41 +96,43 @@ pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
             let by_groups = !policy.directory_roles.is_empty();
             let role = policy.directory_roles.of(&found.groups);
             if by_groups && role.is_none() {
-                let what = format!("in no group with a role, but in: {}", groups.join(", "));
+                let what = format!("in no group with a role; groups: {}", groups.join(", "));
                 return Err(Failure::new(Kind::Denied, what)
                     .at(name)
-                    .hint("directory_user_group and the like"));
+                    .hint("check directory_user_group and the other role groups"));
             }
             let value = serde_json::json!({
                 "user": name, "groups": groups, "role": role.map(|role| role.as_str()),
             });
             output.result(&value, || {
-                let role = role.map_or("as the account was made", |role| role.as_str());
+                let role = role.map_or("as created", |role| role.as_str());
                 format!("{name}\ngroups: {}\nrole: {role}", groups.join(", "))
             })
         }
         Ok(DirectoryLookup::NotFound) => Err(Failure::new(Kind::NotFound, "not in the directory")
             .at(name)
-            .hint("directory_user_base, directory_user_filter, directory_user_attribute")),
+            .hint("check directory_user_base, directory_user_filter and directory_user_attribute")),
         Ok(DirectoryLookup::Closed(mark)) => {
-            Err(Failure::new(Kind::Denied, format!("closed in the directory ({mark})")).at(name))
+            Err(Failure::new(Kind::Denied, format!("account is locked in the directory ({mark})")).at(name))
         }
         Err(error) => Err(Failure::operation(chain(&error)).at(name)),
     }
 }
 
-/// Whom to bind as: the password is in a private file or in a systemd credential, never in an argument.
+/// Returns the bind DN and its password, from a private file or a systemd credential.
 fn bind(options: &MdsOptions) -> Outcome<Option<(String, Zeroizing<String>)>> {
     let secret = match (&options.directory_bind_password_file, &options.directory_bind_credential) {
         (Some(_), Some(_)) => {
-            return Err(Failure::usage("directory_bind_password_file and directory_bind_credential: which?"));
+            return Err(Failure::usage(
+                "use either directory_bind_password_file or directory_bind_credential",
+            ));
         }
         (Some(file), None) => Some(secret_file::read(file)?),
         (None, Some(name)) => {
             let bytes = systemd_credential(name)
                 .map_err(|error| Failure::new(Kind::Denied, chain(&error)).at("directory_bind_credential"))?;
             let text = core::str::from_utf8(&bytes)
-                .map_err(|_| Failure::usage("is not UTF-8").at("directory_bind_credential"))?;
+                .map_err(|_| Failure::usage("not UTF-8").at("directory_bind_credential"))?;
             Some(Zeroizing::new(text.to_owned()))
         }
         (None, None) => None,
@@ -141,8 +143,8 @@ fn bind(options: &MdsOptions) -> Outcome<Option<(String, Zeroizing<String>)>> {
             let first = Zeroizing::new(secret.lines().next().unwrap_or_default().to_owned());
             Ok(Some((dn.clone(), first)))
         }
-        _ => Err(Failure::usage("directory_bind_dn and its password go together")
-            .hint("directory_bind_password_file or directory_bind_credential")),
+        _ => Err(Failure::usage("directory_bind_dn requires a password, and a password requires it")
+            .hint("use directory_bind_password_file or directory_bind_credential")),
     }
 }
 
@@ -150,7 +152,7 @@ fn list(names: &str) -> Vec<String> {
     names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect()
 }
 
-/// A key that means nothing without a directory: whoever sets it believes that there is one.
+/// Returns a key that is set, but requires a directory.
 fn alone(options: &MdsOptions) -> Option<&'static str> {
     let there = [
         (options.directory_ca_file.is_some(), "directory_ca_file"),
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_configured_whole_or_not_at_all() {
+    fn directory_configuration_must_be_complete() {
         let mut policy = Config::default();
         assert!(configured(&MdsOptions::default(), &mut policy).expect("none").is_none());
         assert!(configured(&options(), &mut policy).expect("one").is_some());
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_to_bind_with_comes_from_a_private_file_alone() {
+    fn bind_password_comes_from_private_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("ldap.pw");
         let dn = Some("cn=reader".to_owned());

@@ -1,7 +1,7 @@
-//! A device's certificate: made with the device, or at the first start of one that has none.
+//! Certificate of a device, created with the device or at its first start.
 //!
-//! Contract: the key is written before the certificate, so that a certificate that was shown to anybody has its key. A
-//! folder with the key alone was interrupted and gets both anew. A key that others may read is refused.
+//! Contract: the key is written before the certificate, so that a certificate always has its key.
+//! In a folder with only a key both are created again. A key that others can read is refused.
 
 use std::path::Path;
 
@@ -11,30 +11,29 @@ use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::secret_file;
 use crate::text::ShownPath as _;
 
-/// The certificate that the device shows, DER.
+/// Certificate of the device, DER.
 pub(crate) const CERTIFICATE_FILE: &str = "certificate.der";
 /// Its key, PKCS #8, mode 0600.
 pub(crate) const KEY_FILE: &str = "certificate-key.der";
 /// The certificate of the authority that signed it, DER; only if one did.
 pub(crate) const AUTHORITY_FILE: &str = "authority.der";
 
-/// The identity in the folder, made first if there is none.
+/// Returns the identity in the folder; creates it if there is none.
 pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<Identity> {
     let [certificate, key, authority] =
         [CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE].map(|name| data.join(name));
     if !certificate.exists() {
-        let made = Identity::self_signed(&device_name(system_id)).map_err(|error| unusable(&error, data))?;
-        write(data, &made)?;
-        return Ok(made);
+        let created =
+            Identity::self_signed(&device_name(system_id)).map_err(|error| unusable(&error, data))?;
+        write(data, &created)?;
+        return Ok(created);
     }
     let mut chain = vec![secret_file::read_public(&certificate)?];
     if authority.exists() {
         chain.push(secret_file::read_public(&authority)?);
     }
     let key = secret_file::read_bytes(&key).map_err(|failure| match failure.kind {
-        Kind::NotFound => {
-            failure.hint("the certificate is worth nothing without it: bring it back, or remove both")
-        }
+        Kind::NotFound => failure.hint("restore the key, or remove the certificate too"),
         _ => failure,
     })?;
     Ok(Identity { chain, key })
@@ -50,11 +49,10 @@ pub(crate) fn write(data: &Path, identity: &Identity) -> Outcome {
     secret_file::write(&data.join(CERTIFICATE_FILE), own)
 }
 
-/// What the listener of a device shakes hands with.
+/// Returns the TLS configuration of the listener of a device.
 pub(crate) fn server(identity: &Identity, data: &Path) -> Outcome<Server> {
     Server::new(identity, ALPN_ISCSI, TOKEN_LABEL).map_err(|error| {
-        unusable(&error, data)
-            .hint("bring certificate and key back from one copy, or remove both for new ones")
+        unusable(&error, data).hint("restore certificate and key from one backup, or remove both")
     })
 }
 

@@ -1,4 +1,4 @@
-//! The metadata server's keystore and backups, from the command line.
+//! Keystore and backups of the metadata server: `mds keys reseal`, `mds backup` and `mds restore`.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use crate::output::{Output, human_bytes};
 use crate::secret_file;
 use crate::text::{ShownPath as _, with_paths};
 
-/// The first line of a private file.
+/// Reads the first line of a private file.
 fn passphrase(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let text = secret_file::read(path)?;
     Ok(Zeroizing::new(text.lines().next().unwrap_or_default().as_bytes().to_vec()))
 }
 
-/// What opens a keystore.
+/// Returns the secret that opens a keystore.
 pub(crate) fn unlock(keystore: &Keystore) -> Outcome<KeystoreSecrets> {
     Ok(KeystoreSecrets {
         key_file: keystore.keystore_key.clone(),
@@ -29,7 +29,7 @@ pub(crate) fn unlock(keystore: &Keystore) -> Outcome<KeystoreSecrets> {
     })
 }
 
-/// What a new keystore is sealed under: what is named, a passphrase first.
+/// Returns the protection of a new keystore. A passphrase takes precedence.
 pub(crate) fn protection(keystore: &Keystore) -> Outcome<KeystoreProtection> {
     Ok(match (&keystore.passphrase_file, &keystore.keystore_credential) {
         (Some(file), _) => KeystoreProtection::Passphrase(passphrase(file)?),
@@ -46,12 +46,14 @@ fn new_protection(new: &NewSeal) -> Outcome<KeystoreProtection> {
     })
 }
 
-/// What to say of a keystore that does not open.
+/// Adds exit code and next step to the failure of a keystore that does not open.
 pub(crate) fn keystore_failure(error: &KeystoreError, failure: Failure) -> Failure {
     match error {
         KeystoreError::NeedsPassphrase(_) => Failure { kind: Kind::Denied, ..failure }
-            .hint("--passphrase-file FILE, or a systemd credential (see --keystore-credential)"),
-        KeystoreError::NeedsKeyFile(_) => Failure { kind: Kind::Denied, ..failure }.hint("--backup-key FILE"),
+            .hint("use --passphrase-file FILE or --keystore-credential NAME"),
+        KeystoreError::NeedsKeyFile(_) => {
+            Failure { kind: Kind::Denied, ..failure }.hint("use --backup-key FILE")
+        }
         KeystoreError::WrongPassphrase(_)
         | KeystoreError::WrongKey { .. }
         | KeystoreError::WrongCredential { .. }
@@ -60,7 +62,9 @@ pub(crate) fn keystore_failure(error: &KeystoreError, failure: Failure) -> Failu
         KeystoreError::Weak { .. } | KeystoreError::CredentialName(_) => {
             Failure { kind: Kind::Usage, ..failure }
         }
-        KeystoreError::Missing(_) => failure.hint("sealstone mds restore --from BACKUP --data NEW-DIR"),
+        KeystoreError::Missing(_) => {
+            failure.hint("restore a backup: sealstone mds restore --from BACKUP --data NEW-DIR")
+        }
         _ => failure,
     }
 }
@@ -83,11 +87,11 @@ pub(crate) fn reseal(output: Output, data: &Path, keystore: &Keystore, new: &New
     };
     sealstone_mds_server::rekey_keystore(data, &unlock, &protection, &Environment::system())
         .map_err(|error| in_use(setup_failure(error), data))?;
-    output.remark(format!("the keystore in {} is sealed under a {kind} now", data.shown()));
-    output.done(&with_paths(serde_json::json!({ "sealed_under": kind }), [("data", data)]))
+    output.remark(format!("sealed the keystore in {} under a {kind}", data.shown()));
+    output.done(&with_paths(serde_json::json!({ "sealed_under": kind.replace(' ', "_") }), [("data", data)]))
 }
 
-/// Only one process has the store open.
+/// Adds the next step if another process has the store open.
 pub(crate) fn in_use(failure: Failure, data: &Path) -> Failure {
     if failure.message.contains("in use") {
         failure.at(data.shown()).hint("stop the metadata server first")
@@ -125,19 +129,23 @@ pub(crate) fn restore(output: Output, arguments: &Restore) -> Outcome {
     let unlock = backup_unlock(seal)?;
     let Some(data) = data else {
         let report = sealstone_mds_server::verify_backup(from, &unlock).map_err(backup_failure)?;
-        output.remark(format!("{} is whole: {} records", from.shown(), report.records));
-        let value = serde_json::json!({ "records": report.records, "whole": true });
+        output.remark(format!("{} is complete: {} records", from.shown(), report.records));
+        let value = serde_json::json!({ "records": report.records, "data": null });
         return output.done(&with_paths(value, [("from", from)]));
     };
     let protection = protection(keystore)?;
     let report = sealstone_mds_server::restore(from, &unlock, data, &protection, &Environment::system())
         .map_err(backup_failure)?;
-    output.remark(format!("{} records in {}; everybody has to log in again", report.records, data.shown()));
+    output.remark(format!(
+        "restored {} records to {}; all users must log in again",
+        report.records,
+        data.shown()
+    ));
     let value = serde_json::json!({ "records": report.records });
     output.done(&with_paths(value, [("from", from), ("data", data)]))
 }
 
-/// Is it the keystore?
+/// Returns the keystore error in a setup error, if it is one.
 pub(crate) fn of_setup(error: &SetupError) -> Option<&KeystoreError> {
     match error {
         SetupError::Keystore(error) => Some(error),

@@ -1,10 +1,10 @@
 //! The machine's clock as a daemon keeps it, and its reset by an administrator.
 //!
-//! Does: keep the state of `sealstone_initiator::machine` in the daemon's folder, read the clock often enough that a step of
-//! the wall clock is confirmed, and take the wall clock over where [`RESET_FILE`] requests it.
-//! Does not: decide which step is taken; `sealstone-sntp` does.
-//! Contract: a state that cannot be written is logged, and the clock continues.
-//! Truth: docs/adr/0057-clock-steps.md; docs/standards/time.md.
+//! Does: stores the state of `sealstone_initiator::machine` in the daemon's folder, reads the clock
+//! often enough to confirm steps of the wall clock, and resets it where [`RESET_FILE`] requests
+//! that. Does not: decide which step is taken; `sealstone-sntp` does. Contract: a state that cannot
+//! be written is logged, and the clock continues. Truth: docs/adr/0057-clock-steps.md;
+//! docs/standards/time.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,15 +22,15 @@ use crate::failure::{Failure, Outcome};
 use crate::secret_file;
 use crate::text::ShownPath as _;
 
-/// The state of the machine's clock, in a daemon's folder.
+/// File with the state of the machine's clock, in a daemon's folder.
 pub(crate) const MACHINE_CLOCK_FILE: &str = "machine-clock.toml";
-/// Requests a reset, in a daemon's folder.
+/// File that requests a reset, in a daemon's folder.
 pub(crate) const RESET_FILE: &str = "clock-reset";
-/// Longest content of the state, bytes.
+/// Maximum size of the state, bytes.
 const BYTES_MAX: u64 = 4096;
-/// How often the clock is read, and a reset looked for.
+/// Interval at which the clock is read and a reset is checked for.
 const READ_EVERY: Duration = Duration::from_millis(500);
-/// How often the state is written.
+/// Interval between two writes of the state.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// How long the wall clock must run without a step after a boot before the metadata server starts.
@@ -89,7 +89,7 @@ impl TrustName {
     }
 }
 
-/// Reads the state that a folder keeps; `None` if it keeps none.
+/// Reads the state in a folder; `None` if there is none.
 fn read(folder: &Path) -> Outcome<Option<MachineState>> {
     let path = folder.join(MACHINE_CLOCK_FILE);
     let wrong = |what: String| {
@@ -113,15 +113,15 @@ fn read(folder: &Path) -> Outcome<Option<MachineState>> {
     }))
 }
 
-/// The machine's clock and the folder that keeps it.
+/// The machine's clock and the folder with its state.
 pub(crate) struct KeptClock {
     folder: PathBuf,
-    /// Whether the time is that of a new boot, and far ahead of the last time that is known.
+    /// Whether the time is that of a new boot, and far ahead of the last known time.
     is_unconfirmed: bool,
 }
 
 impl KeptClock {
-    /// Continues from what the folder keeps, or from the wall clock where a reset was requested.
+    /// Continues from the state in the folder, or from the wall clock if a reset is requested.
     pub(crate) fn open(folder: &Path) -> Outcome<Self> {
         let mut kept = Self { folder: folder.to_owned(), is_unconfirmed: false };
         if kept.take_reset() {
@@ -132,7 +132,7 @@ impl KeptClock {
                 }
             }
             machine::reset();
-            tracing::warn!("the clock is reset to this machine's wall clock, as requested");
+            tracing::warn!("the clock was reset to the wall clock of this machine, as requested");
         } else if let Some(state) = read(folder)? {
             machine::continue_from(state);
             let is_far = machine::wall_ms() > state.least_ms.saturating_add(DOWNTIME_MS);
@@ -141,14 +141,14 @@ impl KeptClock {
         Ok(kept)
     }
 
-    /// Waits after another boot until the wall clock held for a while.
+    /// Waits after a boot until the wall clock ran for [`SETTLE`] without a step.
     ///
-    /// A wrong time would end sessions for good.
+    /// A wrong time would end all sessions.
     pub(crate) async fn settle(&self) {
         if !self.is_unconfirmed {
             return;
         }
-        tracing::info!(seconds = SETTLE.as_secs(), "waiting until the clock of this boot held");
+        tracing::info!(seconds = SETTLE.as_secs(), "waiting until the wall clock runs without a step");
         let begun = Instant::now();
         let is_open = || begun.elapsed() < SETTLE || machine::step_ms().is_some();
         while begun.elapsed() < SETTLE_MAX && is_open() {
@@ -157,12 +157,12 @@ impl KeptClock {
         }
     }
 
-    /// Removes a request for a reset; whether there was one.
+    /// Removes a request for a reset. Returns whether there was one.
     fn take_reset(&self) -> bool {
         fs::remove_file(self.folder.join(RESET_FILE)).is_ok()
     }
 
-    /// Reads and keeps the clock until the shutdown; a reset is for `followed`, too.
+    /// Reads and stores the clock until the shutdown. A reset also resets `followed`.
     pub(crate) fn start(self, followed: Option<Arc<FollowedClock>>, shutdown: &Shutdown) -> JoinHandle<()> {
         let until = shutdown.wait();
         tokio::spawn(async move {
@@ -177,7 +177,10 @@ impl KeptClock {
                         followed.reset();
                     }
                     saved = None;
-                    tracing::warn!(by_ms, "the clock is reset to this machine's wall clock, as requested");
+                    tracing::warn!(
+                        by_ms,
+                        "the clock was reset to the wall clock of this machine, as requested"
+                    );
                 }
                 if saved.is_none_or(|saved| saved.elapsed() >= SAVE_EVERY) {
                     self.save(&mut complained).await;
@@ -201,7 +204,7 @@ impl KeptClock {
         match written.await {
             Ok(Err(error)) if !*complained => {
                 *complained = true;
-                tracing::warn!(%error, "the state of the clock could not be kept");
+                tracing::warn!(%error, "cannot store the state of the clock; continuing");
             }
             Ok(Ok(())) => *complained = false,
             // Logged already, or the runtime is ending.
@@ -221,21 +224,22 @@ fn text(state: &MachineState) -> String {
     };
     let text = toml::to_string(&file).expect("numbers and strings serialise");
     format!(
-        "# The clock of this machine: docs/standards/time.md. `clock reset` takes the wall clock over.\n{text}"
+        "# The clock of this machine: docs/standards/time.md. `clock reset` sets it to the wall clock.\n{text}"
     )
 }
 
-/// Whether the machine's clock is not behind a time that held.
+/// Whether the machine's clock is not behind an earlier confirmed time.
 pub(crate) fn is_sound() -> bool {
     known_behind_ms().is_none()
 }
 
-/// Returns how far the machine's clock is too far behind a time that held, milliseconds.
+/// Returns how far the machine's clock is behind an earlier confirmed time, if that is too far,
+/// milliseconds.
 pub(crate) fn known_behind_ms() -> Option<u64> {
     Some(machine::behind_ms()).filter(|&behind_ms| behind_ms > BEHIND_OK_MS)
 }
 
-/// What `clock show` prints of a folder.
+/// Returns the clock of a folder as `clock show` prints it.
 pub(crate) fn show(folder: &Path) -> Outcome<serde_json::Value> {
     let state = read(folder)?;
     let (wall_ms, boot_ms) = (machine::wall_ms(), machine::boot_ms());
@@ -256,7 +260,7 @@ pub(crate) fn show(folder: &Path) -> Outcome<serde_json::Value> {
 /// How long `clock reset` waits for a running daemon.
 const RESET_WAIT: Duration = Duration::from_secs(5);
 
-/// Requests a reset; whether a running daemon did it already. Otherwise the next start does it.
+/// Requests a reset. Returns whether a running daemon did it; otherwise the next start does it.
 pub(crate) fn request_reset(folder: &Path) -> Outcome<bool> {
     let path = folder.join(RESET_FILE);
     secret_file::write(&path, b"")?;
@@ -275,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_state_is_read_back_and_nonsense_is_refused() {
+    fn state_reads_back_and_refuses_nonsense() {
         let folder = tempfile::tempdir().expect("temporary folder");
         assert_eq!(read(folder.path()).expect("nothing kept"), None);
         let state = MachineState { trust: ClockTrust::Ahead, ..machine::state() };

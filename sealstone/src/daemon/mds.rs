@@ -43,15 +43,15 @@ use crate::output::Output;
 use crate::secret_file;
 use crate::text::{ShownPath as _, with_paths};
 
-/// What `serve` writes for clients, in the server's folder.
+/// File that `serve` writes for clients, in the server's folder.
 pub(crate) const CLUSTER_FILE: &str = "cluster.toml";
-/// The account that `init` makes.
+/// Account that `init` creates.
 pub(crate) const ADMIN: &str = "admin";
 const LISTEN_DEFAULT: &str = "127.0.0.1:3270";
 /// How long `up` waits for a device to become usable, seconds.
 pub(crate) const JOIN_S_MAX: u64 = 30;
 
-/// Sets a server up.
+/// Creates a server; returns the file of the administrator's password.
 pub(crate) fn init(data: &Path, keystore: &Keystore, location: Option<&Location>) -> Outcome<PathBuf> {
     check_data_folder(data)?;
     let admin = UserName::new(ADMIN).expect("a fixed name is a name");
@@ -68,28 +68,26 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
         return keystore::keystore_failure(error, failure);
     }
     match error {
-        // The text says which file and what to do.
+        // The message has the file and the next step.
         error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
         SetupError::NoAuthority(_) => {
-            failure.hint("it was set up before there was one; pin the device's own certificate")
+            failure.hint("this older server has none; pin the device's own certificate")
         }
         SetupError::StoreNotEmpty(_) => {
-            failure.hint("another server's? sealstone mds join --data DIR --from ITS-FOLDER makes one beside it")
+            failure.hint("to add a server to this database: sealstone mds join --data DIR --from FOLDER")
         }
         #[cfg(feature = "postgres")]
         SetupError::Database(PostgresError::Url(_) | PostgresError::PasswordInUrl) => {
-            Failure { kind: Kind::Usage, ..failure }.hint("--meta-password-file FILE, or PGPASSWORD")
+            Failure { kind: Kind::Usage, ..failure }.hint("use --meta-password-file FILE, or PGPASSWORD")
         }
         #[cfg(feature = "postgres")]
-        SetupError::Database(PostgresError::NoCa) => Failure { kind: Kind::Usage, ..failure }.hint(
-            "--meta-ca-file FILE has the authority of its certificate; --insecure-meta goes without TLS nevertheless",
-        ),
+        SetupError::Database(PostgresError::NoCa) => Failure { kind: Kind::Usage, ..failure }
+            .hint("use --meta-ca-file FILE; --insecure-meta allows plain text"),
         #[cfg(feature = "ldap")]
         SetupError::Ldap(error) => ldap_failure(&error, failure),
         SetupError::Location(LocationError::Url(_)) => Failure { kind: Kind::Usage, ..failure },
-        SetupError::Location(LocationError::NotShared(_)) => {
-            failure.hint("move it into a database first: sealstone mds export, sealstone mds import --meta URL")
-        }
+        SetupError::Location(LocationError::NotShared(_)) => failure
+            .hint("move it into a database first: sealstone mds export, sealstone mds import --meta URL"),
         SetupError::Unfinished(_) => {
             Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
         }
@@ -97,54 +95,51 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
     }
 }
 
-/// What to do about an LDAP server that cannot be used.
+/// Adds exit code and next step to the failure of an LDAP server.
 #[cfg(feature = "ldap")]
 fn ldap_failure(error: &LdapStoreError, failure: Failure) -> Failure {
     match error {
         LdapStoreError::Url(_) => Failure { kind: Kind::Usage, ..failure }
-            .hint("NAME and BASE are names of entries; %XX stands for a character, as %2F for /"),
+            .hint("NAME and BASE are distinguished names; %XX encodes a character, such as %2F for /"),
         LdapStoreError::PasswordInUrl | LdapStoreError::NoPassword => {
-            Failure { kind: Kind::Usage, ..failure }.hint("--meta-password-file FILE has the password")
+            Failure { kind: Kind::Usage, ..failure }.hint("use --meta-password-file FILE")
         }
-        LdapStoreError::NoCa => Failure { kind: Kind::Usage, ..failure }.hint(
-            "--meta-ca-file FILE has the authority of its certificate; --insecure-meta goes without TLS nevertheless (ldap://)",
-        ),
+        LdapStoreError::NoCa => Failure { kind: Kind::Usage, ..failure }
+            .hint("use --meta-ca-file FILE; --insecure-meta allows plain text (ldap://)"),
         LdapStoreError::Password { .. } => Failure { kind: Kind::Denied, ..failure }
-            .hint("the name is before the @ of the URL, the password the first line of --meta-password-file"),
+            .hint("check the name before the @ of the URL and --meta-password-file"),
         LdapStoreError::Rights { .. } => Failure { kind: Kind::Denied, ..failure }
             .hint("with slapd: access to dn.subtree=\"BASE\" by dn.exact=\"NAME\" write"),
         LdapStoreError::Limits { .. } => {
             failure.hint("with slapd: limits dn.exact=\"NAME\" size=unlimited time=unlimited")
         }
         LdapStoreError::NoBase { .. } | LdapStoreError::Others { .. } => {
-            failure.hint("docs/how-to/metadata-in-ldap.md says how to prepare the LDAP server")
+            failure.hint("see docs/how-to/metadata-in-ldap.md")
         }
         _ => failure,
     }
 }
 
-/// The listener of the paper's login, with the banner that it has to have.
+/// Binds the listener of the paper's login, and logs a warning.
 async fn paper_listener(address: &str, accepted: Option<bool>) -> Outcome<tokio::net::TcpListener> {
     let (listener, address) = bind(address, "insecure_paper_login").await?;
     if !address.ip().is_loopback() && accepted != Some(true) {
-        return Err(Failure::usage("--insecure-paper-login is for loopback addresses")
+        return Err(Failure::usage("--insecure-paper-login is allowed on loopback only")
             .at(address)
-            .hint("it protects nothing; --i-accept-insecure serves it nevertheless"));
+            .hint("it is insecure; --i-accept-insecure allows it"));
     }
-    tracing::warn!(
-        "--insecure-paper-login: {address} takes logins whose passphrases anybody finds who records them"
-    );
+    tracing::warn!("--insecure-paper-login: logins recorded at {address} reveal their passphrases");
     Ok(listener)
 }
 
-/// A server that serves.
+/// A running metadata server.
 pub(crate) struct MdsDaemon {
     pub(crate) address: SocketAddr,
-    /// Of the paper's login, if it is served.
+    /// Address of the paper's login, if it is served.
     pub(crate) paper: Option<SocketAddr>,
     pub(crate) cluster: PathBuf,
     pub(crate) pin: String,
-    /// Where the time is told.
+    /// Address of the time service.
     pub(crate) time: Option<SocketAddr>,
     kept: JoinHandle<()>,
     following: Option<(Arc<Following>, JoinHandle<()>)>,
@@ -153,13 +148,13 @@ pub(crate) struct MdsDaemon {
     shutdown: Shutdown,
 }
 
-struct Watched {
+struct ObservedMds {
     server: Arc<Server>,
     audit: Arc<AuditState>,
     following: Option<Arc<Following>>,
 }
 
-impl Observed for Watched {
+impl Observed for ObservedMds {
     fn observe(&self, page: &mut Page) {
         page.raw(&self.server.metrics());
         for (name, help, value) in [
@@ -169,11 +164,7 @@ impl Observed for Watched {
                 "Audit records that are in the count of another line.",
                 self.audit.suppressed(),
             ),
-            (
-                "sealstone_mds_audit_lost_total",
-                "Audit records that the disk did not take.",
-                self.audit.lost(),
-            ),
+            ("sealstone_mds_audit_lost_total", "Audit records that the disk refused.", self.audit.lost()),
         ] {
             page.family(Sample::Counter, name, help, [(&[][..], value)]);
         }
@@ -184,9 +175,9 @@ impl Observed for Watched {
 
     fn health(&self) -> Result<(), String> {
         if self.audit.is_failing() {
-            return Err("the audit log cannot be written".into());
+            return Err("cannot write the audit log".into());
         }
-        if self.server.healthy() { Ok(()) } else { Err("the metadata store takes no transactions".into()) }
+        if self.server.healthy() { Ok(()) } else { Err("the metadata store refuses transactions".into()) }
     }
 }
 
@@ -230,7 +221,9 @@ impl MdsDaemon {
             keystore_credential: options.keystore_credential.clone(),
         })?;
         if policy.method_floor < Method::CmdRsp {
-            tracing::warn!("--method-floor: clients may have credentials whose commands anybody can alter");
+            tracing::warn!(
+                "--method-floor: clients may get credentials whose commands can be altered in transit"
+            );
         }
         policy.seal_capabilities = options.seal_capabilities.unwrap_or(policy.seal_capabilities);
         let directory = super::directory::configured(options, &mut policy)?;
@@ -273,8 +266,8 @@ impl MdsDaemon {
         let mut environment = Environment::system();
         let mut devices = InitiatorDevices::default();
         if let Some((_, clock)) = &following {
-            let told = Arc::clone(clock);
-            environment.now_ms = Arc::new(move || told.now_ms());
+            let followed = Arc::clone(clock);
+            environment.now_ms = Arc::new(move || followed.now_ms());
             devices = InitiatorDevices::over_tcp_by(clock.clone());
         }
         let devices = Arc::new(devices.proving(proofs).concealing(conceal));
@@ -300,7 +293,7 @@ impl MdsDaemon {
         let mut text = Cluster { mds: advertised, pin: pin.clone() }.text();
         if let Some(authority) = opened.authority() {
             text.push_str(
-                "# Instead, to know it by the cluster's authority, also after its certificate was renewed:\n",
+                "# Alternative: the pin of the cluster's authority, which stays valid when the certificate is renewed:\n",
             );
             text.push_str(&format!("# pin = \"{authority}\"\n"));
         }
@@ -311,16 +304,16 @@ impl MdsDaemon {
 
     pub(crate) fn observed(&self) -> Arc<dyn Observed> {
         let following = self.following.as_ref().map(|(following, _)| Arc::clone(following));
-        Arc::new(Watched { server: Arc::clone(&self.server), audit: Arc::clone(&self.audit), following })
+        Arc::new(ObservedMds { server: Arc::clone(&self.server), audit: Arc::clone(&self.audit), following })
     }
 
-    /// Serves until the shutdown, then ends in order.
+    /// Serves until the shutdown, then stops in order.
     pub(crate) async fn finish(self) -> Outcome {
         self.shutdown.wait().await;
         self.server.shutdown().await;
         let _ = self.kept.await;
         if let Some((_, task)) = self.following {
-            // It writes down what was told, so that no later start tells less.
+            // It stores the last served time, so that a restart serves no earlier one.
             let _ = task.await;
         }
         Ok(())
@@ -333,45 +326,44 @@ fn is_host_and_port(address: &str) -> bool {
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
-/// What clients are told: where this server is, or several of one database are.
+/// Returns the address for clients: this server's, or those of several servers on one database.
 fn advertised(advertise: Option<&str>, listens: SocketAddr) -> Outcome<String> {
     let Some(advertise) = advertise else {
         if listens.ip().is_unspecified() {
             tracing::warn!(
-                "{CLUSTER_FILE} says {listens}, which leads nobody here: --advertise HOST:PORT says where clients reach this server"
+                "{CLUSTER_FILE} has {listens}, which clients cannot reach; set --advertise HOST:PORT"
             );
         }
         return Ok(listens.to_string());
     };
     if !advertise.split(',').all(is_host_and_port) {
-        let failure = Failure::usage("is not HOST:PORT").at(format!("advertise {advertise}"));
-        return Err(
-            failure.hint("such as mds.example.org:3270; several, of servers on one database, with commas")
-        );
+        let failure = Failure::usage("not HOST:PORT").at(format!("advertise {advertise}"));
+        return Err(failure.hint("use HOST:PORT; several servers on one database are separated by commas"));
     }
     Ok(advertise.to_owned())
 }
 
-/// The port on which the time is told.
+/// Binds the port of the time service.
 async fn bind_time(address: &str) -> Outcome<UdpSocket> {
     UdpSocket::bind(address).await.map_err(|error| {
         let kind = error.kind();
         let failure = Failure::operation(error).at(format!("time_listen {address}"));
         match kind {
-            std::io::ErrorKind::AddrInUse => failure
-                .hint("another time server runs there; choose another port, and tell it to the devices"),
+            std::io::ErrorKind::AddrInUse => {
+                failure.hint("another time server uses it; choose another port, and set it on the devices")
+            }
             std::io::ErrorKind::PermissionDenied => {
-                failure.hint("ports below 1024 are root's; choose another one, and tell it to the devices")
+                failure.hint("ports below 1024 need root; choose another one, and set it on the devices")
             }
             std::io::ErrorKind::InvalidInput => {
-                Failure { kind: Kind::Usage, ..failure }.hint("say HOST:PORT")
+                Failure { kind: Kind::Usage, ..failure }.hint("use HOST:PORT")
             }
             _ => failure,
         }
     })
 }
 
-/// Whose clock the server follows, how it proves itself, and how far it is believed.
+/// The time server that the clock follows, its authentication, and the limits of corrections.
 struct TimeSource {
     server: String,
     proof: Proof,
@@ -381,12 +373,12 @@ struct TimeSource {
 async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
     let Some(server) = options.time_source.clone() else {
         if options.time_key_file.is_some() {
-            return Err(Failure::usage("--time-key-file is for --time-source"));
+            return Err(Failure::usage("--time-key-file requires --time-source"));
         }
         return Ok(None);
     };
     if !is_host_and_port(&server) {
-        return Err(Failure::usage("is not HOST:PORT").at(format!("time_source {server}")));
+        return Err(Failure::usage("not HOST:PORT").at(format!("time_source {server}")));
     }
     if let Some(path) = &options.time_key_file {
         let key = time::key_file(path)?;
@@ -395,20 +387,20 @@ async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
     }
     if !time::is_here(&server).await {
         if !options.insecure_time.unwrap_or(false) {
-            return Err(Failure::usage("anybody on the way can answer for it")
+            return Err(Failure::usage("the time server is not authenticated")
                 .at(format!("time_source {server}"))
-                .hint("give its key with --time-key-file, or follow a time server on this machine (chrony with NTS, say); \
-                       --insecure-time believes it nevertheless"));
+                .hint(
+                    "use --time-key-file, or a time server on this machine, such as chrony with NTS; \
+                       --insecure-time accepts it",
+                ));
         }
-        tracing::warn!(
-            "--insecure-time: whoever is on the way to the time server moves this clock, within limits"
-        );
+        tracing::warn!("--insecure-time: a man in the middle can move this clock, within limits");
     }
     Ok(Some(TimeSource { server, proof: Proof::None, policy: FollowPolicy::UNSIGNED }))
 }
 
-/// Has the server's clock follow its source: the first answer is waited for before anybody is served. A clock that is
-/// before what was told earlier would bring what has expired back to life.
+/// Starts to follow the time source and waits for its first answer. Refuses a clock that would make
+/// expired sessions and credentials valid again.
 async fn follow(
     source: TimeSource,
     data: &Path,
@@ -420,27 +412,27 @@ async fn follow(
     let behind_ms = clock.behind_ms();
     if behind_ms > sealstone_sntp::BEHIND_MAX_MS {
         let message =
-            format!("the clock is {} s before the latest time that this server told", behind_ms / 1000);
+            format!("the clock is {} s before the last time that this server served", behind_ms / 1000);
         return Err(Failure::operation(message).at(clock.file().shown()).hint(reset_hint(data)));
     }
     clock.begin();
     Ok((following, clock))
 }
 
-/// Refuses a machine whose clock is before a time that held: sessions and credentials that expired would be valid again.
+/// Refuses a machine clock that was set back: expired sessions and credentials would be valid
+/// again.
 fn check_machine_clock(data: &Path) -> Outcome {
     if machine_clock::is_sound() {
         return Ok(());
     }
     let behind_s = sealstone_initiator::machine::behind_ms() / 1000;
-    let message = format!("the clock is {behind_s} s before a time that held on this server");
+    let message = format!("the clock is {behind_s} s before an earlier time of this server");
     Err(Failure::operation(message).at(data.join(MACHINE_CLOCK_FILE).shown()).hint(reset_hint(data)))
 }
 
 fn reset_hint(data: &Path) -> String {
     format!(
-        "set this machine's clock; or, if it was wrong before, `sealstone mds clock reset --data {}`: what was to expire \
-         in between is valid until it does",
+        "set the clock of this machine; if the earlier time was wrong: `sealstone mds clock reset --data {}`",
         data.shown()
     )
 }
@@ -492,12 +484,12 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             let pending = device.state == DeviceState::Pending;
             output.remark(match device.state {
                 DeviceState::Pending => format!(
-                    "{name} is added and not used: an administrator approves it with `sealstone osd approve {name}`"
+                    "added {name}; it is not used until an administrator runs `sealstone osd approve {name}`"
                 ),
                 DeviceState::Draining => format!(
-                    "{name} is in use at that URL, and is being drained: it takes no new objects; `sealstone osd drain {name} --undo` ends that"
+                    "{name} is being drained and takes no new objects; `sealstone osd drain {name} --undo` undoes that"
                 ),
-                _ => format!("{name} takes objects now"),
+                _ => format!("{name} is active"),
             });
             let pin = pin.map(|pin| pin.to_string());
             output.done(&serde_json::json!({ "name": name, "url": url, "pin": pin, "pending": pending }))
@@ -520,14 +512,14 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
     let value = with_paths(value, paths);
     output.ready(&value, || {
         let paper = daemon.paper.map_or_else(String::new, |address| {
-            format!("\nINSECURE: the paper's login at {address}, over plain TCP")
+            format!("\nINSECURE: the paper's login is served at {address}, over plain TCP")
         });
         format!("ready {} {}\nclients need {}{paper}", daemon.address, daemon.pin, daemon.cluster.shown())
     });
     daemon.finish().await
 }
 
-/// A certificate for the device of this key file, in a folder to be carried to it.
+/// Issues a certificate for the device of a key file, into a folder.
 fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: u16) -> Outcome {
     let file = key_file(key)?;
     let life = Duration::from_secs(u64::from(days) * 24 * 3600);
@@ -551,7 +543,7 @@ fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: 
     let value = with_paths(value, [("out", out)]);
     output.result(&value, || {
         format!(
-            "certificate of {} for {days} days in {}\ncarry its files into the device's folder, and add the device with \
+            "certificate of {} for {days} days in {}\ncopy its files to the device's folder, and add the device with \
              --pin {}",
             file.name,
             out.shown(),
@@ -565,7 +557,8 @@ fn key_file(path: &Path) -> Outcome<InitialKeyFile> {
     InitialKeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.shown()))
 }
 
-/// Hands a device over to the metadata server. Waits until it is in use, unless an administrator must approve it first.
+/// Adds a device to the metadata server. Waits until it is in use, unless an administrator must
+/// approve it first.
 pub(crate) async fn add_osd(
     client: &Client,
     url: &str,
@@ -607,10 +600,10 @@ pub(crate) async fn wait_until_joined(
     let started = Instant::now();
     loop {
         let devices = client.device_list().await?;
-        // One that waits for approval may say that it has the same system id.
+        // A device that is not approved yet may claim the same system id.
         let pending = |device: &&Device| device.state == DeviceState::Pending;
         let found = devices.iter().filter(|device| device.system_id == system_id).min_by_key(pending);
-        if let Some(outcome) = found.and_then(|device| joined(device, name)) {
+        if let Some(outcome) = found.and_then(|device| join_result(device, name)) {
             return outcome;
         }
         if started.elapsed() > Duration::from_secs(wait_s) {
@@ -618,12 +611,12 @@ pub(crate) async fn wait_until_joined(
                 found.and_then(|device| device.problem.as_ref()).map_or("", |problem| problem.said.as_str());
             let colon = if why.is_empty() { "" } else { ": " };
             return Err(Failure::operation(format!(
-                "{name} is added, but did not become usable within {wait_s} s{colon}{why}"
+                "{name} was added, but is not usable after {wait_s} s{colon}{why}"
             ))
             .hint(match has_pin {
-                true => "is the device running at that URL? The metadata server keeps trying",
+                true => "check that the device runs at that URL; the metadata server keeps trying",
                 false => {
-                    "is the device running at that URL? One that demands TLS needs --pin. The metadata server keeps trying"
+                    "check that the device runs at that URL, and use --pin if it requires TLS; the metadata server keeps trying"
                 }
             }));
         }
@@ -631,9 +624,10 @@ pub(crate) async fn wait_until_joined(
     }
 }
 
-/// Is it decided whether the device can be used? What waiting will not change is said at once.
-fn joined(device: &Device, name: &str) -> Option<Outcome<Device>> {
-    // A device that was known before keeps its state: one that is drained never becomes active.
+/// Returns the result of an addition once it is final, also for problems that waiting does not
+/// solve.
+fn join_result(device: &Device, name: &str) -> Option<Outcome<Device>> {
+    // A known device keeps its state: a draining one does not become active.
     let in_use = match device.state {
         DeviceState::Active => true,
         DeviceState::Draining => device.problem.is_none(),
@@ -645,7 +639,7 @@ fn joined(device: &Device, name: &str) -> Option<Outcome<Device>> {
     let problem = device.problem.as_ref()?;
     let failure = |failure: Failure| {
         let failure = failure.at(name);
-        Some(Err(failure.hint("it is not in use; run add-osd again with the right URL and key file")))
+        Some(Err(failure.hint("run `mds add-osd` again with the right URL and key file")))
     };
     match problem.kind {
         ProblemKind::Denied => failure(Failure::new(
@@ -655,21 +649,23 @@ fn joined(device: &Device, name: &str) -> Option<Outcome<Device>> {
         ProblemKind::NotAdmitted => Some(Err(Failure::new(
             Kind::Denied,
             format!(
-                "the device at {} does not let the metadata server log in: {}",
+                "the device at {} refuses the login of the metadata server: {}",
                 device.url.as_str(),
                 problem.said
             ),
         )
         .at(name)
-        .hint("the device's access file and the server's --chap-file must fit; then run add-osd again"))),
+        .hint(
+            "compare the access file of the device with --chap-file of the server, then run add-osd again",
+        ))),
         ProblemKind::OtherCertificate => Some(Err(Failure::new(
             Kind::Denied,
-            format!("the device at {} is not the one with this pin: {}", device.url.as_str(), problem.said),
+            format!("the device at {} has another certificate: {}", device.url.as_str(), problem.said),
         )
         .at(name)
-        .hint("`osd serve` prints the device's pin; if it is the pin that is wrong, run add-osd again"))),
+        .hint("compare --pin with the pin that `osd serve` prints"))),
         ProblemKind::OtherDevice => {
-            failure(Failure::operation(format!("another device answers at {}", device.url.as_str())))
+            failure(Failure::operation(format!("another device responds at {}", device.url.as_str())))
         }
         ProblemKind::Silent | ProblemKind::Failed => None,
     }

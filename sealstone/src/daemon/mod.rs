@@ -1,8 +1,9 @@
-//! The daemons: sockets, clocks and signals around the pure parts.
+//! The daemons: sockets, clocks and signals around the pure crates.
 
 pub(crate) mod access;
 mod audit_file;
 mod audit_log;
+mod audit_rate_limit;
 mod audit_shares;
 pub(crate) mod blocks;
 pub(crate) mod control;
@@ -15,7 +16,6 @@ pub(crate) mod osd;
 mod osd_create;
 pub(crate) mod scrub;
 pub(crate) mod store;
-mod strangers;
 pub(crate) mod time;
 pub(crate) mod up;
 
@@ -35,14 +35,14 @@ use crate::metrics::{self, Observed};
 use crate::secret_file;
 use crate::text::ShownPath as _;
 
-/// Worker threads of a daemon beyond one per core: commands that wait for the medium run on them too.
+/// Worker threads in addition to one per core: commands that wait for the disk use them too.
 const EXTRA_WORKERS: usize = 2;
-/// Threads for work that blocks for long: flushes, formats, logins.
+/// Threads for long blocking work: flushes, formats, logins.
 const BLOCKING_THREADS_MAX: usize = 32;
 /// Stack of each thread, in bytes; nothing here recurses deeply.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Connections that the system holds until they are accepted: a burst beyond it waits a second for its next try.
+/// Listen backlog; connections beyond it are retried by the peer after a second.
 const BACKLOG: i32 = 4096;
 
 /// MiB of a metadata server's audit log, unless it is configured.
@@ -66,16 +66,17 @@ pub(crate) fn run(daemon: impl Future<Output = Outcome>) -> Outcome {
         .block_on(daemon)
 }
 
-/// Signals that end a process in order; a second one ends it at once.
+/// Signals that stop a process in order; a second one stops it at once.
 const ENDING_SIGNALS: [SignalKind; 4] =
     [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
 
-/// Says once that it is time to go; a second signal ends the process at once.
+/// Shutdown of a daemon; a second signal ends the process at once.
 #[derive(Clone)]
 pub(crate) struct Shutdown(watch::Receiver<bool>);
 
-/// Listens to [`ENDING_SIGNALS`], but for those that the process was started to ignore, as `nohup` does: their numbers as
-/// they arrive. The sender is to be kept, so that a process that ignores all of them goes on.
+/// Returns the numbers of [`ENDING_SIGNALS`] as they arrive, except signals that the process
+/// ignores from its start, as with `nohup`. The sender must be kept, so that the channel stays
+/// open.
 pub(crate) fn ending_signals() -> Outcome<(mpsc::UnboundedSender<i32>, mpsc::UnboundedReceiver<i32>)> {
     let ignored = ignored_signals();
     let (arrived, signals) = mpsc::unbounded_channel();
@@ -92,31 +93,31 @@ pub(crate) fn ending_signals() -> Outcome<(mpsc::UnboundedSender<i32>, mpsc::Unb
 }
 
 impl Shutdown {
-    /// Begins when one of the [`ending_signals`] arrives.
+    /// Starts when one of the [`ending_signals`] arrives.
     pub(crate) fn on_signals() -> Outcome<Self> {
         let (arrived, mut signals) = ending_signals()?;
         let (sender, receiver) = watch::channel(false);
         tokio::spawn(async move {
-            // Kept, so that a process that ignores every signal goes on.
+            // Kept, so that the channel stays open.
             let _arrived = arrived;
             let Some(number) = signals.recv().await else { return };
-            tracing::info!(signal = number, "signal received; ending in order");
+            tracing::info!(signal = number, "signal received; stopping in order");
             let _ = sender.send(true);
             if let Some(number) = signals.recv().await {
-                tracing::warn!(signal = number, "second signal received; ending at once");
+                tracing::warn!(signal = number, "second signal received; stopping at once");
                 std::process::exit(1);
             }
         });
         Ok(Self(receiver))
     }
 
-    /// One that its owner triggers.
+    /// Starts when the sender sends or is dropped.
     pub(crate) fn manual() -> (watch::Sender<bool>, Self) {
         let (sender, receiver) = watch::channel(false);
         (sender, Self(receiver))
     }
 
-    /// Completes when it is time.
+    /// Completes when the shutdown starts.
     pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut receiver = self.0.clone();
         async move {
@@ -143,33 +144,33 @@ pub(crate) fn check_data_folder(data: &Path) -> Outcome {
     Ok(())
 }
 
-/// Binds a port, or says who may be in the way.
+/// Binds a port.
 pub(crate) async fn bind(address: &str, what: &str) -> Outcome<(TcpListener, SocketAddr)> {
     let failure = |error: std::io::Error| {
         let kind = error.kind();
         let failure = Failure::operation(error).at(format!("{what} {address}"));
         match kind {
             std::io::ErrorKind::AddrInUse => {
-                failure.hint("another program listens there; choose another port, 0 takes a free one")
+                failure.hint("another program uses the port; choose another port, 0 takes a free one")
             }
             std::io::ErrorKind::InvalidInput => {
-                Failure { kind: Kind::Usage, ..failure }.hint("say HOST:PORT")
+                Failure { kind: Kind::Usage, ..failure }.hint("use HOST:PORT")
             }
             _ => failure,
         }
     };
     let listener = TcpListener::bind(address).await.map_err(failure)?;
-    // The runtime asks for less; the system takes the new figure for a socket that listens already.
+    // Raises the backlog of the listening socket, which the runtime sets lower.
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failure(error.into()))?;
     let bound = listener.local_addr().map_err(Failure::from)?;
     Ok((listener, bound))
 }
 
-/// Where `/metrics` and `/healthz` are served. Taken before a daemon begins: one that ran already would have to be ended in order.
+/// Port of `/metrics` and `/healthz`, bound before the daemon starts.
 pub(crate) struct MetricsPort(Option<(TcpListener, SocketAddr)>);
 
 impl MetricsPort {
-    /// Takes it, if an address was given.
+    /// Binds it, if an address is given.
     pub(crate) async fn bind(address: Option<&str>) -> Outcome<Self> {
         match address {
             Some(address) => Ok(Self(Some(bind(address, "metrics").await?))),
@@ -177,7 +178,7 @@ impl MetricsPort {
         }
     }
 
-    /// Serves until the shutdown; the address that it got.
+    /// Serves until the shutdown; returns its address.
     pub(crate) fn serve(self, observed: Arc<dyn Observed>, shutdown: &Shutdown) -> Option<SocketAddr> {
         let (listener, bound) = self.0?;
         let until = shutdown.wait();
@@ -190,7 +191,7 @@ impl MetricsPort {
     }
 }
 
-/// The signals that this process was started to ignore, one bit each; none where the kernel does not say.
+/// Returns the signals that this process ignores from its start, one bit each.
 fn ignored_signals() -> u64 {
     // The name of the program in it need not be UTF-8.
     let status = std::fs::read("/proc/self/status").unwrap_or_default();
@@ -199,12 +200,12 @@ fn ignored_signals() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Milliseconds since 1970 by this machine's clock, whose steps are taken only once they held.
+/// Returns milliseconds since 1970 by this machine's clock, which follows only confirmed steps.
 pub(crate) fn now_ms() -> u64 {
     sealstone_initiator::machine::now_ms()
 }
 
-/// Random bytes from the system; without them nothing secret can be made.
+/// Returns random bytes of the system.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the system gives random bytes");

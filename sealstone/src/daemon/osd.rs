@@ -25,32 +25,32 @@ use tokio::task::JoinHandle;
 use super::access;
 use super::audit_log::{AuditLog, AuditState};
 use super::blocks::{self, Blocks, Exposure};
-use super::control::{self, Control, Served};
+use super::control::{self, ControlHandler, ControlSocket};
 use super::identity;
 use super::machine_clock::{self, KeptClock};
-use super::osd_create::{Place, init, new_key};
+use super::osd_create::{StorePlace, init, new_key};
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, Proof};
 use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms};
 use crate::cli::{Global, Osd};
-use crate::command::check;
+use crate::command::osd_check;
 use crate::config::{self, OsdOptions, TlsName};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::metrics::{Kind as Sample, Observed, Page};
 use crate::output::{Output, human_bytes};
 use crate::text::{ShownPath as _, with_paths};
 
-/// What every target name begins with (RFC 7143 §4.2.7.1).
+/// Prefix of every target name (RFC 7143 §4.2.7.1).
 pub(crate) const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
-/// How often the nonce lease is looked after.
-const UPKEEP_EVERY: Duration = Duration::from_millis(500);
-/// How often the store looks whether a transaction group is due.
-const TICK_EVERY: Duration = Duration::from_millis(250);
+/// Interval of the renewal of the nonce lease.
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which the store checks whether a commit is due.
+const TICK_INTERVAL: Duration = Duration::from_millis(250);
 
 const LISTEN_DEFAULT: &str = "127.0.0.1:3260";
 const CONNECTIONS_DEFAULT: usize = 256;
 const CONNECTS_S_DEFAULT: u32 = 128;
-/// Connections of one address that may come at once, as a multiple of those in a second.
+/// Burst of new connections of one address, as a multiple of those per second.
 const CONNECTS_BURST: u32 = 4;
 const LOGINS_DEFAULT: usize = 64;
 const BUFFER_MIB_DEFAULT: usize = 256;
@@ -58,12 +58,12 @@ const IDLE_S_DEFAULT: u64 = 60;
 const LOGIN_S_DEFAULT: u64 = 15;
 const PDU_S_DEFAULT: u64 = 30;
 const GROUP_S_DEFAULT: u64 = 5;
-/// Short commands go first: measured, see ADR 14.
+/// Measured: see ADR 14.
 const SHORT_FIRST_DEFAULT: bool = true;
-/// Bytes of a write that come unasked while writes are pulled.
+/// Unsolicited bytes of a write if the data of writes is limited.
 const PULL_FIRST_BURST: u32 = 64 * 1024;
 
-/// The machine's clock and random bytes.
+/// Clock and random numbers of the machine.
 pub(super) struct Machine;
 
 impl Environment for Machine {
@@ -80,7 +80,7 @@ impl Environment for Machine {
     }
 
     fn fill_random(&self, into: &mut [u8]) {
-        getrandom::fill(into).expect("the system gives random bytes");
+        getrandom::fill(into).expect("the system has random bytes");
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn boot_failure(error: BootError, data: &Path) -> Failure {
     }
 }
 
-/// Why a device's store cannot be opened, and what to do about it.
+/// Returns the failure of a store that cannot be opened, with its path and the next step.
 pub(crate) fn store_failure(error: FormatError, data: &Path) -> Failure {
     store_hint(error, data).at(data.join("store").shown())
 }
@@ -113,37 +113,34 @@ pub(super) fn store_hint(error: FormatError, data: &Path) -> Failure {
     let check = format!("sealstone osd check --data {}", data.shown());
     match &error {
         FormatError::InUse => failure.hint(format!(
-            "another process has the device open: stop it first, or ask it: sealstone scrub --data {}",
+            "stop the device first, or check it while it runs: sealstone scrub --data {}",
             data.shown()
         )),
         FormatError::Occupied { .. } | FormatError::AlreadyFormatted => failure.hint("--force overwrites it"),
-        FormatError::NotFormatted => failure.hint(
-            "its superblock is not there: bring the folder back from a copy, or make a new device with \
-             `sealstone osd init`",
-        ),
+        FormatError::NotFormatted => {
+            failure.hint("restore the folder from a backup, or create a new device with `sealstone osd init`")
+        }
         FormatError::Missing { name } | FormatError::Truncated { name, .. } => failure.hint(format!(
-            "bring {name} back from a copy of this folder; without it put the files of this device again on others"
+            "restore {name} from a backup of this folder; without it put the files of this device again"
         )),
         FormatError::Superblock(_) | FormatError::Foreign => {
-            failure.hint("bring the folder back from a copy, all files of one moment")
+            failure.hint("restore all files of the folder from one backup")
         }
         FormatError::Index { .. } | FormatError::IndexLost => {
-            failure.hint(format!("the index is damaged; `{check}` tells what can be read"))
+            failure.hint(format!("the index is damaged; `{check}` shows what can be read"))
         }
         FormatError::Io { source, .. } => medium_hint(failure, source, &place),
         _ => failure,
     }
 }
 
-/// What to do about an error of the file system.
+/// Adds the next step to the failure of a file system.
 pub(crate) fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path) -> Failure {
     use std::io::ErrorKind as E;
     match error.kind() {
         E::PermissionDenied => Failure { kind: Kind::Denied, ..failure }
-            .hint(format!("{} must be the daemon's own and writable", place.shown())),
-        E::ReadOnlyFilesystem => {
-            failure.hint("the file system is mounted for reading only: mount it for writing")
-        }
+            .hint(format!("the daemon must own {} and be able to write it", place.shown())),
+        E::ReadOnlyFilesystem => failure.hint("mount the file system for writing"),
         E::StorageFull | E::QuotaExceeded => {
             failure.hint("free some space on this file system and start again")
         }
@@ -151,32 +148,32 @@ pub(crate) fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path
     }
 }
 
-/// A device that serves.
+/// A running device.
 pub(crate) struct OsdDaemon {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) address: SocketAddr,
     pub(crate) tls: TlsName,
-    /// What clients know it by; none without TLS.
+    /// Pin of its certificate; `None` without TLS.
     pub(crate) pin: Option<Pin>,
     pub(crate) observed: Arc<dyn Observed>,
-    /// Keeps the machine's clock.
+    /// Task that stores the state of the machine's clock.
     kept: JoinHandle<()>,
-    /// Whose clock it follows.
+    /// The time server that the clock follows.
     time: Option<(Arc<Following>, JoinHandle<()>)>,
     unit: Arc<OsdUnit>,
     serving: JoinHandle<std::io::Result<()>>,
     upkeep: JoinHandle<()>,
     worker: Worker,
     background: BackgroundThread,
-    control: Control,
+    control: ControlSocket,
     scrubber: Arc<Scrubber>,
     blocks: Arc<Blocks>,
     shutdown: Shutdown,
 }
 
-/// What the metrics page asks.
-struct Watched {
+/// Sources of the metrics page.
+struct ObservedOsd {
     name: String,
     unit: Arc<OsdUnit>,
     store: Arc<DiskStore>,
@@ -204,32 +201,32 @@ impl OsdDaemon {
             write_through: flag(options.write_through),
         };
         if config.method_floor == Some(SecurityMethod::NoSec) && !config.insecure_nosec {
-            return Err(Failure::usage("--method-floor nosec needs --insecure-nosec")
-                .hint("without it the least is capkey, inside TLS"));
+            return Err(Failure::usage("--method-floor nosec requires --insecure-nosec")
+                .hint("without it the minimum is capkey, with TLS"));
         }
         if config.insecure_nosec {
-            tracing::warn!("--insecure-nosec: anybody who reaches the port can read and write everything");
+            tracing::warn!("--insecure-nosec: all peers that reach the port can read and write all objects");
         }
         if config.insecure_capkey {
             tracing::warn!("--insecure-capkey: CAPKEY without TLS stops neither injection nor replay");
         }
         if config.insecure_adhash {
-            tracing::warn!("--insecure-adhash: data under algorithm F5h can be exchanged on the wire");
+            tracing::warn!("--insecure-adhash: data under algorithm F5h can be replaced in transit");
         }
         if let Some(cipher) = config.method_cipher {
             tracing::warn!(
                 cipher = cipher.name(),
-                "--method-cipher: reproduces a paper, and protects nothing"
+                "--method-cipher: reproduces a paper; it protects nothing"
             );
         }
-        // Before anything is touched: a wrong file must not open the door wider.
+        // Read first: a wrong file must not leave the device unrestricted.
         let access = options.access_file.as_deref().map(access::read).transpose()?;
-        // The port first: a second daemon on the same folder and port fails without having touched anything.
+        // A second daemon on the same port fails before it touches the folder.
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
         if config.insecure_adhash && !address.ip().is_loopback() && !flag(options.i_accept_insecure) {
-            return Err(Failure::usage("--insecure-adhash is for loopback addresses")
+            return Err(Failure::usage("--insecure-adhash is allowed on loopback only")
                 .at(format!("listen {address}"))
-                .hint("F5h protects nothing; --i-accept-insecure serves it nevertheless"));
+                .hint("F5h is insecure; --i-accept-insecure allows it"));
         }
         let tls = listener_tls(options, address)?;
         let store_options = StoreOptions {
@@ -273,7 +270,7 @@ impl OsdDaemon {
         };
         let followed = time.as_ref().map(|time| Arc::clone(time.clock()));
         let kept = kept.start(followed, &shutdown);
-        let background = BackgroundThread::start(Arc::clone(&store), TICK_EVERY)?;
+        let background = BackgroundThread::start(Arc::clone(&store), TICK_INTERVAL)?;
         let own = match tls {
             TlsName::Off => None,
             TlsName::Required | TlsName::Optional => Some(identity::open(data, &identity.system_id)?),
@@ -284,7 +281,7 @@ impl OsdDaemon {
         let url = format!("iscsi://{advertised}/{target_name}/0");
         let mut target_config = TargetConfig::new(target_name.clone());
         target_config.connections_max = options.connections_max.unwrap_or(CONNECTIONS_DEFAULT);
-        // A few places stay for others, whoever comes first.
+        // A sixteenth is reserved for other addresses.
         let fair = target_config.connections_max - target_config.connections_max / 16;
         target_config.connections_per_source_max = options.connections_per_address_max.unwrap_or(fair);
         let per_second = options.connects_per_address_s_max.map_or(CONNECTS_S_DEFAULT, NonZeroU32::get);
@@ -294,10 +291,11 @@ impl OsdDaemon {
             options.logins_per_address_max.map_or(LOGINS_DEFAULT, NonZeroUsize::get);
         target_config.refusal_sink = refusal_sink;
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
-        // Half of the processor for the long commands of one address: the other half is for everybody's short ones.
+        // Long commands of one address use half of the processors; short commands of all clients
+        // have the others.
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         target_config.long_per_source_max = (cores / 2).max(1);
-        // Whoever does not read what he asked for holds buffers: half of them at most.
+        // An address that does not read its responses can hold half of the buffers.
         let longest = (target_config.protocol.data_out_max as usize).next_power_of_two();
         target_config.memory_per_source_max =
             (target_config.memory_max / 2).max(longest).min(target_config.memory_max);
@@ -318,7 +316,7 @@ impl OsdDaemon {
             target_config.protocol.pull_bytes = Some(kib.saturating_mul(1024));
             target_config.protocol.policy.first_burst = PULL_FIRST_BURST;
         }
-        let restricted = blocks::keeps_strangers_out(access.as_ref());
+        let restricted = blocks::restricts_block_units(access.as_ref());
         target_config.protocol.access = access.map(Arc::new);
         target_config.protocol.allow_target_reset = flag(options.allow_target_reset);
         if options.advertise.is_some()
@@ -332,7 +330,7 @@ impl OsdDaemon {
             })?;
         let exposure = Exposure { address, restricted, insecure: flag(options.insecure_block) };
         let portal = url.trim_end_matches("/0").to_owned();
-        let (objects, offering) = (Arc::clone(&store) as Arc<dyn ObjectStore>, target.clone());
+        let (objects, exporting) = (Arc::clone(&store) as Arc<dyn ObjectStore>, target.clone());
         unit.set_target_name(&target_name);
         let unit_options = UnitOptions {
             write_through: flag(options.write_through),
@@ -341,12 +339,12 @@ impl OsdDaemon {
         };
         let blocks = tokio::task::spawn_blocking(move || {
             let mut blocks = Blocks::open(objects, &target_name, unit_options)?;
-            blocks.offer(&offering, portal, exposure).map(|()| Arc::new(blocks))
+            blocks.export(&exporting, portal, exposure).map(|()| Arc::new(blocks))
         })
         .await
         .map_err(Failure::operation)??;
         let interval_h = options.scrub_interval_h.unwrap_or(scrub::INTERVAL_H_DEFAULT);
-        let settings = scrub::Settings {
+        let settings = scrub::ScrubSettings {
             interval: (interval_h > 0).then(|| Duration::from_secs(interval_h.saturating_mul(3600))),
             bytes_per_s: options
                 .scrub_mib_s_max
@@ -355,9 +353,9 @@ impl OsdDaemon {
         };
         let scrubber = Arc::new(Scrubber::start(identity.name.clone(), Arc::clone(&unit), settings)?);
         let served_blocks = Arc::clone(&blocks);
-        let served = Served { blocks: Arc::clone(&blocks), scrubber: Some(Arc::clone(&scrubber)) };
-        let control = control::serve(data, served, &shutdown)?;
-        let observed = Arc::new(Watched {
+        let handler = ControlHandler { blocks: Arc::clone(&blocks), scrubber: Some(Arc::clone(&scrubber)) };
+        let control = control::serve(data, handler, &shutdown)?;
+        let observed = Arc::new(ObservedOsd {
             name: identity.name.clone(),
             insecure_adhash: config.insecure_adhash,
             blocks: Arc::clone(&blocks),
@@ -397,7 +395,7 @@ impl OsdDaemon {
         })
     }
 
-    /// Serves until the shutdown, then ends in order: connections, upkeep, store.
+    /// Serves until the shutdown, then stops in order: connections, upkeep, store.
     pub(crate) async fn finish(self) -> Outcome {
         self.shutdown.wait().await;
         drop(self.control);
@@ -405,7 +403,7 @@ impl OsdDaemon {
         self.upkeep.abort();
         let _ = self.kept.await;
         if let Some((_, task)) = self.time {
-            // It writes down what was told, so that no later start tells less.
+            // It stores the last served time, so that a restart serves no earlier one.
             let _ = task.await;
         }
         let (unit, scrubber, blocks) = (self.unit, self.scrubber, self.blocks);
@@ -423,22 +421,22 @@ impl OsdDaemon {
     }
 }
 
-/// Who must speak TLS on a portal at this address.
+/// Returns the TLS mode of a portal at this address.
 fn listener_tls(options: &OsdOptions, address: SocketAddr) -> Outcome<TlsName> {
     let here = address.ip().to_canonical().is_loopback();
     let tls = options.tls.unwrap_or(if here { TlsName::Optional } else { TlsName::Required });
     if tls == TlsName::Off && !here && !options.insecure_no_tls.unwrap_or(false) {
-        return Err(Failure::usage("TLS is off only on loopback addresses")
+        return Err(Failure::usage("TLS can be off on loopback addresses only")
             .at(format!("listen {address}"))
-            .hint("leave --tls out; --insecure-no-tls serves plain text to the network nevertheless"));
+            .hint("omit --tls; --insecure-no-tls allows plain text"));
     }
     if tls != TlsName::Required && !here {
-        tracing::warn!(tls = tls.name(), "whoever does not ask for TLS is served in plain text");
+        tracing::warn!(tls = tls.name(), "clients that do not start TLS are served in plain text");
     }
     Ok(tls)
 }
 
-/// TLS of the portal.
+/// Returns the TLS configuration of the portal.
 fn portal_tls(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -> Outcome<ListenerTls> {
     Ok(ListenerTls {
         mode: if tls == TlsName::Required { TlsMode::Required } else { TlsMode::Optional },
@@ -447,7 +445,8 @@ fn portal_tls(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -
     })
 }
 
-/// Has the device's clock follow the metadata server's: its first answer is waited for before anybody is served.
+/// Starts to follow the metadata server's clock, and waits for the first response before the device
+/// serves clients.
 async fn follow(
     server: &str,
     clock: Arc<FollowedClock>,
@@ -462,10 +461,11 @@ async fn follow(
     following
 }
 
-/// Keeps the nonce lease ahead of the clock; the write is an fsync, so it runs where it may block.
+/// Renews the nonce lease ahead of the clock. The write is an fsync, so it runs on a blocking
+/// thread.
 async fn keep_up(unit: Arc<OsdUnit>, blocks: Arc<Blocks>) {
     let began = Instant::now();
-    let mut every = tokio::time::interval(UPKEEP_EVERY);
+    let mut every = tokio::time::interval(UPKEEP_INTERVAL);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut complained = false;
     loop {
@@ -479,7 +479,7 @@ async fn keep_up(unit: Arc<OsdUnit>, blocks: Arc<Blocks>) {
             Ok(Ok(())) => complained = false,
             Ok(Err(error)) if !complained => {
                 complained = true;
-                tracing::error!(%error, "the nonce lease cannot be kept; signed commands are refused");
+                tracing::error!(%error, "cannot renew the nonce lease; signed commands are refused");
             }
             Ok(Err(_)) => {}
             // The runtime is ending.
@@ -488,7 +488,7 @@ async fn keep_up(unit: Arc<OsdUnit>, blocks: Arc<Blocks>) {
     }
 }
 
-impl Observed for Watched {
+impl Observed for ObservedOsd {
     fn observe(&self, page: &mut Page) {
         page.raw(&self.unit.metrics().prometheus(&self.name));
         self.blocks.observe(&self.name, page);
@@ -503,7 +503,7 @@ impl Observed for Watched {
         page.family(
             Sample::Gauge,
             "sealstone_osd_insecure_profile",
-            "Mechanisms that are known to be broken and were switched on.",
+            "Enabled mechanisms that are known to be broken.",
             insecure,
         );
         let mut one =
@@ -511,40 +511,40 @@ impl Observed for Watched {
         one(Sample::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);
         one(Sample::Gauge, "sealstone_osd_used_bytes", "Bytes in use.", usage.used);
         let (free, handed_out) = self.store.fragmentation();
-        let help = "Runs that the store's free blocks of 4 KiB are in.";
+        let help = "Runs of free blocks of 4 KiB in the store.";
         one(Sample::Gauge, "sealstone_store_free_runs", help, free.runs);
         let help = "Length of the longest run of free blocks.";
         one(Sample::Gauge, "sealstone_store_free_run_longest_bytes", help, free.longest * BLOCK);
         one(Sample::Gauge, "sealstone_store_free_bytes", "Bytes of free blocks.", free.blocks * BLOCK);
-        let help = "Bytes of blocks handed out for writes since the start.";
+        let help = "Bytes of blocks allocated for writes since the start.";
         one(Sample::Counter, "sealstone_store_allocated_bytes_total", help, handed_out.blocks * BLOCK);
-        let help = "Runs that those blocks were in: the more for each MiB, the more fragmented is new data.";
+        let help = "Runs of these blocks: more runs per MiB mean more fragmented data.";
         one(Sample::Counter, "sealstone_store_allocated_runs_total", help, handed_out.runs);
         let inline = self.store.inline_use();
-        let help = "Small objects whose bytes lie in the store's index.";
+        let help = "Small objects whose bytes are in the store's index.";
         one(Sample::Gauge, "sealstone_store_inline_objects", help, inline.blocks);
-        let help = "What they take of the index.";
+        let help = "Bytes of small objects in the index.";
         one(Sample::Gauge, "sealstone_store_inline_bytes", help, inline.bytes);
-        let help = "How much of the index they may take; small objects beyond it go to blocks.";
+        let help = "Maximum bytes of small objects in the index; further ones use blocks.";
         one(Sample::Gauge, "sealstone_store_inline_limit_bytes", help, inline.bytes_max);
         one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions);
         let work = self.unit.work_counts();
         one(
             Sample::Gauge,
             "sealstone_osd_immediate_commands",
-            "Immediate commands that were begun and have not ended.",
+            "Immediate commands in progress.",
             work.immediate,
         );
         one(
             Sample::Counter,
             "sealstone_osd_immediate_commands_ended_total",
-            "Immediate commands that have ended.",
+            "Finished immediate commands.",
             work.immediate_ended,
         );
         one(
             Sample::Gauge,
             "sealstone_osd_stranded_partitions",
-            "Partitions out of sight because a restore or refresh failed midway; it is tried again.",
+            "Partitions that are hidden because a restore or refresh is incomplete; it is retried.",
             work.stranded,
         );
         one(
@@ -562,13 +562,13 @@ impl Observed for Watched {
         one(
             Sample::Counter,
             "sealstone_osd_audit_lost_total",
-            "Audit records that the disk did not take.",
+            "Audit records that the disk refused.",
             self.audit.lost(),
         );
         one(
             Sample::Counter,
             "sealstone_osd_connections_evicted_total",
-            "Connections closed for those of others with fewer.",
+            "Connections closed in favour of accounts or addresses with fewer.",
             self.target.evicted(),
         );
         let hashing = self.unit.hashing();
@@ -600,13 +600,13 @@ impl Observed for Watched {
 
     fn health(&self) -> Result<(), String> {
         if self.audit.is_failing() {
-            return Err("the audit log cannot be written".into());
+            return Err("cannot write the audit log".into());
         }
         if self.store.is_poisoned() {
             let faults: Vec<String> = self.store.health().faults.iter().map(ToString::to_string).collect();
             return Err(match faults.is_empty() {
                 true => "the store failed to flush and refuses writes; restart the device".into(),
-                false => format!("the store can only be read: {}", faults.join("; ")),
+                false => format!("the store is read-only: {}", faults.join("; ")),
             });
         }
         let space = self.store.space();
@@ -619,9 +619,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
     match command {
         Osd::Init { data, capacity, preallocate, device, force, name, key_out } => {
             let place = match (device, capacity) {
-                (Some(path), capacity) => Place::Raw { path, capacity, force },
-                (None, Some(capacity)) => Place::Files { capacity, preallocate },
-                (None, None) => return Err(Failure::usage("a device in files needs --capacity")),
+                (Some(path), capacity) => StorePlace::Raw { path, capacity, force },
+                (None, Some(capacity)) => StorePlace::Files { capacity, preallocate },
+                (None, None) => return Err(Failure::usage("a device in files requires --capacity")),
             };
             let made = init(&data, place, name.as_deref(), key_out.as_deref())?;
             if let Some(warning) = &made.warning {
@@ -635,8 +635,8 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
             let value = with_paths(value, [("key", &made.key), ("data", &data)]);
             output.result(&value, || {
                 format!(
-                    "device {} of {} in {}\nsystem id {}\npin {} (of its certificate: it must reach the metadata server \
-                     unaltered)\ninitial key {} (guard it: it is the device's master key)",
+                    "device {} of {} in {}\nsystem id {}\npin {} (of its certificate; must not be altered on the way to the metadata \
+                     server)\ninitial key {} (secret: it is the device's master key)",
                     made.name,
                     human_bytes(capacity),
                     data.shown(),
@@ -649,7 +649,7 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
         Osd::NewKey { data, key_out } => {
             let (made, key) = new_key(&data, key_out.as_deref())?;
             output.remark(format!(
-                "all keys of {} are void; take it over with `sealstone mds add-osd URL --key {}`",
+                "all keys of {} are void; add it again with `sealstone mds add-osd URL --key {}`",
                 made.identity.name,
                 key.shown()
             ));
@@ -666,7 +666,7 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
         Osd::Rebalance(arguments) => {
             crate::command::block_on(crate::command::rebalance::run(global, output, &arguments))
         }
-        Osd::Check { data, repair } => check::check(output, &data, repair),
+        Osd::Check { data, repair } => osd_check::check(output, &data, repair),
         Osd::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))

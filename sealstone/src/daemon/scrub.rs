@@ -1,8 +1,8 @@
-//! The thread that scrubs a running device, at a pace that commands do not feel.
+//! Scrub thread of a running device.
 //!
-//! Does: call the device's scrub step by step; begin a pass when one is due; wait between steps as the rate says, and
-//! longer while commands come. Does not: know what is damaged; the device does.
-//! Contract: a pass that is under way makes some progress however many commands come, and goes on after a restart.
+//! Does: runs scrub steps of the device at the configured rate, starts a pass when it is due, and
+//! slows down while the device executes commands. Does not: store findings; the device does.
+//! Contract: a pass always makes progress, also under load, and continues after a restart.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,71 +17,72 @@ use super::now_ms;
 use crate::failure::{Failure, Outcome, chain};
 use crate::metrics::{Kind as Sample, Page};
 
-/// Rate unless the operator says otherwise, MiB a second.
+/// Default rate, MiB per second.
 pub(crate) const MIB_S_DEFAULT: u64 = 32;
-/// Between the beginnings of two passes unless the operator says otherwise, hours.
+/// Default interval between the starts of two passes, hours.
 pub(crate) const INTERVAL_H_DEFAULT: u64 = 168;
-/// No pass begins by itself sooner after a start: a device that comes back has other work.
+/// Minimum time from the start of the device to an automatic pass.
 const FIRST_AFTER: Duration = Duration::from_secs(600);
-/// How often a thread that has nothing to do looks whether there is something.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A device that had no command for so long is at rest.
+/// Interval at which an idle thread checks for work.
+const IDLE_INTERVAL: Duration = Duration::from_millis(500);
+/// A device is idle after this time without a command.
 const QUIET: Duration = Duration::from_millis(20);
-/// Longest that one step waits for a device at rest.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Pause after a store that failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// What a step costs at least, in bytes: reading an object's records is work too.
+/// Maximum time that a step waits for an idle device.
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Pause after a failed step.
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
+/// Minimum cost of a step, bytes: reading the records of an object is work, too.
 const STEP_BYTES_MIN: u64 = 4096;
-/// Waits shorter than this are saved up.
+/// Shorter waits are accumulated.
 const WAIT_MIN: Duration = Duration::from_millis(5);
-/// Damaged objects that are told of one by one.
+/// Maximum number of damaged objects in a report.
 const FINDINGS_MAX: usize = 1000;
-/// Damaged ranges that are told of each.
+/// Maximum number of damaged ranges of an object in a report.
 const RANGES_MAX: usize = 16;
 
-/// What the operator decides.
+/// Configuration of the scrub.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    /// Between the beginnings of two passes; `None`: only when asked.
+pub(crate) struct ScrubSettings {
+    /// Interval between the starts of two passes; `None`: no automatic passes.
     pub(crate) interval: Option<Duration>,
     pub(crate) bytes_per_s: u64,
 }
 
-/// What can be asked.
+/// Action of a scrub request.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Asked {
-    /// Begin a pass, unless one is under way.
+pub(crate) enum ScrubAction {
+    /// Start a pass, unless one is running.
     Begin,
-    /// End the pass that is under way.
+    /// Stop the running pass.
     Stop,
-    /// Only tell.
+    /// Only report.
     Show,
 }
 
-/// A range of an object.
+/// A byte range of an object.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Bytes {
+pub(crate) struct DamagedRange {
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
 /// A damaged object.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Found {
+pub(crate) struct DamageReport {
     pub(crate) object: String,
-    /// All damaged bytes of it.
+    /// Number of damaged bytes.
     pub(crate) bytes: u64,
-    /// The first of the ranges in which they are.
-    pub(crate) ranges: Vec<Bytes>,
-    /// Its records or attributes are damaged.
+    /// Their first ranges, at most [`RANGES_MAX`].
+    pub(crate) ranges: Vec<DamagedRange>,
+    /// Whether its records or attributes are damaged.
     pub(crate) records: bool,
 }
 
-impl Found {
+impl DamageReport {
     pub(crate) fn new(id: ObjectId, damage: &Damage) -> Self {
-        let bytes = |range: &sealstone_device::Range| Bytes { offset: range.offset, length: range.length };
+        let bytes =
+            |range: &sealstone_device::Range| DamagedRange { offset: range.offset, length: range.length };
         Self {
             object: id.to_string(),
             bytes: damage.bytes(),
@@ -90,12 +91,12 @@ impl Found {
         }
     }
 
-    /// One line for people.
+    /// Returns the finding as one line of text.
     pub(crate) fn line(&self) -> String {
         let ranges: Vec<String> =
             self.ranges.iter().map(|range| format!("{} at {}", range.length, range.offset)).collect();
-        let told: u64 = self.ranges.iter().map(|range| range.length).sum();
-        let rest = self.bytes.saturating_sub(told);
+        let listed: u64 = self.ranges.iter().map(|range| range.length).sum();
+        let rest = self.bytes.saturating_sub(listed);
         let mut parts = Vec::new();
         if !ranges.is_empty() {
             let more = if rest > 0 { format!(", and {rest} more") } else { String::new() };
@@ -108,18 +109,18 @@ impl Found {
     }
 }
 
-/// An object that could not be read to its end.
+/// An object that could not be read completely.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadObject {
     pub(crate) object: String,
-    /// The first byte that was not read.
+    /// Offset of the first byte that was not read.
     pub(crate) at: u64,
     pub(crate) error: String,
 }
 
-/// What is answered.
+/// State of the scrub of a device.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct ScrubReport {
     pub(crate) device: String,
     pub(crate) running: bool,
     pub(crate) began_ms: u64,
@@ -128,67 +129,67 @@ pub(crate) struct Told {
     pub(crate) objects_total: u64,
     pub(crate) bytes: u64,
     pub(crate) bytes_total: u64,
-    /// Objects that this pass could not read to their end.
+    /// Objects that this pass could not read completely.
     #[serde(default)]
     pub(crate) unread: u64,
-    /// The first of them, and why; since the device's start.
+    /// The first of them since the start of the device, with the error.
     #[serde(default)]
-    pub(crate) unread_objects: Vec<Unread>,
-    /// Units that this pass gave the digest that was missing.
+    pub(crate) unread_objects: Vec<UnreadObject>,
+    /// Missing digests that this pass computed.
     #[serde(default)]
     pub(crate) digested: u64,
-    /// Damaged objects that the device knows of; at least, if `more`.
+    /// Known damaged objects; a lower bound if `more` is set.
     pub(crate) damaged: u64,
     pub(crate) more: bool,
-    pub(crate) findings: Vec<Found>,
+    pub(crate) findings: Vec<DamageReport>,
 }
 
-/// The thread; ends when this is dropped.
+/// The scrub thread; dropping it stops the thread.
 pub(crate) struct Scrubber {
     name: String,
     unit: Arc<OsdUnit>,
-    shared: Arc<Shared>,
+    shared: Arc<ScrubSignals>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<Signals>,
+struct ScrubSignals {
+    state: Mutex<SignalState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Signals {
+struct SignalState {
     ended: bool,
-    /// Somebody asked for something: no use to wait any longer.
-    asked: bool,
+    /// A request arrived: the thread wakes up.
+    requested: bool,
 }
 
-impl Shared {
-    /// Waits; `false`: it is time to end.
+impl ScrubSignals {
+    /// Waits. Returns false if the thread must end.
     fn wait(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
-        if !state.ended && !state.asked {
+        if !state.ended && !state.requested {
             self.changed.wait_for(&mut state, time);
         }
-        state.asked = false;
+        state.requested = false;
         !state.ended
     }
 
-    /// It is time to end.
+    /// Whether the thread must end.
     fn is_over(&self) -> bool {
         self.state.lock().ended
     }
 
-    fn signal(&self, change: impl FnOnce(&mut Signals)) {
+    fn signal(&self, change: impl FnOnce(&mut SignalState)) {
         change(&mut self.state.lock());
         self.changed.notify_all();
     }
 }
 
 impl Scrubber {
-    pub(crate) fn start(name: String, unit: Arc<OsdUnit>, settings: Settings) -> Outcome<Self> {
-        let shared = Arc::new(Shared::default());
+    pub(crate) fn start(name: String, unit: Arc<OsdUnit>, settings: ScrubSettings) -> Outcome<Self> {
+        let shared = Arc::new(ScrubSignals::default());
         let (for_thread, of_thread) = (Arc::clone(&unit), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("scrub".into())
@@ -196,18 +197,18 @@ impl Scrubber {
         Ok(Self { name, unit, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Does what is asked and tells how it stands.
-    pub(crate) fn perform(&self, asked: Asked) -> Outcome<Told> {
-        let done = match asked {
-            Asked::Begin => self.unit.scrub_begin(),
-            Asked::Stop => self.unit.scrub_stop(),
-            Asked::Show => Ok(()),
+    /// Executes an action and returns the state.
+    pub(crate) fn perform(&self, action: ScrubAction) -> Outcome<ScrubReport> {
+        let done = match action {
+            ScrubAction::Begin => self.unit.scrub_begin(),
+            ScrubAction::Stop => self.unit.scrub_stop(),
+            ScrubAction::Show => Ok(()),
         };
         done.map_err(|error| Failure::operation(chain(&error)))?;
-        self.shared.signal(|signals| signals.asked = true);
+        self.shared.signal(|signals| signals.requested = true);
         let state = self.unit.scrub_state();
         let findings = self.unit.damaged();
-        Ok(Told {
+        Ok(ScrubReport {
             device: self.name.clone(),
             running: state.running,
             began_ms: state.began_ms,
@@ -221,7 +222,7 @@ impl Scrubber {
                 .unit
                 .unread()
                 .into_iter()
-                .map(|one| Unread { object: one.id.to_string(), at: one.at, error: one.error })
+                .map(|one| UnreadObject { object: one.id.to_string(), at: one.at, error: one.error })
                 .collect(),
             digested: state.digested,
             damaged: state.damaged,
@@ -229,39 +230,39 @@ impl Scrubber {
             findings: findings
                 .iter()
                 .take(FINDINGS_MAX)
-                .map(|(id, damage)| Found::new(*id, damage))
+                .map(|(id, damage)| DamageReport::new(*id, damage))
                 .collect(),
         })
     }
 
-    /// Its families of the metrics page.
+    /// Adds the metrics of the scrub.
     pub(crate) fn observe(&self, page: &mut Page) {
         let state = self.unit.scrub_state();
         let labels = [("device", self.name.as_str())];
         let mut one =
             |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
         let (gauge, counter) = (Sample::Gauge, Sample::Counter);
-        one(gauge, "sealstone_osd_damaged_objects", "Objects known as damaged.", state.damaged);
-        one(gauge, "sealstone_osd_scrub_running", "1 while a scrub is under way.", state.running.into());
-        one(gauge, "sealstone_osd_scrub_objects", "Objects that this pass has read.", state.objects);
-        one(gauge, "sealstone_osd_scrub_objects_expected", "Objects that there are.", state.objects_total);
-        one(gauge, "sealstone_osd_scrub_bytes", "Bytes that this pass has read.", state.bytes);
+        one(gauge, "sealstone_osd_damaged_objects", "Objects known to be damaged.", state.damaged);
+        one(gauge, "sealstone_osd_scrub_running", "1 while a scrub is running.", state.running.into());
+        one(gauge, "sealstone_osd_scrub_objects", "Objects read by this pass.", state.objects);
+        one(gauge, "sealstone_osd_scrub_objects_expected", "Objects of the device.", state.objects_total);
+        one(gauge, "sealstone_osd_scrub_bytes", "Bytes read by this pass.", state.bytes);
         one(
             gauge,
             "sealstone_osd_scrub_unread_objects",
-            "Objects that this pass, or the last one, could not read to their end.",
+            "Objects that this or the last pass could not read completely.",
             state.unread,
         );
         one(
             counter,
             "sealstone_osd_scrub_digests_total",
-            "Stored digests that were missing and that scrubs made.",
+            "Missing digests that scrubs computed.",
             state.digested_since_start,
         );
         one(
             gauge,
             "sealstone_osd_scrub_ended_seconds",
-            "When a pass last came to its end, in seconds since 1970; 0: never.",
+            "End of the last pass, seconds since 1970; 0: never.",
             state.ended_ms / 1000,
         );
         one(
@@ -274,11 +275,11 @@ impl Scrubber {
         one(counter, "sealstone_osd_scrub_passes_total", "Scrubs that ended.", state.passes_since_start);
     }
 
-    /// Ends the thread; returns when its step under way is done.
+    /// Stops the thread; returns when its current step is done.
     pub(crate) fn end(&self) {
         self.shared.signal(|signals| signals.ended = true);
         if let Some(thread) = self.thread.lock().take() {
-            // A panic there was reported there.
+            // The panic hook has reported a panic.
             let _ = thread.join();
         }
     }
@@ -290,37 +291,37 @@ impl Drop for Scrubber {
     }
 }
 
-fn scrub(unit: &OsdUnit, shared: &Shared, settings: Settings) {
+fn scrub(unit: &OsdUnit, shared: &ScrubSignals, settings: ScrubSettings) {
     let started = Instant::now();
-    let mut pace = Pace { bytes_per_s: settings.bytes_per_s.max(1), due: started };
-    let mut commands = Commands { unit, last: 0, changed: started };
+    let mut pace = ScrubPace { bytes_per_s: settings.bytes_per_s.max(1), due: started };
+    let mut commands = CommandActivity { unit, last: 0, changed: started };
     let mut complained = false;
-    // A step that is slower than the rate waits for nothing.
+    // A step that is slower than the rate does not wait.
     while !shared.is_over() {
-        let go_on = match unit.scrub_step() {
+        let continues = match unit.scrub_step() {
             Ok(ScrubStep::Worked { bytes }) => {
                 complained = false;
                 let wait = pace.after(bytes.max(STEP_BYTES_MIN), Instant::now());
-                (wait < WAIT_MIN || shared.wait(wait)) && commands.wait_for_rest(shared)
+                (wait < WAIT_MIN || shared.wait(wait)) && commands.wait_until_idle(shared)
             }
             Ok(ScrubStep::Ended) => shared.wait(Duration::ZERO),
             Ok(ScrubStep::Idle) => {
                 if is_due(&unit.scrub_state(), settings.interval, started)
                     && let Err(error) = unit.scrub_begin()
                 {
-                    tracing::error!(%error, "a scrub could not begin");
+                    tracing::error!(%error, "cannot start a scrub");
                 }
-                shared.wait(LOOK_EVERY)
+                shared.wait(IDLE_INTERVAL)
             }
             Err(error) => {
                 if !complained {
                     complained = true;
-                    tracing::error!(error = chain(&error), "the scrub cannot go on; it tries again");
+                    tracing::error!(error = chain(&error), "scrub step failed; retrying");
                 }
-                shared.wait(AFTER_FAILURE)
+                shared.wait(FAILURE_PAUSE)
             }
         };
-        if !go_on {
+        if !continues {
             return;
         }
     }
@@ -331,38 +332,39 @@ fn is_due(state: &ScrubState, interval: Option<Duration>, started: Instant) -> b
     if state.running || started.elapsed() < FIRST_AFTER {
         return false;
     }
-    // A clock that was set back must not put it off for ever.
+    // A clock that was set back must not delay the pass forever.
     let since = now_ms().checked_sub(state.began_ms).map(Duration::from_millis);
     since.is_none_or(|since| since >= interval)
 }
 
-/// When the next step may begin.
-struct Pace {
+/// Rate limit of steps.
+struct ScrubPace {
     bytes_per_s: u64,
     due: Instant,
 }
 
-impl Pace {
-    /// How long to wait after a step that cost so many bytes. What was not used before is lost.
+impl ScrubPace {
+    /// Returns the wait after a step of this many bytes. Unused time is not carried over.
     fn after(&mut self, bytes: u64, now: Instant) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
-        let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(PATIENCE * 60);
+        let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(IDLE_WAIT_MAX * 60);
         self.due = self.due.max(now.checked_sub(cost).unwrap_or(now)) + cost;
         self.due.saturating_duration_since(now)
     }
 }
 
-/// Whether commands come.
-struct Commands<'a> {
+/// Detects whether the device executes commands.
+struct CommandActivity<'a> {
     unit: &'a OsdUnit,
     last: u64,
     changed: Instant,
 }
 
-impl Commands<'_> {
-    /// Waits until none came for a while, but not for ever; `false`: it is time to end.
-    fn wait_for_rest(&mut self, shared: &Shared) -> bool {
-        let until = Instant::now() + PATIENCE;
+impl CommandActivity<'_> {
+    /// Waits until the device is idle, at most [`IDLE_WAIT_MAX`]. Returns false if the thread must
+    /// end.
+    fn wait_until_idle(&mut self, shared: &ScrubSignals) -> bool {
+        let until = Instant::now() + IDLE_WAIT_MAX;
         loop {
             let count = self.unit.metrics().commands().map(|(_, count)| count.received).sum();
             let now = Instant::now();
@@ -383,28 +385,27 @@ impl Commands<'_> {
 mod tests {
     use super::*;
 
-    /// However a pass is cut into steps, it takes the time that its bytes take at the rate.
+    /// A pass takes as long as its bytes at the rate, whatever the size of its steps.
     #[test]
-    fn the_pace_is_the_rate_and_rest_is_not_saved_up() {
+    fn pace_follows_rate_without_saving_idle_time() {
         let start = Instant::now();
         for step in [4096, 65_536, 1 << 20] {
-            let mut pace = Pace { bytes_per_s: 32 << 20, due: start };
+            let mut pace = ScrubPace { bytes_per_s: 32 << 20, due: start };
             let mut now = start;
             for _ in 0..(32 << 20) / step {
                 now += pace.after(step, now);
             }
             let took = now - start;
             assert!(took > Duration::from_millis(950) && took < Duration::from_millis(1050), "{took:?}");
-            // After an hour's rest the next steps wait as before.
+            // After an idle hour the next steps wait as before.
             now += Duration::from_secs(3600);
             pace.after(step, now);
             assert!(pace.after(step, now) >= Duration::from_micros(100));
         }
     }
 
-    /// A pass begins when the interval is over, and not right after a start.
     #[test]
-    fn a_pass_is_due_by_the_interval() {
+    fn pass_is_due_after_interval() {
         let hour = Duration::from_secs(3600);
         let long_ago = Instant::now().checked_sub(FIRST_AFTER).expect("the machine runs for ten minutes");
         let began = |hours_ago: u64| ScrubState {
@@ -421,12 +422,11 @@ mod tests {
         assert!(is_due(&ahead, Some(hour), long_ago), "the clock was set back");
     }
 
-    /// What is told of an object is short however much of it is damaged.
     #[test]
-    fn a_finding_is_one_line() {
+    fn finding_is_one_line() {
         let ranges: Vec<_> =
             (0..100).map(|n| sealstone_device::Range { offset: n * 8192, length: 4096 }).collect();
-        let found = Found::new(ObjectId::new(0x10000, 0x10001), &Damage { ranges, attributes: true });
+        let found = DamageReport::new(ObjectId::new(0x10000, 0x10001), &Damage { ranges, attributes: true });
         assert_eq!((found.ranges.len(), found.bytes), (RANGES_MAX, 409_600));
         let line = found.line();
         assert!(line.starts_with("0x10000/0x10001: bytes damaged: 4096 at 0, 4096 at 8192, "), "{line}");

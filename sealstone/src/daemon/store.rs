@@ -1,5 +1,7 @@
-//! Where the metadata server's records are, and their way from one place to another.
+//! Location of the metadata store, and `mds join`, `mds export` and `mds import`.
 
+use std::error::Error as _;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use sealstone_mds_server::{
@@ -14,7 +16,7 @@ use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::text::{ShownPath as _, set_path, with_paths};
 
-/// What was named; none if it is where the folder says.
+/// Returns the location in the arguments; `None` if it is the one in the data folder.
 pub(crate) fn location(meta: &Meta) -> Outcome<Option<Location>> {
     let Some(url) = &meta.meta else {
         let alone = [
@@ -24,7 +26,7 @@ pub(crate) fn location(meta: &Meta) -> Outcome<Option<Location>> {
             ("--insecure-meta", meta.insecure_meta),
         ];
         return match alone.iter().find(|(_, is_there)| *is_there) {
-            Some((flag, _)) => Err(Failure::usage(format!("{flag} is for --meta"))),
+            Some((flag, _)) => Err(Failure::usage(format!("{flag} requires --meta"))),
             None => Ok(None),
         };
     };
@@ -40,10 +42,10 @@ pub(crate) fn location(meta: &Meta) -> Outcome<Option<Location>> {
     }))
 }
 
-/// The same, from a daemon's options.
+/// Returns the location in the options of a daemon.
 pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
     if options.meta_password_file.is_some() && options.meta_credential.is_some() {
-        return Err(Failure::usage("meta_password_file and meta_credential: which?"));
+        return Err(Failure::usage("use either meta_password_file or meta_credential"));
     }
     location(&Meta {
         meta: options.meta.clone().map(Into::into),
@@ -58,26 +60,40 @@ pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
 pub(crate) fn join(output: Output, arguments: &Join) -> Outcome {
     let Join { data, from } = arguments;
     sealstone_mds_server::join(from, data).map_err(setup_failure)?;
-    output.remark(format!("{} is a server beside {}", data.shown(), from.shown()));
+    output.remark(format!(
+        "created a metadata server in {} with the database of {}",
+        data.shown(),
+        from.shown()
+    ));
     output.done(&with_paths(serde_json::json!({}), [("data", data), ("from", from)]))
 }
 
 fn transfer_failure(error: TransferError, data: &Path) -> Failure {
     match error {
         TransferError::Folder(error @ SetupError::StoreNotEmpty(_)) => {
-            setup_failure(error).hint("an import needs a store with nothing in it: a new database, say")
+            setup_failure(error).hint("import into an empty store, such as a new database")
         }
         TransferError::Folder(error) => keystore::in_use(setup_failure(error), data),
-        error @ TransferError::NotSealed => Failure::new(Kind::Denied, chain(&error))
-            .hint("start the server once: it seals them under its keystore"),
-        other => Failure::operation(chain(&other)),
+        error @ TransferError::NotSealed => {
+            Failure::new(Kind::Denied, chain(&error)).hint("start the server once: it seals them")
+        }
+        other => {
+            let missing = other.source().is_some_and(|source| {
+                source
+                    .downcast_ref::<std::io::Error>()
+                    .is_some_and(|error| error.kind() == ErrorKind::NotFound)
+            });
+            let kind = if missing { Kind::NotFound } else { Kind::Operation };
+            Failure::new(kind, chain(&other)).or_hint("check the path of the file")
+        }
     }
 }
 
-fn told(report: &TransferReport) -> serde_json::Value {
+/// Returns an exported file as `--json` prints it.
+fn report_json(report: &TransferReport) -> serde_json::Value {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     serde_json::json!({
-        "records": report.records, "bytes": report.bytes, "version": report.version,
+        "file": null, "data": null, "records": report.records, "bytes": report.bytes, "version": report.version,
         "server_id": hex(&report.server_id), "blake3": hex(&report.blake3),
     })
 }
@@ -90,8 +106,8 @@ pub(crate) fn export(output: Output, arguments: &Export) -> Outcome {
         .map_err(|error| transfer_failure(error, data))?;
     bar.finish_and_clear();
     output.remark(format!("{}: {} records, {}", file.shown(), report.records, human_bytes(report.bytes)));
-    let mut value = told(&report);
-    set_path(&mut value, "to", file);
+    let mut value = report_json(&report);
+    set_path(&mut value, "file", file);
     output.done(&value)
 }
 
@@ -101,9 +117,9 @@ pub(crate) fn import(output: Output, arguments: &Import) -> Outcome {
     let Some(data) = data else {
         let report =
             sealstone_mds_server::verify_export(file).map_err(|error| transfer_failure(error, file))?;
-        output.remark(format!("{} is whole: {} records", file.shown(), report.records));
-        let mut value = told(&report);
-        value["whole"] = true.into();
+        output.remark(format!("{} is complete: {} records", file.shown(), report.records));
+        let mut value = report_json(&report);
+        set_path(&mut value, "file", file);
         return output.done(&value);
     };
     let (location, unlock) = (location(meta)?, keystore::unlock(seal)?);
@@ -119,8 +135,9 @@ pub(crate) fn import(output: Output, arguments: &Import) -> Outcome {
     )
     .map_err(|error| transfer_failure(error, data))?;
     bar.finish_and_clear();
-    output.remark(format!("{}: {} records imported and read again", data.shown(), report.records));
-    let mut value = told(&report);
+    output.remark(format!("{}: {} records imported and verified", data.shown(), report.records));
+    let mut value = report_json(&report);
+    set_path(&mut value, "file", file);
     set_path(&mut value, "data", data);
     output.done(&value)
 }

@@ -1,9 +1,10 @@
 //! Clocks that follow another one: a device's the metadata server's, the metadata server's an NTP server's.
 //!
-//! Does: ask, hand what comes to `sealstone-sntp`, keep what was told in `clock.toml`, audit and count what is not believed.
-//! Does not: decide what is believed. Contract: a file that cannot be written is told, and the clock goes on; an answer is
-//! waited for at the start for [`START_WAIT`] at most.
-//! Truth: docs/standards/time.md; docs/adr/0030-time-from-the-metadata-server.md.
+//! Does: sends requests, passes responses to `sealstone-sntp`, stores the last served time in
+//! `clock.toml`, audits and counts refused responses. Does not: decide which responses are
+//! accepted. Contract: a file that cannot be written is logged, and the clock continues; the start
+//! waits for the first response for at most [`START_WAIT`]. Truth: docs/standards/time.md;
+//! docs/adr/0030-time-from-the-metadata-server.md.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,21 +31,21 @@ use crate::metrics::Page;
 use crate::secret_file;
 use crate::text::ShownPath as _;
 
-/// What is kept of a clock, in the daemon's folder.
+/// File with the state of a clock, in the daemon's folder.
 pub(crate) const CLOCK_FILE: &str = "clock.toml";
-/// Longest content of that file, bytes.
+/// Maximum size of that file, bytes.
 const CLOCK_BYTES_MAX: u64 = 4096;
-/// How often it is written.
-const SAVE_EVERY: Duration = Duration::from_secs(10);
-/// An answer is waited for so long.
-const ANSWER_WAIT: Duration = Duration::from_millis(1_500);
-/// At the start, the first one is waited for so long in all.
+/// Interval between two writes of the file.
+const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Timeout of a request.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// Maximum time that the start waits for the first response.
 pub(crate) const START_WAIT: Duration = Duration::from_secs(3);
-/// Datagrams that are no answer are looked at up to so many for each question.
-const STRANGERS_MAX: usize = 64;
-/// The same reason is audited again after this, with how often it was found meanwhile.
-const AUDIT_EVERY: Duration = Duration::from_secs(60);
-/// No clock gets here: 48 bits of milliseconds.
+/// Maximum number of datagrams that are read per request.
+const DATAGRAMS_MAX: usize = 64;
+/// Interval between two audit records of the same reason; the record has the count.
+const AUDIT_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum time: 48 bits of milliseconds.
 const TIME_MAX_MS: u64 = (1 << 48) - 1;
 /// [`StoredClock`] as a file.
 #[derive(Deserialize, Serialize)]
@@ -58,7 +59,7 @@ fn read(path: &Path) -> Outcome<StoredClock> {
     let wrong = |what: String| {
         Failure::operation(what)
             .at(path.shown())
-            .hint("without this file the clock starts from this machine's; take it away if that is right")
+            .hint("if the clock of this machine is right, remove the file")
     };
     let content = sealstone_slots::read(path, CLOCK_BYTES_MAX)
         .map_err(|error| Failure::from(error).at(path.shown()))?;
@@ -67,7 +68,7 @@ fn read(path: &Path) -> Outcome<StoredClock> {
     let KeptFile { told_ms, ahead_ms } =
         toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
     if told_ms > TIME_MAX_MS || ahead_ms.unsigned_abs() > TIME_MAX_MS {
-        return Err(wrong("a time that no clock tells".to_owned()));
+        return Err(wrong("time out of range".to_owned()));
     }
     Ok(StoredClock { last_served_ms: told_ms, ahead_ms })
 }
@@ -75,78 +76,81 @@ fn read(path: &Path) -> Outcome<StoredClock> {
 /// A clock that follows another one.
 pub(crate) struct FollowedClock {
     follower: Mutex<Follower>,
-    /// The time since the machine's boot when the stopwatch began: it counts the time of a suspended machine, too.
+    /// Time since the boot of the machine, which includes suspended time, at the start of the
+    /// stopwatch.
     began_ms: u64,
     file: PathBuf,
-    /// Somebody goes by it: what it tells cannot be taken back.
-    told: AtomicBool,
+    /// Whether the time is in use: then it must not go back.
+    in_use: AtomicBool,
 }
 
 impl FollowedClock {
-    /// The clock of a daemon with this folder.
+    /// Opens the clock of a daemon with this folder.
     pub(crate) fn open(folder: &Path, policy: FollowPolicy) -> Outcome<Arc<Self>> {
         let file = folder.join(CLOCK_FILE);
         let follower = Follower::resume(policy, now_ms(), read(&file)?);
         let (follower, began_ms) = (Mutex::new(follower), machine::boot_ms());
-        Ok(Arc::new(Self { follower, began_ms, file, told: AtomicBool::new(false) }))
+        Ok(Arc::new(Self { follower, began_ms, file, in_use: AtomicBool::new(false) }))
     }
 
     fn stopwatch_ms(&self) -> u64 {
         machine::boot_ms().saturating_sub(self.began_ms)
     }
 
-    /// The time, milliseconds since 1970. One that would stand still for longer than anybody should wait goes on instead,
-    /// and whoever has a memory of his own finds it too far behind.
+    /// Returns the time in milliseconds since 1970. If it would stand still for more than
+    /// [`BEHIND_MAX_MS`], it goes back instead; daemons with a state of their own refuse that.
     pub(crate) fn now_ms(&self) -> u64 {
         let mut follower = self.follower.lock();
         let stopwatch_ms = self.stopwatch_ms();
-        if !self.told.load(Ordering::Relaxed) || follower.behind_ms(stopwatch_ms) > BEHIND_MAX_MS {
+        if !self.in_use.load(Ordering::Relaxed) || follower.behind_ms(stopwatch_ms) > BEHIND_MAX_MS {
             return follower.unclamped_ms(stopwatch_ms);
         }
         follower.time_ms(stopwatch_ms)
     }
 
-    /// From here on it never goes back.
+    /// Starts the use of the time: it does not go back from here on.
     pub(crate) fn begin(&self) {
-        self.told.store(true, Ordering::Relaxed);
+        self.in_use.store(true, Ordering::Relaxed);
     }
 
-    /// Starts from this machine's clock, whatever was told: for an administrator. The next answer is the first one.
+    /// Resets to the clock of this machine, for an administrator. The next response is treated as
+    /// the first one.
     pub(crate) fn reset(&self) {
         let mut follower = self.follower.lock();
         let stopwatch_ms = self.stopwatch_ms();
         *follower = Follower::new(follower.policy(), now_ms(), stopwatch_ms, 0, 0);
     }
 
-    /// Returns the latest time told, milliseconds since 1970.
+    /// Returns the last served time, milliseconds since 1970.
     fn told_ms(&self) -> u64 {
         self.follower.lock().last_served_ms()
     }
 
-    /// How far it is behind what was told before the start, milliseconds.
+    /// Returns how far it is behind the last served time before the start, milliseconds.
     pub(crate) fn behind_ms(&self) -> u64 {
         self.follower.lock().behind_ms(self.stopwatch_ms())
     }
 
-    /// Where what is kept of it lies.
+    /// Returns the path of its file.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The last sample that was believed, and how far the other clock is ahead by it.
+    /// Returns the last accepted sample, and how far the server is ahead by it.
     fn latest(&self) -> Option<(ClockSample, i64)> {
         self.follower.lock().latest(self.stopwatch_ms())
     }
 
-    /// Makes what was told durable. A clock that is not believed itself is not kept.
+    /// Stores the last served time, if the time is in use.
     fn save(&self) -> Outcome {
-        if !self.told.load(Ordering::Relaxed) {
+        if !self.in_use.load(Ordering::Relaxed) {
             return Ok(());
         }
         let kept = self.follower.lock().keep(self.stopwatch_ms(), now_ms());
         let Some(StoredClock { last_served_ms: told_ms, ahead_ms }) = kept else { return Ok(()) };
         let text = toml::to_string(&KeptFile { told_ms, ahead_ms }).expect("two numbers serialise");
-        let text = format!("# The latest time that this daemon told: it never tells an earlier one.\n{text}");
+        let text =
+            format!("# The last time that this daemon served: it does not serve an earlier one.\n{text}");
         sealstone_slots::write(&self.file, text.as_bytes())
             .map_err(|error| Failure::from(error).at(self.file.shown()))
     }
@@ -168,15 +172,15 @@ impl sealstone_device::Environment for FollowedClock {
     }
 
     fn is_sound(&self) -> bool {
-        self.told.load(Ordering::Relaxed) && self.behind_ms() <= BEHIND_MAX_MS
+        self.in_use.load(Ordering::Relaxed) && self.behind_ms() <= BEHIND_MAX_MS
     }
 
     fn fill_random(&self, into: &mut [u8]) {
-        getrandom::fill(into).expect("the system gives random bytes");
+        getrandom::fill(into).expect("the system has random bytes");
     }
 }
 
-/// What a server says of its clock to those who follow it: of one that follows another one, or of this machine's.
+/// Returns the state of a clock for the time service: a followed clock, or that of this machine.
 pub(crate) fn state(clock: Option<&FollowedClock>) -> ClockState {
     let Some(clock) = clock else { return ClockState::own(now_ms()) };
     match clock.latest() {
@@ -188,48 +192,48 @@ pub(crate) fn state(clock: Option<&FollowedClock>) -> ClockState {
     }
 }
 
-/// The key that answers must be under, as it is now.
+/// Returns the current key of signed responses.
 pub(crate) type KeyNow = Arc<dyn Fn() -> Option<TimeKey> + Send + Sync>;
 
-/// Whether answers are signed.
+/// Authentication of responses.
 #[derive(Clone)]
 pub(crate) enum Proof {
-    /// Under this key.
+    /// Signed with this key.
     Key(KeyNow),
-    /// They are not.
+    /// Not authenticated.
     None,
 }
 
-/// Findings of one name.
-struct Found {
-    /// In all.
+/// Counters of one result.
+struct ResultCount {
+    /// Total.
     count: u64,
-    /// Since the last record of it, and when that was.
+    /// Since the last audit record, and the time of that record.
     open: u64,
     recorded: Option<Instant>,
 }
 
-/// Asks a server for the time, and has a clock follow it.
+/// Requests the time of a server, and lets a clock follow it.
 pub(crate) struct Following {
     server: String,
     proof: Proof,
     clock: Arc<FollowedClock>,
     audit: Arc<AuditLog>,
-    found: Mutex<BTreeMap<&'static str, Found>>,
-    /// That nothing can be kept was told.
+    found: Mutex<BTreeMap<&'static str, ResultCount>>,
+    /// Whether a failed write of the file has been logged.
     complained: AtomicBool,
 }
 
-/// How a question ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// It was believed.
+enum RequestResult {
+    /// The response was accepted.
     Followed,
-    /// The server asks to be asked less often.
+    /// The server requires a lower rate (kiss-o'-death).
     Kissed,
-    /// Nobody can answer as things are: there is no key, or the server does not know it.
+    /// There is no key, or the server does not know it.
     NoKey,
-    /// No answer that is believed.
+    /// No accepted response.
     Missed,
 }
 
@@ -245,36 +249,38 @@ impl Following {
         Arc::new(Self { server, proof, clock, audit, found: Mutex::default(), complained })
     }
 
-    /// Whom it follows.
+    /// Returns the address of the server.
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    /// The clock that follows.
+    /// Returns the clock.
     pub(crate) const fn clock(&self) -> &Arc<FollowedClock> {
         &self.clock
     }
 
-    /// Asks until there was an answer that is believed, for [`START_WAIT`] at most.
+    /// Sends requests until a response is accepted, for at most [`START_WAIT`].
     pub(crate) async fn first(&self) {
-        let asked = async {
+        let requests = async {
             loop {
-                match self.ask().await {
-                    End::Followed => return true,
-                    // Waiting does not help: a device that nobody added yet has no key that the server knows.
-                    End::NoKey => return false,
-                    End::Kissed | End::Missed => tokio::time::sleep(Duration::from_millis(100)).await,
+                match self.request().await {
+                    RequestResult::Followed => return true,
+                    // A device that is not added yet has no key that the server knows.
+                    RequestResult::NoKey => return false,
+                    RequestResult::Kissed | RequestResult::Missed => {
+                        tokio::time::sleep(Duration::from_millis(100)).await
+                    }
                 }
             }
         };
-        // A name that is looked up in vain takes longer than anybody wants to wait.
-        if timeout(START_WAIT, asked).await.unwrap_or(false) {
+        // A failing name look-up takes longer.
+        if timeout(START_WAIT, requests).await.unwrap_or(false) {
             return;
         }
-        tracing::warn!(server = %self.server, "no time from the server yet; this machine's clock is believed until then");
+        tracing::warn!(server = %self.server, "no response of the time server yet; using the clock of this machine");
     }
 
-    /// Asks for as long as the daemon runs.
+    /// Sends requests until the shutdown.
     pub(crate) fn start(self: &Arc<Self>, shutdown: &Shutdown) -> JoinHandle<()> {
         let (this, until) = (Arc::clone(self), shutdown.wait());
         tokio::spawn(async move {
@@ -283,13 +289,13 @@ impl Following {
             let mut saved = Instant::now();
             this.save().await;
             loop {
-                let wake = next.min(saved + SAVE_EVERY);
+                let wake = next.min(saved + SAVE_INTERVAL);
                 tokio::select! {
                     biased;
                     () = &mut until => break,
                     () = tokio::time::sleep_until(wake.into()) => {}
                 }
-                if saved.elapsed() >= SAVE_EVERY {
+                if saved.elapsed() >= SAVE_INTERVAL {
                     this.save().await;
                     saved = Instant::now();
                 }
@@ -298,10 +304,10 @@ impl Following {
                     tokio::select! {
                         biased;
                         () = &mut until => break,
-                        _ = this.ask() => {}
+                        _ = this.request() => {}
                     }
                     if this.clock.told_ms() < before_ms {
-                        // A restart must not find the later time that was taken back.
+                        // After a restart the withdrawn later time must not be used.
                         this.save().await;
                     }
                     next = Instant::now() + this.pause();
@@ -311,7 +317,8 @@ impl Following {
         })
     }
 
-    /// Until the next question; a sixteenth more or less, so that many devices do not ask at the same moment.
+    /// Returns the time to the next request, varied by a sixteenth, so that devices do not send at
+    /// the same moment.
     fn pause(&self) -> Duration {
         let pause = self.clock.follower.lock().pause_ms();
         let [chance] = random::<1>();
@@ -322,114 +329,114 @@ impl Following {
         let clock = Arc::clone(&self.clock);
         match tokio::task::spawn_blocking(move || clock.save()).await {
             Ok(Err(error)) if !self.complained.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%error, "what the clock told could not be kept");
+                tracing::warn!(%error, "cannot store the last served time; continuing");
             }
             Ok(Ok(())) => self.complained.store(false, Ordering::Relaxed),
-            // Told already, or the runtime is ending.
+            // Logged already, or the runtime is stopping.
             Ok(Err(_)) | Err(_) => {}
         }
     }
 
-    async fn ask(&self) -> End {
+    async fn request(&self) -> RequestResult {
         let end = match self.exchange().await {
             Ok(end) => end,
             Err(error) => {
-                tracing::debug!(server = %self.server, %error, "the time server cannot be asked");
+                tracing::debug!(server = %self.server, %error, "cannot reach the time server");
                 self.note("unreachable");
-                End::Missed
+                RequestResult::Missed
             }
         };
         let mut follower = self.clock.follower.lock();
         match end {
-            End::Followed => {}
-            End::Kissed => follower.record_kiss(),
-            End::NoKey | End::Missed => follower.record_failure(),
+            RequestResult::Followed => {}
+            RequestResult::Kissed => follower.record_kiss(),
+            RequestResult::NoKey | RequestResult::Missed => follower.record_failure(),
         }
         end
     }
 
-    async fn exchange(&self) -> std::io::Result<End> {
+    async fn exchange(&self) -> std::io::Result<RequestResult> {
         let key = match &self.proof {
             Proof::None => None,
             Proof::Key(key) => match key() {
                 Some(key) => Some(key),
-                None => return Ok(End::NoKey),
+                None => return Ok(RequestResult::NoKey),
             },
         };
-        let nowhere = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-        let server = tokio::net::lookup_host(&self.server).await?.next().ok_or_else(nowhere)?;
+        let no_address = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+        let server = tokio::net::lookup_host(&self.server).await?.next().ok_or_else(no_address)?;
         let any: SocketAddr = if server.is_ipv4() { ([0u8; 4], 0).into() } else { ([0u16; 8], 0).into() };
-        // A port of its own for each question: one thing more that a stranger has to guess.
+        // A new port for each request is harder to guess for an attacker.
         let socket = UdpSocket::bind(any).await?;
         socket.connect(server).await?;
         let query = TimeQuery::new(u64::from_be_bytes(random()), key, self.clock.stopwatch_ms());
         socket.send(query.bytes()).await?;
-        let until = tokio::time::Instant::now() + ANSWER_WAIT;
+        let until = tokio::time::Instant::now() + RESPONSE_TIMEOUT;
         let mut datagram = [0; 128];
-        for _ in 0..STRANGERS_MAX {
-            let Ok(came) = timeout_at(until, socket.recv(&mut datagram)).await else {
+        for _ in 0..DATAGRAMS_MAX {
+            let Ok(received) = timeout_at(until, socket.recv(&mut datagram)).await else {
                 self.note("silent");
-                return Ok(End::Missed);
+                return Ok(RequestResult::Missed);
             };
-            let length = came?;
+            let length = received?;
             let received_ms = self.clock.stopwatch_ms();
             match query.read(&datagram[..length], received_ms, now_ms()) {
                 Ok(sample) => return Ok(self.take(sample)),
                 Err(refusal) => {
                     self.refused(refusal);
                     match refusal {
-                        ResponseError::Kiss(_) => return Ok(End::Kissed),
+                        ResponseError::Kiss(_) => return Ok(RequestResult::Kissed),
                         ResponseError::Unsynchronised
                         | ResponseError::Slow(_)
                         | ResponseError::Distant(_) => {
-                            return Ok(End::Missed);
+                            return Ok(RequestResult::Missed);
                         }
-                        // Anybody can send this one; the true answer may still come.
-                        ResponseError::UnknownKey if !self.is_quick() => {}
-                        ResponseError::UnknownKey => return Ok(End::NoKey),
+                        // This one can be forged; the genuine response may follow.
+                        ResponseError::UnknownKey if !self.is_unset() => {}
+                        ResponseError::UnknownKey => return Ok(RequestResult::NoKey),
                         _ => {}
                     }
                 }
             }
         }
-        Ok(End::Missed)
+        Ok(RequestResult::Missed)
     }
 
-    /// Was there no answer yet? Then a device that is not added does not wait for one.
-    fn is_quick(&self) -> bool {
+    /// Whether there was no response yet. Then a device that is not added does not wait for one.
+    fn is_unset(&self) -> bool {
         !self.clock.follower.lock().is_set()
     }
 
-    fn take(&self, sample: ClockSample) -> End {
-        let heard = {
+    fn take(&self, sample: ClockSample) -> RequestResult {
+        let accepted = {
             let mut follower = self.clock.follower.lock();
             follower.apply_sample(sample, self.clock.stopwatch_ms(), machine::wall_ms())
         };
-        match heard {
-            Ok(heard) => {
-                let name = match heard {
+        match accepted {
+            Ok(accepted) => {
+                let name = match accepted {
                     SampleOutcome::Set { .. } => "set",
                     SampleOutcome::Steered { .. } => "steered",
                     SampleOutcome::Unchanged => "kept",
                 };
                 self.note(name);
-                if let SampleOutcome::Set { by_ms } = heard {
+                if let SampleOutcome::Set { by_ms } = accepted {
                     tracing::info!(server = %self.server, by_ms, error_ms = sample.error_ms, "the clock is set");
                     let at = (self.clock.now_ms(), self.server.as_str());
                     self.audit.time(at, "done", None, Some(by_ms), 1);
                 }
-                End::Followed
+                RequestResult::Followed
             }
             Err(lie) => {
-                self.suspect(lie.name(), Some(lie.by_ms()), &lie);
-                End::Missed
+                self.report_suspect(lie.name(), Some(lie.by_ms()), &lie);
+                RequestResult::Missed
             }
         }
     }
 
     fn refused(&self, refusal: ResponseError) {
         match refusal.is_suspect() {
-            true => self.suspect(refusal.name(), None, &refusal),
+            true => self.report_suspect(refusal.name(), None, &refusal),
             false => {
                 tracing::debug!(server = %self.server, %refusal, "no time from the server");
                 self.note(refusal.name());
@@ -437,35 +444,35 @@ impl Following {
         }
     }
 
-    /// Counts a finding.
+    /// Counts a result. Returns the count for an audit record, or 0 if none is due.
     fn note(&self, name: &'static str) -> u64 {
         let mut found = self.found.lock();
-        let found = found.entry(name).or_insert(Found { count: 0, open: 0, recorded: None });
+        let found = found.entry(name).or_insert(ResultCount { count: 0, open: 0, recorded: None });
         found.count += 1;
         found.open += 1;
-        if found.recorded.is_some_and(|at| at.elapsed() < AUDIT_EVERY) {
+        if found.recorded.is_some_and(|at| at.elapsed() < AUDIT_INTERVAL) {
             return 0;
         }
         found.recorded = Some(Instant::now());
         std::mem::take(&mut found.open)
     }
 
-    /// Somebody lies, or is out of order: that is for the audit log.
-    fn suspect(&self, name: &'static str, ahead_ms: Option<i64>, why: &dyn std::fmt::Display) {
+    /// Logs and audits a response that may be forged.
+    fn report_suspect(&self, name: &'static str, ahead_ms: Option<i64>, why: &dyn std::fmt::Display) {
         let count = self.note(name);
         if count > 0 {
-            tracing::warn!(server = %self.server, count, "the time is not believed: {why}");
+            tracing::warn!(server = %self.server, count, "response of the time server refused: {why}");
             let at = (self.clock.now_ms(), self.server.as_str());
             self.audit.time(at, "refused", Some(name), ahead_ms, count);
         }
     }
 
-    /// Adds its families to the page of this daemon.
+    /// Adds the metrics of the clock.
     pub(crate) fn observe(&self, daemon: &str, page: &mut Page) {
         let label = daemon.replace(['\\', '"', '\n'], "_");
         let found = self.found.lock();
         let mut text = String::from(
-            "# HELP sealstone_time_answers_total What became of questions for the time.\n\
+            "# HELP sealstone_time_answers_total Requests for the time by result.\n\
              # TYPE sealstone_time_answers_total counter\n",
         );
         for (name, found) in found.iter() {
@@ -484,34 +491,34 @@ impl Following {
         };
         gauge(
             "sealstone_time_followed",
-            "Whether there is an answer that the clock follows.",
+            "Whether the clock follows a response.",
             Some(latest.is_some().into()),
         );
         let ahead = latest.map(|(_, ahead_ms)| ahead_ms);
         gauge("sealstone_time_server_ahead_ms", "How far the server's clock is ahead, milliseconds.", ahead);
         let error = latest.map(|(sample, _)| i64::try_from(sample.error_ms).unwrap_or(i64::MAX));
-        gauge("sealstone_time_error_ms", "How far off that may be, milliseconds.", error);
+        gauge("sealstone_time_error_ms", "Maximum error of that, milliseconds.", error);
         page.raw(&text);
     }
 }
 
-/// The one key in a private file.
+/// Reads the single key of a private file.
 pub(crate) fn key_file(path: &Path) -> Outcome<TimeKey> {
     let at = |failure: Failure| failure.at(path.shown());
     let text = secret_file::read(path)?;
     let mut keys = Vec::new();
     for line in text.lines() {
-        // The error does not quote the line: it may hold the key.
+        // The error does not quote the line, which may have the key.
         keys.extend(parse_key_line(line).map_err(|error| at(Failure::usage(error)))?);
     }
     match <[TimeKey; 1]>::try_from(keys) {
         Ok([key]) => Ok(key),
-        Err(keys) => Err(at(Failure::usage(format!("{} keys: want one", keys.len())))
+        Err(keys) => Err(at(Failure::usage(format!("the file has {} keys; required is one", keys.len())))
             .hint("one line: NUMBER AES128 HEX:32 hexadecimal digits, as in chrony's key file")),
     }
 }
 
-/// Does this name mean this machine, and nothing else?
+/// Whether all addresses of a name are on this machine.
 pub(crate) async fn is_here(server: &str) -> bool {
     let Ok(mut addresses) = tokio::net::lookup_host(server).await else { return false };
     let mut any = false;
@@ -527,11 +534,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_back_and_nonsense_is_refused() {
+    fn clock_file_reads_back_and_refuses_nonsense() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let clock = FollowedClock::open(folder.path(), FollowPolicy::SIGNED).expect("a new clock");
         clock.save().expect("nothing to save");
-        assert!(!clock.file().exists(), "nobody was told anything");
+        assert!(!clock.file().exists(), "the time was not in use");
         clock.begin();
         let told = clock.now_ms();
         clock.save().expect("saved");
@@ -552,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_holds_one_key_and_its_errors_do_not_show_it() {
+    fn key_file_has_one_key_that_errors_hide() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("ntp.key");
         let secret = "00112233445566778899aabbccddeeff";

@@ -1,7 +1,8 @@
 //! `sealstone up`: a metadata server and some devices in one process, created on first use.
 //!
-//! Contract: `up.toml` is written last. A folder with `up.incomplete` was interrupted while it was being made and holds
-//! nobody's data yet: it is made anew. A folder with neither is not ours and is left alone unless it is empty.
+//! Contract: `up.toml` is written last. A folder with `up.incomplete` is from an interrupted
+//! creation and has no user data: it is created again. A folder with neither file is refused unless
+//! it is empty.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -27,43 +28,43 @@ use crate::output::Output;
 use crate::secret_file;
 use crate::text::{ShownPath as _, with_paths};
 
-/// Layout of the folder that this version reads and writes.
+/// Version of the folder layout.
 const VERSION: u32 = 1;
 const SYSTEM_FILE: &str = "up.toml";
 const MARKER_FILE: &str = "up.incomplete";
 const MDS_FOLDER: &str = "mds";
-/// Devices on first use, unless told otherwise.
+/// Default number of devices on first use.
 const OSDS_DEFAULT: u16 = 3;
 
-/// What the folder holds.
+/// Content of [`SYSTEM_FILE`].
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct System {
+struct SystemFile {
     version: u32,
-    osds: Vec<Device>,
+    osds: Vec<DeviceEntry>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Device {
+struct DeviceEntry {
     name: String,
     listen: String,
 }
 
 /// A running system.
-pub(crate) struct Running {
+pub(crate) struct RunningSystem {
     pub(crate) mds: MdsDaemon,
     pub(crate) osds: Vec<OsdDaemon>,
     pub(crate) admin_secret: PathBuf,
     pub(crate) data: PathBuf,
-    /// Locked, so that no second process runs or creates a system in it.
+    /// Locked, so that a second process cannot use the folder.
     folder: Option<File>,
 }
 
-/// Everything on one page.
-struct All(Vec<Arc<dyn Observed>>);
+/// The metrics of all daemons on one page.
+struct AllDaemons(Vec<Arc<dyn Observed>>);
 
-impl Observed for All {
+impl Observed for AllDaemons {
     fn observe(&self, page: &mut Page) {
         self.0.iter().for_each(|one| one.observe(page));
     }
@@ -81,7 +82,7 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
         let running = start(output, arguments, &shutdown).await?;
         let mut pages = vec![running.mds.observed()];
         pages.extend(running.osds.iter().map(|osd| Arc::clone(&osd.observed)));
-        let metrics = metrics.serve(Arc::new(All(pages)), &shutdown);
+        let metrics = metrics.serve(Arc::new(AllDaemons(pages)), &shutdown);
         let audit = |folder: &str| running.data.join(folder).join(AUDIT_FILE);
         let device = |osd: &OsdDaemon| {
             let pin = osd.pin.map(|pin| pin.to_string());
@@ -109,15 +110,15 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
                 running.mds.cluster.shown(),
                 running.admin_secret.shown(),
             ));
-            lines.push("ready; ^C ends it".into());
+            lines.push("ready; stop with ^C".into());
             lines.join("\n")
         });
         running.finish().await
     })
 }
 
-impl Running {
-    /// Serves until the shutdown; clients of the metadata server end first, then the devices.
+impl RunningSystem {
+    /// Serves until the shutdown; stops the metadata server first, then the devices.
     pub(crate) async fn finish(self) -> Outcome {
         // The lock of the folder is released when all have ended.
         let mut first = self.mds.finish().await;
@@ -129,8 +130,8 @@ impl Running {
     }
 }
 
-/// Starts the system in the folder, making it first if need be.
-pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
+/// Starts the system in the folder; creates it first if necessary.
+pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.as_path();
     check_data_folder(data)?;
     let folder = lock_folder(data)?;
@@ -147,45 +148,50 @@ fn lock_folder(data: &Path) -> Outcome<File> {
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Err(Failure::operation("another `sealstone up` runs in this folder")
             .at(data.shown())
-            .hint("end it, or use another --data")),
+            .hint("stop it, or use another --data")),
         // A file system without locks: the devices lock their own files.
         _ => Ok(folder),
     }
 }
 
-async fn start_in(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
+async fn start_in(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.as_path();
     let system_file = data.join(SYSTEM_FILE);
     if system_file.exists() {
         let system = read_system(&system_file)?;
         if arguments.osd_port.is_some() {
-            return Err(Failure::usage("has devices whose addresses the metadata server has on record")
-                .at(data.shown())
-                .hint("--osd-port is for the first use"));
+            return Err(Failure::usage(
+                "the devices exist, and the metadata server has stored their addresses",
+            )
+            .at(data.shown())
+            .hint("--osd-port is allowed on first use only"));
         }
         if arguments.osds.is_some_and(|osds| usize::from(osds) != system.osds.len()) {
-            return Err(Failure::usage(format!("{} holds {} devices", data.shown(), system.osds.len()))
-                .hint("leave --osds out, or use another --data"));
+            return Err(Failure::usage(format!("the system has {} devices", system.osds.len()))
+                .at(data.shown())
+                .hint("omit --osds, or use another --data"));
         }
         return serve(arguments, &system, shutdown).await;
     }
-    make(output, arguments, shutdown).await
+    create(output, arguments, shutdown).await
 }
 
-fn read_system(path: &Path) -> Outcome<System> {
+fn read_system(path: &Path) -> Outcome<SystemFile> {
     let text = read_bounded(path)?;
     let table: toml::Table = text
         .parse()
         .map_err(|error: toml::de::Error| Failure::operation(error.message()).at(path.shown()))?;
     let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
     if found != i64::from(VERSION) {
-        return Err(Failure::operation(format!("folder of version {found}, this program reads {VERSION}"))
-            .at(path.shown()));
+        return Err(Failure::operation(format!(
+            "the folder has version {found}, this program supports {VERSION}"
+        ))
+        .at(path.shown()));
     }
     toml::from_str(&text).map_err(|error| Failure::operation(error.message()).at(path.shown()))
 }
 
-async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<Running> {
+async fn serve(arguments: &Up, system: &SystemFile, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.clone();
     let mut osds = Vec::new();
     for device in &system.osds {
@@ -201,16 +207,16 @@ async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<
     let cluster = secret_file::read_bytes(&mds.cluster)?;
     secret_file::write_changed(&data.join(mds::CLUSTER_FILE), &cluster)?;
     let admin_secret = data.join(ADMIN_SECRET_FILE);
-    Ok(Running { mds, osds, admin_secret, data, folder: None })
+    Ok(RunningSystem { mds, osds, admin_secret, data, folder: None })
 }
 
-/// First use: folders, keys, devices taken over, all through the same doors as on many machines.
-async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
+/// Creates a system, by the same steps as on several machines.
+async fn create(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.as_path();
     let at = |error: std::io::Error| Failure::from(error).at(data.shown());
     let marker = data.join(MARKER_FILE);
     if marker.exists() {
-        output.remark(format!("{} was interrupted while it was being made; making it anew", data.shown()));
+        output.remark(format!("{}: creation was interrupted; creating it again", data.shown()));
         for entry in fs::read_dir(data).map_err(at)? {
             let path = entry.map_err(at)?.path();
             if path != marker {
@@ -218,7 +224,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
             }
         }
     } else if fs::read_dir(data).map_err(at)?.next().is_some() {
-        return Err(Failure::operation("is not empty and holds no system")
+        return Err(Failure::operation("not empty, and not a folder of `sealstone up`")
             .at(data.shown())
             .hint("use another --data"));
     }
@@ -232,18 +238,21 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
     let mut keys = Vec::new();
     for index in 0..count {
         let name = format!("osd{}", index + 1);
-        let place = osd_create::Place::Files { capacity: arguments.capacity, preallocate: false };
-        let made = osd_create::init(&data.join(&name), place, Some(&name), None)?;
-        // The last one knows of those before it.
-        if let Some(warning) = made.warning.as_ref().filter(|_| index + 1 == count) {
+        let place = osd_create::StorePlace::Files { capacity: arguments.capacity, preallocate: false };
+        let device = osd_create::init(&data.join(&name), place, Some(&name), None)?;
+        // The plan of the last device includes the others.
+        if let Some(warning) = device.warning.as_ref().filter(|_| index + 1 == count) {
             output.remark(warning);
         }
-        keys.push(made.key);
-        devices.push(Device { name, listen: device_address(&arguments.listen, arguments.osd_port, index)? });
+        keys.push(device.key);
+        devices.push(DeviceEntry {
+            name,
+            listen: device_address(&arguments.listen, arguments.osd_port, index)?,
+        });
     }
-    let mut system = System { version: VERSION, osds: devices };
+    let mut system = SystemFile { version: VERSION, osds: devices };
     let running = serve(arguments, &system, shutdown).await?;
-    // Port 0 took a free port, and the metadata server remembers it: so do we.
+    // Port 0 took a free port, which the metadata server stores: it must not change.
     for (device, daemon) in system.osds.iter_mut().zip(&running.osds) {
         device.listen = daemon.address.to_string();
     }
@@ -259,39 +268,39 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
     Ok(running)
 }
 
-/// A client in the administrator's name.
-pub(crate) async fn admin_client(running: &Running) -> Outcome<Client> {
+/// Returns a client that is logged in as the administrator.
+pub(crate) async fn admin_client(running: &RunningSystem) -> Outcome<Client> {
     let secret = secret_file::read(&running.admin_secret)?;
     let pin = running.mds.pin.parse().expect("our own fingerprint parses");
     Ok(Client::connect(&running.mds.address.to_string(), pin, ADMIN, secret.trim_end().as_bytes()).await?)
 }
 
-/// Says what can be done about a device that does not start because its port is taken.
+/// Adds the next step for a device whose port is in use.
 fn device_failure(failure: Failure, arguments: &Up, data: &Path) -> Failure {
     if !failure.next_step.as_deref().is_some_and(|hint| hint.contains("choose another port")) {
         return failure;
     }
     if data.join(SYSTEM_FILE).exists() {
         return failure
-            .hint("another program listens there; end it: the metadata server has this address on record");
+            .hint("another program uses the port; stop it: the metadata server has stored this address");
     }
     match arguments.osd_port {
         Some(_) => {
-            failure.hint("another program listens there; choose another --osd-port, 0 takes free ones")
+            failure.hint("another program uses the port; choose another --osd-port, 0 takes free ports")
         }
-        None => failure.hint("another program listens there; choose --osd-port, 0 takes free ones"),
+        None => failure.hint("another program uses the port; choose --osd-port, 0 takes free ports"),
     }
 }
 
-/// Device `index` listens on the same host, `index` ports above `first`, which is otherwise the one above the metadata server's;
-/// port 0 stays 0.
+/// Returns the address of device `index`: the same host, `index` ports above `first` [default: the
+/// port after the metadata server's]. Port 0 stays 0.
 fn device_address(listen: &str, first: Option<u16>, index: u16) -> Outcome<String> {
     let (host, port) = listen
         .rsplit_once(':')
         .and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)))
         .filter(|(host, _)| !host.is_empty())
-        .ok_or_else(|| Failure::usage("is not HOST:PORT").at(listen))?;
-    let none_left = || Failure::usage("leaves no ports for devices").at(listen);
+        .ok_or_else(|| Failure::usage("not HOST:PORT").at(listen))?;
+    let none_left = || Failure::usage("no ports left for devices").at(listen);
     let first = match (first, port) {
         (Some(first), _) => first,
         (None, 0) => 0,
@@ -305,9 +314,8 @@ fn device_address(listen: &str, first: Option<u16>, index: u16) -> Outcome<Strin
 mod tests {
     use super::*;
 
-    /// Ports follow the metadata server's; a free one stays free to choose; nonsense is a usage error.
     #[test]
-    fn devices_get_the_ports_above() {
+    fn devices_get_following_ports() {
         let address = |listen, first, index| device_address(listen, first, index).ok();
         assert_eq!(address("127.0.0.1:3270", None, 0).as_deref(), Some("127.0.0.1:3271"));
         assert_eq!(address("127.0.0.1:0", None, 5).as_deref(), Some("127.0.0.1:0"));

@@ -1,8 +1,9 @@
-//! The other half: attacks, each sent over a real iSCSI session, each with the answer it got and its audit record.
+//! Attacks of the demo: each is sent over a real iSCSI session, and reported with its response and
+//! audit record.
 //!
-//! The attacker has what an attacker on the network can have: genuine commands to copy, and a connection of his own.
-//! Where a genuine but useless capability is needed (expired, of another device), the metadata server gave it out: what
-//! makes those capabilities worthless must not be that they are forged. So each attempt has to end for its own reason.
+//! The attacker can copy genuine commands and has a connection. Expired or misplaced capabilities
+//! are genuine ones of the metadata server, so that each attempt is refused for its own reason and
+//! not because a capability is forged.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,44 +21,44 @@ use serde::Serialize;
 
 use crate::daemon::AUDIT_FILE;
 use crate::daemon::now_ms;
-use crate::daemon::up::Running;
+use crate::daemon::up::RunningSystem;
 use crate::failure::{Failure, Outcome};
 use crate::text::ShownPath as _;
 
-/// The name under which the attacker's session appears in the audit log.
+/// Initiator name of the attacker in the audit log.
 const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
-/// The file that is attacked: one object on one device.
+/// The attacked file, which has one object.
 const VICTIM: &str = "/attacked";
-/// Bytes that each attempt tries to write.
+/// Bytes of each attempted write.
 const BYTES: usize = 4096;
-/// What the genuine write writes, and what every other attempt would leave if it came through.
+/// Byte values of the genuine write and of the attempts.
 const GENUINE: u8 = 0x5A;
 const FORGED: u8 = 0x66;
-/// How long the capability that expires is good.
+/// Lifetime of the capability that expires.
 const SHORT_MS: u64 = 300;
-/// Files that are made at most to find one on another device.
+/// Maximum number of files that are created to find one on another device.
 const OTHERS_MAX: usize = 64;
-/// How long an audit record may take to reach the file.
+/// Maximum delay of an audit record.
 const AUDIT_S_MAX: u64 = 5;
-/// Where things lie in an OSD-2 CDB (T10 OSD-2, §5.2).
+/// Offsets in an OSD-2 CDB (T10 OSD-2, §5.2).
 const METHOD_BYTE: usize = 80 + 2;
 const PERMISSIONS_BYTE: usize = 80 + 49;
 const STARTING_BYTE: usize = 47;
 const REQUEST_ICV: std::ops::Range<usize> = 184..216;
 
-/// One attempt and what came of it.
+/// One attempt and its result.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) attempt: &'static str,
     /// `GOOD`, or sense key/code/qualifier with its name.
     pub(super) answer: String,
-    /// The audit record's verdict and reason.
+    /// Verdict and reason of the audit record.
     pub(super) audit: String,
-    /// Did it end as it must?
+    /// Whether the result is the expected one.
     pub(super) as_expected: bool,
 }
 
-/// A command ready for the socket.
+/// An encoded command.
 #[derive(Clone)]
 struct Packet {
     cdb: Vec<u8>,
@@ -71,8 +72,8 @@ struct Attacker {
     findings: Vec<Finding>,
 }
 
-/// Runs them all against a file made for the purpose; then looks what is in it.
-pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Finding>> {
+/// Runs all attempts against a new file, then compares its content.
+pub(super) async fn run(client: &Client, running: &RunningSystem) -> Outcome<Vec<Finding>> {
     let grant = &made(client, VICTIM).await?;
     let devices = client.device_list().await?;
     let device = devices
@@ -91,7 +92,7 @@ pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Findi
     let mut config = SessionConfig::new(None, &SystemEnvironment);
     config.initiator_name = ATTACKER.into();
     let session = Session::connect(&url, config).await.map_err(Failure::operation)?;
-    // The first command of a new nexus hears POWER ON; TEST UNIT READY takes that in.
+    // TEST UNIT READY receives the unit attention POWER ON of a new nexus.
     let ready = ScsiRequest { cdb: Bytes::from_static(&[0; 6]), ..ScsiRequest::default() };
     session.execute(ready).await.map_err(Failure::operation)?;
     let audit = folder(&device.name.shown()).join(AUDIT_FILE);
@@ -145,14 +146,14 @@ pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Findi
 }
 
 fn credential(grant: &Grant) -> Outcome<Credential> {
-    let bad = || Failure::operation("the metadata server gave an unusable grant");
+    let bad = || Failure::operation("the metadata server issued an unusable credential");
     Ok(Credential {
         capability: CapabilityBytes::new(Generation::Osd2, grant.capability.as_slice()).ok_or_else(bad)?,
         key: CapabilityKey::new(grant.key.expose()).ok_or_else(bad)?,
     })
 }
 
-/// Makes a file of one object; the credential that its writer gets.
+/// Creates a file of one object; returns the credential of its writer.
 async fn made(client: &Client, path: &str) -> Outcome<Grant> {
     use sealstone_client::Metadata as _;
     client.put(path, &[0x11; 2 * BYTES][..], PutOptions::default()).await?;
@@ -162,12 +163,12 @@ async fn made(client: &Client, path: &str) -> Outcome<Grant> {
         method: Method::AllData,
     };
     let Response::Opened { file } = client.metadata().call(request).await? else {
-        return Err(Failure::operation("the metadata server answered something else"));
+        return Err(Failure::unexpected_response());
     };
     file.grants.into_iter().next().ok_or_else(|| Failure::operation("the file has no object"))
 }
 
-/// A credential for the victim that was good until just now.
+/// Returns a credential for the victim that has just expired.
 async fn expired(client: &Client) -> Outcome<Credential> {
     let until_ms = now_ms() + SHORT_MS;
     let wanted =
@@ -179,7 +180,7 @@ async fn expired(client: &Client) -> Outcome<Credential> {
     Ok(credential)
 }
 
-/// A credential for an object on another device than this, and that object.
+/// Returns a credential for an object on another device, and that object.
 async fn elsewhere(client: &Client, device: DeviceId) -> Outcome<(Credential, ObjectId)> {
     for number in 0..OTHERS_MAX {
         let path = format!("{VICTIM}-{number}");
@@ -192,7 +193,7 @@ async fn elsewhere(client: &Client, device: DeviceId) -> Outcome<(Credential, Ob
     Err(Failure::operation("there is no second device"))
 }
 
-/// A signed WRITE of [`BYTES`] bytes, as it goes over the wire.
+/// Returns a signed WRITE of [`BYTES`] bytes.
 fn write(credential: &Credential, object: ObjectId, byte: u8) -> Outcome<Packet> {
     let signer =
         Signer::<RustCrypto>::new(credential, &AlgorithmSlots::DEFAULT).map_err(Failure::operation)?;
@@ -221,7 +222,7 @@ impl Packet {
         self
     }
 
-    /// What the ESM paper describes: take the method away, and the check value with it.
+    /// Removes the security method and the check value, as the ESM paper describes.
     fn downgraded(mut self) -> Self {
         self.cdb[METHOD_BYTE] &= 0xF0;
         self.cdb[REQUEST_ICV].fill(0);
@@ -230,7 +231,8 @@ impl Packet {
 }
 
 impl Attacker {
-    /// Sends the packet; `refusal` is the sense it must get and the reason in the audit log, none for GOOD.
+    /// Sends the packet. `refusal` is the expected sense and the reason in the audit log; `None`
+    /// for GOOD.
     async fn attempt(
         &mut self,
         attempt: &'static str,
@@ -266,7 +268,7 @@ impl Attacker {
         Ok(())
     }
 
-    /// The audit record of the last command: the device writes it on a thread of its own.
+    /// Waits for the audit record of the last command, which another thread writes.
     async fn next_record(&mut self) -> Outcome<serde_json::Value> {
         let started = Instant::now();
         loop {
@@ -276,14 +278,14 @@ impl Attacker {
                 return Ok(found.swap_remove(self.seen - 1));
             }
             if started.elapsed() > Duration::from_secs(AUDIT_S_MAX) {
-                return Err(Failure::operation("has no record of an attempt").at(self.audit.shown()));
+                return Err(Failure::operation("no record of an attempt").at(self.audit.shown()));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
-/// The attacker's records in a device's audit log.
+/// Returns the records of the attacker in a device's audit log.
 fn records(path: &Path) -> Outcome<Vec<serde_json::Value>> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::from(error).at(path.shown()))?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -309,7 +311,7 @@ fn answer(response: &ScsiResponse) -> (String, String) {
     }
 }
 
-/// The findings as a table.
+/// Formats the findings as a table.
 pub(super) fn table(findings: &[Finding]) -> String {
     let mut lines = vec![format!("   {:44} {:38} {}", "ATTEMPT", "THE DEVICE ANSWERS", "ITS AUDIT LOG SAYS")];
     for finding in findings {

@@ -1,4 +1,4 @@
-//! The honest half of the demo: a user, a tree, a large file, there and back.
+//! Round trips of the demo: a user stores a tree and a large file, and reads them back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,21 +17,21 @@ use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
 use crate::command::tree::join;
-use crate::command::walk::{Entry, Kind};
+use crate::command::walk::{Kind, TreeEntry};
 use crate::daemon::random;
-use crate::daemon::up::{self, Running};
+use crate::daemon::up::{self, RunningSystem};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, utc};
 use crate::text::ShownPath as _;
 
-/// The user whose files these are.
+/// User of the files.
 const USER: &str = "alice";
-/// Files under way at once.
+/// Number of parallel files.
 const FILES_AT_ONCE: usize = 16;
-/// Where the large file goes.
+/// Stored path of the large file.
 const LARGE: &str = "/large";
 
-/// One way there and back.
+/// Result of a round trip.
 #[derive(Serialize)]
 pub(super) struct Leg {
     pub(super) files: u64,
@@ -55,8 +55,8 @@ impl Leg {
     }
 }
 
-/// Adds the user and logs in as her; what her session looks like.
-pub(super) async fn enrol(running: &Running) -> Outcome<(Arc<Client>, String)> {
+/// Adds the user and logs in; also returns a description of the session.
+pub(super) async fn enrol(running: &RunningSystem) -> Outcome<(Arc<Client>, String)> {
     let admin = up::admin_client(running).await?;
     let secret =
         Zeroizing::new(random::<16>().map(|byte| char::from(b'a' + byte % 26)).iter().collect::<String>());
@@ -71,7 +71,7 @@ pub(super) async fn enrol(running: &Running) -> Outcome<(Arc<Client>, String)> {
     Ok((Arc::new(client), session))
 }
 
-/// Hashes what is written to it.
+/// Sink that hashes its input.
 #[derive(Default)]
 struct HashSink(Sha256);
 
@@ -116,7 +116,7 @@ async fn hash_stored(client: &Client, path: &FilePath) -> Outcome<[u8; 32]> {
     Ok(sink.0.finalize().into())
 }
 
-/// Runs all, some at once.
+/// Runs all tasks, several in parallel.
 async fn each<T, F>(items: Vec<T>, mut start: impl FnMut(T) -> F) -> Outcome
 where
     F: Future<Output = Outcome> + Send + 'static,
@@ -135,8 +135,8 @@ where
     }
 }
 
-/// A tree there and back.
-pub(super) async fn tree(client: &Arc<Client>, entries: Vec<Entry>, output: Output) -> Outcome<Leg> {
+/// Stores a tree and reads it back.
+pub(super) async fn tree(client: &Arc<Client>, entries: Vec<TreeEntry>, output: Output) -> Outcome<Leg> {
     let top = FilePath::new("/home/tree").map_err(Failure::operation)?;
     let mut files: Vec<(PathBuf, FilePath)> = Vec::new();
     let mut bytes = 0;
@@ -185,7 +185,7 @@ pub(super) async fn tree(client: &Arc<Client>, entries: Vec<Entry>, output: Outp
             if hash_stored(&client, &stored).await? == expected {
                 Ok(())
             } else {
-                Err(Failure::operation("came back with another SHA-256").at(stored))
+                Err(Failure::operation("SHA-256 differs after reading it back").at(stored))
             }
         }
     };
@@ -193,7 +193,7 @@ pub(super) async fn tree(client: &Arc<Client>, entries: Vec<Entry>, output: Outp
     Ok(Leg { files: count, bytes, width: 1, put_seconds, get_seconds: started.elapsed().as_secs_f64() })
 }
 
-/// One large file there and back.
+/// Stores a large file and reads it back.
 pub(super) async fn large(client: &Arc<Client>, folder: &Path, bytes: u64, output: Output) -> Outcome<Leg> {
     let source = folder.join("large");
     let expected = make(&source, bytes)?;
@@ -211,13 +211,13 @@ pub(super) async fn large(client: &Arc<Client>, folder: &Path, bytes: u64, outpu
     fs::remove_file(&source)?;
     let started = Instant::now();
     if hash_stored(client, &FilePath::new(LARGE).map_err(Failure::operation)?).await? != expected {
-        return Err(Failure::operation("came back with another SHA-256").at(LARGE));
+        return Err(Failure::operation("SHA-256 differs after reading it back").at(LARGE));
     }
     let get_seconds = started.elapsed().as_secs_f64();
     Ok(Leg { files: 1, bytes: stat.size, width: stat.width, put_seconds, get_seconds })
 }
 
-/// A file of bytes that do not compress, and its SHA-256.
+/// Creates a file of incompressible bytes; returns its SHA-256.
 fn make(path: &Path, bytes: u64) -> Outcome<[u8; 32]> {
     let mut file = std::io::BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
     let mut hash = Sha256::new();

@@ -1,6 +1,7 @@
-//! `sealstone demo`: the product in a minute, on a real system in a temporary folder.
+//! `sealstone demo`: a demonstration on a real system in a temporary folder.
 //!
-//! Everything here goes through the same doors as on many machines: TLS to the metadata server, iSCSI to the devices.
+//! Uses the same interfaces as on several machines: TLS to the metadata server, iSCSI to the
+//! devices.
 
 mod attack;
 mod journey;
@@ -12,22 +13,22 @@ use serde::Serialize;
 use crate::cli::{Demo, Up};
 use crate::command::tree::TreePath;
 use crate::command::walk;
-use crate::daemon::up::{self, Running};
+use crate::daemon::up::{self, RunningSystem};
 use crate::daemon::{self, Shutdown};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes};
 use crate::text::ShownPath as _;
 
-/// Capacity of each of the demo's devices; the files are sparse.
+/// Capacity of each device; the files are sparse.
 const CAPACITY: u64 = 4 << 30;
-/// Devices of the demo.
+/// Number of devices.
 const OSDS: u16 = 3;
-/// Folders of a source tree that are made again rather than kept.
+/// Folders of a source tree that are not stored.
 const LEFT_OUT: [&str; 2] = ["target", ".git"];
 
-/// What the demo found, for `--json`.
+/// Result of the demo, as `--json` prints it.
 #[derive(Serialize)]
-struct Report {
+struct DemoReport {
     start_seconds: f64,
     tree: journey::Leg,
     large: journey::Leg,
@@ -43,7 +44,7 @@ pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
         let folder = tempfile::Builder::new()
             .prefix("sealstone-demo-")
             .tempdir_in(&within)
-            .map_err(|error| Failure::from(error).at(within.shown()).hint("TMPDIR names another folder"))?;
+            .map_err(|error| Failure::from(error).at(within.shown()).hint("set TMPDIR to another folder"))?;
         let (stop, shutdown) = Shutdown::manual();
         let started = std::time::Instant::now();
         let up = Up {
@@ -59,38 +60,39 @@ pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
         output.remark(format!(
             "1. A metadata server and {OSDS} devices run in one process, created and started in {start_seconds:.1} s."
         ));
-        let told = tokio::select! {
+        let outcome = tokio::select! {
             biased;
-            told = tell(output, arguments, &running, folder.path()) => told,
-            () = signals.wait() => Err(Failure::operation("interrupted by a signal")),
+            outcome = play(output, arguments, &running, folder.path()) => outcome,
+            () = signals.wait() => Err(Failure::operation("stopped by a signal")),
         };
         let _ = stop.send(true);
         let ended = running.finish().await;
-        let (tree, large, attacks) = told?;
+        let (tree, large, attacks) = outcome?;
         ended?;
         let survived = attacks.iter().filter(|finding| !finding.as_expected).count();
         let kept = if arguments.keep { Some(folder.keep()) } else { None };
         farewell(output, kept.as_deref());
         let kept = kept.map(|path| path.shown().into_owned());
-        output.done(&Report { start_seconds, tree, large, attacks, kept })?;
+        output.done(&DemoReport { start_seconds, tree, large, attacks, kept })?;
         if survived > 0 {
-            return Err(Failure::operation(format!("{survived} attacks did not end as they must")));
+            return Err(Failure::operation(format!("{survived} attacks did not have the expected result")));
         }
         Ok(())
     })
 }
 
-/// Where temporary folders are created: `TMPDIR`, or the usual place where that is no folder.
+/// Returns the folder for temporary folders: `TMPDIR`, or `/tmp` or `/var/tmp` if that is no
+/// folder.
 fn temporary_folder() -> PathBuf {
     let wanted = std::env::temp_dir();
     let usual = ["/tmp", "/var/tmp"].into_iter().map(PathBuf::from);
     std::iter::once(wanted.clone()).chain(usual).find(|folder| folder.is_dir()).unwrap_or(wanted)
 }
 
-async fn tell(
+async fn play(
     output: Output,
     arguments: &Demo,
-    running: &Running,
+    running: &RunningSystem,
     folder: &Path,
 ) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>)> {
     let (client, session) = journey::enrol(running).await?;

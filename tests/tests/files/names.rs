@@ -116,7 +116,7 @@ fn names_that_look_alike_stay_apart() {
     let listed = system.run(&["--json", "ls", "/u"]).ok();
     assert_printable(&listed);
     let listed = listed.json();
-    let listed = listed.as_array().expect("a list");
+    let listed = listed["entries"].as_array().expect("a list");
     let found: BTreeSet<_> = listed.iter().map(|value| field(value, "path")).collect();
     assert_eq!(found, names_in(&tree));
     let links = listed.iter().filter(|value| value["kind"] == "symlink");

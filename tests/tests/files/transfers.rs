@@ -156,7 +156,7 @@ fn make_tree(top: &Path) {
 }
 
 fn stat(system: &System, path: &str) -> serde_json::Value {
-    system.run(&["--json", "stat", path]).ok().json()
+    system.run(&["--json", "stat", path]).ok().json()["files"][0].clone()
 }
 
 fn mode_of(system: &System, path: &str) -> String {

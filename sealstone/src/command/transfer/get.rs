@@ -1,4 +1,4 @@
-//! `get`: files and trees out of the store.
+//! `get`: fetches files and trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString};
@@ -13,9 +13,9 @@ use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, Stat};
 use tokio::io::AsyncWriteExt;
 
 use super::local::{
-    self, DIRECTORY_MODE, DirectoryState, FILE_MODE, FileAttributes, LocalTree, Place, Times,
+    self, DIRECTORY_MODE, DirectoryState, FILE_MODE, FileAttributes, LocalPlace, LocalTree, Times,
 };
-use super::report::{Done, Report};
+use super::report::{EntryResult, TransferReport};
 use super::{
     Destination, Excluded, Job, Position, get_options, is_earlier_copy, local_entries, position, run_all,
     to_stdout, umask, until_signal,
@@ -28,19 +28,19 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::text::ShownPath as _;
 
-/// What applies to all entries of a get.
-struct Rules {
+/// Options for all entries of a get.
+struct GetRules {
     recursive: bool,
     archive: bool,
     update: bool,
     replace: bool,
     xattrs: bool,
-    /// Permission bits that a new file outside a tree does not get.
+    /// Permission bits that are removed from a new file outside a tree.
     umask: u16,
     method: MethodName,
 }
 
-impl Rules {
+impl GetRules {
     fn of(arguments: &Get) -> Self {
         let options = &arguments.tree;
         let exact = options.recursive || options.archive || options.preserve;
@@ -56,16 +56,16 @@ impl Rules {
     }
 }
 
-/// Where an entry goes.
+/// Destination of an entry.
 #[derive(Clone, Debug)]
-enum Target {
-    /// The destination itself: if it is a symbolic link, the file that it leads to.
+enum GetTarget {
+    /// The destination itself; a symbolic link is followed.
     Named(PathBuf),
     /// An entry below the destination: symbolic links are not followed.
     Below(LocalTree, TreePath),
 }
 
-impl Target {
+impl GetTarget {
     fn path(&self) -> PathBuf {
         match self {
             Self::Named(path) => path.clone(),
@@ -73,9 +73,9 @@ impl Target {
         }
     }
 
-    fn place(&self) -> Outcome<Place> {
+    fn place(&self) -> Outcome<LocalPlace> {
         let place = match self {
-            Self::Named(path) => Place::of(path),
+            Self::Named(path) => LocalPlace::of(path),
             Self::Below(tree, below) => tree.place(below),
         };
         place.map_err(|error| Failure::from(error).at(self.path().shown()))
@@ -84,32 +84,32 @@ impl Target {
 
 /// A file or symbolic link to be fetched.
 #[derive(Clone, Debug)]
-struct Entry {
+struct GetEntry {
     stored: FilePath,
     stat: Option<Stat>,
-    target: Target,
+    target: GetTarget,
 }
 
-impl Job for Entry {
+impl Job for GetEntry {
     fn label(&self) -> Vec<u8> {
         self.stored.as_bytes().to_vec()
     }
 }
 
-/// A further name of a file.
-struct Link {
-    first: Target,
-    entry: Entry,
+/// A hard link to be created.
+struct GetLink {
+    first: GetTarget,
+    entry: GetEntry,
 }
 
-impl Job for Link {
+impl Job for GetLink {
     fn label(&self) -> Vec<u8> {
         self.entry.label()
     }
 }
 
-/// A directory that gets its mode and times when everything below it is there.
-struct Directory {
+/// A directory whose mode and times are set when everything below it is fetched.
+struct GetDirectory {
     tree: LocalTree,
     below: TreePath,
     stored: FilePath,
@@ -117,23 +117,24 @@ struct Directory {
     state: DirectoryState,
 }
 
-/// What is to be done.
+/// The planned work.
 #[derive(Default)]
-struct Plan {
-    directories: Vec<Directory>,
-    entries: Vec<Entry>,
-    links: Vec<Link>,
-    /// Where the first name of each file with several names goes.
-    linked: BTreeMap<u64, Target>,
+struct GetPlan {
+    directories: Vec<GetDirectory>,
+    entries: Vec<GetEntry>,
+    links: Vec<GetLink>,
+    /// Destination of the first name of each file with several names.
+    linked: BTreeMap<u64, GetTarget>,
 }
 
-impl Plan {
-    /// Plans a file or symbolic link: a further name of a file becomes a link, if links are kept.
-    fn add(&mut self, entry: Entry, keeps_links: bool) {
+impl GetPlan {
+    /// Plans a file or symbolic link. With `keeps_links` a further name of a file becomes a hard
+    /// link.
+    fn add(&mut self, entry: GetEntry, keeps_links: bool) {
         let several = entry.stat.as_ref().filter(|stat| stat.links > 1 && stat.kind == FileKind::File);
         let several = several.filter(|_| keeps_links).map(|stat| stat.inode.0);
         if let Some(first) = several.and_then(|inode| self.linked.get(&inode)) {
-            self.links.push(Link { first: first.clone(), entry });
+            self.links.push(GetLink { first: first.clone(), entry });
             return;
         }
         if let Some(inode) = several {
@@ -143,12 +144,12 @@ impl Plan {
     }
 }
 
-/// Where an operand goes.
+/// Destination of an operand.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum OperandTarget {
-    /// To the destination itself, which may be a symbolic link.
+    /// The destination itself, which can be a symbolic link.
     Itself(PathBuf),
-    /// Into the destination under this name. A symbolic link that has the name is not followed.
+    /// An entry of the destination. A symbolic link of this name is not followed.
     Inside(PathBuf, Name),
 }
 
@@ -160,20 +161,20 @@ impl OperandTarget {
         }
     }
 
-    /// Where the file or symbolic link goes.
-    fn of_file(&self) -> io::Result<Target> {
+    /// Returns the destination of a file or symbolic link.
+    fn of_file(&self) -> io::Result<GetTarget> {
         Ok(match self {
-            Self::Itself(path) => Target::Named(path.clone()),
+            Self::Itself(path) => GetTarget::Named(path.clone()),
             Self::Inside(folder, name) => {
                 let tree = LocalTree::open(folder)?;
-                // A folder that cannot be listed gives its error at the first write.
+                // A folder that cannot be listed fails at the first write.
                 let _ = tree.remove_stale(&TreePath::top());
-                Target::Below(tree, TreePath::top().join(name))
+                GetTarget::Below(tree, TreePath::top().join(name))
             }
         })
     }
 
-    /// Makes the directory, unless it exists, and opens it.
+    /// Creates the directory if necessary, and opens it.
     fn make_directory(&self) -> io::Result<(LocalTree, DirectoryState)> {
         match self {
             Self::Itself(path) => LocalTree::make(path),
@@ -192,7 +193,7 @@ pub(crate) async fn get(global: &Global, output: Output, arguments: &Get) -> Out
     let (sources, place) = match arguments.paths.as_slice() {
         [only] => (std::slice::from_ref(only), &here),
         [sources @ .., place] => (sources, place),
-        [] => return Err(Failure::usage("which file?")),
+        [] => return Err(Failure::usage("missing argument PATH")),
     };
     let sources = stored(global, sources)?;
     let (client, _) = client(global)?;
@@ -212,11 +213,11 @@ async fn get_all(
     place: &OsStr,
     arguments: &Get,
 ) -> Outcome {
-    let rules = Arc::new(Rules::of(arguments));
+    let rules = Arc::new(GetRules::of(arguments));
     let excluded = Excluded::new(&arguments.tree.exclude);
-    let mut report = Report::new();
+    let mut report = TransferReport::new();
     let dry_run = arguments.tree.dry_run;
-    let mut plan = Plan::default();
+    let mut plan = GetPlan::default();
     for (stored, stat, operand) in operands(&client, sources, place, (&rules, arguments), &mut report).await?
     {
         match stat.kind {
@@ -225,11 +226,11 @@ async fn get_all(
                     .await?;
             }
             FileKind::File | FileKind::Symlink if dry_run => {
-                let target = Target::Named(operand.path());
-                plan.add(Entry { stored, stat: Some(stat), target }, rules.recursive);
+                let target = GetTarget::Named(operand.path());
+                plan.add(GetEntry { stored, stat: Some(stat), target }, rules.recursive);
             }
             FileKind::File | FileKind::Symlink => match operand.of_file() {
-                Ok(target) => plan.add(Entry { stored, stat: Some(stat), target }, rules.recursive),
+                Ok(target) => plan.add(GetEntry { stored, stat: Some(stat), target }, rules.recursive),
                 Err(error) => report.fail(Failure::from(error).at(operand.path().shown())),
             },
             other => report.skip(&stored, format!("is a {}", kind(other))),
@@ -238,8 +239,8 @@ async fn get_all(
     if dry_run {
         return report_dry_run(output, &plan, report);
     }
-    let Plan { directories, entries, links, .. } = plan;
-    let size = |entry: &Entry| entry.stat.as_ref().map_or(0, |stat| stat.size);
+    let GetPlan { directories, entries, links, .. } = plan;
+    let size = |entry: &GetEntry| entry.stat.as_ref().map_or(0, |stat| stat.size);
     let total = entries.iter().map(size).sum();
     let label = match &entries[..] {
         [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
@@ -259,7 +260,7 @@ async fn get_all(
                 let made = link.first.place()?;
                 let linked =
                     place.link(&made, replace).map_err(|error| Failure::from(error).at(place.shown()))?;
-                Ok(if linked { Done::Link } else { Done::Unchanged })
+                Ok(if linked { EntryResult::Link } else { EntryResult::Unchanged })
             }
         })
         .await;
@@ -275,13 +276,14 @@ async fn get_all(
     report.finish(output, "fetched")
 }
 
-/// Finds out where each source goes. Two sources that would get one path are refused before anything is fetched.
+/// Returns the destination of each source. Fails before anything is fetched if two sources would
+/// get the same path.
 async fn operands(
     client: &Client,
     sources: &[StoredPath],
     place: &OsStr,
-    (rules, arguments): (&Rules, &Get),
-    report: &mut Report,
+    (rules, arguments): (&GetRules, &Get),
+    report: &mut TransferReport,
 ) -> Outcome<Vec<(FilePath, Stat, OperandTarget)>> {
     let path = Path::new(place);
     let at = |error: io::Error| Failure::from(error).at(path.shown());
@@ -293,13 +295,13 @@ async fn operands(
     let (several, slash) = (sources.len() > 1, super::ends_in_slash(place));
     let is_directory = found.as_ref().is_some_and(fs::Metadata::is_dir);
     if found.is_some() && !is_directory && (slash || several) {
-        return Err(Failure::operation("is not a directory").at(path.shown()));
+        return Err(Failure::operation("not a directory").at(path.shown()));
     }
     if found.is_none() && (several || (slash && !rules.recursive)) {
-        return Err(at(io::Error::from(io::ErrorKind::NotFound)).hint("mkdir it first"));
+        return Err(at(io::Error::from(io::ErrorKind::NotFound)).hint("create it first: mkdir"));
     }
     if several && arguments.tree.no_target_directory {
-        return Err(Failure::usage("--no-target-directory takes one source"));
+        return Err(Failure::usage("--no-target-directory allows only one source"));
     }
     let place_name = local::last_name(place);
     let destination = Destination {
@@ -344,7 +346,7 @@ async fn operands(
                 target.path().shown()
             ))
             .at(source)
-            .hint("fetch them one by one, under different names"));
+            .hint("fetch them separately under different names"));
         }
         operands.push(((**source).clone(), stat, target));
     }
@@ -354,7 +356,7 @@ async fn operands(
     Ok(operands)
 }
 
-/// Whether a directory of this machine has nothing but entries of a stored directory, and any.
+/// Whether all entries of a local directory exist in a stored directory, and there is at least one.
 async fn is_copy_of(client: &Client, stored: &FilePath, path: &Path) -> Outcome<bool> {
     let at = |error| Failure::from(error).at(stored);
     let entries = client.list(stored).map_err(at)?.collect().await.map_err(at)?;
@@ -366,14 +368,14 @@ async fn is_copy_of(client: &Client, stored: &FilePath, path: &Path) -> Outcome<
     Ok(is_earlier_copy(local.into_iter(), |name| kinds.get(name.as_bytes()).copied()))
 }
 
-/// Makes the directories of a tree and plans all else.
+/// Creates the directories of a tree and plans its files and links.
 async fn plan_tree(
     client: &Client,
     (top, stat): (&FilePath, &Stat),
     operand: &OperandTarget,
     (excluded, dry_run): (&Excluded, bool),
-    plan: &mut Plan,
-    report: &mut Report,
+    plan: &mut GetPlan,
+    report: &mut TransferReport,
 ) -> Outcome {
     let path = operand.path();
     let at = |error: io::Error| Failure::from(error).at(path.shown());
@@ -384,7 +386,7 @@ async fn plan_tree(
         }
         report.fail(failure);
     }
-    // A dry run looks at no directory that it would make.
+    // A dry run does not list directories that it would create.
     let made = match dry_run {
         true => LocalTree::planned(&path).map(|tree| (tree, DirectoryState::Existing)),
         false => operand.make_directory(),
@@ -396,7 +398,7 @@ async fn plan_tree(
             return Ok(());
         }
     };
-    // Directories that failed, which was reported, or are left out, and all below them.
+    // Failed (and reported) or excluded directories, and everything below them.
     let mut lost: BTreeSet<TreePath> = BTreeSet::new();
     if !dry_run {
         report.directories += u64::from(state == DirectoryState::Made);
@@ -405,7 +407,7 @@ async fn plan_tree(
             let _ = tree.remove_stale(&TreePath::top());
         }
         let (tree, below) = (tree.clone(), TreePath::top());
-        plan.directories.push(Directory { tree, below, stored: top.clone(), stat: stat.clone(), state });
+        plan.directories.push(GetDirectory { tree, below, stored: top.clone(), stat: stat.clone(), state });
     }
     for entry in listed {
         let below = entry.path;
@@ -432,7 +434,13 @@ async fn plan_tree(
                         let _ = tree.remove_stale(&below);
                     }
                     if let Some(stat) = entry.stat {
-                        plan.directories.push(Directory { tree: tree.clone(), below, stored, stat, state });
+                        plan.directories.push(GetDirectory {
+                            tree: tree.clone(),
+                            below,
+                            stored,
+                            stat,
+                            state,
+                        });
                     }
                 }
                 Err(error) => {
@@ -441,8 +449,8 @@ async fn plan_tree(
                 }
             },
             FileKind::File | FileKind::Symlink => {
-                let target = Target::Below(tree.clone(), below);
-                plan.add(Entry { stored, stat: entry.stat, target }, true);
+                let target = GetTarget::Below(tree.clone(), below);
+                plan.add(GetEntry { stored, stat: entry.stat, target }, true);
             }
             other => report.skip(&stored, format!("is a {}", kind(other))),
         }
@@ -454,8 +462,8 @@ const fn times(stat: &Stat) -> Times {
     Times { atime_ns: stat.atime_ns, mtime_ns: stat.mtime_ns }
 }
 
-async fn finish_directory(client: &Client, directory: &Directory, rules: &Rules) -> Outcome {
-    let Directory { tree, below, stored, stat, state } = directory;
+async fn finish_directory(client: &Client, directory: &GetDirectory, rules: &GetRules) -> Outcome {
+    let GetDirectory { tree, below, stored, stat, state } = directory;
     let mode = (state.gets_mode() || rules.archive).then_some(stat.mode & DIRECTORY_MODE);
     let at = |error: io::Error| Failure::from(error).at(tree.path(below).shown());
     if rules.xattrs {
@@ -463,13 +471,13 @@ async fn finish_directory(client: &Client, directory: &Directory, rules: &Rules)
         tree.set_directory_xattrs(below, &xattrs).map_err(at)?;
     }
     match tree.finish_directory(below, mode, times(stat)) {
-        // The directory of somebody else into which something was fetched.
+        // A directory of another owner keeps its mode and times.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && mode.is_none() => Ok(()),
         outcome => outcome.map_err(at),
     }
 }
 
-/// The extended attributes of a node in the namespace `user`.
+/// Returns the extended attributes of a node in the namespace `user`.
 async fn stored_xattrs(client: &Client, stored: &FilePath, stat: &Stat) -> Outcome<Vec<(CString, Vec<u8>)>> {
     let at = |error: ClientError| Failure::from(error).at(stored);
     let mut found = Vec::new();
@@ -483,7 +491,7 @@ async fn stored_xattrs(client: &Client, stored: &FilePath, stat: &Stat) -> Outco
     Ok(found)
 }
 
-/// What ends all of a get: a full or read-only file system stays so.
+/// Returns the failure of a local write. A full or read-only file system ends the whole get.
 fn sink_failure(error: io::Error, shown: &str) -> Failure {
     use rustix::io::Errno;
     let ends = matches!(Errno::from_io_error(&error), Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS));
@@ -499,16 +507,21 @@ fn client_failure(error: ClientError, stored: &FilePath, shown: &str) -> Failure
 }
 
 /// Fetches one file or symbolic link.
-async fn fetch(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) -> Outcome<Done> {
-    let Entry { stored, stat, target } = entry;
+async fn fetch(
+    client: &Client,
+    entry: GetEntry,
+    rules: &GetRules,
+    bar: &ProgressBar,
+) -> Outcome<EntryResult> {
+    let GetEntry { stored, stat, target } = entry;
     let at_stored = |error| Failure::from(error).at(&stored);
     let stat = match stat {
         Some(stat) => stat,
-        // It may be listed and not be reached: the server says so.
+        // An entry of an unsearchable directory: the server returns the error.
         None => client.lstat(&stored).await.map_err(at_stored)?,
     };
-    // A pipe or device of this machine that was named is written to as it is.
-    if let Target::Named(path) = &target
+    // An existing local pipe or device that is the destination is written in place.
+    if let GetTarget::Named(path) = &target
         && fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     {
         return into_special(client, &stored, path, rules, bar).await;
@@ -519,21 +532,21 @@ async fn fetch(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
     if stat.kind == FileKind::Symlink {
         let link = client.target_of(&stat).await.map_err(at_stored)?;
         let made = place.symlink(link.as_bytes(), times(&stat), rules.replace).map_err(at)?;
-        return Ok(if made { Done::Link } else { Done::Unchanged });
+        return Ok(if made { EntryResult::Link } else { EntryResult::Unchanged });
     }
     if let Some(old) = place.existing().map_err(at)? {
         let is_file = rustix::fs::FileType::from_raw_mode(old.st_mode).is_file();
         let mtime_ns = old.st_mtime.saturating_mul(1_000_000_000).saturating_add(old.st_mtime_nsec as i64);
         if rules.update && is_file && old.st_size as u64 == stat.size && mtime_ns == stat.mtime_ns {
             bar.inc(stat.size);
-            return Ok(Done::Unchanged);
+            return Ok(EntryResult::Unchanged);
         }
         if !rules.replace {
             return Err(at(io::Error::from(io::ErrorKind::AlreadyExists)));
         }
     }
-    if let Target::Named(_) = target {
-        // A folder that cannot be listed gives its error at the first write.
+    if let GetTarget::Named(_) = target {
+        // A folder that cannot be listed fails at the first write.
         let _ = place.remove_stale();
     }
     let xattrs = if rules.xattrs { stored_xattrs(client, &stored, &stat).await? } else { Vec::new() };
@@ -545,20 +558,20 @@ async fn fetch(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
         .map_err(|error| client_failure(error, &stored, &shown))?;
     file.flush().await.map_err(at)?;
     drop(file);
-    // Through a stored link the file is another one than its name.
+    // Through a stored link the attributes are those of its target.
     let mode = if place.existing().map_err(at)?.is_some() { got.mode } else { got.mode & !rules.umask };
     let attributes = FileAttributes { mode, exact: rules.archive, times: times(&got), xattrs };
     temporary.finish(&place, &attributes, rules.replace).map_err(at)?;
-    Ok(Done::File(got.size))
+    Ok(EntryResult::File(got.size))
 }
 
 async fn into_special(
     client: &Client,
     stored: &FilePath,
     path: &Path,
-    rules: &Rules,
+    rules: &GetRules,
     bar: &ProgressBar,
-) -> Outcome<Done> {
+) -> Outcome<EntryResult> {
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let mut file = tokio::fs::OpenOptions::new().write(true).open(path).await.map_err(at)?;
     let got = client
@@ -566,20 +579,23 @@ async fn into_special(
         .await
         .map_err(|error| client_failure(error, stored, &path.shown()))?;
     file.flush().await.map_err(at)?;
-    Ok(Done::File(got.size))
+    Ok(EntryResult::File(got.size))
 }
 
-fn report_dry_run(output: Output, plan: &Plan, mut report: Report) -> Outcome {
+fn report_dry_run(output: Output, plan: &GetPlan, mut report: TransferReport) -> Outcome {
     let links = plan.links.iter().map(|link| &link.entry);
     for entry in plan.entries.iter().chain(links) {
         output.remark(format!("{} -> {}", entry.stored, entry.target.path().shown()));
         let (size, kind) = entry.stat.as_ref().map_or((0, FileKind::File), |stat| (stat.size, stat.kind));
-        report.done(Vec::new, if kind == FileKind::Symlink { Done::Link } else { Done::File(size) });
+        report.done(
+            Vec::new,
+            if kind == FileKind::Symlink { EntryResult::Link } else { EntryResult::File(size) },
+        );
     }
     report.finish(output, "fetched")
 }
 
-/// Writes a file of this machine that gets its name when `write` has written all of it; for its owner alone if it is new.
+/// Writes a local file, which gets its name when `write` has succeeded. A new file is private.
 pub(crate) async fn write_whole<T>(
     path: &OsStr,
     write: impl AsyncFnOnce(&mut tokio::fs::File) -> Outcome<T>,
@@ -587,7 +603,7 @@ pub(crate) async fn write_whole<T>(
     let mut written = None;
     let work = async {
         let at = |error: io::Error| Failure::from(error).at(path.shown());
-        let place = Place::of(Path::new(path)).map_err(at)?;
+        let place = LocalPlace::of(Path::new(path)).map_err(at)?;
         let temporary = place.temporary().map_err(at)?;
         let mut file = tokio::fs::File::from_std(temporary.file().map_err(at)?);
         written = Some(write(&mut file).await?);

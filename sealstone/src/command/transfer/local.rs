@@ -1,9 +1,10 @@
-//! Entries of this machine that a get makes.
+//! Local entries that `get` creates.
 //!
-//! Does: make files, directories, links below one directory, each under a temporary name until it is whole. Does not:
-//! follow symbolic links below that directory, so nothing outside it is written, whatever lies or is stored in it.
-//! Contract: a temporary file goes when its owner is dropped, and all of them by [`remove_temporaries`]. One that a killed
-//! process left is removed by a later transfer into its directory.
+//! Does: creates files, directories and links below one directory, each under a temporary name
+//! until it is complete. Does not: follow symbolic links below that directory, so nothing outside
+//! of it is written. Contract: dropping a [`Temporary`] removes its file, and
+//! [`remove_temporaries`] removes all of them. Files of a killed process are removed by a later
+//! transfer to the directory.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -28,52 +29,52 @@ use crate::command::tree::TreePath;
 use crate::daemon::random;
 use crate::text::ShownPath as _;
 
-/// Temporary names begin so.
+/// Prefix of temporary names.
 pub(super) const TEMPORARY_PREFIX: &str = ".sealstone-";
-/// A temporary file that nobody has locked is removed when it is so old, seconds.
+/// Age from which an unlocked temporary file is removed, seconds.
 const STALE_AFTER_S: i64 = 600;
-/// Permission bits that a transfer carries: of a directory also set-group and sticky bit.
+/// Permission bits that a transfer keeps; of a directory also set-group and sticky bit.
 pub(super) const FILE_MODE: u16 = 0o777;
 /// See [`FILE_MODE`].
 pub(super) const DIRECTORY_MODE: u16 = 0o3777;
-/// Mode of a directory that a transfer fills: for its owner alone. The sticky bit shows that no
-/// transfer finished it, so that the next one gives it its mode.
+/// Mode of a directory during a transfer. The sticky bit marks it as unfinished, so that the next
+/// transfer sets its mode.
 pub(super) const UNFINISHED_MODE: u16 = 0o1700;
-/// Bytes of the names of a file's extended attributes at most, and of one value; Linux has the same limits.
+/// Maximum bytes of the names of a file's extended attributes, and of one value, as in Linux.
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Extended attributes that give rights to the bytes of a file, or vouch for them.
+/// Extended attributes that grant rights to the bytes of a file, or sign them.
 const OF_OLD_BYTES: [&CStr; 3] = [c"security.capability", c"security.ima", c"security.evm"];
-/// Bytes of an access control list that is read; a longer one counts as one that gives the owning
-/// group nothing.
+/// Maximum bytes of an access control list. A longer one is treated as granting the owning group no
+/// rights.
 const ACL_BYTES_MAX: usize = 4 << 10;
-/// The extended attribute that has the access control list of a file, as Linux encodes it.
+/// Extended attribute with the access control list of a file, in the encoding of Linux.
 const ACL_XATTR: &CStr = c"system.posix_acl_access";
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const NS: i64 = 1_000_000_000;
 
 /// Directory and name of each temporary file of this process.
 static TEMPORARIES: Mutex<Option<BTreeMap<u64, (Arc<OwnedFd>, CString)>>> = Mutex::new(Some(BTreeMap::new()));
 
-/// Removes all temporary files of this process and makes no more.
+/// Removes all temporary files of this process and prevents new ones.
 pub(super) fn remove_temporaries() {
     for (directory, name) in TEMPORARIES.lock().take().unwrap_or_default().into_values() {
         let _ = sys::unlinkat(&*directory, &name, AtFlags::empty());
     }
 }
 
-/// What a transfer found in the place of a directory.
+/// State of a directory before a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DirectoryState {
-    /// Nothing: the directory was made.
+    /// The directory was created.
     Made,
-    /// A directory that a transfer made and did not finish.
+    /// An earlier transfer created the directory and did not finish it.
     Unfinished,
-    /// Another directory.
+    /// The directory existed.
     Existing,
 }
 
 impl DirectoryState {
-    /// The state of a directory that exists, by its mode. A set-group bit may be inherited.
+    /// Returns the state of an existing directory, by its mode. A set-group bit can be inherited.
     pub(super) const fn of_mode(mode: u16) -> Self {
         if mode & 0o5777 == UNFINISHED_MODE { Self::Unfinished } else { Self::Existing }
     }
@@ -90,16 +91,16 @@ impl DirectoryState {
     }
 }
 
-/// A directory that a get fills.
+/// The directory of a get.
 #[derive(Clone, Debug)]
 pub(super) struct LocalTree {
     root: Arc<OwnedFd>,
     path: PathBuf,
 }
 
-/// Where an entry goes: its directory, open, and its name.
+/// Destination of an entry: its open directory and its name.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct LocalPlace {
     directory: Arc<OwnedFd>,
     name: CString,
     path: PathBuf,
@@ -109,7 +110,7 @@ fn c_name(name: &OsStr) -> io::Result<CString> {
     CString::new(name.as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// Opens a directory by its name in another one, and not through a symbolic link.
+/// Opens a subdirectory. Symbolic links are not followed.
 fn open_in(directory: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match sys::openat(directory, name, flags, Mode::empty()) {
@@ -126,20 +127,20 @@ fn unfinished() -> Mode {
 }
 
 impl LocalTree {
-    /// Opens the directory; its own path may lead through symbolic links.
+    /// Opens the directory. Symbolic links in its own path are followed.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = Arc::new(sys::openat(CWD, path, flags, Mode::empty())?);
         Ok(Self { root, path: path.to_owned() })
     }
 
-    /// Stands for a directory that a dry run would make: only its path is used.
+    /// Returns a placeholder for a directory that a dry run would create; only its path is used.
     pub(super) fn planned(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), ..Self::open(Path::new("."))? })
     }
 
-    /// Makes the directory if it does not exist, and opens it; its own path may lead through
-    /// symbolic links.
+    /// Creates the directory if it does not exist, and opens it. Symbolic links in its own path are
+    /// followed.
     pub(super) fn make(path: &Path) -> io::Result<(Self, DirectoryState)> {
         let is_made = match sys::mkdirat(CWD, path, unfinished()) {
             Ok(()) => true,
@@ -151,12 +152,12 @@ impl LocalTree {
         Ok((tree, state))
     }
 
-    /// The directory below as a tree of its own. Symbolic links are not followed.
+    /// Returns a subdirectory as a tree. Symbolic links are not followed.
     pub(super) fn subtree(&self, below: &TreePath) -> io::Result<Self> {
         Ok(Self { root: self.directory(below)?, path: self.path(below) })
     }
 
-    /// The path of an entry, for messages.
+    /// Returns the path of an entry, for messages.
     pub(super) fn path(&self, below: &TreePath) -> PathBuf {
         if below.is_top() { self.path.clone() } else { self.path.join(below.as_path()) }
     }
@@ -170,17 +171,17 @@ impl LocalTree {
         Ok(directory)
     }
 
-    /// Where an entry below goes; its directory must exist.
-    pub(super) fn place(&self, below: &TreePath) -> io::Result<Place> {
+    /// Returns the destination of an entry, whose directory must exist.
+    pub(super) fn place(&self, below: &TreePath) -> io::Result<LocalPlace> {
         let Some((above, name)) = below.split_last() else {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         };
         let name = c_name(OsStr::from_bytes(name.as_bytes()))?;
-        Ok(Place { directory: self.directory(&above)?, name, path: self.path(below) })
+        Ok(LocalPlace { directory: self.directory(&above)?, name, path: self.path(below) })
     }
 
-    /// Makes a directory that only its owner may use until [`LocalTree::finish_directory`], unless
-    /// it exists.
+    /// Creates a private directory if it does not exist; [`LocalTree::finish_directory`] sets its
+    /// mode.
     pub(super) fn make_directory(&self, below: &TreePath) -> io::Result<DirectoryState> {
         let place = self.place(below)?;
         match sys::mkdirat(&*place.directory, &place.name, unfinished()) {
@@ -214,7 +215,7 @@ impl LocalTree {
         Ok(())
     }
 
-    /// Gives a directory its mode, if one is given, and its times.
+    /// Sets the times of a directory, and its mode if one is given.
     pub(super) fn finish_directory(
         &self,
         below: &TreePath,
@@ -228,13 +229,13 @@ impl LocalTree {
         Ok(sys::futimens(&opened, &times.stamps())?)
     }
 
-    /// Removes the temporary files that killed processes left in a directory.
+    /// Removes temporary files of killed processes in a directory.
     pub(super) fn remove_stale(&self, below: &TreePath) -> io::Result<()> {
         remove_stale(&*self.directory(below)?)
     }
 }
 
-/// Times of last read and last change, nanoseconds since 1970.
+/// Access and modification time, nanoseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) atime_ns: i64,
@@ -248,20 +249,21 @@ impl Times {
     }
 }
 
-/// What a file has besides its bytes.
+/// Attributes of a fetched file.
 #[derive(Clone, Debug)]
 pub(super) struct FileAttributes {
-    /// Permission bits as they are stored.
+    /// Stored permission bits.
     pub(super) mode: u16,
-    /// Whether an existing file gets exactly them, instead of keeping its own as far as they allow.
+    /// Whether an existing file gets exactly these bits. Otherwise it keeps its own, restricted to
+    /// them.
     pub(super) exact: bool,
     pub(super) times: Times,
     /// Extended attributes to be set.
     pub(super) xattrs: Vec<(CString, Vec<u8>)>,
 }
 
-impl Place {
-    /// Where a path of this machine leads. A symbolic link is followed: the file that it leads to is meant.
+impl LocalPlace {
+    /// Returns the destination of a local path. A symbolic link is followed.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let is_link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
         let path = if is_link { std::fs::canonicalize(path)? } else { path.to_owned() };
@@ -271,12 +273,12 @@ impl Place {
         Ok(Self { directory: tree.root, name: c_name(name)?, path })
     }
 
-    /// The path, for messages.
+    /// Returns the path, for messages.
     pub(super) fn shown(&self) -> String {
         self.path.shown().into_owned()
     }
 
-    /// What has the name; a symbolic link is not followed.
+    /// Returns the existing entry. A symbolic link is not followed.
     pub(super) fn existing(&self) -> io::Result<Option<Stat>> {
         match sys::statat(&*self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -285,24 +287,25 @@ impl Place {
         }
     }
 
-    /// Removes the temporary files that killed processes left beside it.
+    /// Removes temporary files of killed processes in the same directory.
     pub(super) fn remove_stale(&self) -> io::Result<()> {
         remove_stale(&self.directory)
     }
 
-    /// Makes an empty file under a temporary name, for its owner alone.
+    /// Creates an empty private file under a temporary name.
     pub(super) fn temporary(&self) -> io::Result<Temporary> {
         let mut temporary = Temporary::register(&self.directory)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = sys::openat(&*self.directory, &temporary.name, flags, Mode::RUSR | Mode::WUSR)?;
         temporary.needs_registration()?;
-        // Says that this process lives; a file system without locks lets stale files be judged by age alone.
+        // The lock shows that this process is alive; without locks only the age of a file decides.
         let _ = sys::flock(&opened, FlockOperation::NonBlockingLockExclusive);
         temporary.file = Some(File::from(opened));
         Ok(temporary)
     }
 
-    /// Makes a symbolic link, in the place of whatever is no directory. False if it is there already.
+    /// Creates a symbolic link, which can replace an entry that is no directory. Returns false if
+    /// the link exists.
     pub(super) fn symlink(&self, target: &[u8], times: Times, replace: bool) -> io::Result<bool> {
         let target = c_name(OsStr::from_bytes(target))?;
         let made = match sys::symlinkat(&target, &*self.directory, &self.name) {
@@ -325,7 +328,8 @@ impl Place {
         sys::readlinkat(&*self.directory, &self.name, Vec::new()).is_ok_and(|found| found == *target)
     }
 
-    /// Gives a file that exists this name too, in the place of whatever is no directory. False if it has it already.
+    /// Creates a hard link, which can replace an entry that is no directory. Returns false if the
+    /// link exists.
     pub(super) fn link(&self, existing: &Self, replace: bool) -> io::Result<bool> {
         let (from, to) = (&*existing.directory, &*self.directory);
         match sys::linkat(from, &existing.name, to, &self.name, AtFlags::empty()) {
@@ -350,7 +354,7 @@ impl Place {
     }
 }
 
-/// A file under a temporary name.
+/// A file under a temporary name. Dropping it removes the file.
 pub(super) struct Temporary {
     number: u64,
     directory: Arc<OwnedFd>,
@@ -359,7 +363,7 @@ pub(super) struct Temporary {
 }
 
 impl Temporary {
-    /// Chooses a name. Nothing has it yet.
+    /// Chooses an unused name.
     fn register(directory: &Arc<OwnedFd>) -> io::Result<Self> {
         let number = u64::from_ne_bytes(random());
         let name = CString::new(format!("{TEMPORARY_PREFIX}{number:016x}")).expect("digits and letters");
@@ -370,8 +374,7 @@ impl Temporary {
         Ok(Self { number, directory: directory.clone(), name, file: None })
     }
 
-    /// Removes what was made meanwhile and fails, if a signal had all temporary files removed
-    /// before it was made.
+    /// Removes the new file and fails if a signal has removed all temporary files in the meantime.
     fn needs_registration(&self) -> io::Result<()> {
         if TEMPORARIES.lock().is_some() {
             return Ok(());
@@ -380,16 +383,16 @@ impl Temporary {
         Err(io::Error::from(io::ErrorKind::Interrupted))
     }
 
-    /// The file.
+    /// Returns the file.
     pub(super) fn file(&self) -> io::Result<File> {
         self.file.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.try_clone()
     }
 
-    fn rename_to(mut self, place: &Place, replace: bool) -> io::Result<()> {
+    fn rename_to(mut self, place: &LocalPlace, replace: bool) -> io::Result<()> {
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match sys::renameat_with(&*self.directory, &self.name, &*place.directory, &place.name, flags) {
             Ok(()) => {}
-            // Not every file system can refuse in the same step.
+            // Some file systems do not support RENAME_NOREPLACE.
             Err(Errno::INVAL | Errno::NOSYS) if !replace => {
                 if place.existing()?.is_some() {
                     return Err(Errno::EXIST.into());
@@ -402,9 +405,14 @@ impl Temporary {
         Ok(())
     }
 
-    /// Gives the file its attributes and its name. A file that it replaces hands on its owner, group and extended
-    /// attributes, and unless the mode is exact its mode, as far as the new one allows.
-    pub(super) fn finish(self, place: &Place, attributes: &FileAttributes, replace: bool) -> io::Result<()> {
+    /// Sets the attributes of the file and renames it. Owner, group and extended attributes of a
+    /// replaced file are kept, and unless `exact` is set its mode, restricted to the new one.
+    pub(super) fn finish(
+        self,
+        place: &LocalPlace,
+        attributes: &FileAttributes,
+        replace: bool,
+    ) -> io::Result<()> {
         let file = self.file()?;
         let old = place.existing()?.filter(|old| sys::FileType::from_raw_mode(old.st_mode).is_file());
         let mut mode = attributes.mode & FILE_MODE;
@@ -439,7 +447,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Gives a file the owner and group of another one, as far as this process may.
+/// Copies owner and group of a file, if this process is allowed to.
 fn keep_owner(file: &File, old: &Stat) -> io::Result<()> {
     let own = sys::fstat(file)?;
     if own.st_gid != old.st_gid {
@@ -451,9 +459,8 @@ fn keep_owner(file: &File, old: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies the extended attributes of a file, access control lists among them, as far as this
-/// process may. File capabilities and signatures were given to the old bytes: a write would remove
-/// them too.
+/// Copies the extended attributes of a file, including access control lists, if this process is
+/// allowed to. Skips those that are for the old bytes: a write would remove them too.
 fn copy_xattrs(from: &OwnedFd, to: &File) {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let Ok(length) = sys::flistxattr(from, &mut names[..]) else { return };
@@ -469,12 +476,12 @@ fn copy_xattrs(from: &OwnedFd, to: &File) {
     }
 }
 
-/// The extended attributes of a file in the namespace `user`.
+/// Returns the extended attributes of a file in the namespace `user`.
 pub(super) fn user_xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let length = match sys::flistxattr(&file, &mut names[..]) {
         Ok(length) => length,
-        // The file system has none.
+        // The file system does not support them.
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
@@ -489,14 +496,14 @@ pub(super) fn user_xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>
     Ok(found)
 }
 
-/// Permission bits of a source. Where it has an access control list, the group bits of its mode are
-/// the mask of the list; they are reduced to what the owning group has, since lists are not
-/// carried.
+/// Returns the permission bits of a source. The group bits of a file with an access control list
+/// are the mask of the list; they are reduced to the bits of the owning group, since lists are not
+/// transferred.
 pub(super) fn source_mode(path: &Path, metadata: &Metadata) -> u16 {
     limited(metadata, |list| sys::getxattr(path, ACL_XATTR, list))
 }
 
-/// The same of an open file.
+/// Returns the permission bits of an open source, as [`source_mode`] does.
 pub(super) fn open_mode(file: &File, metadata: &Metadata) -> u16 {
     limited(metadata, |list| sys::fgetxattr(file, ACL_XATTR, list))
 }
@@ -514,8 +521,8 @@ fn limited(metadata: &Metadata, read: impl FnOnce(&mut [u8]) -> Result<usize, Er
     }
 }
 
-/// The group bits that an access control list gives the owning group: after a version of four
-/// bytes, entries of a tag, permissions and a number.
+/// Returns the group bits of the owning group in an access control list: a version of four bytes,
+/// then entries of a tag, permissions and an id.
 fn owning_group(list: &[u8]) -> u16 {
     const OWNING_GROUP: [u8; 2] = 4u16.to_le_bytes();
     let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
@@ -547,7 +554,7 @@ fn remove_stale(directory: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The name that an operand ends in; none for `/`, and for what ends in `.` or `..`.
+/// Returns the last name of an operand; `None` for `/` and for paths that end in `.` or `..`.
 pub(super) fn last_name(path: &OsStr) -> Option<OsString> {
     let bytes = path.as_bytes();
     let last = bytes.split(|byte| *byte == b'/').rfind(|name| !name.is_empty())?;

@@ -1,7 +1,8 @@
 //! `put`, `get` and `cat`: files, trees and pipes.
 //!
-//! Several files travel at once, each of them over several devices at once. An entry that cannot be transferred is
-//! reported at the end and does not keep others from it; only what would fail for all of them ends a transfer.
+//! Several files are transferred in parallel, each from or to several devices. A failed entry is
+//! reported at the end and does not stop the others; only a failure that affects all of them ends a
+//! transfer.
 
 mod get;
 mod local;
@@ -27,16 +28,17 @@ use crate::cli::{Cat, Global, MethodName};
 use crate::command::session::client;
 use crate::command::tree::TreePath;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::output::stdout_failure;
 
 pub(crate) use get::{get, write_whole};
 pub(crate) use put::put;
-use report::{Done, Report};
+use report::{EntryResult, TransferReport};
 
-/// Files under way at once. Small files wait for round trips and flushes, which overlap.
+/// Number of parallel files. Small files wait for round trips and flushes, which overlap.
 const FILES_AT_ONCE: usize = 16;
-/// A command that a signal ends removes its temporary entries in the store for so long at most.
+/// Maximum time for the removal of temporary entries in the store after a signal.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(20);
-/// How often a file that changes while it is read is read again before it is stored as it was read.
+/// Maximum number of reads of a file that changes while it is read; the last one is stored.
 const READS_MAX: u32 = 3;
 
 impl From<MethodName> for Method {
@@ -78,20 +80,20 @@ fn get_options(method: MethodName, bar: Option<&ProgressBar>) -> GetOptions {
 
 /// One entry to be transferred.
 trait Job: Send + 'static {
-    /// The path that messages have.
+    /// Returns the path for messages.
     fn label(&self) -> Vec<u8>;
 }
 
-/// Runs all jobs, some at once, and counts what became of them. Ends early only at a failure that all would meet, and
-/// returns whether it did not.
+/// Runs all jobs, several in parallel, and counts their results. Returns false if a fatal failure
+/// ended it early.
 async fn run_all<J: Job, F>(
     jobs: Vec<J>,
     bar: &ProgressBar,
-    report: &mut Report,
+    report: &mut TransferReport,
     start: impl Fn(J) -> F,
 ) -> bool
 where
-    F: Future<Output = Outcome<Done>> + Send + 'static,
+    F: Future<Output = Outcome<EntryResult>> + Send + 'static,
 {
     bar.enable_steady_tick(Duration::from_millis(200));
     let mut waiting = jobs.into_iter();
@@ -107,7 +109,7 @@ where
         let (label, outcome) = joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         match outcome {
             Ok(done) => report.done(|| label, done),
-            // The others that run meet it too: once says it.
+            // Parallel jobs fail for the same reason: it is reported once.
             Err(failure) if failure.fatal && ends => report.leave_out(1),
             Err(failure) => {
                 ends |= failure.fatal;
@@ -117,13 +119,13 @@ where
     }
     report.leave_out(waiting.len() as u64);
     bar.disable_steady_tick();
-    // Shown full once: what took less than a tick was seen to happen.
+    // A transfer that is shorter than a tick shows a full bar once.
     bar.tick();
     !ends
 }
 
-/// Runs a transfer until it ends or a signal ends this program; then its temporary files are
-/// removed, here and, by `clean_up`, in the store.
+/// Runs a transfer until it ends or a signal arrives. Then removes its temporary files on this
+/// machine, and by `clean_up` those in the store.
 async fn until_signal(work: impl Future<Output = Outcome>, clean_up: impl AsyncFnOnce()) -> Outcome {
     let (_arrived, mut signals) = crate::daemon::ending_signals()?;
     let number = tokio::select! {
@@ -133,28 +135,28 @@ async fn until_signal(work: impl Future<Output = Outcome>, clean_up: impl AsyncF
     local::remove_temporaries();
     let _ = tokio::time::timeout(CLEAN_UP_MAX, clean_up()).await;
     let number = u8::try_from(number).unwrap_or(0);
-    Err(Failure::new(Kind::Signal(number), format!("ended by signal {number}"))
-        .hint("repeat the command with --update: what was finished is kept"))
+    Err(Failure::new(Kind::Signal(number), format!("stopped by signal {number}"))
+        .hint("run it again with --update to continue"))
 }
 
-/// Where the top of a tree goes: to the destination itself, or into it under a name.
+/// Whether the top of a tree becomes the destination itself or an entry in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     Itself,
     Inside,
 }
 
-/// What is known of a destination.
+/// A destination.
 struct Destination<'a> {
     exists: bool,
     is_directory: bool,
     trailing_slash: bool,
-    /// Its last name.
+    /// Last name of its path.
     name: Option<&'a OsStr>,
 }
 
-/// Decides where the source goes. `is_copy` says whether the destination is an earlier copy of the source directory, and is
-/// only asked where that decides.
+/// Decides where the source goes. `is_copy` returns whether the destination is an earlier copy of
+/// the source directory; it is called only if that decides.
 async fn position(
     destination: &Destination<'_>,
     (source, is_tree): (Option<&OsStr>, bool),
@@ -172,7 +174,7 @@ async fn position(
     if !destination.exists || !destination.is_directory {
         return Ok(Position::Itself);
     }
-    // An earlier run made it: another one continues there instead of one level deeper.
+    // An earlier run created it: this run continues there instead of one level deeper.
     let again = is_tree && (destination.name == Some(name) || is_copy().await?);
     Ok(if again { Position::Itself } else { Position::Inside })
 }
@@ -197,9 +199,10 @@ impl Excluded {
     }
 }
 
-/// Whether a pattern fits a text: `*` is any run of bytes but `/`, `?` one byte but `/`, all else itself.
+/// Whether a pattern matches a text: `*` matches any bytes except `/`, `?` one byte except `/`,
+/// other bytes themselves.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // Where to try again with the last star one byte longer.
+    // `star`: where to retry with the last star one byte longer.
     let (mut at, mut from, mut star) = (0, 0, None);
     while from < text.len() {
         match pattern.get(at) {
@@ -229,22 +232,22 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Standard input as a file: large reads on the thread pool, no copy through a line buffer.
+/// Returns standard input as a file: large reads on the thread pool, without a line buffer.
 pub(crate) fn standard_input() -> Outcome<tokio::fs::File> {
     Ok(tokio::fs::File::from_std(fs::File::from(io::stdin().as_fd().try_clone_to_owned()?)))
 }
 
-/// Standard output, likewise.
+/// Returns standard output as a file, without a line buffer.
 pub(crate) fn standard_output() -> Outcome<tokio::fs::File> {
     Ok(tokio::fs::File::from_std(fs::File::from(io::stdout().as_fd().try_clone_to_owned()?)))
 }
 
-/// Writes one file to standard output; a reader that closed its end is no failure.
+/// Writes one file to standard output.
 async fn to_stdout(client: &Client, path: &FilePath, method: MethodName) -> Outcome {
     let mut stdout = standard_output()?;
     match client.get(path, &mut stdout, get_options(method, None)).await {
-        Ok(_) => Ok(stdout.flush().await?),
-        Err(ClientError::Sink(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Ok(_) => stdout.flush().await.map_err(stdout_failure),
+        Err(ClientError::Sink(error)) => Err(stdout_failure(error)),
         Err(error) => Err(Failure::from(error).at(path)),
     }
 }
@@ -259,20 +262,21 @@ pub(crate) async fn cat(global: &Global, arguments: &Cat) -> Outcome {
     Ok(())
 }
 
-/// The process's mask of permission bits.
+/// Returns the umask of the process.
 fn umask() -> u16 {
-    // It can only be read by being set; nothing else makes files at this moment.
+    // Reading it requires setting it; no other thread creates files now.
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     rustix::process::umask(mask);
     (mask.as_raw_mode() & 0o777) as u16
 }
 
-/// Whether a path of this machine ends in a slash.
+/// Whether a local path ends in a slash.
 fn ends_in_slash(path: &OsStr) -> bool {
     path.as_bytes().len() > 1 && path.as_bytes().ends_with(b"/")
 }
 
-/// Whether all entries of a directory have a counterpart of the same kind: then it may be an earlier copy.
+/// Whether all entries of a directory have a counterpart of the same kind; then it may be an
+/// earlier copy.
 fn is_earlier_copy(
     entries: impl Iterator<Item = (OsString, bool)>,
     counterpart: impl Fn(&OsStr) -> Option<bool>,
@@ -290,7 +294,7 @@ fn is_earlier_copy(
     any
 }
 
-/// The entries of a directory of this machine, and whether each is a directory.
+/// Returns the entries of a local directory, and whether each is a directory.
 fn local_entries(path: &Path) -> Outcome<Vec<(OsString, bool)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_have_the_name_that_was_typed() {
+    fn operand_name_is_the_typed_one() {
         let name =
             |path: &str| local::last_name(OsStr::new(path)).map(|name| name.into_string().expect("text"));
         assert_eq!(name("a/b/"), Some("b".into()));

@@ -1,4 +1,4 @@
-//! `put`: files, trees and standard input into the store.
+//! `put`: stores files, trees and standard input.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use super::local::{
     self, DIRECTORY_MODE, DirectoryState, FILE_MODE, UNFINISHED_MODE, last_name, source_mode,
 };
 use super::replace::{self, replace};
-use super::report::{Done, Report};
+use super::report::{EntryResult, TransferReport};
 use super::{
     Destination, Excluded, Job, Position, READS_MAX, is_earlier_copy, position, run_all, umask, until_signal,
 };
@@ -28,21 +28,21 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::text::ShownPath as _;
 
-/// What applies to all entries of a put.
-struct Rules {
+/// Options for all entries of a put.
+struct PutRules {
     recursive: bool,
-    /// Existing entries get the source's mode too.
+    /// Whether existing entries get the mode of the source.
     archive: bool,
     update: bool,
     replace: bool,
     xattrs: bool,
     dry_run: bool,
-    /// Permission bits that a new file outside a tree does not get.
+    /// Permission bits that are removed from a new file outside a tree.
     umask: u16,
     method: sealstone_client::Method,
 }
 
-impl Rules {
+impl PutRules {
     fn of(arguments: &Put) -> Self {
         let options = &arguments.tree;
         let exact = options.recursive || options.archive || options.preserve;
@@ -59,27 +59,27 @@ impl Rules {
     }
 }
 
-/// A file, or a link, to be stored.
+/// A file or symbolic link to be stored.
 #[derive(Clone, Debug)]
-struct Entry {
+struct PutEntry {
     local: PathBuf,
     stored: FilePath,
     metadata: Metadata,
-    /// Whether the directory is known, so that `existing` is what has the name.
+    /// Whether the stored directory was listed, so that `existing` is valid.
     listed: bool,
     existing: Option<Stat>,
-    /// Whether a stored link that has the name is written through, and not replaced.
+    /// Whether an existing stored link is followed instead of replaced.
     follows: bool,
 }
 
-impl Job for Entry {
+impl Job for PutEntry {
     fn label(&self) -> Vec<u8> {
         self.local.as_os_str().as_bytes().to_vec()
     }
 }
 
-/// A directory that gets its mode and times when everything below it is stored.
-struct Directory {
+/// A directory whose mode and times are set when everything below it is stored.
+struct PutDirectory {
     local: PathBuf,
     stored: FilePath,
     stat: Stat,
@@ -87,15 +87,15 @@ struct Directory {
     state: DirectoryState,
 }
 
-/// What is to be done.
+/// The planned work.
 #[derive(Default)]
-struct Plan {
-    directories: Vec<Directory>,
+struct PutPlan {
+    directories: Vec<PutDirectory>,
     /// Files and symbolic links.
-    entries: Vec<Entry>,
-    /// Further names of files: the file by device and number of its inode, and the name.
-    links: Vec<((u64, u64), Entry)>,
-    /// Stored path of each file that has several names here.
+    entries: Vec<PutEntry>,
+    /// Hard links: the file by device and inode number, and the name.
+    links: Vec<((u64, u64), PutEntry)>,
+    /// Stored path of each file with several local names.
     linked: BTreeMap<(u64, u64), FilePath>,
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn put(global: &Global, output: Output, arguments: &Put) -> Out
     if sources.iter().any(|source| source == "-") {
         return match sources {
             [_] => until_signal(put_stdin(&client, output, &place, arguments), async || {}).await,
-            _ => Err(Failure::usage("standard input is stored alone, under the path that is named")),
+            _ => Err(Failure::usage("standard input cannot be combined with other sources")),
         };
     }
     let work = put_all(Arc::clone(&client), output, &place, sources, arguments);
@@ -117,19 +117,20 @@ pub(crate) async fn put(global: &Global, output: Output, arguments: &Put) -> Out
 
 async fn put_stdin(client: &Client, output: Output, place: &StoredPath, arguments: &Put) -> Outcome {
     let at = |error| Failure::from(error).at(place);
-    // There is no source whose mode could be had: a new file gets that of a file made by a shell, an old one keeps its own.
+    // Standard input has no mode: a new file gets 0666 without the umask, an existing one keeps its
+    // own.
     let mode = match client.stat(place).await {
         Ok(stat) => stat.mode & FILE_MODE,
         Err(error) if error.is_not_found() => 0o666 & !umask(),
         Err(error) => return Err(at(error)),
     };
     let bar = output.progress(None, &place.to_string());
-    let rules = Rules::of(arguments);
+    let rules = PutRules::of(arguments);
     let options = PutOptions { mode, ..put_options(&rules, Some(&bar)) };
     let stat = client.put(place, super::standard_input()?, options).await.map_err(at)?;
     bar.finish_and_clear();
-    let mut report = Report::new();
-    report.done(|| place.as_bytes().to_vec(), Done::File(stat.size));
+    let mut report = TransferReport::new();
+    report.done(|| place.as_bytes().to_vec(), EntryResult::File(stat.size));
     report.finish(output, "stored")
 }
 
@@ -140,11 +141,11 @@ async fn put_all(
     sources: &[OsString],
     arguments: &Put,
 ) -> Outcome {
-    let rules = Arc::new(Rules::of(arguments));
+    let rules = Arc::new(PutRules::of(arguments));
     let excluded = Excluded::new(&arguments.tree.exclude);
-    let mut report = Report::new();
+    let mut report = TransferReport::new();
     let operands = operands(&client, place, sources, (&rules, arguments), &mut report).await?;
-    let mut plan = Plan::default();
+    let mut plan = PutPlan::default();
     for (local, target, position) in operands {
         let tree = walk::walk(&local, !rules.recursive || super::ends_in_slash(local.as_os_str()), |below| {
             !excluded.has(below)
@@ -159,7 +160,7 @@ async fn put_all(
     if rules.dry_run {
         return report_dry_run(output, &plan, report);
     }
-    let Plan { directories, entries, links, linked } = plan;
+    let PutPlan { directories, entries, links, linked } = plan;
     let total = entries.iter().map(|entry| bytes(&entry.metadata)).sum();
     let label = match &entries[..] {
         [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
@@ -173,7 +174,7 @@ async fn put_all(
     .await;
     if completed {
         let linked = Arc::new(linked);
-        let links = links.into_iter().map(|(file, entry)| Link { file, entry }).collect();
+        let links = links.into_iter().map(|(file, entry)| PutLink { file, entry }).collect();
         completed = run_all(links, &bar, &mut report, |link| {
             let (client, rules, linked) = (Arc::clone(&client), Arc::clone(&rules), Arc::clone(&linked));
             async move { store_link(&client, &link, &linked, &rules).await }
@@ -191,7 +192,7 @@ fn bytes(metadata: &Metadata) -> u64 {
     if metadata.is_file() { metadata.len() } else { 0 }
 }
 
-fn put_options(rules: &Rules, bar: Option<&ProgressBar>) -> PutOptions {
+fn put_options(rules: &PutRules, bar: Option<&ProgressBar>) -> PutOptions {
     PutOptions {
         replace: rules.replace,
         method: rules.method,
@@ -207,13 +208,14 @@ fn put_options(rules: &Rules, bar: Option<&ProgressBar>) -> PutOptions {
     }
 }
 
-/// Finds out where each source goes. Two sources that would get one path are refused before anything is stored.
+/// Returns the destination of each source. Fails before anything is stored if two sources would get
+/// the same path.
 async fn operands(
     client: &Client,
     place: &StoredPath,
     sources: &[OsString],
-    (rules, arguments): (&Rules, &Put),
-    report: &mut Report,
+    (rules, arguments): (&PutRules, &Put),
+    report: &mut TransferReport,
 ) -> Outcome<Vec<(PathBuf, FilePath, Position)>> {
     let found = match client.stat(place).await {
         Ok(stat) => Some(stat),
@@ -222,15 +224,13 @@ async fn operands(
     };
     let is_directory = found.as_ref().is_some_and(|stat| stat.kind == FileKind::Directory);
     if found.is_some() && !is_directory && (place.trailing_slash || sources.len() > 1) {
-        return Err(Failure::operation("is not a directory").at(place));
+        return Err(Failure::operation("not a directory").at(place));
     }
     if found.is_none() && (sources.len() > 1 || (place.trailing_slash && !rules.recursive)) {
-        return Err(Failure::new(crate::failure::Kind::NotFound, "not found")
-            .at(place)
-            .hint("sealstone mkdir"));
+        return Err(Failure::not_found("not found").at(place).hint("create it first: sealstone mkdir"));
     }
     if sources.len() > 1 && arguments.tree.no_target_directory {
-        return Err(Failure::usage("--no-target-directory takes one source"));
+        return Err(Failure::usage("--no-target-directory allows only one source"));
     }
     let place_name = place.split_last().map(|(_, name)| OsStr::from_bytes(name.as_bytes()).to_owned());
     let destination = Destination {
@@ -272,7 +272,7 @@ async fn operands(
                 "two sources would be stored as {target}; nothing was stored"
             ))
             .at(local.shown())
-            .hint("store them one by one, under different names"));
+            .hint("store them separately under different names"));
         }
         operands.push((local.to_owned(), target, position));
     }
@@ -282,7 +282,7 @@ async fn operands(
     Ok(operands)
 }
 
-/// Whether a stored directory has nothing but entries of a directory of this machine, and any.
+/// Whether all entries of a stored directory exist in a local directory, and there is at least one.
 async fn is_copy_of(client: &Client, stored: &FilePath, local: &Path) -> Outcome<bool> {
     let at = |error| Failure::from(error).at(stored);
     let entries = client.list(stored).map_err(at)?.collect().await.map_err(at)?;
@@ -294,17 +294,17 @@ async fn is_copy_of(client: &Client, stored: &FilePath, local: &Path) -> Outcome
     }))
 }
 
-/// Makes the directories of a tree and plans all else.
+/// Creates the directories of a tree and plans its files and links.
 async fn plan_tree(
     client: &Client,
     tree: walk::Tree,
     (target, position): (&FilePath, Position),
-    rules: &Rules,
-    plan: &mut Plan,
-    report: &mut Report,
+    rules: &PutRules,
+    plan: &mut PutPlan,
+    report: &mut TransferReport,
 ) -> Outcome {
     tree.failed.into_iter().for_each(|failure| report.fail(failure));
-    // What has which name in directories that were there before.
+    // Entries of stored directories that existed before.
     let mut known: BTreeMap<FilePath, BTreeMap<Name, Option<Stat>>> = BTreeMap::new();
     let mut lost: BTreeSet<FilePath> = BTreeSet::new();
     for entry in tree.entries {
@@ -319,7 +319,7 @@ async fn plan_tree(
         if let Some((above, _)) = &above
             && lost.contains(above)
         {
-            // Its directory failed, which was reported.
+            // The failure of its directory was reported.
             if entry.kind == Kind::Directory {
                 lost.insert(stored);
             }
@@ -332,16 +332,16 @@ async fn plan_tree(
         };
         match entry.kind {
             Kind::Directory => {
-                // The destination itself may be a link; below it links are not followed.
+                // Only the destination itself may be a link.
                 let follows = entry.below.is_top() && position == Position::Itself;
                 match make_directory(client, &stored, follows, rules).await {
-                    Ok(Made { stat, names }) => {
+                    Ok(StoredDirectory { stat, names }) => {
                         let is_made = |(_, state): &(Stat, DirectoryState)| *state == DirectoryState::Made;
                         report.directories += u64::from(stat.as_ref().is_some_and(is_made));
                         known.insert(stored.clone(), names);
                         if let Some((stat, state)) = stat {
                             let (local, metadata) = (entry.path, entry.metadata);
-                            plan.directories.push(Directory { local, stored, stat, metadata, state });
+                            plan.directories.push(PutDirectory { local, stored, stat, metadata, state });
                         }
                     }
                     Err(failure) if failure.fatal => return Err(failure),
@@ -354,13 +354,13 @@ async fn plan_tree(
             Kind::Special(kind) if rules.recursive => {
                 report.skip(entry.path.as_os_str().as_bytes(), format!("is a {kind}"));
             }
-            // A pipe that was named itself is read, as `put -` does.
+            // A pipe that is an operand is read, as `put -` does.
             Kind::File { .. } | Kind::Symlink | Kind::Special(_) => {
                 let (local, metadata) = (entry.path, entry.metadata);
                 let file = (metadata.dev(), metadata.ino());
                 let several = entry.kind != Kind::Symlink && metadata.nlink() > 1 && rules.recursive;
                 let follows = !rules.recursive && position == Position::Itself;
-                let entry = Entry { local, stored, metadata, listed, existing, follows };
+                let entry = PutEntry { local, stored, metadata, listed, existing, follows };
                 if several && plan.linked.contains_key(&file) {
                     plan.links.push((file, entry));
                     continue;
@@ -375,15 +375,20 @@ async fn plan_tree(
     Ok(())
 }
 
-/// A directory of the store.
-struct Made {
-    /// It, and what was there before. None if a dry run would make it.
+/// A stored directory.
+struct StoredDirectory {
+    /// Its attributes, and those before the put. `None` if a dry run would create it.
     stat: Option<(Stat, DirectoryState)>,
     names: BTreeMap<Name, Option<Stat>>,
 }
 
-/// Makes a directory that only its owner may use until it gets its own mode, or finds out what is in it.
-async fn make_directory(client: &Client, stored: &FilePath, follows: bool, rules: &Rules) -> Outcome<Made> {
+/// Creates a directory for its owner only until its mode is set, or lists an existing one.
+async fn make_directory(
+    client: &Client,
+    stored: &FilePath,
+    follows: bool,
+    rules: &PutRules,
+) -> Outcome<StoredDirectory> {
     let at = |error| Failure::from(error).at(stored);
     let made = match rules.dry_run {
         false => client.mkdir(stored, false, UNFINISHED_MODE).await,
@@ -391,10 +396,10 @@ async fn make_directory(client: &Client, stored: &FilePath, follows: bool, rules
     };
     match made {
         Ok(stat) => {
-            return Ok(Made { stat: Some((stat, DirectoryState::Made)), names: BTreeMap::new() });
+            return Ok(StoredDirectory { stat: Some((stat, DirectoryState::Made)), names: BTreeMap::new() });
         }
         Err(error) if rules.dry_run && error.is_not_found() => {
-            return Ok(Made { stat: None, names: BTreeMap::new() });
+            return Ok(StoredDirectory { stat: None, names: BTreeMap::new() });
         }
         Err(ClientError::Refused(failure)) if failure.code == sealstone_mds_protocol::ErrorCode::Exists => {}
         Err(error) => return Err(at(error)),
@@ -405,12 +410,14 @@ async fn make_directory(client: &Client, stored: &FilePath, follows: bool, rules
     }
     if stat.kind != FileKind::Directory {
         let kind = crate::command::files::kind(stat.kind);
-        return Err(Failure::operation(format!("is a {kind} in the store, and a directory here")).at(stored));
+        return Err(
+            Failure::operation(format!("the stored {kind} cannot be replaced by a directory")).at(stored)
+        );
     }
     let listed = client.list(stored).map_err(at)?.collect().await.map_err(at)?;
     let names = listed.into_iter().map(|entry| (entry.name, entry.stat)).collect();
     let state = DirectoryState::of_mode(stat.mode);
-    Ok(Made { stat: Some((stat, state)), names })
+    Ok(StoredDirectory { stat: Some((stat, state)), names })
 }
 
 fn exists() -> ClientError {
@@ -434,7 +441,12 @@ fn times(metadata: &Metadata) -> NodeChange {
 }
 
 /// Stores one file or symbolic link.
-async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) -> Outcome<Done> {
+async fn store(
+    client: &Client,
+    entry: PutEntry,
+    rules: &PutRules,
+    bar: &ProgressBar,
+) -> Outcome<EntryResult> {
     if entry.metadata.is_symlink() {
         return store_symlink(client, &entry, rules).await;
     }
@@ -466,7 +478,7 @@ async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
             let change = NodeChange { mode: Some(wanted), ..NodeChange::default() };
             client.set_attributes(stat.node(), change).await.map_err(at_stored)?;
         }
-        return Ok(Done::Unchanged);
+        return Ok(EntryResult::Unchanged);
     }
     let replaces_link = !entry.follows
         && existing.as_ref().is_some_and(|stat| !matches!(stat.kind, FileKind::File | FileKind::Directory));
@@ -482,7 +494,7 @@ async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
         change.mode = (rules.archive && stat.mode & FILE_MODE != wanted).then_some(wanted);
         if change != NodeChange::default() {
             let set = client.set_attributes(stat.node(), change).await.map(drop).map_err(at_stored);
-            // The file of somebody else who lets us write to it: it keeps its owner, and only he sets times.
+            // A writable file of another owner keeps its owner, who alone can set times.
             set.or_else(|failure| match failure.kind {
                 crate::failure::Kind::Denied if existing.is_some() && !rules.archive => Ok(()),
                 _ => Err(failure),
@@ -499,34 +511,35 @@ async fn store(client: &Client, entry: Entry, rules: &Rules, bar: &ProgressBar) 
     }
 }
 
-/// Sends the bytes of a file. One that changes while it is read is read again, and at last stored as it was read.
+/// Sends the bytes of a file. A file that changes while it is read is read again, at most
+/// [`READS_MAX`] times.
 async fn send(
     client: &Client,
-    entry: &Entry,
+    entry: &PutEntry,
     stored: &FilePath,
     mask: u16,
-    rules: &Rules,
+    rules: &PutRules,
     bar: &ProgressBar,
-) -> Outcome<(Done, Stat)> {
+) -> Outcome<(EntryResult, Stat)> {
     let at_local = |error: std::io::Error| Failure::from(error).at(entry.local.shown());
     for read in 1.. {
         let before = bar.position();
         let mut options = fs::OpenOptions::new();
         options.read(true);
         if rules.recursive {
-            // Another file may have taken the name since; a pipe must not be waited for.
+            // The file may have been replaced, for example by a pipe, which would block.
             options.custom_flags((rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32);
         }
         let file = options.open(&entry.local).map_err(at_local)?;
         let metadata = file.metadata().map_err(at_local)?;
         if rules.recursive && !metadata.is_file() {
-            return Err(Failure::operation("is no regular file any more").at(entry.local.shown()));
+            return Err(Failure::operation("replaced while it was read").at(entry.local.shown()));
         }
         let mode = local::open_mode(&file, &metadata) & mode_of_walk(entry) & FILE_MODE & !mask;
         let options = PutOptions { mode, ..put_options(rules, Some(bar)) };
         match client.put_open_file(stored, file, options, read >= READS_MAX).await {
-            Ok(sent) if sent.source_changed => return Ok((Done::Changed(sent.stat.size), sent.stat)),
-            Ok(sent) => return Ok((Done::File(sent.stat.size), sent.stat)),
+            Ok(sent) if sent.source_changed => return Ok((EntryResult::Changed(sent.stat.size), sent.stat)),
+            Ok(sent) => return Ok((EntryResult::File(sent.stat.size), sent.stat)),
             Err(ClientError::SourceChanged) if read < READS_MAX => bar.set_position(before),
             Err(error @ (ClientError::Source(_) | ClientError::SourceChanged)) => {
                 return Err(Failure::from(error).at(entry.local.shown()));
@@ -537,8 +550,8 @@ async fn send(
     unreachable!("the last read returns")
 }
 
-/// Permission bits that the source had when it was found; a pipe's say nothing about what comes out of it.
-fn mode_of_walk(entry: &Entry) -> u16 {
+/// Returns the permission bits of the source when it was found; those of a pipe are ignored.
+fn mode_of_walk(entry: &PutEntry) -> u16 {
     if entry.metadata.is_file() { (entry.metadata.mode() & 0o7777) as u16 } else { FILE_MODE }
 }
 
@@ -554,7 +567,7 @@ async fn store_xattrs(client: &Client, (local, stored): (&Path, &FilePath), stat
     Ok(())
 }
 
-async fn store_symlink(client: &Client, entry: &Entry, rules: &Rules) -> Outcome<Done> {
+async fn store_symlink(client: &Client, entry: &PutEntry, rules: &PutRules) -> Outcome<EntryResult> {
     let at_local = |error: std::io::Error| Failure::from(error).at(entry.local.shown());
     let at_stored = |error| Failure::from(error).at(&entry.stored);
     let target = fs::read_link(&entry.local).map_err(at_local)?;
@@ -562,7 +575,7 @@ async fn store_symlink(client: &Client, entry: &Entry, rules: &Rules) -> Outcome
     let refused = match client.symlink(target, &entry.stored).await {
         Ok(stat) => {
             client.set_attributes(stat.node(), times(&entry.metadata)).await.map_err(at_stored)?;
-            return Ok(Done::Link);
+            return Ok(EntryResult::Link);
         }
         Err(error) => error,
     };
@@ -577,7 +590,7 @@ async fn store_symlink(client: &Client, entry: &Entry, rules: &Rules) -> Outcome
         if old.mtime_ns != mtime_ns(&entry.metadata) {
             client.set_attributes(old.node(), times(&entry.metadata)).await.map_err(at_stored)?;
         }
-        return Ok(Done::Unchanged);
+        return Ok(EntryResult::Unchanged);
     }
     if old.kind == FileKind::Directory || !rules.replace {
         return Err(at_stored(refused));
@@ -585,18 +598,18 @@ async fn store_symlink(client: &Client, entry: &Entry, rules: &Rules) -> Outcome
     replace(client, &entry.stored, async |temporary: FilePath| {
         let stat = client.symlink(target, &temporary).await.map_err(at_stored)?;
         client.set_attributes(stat.node(), times(&entry.metadata)).await.map_err(at_stored)?;
-        Ok(Done::Link)
+        Ok(EntryResult::Link)
     })
     .await
 }
 
-/// A further name of a file.
-struct Link {
+/// A hard link to be stored.
+struct PutLink {
     file: (u64, u64),
-    entry: Entry,
+    entry: PutEntry,
 }
 
-impl Job for Link {
+impl Job for PutLink {
     fn label(&self) -> Vec<u8> {
         self.entry.label()
     }
@@ -604,16 +617,17 @@ impl Job for Link {
 
 async fn store_link(
     client: &Client,
-    link: &Link,
+    link: &PutLink,
     linked: &BTreeMap<(u64, u64), FilePath>,
-    rules: &Rules,
-) -> Outcome<Done> {
+    rules: &PutRules,
+) -> Outcome<EntryResult> {
     let entry = &link.entry;
     let at = |error| Failure::from(error).at(&entry.stored);
-    let first =
-        linked.get(&link.file).ok_or_else(|| Failure::operation("no first name").at(&entry.stored))?;
+    let first = linked
+        .get(&link.file)
+        .ok_or_else(|| Failure::operation("its other name was not stored").at(&entry.stored))?;
     let refused = match client.link(first, &entry.stored).await {
-        Ok(_) => return Ok(Done::Link),
+        Ok(_) => return Ok(EntryResult::Link),
         Err(error) => error,
     };
     match &refused {
@@ -622,21 +636,27 @@ async fn store_link(
     }
     let (old, new) = (client.lstat(&entry.stored).await.map_err(at)?, client.lstat(first).await.map_err(at)?);
     if old.inode == new.inode {
-        return Ok(Done::Unchanged);
+        return Ok(EntryResult::Unchanged);
     }
     if old.kind == FileKind::Directory || !rules.replace {
         return Err(at(refused));
     }
     replace(client, &entry.stored, async |temporary: FilePath| {
         client.link(first, &temporary).await.map_err(at)?;
-        Ok(Done::Link)
+        Ok(EntryResult::Link)
     })
     .await
 }
 
-/// Gives directories their modes and times, the deepest first: what is made in one changes its time.
-async fn finish_directories(client: &Client, directories: &[Directory], rules: &Rules, report: &mut Report) {
-    for Directory { local, stored, stat, metadata, state } in directories.iter().rev() {
+/// Sets modes and times of directories, the deepest first, as new entries change the time of a
+/// directory.
+async fn finish_directories(
+    client: &Client,
+    directories: &[PutDirectory],
+    rules: &PutRules,
+    report: &mut TransferReport,
+) {
+    for PutDirectory { local, stored, stat, metadata, state } in directories.iter().rev() {
         let mut change = times(metadata);
         change.mode =
             (state.gets_mode() || rules.archive).then(|| source_mode(local, metadata) & DIRECTORY_MODE);
@@ -646,7 +666,7 @@ async fn finish_directories(client: &Client, directories: &[Directory], rules: &
             outcome = store_xattrs(client, (local, stored), stat).await;
         }
         match outcome {
-            // The directory of somebody else into which something was put.
+            // A directory of another owner keeps its times.
             Err(failure)
                 if failure.kind == crate::failure::Kind::Denied
                     && *state != DirectoryState::Made
@@ -657,10 +677,14 @@ async fn finish_directories(client: &Client, directories: &[Directory], rules: &
     }
 }
 
-fn report_dry_run(output: Output, plan: &Plan, mut report: Report) -> Outcome {
+fn report_dry_run(output: Output, plan: &PutPlan, mut report: TransferReport) -> Outcome {
     for entry in plan.entries.iter().chain(plan.links.iter().map(|(_, entry)| entry)) {
         output.remark(format!("{} -> {}", entry.local.shown(), entry.stored));
-        let done = if entry.metadata.is_symlink() { Done::Link } else { Done::File(bytes(&entry.metadata)) };
+        let done = if entry.metadata.is_symlink() {
+            EntryResult::Link
+        } else {
+            EntryResult::File(bytes(&entry.metadata))
+        };
         report.done(Vec::new, done);
     }
     report.finish(output, "stored")

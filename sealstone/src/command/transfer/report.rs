@@ -1,9 +1,7 @@
-//! What became of a transfer of many entries: counts, what was left out, what failed.
+//! Result of a transfer of many entries: counts, skipped and failed entries.
 
 use std::time::Instant;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
@@ -11,24 +9,24 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::output::{Output, human_bytes};
 use crate::text::set_bytes;
 
-/// Entries of each list that are kept at most; more are counted.
+/// Maximum number of entries of each list; more are only counted.
 const LISTED_MAX: usize = 10_000;
 
-/// What became of one entry.
+/// Result of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Done {
-    /// A file of so many bytes was transferred.
+pub(super) enum EntryResult {
+    /// A file of this many bytes was transferred.
     File(u64),
-    /// The same, and its source changed while it was read.
+    /// A file of this many bytes was transferred, but its source changed while it was read.
     Changed(u64),
-    /// A symbolic link, or another name of a file.
+    /// A symbolic link or a hard link was created.
     Link,
-    /// It is there already.
+    /// The destination was up to date.
     Unchanged,
 }
 
-/// A transfer as it ended.
-pub(super) struct Report {
+/// Result of a transfer.
+pub(super) struct TransferReport {
     files: u64,
     links: u64,
     unchanged: u64,
@@ -45,7 +43,7 @@ pub(super) struct Report {
     started: Instant,
 }
 
-impl Report {
+impl TransferReport {
     pub(super) fn new() -> Self {
         Self {
             files: 0,
@@ -65,16 +63,16 @@ impl Report {
     }
 
     /// Counts an entry.
-    pub(super) fn done(&mut self, path: impl FnOnce() -> Vec<u8>, done: Done) {
-        match done {
-            Done::File(bytes) => self.transferred(bytes),
-            Done::Changed(bytes) => {
+    pub(super) fn done(&mut self, path: impl FnOnce() -> Vec<u8>, result: EntryResult) {
+        match result {
+            EntryResult::File(bytes) => self.transferred(bytes),
+            EntryResult::Changed(bytes) => {
                 self.transferred(bytes);
                 self.changed_count += 1;
                 push(&mut self.changed, path());
             }
-            Done::Link => self.links += 1,
-            Done::Unchanged => self.unchanged += 1,
+            EntryResult::Link => self.links += 1,
+            EntryResult::Unchanged => self.unchanged += 1,
         }
     }
 
@@ -95,12 +93,12 @@ impl Report {
         push(&mut self.failed, failure);
     }
 
-    /// Counts entries that were not tried, because a failure before would have met them too.
+    /// Counts entries that were not tried after a fatal failure.
     pub(super) fn leave_out(&mut self, count: u64) {
         self.left_count += count;
     }
 
-    /// Prints the result. Fails if anything was left out or may be a mixture of several states.
+    /// Prints the result. Fails if an entry failed, was skipped, or changed while it was read.
     pub(super) fn finish(self, output: Output, verb: &str) -> Outcome {
         let nothing_else =
             self.files + self.links + self.unchanged + self.skipped_count + self.changed_count == 0;
@@ -132,13 +130,13 @@ impl Report {
         if parts.is_empty() {
             return Ok(());
         }
-        // One reason for all of them keeps its exit code.
+        // Failures of one kind keep its exit code.
         let kind = match self.failed.first() {
             Some(first) if nothing_else && self.failed.iter().all(|one| one.kind == first.kind) => first.kind,
             _ => Kind::Operation,
         };
         Err(Failure::new(kind, format!("not everything was {verb}: {}", parts.join(", ")))
-            .hint("the lines above say what and why; everything else is done"))
+            .hint("see the list of failures; all other entries are done"))
     }
 
     fn summary(&self, verb: &str, seconds: f64) -> String {
@@ -172,23 +170,20 @@ impl Report {
             set_bytes(&mut value, "path", path);
             value
         };
-        let changed = |path: &Vec<u8>| match str::from_utf8(path) {
-            Ok(path) => path.to_owned(),
-            Err(_) => shown(path).into_owned(),
+        let changed = |path: &Vec<u8>| {
+            let mut value = json!({});
+            set_bytes(&mut value, "path", path);
+            value
         };
         let failed = |failure: &Failure| json!({ "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step });
-        let mut value = json!({
+        json!({
             "files": self.files, "directories": self.directories, "links": self.links, "unchanged": self.unchanged,
             "bytes": self.bytes, "seconds": seconds,
             "skipped_count": self.skipped_count, "changed_count": self.changed_count, "failed_count": self.failed_count,
             "not_tried_count": self.left_count,
             "skipped": self.skipped.iter().map(skipped).collect::<Vec<_>>(), "changed": self.changed.iter().map(changed).collect::<Vec<_>>(),
             "failed": self.failed.iter().map(failed).collect::<Vec<_>>(),
-        });
-        if self.changed.iter().any(|path| str::from_utf8(path).is_err()) {
-            value["changed_base64"] = self.changed.iter().map(|path| STANDARD.encode(path)).collect();
-        }
-        value
+        })
     }
 }
 
