@@ -25,10 +25,10 @@ mod stored;
 mod transfer;
 
 pub(crate) use block::Block;
-pub(crate) use names::{Ln, Mkdir, Mv};
-pub(crate) use people::{Code, Enrol, Group, Login, Password, Server, User};
+pub(crate) use names::{LnArgs, MkdirArgs, MvArgs};
+pub(crate) use people::{CodeArgs, EnrolArgs, Group, LoginArgs, PasswordArgs, ServerArgs, User};
 pub(crate) use stored::StoredPath;
-pub(crate) use transfer::{Cat, Get, MethodName, Put};
+pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs};
 
 use crate::config::{MdsOptions, OsdOptions};
 use crate::daemon::mds::JOIN_S_MAX;
@@ -55,7 +55,7 @@ Exit codes: 0 ok, 1 the operation failed, 2 usage, 3 access denied, 4 not found.
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -104,7 +104,7 @@ pub(crate) fn command_words(words: &[OsString]) -> &'static str {
 
 /// Options that every command accepts.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Global {
+pub(crate) struct GlobalArgs {
     /// Print JSON: the result as one line on standard output, a failure as one line on standard
     /// error.
     #[arg(long, global = true, help_heading = help::GLOBAL)]
@@ -171,12 +171,12 @@ impl From<DeviceTls> for sealstone_initiator::TlsPolicy {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a metadata server and devices in one process; created on first use.
-    Up(Up),
+    Up(UpArgs),
     /// Devices: create, run, check, drain, rebalance.
     #[command(subcommand)]
     Osd(Osd),
     /// Verify all checksums of running devices, and show damage.
-    Scrub(Scrub),
+    Scrub(ScrubArgs),
     /// Block units of a device: disks for iSCSI initiators.
     #[command(subcommand)]
     Block(Block),
@@ -190,9 +190,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Group(Group),
     /// Set the first password of an account with a one-time code.
-    Enrol(Enrol),
+    Enrol(EnrolArgs),
     /// Log in; the session is stored in a private file.
-    Login(Login),
+    Login(LoginArgs),
     /// End the session.
     #[command(after_help = "\
 Examples:
@@ -212,50 +212,50 @@ Examples:
   sealstone --json whoami")]
     Whoami,
     /// Store files.
-    Put(Put),
+    Put(PutArgs),
     /// Fetch files.
-    Get(Get),
+    Get(GetArgs),
     /// Write files to standard output.
-    Cat(Cat),
+    Cat(CatArgs),
     /// List a directory.
-    Ls(Ls),
+    Ls(LsArgs),
     /// Show a file's attributes and where it is placed.
     #[command(after_help = "\
 Examples:
   sealstone stat /docs/report.pdf
   sealstone --json stat /docs/report.pdf | jq -r .files[0].checksum
   sealstone --json stat /backup/photos.tar | jq .files[0].placement.reason.why")]
-    Stat(Paths),
+    Stat(PathArgs),
     /// Create directories.
-    Mkdir(Mkdir),
+    Mkdir(MkdirArgs),
     /// Move or rename.
-    Mv(Mv),
+    Mv(MvArgs),
     /// Create a hard link, or with -s a symbolic link.
-    Ln(Ln),
+    Ln(LnArgs),
     /// Remove files, or directories with -r.
-    Rm(Rm),
+    Rm(RmArgs),
     /// Change permission bits.
-    Chmod(Chmod),
+    Chmod(ChmodArgs),
     /// Change the owner, or owner and group (administrators).
-    Chown(Chown),
+    Chown(ChownArgs),
     /// Change the group of a file.
-    Chgrp(Chgrp),
+    Chgrp(ChgrpArgs),
     /// Capability files: access to a part of one file without a login.
     #[command(subcommand)]
     Cap(grants::Cap),
     /// Revoke credentials of a file, a partition or a user.
-    Revoke(grants::Revoke),
+    Revoke(grants::RevokeArgs),
     /// Show the credentials issued for a file.
-    Audit(grants::Audit),
+    Audit(grants::AuditArgs),
     /// Quotas of users and directory trees.
     #[command(subcommand)]
     Quota(quota::Quota),
     /// Check metadata and all devices for inconsistencies (fsck).
-    Check(check::Check),
+    Check(check::CheckArgs),
     /// Mount a stored directory.
-    Mount(mount::Mount),
+    Mount(mount::MountArgs),
     /// Unmount; closed files are durable then.
-    Umount(mount::Umount),
+    Umount(mount::UmountArgs),
     /// Show the space of all devices.
     #[command(after_help = "\
 Example:
@@ -273,7 +273,7 @@ Example:
         shell: clap_complete::Shell,
     },
     /// Store files on three devices and attack them, in a minute.
-    Demo(Demo),
+    Demo(DemoArgs),
 }
 
 /// Arguments of `up`.
@@ -284,7 +284,7 @@ Examples:
   sealstone up --data /srv/sealstone --osds 5 --capacity 100G
   sealstone up --listen localhost:4270 --osd-port 5000
   sealstone up --json | head -1              prints the ready line")]
-pub(crate) struct Up {
+pub(crate) struct UpArgs {
     /// Folder of the system; created on first use.
     #[arg(long, env = "SEALSTONE_DATA", default_value = "sealstone-data", value_name = "DIR")]
     pub(crate) data: PathBuf,
@@ -386,9 +386,9 @@ first compare its certificate with the one that `osd serve` prints. A device tha
         wait: u64,
     },
     /// Move all files away from a device (administrators and operators).
-    Drain(drain::Drain),
+    Drain(drain::DrainArgs),
     /// Make devices equally full (administrators and operators).
-    Rebalance(rebalance::Rebalance),
+    Rebalance(rebalance::RebalanceArgs),
     /// Verify all checksums of a stopped device. Exit code 1 if anything is damaged.
     #[command(after_help = "\
 Examples:
@@ -416,7 +416,7 @@ Examples:
   sealstone scrub --data /srv/osd1 --stop    stop it; the next one starts when it is due
   sealstone --json scrub --data /srv/osd1 --show | jq '.devices[].damaged'
 Exit code 1 if anything is damaged. Rewriting damaged bytes clears the damage without another scrub.")]
-pub(crate) struct Scrub {
+pub(crate) struct ScrubArgs {
     /// Name of a device in the folder of `sealstone up`.
     pub(crate) device: Option<String>,
     /// Folder of the device, or of `sealstone up`; the device must run.
@@ -449,22 +449,22 @@ Examples:
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
         #[command(flatten)]
-        keystore: keys::Keystore,
+        keystore: keys::KeystoreArgs,
         #[command(flatten)]
-        meta: store::Meta,
+        meta: store::MetaArgs,
     },
     /// Create another server on the database of an existing one.
     #[command(after_help = "\
 Example:
   sealstone mds join --data /srv/mds2 --from /srv/mds
 Copies the keystore, the certificate and the location of the database, but not the key of the authority.")]
-    Join(store::Join),
+    Join(store::JoinArgs),
     /// Export all records of the metadata store to a file, for an import. Secrets stay sealed.
     #[command(after_help = "\
 Example:
   sealstone mds export meta.export --data /srv/mds
 Stop the servers first: later changes are not exported. This is no backup: it has no keystore (see `mds backup`).")]
-    Export(store::Export),
+    Export(store::ExportArgs),
     /// Import records into an empty store and use it from then on; without --data only verify the
     /// file.
     #[command(after_help = "\
@@ -472,7 +472,7 @@ Examples:
   sealstone mds import meta.export --data /srv/mds --meta postgres://sealstone@localhost/sealstone
   sealstone mds import meta.export --data /srv/mds      into a file of the folder
   sealstone mds import meta.export                      verify only")]
-    Import(store::Import),
+    Import(store::ImportArgs),
     /// Show or reset the clock of a metadata server on this machine.
     #[command(subcommand)]
     Clock(clock::Clock),
@@ -483,13 +483,13 @@ Examples:
     #[command(after_help = "\
 Example:
   sealstone mds backup --data /srv/mds --to mds.backup --backup-passphrase-file backup.passphrase")]
-    Backup(keys::Backup),
+    Backup(keys::BackupArgs),
     /// Restore a server from a backup; without --data only verify the file.
     #[command(after_help = "\
 Examples:
   sealstone mds restore --from mds.backup --backup-passphrase-file backup.passphrase --data /srv/new
   sealstone mds restore --from mds.backup --backup-passphrase-file backup.passphrase      verify only")]
-    Restore(keys::Restore),
+    Restore(keys::RestoreArgs),
     /// Run the metadata server.
     #[command(after_help = "\
 Example:
@@ -576,7 +576,7 @@ Examples:
   sealstone ls -l /docs
   sealstone ls -r /                 all entries
   sealstone --json ls /docs | jq '.entries[].size'")]
-pub(crate) struct Ls {
+pub(crate) struct LsArgs {
     /// Directory or file.
     #[arg(default_value = "/")]
     pub(crate) path: OsString,
@@ -589,7 +589,7 @@ pub(crate) struct Ls {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Paths {
+pub(crate) struct PathArgs {
     /// Stored files or directories.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
@@ -600,7 +600,7 @@ pub(crate) struct Paths {
 Examples:
   sealstone rm /docs/old.txt
   sealstone rm -r /backup/2025")]
-pub(crate) struct Rm {
+pub(crate) struct RmArgs {
     /// Stored files or directories.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
@@ -613,7 +613,7 @@ pub(crate) struct Rm {
 #[command(after_help = "\
 Example:
   sealstone chmod 600 /docs/private.txt")]
-pub(crate) struct Chmod {
+pub(crate) struct ChmodArgs {
     /// Octal mode, such as 640.
     pub(crate) mode: String,
     /// Stored files or directories.
@@ -626,7 +626,7 @@ pub(crate) struct Chmod {
 Examples:
   sealstone chown alice /docs/report.pdf
   sealstone chown alice:staff /docs /docs/report.pdf")]
-pub(crate) struct Chown {
+pub(crate) struct ChownArgs {
     /// OWNER or OWNER:GROUP.
     pub(crate) owner: String,
     /// Stored files or directories.
@@ -641,7 +641,7 @@ Examples:
   sealstone chgrp none /docs/private.txt     no group
 Your files can get a group of yours; an administrator can set any group. For a directory whose new files get its group:
 chgrp staff DIR, then chmod 2770 DIR.")]
-pub(crate) struct Chgrp {
+pub(crate) struct ChgrpArgs {
     /// Group, or `none`.
     pub(crate) group: String,
     /// Stored files or directories.
@@ -667,7 +667,7 @@ Examples:
 Examples:
   sealstone demo
   sealstone demo --tree ~/projects --large 1G --keep")]
-pub(crate) struct Demo {
+pub(crate) struct DemoArgs {
     /// Folder to store.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) tree: PathBuf,

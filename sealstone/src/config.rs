@@ -454,7 +454,7 @@ mod tests {
         let path = folder.path().join("osd.toml");
         fs::write(&path, "listen = \"127.0.0.1:0\"\ninsecure_nosek = true\n").expect("write");
         let failure = read::<OsdOptions>(Some(&path)).expect_err("refused");
-        assert_eq!(failure.kind, crate::failure::Kind::Usage);
+        assert_eq!(failure.kind, crate::failure::FailureKind::Usage);
         assert!(failure.message.contains("osd.toml:2"), "{failure}");
         assert!(failure.message.contains("insecure_nosek"), "{failure}");
     }

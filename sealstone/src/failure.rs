@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use sealstone_mds_protocol::printable;
 
-/// Kind of a failure; decides the exit code.
+/// FailureKind of a failure; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FailureKind {
     /// The operation failed: exit code 1.
     Operation,
     /// The command line or a configuration file is wrong: exit code 2.
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Signal(u8),
 }
 
-impl Kind {
+impl FailureKind {
     /// Returns the name that `--json` reports.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -41,14 +41,14 @@ impl Kind {
     }
 }
 
-impl From<Kind> for ExitCode {
-    fn from(kind: Kind) -> Self {
+impl From<FailureKind> for ExitCode {
+    fn from(kind: FailureKind) -> Self {
         Self::from(match kind {
-            Kind::Operation => 1,
-            Kind::Usage => 2,
-            Kind::Denied => 3,
-            Kind::NotFound => 4,
-            Kind::Signal(number) => 128u8.saturating_add(number),
+            FailureKind::Operation => 1,
+            FailureKind::Usage => 2,
+            FailureKind::Denied => 3,
+            FailureKind::NotFound => 4,
+            FailureKind::Signal(number) => 128u8.saturating_add(number),
         })
     }
 }
@@ -57,7 +57,7 @@ impl From<Kind> for ExitCode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// Decides the exit code.
-    pub(crate) kind: Kind,
+    pub(crate) kind: FailureKind,
     /// `SUBJECT: reason`, one line.
     pub(crate) message: String,
     /// Advice to the user.
@@ -70,20 +70,20 @@ pub(crate) struct Failure {
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
+    pub(crate) fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         Self { kind, message: without_os_error(&message.to_string()), next_step: None, fatal: false }
     }
 
     pub(crate) fn operation(message: impl fmt::Display) -> Self {
-        Self::new(Kind::Operation, message)
+        Self::new(FailureKind::Operation, message)
     }
 
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
-        Self::new(Kind::Usage, message)
+        Self::new(FailureKind::Usage, message)
     }
 
     pub(crate) fn not_found(message: impl fmt::Display) -> Self {
-        Self::new(Kind::NotFound, message)
+        Self::new(FailureKind::NotFound, message)
     }
 
     /// Returns the failure of a response that does not belong to the request.
@@ -168,14 +168,14 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind;
         let (kind, next_step) = match error.kind() {
-            ErrorKind::NotFound => (Kind::NotFound, Some("check the path on this machine")),
+            ErrorKind::NotFound => (FailureKind::NotFound, Some("check the path on this machine")),
             ErrorKind::PermissionDenied => {
-                (Kind::Denied, Some("check its owner and mode on this machine: ls -ld"))
+                (FailureKind::Denied, Some("check its owner and mode on this machine: ls -ld"))
             }
-            ErrorKind::StorageFull => (Kind::Operation, Some("free space on this machine's disk")),
-            ErrorKind::ReadOnlyFilesystem => (Kind::Operation, Some("choose a writable folder")),
-            ErrorKind::AddrInUse => (Kind::Operation, Some("choose another port, or stop its user")),
-            _ => (Kind::Operation, None),
+            ErrorKind::StorageFull => (FailureKind::Operation, Some("free space on this machine's disk")),
+            ErrorKind::ReadOnlyFilesystem => (FailureKind::Operation, Some("choose a writable folder")),
+            ErrorKind::AddrInUse => (FailureKind::Operation, Some("choose another port, or stop its user")),
+            _ => (FailureKind::Operation, None),
         };
         // Errors of this program begin in lower case; so do these.
         let text = error.to_string();

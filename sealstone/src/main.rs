@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::command::{block_on, cap, files, groups, revoke, session, transfer, users};
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         // Repeated arguments must not send control characters to the terminal.
         Err(error) if error.use_stderr() => {
             Output::new(false, false, command).usage(&error.render().to_string());
-            return Kind::Usage.into();
+            return FailureKind::Usage.into();
         }
         Err(error) => error.exit(),
     };
@@ -92,20 +92,20 @@ fn usage_message(error: &str) -> String {
 fn with_next_step(failure: Failure, command: &str) -> Failure {
     let noun = command.split(' ').next().unwrap_or_default();
     let next_step = match (failure.kind, noun) {
-        (Kind::Usage, _) => format!("sealstone {command} --help"),
-        (Kind::NotFound, "user" | "enrol") => "`sealstone user list` shows the accounts".into(),
-        (Kind::NotFound, "group") => {
+        (FailureKind::Usage, _) => format!("sealstone {command} --help"),
+        (FailureKind::NotFound, "user" | "enrol") => "`sealstone user list` shows the accounts".into(),
+        (FailureKind::NotFound, "group") => {
             "`sealstone group list` and `sealstone user list` show what exists".into()
         }
-        (Kind::NotFound, "osd" | "mds") => "`sealstone df` shows the devices".into(),
-        (Kind::NotFound, "block") => "`sealstone block list` shows the units".into(),
-        (Kind::NotFound, "quota") => "`sealstone quota list` shows users and trees with quotas".into(),
-        (Kind::NotFound, "chown" | "chgrp" | "revoke" | "audit") => {
+        (FailureKind::NotFound, "osd" | "mds") => "`sealstone df` shows the devices".into(),
+        (FailureKind::NotFound, "block") => "`sealstone block list` shows the units".into(),
+        (FailureKind::NotFound, "quota") => "`sealstone quota list` shows users and trees with quotas".into(),
+        (FailureKind::NotFound, "chown" | "chgrp" | "revoke" | "audit") => {
             "`sealstone ls` shows files, `sealstone user list` accounts".into()
         }
-        (Kind::NotFound, _) => "`sealstone ls` shows what a directory has".into(),
-        (Kind::Denied, _) => "`sealstone whoami` shows your account and role".into(),
-        (Kind::Operation | Kind::Signal(_), _) => return failure,
+        (FailureKind::NotFound, _) => "`sealstone ls` shows what a directory has".into(),
+        (FailureKind::Denied, _) => "`sealstone whoami` shows your account and role".into(),
+        (FailureKind::Operation | FailureKind::Signal(_), _) => return failure,
     };
     failure.or_hint(next_step)
 }

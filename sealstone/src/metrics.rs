@@ -33,7 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     /// A value that only grows.
     Counter,
     /// A value that can go down.
@@ -59,7 +59,7 @@ impl Page {
     /// Adds samples, with their labels, to a family.
     pub(crate) fn family<'a>(
         &mut self,
-        kind: Kind,
+        kind: MetricKind,
         name: &str,
         help: &str,
         samples: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], u64)>,
@@ -67,8 +67,8 @@ impl Page {
         let family = self.family_named(name);
         help.clone_into(&mut family.help);
         family.kind = match kind {
-            Kind::Counter => "counter".into(),
-            Kind::Gauge => "gauge".into(),
+            MetricKind::Counter => "counter".into(),
+            MetricKind::Gauge => "gauge".into(),
         };
         for (labels, value) in samples {
             let text = &mut family.samples;
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn labels_are_escaped() {
         let mut page = Page::default();
-        page.family(Kind::Counter, "x_total", "Things.", [(&[("name", "a\"b\nc\\")][..], 3)]);
+        page.family(MetricKind::Counter, "x_total", "Things.", [(&[("name", "a\"b\nc\\")][..], 3)]);
         assert_eq!(
             page.finish(),
             "# HELP x_total Things.\n# TYPE x_total counter\nx_total{name=\"a\\\"b\\nc\\\\\"} 3\n"
@@ -266,7 +266,7 @@ mod tests {
             page.raw(&format!(
                 "# HELP x_total Things.\n# TYPE x_total counter\nx_total{{device=\"{device}\"}} 1\n"
             ));
-            page.family(Kind::Gauge, "y", "Bytes.", [(&[("device", device)][..], 2)]);
+            page.family(MetricKind::Gauge, "y", "Bytes.", [(&[("device", device)][..], 2)]);
         }
         assert_eq!(
             page.finish(),

@@ -13,7 +13,7 @@ use sealstone_client::FileKind;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::text::printable_json;
 use sealstone_mds_protocol::{printable, printable_lines};
 
@@ -82,7 +82,7 @@ impl Output {
     /// Prints the failure of the command: one line on standard error.
     pub(crate) fn failure(self, failure: &Failure) {
         // As a program that SIGPIPE ends: no message.
-        if failure.kind == Kind::Signal(SIGPIPE) {
+        if failure.kind == FailureKind::Signal(SIGPIPE) {
             return;
         }
         if self.json {
@@ -174,7 +174,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Outcome {
 /// silent, exit code 141.
 pub(crate) fn stdout_failure(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        return Failure::new(Kind::Signal(SIGPIPE), "standard output is closed");
+        return Failure::new(FailureKind::Signal(SIGPIPE), "standard output is closed");
     }
     Failure::from(error).at("standard output").hint("the result is incomplete; run the command again")
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use sealstone_private::PrivateError;
 use zeroize::Zeroizing;
 
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::text::ShownPath as _;
 
 /// Maximum size of a secret, bytes.
@@ -100,7 +100,7 @@ fn not_private(error: &PrivateError, path: &Path) -> Failure {
                 source.raw_os_error().map_or_else(|| source.kind().into(), io::Error::from_raw_os_error);
             Failure::from(again)
         }
-        denied => Failure::new(Kind::Denied, denied.to_string()),
+        denied => Failure::new(FailureKind::Denied, denied.to_string()),
     };
     let failure = failure.at(path.shown());
     match error.next_step(path) {
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(read(&path).expect("readable").as_str(), "second");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("widened");
-        assert_eq!(read(&path).expect_err("refused").kind, Kind::Denied);
+        assert_eq!(read(&path).expect_err("refused").kind, FailureKind::Denied);
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1, "no temporary file stays behind");
     }
 }

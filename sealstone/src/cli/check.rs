@@ -13,7 +13,7 @@ Examples:
   sealstone --json check | jq '.check.findings[] | select(.kind == \"lost\")'
 For administrators. It runs beside all other requests, on a consistent snapshot. Exit code 1 if problems remain.
 `sealstone scrub` verifies the bytes of files.")]
-pub(crate) struct Check {
+pub(crate) struct CheckArgs {
     /// Correct counts, and remove orphan objects.
     #[arg(long, conflicts_with = "show")]
     pub(crate) repair: bool,

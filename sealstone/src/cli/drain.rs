@@ -16,7 +16,7 @@ Examples:
   sealstone --json osd drain osd2 --show | jq .drain.left_objects
 For administrators and operators. Files stay readable and writable; files that are open for writing are moved after they
 are closed. Exit code 0 when no file is on the device and its objects are removed.")]
-pub(crate) struct Drain {
+pub(crate) struct DrainArgs {
     /// Name of the device, as `sealstone df` lists it.
     pub(crate) device: String,
     /// Maximum bytes per second [default: unlimited].

@@ -20,7 +20,7 @@ Examples:
 The file is a secret: it grants access to anyone until it expires or is revoked (`sealstone revoke`). It cannot grant more
 than your own rights, and is valid for an hour at most unless the server is configured otherwise. A stored file with a
 writable capability loses its recorded checksum.")]
-    Issue(Issue),
+    Issue(IssueArgs),
     /// Show what a capability file allows, without its keys.
     #[command(after_help = "\
 Examples:
@@ -67,7 +67,7 @@ Nothing is written outside of the range. The bytes are durable when the command 
 /// Arguments of `cap issue`.
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("rights").required(true).multiple(true).args(["read", "write"]))]
-pub(crate) struct Issue {
+pub(crate) struct IssueArgs {
     /// The stored file.
     pub(crate) path: OsString,
     /// Allow reading.
@@ -168,7 +168,7 @@ Examples:
 Clients that still have access get new credentials automatically. Revoked capability files must be issued again.
 The command waits until the last device refuses. The metadata server informs an unavailable device when it returns."
 )]
-pub(crate) struct Revoke {
+pub(crate) struct RevokeArgs {
     /// Credentials for this file.
     #[arg(long, value_name = "PATH")]
     pub(crate) object: Option<OsString>,
@@ -185,12 +185,12 @@ pub(crate) struct Revoke {
     #[arg(long)]
     pub(crate) list: bool,
     #[command(flatten)]
-    pub(crate) wait: Wait,
+    pub(crate) wait: WaitArgs,
 }
 
 /// How long to wait for devices.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Wait {
+pub(crate) struct WaitArgs {
     /// Do not wait until the last device refuses.
     #[arg(long)]
     pub(crate) no_wait: bool,
@@ -221,7 +221,7 @@ Examples:
   sealstone --json audit --object /data/in.csv | jq '.entries[] | select(.kind == \"delegate\")'
 For the owner of the file and administrators. `principal` identifies a credential in the audit logs of devices: with
 --device-log the command shows how each one was used.")]
-pub(crate) struct Audit {
+pub(crate) struct AuditArgs {
     /// The stored file.
     #[arg(long, value_name = "PATH")]
     pub(crate) object: OsString,

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 /// Secret of the keystore of a metadata server.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Keystore {
+pub(crate) struct KeystoreArgs {
     /// Key file of the keystore (mode 0600) [default: keystore.key in the server's folder].
     #[arg(long, env = "SEALSTONE_MDS_KEYSTORE_KEY", value_name = "FILE")]
     pub(crate) keystore_key: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub(crate) enum Level {
 
 /// Arguments of `mds keys rotate`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Rotate {
+pub(crate) struct RotateArgs {
     /// Level; all keys below it are replaced too.
     pub(crate) level: Level,
     /// Only keys of this device.
@@ -108,7 +108,7 @@ Examples:
   sealstone mds keys rotate working                                  all devices
   sealstone mds keys rotate working --partition 0x10000 --revoke     revoke all issued credentials
   sealstone mds keys rotate master --device osd1                     a new master key, and all below it")]
-    Rotate(Rotate),
+    Rotate(RotateArgs),
     /// Change the secret of the keystore of a stopped server.
     #[command(after_help = "\
 Examples:
@@ -120,7 +120,7 @@ Without a --new… option the keystore is sealed under the key file in the serve
         #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
         data: PathBuf,
         #[command(flatten)]
-        keystore: Keystore,
+        keystore: KeystoreArgs,
         #[command(flatten)]
         new: NewSeal,
     },
@@ -128,7 +128,7 @@ Without a --new… option the keystore is sealed under the key file in the serve
 
 /// Arguments of `mds backup`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Backup {
+pub(crate) struct BackupArgs {
     /// Folder of the server.
     #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
     pub(crate) data: PathBuf,
@@ -136,14 +136,14 @@ pub(crate) struct Backup {
     #[arg(long, value_name = "FILE")]
     pub(crate) to: PathBuf,
     #[command(flatten)]
-    pub(crate) keystore: Keystore,
+    pub(crate) keystore: KeystoreArgs,
     #[command(flatten)]
     pub(crate) seal: BackupSeal,
 }
 
 /// Arguments of `mds restore`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Restore {
+pub(crate) struct RestoreArgs {
     /// The backup.
     #[arg(long, value_name = "FILE")]
     pub(crate) from: PathBuf,
@@ -154,5 +154,5 @@ pub(crate) struct Restore {
     #[command(flatten)]
     pub(crate) seal: BackupSeal,
     #[command(flatten)]
-    pub(crate) keystore: Keystore,
+    pub(crate) keystore: KeystoreArgs,
 }

@@ -22,7 +22,7 @@ Examples:
 Closed files are visible to all clients that open them later; synced files are durable. Programs wait while a server or
 device restarts. In /etc/fstab, with mount.sealstone linked to this program:
   sealstone:/projects /mnt/projects sealstone session=/etc/sealstone/mount.session,_netdev 0 0")]
-pub(crate) struct Mount {
+pub(crate) struct MountArgs {
     /// An existing directory.
     pub(crate) mountpoint: PathBuf,
     /// Stored directory to mount.
@@ -86,7 +86,7 @@ pub(crate) struct Mount {
 Examples:
   sealstone umount ~/files
   sealstone umount --lazy ~/files            detach now; open files stay usable")]
-pub(crate) struct Umount {
+pub(crate) struct UmountArgs {
     /// Mount point.
     pub(crate) mountpoint: PathBuf,
     /// Unmount even if busy (lazy).

@@ -8,7 +8,7 @@ use clap::Args;
 #[command(after_help = "\
 Example:
   sealstone mkdir -p /backup/2026/november")]
-pub(crate) struct Mkdir {
+pub(crate) struct MkdirArgs {
     /// Directories.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
@@ -22,7 +22,7 @@ pub(crate) struct Mkdir {
 Examples:
   sealstone mv /draft.txt /docs/final.txt
   sealstone mv --no-replace /draft.txt /docs")]
-pub(crate) struct Mv {
+pub(crate) struct MvArgs {
     /// Stored file or directory.
     pub(crate) from: OsString,
     /// New path, or an existing directory to move it into.
@@ -37,7 +37,7 @@ pub(crate) struct Mv {
 Examples:
   sealstone ln /docs/final.txt /shared/final.txt
   sealstone ln -s ../docs/final.txt /shared/latest")]
-pub(crate) struct Ln {
+pub(crate) struct LnArgs {
     /// An existing file; with -s any target, which need not exist.
     pub(crate) target: OsString,
     /// New path, or an existing directory for a link with the last name of the target.

@@ -32,7 +32,7 @@ Roles: admin: everything; operator: devices, but neither files nor accounts; use
         #[arg(long, conflicts_with = "service")]
         enrol: bool,
         #[command(flatten)]
-        code: Code,
+        code: CodeArgs,
         /// The LDAP directory of the server decides about existence and groups of the user.
         #[arg(long, requires = "enrol")]
         directory: bool,
@@ -43,7 +43,7 @@ Roles: admin: everything; operator: devices, but neither files nor accounts; use
         #[arg(long, value_name = "FILE", requires = "service")]
         key_file: Option<PathBuf>,
         #[command(flatten)]
-        password: Password,
+        password: PasswordArgs,
     },
     /// Create a one-time code for a new password; the old one is valid until then.
     #[command(after_help = "\
@@ -54,7 +54,7 @@ Examples:
         /// Name of the account.
         name: String,
         #[command(flatten)]
-        code: Code,
+        code: CodeArgs,
     },
     /// Change the role of an account; its sessions end.
     #[command(after_help = "\
@@ -118,7 +118,7 @@ Examples:
         #[arg(long, value_name = "FILE")]
         old_password_file: Option<PathBuf>,
         #[command(flatten)]
-        password: Password,
+        password: PasswordArgs,
     },
     /// Set or remove an account's passphrase for the paper's login (administrators).
     ///
@@ -136,7 +136,7 @@ Examples:
         #[arg(long)]
         remove: bool,
         #[command(flatten)]
-        password: Password,
+        password: PasswordArgs,
     },
     /// Enable the login of an account.
     #[command(after_help = "\
@@ -235,7 +235,7 @@ Example:
 
 /// File and validity of an enrolment code.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Code {
+pub(crate) struct CodeArgs {
     /// Write the code to this file (mode 0600) instead of printing it.
     #[arg(long, value_name = "FILE")]
     pub(crate) code_file: Option<PathBuf>,
@@ -250,7 +250,7 @@ Examples:
   sealstone enrol --user carol --cluster cluster.toml                        prompts for code and password
   sealstone enrol --user carol --cluster cluster.toml --code-file carol.code
 A code is valid once. Then log in with the new password.")]
-pub(crate) struct Enrol {
+pub(crate) struct EnrolArgs {
     /// Name of the account.
     #[arg(long, value_name = "NAME")]
     pub(crate) user: String,
@@ -258,14 +258,14 @@ pub(crate) struct Enrol {
     #[arg(long, value_name = "FILE")]
     pub(crate) code_file: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) server: ServerArgs,
     #[command(flatten)]
-    pub(crate) password: Password,
+    pub(crate) password: PasswordArgs,
 }
 
 /// Address and pin of the metadata server.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerArgs {
     /// Cluster file with address and pin, which `up` and `mds serve` write.
     #[arg(long, env = "SEALSTONE_CLUSTER", value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
@@ -287,7 +287,7 @@ fn parse_suite(text: &str) -> Result<u16, String> {
 
 /// Source of a password; by default a prompt on the terminal.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Password {
+pub(crate) struct PasswordArgs {
     /// File whose first line is the password (mode 0600), or `-` for standard input.
     #[arg(long, env = "SEALSTONE_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
@@ -301,7 +301,7 @@ Examples:
   sealstone login --key-file backup.key --cluster cluster.toml      a service
   sealstone login alice --paper-profile 127.0.0.1:3271              insecure, to reproduce a paper
 The pin is the SHA-256 of the server's certificate: `mds serve` and `up` print it.")]
-pub(crate) struct Login {
+pub(crate) struct LoginArgs {
     /// Name of the account.
     #[arg(required_unless_present = "key_file")]
     pub(crate) name: Option<String>,
@@ -309,7 +309,7 @@ pub(crate) struct Login {
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub(crate) key_file: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) server: ServerArgs,
     /// Use the paper's login, at the address of the server's --insecure-paper-login. Insecure: a
     /// recorded login can be attacked with a word list. Loopback addresses only.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["mds", "pin", "key_file"])]
@@ -321,5 +321,5 @@ pub(crate) struct Login {
     #[arg(long, requires = "paper_profile")]
     pub(crate) i_accept_insecure: bool,
     #[command(flatten)]
-    pub(crate) password: Password,
+    pub(crate) password: PasswordArgs,
 }

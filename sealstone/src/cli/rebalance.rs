@@ -16,7 +16,7 @@ Examples:
   sealstone --json osd rebalance --show | jq .rebalance.left_bytes
 For administrators and operators. Files stay readable and writable; files that are open for writing are not moved.
 It stops when every device is within 2 % of the average, or nothing else can move; exit code 0 in both cases.")]
-pub(crate) struct Rebalance {
+pub(crate) struct RebalanceArgs {
     /// Maximum bytes per second [default: unlimited].
     #[arg(long, default_value = "0", hide_default_value = true, value_parser = parse_size, value_name = "SIZE")]
     pub(crate) rate: u64,

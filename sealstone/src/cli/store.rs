@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::keys::Keystore;
+use super::keys::KeystoreArgs;
 
 /// Location of the metadata store, if it is not in the server's folder.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct Meta {
+pub(crate) struct MetaArgs {
     /// `postgres://USER@HOST[:PORT]/DATABASE`, which several servers can share,
     /// `ldaps://DN@HOST[:PORT]/BASE`, or file:PATH [default: a file in the folder].
     #[arg(long, env = "SEALSTONE_MDS_META", value_name = "URL")]
@@ -32,7 +32,7 @@ pub(crate) struct Meta {
 
 /// Arguments of `mds join`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Join {
+pub(crate) struct JoinArgs {
     /// Folder of the new server; must be empty or not exist.
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) struct Join {
 
 /// Arguments of `mds export`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Export {
+pub(crate) struct ExportArgs {
     /// File to be written; must not exist.
     pub(crate) file: PathBuf,
     /// Folder of the server.
@@ -53,14 +53,14 @@ pub(crate) struct Export {
 
 /// Arguments of `mds import`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Import {
+pub(crate) struct ImportArgs {
     /// The exported file.
     pub(crate) file: PathBuf,
     /// Folder of the server. Without it the file is only verified.
     #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) meta: Meta,
+    pub(crate) meta: MetaArgs,
     #[command(flatten)]
-    pub(crate) keystore: Keystore,
+    pub(crate) keystore: KeystoreArgs,
 }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use sealstone_client::FilePath;
 use sealstone_mds_protocol::{shown, unshown};
 
-use super::Global;
+use super::GlobalArgs;
 use crate::failure::{Failure, Outcome};
 
 /// A stored path of the command line.
@@ -39,7 +39,7 @@ impl fmt::Display for StoredPath {
     }
 }
 
-impl Global {
+impl GlobalArgs {
     /// Returns the bytes of an argument, with `--escaped` decoded.
     pub(crate) fn bytes(&self, argument: &OsStr) -> Outcome<Vec<u8>> {
         if !self.escaped {

@@ -20,7 +20,7 @@ pub(crate) enum MethodName {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Transfer {
+pub(crate) struct TransferArgs {
     /// Security method on the wire.
     #[arg(long, env = "SEALSTONE_METHOD", default_value = "alldata")]
     pub(crate) method: MethodName,
@@ -34,7 +34,7 @@ Examples:
   sealstone put -r --update src /backup/     to /backup/src; skips files of equal size and time
   tar c photos | sealstone put - /backup/photos.tar
 With -r modes, times, symbolic and hard links, and holes are kept, as by cp -a. Exit code 1 if an entry failed or was skipped.")]
-pub(crate) struct Put {
+pub(crate) struct PutArgs {
     /// Local files or folders; `-` is standard input. The last argument is the stored destination.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "PATH"])]
     pub(crate) paths: Vec<OsString>,
@@ -75,7 +75,7 @@ pub(crate) struct TreeOptions {
     #[arg(long, short = 'n')]
     pub(crate) dry_run: bool,
     #[command(flatten)]
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: TransferArgs,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -85,7 +85,7 @@ Examples:
   sealstone get -r /src copy-of-src          repeat to continue
   sealstone get /backup/photos.tar - | tar x
 With -r modes, times, symbolic and hard links, and holes are kept, as by cp -a. Exit code 1 if an entry failed or was skipped.")]
-pub(crate) struct Get {
+pub(crate) struct GetArgs {
     /// Stored files, then an optional local destination; `-` is standard output.
     #[arg(required = true, num_args = 1.., value_names = ["PATH", "DESTINATION"])]
     pub(crate) paths: Vec<OsString>,
@@ -98,10 +98,10 @@ pub(crate) struct Get {
 Examples:
   sealstone cat /docs/notes.txt
   sealstone cat /logs/monday /logs/tuesday | grep error")]
-pub(crate) struct Cat {
+pub(crate) struct CatArgs {
     /// Stored files.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: TransferArgs,
 }

@@ -5,7 +5,7 @@ use sealstone_client::{Device, Metadata};
 use sealstone_mds_protocol::{DeviceState, Request, Response};
 use serde_json::{Value, json};
 
-use crate::cli::Global;
+use crate::cli::GlobalArgs;
 use crate::command::keys;
 use crate::command::session::client;
 use crate::daemon::mds::wait_until_joined;
@@ -13,7 +13,12 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
 /// Runs the command.
-pub(crate) async fn run(global: &Global, output: Output, name: &str, (show, wait_s): (bool, u64)) -> Outcome {
+pub(crate) async fn run(
+    global: &GlobalArgs,
+    output: Output,
+    name: &str,
+    (show, wait_s): (bool, u64),
+) -> Outcome {
     let (client, _) = client(global)?;
     let id = keys::device(&client, Some(name))
         .await?

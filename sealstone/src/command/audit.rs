@@ -11,8 +11,8 @@ use sealstone_osd::Permissions;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::cli::Global;
-use crate::cli::grants::Audit;
+use crate::cli::GlobalArgs;
+use crate::cli::grants::AuditArgs;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
@@ -111,8 +111,8 @@ fn read(path: &Path, uses: &mut BTreeMap<String, CredentialUses>, gaps: &mut Log
 }
 
 /// `sealstone audit`.
-pub(crate) async fn run(global: &Global, output: Output, arguments: &Audit) -> Outcome {
-    let Audit { object, since, until, user, device_log } = arguments;
+pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &AuditArgs) -> Outcome {
+    let AuditArgs { object, since, until, user, device_log } = arguments;
     let object = &global.stored(object)?;
     let (client, _) = client(global)?;
     let (since_ms, until_ms) = (since.unwrap_or(0), until.unwrap_or(u64::MAX));

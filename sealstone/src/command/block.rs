@@ -10,7 +10,7 @@ use crate::cli::Block;
 use crate::daemon::blocks::{Blocks, UnitParams, UnitReport, unit_options};
 use crate::daemon::control::{self, ControlHandler, Request};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
-use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::text::ShownPath as _;
 
@@ -110,7 +110,7 @@ fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
     let folder = DataDir::open(data).map_err(|error| {
         let failure = Failure::operation(chain(&error));
         match error {
-            ProvisionError::NotInitialised(_) => Failure { kind: Kind::NotFound, ..failure },
+            ProvisionError::NotInitialised(_) => Failure { kind: FailureKind::NotFound, ..failure },
             _ => failure,
         }
     })?;

@@ -10,8 +10,8 @@ use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions, Securi
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use crate::cli::Global;
-use crate::cli::grants::{ByteRange, Cap, Issue, Until};
+use crate::cli::GlobalArgs;
+use crate::cli::grants::{ByteRange, Cap, IssueArgs, Until};
 use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
 use crate::failure::{Failure, Outcome};
@@ -19,7 +19,7 @@ use crate::output::{Output, human_bytes, stdout_failure, utc};
 use crate::text::{ShownPath as _, set_bytes, snake_case};
 
 /// `sealstone cap …`.
-pub(crate) async fn run(global: &Global, output: Output, command: &Cap) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Cap) -> Outcome {
     match command {
         Cap::Issue(arguments) => issue(global, output, arguments).await,
         Cap::Show { file } => show(output, file),
@@ -28,8 +28,8 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Cap) -> Outco
     }
 }
 
-async fn issue(global: &Global, output: Output, arguments: &Issue) -> Outcome {
-    let Issue { path, read, write, range, until, output: to, force, method } = arguments;
+async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Outcome {
+    let IssueArgs { path, read, write, range, until, output: to, force, method } = arguments;
     let path = &global.stored(path)?;
     if to.exists() && !force {
         return Err(Failure::operation("already exists")
@@ -184,7 +184,7 @@ fn report(output: Output, verb: &str, bytes: u64, started: Instant) -> Outcome {
 }
 
 async fn get(
-    global: &Global,
+    global: &GlobalArgs,
     output: Output,
     path: &Path,
     place: &OsStr,
@@ -223,7 +223,7 @@ async fn get(
     if place == "-" { Ok(()) } else { report(output, "fetched", bytes, started) }
 }
 
-async fn put(global: &Global, output: Output, path: &Path, source: &OsStr, at: Option<u64>) -> Outcome {
+async fn put(global: &GlobalArgs, output: Output, path: &Path, source: &OsStr, at: Option<u64>) -> Outcome {
     let file = load(path)?;
     let delegated =
         Delegated::open(file, reach(global)?).map_err(|error| Failure::from(error).at(path.shown()))?;

@@ -7,8 +7,8 @@ use sealstone_client::{CheckFinding, CheckPhase, CheckScope, CheckStatus, Client
 use sealstone_mds_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::cli::Global;
-use crate::cli::check::Check as Arguments;
+use crate::cli::GlobalArgs;
+use crate::cli::check::CheckArgs as Arguments;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
@@ -18,7 +18,7 @@ use crate::text::snake_case;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs `sealstone check`.
-pub(crate) async fn run(global: &Global, output: Output, arguments: &Arguments) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Arguments) -> Outcome {
     let (client, _) = client(global)?;
     let scope = if arguments.no_objects { CheckScope::Names } else { CheckScope::Objects };
     let check = match arguments.show {

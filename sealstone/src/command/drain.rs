@@ -6,8 +6,8 @@ use sealstone_client::{Client, Device, DeviceId, DrainState, Metadata};
 use sealstone_mds_protocol::{DeviceState, Request, Response};
 use serde_json::{Value, json};
 
-use crate::cli::Global;
-use crate::cli::drain::Drain;
+use crate::cli::GlobalArgs;
+use crate::cli::drain::DrainArgs;
 use crate::command::keys;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
@@ -17,7 +17,7 @@ use crate::output::{Output, human_bytes, utc};
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs the command.
-pub(crate) async fn run(global: &Global, output: Output, arguments: &Drain) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &DrainArgs) -> Outcome {
     let (client, _) = client(global)?;
     let name = arguments.device.as_str();
     let id = keys::device(&client, Some(name))

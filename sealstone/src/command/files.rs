@@ -8,7 +8,10 @@ use sealstone_client::{ChecksumKind, Client, DirEntry, FileKind, FilePath, Stat}
 use sealstone_mds_protocol::{LinkTarget, shown};
 use serde_json::{Value, json};
 
-use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm, StoredPath};
+use crate::cli::{
+    ChgrpArgs, ChmodArgs, ChownArgs, GlobalArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PathArgs, RmArgs,
+    StoredPath,
+};
 use crate::command::keys::state_name;
 use crate::command::session::client;
 use crate::command::tree::{TreePath, join};
@@ -165,7 +168,7 @@ async fn target(client: &Client, stat: &Stat) -> Option<LinkTarget> {
 }
 
 /// `sealstone ls`.
-pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outcome {
+pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) -> Outcome {
     let top = global.stored(&arguments.path)?;
     let (client, _) = client(global)?;
     // As `ls`: -l shows a symbolic link itself, otherwise its target is listed.
@@ -249,7 +252,7 @@ async fn list_directory(
 }
 
 /// `sealstone stat`.
-pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> Outcome {
+pub(crate) async fn stat(global: &GlobalArgs, output: Output, arguments: &PathArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     let mut values = Vec::new();
@@ -296,12 +299,12 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
 }
 
 /// Parses stored paths of the command line.
-pub(crate) fn stored(global: &Global, arguments: &[OsString]) -> Outcome<Vec<StoredPath>> {
+pub(crate) fn stored(global: &GlobalArgs, arguments: &[OsString]) -> Outcome<Vec<StoredPath>> {
     arguments.iter().map(|argument| global.stored(argument)).collect()
 }
 
 /// `sealstone mkdir`.
-pub(crate) async fn mkdir(global: &Global, output: Output, arguments: &Mkdir) -> Outcome {
+pub(crate) async fn mkdir(global: &GlobalArgs, output: Output, arguments: &MkdirArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     let mut values = Vec::new();
@@ -316,7 +319,7 @@ pub(crate) async fn mkdir(global: &Global, output: Output, arguments: &Mkdir) ->
 }
 
 /// `sealstone mv`: an existing directory receives the source under its old name.
-pub(crate) async fn mv(global: &Global, output: Output, arguments: &Mv) -> Outcome {
+pub(crate) async fn mv(global: &GlobalArgs, output: Output, arguments: &MvArgs) -> Outcome {
     let (from, to) = (global.stored(&arguments.from)?, global.stored(&arguments.to)?);
     let (client, _) = client(global)?;
     let to = into_directory(&client, &to, from.as_bytes()).await?;
@@ -347,7 +350,7 @@ async fn into_directory(client: &Client, path: &StoredPath, source: &[u8]) -> Ou
 }
 
 /// `sealstone ln`.
-pub(crate) async fn ln(global: &Global, output: Output, arguments: &Ln) -> Outcome {
+pub(crate) async fn ln(global: &GlobalArgs, output: Output, arguments: &LnArgs) -> Outcome {
     let path = global.stored(&arguments.path)?;
     let target = global.bytes(&arguments.target)?;
     let existing = if arguments.symbolic { None } else { Some(global.stored(&arguments.target)?) };
@@ -362,7 +365,7 @@ pub(crate) async fn ln(global: &Global, output: Output, arguments: &Ln) -> Outco
 }
 
 /// `sealstone rm`.
-pub(crate) async fn rm(global: &Global, output: Output, arguments: &Rm) -> Outcome {
+pub(crate) async fn rm(global: &GlobalArgs, output: Output, arguments: &RmArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     let mut removed = 0;
@@ -383,7 +386,7 @@ pub(crate) async fn rm(global: &Global, output: Output, arguments: &Rm) -> Outco
 }
 
 /// `sealstone chmod`.
-pub(crate) async fn chmod(global: &Global, output: Output, arguments: &Chmod) -> Outcome {
+pub(crate) async fn chmod(global: &GlobalArgs, output: Output, arguments: &ChmodArgs) -> Outcome {
     let mode = u16::from_str_radix(&arguments.mode, 8)
         .ok()
         .filter(|mode| *mode <= 0o7777)
@@ -399,7 +402,7 @@ pub(crate) async fn chmod(global: &Global, output: Output, arguments: &Chmod) ->
 }
 
 /// `sealstone chown`.
-pub(crate) async fn chown(global: &Global, output: Output, arguments: &Chown) -> Outcome {
+pub(crate) async fn chown(global: &GlobalArgs, output: Output, arguments: &ChownArgs) -> Outcome {
     let (owner, group) = match arguments.owner.split_once(':') {
         Some((owner, group)) => (owner, Some(group)),
         None => (arguments.owner.as_str(), None),
@@ -409,12 +412,12 @@ pub(crate) async fn chown(global: &Global, output: Output, arguments: &Chown) ->
 }
 
 /// `sealstone chgrp`.
-pub(crate) async fn chgrp(global: &Global, output: Output, arguments: &Chgrp) -> Outcome {
+pub(crate) async fn chgrp(global: &GlobalArgs, output: Output, arguments: &ChgrpArgs) -> Outcome {
     set_owner(global, output, &arguments.paths, None, Some(&arguments.group)).await
 }
 
 async fn set_owner(
-    global: &Global,
+    global: &GlobalArgs,
     output: Output,
     paths: &[OsString],
     owner: Option<&str>,
@@ -433,7 +436,7 @@ async fn set_owner(
 }
 
 /// `sealstone df`.
-pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
+pub(crate) async fn df(global: &GlobalArgs, output: Output) -> Outcome {
     let (client, _) = client(global)?;
     let free = client.disk_free().await?;
     let devices = client.device_list().await?;

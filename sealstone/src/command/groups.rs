@@ -1,12 +1,12 @@
 //! Groups, for administrators.
 
-use crate::cli::{Global, Group};
+use crate::cli::{GlobalArgs, Group};
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
 
 /// `sealstone group …`.
-pub(crate) async fn run(global: &Global, output: Output, command: &Group) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) -> Outcome {
     let (client, _) = client(global)?;
     match command {
         Group::Add { name, users } => {

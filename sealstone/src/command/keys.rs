@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use sealstone_client::{Client, Metadata};
 use sealstone_mds_protocol::{Device, DeviceId, DeviceState, KeyInfo, KeyLevel, KeyUse, Request, Response};
 
-use crate::cli::Global;
-use crate::cli::keys::{Level, Rotate};
+use crate::cli::GlobalArgs;
+use crate::cli::keys::{Level, RotateArgs};
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
@@ -46,7 +46,7 @@ pub(crate) async fn device(client: &Client, name: Option<&str>) -> Outcome<Optio
 }
 
 /// `sealstone mds keys list`.
-pub(crate) async fn list(global: &Global, output: Output, name: Option<&str>) -> Outcome {
+pub(crate) async fn list(global: &GlobalArgs, output: Output, name: Option<&str>) -> Outcome {
     let (client, _) = client(global)?;
     let device = device(&client, name).await?;
     let devices = client.device_list().await?;
@@ -124,11 +124,11 @@ fn line(info: &KeyInfo, devices: &[Device]) -> String {
 }
 
 /// `sealstone mds keys rotate`.
-pub(crate) async fn rotate(global: &Global, output: Output, arguments: &Rotate) -> Outcome {
+pub(crate) async fn rotate(global: &GlobalArgs, output: Output, arguments: &RotateArgs) -> Outcome {
     let (client, _) = client(global)?;
     let device = device(&client, arguments.device.as_deref()).await?;
     let started = Instant::now();
-    let Rotate { partition, revoke, .. } = *arguments;
+    let RotateArgs { partition, revoke, .. } = *arguments;
     let request = Request::KeyRotate { level: level(arguments.level), device, partition, revoke };
     let (asked, _, before) = progress(&client, request).await?;
     let value = |open: u64, changed: u64| {

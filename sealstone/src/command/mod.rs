@@ -28,7 +28,7 @@ use std::future::Future;
 use sealstone_client::ClientError;
 use sealstone_mds_protocol::ErrorCode;
 
-use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
 
 /// Runs a command's future on a small runtime of its own.
 pub(crate) fn block_on<T>(future: impl Future<Output = Outcome<T>>) -> Outcome<T> {
@@ -47,10 +47,10 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Outcome<T>>) -> Outcome<T
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let kind = match error.exit_code() {
-            2 => Kind::Usage,
-            3 => Kind::Denied,
-            4 => Kind::NotFound,
-            _ => Kind::Operation,
+            2 => FailureKind::Usage,
+            3 => FailureKind::Denied,
+            4 => FailureKind::NotFound,
+            _ => FailureKind::Operation,
         };
         let mut failure = Self::new(kind, chain(&error));
         failure.fatal = matches!(

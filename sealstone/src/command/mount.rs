@@ -18,11 +18,11 @@ use sealstone_fuse::{Mount as Mounted, MountError, MountOptions, Mounter, People
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
-use crate::cli::Global;
-use crate::cli::mount::{Mount, SOURCE_PREFIX, Umount};
+use crate::cli::GlobalArgs;
+use crate::cli::mount::{MountArgs, SOURCE_PREFIX, UmountArgs};
 use crate::command::session;
 use crate::daemon::Shutdown;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::Output;
 use crate::text::{ShownPath as _, set_bytes, set_path, with_paths};
 
@@ -32,7 +32,7 @@ const BACKGROUND: &str = "SEALSTONE_MOUNT_BACKGROUND";
 const OUTPUT_MAX: u64 = 64 << 10;
 
 /// `sealstone mount`.
-pub(crate) fn mount(global: &Global, output: Output, arguments: &Mount) -> Outcome {
+pub(crate) fn mount(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Outcome {
     let place = arguments.mountpoint.clone();
     if arguments.remount {
         return remount(output, arguments);
@@ -77,7 +77,7 @@ fn prepare_place(output: Output, place: &Path) -> Outcome {
 }
 
 /// Changes the flags of an existing mount in the kernel.
-fn remount(output: Output, arguments: &Mount) -> Outcome {
+fn remount(output: Output, arguments: &MountArgs) -> Outcome {
     let place = &arguments.mountpoint;
     let at = |error: std::io::Error| Failure::from(error).at(place.shown());
     if !is_mount(&std::fs::canonicalize(place).map_err(at)?)? {
@@ -113,11 +113,11 @@ fn failure(error: MountError, place: &Path) -> Failure {
 }
 
 /// Returns the client of the session, with the options of the mount.
-async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, SavedSession)> {
+async fn nodes(global: &GlobalArgs, arguments: &MountArgs) -> Outcome<(Nodes, Client, SavedSession)> {
     let file = session::path(global)?;
     let saved = SavedSession::load(&file)
         .map_err(|error| Failure::from(error).at(file.shown()))?
-        .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
+        .ok_or_else(|| Failure::new(FailureKind::Denied, "not logged in").hint("sealstone login NAME"))?;
     let tuning =
         Tuning { memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX), ..Tuning::default() };
     let key = arguments.key_file.as_deref().map(super::users::read_key).transpose()?;
@@ -132,7 +132,7 @@ async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, Sa
     Ok((Nodes::new(&client, options), client, saved))
 }
 
-async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
+async fn serve(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Outcome {
     let shutdown = Shutdown::on_signals()?;
     let (nodes, client, saved) = nodes(global, arguments).await?;
     let who = client.whoami().await?;
@@ -215,7 +215,7 @@ async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) ->
 }
 
 /// Starts this program again and waits until it is ready or says why not.
-fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome {
+fn in_background(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Outcome {
     let program = std::env::current_exe().map_err(|error| Failure::from(error).at("this program"))?;
     let place = std::fs::canonicalize(&arguments.mountpoint)
         .map_err(|error| Failure::from(error).at(arguments.mountpoint.shown()))?;
@@ -315,7 +315,7 @@ fn background_failure(log: &mut File, code: Option<i32>) -> Failure {
         let (Some(kind), Some(message)) = (error["kind"].as_str(), error["message"].as_str()) else {
             continue;
         };
-        let failure = Failure::new(Kind::from_name(kind), message);
+        let failure = Failure::new(FailureKind::from_name(kind), message);
         return match error["next_step"].as_str() {
             Some(next) => failure.hint(next),
             None => failure,
@@ -329,7 +329,7 @@ fn background_failure(log: &mut File, code: Option<i32>) -> Failure {
 }
 
 /// `sealstone umount`.
-pub(crate) fn umount(output: Output, arguments: &Umount) -> Outcome {
+pub(crate) fn umount(output: Output, arguments: &UmountArgs) -> Outcome {
     let place = &arguments.mountpoint;
     let dead = matches!(sealstone_fuse::check_place(place), Err(MountError::Dead));
     let whole = match dead {

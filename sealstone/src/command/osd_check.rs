@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::daemon::now_ms;
 use crate::daemon::osd::store_failure;
-use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::text::ShownPath as _;
 
@@ -40,7 +40,7 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
     let folder = DataDir::open(data).map_err(|error| {
         let failure = Failure::operation(chain(&error));
         match error {
-            ProvisionError::NotInitialised(_) => Failure { kind: Kind::NotFound, ..failure },
+            ProvisionError::NotInitialised(_) => Failure { kind: FailureKind::NotFound, ..failure },
             _ => failure,
         }
     })?;

@@ -5,7 +5,7 @@ use sealstone_client::{
 };
 use serde_json::{Value, json};
 
-use crate::cli::Global;
+use crate::cli::GlobalArgs;
 use crate::cli::quota::{Of, Quota as Command};
 use crate::command::check;
 use crate::command::session::client;
@@ -14,7 +14,7 @@ use crate::output::{Output, human_bytes};
 use crate::text::set_bytes;
 
 /// Runs one of the subcommands.
-pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Command) -> Outcome {
     let (client, saved) = client(global)?;
     match command {
         Command::Set { of, size, files } => {
@@ -88,7 +88,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
     }
 }
 
-fn place_of(global: &Global, of: &Of) -> Outcome<QuotaOf> {
+fn place_of(global: &GlobalArgs, of: &Of) -> Outcome<QuotaOf> {
     match (&of.user, &of.tree) {
         (Some(name), _) => Ok(quota_of_user(name)?),
         (None, Some(path)) => Ok(quota_of_tree(global.stored(path)?)?),

@@ -6,8 +6,8 @@ use sealstone_client::{Client, Metadata, RebalanceState};
 use sealstone_mds_protocol::{Request, Response};
 use serde_json::{Value, json};
 
-use crate::cli::Global;
-use crate::cli::rebalance::Rebalance;
+use crate::cli::GlobalArgs;
+use crate::cli::rebalance::RebalanceArgs;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, utc};
@@ -16,7 +16,7 @@ use crate::output::{Output, human_bytes, utc};
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs the command.
-pub(crate) async fn run(global: &Global, output: Output, arguments: &Rebalance) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RebalanceArgs) -> Outcome {
     let (client, _) = client(global)?;
     let request = match (arguments.show, arguments.stop) {
         (true, _) => Request::RebalanceShow {},

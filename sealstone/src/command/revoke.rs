@@ -7,8 +7,8 @@ use sealstone_client::{Client, DeviceId, Metadata, Revocation};
 use sealstone_mds_protocol::{KeyLevel, Request, Response};
 use serde_json::json;
 
-use crate::cli::Global;
-use crate::cli::grants::{Revoke, SideEffectWait, Wait};
+use crate::cli::GlobalArgs;
+use crate::cli::grants::{RevokeArgs, SideEffectWait, WaitArgs};
 use crate::command::keys;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
@@ -29,8 +29,8 @@ pub(crate) struct Until {
     must: bool,
 }
 
-impl From<Wait> for Until {
-    fn from(wait: Wait) -> Self {
+impl From<WaitArgs> for Until {
+    fn from(wait: WaitArgs) -> Self {
         match wait.no_wait {
             true => Self { wait: Duration::ZERO, must: false },
             false => Self { wait: Duration::from_secs(wait.wait), must: true },
@@ -49,7 +49,7 @@ impl From<SideEffectWait> for Until {
 }
 
 /// `sealstone revoke`.
-pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RevokeArgs) -> Outcome {
     let (client, _) = client(global)?;
     let started = Instant::now();
     let wait = arguments.wait;
@@ -191,7 +191,7 @@ async fn revoke_partition(
     output: Output,
     partition: u64,
     device: Option<DeviceId>,
-    wait: Wait,
+    wait: WaitArgs,
 ) -> Outcome {
     let started = Instant::now();
     let (level, revoke) = (KeyLevel::Working, true);

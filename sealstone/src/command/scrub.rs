@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::Scrub;
+use crate::cli::ScrubArgs;
 use crate::command::osd_check::{summary, verdict};
 use crate::daemon::control::{self, Request};
 use crate::daemon::scrub::{ScrubAction, ScrubReport, UnreadObject};
@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const DEVICE_FILE: &str = "device.toml";
 
 /// Runs the command.
-pub(crate) fn command(output: Output, arguments: &Scrub) -> Outcome {
+pub(crate) fn command(output: Output, arguments: &ScrubArgs) -> Outcome {
     let folders = folders(&arguments.data, arguments.device.as_deref())?;
     let action = match (arguments.show, arguments.stop) {
         (true, _) => ScrubAction::Show,

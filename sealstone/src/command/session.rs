@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::chap_file;
-use crate::cli::{Enrol, Global, Login, Password, Server};
+use crate::cli::{EnrolArgs, GlobalArgs, LoginArgs, PasswordArgs, ServerArgs};
 use crate::command::users::read_key;
 use crate::config::read_bounded;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, utc};
 use crate::secret_file;
 use crate::text::{ShownPath as _, with_paths};
@@ -45,7 +45,7 @@ impl Cluster {
 }
 
 /// Returns the path of the session file.
-pub(crate) fn path(global: &Global) -> Outcome<PathBuf> {
+pub(crate) fn path(global: &GlobalArgs) -> Outcome<PathBuf> {
     if let Some(path) = &global.session {
         return Ok(path.clone());
     }
@@ -65,22 +65,22 @@ fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathB
 }
 
 /// Returns a client with the session of the session file.
-pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
+pub(crate) fn client(global: &GlobalArgs) -> Outcome<(Client, SavedSession)> {
     let path = path(global)?;
     let saved = SavedSession::load(&path)
         .map_err(|error| Failure::from(error).at(path.shown()))?
-        .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
+        .ok_or_else(|| Failure::new(FailureKind::Denied, "not logged in").hint("sealstone login NAME"))?;
     Ok((Client::resume_proving(&saved, reach(global)?)?, saved))
 }
 
 /// Returns the options for connections to devices.
-pub(crate) fn reach(global: &Global) -> Outcome<Reach> {
+pub(crate) fn reach(global: &GlobalArgs) -> Outcome<Reach> {
     let proofs = chap_file::proofs(global.chap_file.as_ref())?;
     Ok(Reach { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method })
 }
 
 /// Reads a password from a file, standard input, or the terminal, where a new one is typed twice.
-pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Zeroizing<String>> {
+pub(crate) fn password(source: &PasswordArgs, prompt: &str, new: bool) -> Outcome<Zeroizing<String>> {
     let first_line = |text: &str| Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
     let password = match &source.password_file {
         Some(path) if path.as_os_str() == "-" => {
@@ -110,7 +110,7 @@ pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Ze
 }
 
 /// Returns the metadata server of the arguments, or else of the last session.
-fn server(file: &Path, arguments: &Server) -> Outcome<(Cluster, Fingerprint)> {
+fn server(file: &Path, arguments: &ServerArgs) -> Outcome<(Cluster, Fingerprint)> {
     let cluster = match (&arguments.cluster, &arguments.mds, &arguments.pin) {
         (Some(path), _, _) => Cluster::read(path)?,
         (None, Some(mds), Some(pin)) => Cluster { mds: mds.clone(), pin: pin.clone() },
@@ -134,7 +134,7 @@ fn server(file: &Path, arguments: &Server) -> Outcome<(Cluster, Fingerprint)> {
 }
 
 /// `sealstone enrol`.
-pub(crate) async fn enrol(global: &Global, output: Output, arguments: &Enrol) -> Outcome {
+pub(crate) async fn enrol(global: &GlobalArgs, output: Output, arguments: &EnrolArgs) -> Outcome {
     let (cluster, pin) = server(&path(global)?, &arguments.server)?;
     let name = &arguments.user;
     let code = match &arguments.code_file {
@@ -154,7 +154,7 @@ pub(crate) async fn enrol(global: &Global, output: Output, arguments: &Enrol) ->
 }
 
 /// `sealstone login --paper-profile`: the server is not authenticated by a pin.
-async fn login_paper(global: &Global, output: Output, arguments: &Login, server: &str) -> Outcome {
+async fn login_paper(global: &GlobalArgs, output: Output, arguments: &LoginArgs, server: &str) -> Outcome {
     let file = path(global)?;
     let name = arguments
         .name
@@ -203,7 +203,7 @@ async fn keep(
 }
 
 /// `sealstone login`.
-pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) -> Outcome {
+pub(crate) async fn login(global: &GlobalArgs, output: Output, arguments: &LoginArgs) -> Outcome {
     if let Some(server) = &arguments.paper_profile {
         return login_paper(global, output, arguments, server).await;
     }
@@ -228,7 +228,7 @@ pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) ->
 }
 
 /// `sealstone logout`.
-pub(crate) async fn logout(global: &Global, output: Output, revoke: bool) -> Outcome {
+pub(crate) async fn logout(global: &GlobalArgs, output: Output, revoke: bool) -> Outcome {
     let file = path(global)?;
     let (client, saved) = client(global)?;
     if revoke && matches!(saved.ticket.keys, sealstone_client::TicketKeys::Paper(_)) {
@@ -292,7 +292,7 @@ fn revoked(output: Output, revoking: Option<&Revoking>) -> Outcome<serde_json::V
 }
 
 /// `sealstone whoami`.
-pub(crate) async fn whoami(global: &Global, output: Output) -> Outcome {
+pub(crate) async fn whoami(global: &GlobalArgs, output: Output) -> Outcome {
     let (client, saved) = client(global)?;
     let who = client.whoami().await?;
     let groups: Vec<&str> = who.groups.iter().map(sealstone_client::GroupName::as_str).collect();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sealstone_client::{AccountKind, Client, ClientError, Role, ServiceKey};
 
-use crate::cli::{Code, Global, Password, User};
+use crate::cli::{CodeArgs, GlobalArgs, PasswordArgs, User};
 use crate::command::revoke;
 use crate::command::session::{client, password};
 use crate::failure::{Failure, Outcome};
@@ -14,7 +14,7 @@ use crate::secret_file;
 use crate::text::{ShownPath as _, set_path, with_paths};
 
 /// `sealstone user …`.
-pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outcome {
+pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &User) -> Outcome {
     let (client, saved) = client(global)?;
     match command {
         User::Add { name, role, admin, enrol, directory, code, service, key_file, password: source } => {
@@ -93,7 +93,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             let own = saved.ticket.user.as_str();
             let name = name.as_deref().unwrap_or(own);
             let old = if name == own {
-                let source = Password { password_file: old_password_file.clone() };
+                let source = PasswordArgs { password_file: old_password_file.clone() };
                 Some(password(&source, &format!("Old password of {name}"), false)?)
             } else if old_password_file.is_some() {
                 return Err(Failure::usage(format!("not needed for the password of {name}"))
@@ -202,7 +202,7 @@ async fn invite(
     output: Output,
     name: &str,
     (kind, role, replace): (AccountKind, Role, bool),
-    code: &Code,
+    code: &CodeArgs,
 ) -> Outcome {
     if let Some(file) = &code.code_file {
         free(file)?;

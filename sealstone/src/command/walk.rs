@@ -22,14 +22,14 @@ pub(crate) struct TreeEntry {
     /// Path below the top.
     pub(crate) below: TreePath,
     /// Its type.
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     /// Its attributes when it was found.
     pub(crate) metadata: Metadata,
 }
 
 /// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     Directory,
     File {
         bytes: u64,
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Special(&'static str),
 }
 
-impl Kind {
+impl EntryKind {
     /// Returns the type of an entry with these attributes.
     pub(crate) fn of(metadata: &Metadata) -> Self {
         let kind = metadata.file_type();
@@ -75,13 +75,17 @@ pub(crate) fn walk(top: &Path, follow_top: bool, wanted: impl Fn(&TreePath) -> b
     let metadata = if follow_top { fs::metadata(top) } else { fs::symlink_metadata(top) };
     let metadata = metadata.map_err(|error| at(top, error))?;
     let mut tree = Tree::default();
-    let mut waiting =
-        vec![TreeEntry { path: top.to_owned(), below: TreePath::top(), kind: Kind::of(&metadata), metadata }];
+    let mut waiting = vec![TreeEntry {
+        path: top.to_owned(),
+        below: TreePath::top(),
+        kind: EntryKind::of(&metadata),
+        metadata,
+    }];
     while let Some(entry) = waiting.pop() {
         if tree.entries.len() >= ENTRIES_MAX {
             return Err(Failure::operation(format!("more than {ENTRIES_MAX} entries")).at(top.shown()));
         }
-        if entry.kind == Kind::Directory {
+        if entry.kind == EntryKind::Directory {
             let (mut children, mut failed) = children(&entry, &wanted);
             children.sort_by(|a, b| b.below.cmp(&a.below));
             waiting.append(&mut children);
@@ -112,7 +116,9 @@ fn children(directory: &TreeEntry, wanted: &impl Fn(&TreePath) -> bool) -> (Vec<
                 continue;
             }
             match fs::symlink_metadata(&path) {
-                Ok(metadata) => found.push(TreeEntry { path, below, kind: Kind::of(&metadata), metadata }),
+                Ok(metadata) => {
+                    found.push(TreeEntry { path, below, kind: EntryKind::of(&metadata), metadata })
+                }
                 Err(error) => failed.push(Failure::from(error).at(path.shown())),
             }
         }
@@ -139,15 +145,15 @@ mod tests {
         fs::create_dir(at(b"left-out")).expect("made");
         std::os::unix::fs::symlink("a", at(b"link")).expect("linked");
         let tree = walk(folder.path(), true, |below| below.as_ref() != b"left-out").expect("walked");
-        let seen: Vec<(&[u8], Kind)> =
+        let seen: Vec<(&[u8], EntryKind)> =
             tree.entries.iter().map(|entry| (entry.below.as_ref(), entry.kind)).collect();
-        let expected: [(&[u8], Kind); 6] = [
-            (b"", Kind::Directory),
-            (b"a", Kind::File { bytes: 0 }),
-            (b"b", Kind::Directory),
-            (b"b/c", Kind::Directory),
-            (b"b/c/\xff\\x2d", Kind::File { bytes: 5 }),
-            (b"link", Kind::Symlink),
+        let expected: [(&[u8], EntryKind); 6] = [
+            (b"", EntryKind::Directory),
+            (b"a", EntryKind::File { bytes: 0 }),
+            (b"b", EntryKind::Directory),
+            (b"b/c", EntryKind::Directory),
+            (b"b/c/\xff\\x2d", EntryKind::File { bytes: 5 }),
+            (b"link", EntryKind::Symlink),
         ];
         assert_eq!(seen, expected);
         assert!(tree.failed.is_empty());

@@ -15,8 +15,8 @@ use sealstone_target::IscsiTarget;
 use serde::{Deserialize, Serialize};
 
 use super::{now_ms, random};
-use crate::failure::{Failure, Kind, Outcome, chain};
-use crate::metrics::{Kind as Sample, Page};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
+use crate::metrics::{MetricKind, Page};
 
 /// Parameters of a new unit, as the command line sends them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -116,7 +116,7 @@ impl Exposure {
             return Ok(());
         }
         Err(Failure::new(
-            Kind::Denied,
+            FailureKind::Denied,
             format!(
                 "refusing to export block units on {}: every initiator could read and write them",
                 self.address
@@ -163,7 +163,7 @@ impl Blocks {
         })?;
         if running && self.export.is_none() {
             return Err(Failure::new(
-                Kind::Denied,
+                FailureKind::Denied,
                 "the device listens beyond loopback and does not restrict initiators",
             )
             .hint("require CHAP, set a list of initiators, or restart it with --insecure-block"));
@@ -253,7 +253,7 @@ impl Blocks {
             for unit in &units {
                 let lun = unit.description().lun.to_string();
                 let labels = [("device", device), ("lun", &lun), ("unit", &unit.description().name)];
-                page.family(Sample::Counter, name, help, [(&labels[..], value(unit))]);
+                page.family(MetricKind::Counter, name, help, [(&labels[..], value(unit))]);
             }
         };
         family("sealstone_block_commands_total", "Commands to block units.", &|unit| {
@@ -281,9 +281,9 @@ fn failure(error: CatalogError) -> Failure {
     let failure = Failure::operation(chain(&error));
     match &error {
         CatalogError::Name(_) | CatalogError::Lun(_) | CatalogError::Size(_) => {
-            Failure { kind: Kind::Usage, ..failure }
+            Failure { kind: FailureKind::Usage, ..failure }
         }
-        CatalogError::NotFound(_) => Failure { kind: Kind::NotFound, ..failure },
+        CatalogError::NotFound(_) => Failure { kind: FailureKind::NotFound, ..failure },
         CatalogError::Reserved { .. } => failure.hint("--force removes it anyway"),
         CatalogError::NoSpace { .. } => failure.hint("omit --thick to allocate space on write"),
         _ => failure,

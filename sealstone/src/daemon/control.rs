@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use super::Shutdown;
 use super::blocks::{Blocks, UnitParams};
 use super::scrub::{ScrubAction, Scrubber};
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::text::ShownPath as _;
 
 /// Name of the socket in the device's folder.
@@ -203,7 +203,7 @@ pub(crate) fn send(folder: &Path, request: &Request) -> Outcome<Option<serde_jso
     match serde_json::from_str(&line) {
         Ok(ControlResponse::Done(value)) => Ok(Some(value)),
         Ok(ControlResponse::Failed { kind, message, next_step }) => {
-            Err(Failure { next_step, ..Failure::new(Kind::from_name(&kind), message) })
+            Err(Failure { next_step, ..Failure::new(FailureKind::from_name(&kind), message) })
         }
         Err(_) => Err(Failure::operation("the device stopped during the request")
             .at(folder.shown())

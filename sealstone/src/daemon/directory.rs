@@ -9,7 +9,7 @@ use sealstone_mds_server::{DirectorySettings, LdapDirectory, systemd_credential}
 use zeroize::Zeroizing;
 
 use crate::config::MdsOptions;
-use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::Output;
 use crate::secret_file;
 
@@ -97,7 +97,7 @@ pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
             let role = policy.directory_roles.of(&found.groups);
             if by_groups && role.is_none() {
                 let what = format!("in no group with a role; groups: {}", groups.join(", "));
-                return Err(Failure::new(Kind::Denied, what)
+                return Err(Failure::new(FailureKind::Denied, what)
                     .at(name)
                     .hint("check directory_user_group and the other role groups"));
             }
@@ -109,11 +109,12 @@ pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
                 format!("{name}\ngroups: {}\nrole: {role}", groups.join(", "))
             })
         }
-        Ok(DirectoryLookup::NotFound) => Err(Failure::new(Kind::NotFound, "not in the directory")
+        Ok(DirectoryLookup::NotFound) => Err(Failure::new(FailureKind::NotFound, "not in the directory")
             .at(name)
             .hint("check directory_user_base, directory_user_filter and directory_user_attribute")),
         Ok(DirectoryLookup::Closed(mark)) => {
-            Err(Failure::new(Kind::Denied, format!("account is locked in the directory ({mark})")).at(name))
+            Err(Failure::new(FailureKind::Denied, format!("account is locked in the directory ({mark})"))
+                .at(name))
         }
         Err(error) => Err(Failure::operation(chain(&error)).at(name)),
     }
@@ -129,8 +130,9 @@ fn bind(options: &MdsOptions) -> Outcome<Option<(String, Zeroizing<String>)>> {
         }
         (Some(file), None) => Some(secret_file::read(file)?),
         (None, Some(name)) => {
-            let bytes = systemd_credential(name)
-                .map_err(|error| Failure::new(Kind::Denied, chain(&error)).at("directory_bind_credential"))?;
+            let bytes = systemd_credential(name).map_err(|error| {
+                Failure::new(FailureKind::Denied, chain(&error)).at("directory_bind_credential")
+            })?;
             let text = core::str::from_utf8(&bytes)
                 .map_err(|_| Failure::usage("not UTF-8").at("directory_bind_credential"))?;
             Some(Zeroizing::new(text.to_owned()))

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use sealstone_channel::{ALPN_ISCSI, Identity, IdentityError, Server, TOKEN_LABEL, device_name};
 
-use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::secret_file;
 use crate::text::ShownPath as _;
 
@@ -33,7 +33,7 @@ pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<Identity> {
         chain.push(secret_file::read_public(&authority)?);
     }
     let key = secret_file::read_bytes(&key).map_err(|failure| match failure.kind {
-        Kind::NotFound => failure.hint("restore the key, or remove the certificate too"),
+        FailureKind::NotFound => failure.hint("restore the key, or remove the certificate too"),
         _ => failure,
     })?;
     Ok(Identity { chain, key })

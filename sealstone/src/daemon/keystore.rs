@@ -8,8 +8,8 @@ use sealstone_mds_server::{
 use zeroize::Zeroizing;
 
 use super::mds::setup_failure;
-use crate::cli::keys::{Backup, BackupSeal, Keystore, NewSeal, Restore};
-use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::cli::keys::{BackupArgs, BackupSeal, KeystoreArgs, NewSeal, RestoreArgs};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::secret_file;
 use crate::text::{ShownPath as _, with_paths};
@@ -21,7 +21,7 @@ fn passphrase(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
 }
 
 /// Returns the secret that opens a keystore.
-pub(crate) fn unlock(keystore: &Keystore) -> Outcome<KeystoreSecrets> {
+pub(crate) fn unlock(keystore: &KeystoreArgs) -> Outcome<KeystoreSecrets> {
     Ok(KeystoreSecrets {
         key_file: keystore.keystore_key.clone(),
         passphrase: keystore.passphrase_file.as_deref().map(passphrase).transpose()?,
@@ -30,7 +30,7 @@ pub(crate) fn unlock(keystore: &Keystore) -> Outcome<KeystoreSecrets> {
 }
 
 /// Returns the protection of a new keystore. A passphrase takes precedence.
-pub(crate) fn protection(keystore: &Keystore) -> Outcome<KeystoreProtection> {
+pub(crate) fn protection(keystore: &KeystoreArgs) -> Outcome<KeystoreProtection> {
     Ok(match (&keystore.passphrase_file, &keystore.keystore_credential) {
         (Some(file), _) => KeystoreProtection::Passphrase(passphrase(file)?),
         (None, Some(name)) => KeystoreProtection::Credential(name.clone()),
@@ -49,18 +49,18 @@ fn new_protection(new: &NewSeal) -> Outcome<KeystoreProtection> {
 /// Adds exit code and next step to the failure of a keystore that does not open.
 pub(crate) fn keystore_failure(error: &KeystoreError, failure: Failure) -> Failure {
     match error {
-        KeystoreError::NeedsPassphrase(_) => Failure { kind: Kind::Denied, ..failure }
+        KeystoreError::NeedsPassphrase(_) => Failure { kind: FailureKind::Denied, ..failure }
             .hint("use --passphrase-file FILE or --keystore-credential NAME"),
         KeystoreError::NeedsKeyFile(_) => {
-            Failure { kind: Kind::Denied, ..failure }.hint("use --backup-key FILE")
+            Failure { kind: FailureKind::Denied, ..failure }.hint("use --backup-key FILE")
         }
         KeystoreError::WrongPassphrase(_)
         | KeystoreError::WrongKey { .. }
         | KeystoreError::WrongCredential { .. }
-        | KeystoreError::NoCredential(_) => Failure { kind: Kind::Denied, ..failure },
-        error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
+        | KeystoreError::NoCredential(_) => Failure { kind: FailureKind::Denied, ..failure },
+        error if error.is_exposed() => Failure { kind: FailureKind::Denied, ..failure },
         KeystoreError::Weak { .. } | KeystoreError::CredentialName(_) => {
-            Failure { kind: Kind::Usage, ..failure }
+            Failure { kind: FailureKind::Usage, ..failure }
         }
         KeystoreError::Missing(_) => {
             failure.hint("restore a backup: sealstone mds restore --from BACKUP --data NEW-DIR")
@@ -78,7 +78,7 @@ fn backup_failure(error: BackupError) -> Failure {
 }
 
 /// `sealstone mds keys reseal`.
-pub(crate) fn reseal(output: Output, data: &Path, keystore: &Keystore, new: &NewSeal) -> Outcome {
+pub(crate) fn reseal(output: Output, data: &Path, keystore: &KeystoreArgs, new: &NewSeal) -> Outcome {
     let (unlock, protection) = (unlock(keystore)?, new_protection(new)?);
     let kind = match &protection {
         KeystoreProtection::KeyFile(_) => "key file",
@@ -101,8 +101,8 @@ pub(crate) fn in_use(failure: Failure, data: &Path) -> Failure {
 }
 
 /// `sealstone mds backup`.
-pub(crate) fn backup(output: Output, arguments: &Backup) -> Outcome {
-    let Backup { data, to, keystore, seal } = arguments;
+pub(crate) fn backup(output: Output, arguments: &BackupArgs) -> Outcome {
+    let BackupArgs { data, to, keystore, seal } = arguments;
     let protection = match &seal.backup_passphrase_file {
         Some(file) => KeystoreProtection::Passphrase(passphrase(file)?),
         None => KeystoreProtection::KeyFile(seal.backup_key.clone()),
@@ -124,8 +124,8 @@ fn backup_unlock(seal: &BackupSeal) -> Outcome<KeystoreSecrets> {
 }
 
 /// `sealstone mds restore`.
-pub(crate) fn restore(output: Output, arguments: &Restore) -> Outcome {
-    let Restore { from, data, seal, keystore } = arguments;
+pub(crate) fn restore(output: Output, arguments: &RestoreArgs) -> Outcome {
+    let RestoreArgs { from, data, seal, keystore } = arguments;
     let unlock = backup_unlock(seal)?;
     let Some(data) = data else {
         let report = sealstone_mds_server::verify_backup(from, &unlock).map_err(backup_failure)?;

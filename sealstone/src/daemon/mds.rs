@@ -33,12 +33,12 @@ use super::{
     AUDIT_FILE, MDS_AUDIT_MIB_DEFAULT, MetricsPort, Shutdown, bind, check_data_folder, identity, keystore,
 };
 use crate::chap_file;
-use crate::cli::keys::{Keys, Keystore};
-use crate::cli::{Global, Mds};
+use crate::cli::keys::{Keys, KeystoreArgs};
+use crate::cli::{GlobalArgs, Mds};
 use crate::command::session::{self, Cluster};
 use crate::config::{self, MdsOptions};
-use crate::failure::{Failure, Kind, Outcome, chain};
-use crate::metrics::{Kind as Sample, Observed, Page};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
+use crate::metrics::{MetricKind, Observed, Page};
 use crate::output::Output;
 use crate::secret_file;
 use crate::text::{ShownPath as _, with_paths};
@@ -52,7 +52,7 @@ const LISTEN_DEFAULT: &str = "127.0.0.1:3270";
 pub(crate) const JOIN_S_MAX: u64 = 30;
 
 /// Creates a server; returns the file of the administrator's password.
-pub(crate) fn init(data: &Path, keystore: &Keystore, location: Option<&Location>) -> Outcome<PathBuf> {
+pub(crate) fn init(data: &Path, keystore: &KeystoreArgs, location: Option<&Location>) -> Outcome<PathBuf> {
     check_data_folder(data)?;
     let admin = UserName::new(ADMIN).expect("a fixed name is a name");
     let protection = keystore::protection(keystore)?;
@@ -69,7 +69,7 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
     }
     match error {
         // The message has the file and the next step.
-        error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
+        error if error.is_exposed() => Failure { kind: FailureKind::Denied, ..failure },
         SetupError::NoAuthority(_) => {
             failure.hint("this older server has none; pin the device's own certificate")
         }
@@ -78,18 +78,19 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
         }
         #[cfg(feature = "postgres")]
         SetupError::Database(PostgresError::Url(_) | PostgresError::PasswordInUrl) => {
-            Failure { kind: Kind::Usage, ..failure }.hint("use --meta-password-file FILE, or PGPASSWORD")
+            Failure { kind: FailureKind::Usage, ..failure }
+                .hint("use --meta-password-file FILE, or PGPASSWORD")
         }
         #[cfg(feature = "postgres")]
-        SetupError::Database(PostgresError::NoCa) => Failure { kind: Kind::Usage, ..failure }
+        SetupError::Database(PostgresError::NoCa) => Failure { kind: FailureKind::Usage, ..failure }
             .hint("use --meta-ca-file FILE; --insecure-meta allows plain text"),
         #[cfg(feature = "ldap")]
         SetupError::Ldap(error) => ldap_failure(&error, failure),
-        SetupError::Location(LocationError::Url(_)) => Failure { kind: Kind::Usage, ..failure },
+        SetupError::Location(LocationError::Url(_)) => Failure { kind: FailureKind::Usage, ..failure },
         SetupError::Location(LocationError::NotShared(_)) => failure
             .hint("move it into a database first: sealstone mds export, sealstone mds import --meta URL"),
         SetupError::Unfinished(_) => {
-            Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
+            Failure { kind: FailureKind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
         }
         _ => failure,
     }
@@ -99,16 +100,16 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
 #[cfg(feature = "ldap")]
 fn ldap_failure(error: &LdapStoreError, failure: Failure) -> Failure {
     match error {
-        LdapStoreError::Url(_) => Failure { kind: Kind::Usage, ..failure }
+        LdapStoreError::Url(_) => Failure { kind: FailureKind::Usage, ..failure }
             .hint("NAME and BASE are distinguished names; %XX encodes a character, such as %2F for /"),
         LdapStoreError::PasswordInUrl | LdapStoreError::NoPassword => {
-            Failure { kind: Kind::Usage, ..failure }.hint("use --meta-password-file FILE")
+            Failure { kind: FailureKind::Usage, ..failure }.hint("use --meta-password-file FILE")
         }
-        LdapStoreError::NoCa => Failure { kind: Kind::Usage, ..failure }
+        LdapStoreError::NoCa => Failure { kind: FailureKind::Usage, ..failure }
             .hint("use --meta-ca-file FILE; --insecure-meta allows plain text (ldap://)"),
-        LdapStoreError::Password { .. } => Failure { kind: Kind::Denied, ..failure }
+        LdapStoreError::Password { .. } => Failure { kind: FailureKind::Denied, ..failure }
             .hint("check the name before the @ of the URL and --meta-password-file"),
-        LdapStoreError::Rights { .. } => Failure { kind: Kind::Denied, ..failure }
+        LdapStoreError::Rights { .. } => Failure { kind: FailureKind::Denied, ..failure }
             .hint("with slapd: access to dn.subtree=\"BASE\" by dn.exact=\"NAME\" write"),
         LdapStoreError::Limits { .. } => {
             failure.hint("with slapd: limits dn.exact=\"NAME\" size=unlimited time=unlimited")
@@ -166,7 +167,7 @@ impl Observed for ObservedMds {
             ),
             ("sealstone_mds_audit_lost_total", "Audit records that the disk refused.", self.audit.lost()),
         ] {
-            page.family(Sample::Counter, name, help, [(&[][..], value)]);
+            page.family(MetricKind::Counter, name, help, [(&[][..], value)]);
         }
         if let Some(following) = &self.following {
             following.observe("mds", page);
@@ -215,7 +216,7 @@ impl MdsDaemon {
                 return Err(Failure::usage(format!("file_partitions: at most {FILE_PARTITIONS_MAX}")));
             }
         }
-        let unlock = keystore::unlock(&Keystore {
+        let unlock = keystore::unlock(&KeystoreArgs {
             keystore_key: options.keystore_key.clone(),
             passphrase_file: options.passphrase_file.clone(),
             keystore_credential: options.keystore_credential.clone(),
@@ -356,7 +357,7 @@ async fn bind_time(address: &str) -> Outcome<UdpSocket> {
                 failure.hint("ports below 1024 need root; choose another one, and set it on the devices")
             }
             std::io::ErrorKind::InvalidInput => {
-                Failure { kind: Kind::Usage, ..failure }.hint("use HOST:PORT")
+                Failure { kind: FailureKind::Usage, ..failure }.hint("use HOST:PORT")
             }
             _ => failure,
         }
@@ -438,7 +439,7 @@ fn reset_hint(data: &Path) -> String {
 }
 
 /// `sealstone mds …`.
-pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome {
+pub(crate) fn command(global: &GlobalArgs, output: Output, command: Mds) -> Outcome {
     match command {
         Mds::Init { data, keystore, meta } => {
             let secret = init(&data, &keystore, super::store::location(&meta)?.as_ref())?;
@@ -643,11 +644,11 @@ fn join_result(device: &Device, name: &str) -> Option<Outcome<Device>> {
     };
     match problem.kind {
         ProblemKind::Denied => failure(Failure::new(
-            Kind::Denied,
+            FailureKind::Denied,
             format!("the device at {} does not accept this key", device.url.as_str()),
         )),
         ProblemKind::NotAdmitted => Some(Err(Failure::new(
-            Kind::Denied,
+            FailureKind::Denied,
             format!(
                 "the device at {} refuses the login of the metadata server: {}",
                 device.url.as_str(),
@@ -659,7 +660,7 @@ fn join_result(device: &Device, name: &str) -> Option<Outcome<Device>> {
             "compare the access file of the device with --chap-file of the server, then run add-osd again",
         ))),
         ProblemKind::OtherCertificate => Some(Err(Failure::new(
-            Kind::Denied,
+            FailureKind::Denied,
             format!("the device at {} has another certificate: {}", device.url.as_str(), problem.said),
         )
         .at(name)

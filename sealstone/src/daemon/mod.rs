@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::metrics::{self, Observed};
 use crate::secret_file;
 use crate::text::ShownPath as _;
@@ -154,7 +154,7 @@ pub(crate) async fn bind(address: &str, what: &str) -> Outcome<(TcpListener, Soc
                 failure.hint("another program uses the port; choose another port, 0 takes a free one")
             }
             std::io::ErrorKind::InvalidInput => {
-                Failure { kind: Kind::Usage, ..failure }.hint("use HOST:PORT")
+                Failure { kind: FailureKind::Usage, ..failure }.hint("use HOST:PORT")
             }
             _ => failure,
         }

@@ -32,11 +32,11 @@ use super::osd_create::{StorePlace, init, new_key};
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, Proof};
 use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms};
-use crate::cli::{Global, Osd};
+use crate::cli::{GlobalArgs, Osd};
 use crate::command::osd_check;
 use crate::config::{self, OsdOptions, TlsName};
-use crate::failure::{Failure, Kind, Outcome, chain};
-use crate::metrics::{Kind as Sample, Observed, Page};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
+use crate::metrics::{MetricKind, Observed, Page};
 use crate::output::{Output, human_bytes};
 use crate::text::{ShownPath as _, with_paths};
 
@@ -92,12 +92,14 @@ pub(super) fn boot_failure(error: BootError, data: &Path) -> Failure {
     };
     let failure = Failure::operation(chain(&error));
     match &error {
-        BootError::Provision(P::NotInitialised(_)) => Failure { kind: Kind::NotFound, ..failure },
+        BootError::Provision(P::NotInitialised(_)) => Failure { kind: FailureKind::NotFound, ..failure },
         BootError::Provision(P::KeyMode { path, .. }) => {
-            Failure { kind: Kind::Denied, ..failure }.hint(format!("chmod 600 {}", path.shown()))
+            Failure { kind: FailureKind::Denied, ..failure }.hint(format!("chmod 600 {}", path.shown()))
         }
         BootError::Provision(P::Io { path, source }) => medium_hint(failure, source, path),
-        BootError::Provision(P::Name(_)) => Failure { kind: Kind::Usage, ..failure }.hint("use --name"),
+        BootError::Provision(P::Name(_)) => {
+            Failure { kind: FailureKind::Usage, ..failure }.hint("use --name")
+        }
         _ => failure,
     }
 }
@@ -138,7 +140,7 @@ pub(super) fn store_hint(error: FormatError, data: &Path) -> Failure {
 pub(crate) fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path) -> Failure {
     use std::io::ErrorKind as E;
     match error.kind() {
-        E::PermissionDenied => Failure { kind: Kind::Denied, ..failure }
+        E::PermissionDenied => Failure { kind: FailureKind::Denied, ..failure }
             .hint(format!("the daemon must own {} and be able to write it", place.shown())),
         E::ReadOnlyFilesystem => failure.hint("mount the file system for writing"),
         E::StorageFull | E::QuotaExceeded => {
@@ -501,72 +503,72 @@ impl Observed for ObservedOsd {
         let mechanism = [("device", self.name.as_str()), ("mechanism", "adhash")];
         let insecure = [(&mechanism[..], u64::from(self.insecure_adhash))];
         page.family(
-            Sample::Gauge,
+            MetricKind::Gauge,
             "sealstone_osd_insecure_profile",
             "Enabled mechanisms that are known to be broken.",
             insecure,
         );
         let mut one =
             |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
-        one(Sample::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);
-        one(Sample::Gauge, "sealstone_osd_used_bytes", "Bytes in use.", usage.used);
+        one(MetricKind::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);
+        one(MetricKind::Gauge, "sealstone_osd_used_bytes", "Bytes in use.", usage.used);
         let (free, handed_out) = self.store.fragmentation();
         let help = "Runs of free blocks of 4 KiB in the store.";
-        one(Sample::Gauge, "sealstone_store_free_runs", help, free.runs);
+        one(MetricKind::Gauge, "sealstone_store_free_runs", help, free.runs);
         let help = "Length of the longest run of free blocks.";
-        one(Sample::Gauge, "sealstone_store_free_run_longest_bytes", help, free.longest * BLOCK);
-        one(Sample::Gauge, "sealstone_store_free_bytes", "Bytes of free blocks.", free.blocks * BLOCK);
+        one(MetricKind::Gauge, "sealstone_store_free_run_longest_bytes", help, free.longest * BLOCK);
+        one(MetricKind::Gauge, "sealstone_store_free_bytes", "Bytes of free blocks.", free.blocks * BLOCK);
         let help = "Bytes of blocks allocated for writes since the start.";
-        one(Sample::Counter, "sealstone_store_allocated_bytes_total", help, handed_out.blocks * BLOCK);
+        one(MetricKind::Counter, "sealstone_store_allocated_bytes_total", help, handed_out.blocks * BLOCK);
         let help = "Runs of these blocks: more runs per MiB mean more fragmented data.";
-        one(Sample::Counter, "sealstone_store_allocated_runs_total", help, handed_out.runs);
+        one(MetricKind::Counter, "sealstone_store_allocated_runs_total", help, handed_out.runs);
         let inline = self.store.inline_use();
         let help = "Small objects whose bytes are in the store's index.";
-        one(Sample::Gauge, "sealstone_store_inline_objects", help, inline.blocks);
+        one(MetricKind::Gauge, "sealstone_store_inline_objects", help, inline.blocks);
         let help = "Bytes of small objects in the index.";
-        one(Sample::Gauge, "sealstone_store_inline_bytes", help, inline.bytes);
+        one(MetricKind::Gauge, "sealstone_store_inline_bytes", help, inline.bytes);
         let help = "Maximum bytes of small objects in the index; further ones use blocks.";
-        one(Sample::Gauge, "sealstone_store_inline_limit_bytes", help, inline.bytes_max);
-        one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions);
+        one(MetricKind::Gauge, "sealstone_store_inline_limit_bytes", help, inline.bytes_max);
+        one(MetricKind::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions);
         let work = self.unit.work_counts();
         one(
-            Sample::Gauge,
+            MetricKind::Gauge,
             "sealstone_osd_immediate_commands",
             "Immediate commands in progress.",
             work.immediate,
         );
         one(
-            Sample::Counter,
+            MetricKind::Counter,
             "sealstone_osd_immediate_commands_ended_total",
             "Finished immediate commands.",
             work.immediate_ended,
         );
         one(
-            Sample::Gauge,
+            MetricKind::Gauge,
             "sealstone_osd_stranded_partitions",
             "Partitions that are hidden because a restore or refresh is incomplete; it is retried.",
             work.stranded,
         );
         one(
-            Sample::Counter,
+            MetricKind::Counter,
             "sealstone_osd_audit_records_total",
             "Audit records written.",
             self.audit.records(),
         );
         one(
-            Sample::Counter,
+            MetricKind::Counter,
             "sealstone_osd_audit_suppressed_total",
             "Audit records that are in the count of another line.",
             self.audit.suppressed(),
         );
         one(
-            Sample::Counter,
+            MetricKind::Counter,
             "sealstone_osd_audit_lost_total",
             "Audit records that the disk refused.",
             self.audit.lost(),
         );
         one(
-            Sample::Counter,
+            MetricKind::Counter,
             "sealstone_osd_connections_evicted_total",
             "Connections closed in favour of accounts or addresses with fewer.",
             self.target.evicted(),
@@ -589,11 +591,12 @@ impl Observed for ObservedOsd {
                 hashing.stored_pages,
             ),
         ] {
-            one(Sample::Counter, name, help, value);
+            one(MetricKind::Counter, name, help, value);
         }
         let counters = self.target.counters();
         for &counter in Counter::ALL {
-            let kind = if counter.name().ends_with("_total") { Sample::Counter } else { Sample::Gauge };
+            let kind =
+                if counter.name().ends_with("_total") { MetricKind::Counter } else { MetricKind::Gauge };
             one(kind, &format!("sealstone_iscsi_{}", counter.name()), counter.help(), counters.get(counter));
         }
     }
@@ -615,7 +618,7 @@ impl Observed for ObservedOsd {
 }
 
 /// `sealstone osd …`.
-pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome {
+pub(crate) fn command(global: &GlobalArgs, output: Output, command: Osd) -> Outcome {
     match command {
         Osd::Init { data, capacity, preallocate, device, force, name, key_out } => {
             let place = match (device, capacity) {

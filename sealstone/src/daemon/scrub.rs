@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::now_ms;
 use crate::failure::{Failure, Outcome, chain};
-use crate::metrics::{Kind as Sample, Page};
+use crate::metrics::{MetricKind, Page};
 
 /// Default rate, MiB per second.
 pub(crate) const MIB_S_DEFAULT: u64 = 32;
@@ -241,7 +241,7 @@ impl Scrubber {
         let labels = [("device", self.name.as_str())];
         let mut one =
             |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
-        let (gauge, counter) = (Sample::Gauge, Sample::Counter);
+        let (gauge, counter) = (MetricKind::Gauge, MetricKind::Counter);
         one(gauge, "sealstone_osd_damaged_objects", "Objects known to be damaged.", state.damaged);
         one(gauge, "sealstone_osd_scrub_running", "1 while a scrub is running.", state.running.into());
         one(gauge, "sealstone_osd_scrub_objects", "Objects read by this pass.", state.objects);

@@ -10,14 +10,14 @@ use sealstone_mds_server::{
 
 use super::keystore;
 use super::mds::setup_failure;
-use crate::cli::store::{Export, Import, Join, Meta};
+use crate::cli::store::{ExportArgs, ImportArgs, JoinArgs, MetaArgs};
 use crate::config::MdsOptions;
-use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::text::{ShownPath as _, set_path, with_paths};
 
 /// Returns the location in the arguments; `None` if it is the one in the data folder.
-pub(crate) fn location(meta: &Meta) -> Outcome<Option<Location>> {
+pub(crate) fn location(meta: &MetaArgs) -> Outcome<Option<Location>> {
     let Some(url) = &meta.meta else {
         let alone = [
             ("--meta-ca-file", meta.meta_ca_file.is_some()),
@@ -47,7 +47,7 @@ pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
     if options.meta_password_file.is_some() && options.meta_credential.is_some() {
         return Err(Failure::usage("use either meta_password_file or meta_credential"));
     }
-    location(&Meta {
+    location(&MetaArgs {
         meta: options.meta.clone().map(Into::into),
         meta_ca_file: options.meta_ca_file.clone(),
         meta_password_file: options.meta_password_file.clone(),
@@ -57,8 +57,8 @@ pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
 }
 
 /// `sealstone mds join`.
-pub(crate) fn join(output: Output, arguments: &Join) -> Outcome {
-    let Join { data, from } = arguments;
+pub(crate) fn join(output: Output, arguments: &JoinArgs) -> Outcome {
+    let JoinArgs { data, from } = arguments;
     sealstone_mds_server::join(from, data).map_err(setup_failure)?;
     output.remark(format!(
         "created a metadata server in {} with the database of {}",
@@ -75,7 +75,7 @@ fn transfer_failure(error: TransferError, data: &Path) -> Failure {
         }
         TransferError::Folder(error) => keystore::in_use(setup_failure(error), data),
         error @ TransferError::NotSealed => {
-            Failure::new(Kind::Denied, chain(&error)).hint("start the server once: it seals them")
+            Failure::new(FailureKind::Denied, chain(&error)).hint("start the server once: it seals them")
         }
         other => {
             let missing = other.source().is_some_and(|source| {
@@ -83,7 +83,7 @@ fn transfer_failure(error: TransferError, data: &Path) -> Failure {
                     .downcast_ref::<std::io::Error>()
                     .is_some_and(|error| error.kind() == ErrorKind::NotFound)
             });
-            let kind = if missing { Kind::NotFound } else { Kind::Operation };
+            let kind = if missing { FailureKind::NotFound } else { FailureKind::Operation };
             Failure::new(kind, chain(&other)).or_hint("check the path of the file")
         }
     }
@@ -99,8 +99,8 @@ fn report_json(report: &TransferReport) -> serde_json::Value {
 }
 
 /// `sealstone mds export`.
-pub(crate) fn export(output: Output, arguments: &Export) -> Outcome {
-    let Export { file, data } = arguments;
+pub(crate) fn export(output: Output, arguments: &ExportArgs) -> Outcome {
+    let ExportArgs { file, data } = arguments;
     let bar = output.progress(None, "exporting");
     let report = sealstone_mds_server::export(data, file, &mut |_, bytes| bar.set_position(bytes))
         .map_err(|error| transfer_failure(error, data))?;
@@ -112,8 +112,8 @@ pub(crate) fn export(output: Output, arguments: &Export) -> Outcome {
 }
 
 /// `sealstone mds import`.
-pub(crate) fn import(output: Output, arguments: &Import) -> Outcome {
-    let Import { file, data, meta, keystore: seal } = arguments;
+pub(crate) fn import(output: Output, arguments: &ImportArgs) -> Outcome {
+    let ImportArgs { file, data, meta, keystore: seal } = arguments;
     let Some(data) = data else {
         let report =
             sealstone_mds_server::verify_export(file).map_err(|error| transfer_failure(error, file))?;

@@ -19,8 +19,8 @@ use super::mds::{self, ADMIN, MdsDaemon};
 use super::osd::OsdDaemon;
 use super::osd_create;
 use super::{AUDIT_FILE, MetricsPort, Shutdown, check_data_folder};
-use crate::cli::Up;
-use crate::cli::keys::Keystore;
+use crate::cli::UpArgs;
+use crate::cli::keys::KeystoreArgs;
 use crate::config::{MdsOptions, OsdOptions, read_bounded};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::{Observed, Page};
@@ -75,7 +75,7 @@ impl Observed for AllDaemons {
 }
 
 /// `sealstone up`.
-pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
+pub(crate) fn command(output: Output, arguments: &UpArgs) -> Outcome {
     super::run(async {
         let shutdown = Shutdown::on_signals()?;
         let metrics = MetricsPort::bind(arguments.metrics.as_deref()).await?;
@@ -131,7 +131,7 @@ impl RunningSystem {
 }
 
 /// Starts the system in the folder; creates it first if necessary.
-pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<RunningSystem> {
+pub(crate) async fn start(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.as_path();
     check_data_folder(data)?;
     let folder = lock_folder(data)?;
@@ -154,7 +154,7 @@ fn lock_folder(data: &Path) -> Outcome<File> {
     }
 }
 
-async fn start_in(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<RunningSystem> {
+async fn start_in(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.as_path();
     let system_file = data.join(SYSTEM_FILE);
     if system_file.exists() {
@@ -191,7 +191,7 @@ fn read_system(path: &Path) -> Outcome<SystemFile> {
     toml::from_str(&text).map_err(|error| Failure::operation(error.message()).at(path.shown()))
 }
 
-async fn serve(arguments: &Up, system: &SystemFile, shutdown: &Shutdown) -> Outcome<RunningSystem> {
+async fn serve(arguments: &UpArgs, system: &SystemFile, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.clone();
     let mut osds = Vec::new();
     for device in &system.osds {
@@ -211,7 +211,7 @@ async fn serve(arguments: &Up, system: &SystemFile, shutdown: &Shutdown) -> Outc
 }
 
 /// Creates a system, by the same steps as on several machines.
-async fn create(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<RunningSystem> {
+async fn create(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outcome<RunningSystem> {
     let data = arguments.data.as_path();
     let at = |error: std::io::Error| Failure::from(error).at(data.shown());
     let marker = data.join(MARKER_FILE);
@@ -232,7 +232,7 @@ async fn create(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<
 
     let count = arguments.osds.unwrap_or(OSDS_DEFAULT);
     let mds_folder = data.join(MDS_FOLDER);
-    let secret = mds::init(&mds_folder, &Keystore::default(), None)?;
+    let secret = mds::init(&mds_folder, &KeystoreArgs::default(), None)?;
     fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
     let mut devices = Vec::new();
     let mut keys = Vec::new();
@@ -276,7 +276,7 @@ pub(crate) async fn admin_client(running: &RunningSystem) -> Outcome<Client> {
 }
 
 /// Adds the next step for a device whose port is in use.
-fn device_failure(failure: Failure, arguments: &Up, data: &Path) -> Failure {
+fn device_failure(failure: Failure, arguments: &UpArgs, data: &Path) -> Failure {
     if !failure.next_step.as_deref().is_some_and(|hint| hint.contains("choose another port")) {
         return failure;
     }

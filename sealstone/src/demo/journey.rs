@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
 use crate::command::tree::join;
-use crate::command::walk::{Kind, TreeEntry};
+use crate::command::walk::{EntryKind, TreeEntry};
 use crate::daemon::random;
 use crate::daemon::up::{self, RunningSystem};
 use crate::failure::{Failure, Outcome};
@@ -144,12 +144,12 @@ pub(super) async fn tree(client: &Arc<Client>, entries: Vec<TreeEntry>, output: 
     for entry in entries {
         let stored = join(&top, &entry.below)?;
         match entry.kind {
-            Kind::Directory => drop(client.mkdir(&stored, true, 0o755).await?),
-            Kind::File { bytes: size } => {
+            EntryKind::Directory => drop(client.mkdir(&stored, true, 0o755).await?),
+            EntryKind::File { bytes: size } => {
                 bytes += size;
                 files.push((entry.path, stored));
             }
-            Kind::Symlink | Kind::Special(_) => {}
+            EntryKind::Symlink | EntryKind::Special(_) => {}
         }
     }
     let bar = output.progress(Some(bytes), "storing the tree");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::cli::{Demo, Up};
+use crate::cli::{DemoArgs, UpArgs};
 use crate::command::tree::TreePath;
 use crate::command::walk;
 use crate::daemon::up::{self, RunningSystem};
@@ -37,7 +37,7 @@ struct DemoReport {
 }
 
 /// `sealstone demo`.
-pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
+pub(crate) fn command(output: Output, arguments: &DemoArgs) -> Outcome {
     daemon::run(async {
         let signals = Shutdown::on_signals()?;
         let within = temporary_folder();
@@ -47,7 +47,7 @@ pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
             .map_err(|error| Failure::from(error).at(within.shown()).hint("set TMPDIR to another folder"))?;
         let (stop, shutdown) = Shutdown::manual();
         let started = std::time::Instant::now();
-        let up = Up {
+        let up = UpArgs {
             data: folder.path().join("system"),
             osds: Some(OSDS),
             listen: "127.0.0.1:0".into(),
@@ -91,7 +91,7 @@ fn temporary_folder() -> PathBuf {
 
 async fn play(
     output: Output,
-    arguments: &Demo,
+    arguments: &DemoArgs,
     running: &RunningSystem,
     folder: &Path,
 ) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>)> {

@@ -20,7 +20,7 @@ use super::{
     Destination, Excluded, Job, Position, get_options, is_earlier_copy, local_entries, position, run_all,
     to_stdout, umask, until_signal,
 };
-use crate::cli::{Get, Global, MethodName, StoredPath};
+use crate::cli::{GetArgs, GlobalArgs, MethodName, StoredPath};
 use crate::command::files::{kind, list_what_can_be, stored};
 use crate::command::session::client;
 use crate::command::tree::{TreePath, join};
@@ -41,7 +41,7 @@ struct GetRules {
 }
 
 impl GetRules {
-    fn of(arguments: &Get) -> Self {
+    fn of(arguments: &GetArgs) -> Self {
         let options = &arguments.tree;
         let exact = options.recursive || options.archive || options.preserve;
         Self {
@@ -188,7 +188,7 @@ impl OperandTarget {
 }
 
 /// `sealstone get`.
-pub(crate) async fn get(global: &Global, output: Output, arguments: &Get) -> Outcome {
+pub(crate) async fn get(global: &GlobalArgs, output: Output, arguments: &GetArgs) -> Outcome {
     let here = OsString::from(".");
     let (sources, place) = match arguments.paths.as_slice() {
         [only] => (std::slice::from_ref(only), &here),
@@ -211,7 +211,7 @@ async fn get_all(
     output: Output,
     sources: &[StoredPath],
     place: &OsStr,
-    arguments: &Get,
+    arguments: &GetArgs,
 ) -> Outcome {
     let rules = Arc::new(GetRules::of(arguments));
     let excluded = Excluded::new(&arguments.tree.exclude);
@@ -282,7 +282,7 @@ async fn operands(
     client: &Client,
     sources: &[StoredPath],
     place: &OsStr,
-    (rules, arguments): (&GetRules, &Get),
+    (rules, arguments): (&GetRules, &GetArgs),
     report: &mut TransferReport,
 ) -> Outcome<Vec<(FilePath, Stat, OperandTarget)>> {
     let path = Path::new(place);

@@ -24,10 +24,10 @@ use sealstone_osd::SecurityMethod;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
-use crate::cli::{Cat, Global, MethodName};
+use crate::cli::{CatArgs, GlobalArgs, MethodName};
 use crate::command::session::client;
 use crate::command::tree::TreePath;
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::stdout_failure;
 
 pub(crate) use get::{get, write_whole};
@@ -135,7 +135,7 @@ async fn until_signal(work: impl Future<Output = Outcome>, clean_up: impl AsyncF
     local::remove_temporaries();
     let _ = tokio::time::timeout(CLEAN_UP_MAX, clean_up()).await;
     let number = u8::try_from(number).unwrap_or(0);
-    Err(Failure::new(Kind::Signal(number), format!("stopped by signal {number}"))
+    Err(Failure::new(FailureKind::Signal(number), format!("stopped by signal {number}"))
         .hint("run it again with --update to continue"))
 }
 
@@ -253,7 +253,7 @@ async fn to_stdout(client: &Client, path: &FilePath, method: MethodName) -> Outc
 }
 
 /// `sealstone cat`.
-pub(crate) async fn cat(global: &Global, arguments: &Cat) -> Outcome {
+pub(crate) async fn cat(global: &GlobalArgs, arguments: &CatArgs) -> Outcome {
     let paths = crate::command::files::stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
     for path in &paths {

@@ -20,10 +20,10 @@ use super::report::{EntryResult, TransferReport};
 use super::{
     Destination, Excluded, Job, Position, READS_MAX, is_earlier_copy, position, run_all, umask, until_signal,
 };
-use crate::cli::{Global, Put, StoredPath};
+use crate::cli::{GlobalArgs, PutArgs, StoredPath};
 use crate::command::session::client;
 use crate::command::tree::join;
-use crate::command::walk::{self, Kind};
+use crate::command::walk::{self, EntryKind};
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::text::ShownPath as _;
@@ -43,7 +43,7 @@ struct PutRules {
 }
 
 impl PutRules {
-    fn of(arguments: &Put) -> Self {
+    fn of(arguments: &PutArgs) -> Self {
         let options = &arguments.tree;
         let exact = options.recursive || options.archive || options.preserve;
         Self {
@@ -100,7 +100,7 @@ struct PutPlan {
 }
 
 /// `sealstone put`.
-pub(crate) async fn put(global: &Global, output: Output, arguments: &Put) -> Outcome {
+pub(crate) async fn put(global: &GlobalArgs, output: Output, arguments: &PutArgs) -> Outcome {
     let (place, sources) = arguments.paths.split_last().expect("the command line asks for two or more");
     let place = global.stored(place)?;
     let (client, _) = client(global)?;
@@ -115,7 +115,7 @@ pub(crate) async fn put(global: &Global, output: Output, arguments: &Put) -> Out
     until_signal(work, async || replace::remove_temporaries(&client).await).await
 }
 
-async fn put_stdin(client: &Client, output: Output, place: &StoredPath, arguments: &Put) -> Outcome {
+async fn put_stdin(client: &Client, output: Output, place: &StoredPath, arguments: &PutArgs) -> Outcome {
     let at = |error| Failure::from(error).at(place);
     // Standard input has no mode: a new file gets 0666 without the umask, an existing one keeps its
     // own.
@@ -139,7 +139,7 @@ async fn put_all(
     output: Output,
     place: &StoredPath,
     sources: &[OsString],
-    arguments: &Put,
+    arguments: &PutArgs,
 ) -> Outcome {
     let rules = Arc::new(PutRules::of(arguments));
     let excluded = Excluded::new(&arguments.tree.exclude);
@@ -214,7 +214,7 @@ async fn operands(
     client: &Client,
     place: &StoredPath,
     sources: &[OsString],
-    (rules, arguments): (&PutRules, &Put),
+    (rules, arguments): (&PutRules, &PutArgs),
     report: &mut TransferReport,
 ) -> Outcome<Vec<(PathBuf, FilePath, Position)>> {
     let found = match client.stat(place).await {
@@ -320,7 +320,7 @@ async fn plan_tree(
             && lost.contains(above)
         {
             // The failure of its directory was reported.
-            if entry.kind == Kind::Directory {
+            if entry.kind == EntryKind::Directory {
                 lost.insert(stored);
             }
             continue;
@@ -331,7 +331,7 @@ async fn plan_tree(
             None => (false, None),
         };
         match entry.kind {
-            Kind::Directory => {
+            EntryKind::Directory => {
                 // Only the destination itself may be a link.
                 let follows = entry.below.is_top() && position == Position::Itself;
                 match make_directory(client, &stored, follows, rules).await {
@@ -351,14 +351,14 @@ async fn plan_tree(
                     }
                 };
             }
-            Kind::Special(kind) if rules.recursive => {
+            EntryKind::Special(kind) if rules.recursive => {
                 report.skip(entry.path.as_os_str().as_bytes(), format!("is a {kind}"));
             }
             // A pipe that is an operand is read, as `put -` does.
-            Kind::File { .. } | Kind::Symlink | Kind::Special(_) => {
+            EntryKind::File { .. } | EntryKind::Symlink | EntryKind::Special(_) => {
                 let (local, metadata) = (entry.path, entry.metadata);
                 let file = (metadata.dev(), metadata.ino());
-                let several = entry.kind != Kind::Symlink && metadata.nlink() > 1 && rules.recursive;
+                let several = entry.kind != EntryKind::Symlink && metadata.nlink() > 1 && rules.recursive;
                 let follows = !rules.recursive && position == Position::Itself;
                 let entry = PutEntry { local, stored, metadata, listed, existing, follows };
                 if several && plan.linked.contains_key(&file) {
@@ -496,7 +496,7 @@ async fn store(
             let set = client.set_attributes(stat.node(), change).await.map(drop).map_err(at_stored);
             // A writable file of another owner keeps its owner, who alone can set times.
             set.or_else(|failure| match failure.kind {
-                crate::failure::Kind::Denied if existing.is_some() && !rules.archive => Ok(()),
+                crate::failure::FailureKind::Denied if existing.is_some() && !rules.archive => Ok(()),
                 _ => Err(failure),
             })?;
         }
@@ -668,7 +668,7 @@ async fn finish_directories(
         match outcome {
             // A directory of another owner keeps its times.
             Err(failure)
-                if failure.kind == crate::failure::Kind::Denied
+                if failure.kind == crate::failure::FailureKind::Denied
                     && *state != DirectoryState::Made
                     && !rules.archive => {}
             Err(failure) => report.fail(failure),

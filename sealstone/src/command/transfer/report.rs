@@ -5,7 +5,7 @@ use std::time::Instant;
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, human_bytes};
 use crate::text::set_bytes;
 
@@ -133,7 +133,7 @@ impl TransferReport {
         // Failures of one kind keep its exit code.
         let kind = match self.failed.first() {
             Some(first) if nothing_else && self.failed.iter().all(|one| one.kind == first.kind) => first.kind,
-            _ => Kind::Operation,
+            _ => FailureKind::Operation,
         };
         Err(Failure::new(kind, format!("not everything was {verb}: {}", parts.join(", ")))
             .hint("see the list of failures; all other entries are done"))
