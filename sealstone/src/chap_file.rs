@@ -140,7 +140,7 @@ secret = "0x000102030405060708090a0b"
                 "the same secret",
             ),
             (entry("user = \"ann\"\nsecret = hush hush hush"), "line 4"),
-            (format!("algorithms = [\"sha1\"]\n{}", entry(right)), "'sha1' is no CHAP algorithm"),
+            (format!("algorithms = [\"sha1\"]\n{}", entry(right)), "unknown CHAP algorithm 'sha1'"),
         ] {
             let message = parse(&text).err().expect(says).message;
             assert!(message.contains(says), "{message} / {says}");

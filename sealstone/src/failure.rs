@@ -146,6 +146,11 @@ fn without_os_error(message: &str) -> String {
     let mut out = String::with_capacity(message.len());
     while let Some(at) = rest.find(" (os error ") {
         out.push_str(&rest[..at]);
+        // The text of the system begins with a capital letter.
+        let start = out.rfind(": ").map_or(0, |colon| colon + 2);
+        if let Some(first) = out.get_mut(start..start + 1) {
+            first.make_ascii_lowercase();
+        }
         let after = &rest[at..];
         rest = after.find(')').map_or("", |end| &after[end + 1..]);
     }
@@ -227,6 +232,6 @@ mod tests {
     fn system_errors_are_lower_case_without_numbers() {
         let failure = Failure::from(std::io::Error::from_raw_os_error(2)).at("/nope");
         assert_eq!(failure.to_string(), "/nope: no such file or directory (check the path on this machine)");
-        assert_eq!(without_os_error("a: b (os error 5): c (os error 111)"), "a: b: c");
+        assert_eq!(without_os_error("a: B (os error 5): C d (os error 111)"), "a: b: c d");
     }
 }

@@ -90,6 +90,10 @@ fn usage_message(error: &str) -> String {
 
 /// Adds the next step of failures that have none of their own, by their kind and the command.
 fn with_next_step(failure: Failure, command: &str) -> Failure {
+    // Some messages of the daemons' crates have the next step themselves.
+    if failure.message.contains("; run `") {
+        return failure;
+    }
     let noun = command.split(' ').next().unwrap_or_default();
     let next_step = match (failure.kind, noun) {
         (FailureKind::Usage, _) => format!("sealstone {command} --help"),

@@ -120,7 +120,13 @@ pub(super) fn lay_out(root: Command) -> Command {
 fn lay_out_below(command: Command, path: &str, globals: &[Arg]) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
     // An option that a command declares itself is not inherited from its parent.
+    let declares =
+        |command: &Command, id: &clap::Id| command.get_arguments().any(|option| option.get_id() == id);
     let command = globals.iter().fold(command, |command, option| {
+        // `mds serve` has a CHAP file of its own.
+        if declares(&command, option.get_id()) {
+            return command;
+        }
         let hidden = !has_effect(option.get_id().as_str(), path);
         command.arg(option.clone().hide(hidden))
     });
@@ -182,7 +188,7 @@ fn overview(root: &Command) -> String {
             option.hide(advanced)
         })
     });
-    let help = without_commands.render_help().to_string();
+    let help = without_commands.render_help().to_string().replacen("[OPTIONS]\n", "[OPTIONS] <COMMAND>\n", 1);
     let mut groups = String::new();
     for (group, commands) in GROUPS {
         groups += &format!("{group}:\n");
@@ -196,7 +202,8 @@ fn overview(root: &Command) -> String {
     // The options follow an empty line after the usage.
     let at = help.find("\n\nUsage:").and_then(|usage| Some(usage + 2 + help[usage + 2..].find("\n\n")? + 2));
     let at = at.unwrap_or(help.len());
-    format!("{}{groups}{}", &help[..at], &help[at..])
+    let more = "`sealstone COMMAND --help` has the options of a command, with examples.\n\n";
+    format!("{}{groups}{more}{}", &help[..at], &help[at..])
 }
 
 #[cfg(test)]

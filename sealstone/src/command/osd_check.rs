@@ -6,7 +6,8 @@ use sealstone_device::inspect::{DamagedObject, Inspection, inspect};
 use sealstone_device::{DataDir, ProvisionError};
 use sealstone_osd::ObjectType;
 use sealstone_store::{
-    DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreOptions, StoreError, StoreFault, open_store_medium,
+    DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreError, StoreFault, StoreOptions,
+    open_store_medium,
 };
 use serde::Serialize;
 

@@ -250,7 +250,7 @@ names = ["eui.02004567A425678D"]
             (entry("luns = [16384]"), "LUN 16384"),
             (entry("passwort = \"hush hush hush\""), "line 3"),
             (entry("user = \"ann\"\nsecret = hush hush hush"), "line 4"),
-            (format!("algorithms = [\"sha1\"]\n{}", entry("")), "'sha1' is no CHAP algorithm"),
+            (format!("algorithms = [\"sha1\"]\n{}", entry("")), "unknown CHAP algorithm 'sha1'"),
             (format!("algorithms = []\n{}", entry("")), "algorithms is empty"),
             (
                 format!(

@@ -58,7 +58,7 @@ pub(crate) fn init(data: &Path, keystore: &KeystoreArgs, location: Option<&Locat
     let protection = keystore::protection(keystore)?;
     let report =
         sealstone_mds_server::init_under(data, &admin, &Environment::system(), &protection, location)
-            .map_err(setup_failure)?;
+            .map_err(|error| keystore::in_use(setup_failure(error), data))?;
     Ok(report.admin_secret)
 }
 
