@@ -228,7 +228,7 @@ mod tests {
         let both = MdsOptions { directory_bind_credential: Some("c".into()), ..with(Some(file.clone())) };
         assert!(message(&both).contains("use either"));
         let credential = MdsOptions { directory_bind_credential: Some("../etc".into()), ..with(None) };
-        assert!(message(&credential).contains("credential"));
+        assert!(message(&credential).contains("not a valid systemd credential name"));
         secret_file::write(&file, b"\n").expect("written");
         assert!(
             message(&with(Some(file.clone()))).contains("must not be empty"),
