@@ -84,14 +84,14 @@ impl Cli {
 pub(crate) fn command_words(words: &[OsString]) -> &'static str {
     let mut command = &Cli::tree();
     let (mut found, mut skip_value) = (Vec::new(), false);
-    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+    for word in words.iter().skip(1).map(|word| word.to_string_lossy()) {
         if std::mem::take(&mut skip_value) {
             continue;
         }
         if let Some(flag) = word.strip_prefix("--") {
             let option = command.get_arguments().find(|option| option.get_long() == Some(flag));
             skip_value = option.is_some_and(|option| option.get_action().takes_values());
-        } else if let Some(below) = command.find_subcommand(word) {
+        } else if let Some(below) = command.find_subcommand(&*word) {
             found.push(below.get_name().to_owned());
             command = below;
         } else if !word.starts_with('-') {

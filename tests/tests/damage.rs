@@ -319,7 +319,7 @@ impl Drop for SmallTmpfs {
 fn scrub_of_a_running_device_is_requested() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("osd");
-    run(&["scrub", "--data", text(folder.path())]).fails(4).says(&["holds no device"]);
+    run(&["scrub", "--data", text(folder.path())]).fails(4).says(&["no device in this folder"]);
     run(&["scrub", "--data", text(&data)]).fails(4);
     run(&["osd", "check", "--data", text(&data)]).fails(4);
     run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "osd"]).ok();

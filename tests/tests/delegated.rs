@@ -248,7 +248,7 @@ fn an_expired_damaged_or_exposed_file_opens_nothing() {
     issue("1s", &[]).ok();
     std::thread::sleep(std::time::Duration::from_millis(1_500));
     program(&["cap", "get", text(&cap)]).fails(3);
-    issue("2h", &[]).fails(1).says(&["3600 s at most"]);
+    issue("2h", &[]).fails(1).says(&["is 3600 s"]);
     issue("2020-01-01T00:00Z", &[]).fails(1).says(&["expired already"]);
     issue("10m", &["--range", "0..11"]).fails(1).says(&["of a file of 10 bytes"]);
     issue("10m", &[]).ok();

@@ -307,7 +307,7 @@ fn attributes_count_and_others_cannot_keep_a_file() {
         };
         let hers = node(&eve).await;
         let refused = eve.client.metadata().call(set(hers, 1000)).await.expect_err("too much");
-        assert!(refused.to_string().contains("quota is used up"), "{refused}");
+        assert!(refused.to_string().contains("quota exceeded"), "{refused}");
         assert!(matches!(eve.client.metadata().call(set(hers, 500)).await, Ok(Response::Done {})));
         assert_eq!(used(&system, "eve"), 507);
         let (his, name) = (node(&bob).await, Name::new("kept").unwrap());

@@ -430,7 +430,7 @@ fn fetched_trees_stay_in_the_destination() {
     assert_eq!(system.run(&["cat", "/kept"]).ok().stdout, b"from the store");
     // And in place of an operand.
     system.run(&["ln", "-s", "/t/evil", "/s/tree"]).ok();
-    system.run(&["put", "-r", text(&tree), "/s/"]).fails(1).says(&["/s/tree: is a symlink"]);
+    system.run(&["put", "-r", text(&tree), "/s/"]).fails(1).says(&["/s/tree: the stored symlink"]);
     system.run(&["rm", "/s/file"]).ok();
     system.run(&["ln", "-s", "/kept", "/s/file"]).ok();
     system.run(&["put", text(&tree.join("file")), "/s/"]).ok();
