@@ -277,7 +277,7 @@ async fn an_empty_directory_goes_though_names_in_it_were_told_of_only_now() {
     one.nodes.remove(Node::ROOT, &name("d"), true).await.unwrap();
     assert_eq!(one.look(Node::ROOT, "d").await, None);
     sleep(QUIET).await;
-    assert_eq!(world.mds.leases_out(), 1, "on the root alone");
+    assert_eq!(world.mds.lease_count(), 1, "on the root alone");
 }
 
 #[tokio::test(start_paused = true)]

@@ -314,7 +314,7 @@ async fn who_ends_lets_go_of_everything_in_one_request_and_asks_nothing_more() {
         file.close().await.unwrap();
     }
     one.nodes.shut_down().await.unwrap();
-    assert_eq!(world.mds.leases_out(), 0);
+    assert_eq!(world.mds.lease_count(), 0);
     let called = |name| one.client.metadata().called(name);
     assert_eq!((called("EndClient"), called("CloseNode")), (1, 0));
     let before = one.requests();

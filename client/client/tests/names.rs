@@ -134,7 +134,7 @@ async fn what_was_looked_up_is_not_asked_for_again_until_somebody_else_changes_i
     assert_eq!((before.mtime_ns == 5, after.mtime_ns), (false, 5));
     // Nobody used it for long: it is given back, and nothing is left of it.
     sleep(Duration::from_secs(300)).await;
-    assert_eq!(world.mds.leases_out(), 0);
+    assert_eq!(world.mds.lease_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,7 +79,7 @@ impl Default for Config {
         Self {
             grant_lifetime_ms: 300_000,
             delegated_lifetime_ms: 3_600_000,
-            issued_max: crate::holdings::HOLDINGS_MAX,
+            issued_max: crate::issued_credentials::ISSUED_CREDENTIALS_MAX,
             intent_lifetime_ms: 600_000,
             method_floor: Method::CmdRsp,
             seal_capabilities: false,

@@ -21,7 +21,7 @@ use sealstone_mds_protocol::{
 
 use crate::counters::add;
 use crate::entropy::Entropy;
-use crate::handle::Waiting;
+use crate::handle::PendingRecalls;
 use crate::limiter::LoginSource;
 use crate::login::PendingLogin;
 use crate::server::Mds;
@@ -109,7 +109,7 @@ impl Connection {
     /// Returns the event that a request has to wait for, if any. The server waits, and passes the
     /// frame in afterwards.
     #[must_use]
-    pub fn waits(&self, mds: &Mds, kind: MessageType, body: &[u8]) -> Option<Waiting> {
+    pub fn waits(&self, mds: &Mds, kind: MessageType, body: &[u8]) -> Option<PendingRecalls> {
         match &self.phase {
             ConnectionPhase::Active { session, .. }
                 if kind == MessageType::Request && Request::waits(body) =>

@@ -1,11 +1,13 @@
-//! Fences: whoever others do not wait for any longer is kept from writing, before they go on.
+//! Fencing: revokes the write access of an unresponsive client before other clients continue.
 //!
-//! Does: give a file's objects other tags, so that devices refuse what he has; refuse him others until he has said that he
-//! has nothing left of it; end his locks when he cannot write any more. Does not: decide who is fenced; `holders` does of
-//! those that died with locks, `leases` of those that give no lease back.
-//! Contract: from the first step on he is given nothing more for the file; a credential that is being made meanwhile is not
-//! told. A fence is done when every device has answered with the new tags, or when nothing that he was given before can be
-//! alive. It is on record from the transaction that drew the tags, and so outlives servers.
+//! Does: set new policy access tags on a file's objects, so that devices refuse the client's
+//! credentials; refuse it new ones until it has released the file; end its locks when it can no
+//! longer write. Does not: decide who is fenced; `client_registry` does for silent clients with
+//! locks, `leases` for unreturned leases.
+//! Contract: from the first step on the client gets nothing more for the file; a credential that is
+//! being issued meanwhile is not sent. A fence is done when every device has confirmed the new
+//! tags, or when every older credential has expired. It is recorded in the transaction that draws
+//! the tags, and so survives restarts.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0048-locks-and-fences.md.
 
 use std::collections::{HashMap, HashSet};
@@ -20,8 +22,8 @@ use crate::counters::add;
 use crate::error::{MdsError, Result};
 use crate::handle::leases::as_server;
 use crate::keys;
-use crate::leases::{self, Who};
-use crate::locks::{self, LockTable, Locked};
+use crate::leases::{self, ClientKey};
+use crate::locks::{self, LockRecord, LockTable};
 use crate::records::{decode, load, save};
 use crate::revoke::retag_file;
 use crate::server::Mds;
@@ -29,78 +31,79 @@ use crate::share;
 use crate::shared::ServerName;
 use crate::store::{MetaStore, Snapshot, each_between};
 
-/// Added to the longest life of a grant, since clocks of devices are not quite ours, milliseconds.
+/// Margin for different clocks of devices, added to the longest life of a credential, milliseconds.
 const MARGIN_MS: u64 = 60_000;
-/// Whoever was fenced and did not come back is known for so long, milliseconds. One that comes back later finds that he
-/// does not hold what he locked, and gives it up by that.
+/// How long a completed fence is kept for a client that does not return, milliseconds. One that
+/// returns later finds that it does not hold its locks.
 const KEPT_MS: u64 = 7 * 24 * 3_600_000;
-/// Fences that are done and kept at most; the oldest go, of users with more than an equal share first.
+/// Maximum number of completed fences that are kept; the oldest are dropped, of users with more
+/// than an equal share first.
 const KEPT_MAX: usize = 65_536;
 
 record! {
-    /// A holder that is kept from writing a file.
+    /// A fence: a client that may not write a file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Fence {
-        /// Has he locks, which end when it is done? Else it was a lease.
+        /// Whether it is for locks, which end when it is done; otherwise it is for a lease.
         pub of_locks: bool,
-        /// When it began.
+        /// Time when it began.
         pub began_ms: u64,
-        /// Nothing that he was given before is alive from then on.
+        /// Time when all credentials from before it have expired.
         pub over_ms: u64,
-        /// Can he write no more?
+        /// Whether the client can no longer write.
         pub done: bool,
-        /// Has he said that he has nothing left of it? Then he may be given something again.
-        pub let_go: bool,
+        /// Whether the client has released the file; then it may get new credentials.
+        pub released: bool,
     }
 }
 
 impl Fence {
     fn new(of_locks: bool, now_ms: u64) -> Self {
         let over_ms = now_ms.saturating_add(GRANT_LIFETIME_MAX_MS + MARGIN_MS);
-        Self { of_locks, began_ms: now_ms, over_ms, done: false, let_go: false }
+        Self { of_locks, began_ms: now_ms, over_ms, done: false, released: false }
     }
 }
 
-/// A file, and who holds it.
-type Place = (InodeId, Who);
+/// A file and a client.
+type FenceKey = (InodeId, ClientKey);
 
 #[derive(Default)]
-struct Table {
-    /// What this server has locks on record of, and answers for.
-    locked: HashSet<Place>,
-    /// Of them, those of before the start that nobody took up again yet.
-    before: HashMap<InodeId, Vec<Who>>,
-    /// Fences that are not on record yet; whose locks they are of.
-    begun: HashMap<Place, Option<ServerName>>,
-    /// Those on record, on the only server there is.
-    known: HashMap<Place, Fence>,
+struct FenceTable {
+    /// Recorded locks that this server is responsible for.
+    locked: HashSet<FenceKey>,
+    /// Those of before the restart that were not reclaimed yet.
+    before: HashMap<InodeId, Vec<ClientKey>>,
+    /// Fences that are not recorded yet, with the server responsible for the locks.
+    begun: HashMap<FenceKey, Option<ServerName>>,
+    /// Recorded fences, if this is the only server.
+    known: HashMap<FenceKey, Fence>,
 }
 
-/// Fences, and what they need to know.
+/// All fences.
 #[derive(Default)]
 pub(crate) struct Fences {
-    table: Mutex<Table>,
-    /// Whoever takes a step has it: what is in memory follows the store.
-    turn: Mutex<()>,
+    table: Mutex<FenceTable>,
+    /// Serializes steps, so that memory follows the store.
+    step_lock: Mutex<()>,
 }
 
-/// Whoever is fenced is refused, within a transaction.
-pub(crate) fn check<S: Snapshot + ?Sized>(view: &S, id: InodeId, who: &Who) -> Result<()> {
+/// Fails with `Fenced` if the client is fenced from the file.
+pub(crate) fn check<S: Snapshot + ?Sized>(view: &S, id: InodeId, who: &ClientKey) -> Result<()> {
     match load::<Fence, _>(view, &keys::fence(id, who))? {
-        Some(fence) if !fence.let_go => Err(MdsError::refused(ErrorCode::Fenced, "")),
+        Some(fence) if !fence.released => Err(MdsError::refused(ErrorCode::Fenced, "")),
         _ => Ok(()),
     }
 }
 
 impl Fences {
-    /// Takes up what is on record. `own`: this server, if there are several.
+    /// Loads the recorded locks and fences. `own`: this server, if there are several.
     pub(crate) fn load(store: &dyn MetaStore, own: Option<&ServerName>) -> Result<Self> {
-        let mut table = Table::default();
+        let mut table = FenceTable::default();
         let view = store.snapshot()?;
         let from = keys::all_locked();
         each_between(&*view, &from, &keys::after_prefix(&from), |key, value| {
             let Some((id, who)) = keys::locked_parts(key) else { return Ok(()) };
-            let Locked { server, .. } = decode(value)?;
+            let LockRecord { server, .. } = decode(value)?;
             if own.is_none_or(|own| server == *own) {
                 table.before.entry(id).or_default().push(who.clone());
                 table.locked.insert((id, who));
@@ -116,49 +119,49 @@ impl Fences {
                 Ok::<_, MdsError>(())
             })?;
         }
-        Ok(Self { table: Mutex::new(table), turn: Mutex::default() })
+        Ok(Self { table: Mutex::new(table), step_lock: Mutex::default() })
     }
 
-    /// Has a holder locks on a file on record, here?
-    pub(crate) fn is_locked(&self, id: InodeId, who: &Who) -> bool {
+    /// Whether this server has recorded locks of the client on the file.
+    pub(crate) fn is_locked(&self, id: InodeId, who: &ClientKey) -> bool {
         self.table.lock().locked.contains(&(id, who.clone()))
     }
 
-    /// They are on record.
-    pub(crate) fn locked(&self, id: InodeId, who: &Who) {
+    /// Notes that locks were recorded.
+    pub(crate) fn locked(&self, id: InodeId, who: &ClientKey) {
         self.table.lock().locked.insert((id, who.clone()));
     }
 
-    /// They are not any more; were they?
-    pub(crate) fn unlocked(&self, id: InodeId, who: &Who) -> bool {
+    /// Notes that locks were removed; returns whether they were recorded.
+    pub(crate) fn unlocked(&self, id: InodeId, who: &ClientKey) -> bool {
         let table = &mut *self.table.lock();
-        table.take_up(id, who);
+        table.mark_reclaimed(id, who);
         table.locked.remove(&(id, who.clone()))
     }
 
-    /// Has somebody else locks from before the start, of which nobody knows what they are on?
-    pub(crate) fn others_locked_before(&self, id: InodeId, who: &Who) -> bool {
+    /// Whether another client has unreclaimed locks on the file from before the restart.
+    pub(crate) fn others_had_locks_before(&self, id: InodeId, who: &ClientKey) -> bool {
         self.table.lock().before.get(&id).is_some_and(|before| before.iter().any(|one| one != who))
     }
 
-    /// Had he locks on it when the server ended?
-    pub(crate) fn locked_before(&self, id: InodeId, who: &Who) -> bool {
+    /// Whether the client had locks on the file before the restart that it has not reclaimed.
+    pub(crate) fn had_locks_before(&self, id: InodeId, who: &ClientKey) -> bool {
         self.table.lock().before.get(&id).is_some_and(|before| before.contains(who))
     }
 
-    fn all_before(&self) -> Vec<Place> {
+    fn unreclaimed(&self) -> Vec<FenceKey> {
         let table = self.table.lock();
         table.before.iter().flat_map(|(id, before)| before.iter().map(|who| (*id, who.clone()))).collect()
     }
 
-    /// Those of before the start that still hold the file have taken up what they want.
-    fn taken_up(&self, id: InodeId, who: &Who) {
-        self.table.lock().take_up(id, who);
+    /// Notes that a client of before the restart has reclaimed its locks on the file.
+    fn mark_reclaimed(&self, id: InodeId, who: &ClientKey) {
+        self.table.lock().mark_reclaimed(id, who);
     }
 }
 
-impl Table {
-    fn take_up(&mut self, id: InodeId, who: &Who) {
+impl FenceTable {
+    fn mark_reclaimed(&mut self, id: InodeId, who: &ClientKey) {
         if let Some(before) = self.before.get_mut(&id) {
             before.retain(|one| one != who);
             if before.is_empty() {
@@ -168,8 +171,9 @@ impl Table {
     }
 }
 
-/// Which of these fences, the oldest first, go so that `max` are left at most: those of users with more than an equal share.
-fn surplus(kept: &[(u64, Place)], max: usize) -> HashSet<usize> {
+/// Returns the indices of the fences to drop so that at most `max` are left: the oldest first, of
+/// users with more than an equal share.
+fn surplus(kept: &[(u64, FenceKey)], max: usize) -> HashSet<usize> {
     let mut of_user: HashMap<&UserName, usize> = HashMap::new();
     kept.iter().for_each(|(_, (_, who))| *of_user.entry(&who.0).or_default() += 1);
     let cap = share::equal_cap(of_user.values().copied(), max);
@@ -185,8 +189,8 @@ fn surplus(kept: &[(u64, Place)], max: usize) -> HashSet<usize> {
 }
 
 impl Mds {
-    /// The fence of a holder, if there is one.
-    pub(crate) fn fence_of(&self, id: InodeId, who: &Who) -> Result<Option<Fence>> {
+    /// Returns the fence of a client from a file, if any.
+    pub(crate) fn fence_of(&self, id: InodeId, who: &ClientKey) -> Result<Option<Fence>> {
         let place = (id, who.clone());
         {
             let table = self.fences.table.lock();
@@ -200,21 +204,24 @@ impl Mds {
         Ok(load(&*self.store.snapshot()?, &keys::fence(id, who))?)
     }
 
-    /// Whoever is fenced is given nothing for what he wrote before. `anew`: he opens the file as if for the first time.
-    pub(crate) fn not_fenced(&self, id: InodeId, who: &Who, anew: bool) -> Result<()> {
+    /// Fails if the client is fenced from the file. `first_open`: the client opens the file without
+    /// reclaiming; it repeats that until it knows of a lease fence.
+    pub(crate) fn check_not_fenced(&self, id: InodeId, who: &ClientKey, first_open: bool) -> Result<()> {
         match self.fence_of(id, who)? {
-            Some(fence) if fence.let_go => Ok(()),
-            // He begins anew when he has heard of it.
-            Some(fence) if anew && !fence.of_locks => Err(leases::busy()),
+            Some(fence) if fence.released => Ok(()),
+            // It may open the file again after it confirmed the new epoch.
+            Some(fence) if first_open && !fence.of_locks => Err(leases::busy()),
             Some(_) => Err(MdsError::refused(ErrorCode::Fenced, "")),
             None => Ok(()),
         }
     }
 
-    /// Fences a holder from a file. `of`: the server that answered for the locks that he has on it, if it is for locks.
-    fn begin_fence(&self, id: InodeId, who: &Who, of: Option<ServerName>, now_ms: u64) -> Result<()> {
+    /// Begins a fence. `of`: the server responsible for the client's locks on the file, if it is
+    /// for locks.
+    fn begin_fence(&self, id: InodeId, who: &ClientKey, of: Option<ServerName>, now_ms: u64) -> Result<()> {
         let place = (id, who.clone());
-        // Before the tags are drawn: what is being given to him from here on is looked at once more before it is told.
+        // Before the tags are drawn: credentials that are being issued are checked once more before
+        // they are sent.
         let of = {
             let table = &mut *self.fences.table.lock();
             let known = table.begun.entry(place.clone()).or_insert(of);
@@ -223,18 +230,18 @@ impl Mds {
         };
         let begun = self.update(|tx| {
             if let Some(of) = of
-                && load::<Locked, _>(tx, &keys::locked(id, who))?.is_none_or(|known| known.server != of)
+                && load::<LockRecord, _>(tx, &keys::locked(id, who))?.is_none_or(|known| known.server != of)
             {
-                // He let go of it, or came to another server, meanwhile.
+                // The client released the locks or moved to another server.
                 return Ok(None);
             }
             let known: Option<Fence> = load(tx, &keys::fence(id, who))?;
             let mut fence = Fence::new(of.is_some(), now_ms);
             match known {
-                Some(known) if !known.let_go => {
+                Some(known) if !known.released => {
                     fence.of_locks |= known.of_locks;
                     if known.done {
-                        // He was given nothing since.
+                        // No credentials were issued since.
                         fence.over_ms = now_ms;
                     } else {
                         fence.over_ms = known.over_ms;
@@ -252,18 +259,18 @@ impl Mds {
             Some(_) => {}
             None => {
                 table.locked.remove(&place);
-                table.take_up(id, who);
+                table.mark_reclaimed(id, who);
                 return Ok(());
             }
         }
         self.revocations_changed.store(true, Ordering::Release);
-        tracing::warn!(inode = id.0, user = %who.0, "a mount is not waited for, and is kept from writing a file");
+        tracing::warn!(inode = id.0, user = %who.0, "client unresponsive; fencing it from the file");
         self.audit_fence(id, who, "begun", now_ms);
         Ok(())
     }
 
-    /// A step on the way, if there is one to do: is it done?
-    fn step_fence(&self, id: InodeId, who: &Who, fence: &Fence, now_ms: u64) -> Result<bool> {
+    /// Takes the next step of a fence; returns whether it is done.
+    fn step_fence(&self, id: InodeId, who: &ClientKey, fence: &Fence, now_ms: u64) -> Result<bool> {
         if now_ms < fence.over_ms && !self.is_retagged(id)? {
             return Ok(false);
         }
@@ -272,11 +279,11 @@ impl Mds {
             let Some(mut fence) = load::<Fence, _>(tx, &key)?.filter(|fence| !fence.done) else {
                 return Ok(None);
             };
-            if fence.of_locks && !fence.let_go {
+            if fence.of_locks && !fence.released {
                 locks::end(tx, id, who)?;
             }
             fence.done = true;
-            if fence.let_go {
+            if fence.released {
                 tx.delete(&key)?
             } else {
                 save(tx, &key, &fence)?
@@ -284,7 +291,7 @@ impl Mds {
             Ok(Some(fence))
         })?;
         let Some(fence) = done else { return Ok(true) };
-        if fence.of_locks && !fence.let_go {
+        if fence.of_locks && !fence.released {
             if !self.config.shared {
                 self.locks.release(who, id, None)?;
             }
@@ -294,55 +301,56 @@ impl Mds {
         if !fence.of_locks {
             add(&self.counters.leases_fenced, 1);
         }
-        self.leases.fenced(id, who, !fence.of_locks && !fence.let_go);
+        self.leases.on_fenced(id, who, !fence.of_locks && !fence.released);
         if !self.config.shared {
             let known = &mut self.fences.table.lock().known;
             let place = (id, who.clone());
-            _ = if fence.let_go { known.remove(&place) } else { known.insert(place, fence) };
+            _ = if fence.released { known.remove(&place) } else { known.insert(place, fence) };
         }
         self.audit_fence(id, who, "ok", now_ms);
         Ok(true)
     }
 
-    /// A lease to write was not given back: the next step of keeping its holder from writing. Whoever waits asks again, and
-    /// takes the one after that.
-    pub(crate) fn fence_lease(&self, id: InodeId, who: &Who, now_ms: u64) -> Result<()> {
-        let _turn = self.fences.turn.lock();
+    /// Begins or continues the fence for an unreturned write lease. A waiting request repeats, and
+    /// takes the next step.
+    pub(crate) fn fence_lease(&self, id: InodeId, who: &ClientKey, now_ms: u64) -> Result<()> {
+        let _turn = self.fences.step_lock.lock();
         match self.fence_of(id, who)? {
             Some(fence) if !fence.done && fence.began_ms > 0 => {
                 self.step_fence(id, who, &fence, now_ms).map(drop)
             }
-            // What he has now he was given since.
+            // Current credentials were issued after the old fence.
             _ => self.begin_fence(id, who, None, now_ms),
         }
     }
 
-    /// A holder that died had locks on a file that he may write.
-    pub(crate) fn fence_locks(&self, id: InodeId, who: &Who, of: ServerName, now_ms: u64) {
-        let _turn = self.fences.turn.lock();
+    /// Fences a silent client that had locks on a file that it can write.
+    pub(crate) fn fence_locks(&self, id: InodeId, who: &ClientKey, of: ServerName, now_ms: u64) {
+        let _turn = self.fences.step_lock.lock();
         if let Err(error) = self.begin_fence(id, who, Some(of), now_ms) {
-            tracing::error!(inode = id.0, %error, "a file could not be fenced; its locks stay until it is");
+            tracing::error!(inode = id.0, %error, "cannot begin a fence; the locks stay until it succeeds");
         }
     }
 
-    /// Holders of before the start have come back by now, or are gone, and then are fenced from what they had locked.
-    pub(crate) fn fence_those_before(&self, now_ms: u64) {
-        for (id, who) in self.fences.all_before() {
-            if self.holds.is_held_by(&who.0, who.1, id) {
-                self.fences.taken_up(id, &who);
+    /// Fences clients of before the restart that did not reclaim their locks within the grace
+    /// period.
+    pub(crate) fn fence_unreclaimed_locks(&self, now_ms: u64) {
+        for (id, who) in self.fences.unreclaimed() {
+            if self.open_files.is_open_by(&who.0, who.1, id) {
+                self.fences.mark_reclaimed(id, &who);
             } else {
                 self.fence_locks(id, &who, self.config.server, now_ms);
             }
         }
     }
 
-    /// Goes on with all fences, and forgets old ones. Call every few seconds.
+    /// Continues all fences and deletes old ones. Call every few seconds.
     pub(crate) fn tidy_fences(&self, now_ms: u64) -> Result<()> {
-        let _turn = self.fences.turn.lock();
+        let _turn = self.fences.step_lock.lock();
         let begun: Vec<_> =
             self.fences.table.lock().begun.iter().map(|(place, of)| (place.clone(), *of)).collect();
         for ((id, who), of) in begun {
-            // The store did not take it before.
+            // The store failed before.
             self.begin_fence(id, &who, of, now_ms)?;
         }
         let all = if !self.config.shared {
@@ -363,7 +371,7 @@ impl Mds {
             if fence.done {
                 kept.push((fence.began_ms, (id, who)));
             } else if let Err(error) = self.step_fence(id, &who, &fence, now_ms) {
-                tracing::error!(inode = id.0, %error, "a fence does not go on");
+                tracing::error!(inode = id.0, %error, "fencing is stuck; retrying");
             }
         }
         kept.sort_unstable_by_key(|(began_ms, _)| *began_ms);
@@ -376,7 +384,7 @@ impl Mds {
         Ok(())
     }
 
-    fn fences_on_record(&self) -> Result<Vec<(Place, Fence)>> {
+    fn fences_on_record(&self) -> Result<Vec<(FenceKey, Fence)>> {
         let (from, mut all) = (keys::fences(), Vec::new());
         each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, value| {
             if let Some(place) = keys::locked_parts(key) {
@@ -387,19 +395,19 @@ impl Mds {
         Ok(all)
     }
 
-    fn forget_fence(&self, id: InodeId, who: &Who) -> Result<()> {
+    fn forget_fence(&self, id: InodeId, who: &ClientKey) -> Result<()> {
         self.update(|tx| Ok(tx.delete(&keys::fence(id, who))?))?;
         self.fences.table.lock().known.remove(&(id, who.clone()));
         Ok(())
     }
 
-    /// A holder says that he has nothing left of a file: what he is given from here on is for what comes.
-    pub(crate) fn let_go_of_fence(&self, id: InodeId, who: &Who) -> Result<()> {
+    /// Releases a fence: the client has dropped all data of the file.
+    pub(crate) fn release_fence(&self, id: InodeId, who: &ClientKey) -> Result<()> {
         if self.fence_of(id, who)?.is_none() {
             return Ok(());
         }
-        let _turn = self.fences.turn.lock();
-        // What else waits for this server to fence it is not begun within a step.
+        let _turn = self.fences.step_lock.lock();
+        // No other fence is begun within this step.
         let left = as_server(|| {
             self.update(|tx| {
                 let key = keys::fence(id, who);
@@ -408,7 +416,7 @@ impl Mds {
                     tx.delete(&key)?;
                     return Ok(None);
                 }
-                fence.let_go = true;
+                fence.released = true;
                 save(tx, &key, &fence)?;
                 Ok(Some(fence))
             })
@@ -423,17 +431,17 @@ impl Mds {
         Ok(())
     }
 
-    /// A holder has heard that he lost leases, and given up what he wrote under them.
-    pub(crate) fn let_go_of_lost_leases(&self, who: &Who) -> Result<()> {
+    /// Releases all fences for leases of a client that confirmed a new epoch.
+    pub(crate) fn release_lease_fences(&self, who: &ClientKey) -> Result<()> {
         let lost: Vec<InodeId> = {
             let table = self.fences.table.lock();
             let known = table.known.iter().filter(|((_, one), fence)| one == who && !fence.of_locks);
             known.map(|((id, _), _)| *id).collect()
         };
-        lost.into_iter().try_for_each(|id| self.let_go_of_fence(id, who))
+        lost.into_iter().try_for_each(|id| self.release_fence(id, who))
     }
 
-    fn audit_fence(&self, id: InodeId, (user, _): &Who, verdict: &str, time_ms: u64) {
+    fn audit_fence(&self, id: InodeId, (user, _): &ClientKey, verdict: &str, time_ms: u64) {
         let subject = format!("node {}", id.0);
         self.audit.record(&AuditRecord {
             time_ms,

@@ -18,26 +18,26 @@ use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGH
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::issue::RefusedRequest;
-use crate::lengths::Written;
+use crate::lengths::LengthTarget;
 use crate::namespace::{self, CommitParams, FinalLink, NewIntent, NewOwner};
-use crate::once::Asked;
 use crate::placement::{DevicePool, FileShape, PlacementChoice};
 use crate::records::{Inode, counter, figure, next_number};
+use crate::replay_cache::ReplayKey;
 use crate::roles;
 use crate::server::Mds;
 use crate::store::{SERVER_DISK, Transaction};
 
-mod ahead;
 mod delegate;
 pub(crate) mod leases;
 mod locks;
+mod name_batch;
 mod nodes;
 mod people;
 mod quotas;
 
 use delegate::{DelegationRequest, IssueParams};
 
-pub use leases::Waiting;
+pub use leases::PendingRecalls;
 
 /// Maximum number of devices in a page: the largest record has about 1050 bytes, and a frame 64
 /// KiB.
@@ -54,8 +54,8 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Response {
-        let (asked, request) = match request {
-            Request::Once { id, request } => (Some(Asked::new(id, &request)), request.into_request()),
+        let (replay_key, request) = match request {
+            Request::Once { id, request } => (Some(ReplayKey::new(id, &request)), request.into_request()),
             request => (None, request),
         };
         self.counters.request(request.operation());
@@ -68,15 +68,16 @@ impl Mds {
                 let checked = roles::check(who.role, &who.user, &request)
                     .and_then(|()| self.check_disk_space(&request));
                 let result = checked.and_then(|()| {
-                    let as_it = leases::asker(&self.leases, &who, &request, asked.as_ref(), now_ms);
-                    leases::as_asker(as_it, || match &asked {
-                        Some(asked) => self.change(&who, request, Some(asked), now_ms),
+                    let as_it =
+                        leases::request_context(&self.leases, &who, &request, replay_key.as_ref(), now_ms);
+                    leases::with_request_context(as_it, || match &replay_key {
+                        Some(replay_key) => self.change(&who, request, Some(replay_key), now_ms),
                         None => self.dispatch(&who, request, now_ms, rng),
                     })
                 });
-                if result.is_err() && self.leases.has_lost() {
+                if result.is_err() && self.leases.has_unreturned() {
                     // The repeated request finds it done.
-                    self.fence_lost(now_ms);
+                    self.fence_unreturned(now_ms);
                 }
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
                     && failure.code.is_denial()
@@ -324,8 +325,8 @@ impl Mds {
             | Request::GroupMembers { .. }
             | Request::GrantHolders { .. }) => self.account_request(who, request, now_ms, rng),
             Request::Delegate { path, read, write, start, end, until_ms, method } => {
-                let asked = DelegationRequest { path, read, write, start, end, until_ms, method };
-                self.delegate(who, &asked, now_ms, rng)
+                let replay_key = DelegationRequest { path, read, write, start, end, until_ms, method };
+                self.delegate(who, &replay_key, now_ms, rng)
             }
             Request::Revoke { what } => self.revoke(who, what, now_ms),
             Request::RevocationProgress { id } => self.revocation_progress(who, id),
@@ -413,7 +414,7 @@ impl Mds {
         })?;
         let terms = (method, CREATE_RIGHTS, grants_until_ms);
         let issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
-        let written = Written::Create(intent, record.inode);
+        let written = LengthTarget::Create(intent, record.inode);
         let counted = size_hint.unwrap_or_default();
         if let Err(error) = self.check_lengths_later(written, &who.user, counted, grants_until_ms) {
             self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
@@ -484,7 +485,7 @@ impl Mds {
         drop(view);
         self.check_not_clearing(&inode, access)?;
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
-        self.make_room_by_path(id, access, until, now_ms)?;
+        self.recall_for_path_access(id, access, until, now_ms)?;
         // Read again, because returned leases may have changed the file.
         let view = self.store.snapshot()?;
         let (inode, layout) = namespace::file_for(&*view, who, id, access, &path.shown())?;
@@ -532,7 +533,7 @@ impl Mds {
                 let (file, layout) =
                     namespace::file_for(&*self.store.snapshot()?, who, inode, access, "file")?;
                 self.check_not_clearing(&file, access)?;
-                self.make_room_by_path(inode, access, until, now_ms)?;
+                self.recall_for_path_access(inode, access, until, now_ms)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile");
                 (inode, layout.ok_or_else(cut)?, file.generation, rights(access))
             }
@@ -542,7 +543,7 @@ impl Mds {
                     self.update(|tx| namespace::renew_create(tx, who, intent, expires_ms, until, now_ms))?;
                 // After a restart: its charge covers at least the lengths of its objects at that
                 // time.
-                let written = Written::Create(intent, record.inode);
+                let written = LengthTarget::Create(intent, record.inode);
                 self.check_lengths_later(written, &who.user, 0, until)?;
                 (record.inode, record.layout, 0, CREATE_RIGHTS)
             }
@@ -595,8 +596,8 @@ impl Mds {
     }
 
     /// Returns the requested method, or the floor if that is stronger.
-    fn method(&self, asked: Method) -> Method {
-        asked.max(self.config.method_floor)
+    fn method(&self, replay_key: Method) -> Method {
+        replay_key.max(self.config.method_floor)
     }
 
     pub(crate) const fn reap_due(&self, now_ms: u64) -> u64 {

@@ -256,7 +256,7 @@ impl Mds {
         if entry.expires_ms < now_ms {
             return;
         }
-        let held = crate::holdings::Held {
+        let held = crate::issued_credentials::IssuedRights {
             writes: has_permission(entry.permissions, Permissions::WRITE),
             creates: has_permission(entry.permissions, Permissions::CREATE),
             lasting_until_ms: if entry.kind == IssueKind::Delegate { entry.expires_ms } else { 0 },

@@ -1,15 +1,17 @@
-//! Who may believe what of a file without asking: leases, given and called back.
+//! File leases: which client may cache what, and recalls.
 //!
-//! Does: remember them in memory, decide who is in whose way, recall, wake whoever waits to be told, and say when a holder
-//! can believe in a lease no longer. Does not: fence; `fence` does, and [`Leases::fenced`] ends it.
-//! Contract: a lease to write is alone; where somebody has one to read, nobody changes the file. Nothing that is in the
-//! way of a lease is done before it was given back, or its holder, by his own clock, must have stopped believing in it and, if
-//! it was one to write, is fenced. While a change is being committed no lease is given on its file, so whoever has one was
-//! told of what is there. O(leases of the file) for each question, of which there are [`LEASES_OF_FILE_MAX`] at most.
+//! Does: keep leases in memory, find conflicts, recall, wake clients that wait for recalls, and
+//! know when a lease has expired at its client. Does not: fence; `fence` does, and calls
+//! [`Leases::on_fenced`].
+//! Contract: a write lease is exclusive; while a client has a read lease, no other client changes
+//! the node. A conflicting operation waits until the lease is returned or has expired on the
+//! client's clock; an expired write lease is fenced first. While a change is being committed no
+//! lease is granted on its node, so a client with a lease has seen the current state. O(leases of
+//! the node) for each check, at most [`LEASES_OF_FILE_MAX`].
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0046-leases.md.
 
-mod ends;
-mod gone;
+mod delegation_ends;
+mod expiry;
 pub(crate) mod penalty;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -22,248 +24,257 @@ use sealstone_mds_protocol::{
 
 use crate::error::{MdsError, Result};
 use crate::share;
-use ends::Ends;
+use delegation_ends::DelegationEnds;
 use penalty::Penalties;
 
-/// For so long after it sent what was answered a client believes in its leases, milliseconds.
-pub(crate) const BELIEVED_MS: u64 = 12_000;
-/// Added to that before a server gives up: clocks do not run equally fast, milliseconds.
-pub(crate) const GIVE_UP_MS: u64 = BELIEVED_MS + 2_000;
-/// How long a server waits for something to tell at most, milliseconds.
+/// Validity of leases after the client sent the request that was answered, milliseconds.
+pub(crate) const LEASE_VALID_MS: u64 = 12_000;
+/// Time after which a lease is revoked, milliseconds: the validity plus a margin for different
+/// clock rates.
+pub(crate) const REVOKE_AFTER_MS: u64 = LEASE_VALID_MS + 2_000;
+/// Maximum time that `Recalls` stays pending, milliseconds.
 pub(crate) const WAIT_MAX_MS: u32 = 4_000;
-/// Leases on one file at most; a user has a share of them (see `share`).
+/// Maximum number of leases on one node; a user has a share of them (see `share`).
 pub(crate) const LEASES_OF_FILE_MAX: usize = 512;
-/// Leases of one holder at most.
+/// Maximum number of leases of one client.
 pub(crate) const LEASES_PER_CLIENT_MAX: usize = 8_192;
-/// Of them, those that nobody waits for: a file that is opened finds room.
+/// Maximum number of opportunistic leases of one client, so that opens still get one.
 pub(crate) const UNREQUESTED_PER_CLIENT_MAX: usize = LEASES_PER_CLIENT_MAX / 4 * 3;
-/// Where one was called back, or not given back, none is given for so long to who does not wait for it, milliseconds: what
-/// several change is looked at without.
-pub(crate) const QUIET_MS: u64 = 10_000;
-/// Leases of all users at most; a user has a share of them (see `share`).
+/// After a recall or revocation on a node, no opportunistic lease is granted on it for this long,
+/// milliseconds: the node is contended.
+pub(crate) const RECALL_COOLDOWN_MS: u64 = 10_000;
+/// Maximum number of leases of all users; a user has a share of them (see `share`).
 pub(crate) const LEASES_MAX: usize = 1 << 18;
-/// Whoever is in the way of a lease asks again after this.
+/// Delay after which a conflicting request is repeated, milliseconds.
 const RETRY_MS: u32 = 10;
-/// Whoever had to wait for a lease comes first for so long, milliseconds.
-const TURN_MS: u64 = 500;
-/// Whoever was told that there is no lease to write writes without one for less than this, milliseconds.
-pub(crate) const BARRED_MS: u64 = 3_000;
-/// Connections on which one holder waits at most; the oldest is answered.
-const WAITERS_MAX: usize = 4;
+/// The first request that had to wait has priority for this long, milliseconds.
+const PRIORITY_MS: u64 = 500;
+/// No lease is granted on a node for this long after a client was denied a write lease,
+/// milliseconds: the client writes without one for less than this.
+pub(crate) const GRANT_BLOCK_MS: u64 = 3_000;
+/// Maximum number of pending `Recalls` of one client; the oldest is answered.
+const WAKERS_MAX: usize = 4;
 
-/// A holder of a user.
-pub(crate) type Who = (UserName, ClientId);
+/// A user and client id.
+pub(crate) type ClientKey = (UserName, ClientId);
 
-/// What somebody is about to do with a file.
+/// Access that a request needs to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// See its bytes: in the way of a lease to write.
+pub(crate) enum LeaseAccess {
+    /// Read bytes: conflicts with write leases.
     Read,
-    /// Change it, or something of it: in the way of every lease.
+    /// Change the node: conflicts with all leases.
     Change,
 }
 
-impl Use {
-    /// As a lease allows it.
-    pub(crate) const fn under(kind: LeaseKind) -> Self {
+impl LeaseAccess {
+    /// Returns the access that a lease of this kind permits.
+    pub(crate) const fn needed_for(kind: LeaseKind) -> Self {
         match kind {
             LeaseKind::Read => Self::Read,
             LeaseKind::Write => Self::Change,
         }
     }
 
-    fn is_in_the_way_of(self, kind: LeaseKind) -> bool {
+    fn conflicts_with(self, kind: LeaseKind) -> bool {
         self == Self::Change || kind == LeaseKind::Write
     }
 }
 
-/// May it be done?
+/// Result of a conflict check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Yes.
+pub(crate) enum ConflictVerdict {
+    /// No conflict.
     Free,
-    /// Not yet: somebody was asked to give his lease back.
+    /// Conflicting leases were recalled and are not returned yet.
     Wait,
-    /// These must not be able to write any more first.
-    Fence(Vec<Who>),
+    /// Write leases of these clients have expired; fence the clients first.
+    Fence(Vec<ClientKey>),
 }
 
-/// What the rights of a holder's session hang on: of others his leases may say too much.
+/// Role and groups of a client's session. A change voids its leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct SessionRights {
     pub(crate) role: Role,
     pub(crate) groups: std::sync::Arc<[GroupName]>,
 }
 
-/// What a holder is told.
+/// Answer to `Recalls`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct RecallBatch {
     pub(crate) epoch: u64,
     pub(crate) last: u64,
     pub(crate) recalls: Vec<Recall>,
-    /// Does it know only since now that its era is another one, and what it lost with the old one?
+    /// Whether this request confirmed a new epoch, and so the loss of all earlier leases.
     pub(crate) newly: bool,
 }
 
 #[derive(Debug)]
-struct Given {
-    who: Who,
+struct GrantedLease {
+    who: ClientKey,
     kind: LeaseKind,
     number: u64,
     epoch: u64,
-    /// Is its holder ahead in a directory by it?
-    ahead: bool,
-    /// The recall, if there is one.
-    recalled: Option<Recalling>,
+    /// Whether it is a directory delegation.
+    delegation: bool,
+    /// The pending recall, if any.
+    recalled: Option<PendingRecall>,
 }
 
-/// A recall that was not answered yet.
+/// A recall whose lease was not returned yet.
 #[derive(Clone, Copy, Debug)]
-struct Recalling {
+struct PendingRecall {
     number: u64,
     began_ms: u64,
-    /// Until then the client may use the lease.
+    /// The client may use the lease until then.
     until_ms: u64,
 }
 
 #[derive(Debug, Default)]
-struct File {
-    given: Vec<Given>,
-    /// Who waits comes first, until then; no holder: a request of somebody who is none.
-    turn: Option<(Option<Who>, u64)>,
-    /// Somebody may write to it of whom nothing is known: no lease until then.
-    barred_until_ms: u64,
-    /// Changes that are being committed.
+struct NodeLeases {
+    leases: Vec<GrantedLease>,
+    /// The request that has priority and until when; `None` is a request without client id.
+    priority: Option<(Option<ClientKey>, u64)>,
+    /// No lease is granted before: an unknown client may write.
+    blocked_until_ms: u64,
+    /// Number of changes being committed.
     changing: u32,
-    /// A lease on it was called back last.
-    called_ms: Option<u64>,
+    /// Time of the last recall.
+    recalled_ms: Option<u64>,
 }
 
-impl File {
+impl NodeLeases {
     fn is_idle(&self, now_ms: u64) -> bool {
-        let waits = self.turn.as_ref().is_some_and(|(_, until_ms)| *until_ms > now_ms);
-        let quiet = !self.was_called(now_ms);
-        self.given.is_empty() && !waits && self.barred_until_ms <= now_ms && self.changing == 0 && quiet
+        let waits = self.priority.as_ref().is_some_and(|(_, until_ms)| *until_ms > now_ms);
+        let quiet = !self.was_recalled(now_ms);
+        self.leases.is_empty() && !waits && self.blocked_until_ms <= now_ms && self.changing == 0 && quiet
     }
 
-    /// Had somebody to give a lease on it back lately?
-    fn was_called(&self, now_ms: u64) -> bool {
-        self.called_ms.is_some_and(|called_ms| called_ms.saturating_add(QUIET_MS) > now_ms)
+    /// Whether a lease on it was recalled recently.
+    fn was_recalled(&self, now_ms: u64) -> bool {
+        self.recalled_ms.is_some_and(|recalled_ms| recalled_ms.saturating_add(RECALL_COOLDOWN_MS) > now_ms)
     }
 }
 
 #[derive(Debug)]
-struct Holder {
+struct LeaseClient {
     epoch: u64,
-    /// Does it know its era? Then it has nothing left of those before.
+    /// Whether the client confirmed its epoch, and so dropped earlier leases.
     confirmed: bool,
-    heard_ms: u64,
-    standing: Standing,
+    last_seen_ms: u64,
+    rights: SessionRights,
     leases: usize,
     recalls: BTreeMap<u64, Recall>,
-    waiters: Vec<Waker>,
+    wakers: Vec<Waker>,
 }
 
-impl Holder {
+impl LeaseClient {
     fn wake(&mut self) {
-        self.waiters.drain(..).for_each(Waker::wake);
+        self.wakers.drain(..).for_each(Waker::wake);
     }
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    files: HashMap<InodeId, File>,
-    holders: HashMap<Who, Holder>,
-    /// Numbers of leases and recalls.
+struct LeaseTable {
+    files: HashMap<InodeId, NodeLeases>,
+    clients: HashMap<ClientKey, LeaseClient>,
+    /// Last number of a lease or recall.
     last: u64,
     count: usize,
     by_user: HashMap<UserName, usize>,
     penalties: Penalties,
-    ends: Ends,
-    /// Holders of before the start that may believe in leases; none any more when that time is over.
-    before: HashSet<Who>,
-    before_until_ms: Option<u64>,
-    /// Those that came back from before.
-    back: HashSet<Who>,
+    ends: DelegationEnds,
+    /// Clients of before the restart that may have valid leases; empty after the grace period.
+    unrecovered: HashSet<ClientKey>,
+    recovery_end_ms: Option<u64>,
+    /// Clients of before the restart that registered again.
+    returned: HashSet<ClientKey>,
 }
 
-impl Table {
+impl LeaseTable {
     fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// May holders of before the start believe in leases that are not known here?
+    /// Whether the grace period for leases of before the restart is active.
     fn waits(&mut self, now_ms: u64) -> bool {
-        if self.before.is_empty() {
+        if self.unrecovered.is_empty() {
             return false;
         }
-        let until_ms = *self.before_until_ms.get_or_insert(now_ms.saturating_add(GIVE_UP_MS));
+        let until_ms = *self.recovery_end_ms.get_or_insert(now_ms.saturating_add(REVOKE_AFTER_MS));
         if now_ms >= until_ms {
-            self.before.clear();
+            self.unrecovered.clear();
         }
-        !self.before.is_empty()
+        !self.unrecovered.is_empty()
     }
 
-    fn take(&mut self, id: InodeId, which: impl Fn(&Given) -> bool) -> Option<Given> {
+    fn remove_lease(&mut self, id: InodeId, which: impl Fn(&GrantedLease) -> bool) -> Option<GrantedLease> {
         let file = self.files.get_mut(&id)?;
-        let at = file.given.iter().position(which)?;
-        let given = file.given.swap_remove(at);
-        self.uncount(&given.who.0);
-        if given.ahead {
+        let at = file.leases.iter().position(which)?;
+        let granted = file.leases.swap_remove(at);
+        self.uncount(&granted.who.0);
+        if granted.delegation {
             self.ends.note(id);
         }
-        if let Some(client_id) = self.holders.get_mut(&given.who) {
-            client_id.leases = client_id.leases.saturating_sub(1);
-            if let Some(recall) = given.recalled {
-                client_id.recalls.remove(&recall.number);
+        if let Some(client) = self.clients.get_mut(&granted.who) {
+            client.leases = client.leases.saturating_sub(1);
+            if let Some(recall) = granted.recalled {
+                client.recalls.remove(&recall.number);
             }
         }
-        Some(given)
+        Some(granted)
     }
 
-    /// Asks for those leases back that something is in the way of.
-    fn recall(&mut self, id: InodeId, by: Option<&Who>, what: Use, now_ms: u64) -> Recalled {
-        let mut outcome = Recalled::default();
+    /// Recalls the leases that conflict with an access.
+    fn recall(
+        &mut self,
+        id: InodeId,
+        by: Option<&ClientKey>,
+        what: LeaseAccess,
+        now_ms: u64,
+    ) -> RecallOutcome {
+        let mut outcome = RecallOutcome::default();
         let Some(file) = self.files.get_mut(&id) else { return outcome };
-        let (mut gone, mut missed) = (Vec::new(), Vec::new());
-        for given in &mut file.given {
-            if Some(&given.who) == by || !what.is_in_the_way_of(given.kind) {
+        let (mut expired, mut missed) = (Vec::new(), Vec::new());
+        for granted in &mut file.leases {
+            if Some(&granted.who) == by || !what.conflicts_with(granted.kind) {
                 continue;
             }
-            let Recalling { began_ms, until_ms, .. } = *given.recalled.get_or_insert_with(|| {
+            let PendingRecall { began_ms, until_ms, .. } = *granted.recalled.get_or_insert_with(|| {
                 self.last += 1;
                 outcome.begun += 1;
-                file.called_ms = Some(now_ms);
+                file.recalled_ms = Some(now_ms);
                 let (number, began_ms) = (self.last, now_ms);
-                let Some(client_id) = self.holders.get_mut(&given.who) else {
-                    // It was not heard of for longer than it may believe, or not since the start.
-                    let since_start = self.before.contains(&given.who);
-                    let until_ms = || now_ms.saturating_add(GIVE_UP_MS);
-                    let until_ms = since_start.then(|| *self.before_until_ms.get_or_insert_with(until_ms));
-                    return Recalling { number, began_ms, until_ms: until_ms.unwrap_or(now_ms) };
+                let Some(client) = self.clients.get_mut(&granted.who) else {
+                    // The client sent nothing for longer than leases are valid, or not since the
+                    // restart.
+                    let since_start = self.unrecovered.contains(&granted.who);
+                    let until_ms = || now_ms.saturating_add(REVOKE_AFTER_MS);
+                    let until_ms = since_start.then(|| *self.recovery_end_ms.get_or_insert_with(until_ms));
+                    return PendingRecall { number, began_ms, until_ms: until_ms.unwrap_or(now_ms) };
                 };
-                client_id.recalls.insert(self.last, Recall { inode: id, number: given.number });
-                client_id.wake();
-                let until_ms = client_id.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS);
-                Recalling { number, began_ms, until_ms }
+                client.recalls.insert(self.last, Recall { inode: id, number: granted.number });
+                client.wake();
+                let until_ms = client.last_seen_ms.min(now_ms).saturating_add(REVOKE_AFTER_MS);
+                PendingRecall { number, began_ms, until_ms }
             });
-            match given.kind {
+            match granted.kind {
                 _ if now_ms < until_ms => outcome.waits = true,
-                LeaseKind::Read => gone.push(given.number),
-                LeaseKind::Write => outcome.lost.push(given.who.clone()),
+                LeaseKind::Read => expired.push(granted.number),
+                LeaseKind::Write => outcome.lost.push(granted.who.clone()),
             }
-            // Others waited for it in vain; clients of before a restart may have missed that.
-            if began_ms < until_ms && until_ms <= now_ms && !self.before.contains(&given.who) {
-                missed.push(given.who.0.clone());
+            // A missed recall; clients of before a restart may not have received it.
+            if began_ms < until_ms && until_ms <= now_ms && !self.unrecovered.contains(&granted.who) {
+                missed.push(granted.who.0.clone());
             }
         }
-        if !gone.is_empty() {
-            // Who answers nothing does not have everybody wait again at once.
-            file.called_ms = Some(now_ms);
+        if !expired.is_empty() {
+            // After an unanswered recall no new opportunistic lease is granted for a while.
+            file.recalled_ms = Some(now_ms);
         }
-        for number in gone {
-            self.lose(id, |given| given.number == number);
+        for number in expired {
+            self.revoke(id, |granted| granted.number == number);
         }
         missed.iter().for_each(|user| self.penalize(user, penalty::DELAY_MAX_MS, now_ms));
         outcome
@@ -287,304 +298,321 @@ impl Table {
         }
     }
 
-    /// The same, and what it comes to.
-    fn recalled(&mut self, id: InodeId, by: Option<&Who>, what: Use, now_ms: u64) -> (Verdict, u64) {
-        let Recalled { begun, waits, lost } = self.recall(id, by, what, now_ms);
+    /// Recalls conflicting leases; returns the verdict and the number of new recalls.
+    fn recalled(
+        &mut self,
+        id: InodeId,
+        by: Option<&ClientKey>,
+        what: LeaseAccess,
+        now_ms: u64,
+    ) -> (ConflictVerdict, u64) {
+        let RecallOutcome { begun, waits, lost } = self.recall(id, by, what, now_ms);
         let verdict = match () {
-            () if waits => Verdict::Wait,
-            () if lost.is_empty() => Verdict::Free,
-            () => Verdict::Fence(lost),
+            () if waits => ConflictVerdict::Wait,
+            () if lost.is_empty() => ConflictVerdict::Free,
+            () => ConflictVerdict::Fence(lost),
         };
         (verdict, begun)
     }
 
-    /// A holder that does not answer loses a lease: it is in another era, and gives all of this one back before it is given
-    /// any again.
-    fn lose(&mut self, id: InodeId, which: impl Fn(&Given) -> bool) {
-        if let Some(given) = self.take(id, which) {
-            self.begin_era(&given.who);
+    /// Revokes a lease of a client that did not return it: the client gets a new epoch and drops
+    /// all leases before it gets others.
+    fn revoke(&mut self, id: InodeId, which: impl Fn(&GrantedLease) -> bool) {
+        if let Some(granted) = self.remove_lease(id, which) {
+            self.begin_epoch(&granted.who);
         }
     }
 
-    fn begin_era(&mut self, who: &Who) {
-        if let Some(client_id) = self.holders.get_mut(who) {
-            client_id.epoch = client_id.epoch.wrapping_add(1).max(1);
-            client_id.confirmed = false;
-            client_id.wake();
+    fn begin_epoch(&mut self, who: &ClientKey) {
+        if let Some(client) = self.clients.get_mut(who) {
+            client.epoch = client.epoch.wrapping_add(1).max(1);
+            client.confirmed = false;
+            client.wake();
         }
     }
 
-    /// Forgets what a holder was given in other eras than this.
-    fn forget_others(&mut self, who: &Who, epoch: u64, now_ms: u64) {
-        let of = |given: &Given| given.who == *who && given.epoch != epoch;
+    /// Removes leases that a client has from other epochs.
+    fn drop_other_epochs(&mut self, who: &ClientKey, epoch: u64, now_ms: u64) {
+        let of = |granted: &GrantedLease| granted.who == *who && granted.epoch != epoch;
         let ids: Vec<InodeId> =
-            self.files.iter().filter(|(_, file)| file.given.iter().any(of)).map(|(id, _)| *id).collect();
+            self.files.iter().filter(|(_, file)| file.leases.iter().any(of)).map(|(id, _)| *id).collect();
         for id in ids {
-            while let Some(given) = self.take(id, of) {
-                self.penalize_if_slow(&given, now_ms);
+            while let Some(granted) = self.remove_lease(id, of) {
+                self.penalize_if_slow(&granted, now_ms);
             }
         }
     }
 }
 
-/// What a recall came to.
+/// Outcome of a recall.
 #[derive(Debug, Default)]
-struct Recalled {
+struct RecallOutcome {
     begun: u64,
     waits: bool,
-    lost: Vec<Who>,
+    lost: Vec<ClientKey>,
 }
 
 /// All leases.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    table: Mutex<Table>,
-    /// Who lost a lease to write, and may still have something under way that he did under it.
-    lost: Mutex<Vec<(InodeId, Who)>>,
+    table: Mutex<LeaseTable>,
+    /// Clients that did not return a write lease and must be fenced.
+    lost: Mutex<Vec<(InodeId, ClientKey)>>,
 }
 
-/// A lease to write on a directory, of before the start.
-pub(crate) struct Before {
+/// A directory delegation of before the restart.
+pub(crate) struct RecoveredLease {
     pub(crate) id: InodeId,
-    pub(crate) who: Who,
+    pub(crate) who: ClientKey,
     pub(crate) epoch: u64,
     pub(crate) number: u64,
 }
 
-/// A lease that was given.
+/// A granted lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct New {
+pub(crate) struct NewLease {
     pub(crate) lease: NodeLease,
-    /// The one that it took the place of, without a moment in between.
+    /// Number of the lease that was upgraded without a gap.
     pub(crate) before: Option<u64>,
 }
 
-/// What asks for a lease has to say.
+/// Parameters of a lease request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct LeaseRequest {
     pub(crate) kind: LeaseKind,
-    /// Does it wait for others to give theirs back? Else it takes what is free.
+    /// Whether the request waits until conflicting leases are returned.
     pub(crate) waits: bool,
-    /// Has somebody the file open to write who is given no leases?
+    /// Whether a client without leases has the file open for writing.
     pub(crate) others_write: bool,
-    /// Nobody opens it: it is given only where nobody had to give one back lately, and where there is much room.
-    pub(crate) in_passing: bool,
-    /// Is it to be ahead by, in a directory?
-    pub(crate) ahead: bool,
+    /// Whether it is opportunistic: granted only without recent recalls and below a lower limit.
+    pub(crate) opportunistic: bool,
+    /// Whether it is for a directory delegation.
+    pub(crate) delegation: bool,
 }
 
 impl Leases {
-    /// `before`: who may have had leases when the last server on this store ended; `ahead`: those that are known of them.
+    /// `before`: clients that may have leases from before the restart; `delegations`: the recorded
+    /// directory delegations.
     pub(crate) fn new(
-        before: impl IntoIterator<Item = Who>,
-        ahead: impl IntoIterator<Item = Before>,
+        before: impl IntoIterator<Item = ClientKey>,
+        delegations: impl IntoIterator<Item = RecoveredLease>,
     ) -> Self {
-        let mut table = Table { before: before.into_iter().collect(), ..Table::default() };
-        for Before { id, who, epoch, number } in ahead {
-            let given = Given { who, kind: LeaseKind::Write, number, epoch, ahead: true, recalled: None };
-            table.count(&given.who.0);
-            table.files.entry(id).or_default().given.push(given);
+        let mut table = LeaseTable { unrecovered: before.into_iter().collect(), ..LeaseTable::default() };
+        for RecoveredLease { id, who, epoch, number } in delegations {
+            let granted =
+                GrantedLease { who, kind: LeaseKind::Write, number, epoch, delegation: true, recalled: None };
+            table.count(&granted.who.0);
+            table.files.entry(id).or_default().leases.push(granted);
         }
         Self { table: Mutex::new(table), lost: Mutex::default() }
     }
 
-    /// These lost leases to write: somebody is to keep them from what they did under them.
-    pub(crate) fn to_fence(&self, id: InodeId, lost: Vec<Who>) {
+    /// Queues clients to be fenced from a node.
+    pub(crate) fn queue_fence(&self, id: InodeId, lost: Vec<ClientKey>) {
         self.lost.lock().extend(lost.into_iter().map(|who| (id, who)));
     }
 
-    /// Whoever is to be kept from what he did.
-    pub(crate) fn take_lost(&self) -> Vec<(InodeId, Who)> {
+    /// Returns and clears the clients to be fenced.
+    pub(crate) fn take_unreturned(&self) -> Vec<(InodeId, ClientKey)> {
         std::mem::take(&mut *self.lost.lock())
     }
 
-    /// Is there anybody?
-    pub(crate) fn has_lost(&self) -> bool {
+    /// Whether clients wait to be fenced.
+    pub(crate) fn has_unreturned(&self) -> bool {
         !self.lost.lock().is_empty()
     }
 
-    /// A moment, by leases by which somebody was ahead.
-    pub(crate) fn moment(&self) -> u64 {
+    /// Returns the number of the last end of a directory delegation.
+    pub(crate) fn read_point(&self) -> u64 {
         self.table.lock().ends.last
     }
 
-    /// Names in a directory are about to be read, as they were at some time since a `moment`: whoever else is ahead in it is
-    /// asked to tell of his first, or was not heard of for too long; what was told since may not be seen (Wait). Leases of
-    /// before the start are known if they are on directories, so none is waited for.
-    pub(crate) fn sees_names(&self, id: InodeId, by: Option<&Who>, moment: u64, now_ms: u64) -> Verdict {
+    /// Recalls another client's delegation before names of a directory are read at a state since
+    /// `read_point`. Returns `Wait` if a delegation ended since then, because its changes may not
+    /// be visible. Delegations of before the restart are recorded, so there is no grace period.
+    pub(crate) fn recall_dir_writer(
+        &self,
+        id: InodeId,
+        by: Option<&ClientKey>,
+        read_point: u64,
+        now_ms: u64,
+    ) -> ConflictVerdict {
         let table = &mut *self.table.lock();
-        match table.recalled(id, by, Use::Read, now_ms).0 {
-            Verdict::Free if table.ends.since(id, moment) => Verdict::Wait,
+        match table.recalled(id, by, LeaseAccess::Read, now_ms).0 {
+            ConflictVerdict::Free if table.ends.since(id, read_point) => ConflictVerdict::Wait,
             verdict => verdict,
         }
     }
 
-    /// Is a holder ahead in a directory, by the lease of this number?
-    pub(crate) fn is_ahead(&self, id: InodeId, who: &Who, number: u64) -> bool {
+    /// Whether the client has a directory delegation with this number.
+    pub(crate) fn has_delegation(&self, id: InodeId, who: &ClientKey, number: u64) -> bool {
         let table = self.table.lock();
-        let is_it = |one: &Given| one.ahead && one.who == *who && one.number == number;
-        table.files.get(&id).is_some_and(|file| file.given.iter().any(is_it))
+        let is_it = |one: &GrantedLease| one.delegation && one.who == *who && one.number == number;
+        table.files.get(&id).is_some_and(|file| file.leases.iter().any(is_it))
     }
 
-    /// The lease by which a holder is ahead in a directory and that he should have given back by now.
-    pub(crate) fn overdue(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<u64> {
+    /// Returns the client's delegation on a directory if it should have been returned by now.
+    pub(crate) fn overdue_delegation(&self, id: InodeId, who: &ClientKey, now_ms: u64) -> Option<u64> {
         let table = self.table.lock();
-        let is_over = |one: &&Given| one.recalled.is_some_and(|recall| recall.until_ms <= now_ms);
-        let mut his = table.files.get(&id)?.given.iter().filter(|one| one.ahead && one.who == *who);
+        let is_over = |one: &&GrantedLease| one.recalled.is_some_and(|recall| recall.until_ms <= now_ms);
+        let mut his = table.files.get(&id)?.leases.iter().filter(|one| one.delegation && one.who == *who);
         his.find(is_over).map(|one| one.number)
     }
 
-    /// He is not ahead by it any more, and hears that he lost it.
-    pub(crate) fn deposed(&self, id: InodeId, who: &Who, number: u64) {
-        let is_it = |one: &Given| one.ahead && one.who == *who && one.number == number;
-        self.table.lock().lose(id, is_it);
+    /// Removes a revoked delegation; the client gets a new epoch.
+    pub(crate) fn drop_delegation(&self, id: InodeId, who: &ClientKey, number: u64) {
+        let is_it = |one: &GrantedLease| one.delegation && one.who == *who && one.number == number;
+        self.table.lock().revoke(id, is_it);
     }
 
-    /// A directory is gone, and with it what there was to be told of it.
-    pub(crate) fn gone(&self, id: InodeId, now_ms: u64) {
+    /// Removes all leases on a removed directory.
+    pub(crate) fn drop_directory(&self, id: InodeId, now_ms: u64) {
         let table = &mut *self.table.lock();
-        while table.take(id, |_| true).is_some() {}
+        while table.remove_lease(id, |_| true).is_some() {}
         if table.files.get(&id).is_some_and(|file| file.is_idle(now_ms)) {
             table.files.remove(&id);
         }
     }
 
-    /// A holder asks what it is to give back. `fresh`: an era that no holder has had.
-    pub(crate) fn heard(
+    /// Handles `Recalls`: registers the client, renews its leases and returns pending recalls.
+    /// `fresh`: an epoch that no client has had.
+    pub(crate) fn poll_recalls(
         &self,
-        who: &Who,
-        standing: Standing,
+        who: &ClientKey,
+        rights: SessionRights,
         (epoch, known): (u64, u64),
         fresh: u64,
         now_ms: u64,
-    ) -> Told {
+    ) -> RecallBatch {
         let table = &mut *self.table.lock();
-        let new = || Holder {
+        let new = || LeaseClient {
             epoch: fresh.max(1),
             confirmed: false,
-            heard_ms: now_ms,
-            standing: standing.clone(),
+            last_seen_ms: now_ms,
+            rights: rights.clone(),
             leases: 0,
             recalls: BTreeMap::new(),
-            waiters: Vec::new(),
+            wakers: Vec::new(),
         };
-        let client_id = table.holders.entry(who.clone()).or_insert_with(new);
-        client_id.heard_ms = now_ms;
-        if client_id.standing != standing {
-            // What it may open by its leases it might not be given now.
-            client_id.standing = standing;
-            client_id.epoch = client_id.epoch.wrapping_add(1).max(1);
-            client_id.confirmed = false;
+        let client = table.clients.entry(who.clone()).or_insert_with(new);
+        client.last_seen_ms = now_ms;
+        if client.rights != rights {
+            // The new rights may not permit what its leases permit.
+            client.rights = rights;
+            client.epoch = client.epoch.wrapping_add(1).max(1);
+            client.confirmed = false;
         }
-        let newly = epoch == client_id.epoch && !client_id.confirmed;
-        client_id.confirmed |= newly;
-        let now_era = client_id.epoch;
+        let newly = epoch == client.epoch && !client.confirmed;
+        client.confirmed |= newly;
+        let now_epoch = client.epoch;
         if newly {
-            table.forget_others(who, now_era, now_ms);
-            if table.before.remove(who) {
-                table.back.insert(who.clone());
+            table.drop_other_epochs(who, now_epoch, now_ms);
+            if table.unrecovered.remove(who) {
+                table.returned.insert(who.clone());
             }
         }
-        let Some(client_id) = table.holders.get_mut(who) else {
-            return Told { epoch: 0, last: 0, recalls: Vec::new(), newly };
+        let Some(client) = table.clients.get_mut(who) else {
+            return RecallBatch { epoch: 0, last: 0, recalls: Vec::new(), newly };
         };
-        let news = client_id.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
+        let news = client.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
         let (mut last, mut recalls) = (known, Vec::new());
         for (number, recall) in news {
             last = *number;
             recalls.push(*recall);
         }
-        Told { epoch: now_era, last, recalls, newly }
+        RecallBatch { epoch: now_epoch, last, recalls, newly }
     }
 
-    /// Is there something that the holder is to be told? If not `waker` is woken when there is.
-    pub(crate) fn has_news(&self, who: &Who, (epoch, known): (u64, u64), waker: &Waker) -> bool {
+    /// Whether an answer for the client is pending; otherwise `waker` is woken when one is.
+    pub(crate) fn has_recalls(&self, who: &ClientKey, (epoch, known): (u64, u64), waker: &Waker) -> bool {
         let table = &mut *self.table.lock();
-        let Some(client_id) = table.holders.get_mut(who) else { return true };
-        if !client_id.confirmed
-            || client_id.epoch != epoch
-            || client_id.recalls.range(known.saturating_add(1)..).next().is_some()
+        let Some(client) = table.clients.get_mut(who) else { return true };
+        if !client.confirmed
+            || client.epoch != epoch
+            || client.recalls.range(known.saturating_add(1)..).next().is_some()
         {
             return true;
         }
-        if !client_id.waiters.iter().any(|one| one.will_wake(waker)) {
-            if client_id.waiters.len() >= WAITERS_MAX {
-                client_id.waiters.remove(0).wake();
+        if !client.wakers.iter().any(|one| one.will_wake(waker)) {
+            if client.wakers.len() >= WAKERS_MAX {
+                client.wakers.remove(0).wake();
             }
-            client_id.waiters.push(waker.clone());
+            client.wakers.push(waker.clone());
         }
         false
     }
 
-    /// Is it one that is given leases now? Others write without.
-    pub(crate) fn is_led(&self, who: &Who, now_ms: u64) -> bool {
-        self.table.lock().holders.get(who).is_some_and(|one| one.is_led(now_ms))
+    /// Whether the client is eligible for leases now.
+    pub(crate) fn can_cache(&self, who: &ClientKey, now_ms: u64) -> bool {
+        self.table.lock().clients.get(who).is_some_and(|one| one.can_cache(now_ms))
     }
 
-    /// Is this a holder that was heard of?
-    pub(crate) fn knows(&self, who: &Who) -> bool {
-        self.table.lock().holders.contains_key(who)
+    /// Whether the client has sent `Recalls`.
+    pub(crate) fn is_registered(&self, who: &ClientKey) -> bool {
+        self.table.lock().clients.contains_key(who)
     }
 
-    /// May holders of before the start believe in leases that are not known here?
-    pub(crate) fn waits(&self, now_ms: u64) -> bool {
+    /// Whether the grace period for leases of before the restart is active.
+    pub(crate) fn is_recovering(&self, now_ms: u64) -> bool {
         self.table.lock().waits(now_ms)
     }
 
-    /// May this be done to a file? Who is in the way is asked to give his lease back. `settles`: it tells of what was done
-    /// under a lease of before the start. Also tells how many recalls that began.
-    pub(crate) fn may(
+    /// Checks whether an access conflicts with leases, and recalls those. `settles`: the request
+    /// reports changes made under a lease of before the restart. Also returns the number of new
+    /// recalls.
+    pub(crate) fn check_conflicts(
         &self,
         id: InodeId,
-        by: Option<&Who>,
-        what: Use,
-        settles: bool,
+        by: Option<&ClientKey>,
+        what: LeaseAccess,
+        reports_writes: bool,
         now_ms: u64,
-    ) -> (Verdict, u64) {
+    ) -> (ConflictVerdict, u64) {
         let table = &mut *self.table.lock();
         if table.waits(now_ms)
-            && !(settles && by.is_some_and(|by| table.before.contains(by) || table.back.contains(by)))
+            && !(reports_writes
+                && by.is_some_and(|by| table.unrecovered.contains(by) || table.returned.contains(by)))
         {
-            return (Verdict::Wait, 0);
+            return (ConflictVerdict::Wait, 0);
         }
         let (verdict, begun) = table.recalled(id, by, what, now_ms);
-        if verdict == Verdict::Free {
+        if verdict == ConflictVerdict::Free {
             if let Some(file) = table.files.get_mut(&id)
-                && file.turn.as_ref().is_some_and(|(first, _)| first.as_ref() == by)
+                && file.priority.as_ref().is_some_and(|(first, _)| first.as_ref() == by)
             {
-                file.turn = None;
+                file.priority = None;
             }
-            return (Verdict::Free, begun);
+            return (ConflictVerdict::Free, begun);
         }
         if let Some(file) = table.files.get_mut(&id)
-            && file.turn.as_ref().is_none_or(|(_, until_ms)| *until_ms <= now_ms)
+            && file.priority.as_ref().is_none_or(|(_, until_ms)| *until_ms <= now_ms)
         {
-            file.turn = Some((by.cloned(), now_ms.saturating_add(TURN_MS)));
+            file.priority = Some((by.cloned(), now_ms.saturating_add(PRIORITY_MS)));
         }
         (verdict, begun)
     }
 
-    /// The same for a change of several files, on which nobody is given a lease from here on until [`Leases::changed`], if it
-    /// is free. Nor on these `directories`, for which leases of before the start are not waited for.
-    pub(crate) fn may_change(
+    /// Checks a change of several nodes. If nothing conflicts, no lease is granted on them until
+    /// [`Leases::end_change`]. The grace period does not apply to `directories`.
+    pub(crate) fn begin_change(
         &self,
         (ids, directories): (&[InodeId], &[InodeId]),
-        by: Option<&Who>,
-        settles: bool,
+        by: Option<&ClientKey>,
+        reports_writes: bool,
         now_ms: u64,
-    ) -> (Vec<(InodeId, Verdict)>, u64) {
+    ) -> (Vec<(InodeId, ConflictVerdict)>, u64) {
         let (mut verdicts, mut begun) = (Vec::new(), 0);
         for id in ids {
-            let (verdict, more) = self.may(*id, by, Use::Change, settles, now_ms);
+            let (verdict, more) = self.check_conflicts(*id, by, LeaseAccess::Change, reports_writes, now_ms);
             begun += more;
-            if verdict != Verdict::Free {
+            if verdict != ConflictVerdict::Free {
                 verdicts.push((*id, verdict));
             }
         }
         for id in directories {
-            let (verdict, more) = self.table.lock().recalled(*id, by, Use::Change, now_ms);
+            let (verdict, more) = self.table.lock().recalled(*id, by, LeaseAccess::Change, now_ms);
             begun += more;
-            if verdict != Verdict::Free {
+            if verdict != ConflictVerdict::Free {
                 verdicts.push((*id, verdict));
             }
         }
@@ -592,13 +620,13 @@ impl Leases {
             return (verdicts, begun);
         }
         let table = &mut *self.table.lock();
-        // Looked at once more, with nothing in between.
+        // Checked again under one lock.
         let all = || ids.iter().chain(directories);
-        let is_led = |id: &&InodeId| {
-            table.files.get(id).is_some_and(|file| file.given.iter().any(|one| Some(&one.who) != by))
+        let is_leased = |id: &&InodeId| {
+            table.files.get(id).is_some_and(|file| file.leases.iter().any(|one| Some(&one.who) != by))
         };
-        if let Some(id) = all().find(is_led) {
-            return (vec![(*id, Verdict::Wait)], begun);
+        if let Some(id) = all().find(is_leased) {
+            return (vec![(*id, ConflictVerdict::Wait)], begun);
         }
         for id in all() {
             table.files.entry(*id).or_default().changing += 1;
@@ -606,8 +634,8 @@ impl Leases {
         (verdicts, begun)
     }
 
-    /// The change is committed, or was given up.
-    pub(crate) fn changed(&self, ids: &[InodeId], now_ms: u64) {
+    /// Ends a change that was committed or aborted.
+    pub(crate) fn end_change(&self, ids: &[InodeId], now_ms: u64) {
         let table = &mut *self.table.lock();
         for id in ids {
             if let Some(file) = table.files.get_mut(id) {
@@ -619,169 +647,205 @@ impl Leases {
         }
     }
 
-    /// Nobody is given a lease on a file until then.
-    pub(crate) fn bar(&self, id: InodeId, until_ms: u64) {
+    /// Blocks grants on a node until then.
+    pub(crate) fn block_grants_until(&self, id: InodeId, until_ms: u64) {
         let table = &mut *self.table.lock();
         let file = table.files.entry(id).or_default();
-        file.barred_until_ms = file.barred_until_ms.max(until_ms);
+        file.blocked_until_ms = file.blocked_until_ms.max(until_ms);
     }
 
-    /// Gives a lease; none: there is none to be had.
+    /// Grants a lease; `None` if it is not available.
     ///
     /// # Errors
-    /// `Busy` to who waits, if somebody has to give his back first, or comes first.
-    pub(crate) fn give(&self, id: InodeId, who: &Who, wish: Wish, now_ms: u64) -> Result<Option<NodeLease>> {
-        Ok(self.give_over(id, who, wish, now_ms)?.map(|new| new.lease))
+    /// `Busy` to a request that waits, while a conflicting lease is out or another request has
+    /// priority.
+    pub(crate) fn grant(
+        &self,
+        id: InodeId,
+        who: &ClientKey,
+        request: LeaseRequest,
+        now_ms: u64,
+    ) -> Result<Option<NodeLease>> {
+        Ok(self.grant_or_upgrade(id, who, request, now_ms)?.map(|new| new.lease))
     }
 
-    /// The same, and which one of his it takes the place of.
-    pub(crate) fn give_over(&self, id: InodeId, who: &Who, wish: Wish, now_ms: u64) -> Result<Option<New>> {
+    /// Grants a lease, or upgrades the client's own lease, which is returned in `before`.
+    pub(crate) fn grant_or_upgrade(
+        &self,
+        id: InodeId,
+        who: &ClientKey,
+        request: LeaseRequest,
+        now_ms: u64,
+    ) -> Result<Option<NewLease>> {
         let table = &mut *self.table.lock();
-        let later = || if wish.waits { Err(busy()) } else { Ok(None) };
+        let later = || if request.waits { Err(busy()) } else { Ok(None) };
         if table.waits(now_ms) {
             return later();
         }
-        let Some(client_id) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else {
+        let Some(client) = table.clients.get(who).filter(|one| one.can_cache(now_ms)) else {
             return Ok(None);
         };
         if table.penalties.has(&who.0, now_ms) {
             return Ok(None);
         }
-        let (epoch, own) = (client_id.epoch, client_id.leases);
+        let (epoch, own) = (client.epoch, client.leases);
         let of_user = table.by_user.get(&who.0).copied().unwrap_or_default();
         let file = table.files.entry(id).or_default();
-        if let Some(known) = file.given.iter().find(|one| one.who == *who) {
+        if let Some(known) = file.leases.iter().find(|one| one.who == *who) {
             if known.recalled.is_some() {
-                // He is to give it back first.
+                // The client has to return it first.
                 return later();
             }
-            if known.epoch == epoch && known.kind >= wish.kind {
+            if known.epoch == epoch && known.kind >= request.kind {
                 let lease = NodeLease { kind: known.kind, number: known.number, epoch };
-                return Ok(Some(New { lease, before: Some(known.number) }));
+                return Ok(Some(NewLease { lease, before: Some(known.number) }));
             }
         }
         if file.changing > 0 {
             return later();
         }
         if file
-            .turn
+            .priority
             .as_ref()
             .is_some_and(|(first, until_ms)| *until_ms > now_ms && first.as_ref() != Some(who))
         {
             return later();
         }
-        let what = Use::under(wish.kind);
-        if file.given.iter().any(|one| one.who != *who && what.is_in_the_way_of(one.kind)) {
+        let what = LeaseAccess::needed_for(request.kind);
+        if file.leases.iter().any(|one| one.who != *who && what.conflicts_with(one.kind)) {
             return later();
         }
-        if wish.others_write || file.barred_until_ms > now_ms || (wish.in_passing && file.was_called(now_ms))
+        if request.others_write
+            || file.blocked_until_ms > now_ms
+            || (request.opportunistic && file.was_recalled(now_ms))
         {
             return Ok(None);
         }
-        let before = file.given.iter().find(|one| one.who == *who).map(|one| (one.epoch, one.number));
+        let before = file.leases.iter().find(|one| one.who == *who).map(|one| (one.epoch, one.number));
         let own_before = before.is_some();
-        let own_max = if wish.in_passing { UNREQUESTED_PER_CLIENT_MAX } else { LEASES_PER_CLIENT_MAX };
-        let on_file = file.given.iter().filter(|one| one.who.0 == who.0).count();
+        let own_max = if request.opportunistic { UNREQUESTED_PER_CLIENT_MAX } else { LEASES_PER_CLIENT_MAX };
+        let on_file = file.leases.iter().filter(|one| one.who.0 == who.0).count();
         let full = own >= own_max
             || !share::is_free(of_user, table.count, 1, LEASES_MAX)
-            || !share::is_free(on_file, file.given.len(), 1, LEASES_OF_FILE_MAX);
+            || !share::is_free(on_file, file.leases.len(), 1, LEASES_OF_FILE_MAX);
         if full && !own_before {
             return Ok(None);
         }
-        file.turn = None;
-        table.take(id, |one| one.who == *who);
+        file.priority = None;
+        table.remove_lease(id, |one| one.who == *who);
         let number = table.number();
-        let given =
-            Given { who: who.clone(), kind: wish.kind, number, epoch, ahead: wish.ahead, recalled: None };
-        table.files.entry(id).or_default().given.push(given);
+        let granted = GrantedLease {
+            who: who.clone(),
+            kind: request.kind,
+            number,
+            epoch,
+            delegation: request.delegation,
+            recalled: None,
+        };
+        table.files.entry(id).or_default().leases.push(granted);
         table.count(&who.0);
-        if let Some(client_id) = table.holders.get_mut(who) {
-            client_id.leases += 1;
+        if let Some(client) = table.clients.get_mut(who) {
+            client.leases += 1;
         }
         let before = before.filter(|(of, _)| *of == epoch).map(|(_, number)| number);
-        Ok(Some(New { lease: NodeLease { kind: wish.kind, number, epoch }, before }))
+        Ok(Some(NewLease { lease: NodeLease { kind: request.kind, number, epoch }, before }))
     }
 
-    /// One that was given is not told of: its holder has the one of before, if there was one.
-    pub(crate) fn put_back(&self, id: InodeId, who: &Who, new: New) {
+    /// Undoes a grant that was not sent; restores the lease that it upgraded.
+    pub(crate) fn undo_upgrade(&self, id: InodeId, who: &ClientKey, new: NewLease) {
         let table = &mut *self.table.lock();
         let number = new.lease.number;
         if new.before == Some(number) {
-            // It is the one of before: what he did under it may not be told yet.
+            // The existing lease was returned: unsent changes may depend on it.
             return;
         }
-        let Some(mut given) = table.take(id, |one| one.who == *who && one.number == number) else { return };
+        let Some(mut granted) = table.remove_lease(id, |one| one.who == *who && one.number == number) else {
+            return;
+        };
         let Some(before) = new.before else { return };
-        given = Given { kind: LeaseKind::Read, number: before, ahead: false, recalled: None, ..given };
-        table.files.entry(id).or_default().given.push(given);
+        granted = GrantedLease {
+            kind: LeaseKind::Read,
+            number: before,
+            delegation: false,
+            recalled: None,
+            ..granted
+        };
+        table.files.entry(id).or_default().leases.push(granted);
         table.count(&who.0);
-        if let Some(client_id) = table.holders.get_mut(who) {
-            client_id.leases += 1;
+        if let Some(client) = table.clients.get_mut(who) {
+            client.leases += 1;
         }
     }
 
-    /// A lease that somebody has on a file, in the outer; none: there is none to be had, being called back or because nothing
-    /// is given to him.
-    pub(crate) fn known(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<Option<NodeLease>> {
+    /// Returns the client's lease on a node. `Some(None)`: no lease can be granted now, because it
+    /// is being recalled or the client is not eligible.
+    pub(crate) fn existing_lease(
+        &self,
+        id: InodeId,
+        who: &ClientKey,
+        now_ms: u64,
+    ) -> Option<Option<NodeLease>> {
         let table = self.table.lock();
-        let Some(client_id) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else {
+        let Some(client) = table.clients.get(who).filter(|one| one.can_cache(now_ms)) else {
             return Some(None);
         };
-        let known = table.files.get(&id)?.given.iter().find(|one| one.who == *who)?;
-        let ours = known.recalled.is_none() && known.epoch == client_id.epoch;
+        let known = table.files.get(&id)?.leases.iter().find(|one| one.who == *who)?;
+        let ours = known.recalled.is_none() && known.epoch == client.epoch;
         Some(ours.then_some(NodeLease { kind: known.kind, number: known.number, epoch: known.epoch }))
     }
 
-    /// A lease is given back, that of this number, or whichever it is if he is not ahead by it: what he did under that one
-    /// he tells of first, and names it. Content if there is none.
-    pub(crate) fn give_back(&self, id: InodeId, who: &Who, number: Option<u64>, now_ms: u64) {
+    /// Removes a returned lease: the one with this number, or without a number any that is not a
+    /// directory delegation. No error if it does not exist.
+    pub(crate) fn return_lease(&self, id: InodeId, who: &ClientKey, number: Option<u64>, now_ms: u64) {
         let table = &mut *self.table.lock();
-        let is_it = |one: &Given| one.who == *who && number.map_or(!one.ahead, |number| one.number == number);
-        if let Some(given) = table.take(id, is_it) {
-            table.penalize_if_slow(&given, now_ms);
+        let is_it = |one: &GrantedLease| {
+            one.who == *who && number.map_or(!one.delegation, |number| one.number == number)
+        };
+        if let Some(granted) = table.remove_lease(id, is_it) {
+            table.penalize_if_slow(&granted, now_ms);
         }
         if table.files.get(&id).is_some_and(|file| file.is_idle(now_ms)) {
             table.files.remove(&id);
         }
     }
 
-    /// A holder cannot write a file any more: his lease to write is gone. `tell`: also if he gave it back meanwhile, since
-    /// nothing that he writes is taken before he has heard of it.
-    pub(crate) fn fenced(&self, id: InodeId, who: &Who, tell: bool) {
+    /// Removes the write lease of a fenced client. `tell`: begin a new epoch even if the lease was
+    /// already returned, because its writes are refused until the client knows.
+    pub(crate) fn on_fenced(&self, id: InodeId, who: &ClientKey, tell: bool) {
         let table = &mut *self.table.lock();
-        let lost = table.take(id, |one| one.who == *who && one.kind == LeaseKind::Write).is_some();
+        let lost = table.remove_lease(id, |one| one.who == *who && one.kind == LeaseKind::Write).is_some();
         if lost || tell {
-            table.begin_era(who);
+            table.begin_epoch(who);
         }
     }
 
-    /// All leases of a user's holders are called in.
-    pub(crate) fn recall_of(&self, user: &UserName) {
+    /// Recalls all leases of a user's clients by a new epoch.
+    pub(crate) fn recall_all_of_user(&self, user: &UserName) {
         let table = &mut *self.table.lock();
-        for (_, client_id) in table.holders.iter_mut().filter(|((of, _), _)| of == user) {
-            client_id.epoch = client_id.epoch.wrapping_add(1).max(1);
-            client_id.confirmed = false;
-            client_id.wake();
+        for (_, client) in table.clients.iter_mut().filter(|((of, _), _)| of == user) {
+            client.epoch = client.epoch.wrapping_add(1).max(1);
+            client.confirmed = false;
+            client.wake();
         }
     }
 
-    /// Who has leases on a file, and whether to write.
-    pub(crate) fn of(&self, id: InodeId) -> Vec<(Who, LeaseKind)> {
+    /// Returns the clients with leases on a node, and the kinds.
+    pub(crate) fn on_node(&self, id: InodeId) -> Vec<(ClientKey, LeaseKind)> {
         let table = self.table.lock();
-        let given = table.files.get(&id).into_iter().flat_map(|file| &file.given);
-        given.map(|one| (one.who.clone(), one.kind)).collect()
+        let granted = table.files.get(&id).into_iter().flat_map(|file| &file.leases);
+        granted.map(|one| (one.who.clone(), one.kind)).collect()
     }
 
-    /// Leases that are out.
+    /// Returns the number of leases.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.table.lock().count
     }
 }
 
-impl Holder {
-    fn is_led(&self, now_ms: u64) -> bool {
-        self.confirmed && self.heard_ms.saturating_add(BELIEVED_MS) > now_ms
+impl LeaseClient {
+    fn can_cache(&self, now_ms: u64) -> bool {
+        self.confirmed && self.last_seen_ms.saturating_add(LEASE_VALID_MS) > now_ms
     }
 }
 

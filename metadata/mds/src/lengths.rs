@@ -1,12 +1,14 @@
-//! Lengths of objects, compared with the sizes on record where a quota limits bytes: a client may write objects longer than
-//! it reports.
+//! Object lengths, compared with the recorded sizes where a quota limits bytes: a client may write
+//! longer objects than it reports.
 //!
-//! Does: keep the files and creates that credentials to write were issued for, list them for the shell when these expire,
-//! count the bytes of a create, cut a file whose objects are longer than its size. Does not: ask devices; the shell does.
-//! Contract: bytes beyond the size of a file in a quota are cut when nobody can write it any more. If they exceed the quota
-//! its credentials are revoked first. A create is charged with the bytes that its objects have, and ends if they exceed the
-//! quota. [`CHECKS_MAX`] entries; a user has a share (see `share`), and gets no credentials in a quota beyond it (Busy).
-//! O(objects of the file) at its devices, once in the life of a credential, only for files in a quota.
+//! Does: keep the files and creates that credentials to write were issued for, list them for the
+//! shell when these expire, count the bytes of a create, cut a file whose objects are longer than
+//! its size. Does not: ask devices; the shell does.
+//! Contract: bytes beyond the size of a file in a quota are truncated when no client can write it
+//! any more. If they exceed the quota its credentials are revoked first. A create is charged with
+//! the bytes of its objects, and ends if they exceed the quota. At most [`CHECKS_MAX`] entries; a
+//! user has a share (see `share`), and gets no credentials in a quota beyond it (Busy). O(objects
+//! of the file) at its devices, once in the life of a credential, only for files in a quota.
 //! Truth: docs/adr/0062-bounds-per-user.md.
 
 use std::collections::{BTreeSet, HashMap};
@@ -26,41 +28,41 @@ use crate::server::Mds;
 use crate::share;
 use crate::store::Snapshot;
 
-/// Files and creates at most; some 200 bytes each.
+/// Maximum number of files and creates; about 200 bytes each.
 const CHECKS_MAX: usize = 1 << 20;
-/// After the credentials have expired: clocks of devices differ, milliseconds.
+/// Margin after the credentials have expired, for different clocks of devices, milliseconds.
 const MARGIN_MS: u64 = 5_000;
-/// A device that did not answer is asked again after this, milliseconds.
+/// Delay before a device that did not respond is queried again, milliseconds.
 const RETRY_MS: u64 = 30_000;
-/// A user whose share is used up asks again after this, milliseconds.
+/// Delay before a request of a user without a free share is repeated, milliseconds.
 const BUSY_MS: u32 = 2_000;
 
-/// A file, or a create that is not committed.
+/// A file or an uncommitted create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Written {
+pub(crate) enum LengthTarget {
     File(InodeId),
-    /// And the file that it becomes.
+    /// A create and the inode number of its file.
     Create(IntentId, InodeId),
 }
 
-struct Check {
+struct LengthCheck {
     user: UserName,
     due_ms: u64,
-    /// Credentials to write were revoked, since the bytes exceed a quota.
+    /// Whether credentials to write were revoked because the bytes exceed a quota.
     revoked: bool,
-    /// Bytes of a create that its charge has.
+    /// Bytes of a create that are charged.
     counted: u64,
 }
 
 #[derive(Default)]
-struct Table {
-    checks: HashMap<Written, Check>,
-    by_due: BTreeSet<(u64, Written)>,
+struct LengthTable {
+    checks: HashMap<LengthTarget, LengthCheck>,
+    by_due: BTreeSet<(u64, LengthTarget)>,
     by_user: HashMap<UserName, usize>,
 }
 
-impl Table {
-    fn remove(&mut self, what: Written) {
+impl LengthTable {
+    fn remove(&mut self, what: LengthTarget) {
         let Some(check) = self.checks.remove(&what) else { return };
         self.by_due.remove(&(check.due_ms, what));
         if let Some(own) = self.by_user.get_mut(&check.user) {
@@ -71,7 +73,7 @@ impl Table {
         }
     }
 
-    fn put_off(&mut self, what: Written, due_ms: u64) {
+    fn put_off(&mut self, what: LengthTarget, due_ms: u64) {
         if let Some(check) = self.checks.get_mut(&what) {
             self.by_due.remove(&(check.due_ms, what));
             check.due_ms = due_ms;
@@ -80,16 +82,17 @@ impl Table {
     }
 }
 
-/// The files and creates to be looked at.
+/// The files and creates to check.
 #[derive(Default)]
-pub(crate) struct LengthChecks(Mutex<Table>);
+pub(crate) struct LengthChecks(Mutex<LengthTable>);
 
 impl LengthChecks {
-    /// A credential to write is issued to a user. `counted`: bytes that the charge of a create has. Whether there is an entry.
-    fn note(&self, what: Written, user: &UserName, counted: u64, expires_ms: u64) -> bool {
+    /// Adds an entry when a credential to write is issued. `counted`: bytes already charged for a
+    /// create. Returns whether there is an entry.
+    fn note(&self, what: LengthTarget, user: &UserName, counted: u64, expires_ms: u64) -> bool {
         let table = &mut *self.0.lock();
         if table.checks.contains_key(&what) {
-            // It is looked at when the first one expires, and again then.
+            // Checked when the first credential expires, and again later.
             return true;
         }
         let own = table.by_user.get(user).copied().unwrap_or_default();
@@ -99,50 +102,51 @@ impl LengthChecks {
         let due_ms = expires_ms.saturating_add(MARGIN_MS);
         *table.by_user.entry(user.clone()).or_default() += 1;
         table.by_due.insert((due_ms, what));
-        table.checks.insert(what, Check { user: user.clone(), due_ms, revoked: false, counted });
+        table.checks.insert(what, LengthCheck { user: user.clone(), due_ms, revoked: false, counted });
         true
     }
 
-    fn due(&self, limit: usize, now_ms: u64) -> Vec<Written> {
+    fn due(&self, limit: usize, now_ms: u64) -> Vec<LengthTarget> {
         let table = &mut *self.0.lock();
         let due = table.by_due.iter().take_while(|(due_ms, _)| *due_ms <= now_ms).take(limit);
-        let due: Vec<Written> = due.map(|(_, what)| *what).collect();
+        let due: Vec<LengthTarget> = due.map(|(_, what)| *what).collect();
         due.iter().for_each(|what| table.put_off(*what, now_ms.saturating_add(RETRY_MS)));
         due
     }
 }
 
-/// A file or create whose objects are to be measured.
+/// A file or create whose objects need measuring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LengthItem {
-    what: Written,
-    /// None: a create that is not committed.
+    what: LengthTarget,
+    /// `None`: an uncommitted create.
     file: Option<InodeId>,
-    /// Its objects, each with the length that the size on record gives it.
+    /// The objects, each with its length by the recorded size.
     pub objects: Vec<(ObjectRef, u64)>,
     size: u64,
     generation: u32,
 }
 
 impl Mds {
-    /// A credential to write is about to be issued: in a quota that limits bytes the objects are measured later.
+    /// Called before a credential to write is issued: in a quota that limits bytes the objects are
+    /// measured later.
     ///
     /// # Errors
     /// `Busy` if the user's share of such checks is used up.
     pub(crate) fn check_lengths_later(
         &self,
-        what: Written,
+        what: LengthTarget,
         user: &UserName,
         counted: u64,
         expires_ms: u64,
     ) -> Result<()> {
         let view = self.store.snapshot()?;
         let limited = match what {
-            Written::File(id) => match load::<Inode, _>(&*view, &keys::inode(id))? {
+            LengthTarget::File(id) => match load::<Inode, _>(&*view, &keys::inode(id))? {
                 Some(file) => quota::free_bytes(&*view, &file)?.is_some(),
                 None => false,
             },
-            Written::Create(id, _) => self.is_create_limited(&*view, id)?,
+            LengthTarget::Create(id, _) => self.is_create_limited(&*view, id)?,
         };
         if limited && !self.length_checks.note(what, user, counted, expires_ms) {
             return Err(MdsError::Refused(Failure::busy(BUSY_MS)));
@@ -155,8 +159,8 @@ impl Mds {
         quota::limits_bytes(view, charges.as_deref().unwrap_or_default())
     }
 
-    /// Up to `limit` files and creates whose objects are to be measured now. [`Mds::lengths_found`] takes the answer; one
-    /// without an answer comes again.
+    /// Returns up to `limit` files and creates to measure now. [`Mds::lengths_found`] takes the
+    /// result; one without a result is returned again.
     ///
     /// # Errors
     /// `Store`.
@@ -171,15 +175,16 @@ impl Mds {
         Ok(items)
     }
 
-    /// None if there is nothing to measure: it ended, has no objects, or is in no quota that limits bytes.
-    fn length_item(&self, what: Written) -> Result<Option<LengthItem>> {
+    /// Returns `None` if there is nothing to measure: it ended, has no objects, or is in no quota
+    /// that limits bytes.
+    fn length_item(&self, what: LengthTarget) -> Result<Option<LengthItem>> {
         let view = self.store.snapshot()?;
-        let (Written::File(inode) | Written::Create(_, inode)) = what;
+        let (LengthTarget::File(inode) | LengthTarget::Create(_, inode)) = what;
         let create = match what {
-            Written::Create(id, _) => {
+            LengthTarget::Create(id, _) => {
                 load::<Intent, _>(&*view, &keys::intent(id))?.map(|intent| (id, intent))
             }
-            Written::File(_) => None,
+            LengthTarget::File(_) => None,
         };
         let (file, layout, size, generation) = match create {
             Some((id, intent)) => {
@@ -202,15 +207,17 @@ impl Mds {
         Ok(Some(LengthItem { what, file, objects, size, generation }))
     }
 
-    /// Takes the lengths that the devices gave, in the order of the objects.
+    /// Applies the lengths from the devices, in the order of the objects.
     ///
     /// # Errors
-    /// `Store`; it comes again then.
+    /// `Store`; it is returned again then.
     pub fn lengths_found(&self, item: &LengthItem, lengths: &[u64], now_ms: u64) -> Result<()> {
         let bytes = lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(*length));
         let next_ms = match (item.file, item.what) {
-            (Some(id), _) | (None, Written::File(id)) => self.file_measured(id, item, lengths, now_ms)?,
-            (None, Written::Create(id, _)) => self.create_measured(id, item.what, bytes, now_ms)?,
+            (Some(id), _) | (None, LengthTarget::File(id)) => {
+                self.file_measured(id, item, lengths, now_ms)?
+            }
+            (None, LengthTarget::Create(id, _)) => self.create_measured(id, item.what, bytes, now_ms)?,
         };
         let table = &mut *self.length_checks.0.lock();
         match next_ms {
@@ -220,7 +227,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Says when it is to be measured again.
+    /// Returns when to measure it again.
     fn file_measured(
         &self,
         id: InodeId,
@@ -242,7 +249,7 @@ impl Mds {
             quota::check_growth(&*view, &file, beyond).is_ok()
         };
         if writable && fits {
-            // A client may have written what it has not reported yet.
+            // A client may have unreported writes.
             return Ok(later);
         }
         if writable {
@@ -267,7 +274,7 @@ impl Mds {
         if cut {
             self.clears_changed.store(true, Ordering::Release);
             add(&self.counters.overlong_cut, 1);
-            tracing::warn!(inode = id.0, beyond, "objects longer than the file's size are cut");
+            tracing::warn!(inode = id.0, beyond, "objects longer than the file's size; truncating them");
             return Ok(None);
         }
         // It changed meanwhile.
@@ -276,13 +283,19 @@ impl Mds {
 
     fn may_be_written(&self, id: InodeId, item: &LengthItem, now_ms: u64) -> bool {
         let objects: Vec<ObjectRef> = item.objects.iter().map(|(object, _)| *object).collect();
-        self.holds.may_be_written(id, now_ms)
-            || self.leases.of(id).iter().any(|(_, kind)| *kind == LeaseKind::Write)
+        self.open_files.may_be_written(id, now_ms)
+            || self.leases.on_node(id).iter().any(|(_, kind)| *kind == LeaseKind::Write)
             || self.holdings(now_ms).of_objects(&objects, now_ms).holders.iter().any(|one| one.writes)
     }
 
-    /// Charges a create with the bytes that its objects have. Says when it is to be measured again.
-    fn create_measured(&self, id: IntentId, what: Written, bytes: u64, now_ms: u64) -> Result<Option<u64>> {
+    /// Charges a create with the bytes of its objects. Returns when to measure it again.
+    fn create_measured(
+        &self,
+        id: IntentId,
+        what: LengthTarget,
+        bytes: u64,
+        now_ms: u64,
+    ) -> Result<Option<u64>> {
         let counted = self.length_checks.0.lock().checks.get(&what).map_or(0, |check| check.counted);
         let later = Some(now_ms.saturating_add(self.config.grant_lifetime_ms()));
         let more = bytes.saturating_sub(counted);
@@ -313,14 +326,14 @@ impl Mds {
             }
             Some(false) => {
                 add(&self.counters.overlong_cut, 1);
-                tracing::warn!(create = id.0, bytes, "a create exceeds a quota and is given up");
+                tracing::warn!(create = id.0, bytes, "a create exceeds a quota; cancelled");
                 Ok(None)
             }
             None => Ok(None),
         }
     }
 
-    /// Files and creates whose objects are to be measured.
+    /// Returns the number of files and creates to measure.
     #[must_use]
     pub fn length_checks(&self) -> usize {
         self.length_checks.0.lock().checks.len()

@@ -1,12 +1,12 @@
-//! Advisory locks: byte ranges as fcntl has them, whole files as flock has them, apart from each other.
+//! Advisory locks: byte ranges as fcntl has them, whole files as flock has them, apart from each
+//! other.
 //!
-//! Does: keep them for as long as their holder holds the file: in memory, or, where several servers
-//! share a store, in the store, so that each of them sees all. Does not: wait; whoever wants to
-//! asks again, so that nobody waits for himself either. Does not: end those of a holder that died;
-//! `fence` does, when he cannot write any more. Contract: O(locks of the file), of which there are
-//! [`LOCKS_PER_FILE_MAX`] at most. A user has a share of the locks of a file and of all locks (see
-//! `share`). Truth: POSIX.1-2017 fcntl(); docs/standards/mds/leases.md §5.11;
-//! docs/adr/0048-locks-and-fences.md.
+//! Does: keep locks while their client has the file open: in memory, or, where several servers
+//! share a store, in the store, so that each of them sees all. Does not: wait; the client repeats
+//! the request, so there are no deadlocks at the server. Does not: end locks of a silent client;
+//! `fence` does, when it can no longer write. Contract: O(locks of the file), of which there are at
+//! most [`LOCKS_PER_FILE_MAX`]. A user has a share of the locks of a file and of all locks (see
+//! `share`).
 
 mod stored;
 
@@ -15,55 +15,60 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{ErrorCode, InodeId, LOCK_TO_END, Lock, LockKind, UserName};
 
-pub(crate) use stored::{Locked, StoredLocks, end};
+pub(crate) use stored::{LockRecord, StoredLocks, end};
 
 use crate::error::{MdsError, Result};
-use crate::leases::Who;
+use crate::leases::ClientKey;
 use crate::share;
 
-/// Locks of one file at most.
+/// Maximum number of locks of one file.
 pub(crate) const LOCKS_PER_FILE_MAX: usize = 8192;
-/// Locks of all files at most.
+/// Maximum number of all locks.
 pub(crate) const LOCKS_MAX: usize = 1 << 18;
-/// Of them, those of one user: nobody takes all the room.
+/// Maximum number of locks of one user.
 pub(crate) const LOCKS_BY_USER_MAX: usize = LOCKS_MAX / 4;
 
-/// Where locks are.
+/// A table of locks.
 pub(crate) trait LockTable {
-    /// Sets, changes or takes away a lock; gives the one in the way if there is one, and has then done nothing. `test`:
-    /// only looks.
-    fn lock(&self, who: &Who, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>>;
+    /// Sets, changes or removes a lock. Returns a conflicting lock, and then changes nothing.
+    /// `test`: only checks.
+    fn lock(&self, who: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>>;
 
-    /// Has its owner locked all of this, at least so?
-    fn covers(&self, who: &Who, id: InodeId, lock: &Lock) -> Result<bool>;
+    /// Whether the owner's locks cover this one, at least of its kind.
+    fn covers(&self, who: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool>;
 
-    /// Ends all locks on a file of one owner, or of all owners of a holder.
-    fn release(&self, who: &Who, id: InodeId, owner: Option<u64>) -> Result<()>;
+    /// Releases all locks on a file of one owner, or of all owners of a client.
+    fn release(&self, who: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()>;
 }
 
-/// Whose a lock is: a program of a holder of a user.
+/// A lock with its client; the owner is a program of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Owned {
-    who: Who,
+struct OwnedLock {
+    who: ClientKey,
     lock: Lock,
 }
 
-impl Owned {
+impl OwnedLock {
     fn is_same(&self, other: &Self) -> bool {
         self.who == other.who && self.lock.owner == other.lock.owner
     }
 }
 
 #[derive(Default)]
-struct Table {
-    files: HashMap<InodeId, Vec<Owned>>,
+struct LockMap {
+    files: HashMap<InodeId, Vec<OwnedLock>>,
     count: usize,
     by_user: HashMap<UserName, usize>,
 }
 
-impl Table {
-    /// Changes a user's locks of a file, and keeps the books.
-    fn change<T>(&mut self, id: InodeId, (user, _): &Who, work: impl FnOnce(&mut Vec<Owned>) -> T) -> T {
+impl LockMap {
+    /// Changes a user's locks of a file and updates the counters.
+    fn change<T>(
+        &mut self,
+        id: InodeId,
+        (user, _): &ClientKey,
+        work: impl FnOnce(&mut Vec<OwnedLock>) -> T,
+    ) -> T {
         let locks = self.files.entry(id).or_default();
         let before = locks.len();
         let result = work(locks);
@@ -82,7 +87,7 @@ impl Table {
 
 /// All locks.
 #[derive(Default)]
-pub(crate) struct Locks(Mutex<Table>);
+pub(crate) struct MemoryLocks(Mutex<LockMap>);
 
 const fn overlap(a: &Lock, b: &Lock) -> bool {
     a.whole == b.whole && a.start < b.end && b.start < a.end
@@ -93,20 +98,20 @@ fn check(lock: &Lock) -> Result<()> {
     if sound { Ok(()) } else { Err(MdsError::refused(ErrorCode::Invalid, "range of a lock")) }
 }
 
-impl Locks {
-    /// Has a holder locked anything of a file?
-    pub(crate) fn any(&self, who: &Who, id: InodeId) -> bool {
+impl MemoryLocks {
+    /// Whether the client has any lock on the file.
+    pub(crate) fn any(&self, who: &ClientKey, id: InodeId) -> bool {
         self.0.lock().files.get(&id).is_some_and(|all| all.iter().any(|one| one.who == *who))
     }
 }
 
-impl LockTable for Locks {
-    fn lock(&self, who: &Who, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
+impl LockTable for MemoryLocks {
+    fn lock(&self, who: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
         check(&lock)?;
-        let wanted = Owned { who: who.clone(), lock };
+        let wanted = OwnedLock { who: who.clone(), lock };
         let table = &mut *self.0.lock();
         let all = table.files.get(&id).map(Vec::as_slice).unwrap_or_default();
-        let conflict = in_the_way(all, &wanted);
+        let conflict = find_conflict(all, &wanted);
         if conflict.is_some() || test {
             return Ok(conflict);
         }
@@ -116,13 +121,13 @@ impl LockTable for Locks {
         Ok(None)
     }
 
-    fn covers(&self, who: &Who, id: InodeId, lock: &Lock) -> Result<bool> {
+    fn covers(&self, who: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool> {
         let table = &*self.0.lock();
         let all = table.files.get(&id).into_iter().flatten();
         Ok(is_covered(all.filter(|one| one.who == *who).map(|one| &one.lock), lock))
     }
 
-    fn release(&self, who: &Who, id: InodeId, owner: Option<u64>) -> Result<()> {
+    fn release(&self, who: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()> {
         let table = &mut *self.0.lock();
         if table.files.contains_key(&id) {
             table.change(id, who, |locks| {
@@ -138,19 +143,19 @@ const fn has_share(own: usize, count: usize) -> bool {
     own < LOCKS_BY_USER_MAX && share::is_free(own, count, 1, LOCKS_MAX)
 }
 
-/// The lock of somebody else that this one cannot be beside.
-fn in_the_way(locks: &[Owned], wanted: &Owned) -> Option<Lock> {
+/// Returns a lock of another owner that conflicts.
+fn find_conflict(locks: &[OwnedLock], wanted: &OwnedLock) -> Option<Lock> {
     let lock = &wanted.lock;
     if lock.kind == LockKind::Unlock {
         return None;
     }
     let exclusive = |other: &Lock| other.kind == LockKind::Write || lock.kind == LockKind::Write;
     let meets =
-        |other: &&Owned| !other.is_same(wanted) && overlap(&other.lock, lock) && exclusive(&other.lock);
+        |other: &&OwnedLock| !other.is_same(wanted) && overlap(&other.lock, lock) && exclusive(&other.lock);
     locks.iter().find(meets).map(|other| other.lock)
 }
 
-/// Do a holder's locks have all of this one, at least as it is?
+/// Whether a client's locks cover this one, at least of its kind.
 fn is_covered<'a>(own: impl Iterator<Item = &'a Lock>, lock: &Lock) -> bool {
     let as_much = |one: &&Lock| one.kind == LockKind::Write || lock.kind == LockKind::Read;
     let mut own: Vec<&Lock> =
@@ -166,17 +171,17 @@ fn is_covered<'a>(own: impl Iterator<Item = &'a Lock>, lock: &Lock) -> bool {
     from >= lock.end
 }
 
-/// Puts a lock in the place of what its owner has in that range.
-fn set(locks: &mut Vec<Owned>, wanted: Owned, room: bool) -> Result<()> {
+/// Replaces the owner's locks in a range by one lock.
+fn set(locks: &mut Vec<OwnedLock>, wanted: OwnedLock, room: bool) -> Result<()> {
     let range = wanted.lock;
-    // What is left of the old ones on either side: at most one more than there were.
+    // The rest of the old locks on either side: at most one more than there were.
     let mut rest = Vec::new();
     for old in locks.iter().filter(|old| old.is_same(&wanted) && overlap(&old.lock, &range)) {
         if old.lock.start < range.start {
-            rest.push(Owned { lock: Lock { end: range.start, ..old.lock }, ..old.clone() });
+            rest.push(OwnedLock { lock: Lock { end: range.start, ..old.lock }, ..old.clone() });
         }
         if old.lock.end > range.end {
-            rest.push(Owned { lock: Lock { start: range.end, ..old.lock }, ..old.clone() });
+            rest.push(OwnedLock { lock: Lock { start: range.end, ..old.lock }, ..old.clone() });
         }
     }
     let gone = locks.iter().filter(|old| old.is_same(&wanted) && overlap(&old.lock, &range)).count();
@@ -190,7 +195,8 @@ fn set(locks: &mut Vec<Owned>, wanted: Owned, room: bool) -> Result<()> {
     locks.append(&mut rest);
     if range.kind != LockKind::Unlock {
         let mut whole = wanted;
-        // Neighbours of the same kind become one, so that a file locked piece by piece has one lock in the end.
+        // Adjacent locks of the same kind are merged, so that a file locked piece by piece ends
+        // with one lock.
         while let Some(at) = locks.iter().position(|old| touches(old, &whole)) {
             let old = locks.swap_remove(at);
             whole.lock.start = whole.lock.start.min(old.lock.start);
@@ -201,7 +207,7 @@ fn set(locks: &mut Vec<Owned>, wanted: Owned, room: bool) -> Result<()> {
     Ok(())
 }
 
-fn touches(old: &Owned, new: &Owned) -> bool {
+fn touches(old: &OwnedLock, new: &OwnedLock) -> bool {
     let (a, b) = (&old.lock, &new.lock);
     old.is_same(new) && a.kind == b.kind && a.whole == b.whole && (a.end == b.start || b.end == a.start)
 }

@@ -308,23 +308,23 @@ impl Mds {
         if revoke {
             // Waits for requests that are issuing credentials, so that these are in the table.
             let _stopped = self.issuing.write();
-            let (holds, unlisted_ms) = {
+            let (credentials, unlisted_ms) = {
                 let table = self.holdings(now_ms);
                 let unlisted = table.unlisted_of(&who.user, now_ms);
                 let until_ms = unlisted.map_or(0, |unlisted| unlisted.until_ms());
                 (table.of_session(session, &who.user, now_ms), until_ms)
             };
-            let listed_ms = holds.holders.iter().map(|one| one.expires_ms).max().unwrap_or(0);
+            let listed_ms = credentials.holders.iter().map(|one| one.expires_ms).max().unwrap_or(0);
             let what = RevokeWhat::Session(*session);
             revoking = self.update(|tx| {
                 sessions::end(tx, session, &who.user)?;
                 let servers = self.servers(tx)?;
-                match revoke::begin(tx, &who, what.clone(), servers, holds.complete, now_ms) {
+                match revoke::begin(tx, &who, what.clone(), servers, credentials.complete, now_ms) {
                     Ok(id) => Ok(Some(Revoking {
                         id,
-                        objects: u32::try_from(holds.holders.len()).unwrap_or(u32::MAX),
+                        objects: u32::try_from(credentials.holders.len()).unwrap_or(u32::MAX),
                         until_ms: listed_ms.max(unlisted_ms),
-                        complete: holds.complete,
+                        complete: credentials.complete,
                     })),
                     Err(MdsError::Refused(failure)) if failure.code == ErrorCode::Limit => Ok(None),
                     Err(error) => Err(error),
@@ -333,7 +333,7 @@ impl Mds {
             self.revocations_changed.store(true, Ordering::Release);
             let begun =
                 if revoking.is_some() { "being revoked" } else { "not revoked: too many revocations" };
-            held = Some(format!("{holds}, {begun}"));
+            held = Some(format!("{credentials}, {begun}"));
         } else {
             self.update(|tx| sessions::end(tx, session, &who.user))?;
         }

@@ -291,7 +291,7 @@ impl Mds {
             // A pending retag goes first, and truncated bytes are cleared at the old place.
             let busy = tx.get(&keys::retag(from))?.is_some() || file.truncated_from.is_some();
             let length = layout.object_length(index, file.size);
-            let written = self.holds.may_be_written(inode, now_ms) || may_be_made(&file, now_ms);
+            let written = self.open_files.may_be_written(inode, now_ms) || may_be_made(&file, now_ms);
             // Programs with a capability file cannot get a new one, so they must not be fenced.
             if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
                 return Ok(MoveStart::InUse);

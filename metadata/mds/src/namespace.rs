@@ -13,7 +13,7 @@ use sealstone_mds_protocol::{
 
 use crate::access::{AccessRight, MODE_MASK, Principal, SETGID, STICKY};
 use crate::error::{MdsError, Result};
-use crate::handle::leases::sees_names;
+use crate::handle::leases::recall_dir_writer;
 use crate::keys;
 use crate::quota;
 use crate::records::{Inode, count, counter, load, next_number, ns, save};
@@ -89,7 +89,7 @@ pub(crate) fn child<S: Snapshot + ?Sized>(
     directory: InodeId,
     name: &Name,
 ) -> Result<Option<(InodeId, Inode)>> {
-    sees_names(directory)?;
+    recall_dir_writer(directory)?;
     match load::<InodeId, S>(view, &keys::entry(directory, name))? {
         Some(id) => Ok(Some((id, inode(view, id)?))),
         None => Ok(None),
@@ -110,7 +110,7 @@ pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, links: i32, now_ms: u
 
 /// Whether a directory is empty.
 pub(crate) fn is_empty<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<bool> {
-    sees_names(id)?;
+    recall_dir_writer(id)?;
     let all = keys::entries(id);
     Ok(view.scan(&all, &keys::after_prefix(&all), 1)?.is_empty())
 }
@@ -166,7 +166,7 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
     after: Option<&Name>,
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
-    sees_names(id)?;
+    recall_dir_writer(id)?;
     let passes = who.needs(AccessRight::Search, directory, "").is_ok();
     let all = keys::entries(id);
     let from = after.map_or_else(|| all.clone(), |name| [&keys::entry(id, name)[..], &[0]].concat());

@@ -24,9 +24,9 @@ use crate::access::Principal;
 use crate::accounts;
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
-use crate::holdings::Unlisted;
+use crate::issued_credentials::UnlistedCredentials;
 use crate::keys;
-use crate::leases::Use;
+use crate::leases::LeaseAccess;
 use crate::namespace;
 use crate::records::{Inode, counter, decode, load, next_number, save};
 use crate::server::Mds;
@@ -385,8 +385,8 @@ impl Mds {
         })?;
         self.forget_lasting(inode, now_ms)?;
         // Clients that have the file open are checked again before they get another credential.
-        self.holds.ask_anew(inode);
-        self.leases.may(inode, None, Use::Change, false, now_ms);
+        self.open_files.drop_cached_access(inode);
+        self.leases.check_conflicts(inode, None, LeaseAccess::Change, false, now_ms);
         Ok(id)
     }
 
@@ -467,7 +467,12 @@ impl Mds {
 
     /// Adds the partitions of credentials that are not in the table to those whose working keys a
     /// revocation replaces.
-    fn add_revoked_keys(&self, tx: &mut dyn Transaction, id: u64, unlisted: &Unlisted) -> Result<()> {
+    fn add_revoked_keys(
+        &self,
+        tx: &mut dyn Transaction,
+        id: u64,
+        unlisted: &UnlistedCredentials,
+    ) -> Result<()> {
         for (device, _) in self.devices.addresses() {
             let mut partitions: Vec<u64> =
                 self.file_partitions().filter(|partition| unlisted.includes(device.id, *partition)).collect();
@@ -513,8 +518,8 @@ impl Mds {
             // no right to any.
             let _stopped = self.issuing.write();
             if let RevokeWhat::User(user) = what {
-                self.holds.ask_anew_of(user);
-                self.leases.recall_of(user);
+                self.open_files.drop_cached_access_of_user(user);
+                self.leases.recall_all_of_user(user);
             }
             self.catch_up()?;
             let sessions = match what {
@@ -577,7 +582,7 @@ impl Mds {
     /// objects get new ones once more.
     fn retag_open_file(&self, id: u64, inode: InodeId, now_ms: u64) -> Result<bool> {
         let _stopped = self.issuing.write();
-        let held = self.holds.ask_anew(inode);
+        let held = self.open_files.drop_cached_access(inode);
         self.update(|tx| {
             let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
                 return Ok(());

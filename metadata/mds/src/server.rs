@@ -16,32 +16,32 @@ use sealstone_mds_protocol::{
 };
 use sealstone_seal::Credential;
 
-use crate::ahead;
 use crate::audit::{AuditSink, NoAudit};
 use crate::check::LastCheck;
+use crate::client_registry;
 use crate::config::Config;
 use crate::counters::{Counters, add};
 use crate::devices::{self, DeviceAddress, DeviceTable, ServerPurpose, SharedSpace};
+use crate::dir_delegations;
 use crate::directory::UserDirectory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::fence::Fences;
-use crate::handle::leases::sees_all_until_now;
-use crate::holders;
-use crate::holdings::{HoldingTable, Holdings, Writers};
-use crate::holds::Holds;
+use crate::handle::leases::advance_read_point;
 use crate::issue::{GrantLog, NoGrantLog};
+use crate::issued_credentials::{CredentialList, IssuedCredentials, WriteCredentials};
 use crate::key_rotation::SeedExchanges;
 use crate::keys::{self, LOGIN_KEYS};
-use crate::leases::{Leases, Who};
+use crate::leases::{ClientKey, Leases};
 use crate::lengths::LengthChecks;
 use crate::limiter::LoginLimiter;
-use crate::locks::Locks;
+use crate::locks::MemoryLocks;
 use crate::namespace::{self, ClearItem, RemoveCursors};
-use crate::once::Remembered;
+use crate::open_files::OpenFiles;
 use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
+use crate::replay_cache::ReplayCounts;
 use crate::sessions::{self, SessionTable};
 use crate::shared::{CacheEpochs, EPOCHS, LEASE_MS, LeaderState, PeerLiveness, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
@@ -102,16 +102,16 @@ pub struct Mds {
     pub(crate) server_id: ServerId,
     pub(crate) login_keys: ServerKeys,
     pub(crate) proof_key: ProofKey,
-    pub(crate) holds: Holds,
-    pub(crate) locks: Locks,
+    pub(crate) open_files: OpenFiles,
+    pub(crate) locks: MemoryLocks,
     pub(crate) fences: Fences,
     /// Times at which other servers of the store were last seen.
     pub(crate) lives: Mutex<PeerLiveness>,
     pub(crate) leases: Arc<Leases>,
     /// Whether clients without leases existed before the start.
-    pub(crate) unled_before: bool,
+    pub(crate) uncached_before: bool,
     /// Credentials for writing that were issued before the start.
-    pub(crate) writers_before: Writers,
+    pub(crate) writers_before: WriteCredentials,
     pub(crate) clears_changed: AtomicBool,
     pub(crate) clients_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
@@ -128,13 +128,13 @@ pub struct Mds {
     pub(crate) remove_cursors: RemoveCursors,
     pub(crate) checks: LastCheck,
     /// Totals of the replay cache.
-    pub(crate) remembered: Mutex<Remembered>,
+    pub(crate) replay_counts: Mutex<ReplayCounts>,
     /// Clients with stored state that are not connected, with the time since when.
-    pub(crate) missed: Mutex<HashMap<Who, u64>>,
+    pub(crate) missed: Mutex<HashMap<ClientKey, u64>>,
     pub(crate) devices_changed: AtomicBool,
     /// Counts changes of groups and memberships, from 1.
     pub(crate) groups_generation: AtomicU64,
-    pub(crate) holdings: Mutex<HoldingTable>,
+    pub(crate) holdings: Mutex<IssuedCredentials>,
     pub(crate) length_checks: LengthChecks,
     holdings_began: AtomicBool,
     pub(crate) cookies: Mutex<CookieJar>,
@@ -282,15 +282,15 @@ impl Mds {
             let login_keys = ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?;
             (id, login_keys, ProofKey::new(&bytes))
         };
-        let before = holders::are_on_record(&*store, config.shared.then_some(&config.server))?;
+        let before = client_registry::has_recorded_clients(&*store, config.shared.then_some(&config.server))?;
         // Servers that share a store grant no leases.
-        let (led, unled_before) =
-            if config.shared { (Vec::new(), true) } else { holders::led_on_record(&*store)? };
+        let (led, uncached_before) =
+            if config.shared { (Vec::new(), true) } else { client_registry::recorded_clients(&*store)? };
         let ahead = if config.shared {
-            ahead::forget_all(&*store)?;
+            dir_delegations::delete_all(&*store)?;
             Vec::new()
         } else {
-            ahead::on_record(&*store)?
+            dir_delegations::recorded_delegations(&*store)?
         };
         let fences = Fences::load(&*store, config.shared.then_some(&config.server))?;
         let seen: Arc<Mutex<CacheEpochs>> = Arc::default();
@@ -302,7 +302,7 @@ impl Mds {
             store = Arc::new(SharedStore::new(store, Arc::clone(&seen)));
         }
         let devices = DeviceTable::load(&*store, config.file_partitions())?;
-        let holdings = HoldingTable::new(config.issued_max);
+        let holdings = IssuedCredentials::new(config.issued_max);
         Ok(Self {
             seen,
             leading: Mutex::default(),
@@ -311,13 +311,13 @@ impl Mds {
             server_id,
             login_keys,
             proof_key,
-            holds: Holds::new(before),
-            locks: Locks::default(),
+            open_files: OpenFiles::new(before),
+            locks: MemoryLocks::default(),
             fences,
             lives: Mutex::default(),
             leases: Arc::new(Leases::new(led, ahead)),
-            unled_before,
-            writers_before: Writers::default(),
+            uncached_before,
+            writers_before: WriteCredentials::default(),
             clears_changed: AtomicBool::new(true),
             clients_swept: AtomicBool::new(false),
             devices,
@@ -330,7 +330,7 @@ impl Mds {
             sweep_at: Mutex::default(),
             remove_cursors: RemoveCursors::default(),
             checks: LastCheck::default(),
-            remembered: Mutex::default(),
+            replay_counts: Mutex::default(),
             missed: Mutex::default(),
             devices_changed: AtomicBool::new(false),
             groups_generation: AtomicU64::new(1),
@@ -389,7 +389,7 @@ impl Mds {
 
     /// Returns the table of issued credentials; the first call sets the time from which it is
     /// complete.
-    pub(crate) fn holdings(&self, now_ms: u64) -> parking_lot::MutexGuard<'_, HoldingTable> {
+    pub(crate) fn holdings(&self, now_ms: u64) -> parking_lot::MutexGuard<'_, IssuedCredentials> {
         let mut table = self.holdings.lock();
         if !self.holdings_began.swap(true, Ordering::Relaxed) {
             table.begin(now_ms);
@@ -407,7 +407,7 @@ impl Mds {
     /// Returns the credentials of a user that devices still accept. They stay valid when the user's
     /// sessions end, unless they are revoked at the devices.
     #[must_use]
-    pub fn credentials_of(&self, user: &UserName, now_ms: u64) -> Holdings {
+    pub fn credentials_of(&self, user: &UserName, now_ms: u64) -> CredentialList {
         self.holdings(now_ms).of_user(user, now_ms)
     }
 
@@ -422,17 +422,17 @@ impl Mds {
         mut work: impl FnMut(&mut dyn Transaction) -> Result<(T, Wait)>,
     ) -> Result<T> {
         for _ in 0..CONFLICTS_MAX {
-            sees_all_until_now();
+            advance_read_point();
             let mut tx = self.store.begin()?;
             // No lease on changed nodes is granted until the commit.
-            let (done, _changing) = self.watched(&mut *tx, &mut work);
+            let (done, _changing) = self.track_changes(&mut *tx, &mut work);
             let (value, wait) = match done {
                 Ok(done) => done,
                 // A store may detect the conflict at the first read.
                 Err(MdsError::Store(MetaError::Conflict)) => continue,
                 Err(error) => {
                     drop(tx);
-                    self.fence_lost_now();
+                    self.fence_unreturned_now();
                     return Err(error);
                 }
             };
@@ -499,7 +499,7 @@ impl Mds {
         if let Err(error) = self.expire_clients(now_ms) {
             tracing::error!(%error, "cannot store open files of clients; retrying");
         }
-        if let Err(error) = self.forget_answers(now_ms) {
+        if let Err(error) = self.expire_answers(now_ms) {
             tracing::error!(%error, "replay cache could not be trimmed; retrying");
         }
         if self.config.shared {

@@ -19,9 +19,9 @@ use sealstone_mds_protocol::{ErrorCode, record};
 
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
-use crate::holds::HOLD_MS;
 use crate::keys;
-use crate::locks::Locked;
+use crate::locks::LockRecord;
+use crate::open_files::CLIENT_TIMEOUT_MS;
 use crate::records::{counter, decode, load, next_number, save};
 use crate::server::Mds;
 use crate::store::{MetaError, MetaStore, Pair, Snapshot, Transaction, each_between};
@@ -33,7 +33,7 @@ pub const LEASE_MS: u64 = 10_000;
 const SEEN_EVERY_MS: u64 = 15_000;
 /// Clients of a server that was silent for this long have connected to another one, or are gone,
 /// milliseconds.
-pub(crate) const DEAD_MS: u64 = HOLD_MS + SEEN_EVERY_MS;
+pub(crate) const DEAD_MS: u64 = CLIENT_TIMEOUT_MS + SEEN_EVERY_MS;
 /// Maximum number of servers of one store.
 pub(crate) const SERVERS_MAX: usize = 256;
 
@@ -286,7 +286,7 @@ impl Mds {
         let from = keys::all_locked();
         let mut theirs = Vec::new();
         each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, value| {
-            let Locked { server, .. } = decode(value)?;
+            let LockRecord { server, .. } = decode(value)?;
             if let Some((id, who)) = keys::locked_parts(key).filter(|_| dead.contains(&server)) {
                 theirs.push((id, who, server));
             }

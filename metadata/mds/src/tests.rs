@@ -1,7 +1,6 @@
 //! Tests of the whole server without a socket.
 
 mod accounts;
-mod ahead;
 mod attacks;
 mod audit_log;
 mod check;
@@ -22,11 +21,12 @@ mod logins;
 mod migrations;
 mod model;
 mod moves;
+mod name_batch;
 mod nodes;
-mod once;
 mod paper;
 mod quotas;
 mod rebalance;
+mod replay_cache;
 mod shared;
 mod user_limits;
 pub(crate) mod world;

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use sealstone_channel::{Stage, Ticket};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::{
-    Connection, Entropy, LoginSource, Mds, Output, PaperConnection, SessionRequest, SessionResponse, Waiting,
+    Connection, Entropy, LoginSource, Mds, Output, PaperConnection, PendingRecalls, SessionRequest,
+    SessionResponse,
 };
 use sealstone_mds_protocol::paper::PaperType;
 use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, Request, UserName, WireError};
@@ -54,7 +55,7 @@ pub(crate) trait Conversation: Send + 'static {
     /// Returns the work class of a frame.
     fn work_class(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> WorkClass;
     /// Returns the event that the frame waits for before it is decided, if any.
-    fn waits(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Option<Waiting>;
+    fn waits(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Option<PendingRecalls>;
     /// Whether the answer contains capacity figures of devices, which are refreshed first.
     fn reads_space(&self, kind: Self::Kind, body: &[u8]) -> bool;
     /// Whether a login succeeded.
@@ -160,7 +161,7 @@ impl Conversation for Connection {
         }
     }
 
-    fn waits(&self, kind: MessageType, body: &[u8], mds: &Mds) -> Option<Waiting> {
+    fn waits(&self, kind: MessageType, body: &[u8], mds: &Mds) -> Option<PendingRecalls> {
         self.waits(mds, kind, body)
     }
 
@@ -194,7 +195,7 @@ impl Conversation for PaperConnection {
 
     /// Records are opened where they are decided. Clients of this profile get no leases, so no
     /// frame waits.
-    fn waits(&self, _kind: PaperType, _body: &[u8], _mds: &Mds) -> Option<Waiting> {
+    fn waits(&self, _kind: PaperType, _body: &[u8], _mds: &Mds) -> Option<PendingRecalls> {
         None
     }
 
@@ -495,11 +496,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> RequestPipeline<'_, S, 
 /// Waits until there is a recall for a client. Takes neither a thread nor a request permit; other
 /// requests of this connection come after it.
 async fn wait_for_recall(
-    waiting: &Waiting,
+    waiting: &PendingRecalls,
     shared: &ListenerState,
     mut evicted: Option<watch::Receiver<bool>>,
 ) {
-    let news = poll_fn(|context| match shared.mds.has_news(waiting, context.waker()) {
+    let news = poll_fn(|context| match shared.mds.has_recalls(waiting, context.waker()) {
         true => Poll::Ready(()),
         false => Poll::Pending,
     });

@@ -157,7 +157,7 @@ impl Server {
                 "Connections open now before their login.",
                 admission.pending() as u64,
             ),
-            ("leases", "gauge", "Leases granted now.", self.mds.leases_out() as u64),
+            ("leases", "gauge", "Leases granted now.", self.mds.lease_count() as u64),
             (
                 "store_keys_visited_total",
                 "counter",

@@ -61,7 +61,7 @@ impl Wire for ObjectRef {
 
 /// How bytes are distributed over the objects. Codes 3 (mirror) and 4 (Reed-Solomon) are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum LayoutKind {
     Single = 1,
     Striped = 2,
 }
@@ -69,7 +69,7 @@ enum Kind {
 /// The objects of a file and how its bytes are distributed over them. Always consistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    kind: Kind,
+    kind: LayoutKind,
     unit: u32,
     number: u64,
     objects: Vec<ObjectRef>,
@@ -92,7 +92,7 @@ impl Layout {
     /// Returns the layout of a file with one object.
     #[must_use]
     pub fn single(object: ObjectRef) -> Self {
-        Self { kind: Kind::Single, unit: 0, number: object.object.object, objects: alloc::vec![object] }
+        Self { kind: LayoutKind::Single, unit: 0, number: object.object.object, objects: alloc::vec![object] }
     }
 
     /// Returns a layout that distributes units of `unit` bytes round-robin over the objects.
@@ -114,7 +114,7 @@ impl Layout {
         {
             return Err(WireError::Malformed("layout"));
         }
-        Ok(Self { kind: Kind::Striped, unit, number, objects })
+        Ok(Self { kind: LayoutKind::Striped, unit, number, objects })
     }
 
     /// Returns the layout with object `index` replaced; `None` if it is not `old`, or if `new` is
@@ -154,8 +154,8 @@ impl Layout {
     #[must_use]
     pub const fn stripe_unit(&self) -> Option<u32> {
         match self.kind {
-            Kind::Single => None,
-            Kind::Striped => Some(self.unit),
+            LayoutKind::Single => None,
+            LayoutKind::Striped => Some(self.unit),
         }
     }
 
@@ -163,15 +163,15 @@ impl Layout {
     #[must_use]
     pub const fn kind_name(&self) -> &'static str {
         match self.kind {
-            Kind::Single => "single",
-            Kind::Striped => "striped",
+            LayoutKind::Single => "single",
+            LayoutKind::Striped => "striped",
         }
     }
 
     fn unit_and_width(&self) -> (u64, u64) {
         match self.kind {
-            Kind::Single => (FILE_SIZE_MAX, 1),
-            Kind::Striped => (u64::from(self.unit), self.objects.len() as u64),
+            LayoutKind::Single => (FILE_SIZE_MAX, 1),
+            LayoutKind::Striped => (u64::from(self.unit), self.objects.len() as u64),
         }
     }
 

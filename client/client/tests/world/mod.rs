@@ -340,7 +340,7 @@ impl Direct {
         let Request::Recalls { wait_ms, .. } = request else { return };
         let body = request.encode(0).unwrap();
         let waiting = self.mds.waiting(&self.session, &body).unwrap();
-        let news = core::future::poll_fn(|context| match self.mds.has_news(&waiting, context.waker()) {
+        let news = core::future::poll_fn(|context| match self.mds.has_recalls(&waiting, context.waker()) {
             true => core::task::Poll::Ready(()),
             false => core::task::Poll::Pending,
         });

@@ -16,9 +16,9 @@ use crate::counters::add;
 use crate::devices::{CapabilityTerms, ObjectToSign, audit_field};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
-use crate::holdings::Held;
 use crate::issue::{IssueRecord, bits};
-use crate::lengths::Written;
+use crate::issued_credentials::IssuedRights;
+use crate::lengths::LengthTarget;
 use crate::namespace;
 use crate::server::Mds;
 use crate::tags;
@@ -110,7 +110,7 @@ impl Mds {
         let terms = CapabilityTerms { method, permissions, expires_ms, audit, sealed };
         // In the table first, so that it never misses an issued credential.
         let objects: Vec<ObjectRef> = issue.parts.iter().map(|(object, _)| *object).collect();
-        let held = Held {
+        let held = IssuedRights {
             writes: permissions.contains(Permissions::WRITE),
             creates: permissions.contains(Permissions::CREATE),
             lasting_until_ms: if kind == IssueKind::Delegate { expires_ms } else { 0 },
@@ -118,7 +118,7 @@ impl Mds {
         };
         self.holdings(now_ms).add(&who.session, &who.user, &objects, held, now_ms);
         if held.writes && kind != IssueKind::Create {
-            self.check_lengths_later(Written::File(inode), &who.user, 0, expires_ms)?;
+            self.check_lengths_later(LengthTarget::File(inode), &who.user, 0, expires_ms)?;
         }
         let grants = self.devices.grants(&to_sign, &terms, rng)?;
         let entry = IssueEntry {
@@ -188,7 +188,7 @@ impl Mds {
         let (inode, _) = namespace::resolve(&*self.store.snapshot()?, who, &asked.path)?;
         // Users without the right are refused before any lease is recalled.
         namespace::file_for(&*self.store.snapshot()?, who, inode, access, &asked.path.shown())?;
-        self.make_room_by_path(inode, access, expires_ms, now_ms)?;
+        self.recall_for_path_access(inode, access, expires_ms, now_ms)?;
         let (inode, stat, layout, end) = if write {
             self.update(|tx| namespace::delegate_writing(tx, who, &asked.path, rights, now_ms))?
         } else {

@@ -1,9 +1,9 @@
-//! Leases: what asks for them, gives them back, and what has to wait for that.
+//! Lease requests, and the conflict check of every transaction.
 //!
-//! Does: watch every transaction of a request for files that it changes, so that no request can forget to; tell holders
-//! what they are to give back. Does not: decide who is in whose way; `leases` does.
-//! Contract: whoever is told of a lease is told of the file as it is with the lease held. A request that has to wait is
-//! Busy, and nothing was done.
+//! Does: track the nodes that a request's transaction changes, so that no request skips the check;
+//! answer `Recalls`. Does not: find conflicts; `leases` does.
+//! Contract: a response with a lease has the attributes as they are while the lease is held. A
+//! request that has to wait is answered `Busy` and changed nothing.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0046-leases.md.
 
 use std::cell::RefCell;
@@ -20,97 +20,112 @@ use crate::access::{AccessRight, Principal};
 use crate::counters::add;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
-use crate::holds::Held;
 use crate::keys;
-use crate::leases::{self, BARRED_MS, BELIEVED_MS, Leases, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
+use crate::leases::{
+    self, ClientKey, ConflictVerdict, GRANT_BLOCK_MS, LEASE_VALID_MS, LeaseAccess, LeaseRequest, Leases,
+    SessionRights, WAIT_MAX_MS,
+};
 use crate::namespace;
-use crate::once::Asked;
+use crate::open_files::OpenModes;
 use crate::records::{Inode, decode};
+use crate::replay_cache::ReplayKey;
 use crate::server::Mds;
 use crate::store::{MetaError, Pair, Snapshot, Transaction};
 
-/// Who asks for what this thread is doing.
+/// The request that this thread is working on.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct RequestContext {
     leases: Arc<Leases>,
-    /// Before it looked at anything.
-    moment: u64,
-    by: Option<Who>,
-    /// Does it tell of what was done under a lease, perhaps of before the start?
-    settles: bool,
+    /// Read point from before the request read anything.
+    read_point: u64,
+    by: Option<ClientKey>,
+    /// Whether it reports changes made under a lease, perhaps of before the restart.
+    reports_writes: bool,
     now_ms: u64,
 }
 
 thread_local! {
-    /// None: the server itself, which is in nobody's way.
-    static ASKER: RefCell<Option<Asker>> = const { RefCell::new(None) };
+    /// `None`: the server itself, which needs no conflict check.
+    static CURRENT_REQUEST: RefCell<Option<RequestContext>> = const { RefCell::new(None) };
 }
 
-/// Does some work as somebody.
-pub(super) fn as_asker<T>(asker: Option<Asker>, work: impl FnOnce() -> T) -> T {
-    struct Back(Option<Asker>);
+/// Runs `work` with this request context.
+pub(super) fn with_request_context<T>(
+    request_context: Option<RequestContext>,
+    work: impl FnOnce() -> T,
+) -> T {
+    struct Back(Option<RequestContext>);
     impl Drop for Back {
         fn drop(&mut self) {
-            ASKER.set(self.0.take());
+            CURRENT_REQUEST.set(self.0.take());
         }
     }
-    let _back = Back(ASKER.replace(asker));
+    let _back = Back(CURRENT_REQUEST.replace(request_context));
     work()
 }
 
-/// Does some work as the server itself: a change that nobody sees, or that whoever has a lease knows of.
+/// Runs `work` without a request context: for changes that no client sees, or that the lease's
+/// client knows of.
 pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> T {
-    as_asker(None, work)
+    with_request_context(None, work)
 }
 
-/// Names in a directory are about to be read: whoever else is ahead in it tells of his changes first (Busy).
-pub(crate) fn sees_names(id: InodeId) -> Result<()> {
-    ASKER.with_borrow(|asker| {
-        let Some(Asker { leases, moment, by, now_ms, .. }) = asker else { return Ok(()) };
-        match leases.sees_names(id, by.as_ref(), *moment, *now_ms) {
-            Verdict::Free => return Ok(()),
-            Verdict::Wait => {}
-            Verdict::Fence(lost) => leases.to_fence(id, lost),
+/// Recalls another client's delegation before names of the directory are read (Busy).
+pub(crate) fn recall_dir_writer(id: InodeId) -> Result<()> {
+    CURRENT_REQUEST.with_borrow(|request_context| {
+        let Some(RequestContext { leases, read_point, by, now_ms, .. }) = request_context else {
+            return Ok(());
+        };
+        match leases.recall_dir_writer(id, by.as_ref(), *read_point, *now_ms) {
+            ConflictVerdict::Free => return Ok(()),
+            ConflictVerdict::Wait => {}
+            ConflictVerdict::Fence(lost) => leases.queue_fence(id, lost),
         }
         Err(leases::busy())
     })
 }
 
-/// A transaction is about to begin: it sees everything that was told of until now.
-pub(crate) fn sees_all_until_now() {
-    ASKER.with_borrow_mut(|asker| {
-        if let Some(asker) = asker {
-            asker.moment = asker.leases.moment();
+/// Advances the read point before a transaction begins.
+pub(crate) fn advance_read_point() {
+    CURRENT_REQUEST.with_borrow_mut(|request_context| {
+        if let Some(request_context) = request_context {
+            request_context.read_point = request_context.leases.read_point();
         }
     });
 }
 
-/// Whoever sent a request.
-pub(super) fn asker(
+/// Returns the context of a request.
+pub(super) fn request_context(
     leases: &Arc<Leases>,
     who: &Principal,
     request: &Request,
-    asked: Option<&Asked>,
+    replay_key: Option<&ReplayKey>,
     now_ms: u64,
-) -> Option<Asker> {
-    let by = client_of_request(request, asked).map(|client_id| (who.user.clone(), client_id));
-    let settles = matches!(
+) -> Option<RequestContext> {
+    let by = client_of_request(request, replay_key).map(|client_id| (who.user.clone(), client_id));
+    let reports_writes = matches!(
         request,
         Request::Allocate { .. }
             | Request::Written { .. }
             | Request::CloseNode { .. }
             | Request::NameBatch { .. }
     );
-    Some(Asker { leases: Arc::clone(leases), moment: leases.moment(), by, settles, now_ms })
+    Some(RequestContext {
+        leases: Arc::clone(leases),
+        read_point: leases.read_point(),
+        by,
+        reports_writes,
+        now_ms,
+    })
 }
 
-/// Which holder asks.
-fn client_of_request(request: &Request, asked: Option<&Asked>) -> Option<ClientId> {
+/// Returns the client id of a request.
+fn client_of_request(request: &Request, replay_key: Option<&ReplayKey>) -> Option<ClientId> {
     match request {
         Request::SetNode { client_id, .. }
         | Request::Lookup { client_id, .. }
         | Request::ReadNodes { client_id, .. }
-        | Request::MakeNode { client_id, .. } => client_id.or_else(|| asked.map(Asked::client_id)),
+        | Request::MakeNode { client_id, .. } => client_id.or_else(|| replay_key.map(ReplayKey::client_id)),
         Request::OpenNode { client_id, .. }
         | Request::Allocate { client_id, .. }
         | Request::Written { client_id, .. }
@@ -118,35 +133,36 @@ fn client_of_request(request: &Request, asked: Option<&Asked>) -> Option<ClientI
         | Request::LeaseNode { client_id, .. }
         | Request::DelegateDir { client_id, .. }
         | Request::RenewGrants { handle: OpenHandle::Node { client_id, .. }, .. } => Some(*client_id),
-        _ => asked.map(Asked::client_id),
+        _ => replay_key.map(ReplayKey::client_id),
     }
 }
 
-/// Until this is dropped nobody is given a lease on what is being changed.
-pub(crate) struct Changing<'a> {
+/// Blocks grants of leases on the changed nodes until it is dropped.
+pub(crate) struct ChangeGuard<'a> {
     mds: &'a Mds,
     ids: Vec<InodeId>,
     now_ms: u64,
 }
 
-impl Drop for Changing<'_> {
+impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
         if !self.ids.is_empty() {
-            self.mds.leases.changed(&self.ids, self.now_ms);
+            self.mds.leases.end_change(&self.ids, self.now_ms);
         }
     }
 }
 
-/// A transaction that takes down which inodes are changed in it.
-struct Watched<'a, 'b> {
+/// A transaction that records which nodes it changes.
+struct ChangeTrackingTx<'a, 'b> {
     tx: &'a mut (dyn Transaction + 'b),
     changed: Vec<InodeId>,
-    /// Leases of before the start are not known: then files are waited for, and directories, which are here, are not.
+    /// During the grace period only files wait for leases of before the restart; delegations of
+    /// directories are recorded.
     only_files: bool,
     directories: Vec<InodeId>,
 }
 
-impl Watched<'_, '_> {
+impl ChangeTrackingTx<'_, '_> {
     fn note(&mut self, key: &[u8]) -> std::result::Result<(), MetaError> {
         let is_new = |id: &InodeId| !self.changed.contains(id) && !self.directories.contains(id);
         let Some(id) = keys::changed_inode(key).filter(is_new) else {
@@ -164,7 +180,7 @@ impl Watched<'_, '_> {
     }
 }
 
-impl Snapshot for Watched<'_, '_> {
+impl Snapshot for ChangeTrackingTx<'_, '_> {
     fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MetaError> {
         self.tx.get(key)
     }
@@ -174,7 +190,7 @@ impl Snapshot for Watched<'_, '_> {
     }
 }
 
-impl Transaction for Watched<'_, '_> {
+impl Transaction for ChangeTrackingTx<'_, '_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), MetaError> {
         self.note(key)?;
         self.tx.put(key, value)
@@ -185,23 +201,23 @@ impl Transaction for Watched<'_, '_> {
         self.tx.delete(key)
     }
 
-    /// It is lent: whoever has the transaction itself commits it.
+    /// The owner of the inner transaction commits it.
     fn commit(self: Box<Self>) -> std::result::Result<(), MetaError> {
         Err(MetaError::Conflict)
     }
 }
 
-/// A holder that waits for recalls.
+/// A `Recalls` request that may stay pending.
 #[derive(Clone, Debug)]
-pub struct Waiting {
-    who: Who,
+pub struct PendingRecalls {
+    who: ClientKey,
     epoch: u64,
     known: u64,
     wait_ms: u32,
 }
 
-impl Waiting {
-    /// For how long at most, milliseconds.
+impl PendingRecalls {
+    /// Returns the maximum time to wait, milliseconds.
     #[must_use]
     pub const fn max_ms(&self) -> u32 {
         self.wait_ms
@@ -209,98 +225,105 @@ impl Waiting {
 }
 
 impl Mds {
-    /// Runs the work of a transaction; if it is a request's and changes what somebody has a lease on, that one is to give it
-    /// back first (Busy). The changes may be committed while the second one lives.
-    pub(crate) fn watched<'a, T>(
+    /// Runs the work of a transaction. If it belongs to a request and changes nodes with leases of
+    /// others, those are recalled and it fails with Busy. The changes may be committed while the
+    /// guard lives.
+    pub(crate) fn track_changes<'a, T>(
         &'a self,
         tx: &mut dyn Transaction,
         work: impl FnOnce(&mut dyn Transaction) -> Result<T>,
-    ) -> (Result<T>, Option<Changing<'a>>) {
-        let Some(asker) = ASKER.with_borrow(Clone::clone) else { return (work(tx), None) };
-        let only_files = self.leases.waits(asker.now_ms);
-        let mut watched = Watched { tx, changed: Vec::new(), only_files, directories: Vec::new() };
-        let done = work(&mut watched);
-        let Watched { changed: mut ids, directories, .. } = watched;
+    ) -> (Result<T>, Option<ChangeGuard<'a>>) {
+        let Some(request_context) = CURRENT_REQUEST.with_borrow(Clone::clone) else {
+            return (work(tx), None);
+        };
+        let only_files = self.leases.is_recovering(request_context.now_ms);
+        let mut track_changes =
+            ChangeTrackingTx { tx, changed: Vec::new(), only_files, directories: Vec::new() };
+        let done = work(&mut track_changes);
+        let ChangeTrackingTx { changed: mut ids, directories, .. } = track_changes;
         if done.is_err() || (ids.is_empty() && directories.is_empty()) {
             return (done, None);
         }
-        let Asker { by, settles, now_ms, .. } = asker;
-        // Whoever is waited for may come just now: then leases are given on directories again.
-        let (verdicts, begun) = self.leases.may_change((&ids, &directories), by.as_ref(), settles, now_ms);
+        let RequestContext { by, reports_writes, now_ms, .. } = request_context;
+        // The grace period may end just now; then leases on directories are granted again.
+        let (verdicts, begun) =
+            self.leases.begin_change((&ids, &directories), by.as_ref(), reports_writes, now_ms);
         add(&self.counters.leases_recalled, begun);
         if verdicts.is_empty() {
             ids.extend(directories);
-            return (done, Some(Changing { mds: self, ids, now_ms }));
+            return (done, Some(ChangeGuard { mds: self, ids, now_ms }));
         }
         for (id, verdict) in verdicts {
-            if let Verdict::Fence(lost) = verdict {
-                self.leases.to_fence(id, lost);
+            if let ConflictVerdict::Fence(lost) = verdict {
+                self.leases.queue_fence(id, lost);
             }
         }
         (Err(leases::busy()), None)
     }
 
-    /// Waits, as Busy, until nothing is in the way of what is about to be done to a file.
-    pub(super) fn make_room(
+    /// Recalls the leases that conflict with an access; `Busy` until they are returned.
+    pub(super) fn recall_conflicting(
         &self,
         id: InodeId,
-        by: Option<&Who>,
-        what: Use,
-        settles: bool,
+        by: Option<&ClientKey>,
+        what: LeaseAccess,
+        reports_writes: bool,
         now_ms: u64,
     ) -> Result<()> {
-        let (verdict, begun) = self.leases.may(id, by, what, settles, now_ms);
+        let (verdict, begun) = self.leases.check_conflicts(id, by, what, reports_writes, now_ms);
         add(&self.counters.leases_recalled, begun);
         match verdict {
-            Verdict::Free => return Ok(()),
-            Verdict::Wait => {}
-            Verdict::Fence(lost) => {
-                self.leases.to_fence(id, lost);
-                self.fence_lost(now_ms);
+            ConflictVerdict::Free => return Ok(()),
+            ConflictVerdict::Wait => {}
+            ConflictVerdict::Fence(lost) => {
+                self.leases.queue_fence(id, lost);
+                self.fence_unreturned(now_ms);
             }
         }
         Err(leases::busy())
     }
 
-    /// Those that had a lease to write and did not give it back are kept from writing; when that is so, others go on.
-    pub(crate) fn fence_lost(&self, now_ms: u64) {
-        for (id, who) in self.leases.take_lost() {
-            let fence = || match self.depose(id, &who, now_ms)? {
+    /// Fences the clients that did not return a write lease.
+    pub(crate) fn fence_unreturned(&self, now_ms: u64) {
+        for (id, who) in self.leases.take_unreturned() {
+            let fence = || match self.revoke_delegation(id, &who, now_ms)? {
                 true => Ok(()),
                 false => self.fence_lease(id, &who, now_ms),
             };
             if let Err(error) = as_server(fence) {
-                tracing::warn!(inode = id.0, %error, "a file could not be fenced");
+                tracing::warn!(inode = id.0, %error, "cannot fence a file; retrying");
             }
         }
     }
 
-    /// The same from within a request, if there is something to do.
-    pub(crate) fn fence_lost_now(&self) {
-        let asker = ASKER.with_borrow(Clone::clone);
-        if let Some(asker) = asker
-            && self.leases.has_lost()
+    /// Fences such clients from within a request, if there are any.
+    pub(crate) fn fence_unreturned_now(&self) {
+        let request_context = CURRENT_REQUEST.with_borrow(Clone::clone);
+        if let Some(request_context) = request_context
+            && self.leases.has_unreturned()
         {
-            self.fence_lost(asker.now_ms);
+            self.fence_unreturned(request_context.now_ms);
         }
     }
 
-    /// A file is about to be read or written by its path, until then: nobody is told of that, nor of its end.
-    pub(super) fn make_room_by_path(
+    /// Recalls leases before a file is read or written by path until `until_ms`. The server does
+    /// not learn when that access ends.
+    pub(super) fn recall_for_path_access(
         &self,
         id: InodeId,
         access: Access,
         until_ms: u64,
         now_ms: u64,
     ) -> Result<()> {
-        let what = if access == Access::Read { Use::Read } else { Use::Change };
-        if what == Use::Change {
-            self.leases.bar(id, until_ms);
+        let what = if access == Access::Read { LeaseAccess::Read } else { LeaseAccess::Change };
+        if what == LeaseAccess::Change {
+            self.leases.block_grants_until(id, until_ms);
         }
-        self.make_room(id, None, what, false, now_ms)
+        self.recall_conflicting(id, None, what, false, now_ms)
     }
 
-    /// Gives a lease on a file, if there is one to be had. `waits`: others give theirs back first (Busy).
+    /// Grants a lease on a node, if available. `waits`: conflicting leases are returned first
+    /// (Busy).
     pub(super) fn lease(
         &self,
         who: &Principal,
@@ -313,18 +336,18 @@ impl Mds {
             return Ok(None);
         }
         let by = (who.user.clone(), client_id);
-        if !self.leases.is_led(&by, now_ms) {
+        if !self.leases.can_cache(&by, now_ms) {
             return Ok(None);
         }
         let others_write = self.others_write(who, &by, id, now_ms)?;
-        let wish = Wish { kind, waits, others_write, in_passing: false, ahead: false };
-        let given = self.leases.give(id, &by, wish, now_ms)?;
-        add(&self.counters.leases_given, u64::from(given.is_some()));
-        Ok(given)
+        let request = LeaseRequest { kind, waits, others_write, opportunistic: false, delegation: false };
+        let granted = self.leases.grant(id, &by, request, now_ms)?;
+        add(&self.counters.leases_given, u64::from(granted.is_some()));
+        Ok(granted)
     }
 
-    /// One to read, for who looks a node up.
-    fn lease_in_passing(
+    /// Grants an opportunistic read lease to a client that looks a node up.
+    fn opportunistic_lease(
         &self,
         who: &Principal,
         client_id: ClientId,
@@ -332,22 +355,27 @@ impl Mds {
         now_ms: u64,
     ) -> Result<Option<NodeLease>> {
         let by = (who.user.clone(), client_id);
-        if let Some(known) = self.leases.known(id, &by, now_ms) {
+        if let Some(known) = self.leases.existing_lease(id, &by, now_ms) {
             return Ok(known);
         }
         if self.others_write(who, &by, id, now_ms)? {
             return Ok(None);
         }
-        let wish =
-            Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
-        let given = self.leases.give(id, &by, wish, now_ms)?;
-        add(&self.counters.leases_given, u64::from(given.is_some()));
-        Ok(given)
+        let request = LeaseRequest {
+            kind: LeaseKind::Read,
+            waits: false,
+            others_write: false,
+            opportunistic: true,
+            delegation: false,
+        };
+        let granted = self.leases.grant(id, &by, request, now_ms)?;
+        add(&self.counters.leases_given, u64::from(granted.is_some()));
+        Ok(granted)
     }
 
-    /// What has a name in a directory, with leases on both if they are to be had: who has that on the directory knows its
-    /// names, until it is called back.
-    pub(super) fn look_up_leased(
+    /// Looks up a name, with opportunistic leases on directory and node. A client with the lease on
+    /// the directory knows its names until a recall.
+    pub(super) fn look_up_with_leases(
         &self,
         who: &Principal,
         (parent, name): (InodeId, &Name),
@@ -355,19 +383,19 @@ impl Mds {
         now_ms: u64,
     ) -> Result<Response> {
         let look = || namespace::look_up(&*self.store.snapshot()?, who, parent, name);
-        if self.config.shared || !self.leases.is_led(&(who.user.clone(), client_id), now_ms) {
+        if self.config.shared || !self.leases.can_cache(&(who.user.clone(), client_id), now_ms) {
             return Ok(Response::Stat { stat: look()? });
         }
         namespace::check_passes(&*self.store.snapshot()?, who, parent, name)?;
-        let directory = self.lease_in_passing(who, client_id, parent, now_ms)?;
-        // From here on what is seen is as it is with the lease held.
+        let directory = self.opportunistic_lease(who, client_id, parent, now_ms)?;
+        // Everything read from here on is covered by the lease.
         let mut stat = look();
         let mut lease = None;
-        if let Ok(Stat { inode: led, .. }) = stat {
-            lease = self.lease_in_passing(who, client_id, led, now_ms)?;
+        if let Ok(Stat { inode: found, .. }) = stat {
+            lease = self.opportunistic_lease(who, client_id, found, now_ms)?;
             if lease.is_some() {
                 stat = look();
-                lease = lease.filter(|_| stat.as_ref().is_ok_and(|stat| stat.inode == led));
+                lease = lease.filter(|_| stat.as_ref().is_ok_and(|stat| stat.inode == found));
             }
         }
         match (stat, directory) {
@@ -380,8 +408,8 @@ impl Mds {
         }
     }
 
-    /// A page of a directory, with a lease on it if there is one to be had.
-    pub(super) fn list_leased(
+    /// Returns a page of a directory, with an opportunistic lease on it.
+    pub(super) fn list_with_lease(
         &self,
         who: &Principal,
         (directory, after, limit): (InodeId, Option<&Name>, u16),
@@ -390,13 +418,13 @@ impl Mds {
     ) -> Result<Response> {
         let lease = match client_id.filter(|_| !self.config.shared) {
             Some(client_id) => {
-                // Whoever may not list it is given nothing.
+                // No lease without permission to list.
                 namespace::listable(&*self.store.snapshot()?, who, directory)?;
-                self.lease_in_passing(who, client_id, directory, now_ms)?
+                self.opportunistic_lease(who, client_id, directory, now_ms)?
             }
             None => None,
         };
-        // From here on what is seen is as it is with the lease held.
+        // Everything read from here on is covered by the lease.
         let (entries, more) = namespace::read_nodes(&*self.store.snapshot()?, who, directory, after, limit)?;
         Ok(match lease {
             Some(lease) => Response::Listed { entries, more, lease },
@@ -404,19 +432,19 @@ impl Mds {
         })
     }
 
-    /// A lease on a directory that was just made, for who is told what it is: nothing is in it.
-    pub(super) fn lease_made(
+    /// Grants an opportunistic lease on a new directory to its creator; it must still be empty.
+    pub(super) fn lease_created(
         &self,
         who: &Principal,
         client_id: ClientId,
         made: Stat,
         now_ms: u64,
     ) -> Result<Response> {
-        let Some(lease) = self.lease_in_passing(who, client_id, made.inode, now_ms)? else {
+        let Some(lease) = self.opportunistic_lease(who, client_id, made.inode, now_ms)? else {
             return Ok(Response::Stat { stat: made });
         };
         let view = self.store.snapshot()?;
-        // Somebody may have put something into it already, or have taken it away.
+        // Another client may have changed or removed it already.
         match namespace::node(&*view, made.inode) {
             Ok(node) if namespace::is_empty(&*view, made.inode)? => {
                 Ok(Response::Made { stat: node.stat(made.inode), lease })
@@ -425,19 +453,19 @@ impl Mds {
         }
     }
 
-    /// May somebody write to a file who is given no leases?
-    fn others_write(&self, who: &Principal, by: &Who, id: InodeId, now_ms: u64) -> Result<bool> {
-        let led = |user: &_, client_id| {
-            let one: Who = (Clone::clone(user), client_id);
-            one == *by || self.leases.is_led(&one, now_ms)
+    /// Whether a client without leases may be writing to the file.
+    fn others_write(&self, who: &Principal, by: &ClientKey, id: InodeId, now_ms: u64) -> Result<bool> {
+        let is_caching = |user: &_, client_id| {
+            let one: ClientKey = (Clone::clone(user), client_id);
+            one == *by || self.leases.can_cache(&one, now_ms)
         };
-        Ok((self.unled_before && self.holds.waits(now_ms))
-            || self.holds.others_write(id, now_ms, led)
+        Ok((self.uncached_before && self.open_files.is_recovering(now_ms))
+            || self.open_files.has_other_writer(id, now_ms, is_caching)
             || self.is_written_since_before(who, id, now_ms)?)
     }
 
-    /// May somebody write a file with a credential that a server before this one gave him? Whoever has it open here is
-    /// asked; whoever opened it by its path is known by that alone.
+    /// Whether another client may write the file with a credential from before the restart. Open
+    /// files are checked elsewhere; this finds opens by path.
     fn is_written_since_before(&self, who: &Principal, id: InodeId, now_ms: u64) -> Result<bool> {
         let before = &self.writers_before;
         if before.are_over(now_ms) {
@@ -448,7 +476,7 @@ impl Mds {
         Ok(before.others_write(&objects, &who.session, now_ms))
     }
 
-    /// A holder of this user is told which leases to give back.
+    /// Answers `Recalls`: the leases that the client has to return.
     pub(super) fn recalls(
         &self,
         who: &Principal,
@@ -458,26 +486,27 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         let by = (who.user.clone(), client_id);
-        // Another server of the store would not know of them; and whoever said that he is gone is not met again by a wait of his.
-        if self.config.shared || self.holds.has_ended(&by) {
+        // Other servers of the store do not know the leases. An ended client is not registered
+        // again by its own pending `Recalls`.
+        if self.config.shared || self.open_files.has_ended(&by) {
             return Ok(Response::Recalls { epoch: 0, lease_ms: 0, last: 0, recalls: Vec::new() });
         }
-        if !self.leases.knows(&by) {
-            self.meet_led(&who.user, client_id, now_ms)?;
+        if !self.leases.is_registered(&by) {
+            self.register_caching_client(&who.user, client_id, now_ms)?;
         }
-        self.holds.keep(&who.user, client_id, now_ms);
-        let standing = Standing { role: who.role, groups: who.groups.clone() };
+        self.open_files.keep_alive(&who.user, client_id, now_ms);
+        let standing = SessionRights { role: who.role, groups: who.groups.clone() };
         let fresh = u64::from_be_bytes(random(rng));
-        let told = self.leases.heard(&by, standing, (epoch, known), fresh, now_ms);
-        let leases::Told { epoch, last, recalls, newly } = told;
+        let batch = self.leases.poll_recalls(&by, standing, (epoch, known), fresh, now_ms);
+        let leases::RecallBatch { epoch, last, recalls, newly } = batch;
         if newly {
-            self.let_go_of_lost_leases(&by)?;
-            self.is_not_ahead_since(&by, epoch)?;
+            self.release_lease_fences(&by)?;
+            self.release_older_delegations(&by, epoch)?;
         }
-        Ok(Response::Recalls { epoch, lease_ms: BELIEVED_MS as u32, last, recalls })
+        Ok(Response::Recalls { epoch, lease_ms: LEASE_VALID_MS as u32, last, recalls })
     }
 
-    /// Who has a file open asks for a lease on it.
+    /// Answers `LeaseNode`: grants a lease on an open file.
     pub(super) fn lease_node(
         &self,
         who: &Principal,
@@ -487,63 +516,60 @@ impl Mds {
         now_ms: u64,
     ) -> Result<Response> {
         let id = self.node(who, node)?;
-        if !self.holds.has(&who.user, client_id, id, now_ms) {
-            return Err(MdsError::refused(
-                ErrorCode::Invalid,
-                "only on a file that is held is a lease given",
-            ));
+        if !self.open_files.has_open(&who.user, client_id, id, now_ms) {
+            return Err(MdsError::refused(ErrorCode::Invalid, "the client does not have the file open"));
         }
         let wanted = match kind {
-            LeaseKind::Read => Held { reads: true, writes: false },
-            LeaseKind::Write => Held { reads: false, writes: true },
+            LeaseKind::Read => OpenModes { reads: true, writes: false },
+            LeaseKind::Write => OpenModes { reads: false, writes: true },
         };
-        if !self.holds.held(&who.user, client_id, id, now_ms).includes(wanted) {
+        if !self.open_files.open_modes(&who.user, client_id, id, now_ms).includes(wanted) {
             let file = namespace::node(&*self.store.snapshot()?, id)?;
             who.needs_all(AccessRight::to(wanted.reads, wanted.writes), &file, "node")?;
         }
         let by = (who.user.clone(), client_id);
-        if !self.leases.is_led(&by, now_ms) && kind == LeaseKind::Write {
-            self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
+        if !self.leases.can_cache(&by, now_ms) && kind == LeaseKind::Write {
+            self.leases.block_grants_until(id, now_ms.saturating_add(GRANT_BLOCK_MS));
         }
         if kind == LeaseKind::Write {
-            self.not_fenced(id, &by, false)?;
+            self.check_not_fenced(id, &by, false)?;
         }
-        self.make_room(id, Some(&by), Use::under(kind), false, now_ms)?;
+        self.recall_conflicting(id, Some(&by), LeaseAccess::needed_for(kind), false, now_ms)?;
         let lease = self.lease(who, client_id, id, (kind, true), now_ms)?;
         if lease.is_none() && kind == LeaseKind::Write {
-            self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
-            self.make_room(id, Some(&by), Use::Change, false, now_ms)?;
+            self.leases.block_grants_until(id, now_ms.saturating_add(GRANT_BLOCK_MS));
+            self.recall_conflicting(id, Some(&by), LeaseAccess::Change, false, now_ms)?;
         }
-        // Looked at with the lease held: whatever changes it now waits for it.
+        // Read while the lease is held: later changes have to recall it.
         let stat = namespace::node(&*self.store.snapshot()?, id)?.stat(id);
         Ok(Response::Leased { stat, lease })
     }
 
-    /// Leases that are out.
+    /// Returns the number of leases.
     #[must_use]
-    pub fn leases_out(&self) -> usize {
+    pub fn lease_count(&self) -> usize {
         self.leases.count()
     }
 
-    /// Times since the start that a user got no more leases.
+    /// Returns the number of penalties since the start.
     #[must_use]
     pub fn lease_penalties(&self) -> u64 {
         self.leases.penalties()
     }
 
-    /// A session's holder asks which leases to give back, and may wait for some: who it is.
+    /// Returns the pending `Recalls` of a request body, or `None` for another request.
     #[must_use]
-    pub fn waiting(&self, session: &SessionId, body: &[u8]) -> Option<Waiting> {
+    pub fn waiting(&self, session: &SessionId, body: &[u8]) -> Option<PendingRecalls> {
         let Ok((_, Request::Recalls { client_id, epoch, known, wait_ms })) = Request::decode(body) else {
             return None;
         };
         let user = self.sessions.user_of(session)?;
-        Some(Waiting { who: (user, client_id), epoch, known, wait_ms: wait_ms.min(WAIT_MAX_MS) })
+        Some(PendingRecalls { who: (user, client_id), epoch, known, wait_ms: wait_ms.min(WAIT_MAX_MS) })
     }
 
-    /// Is there something to tell it? If not `waker` is woken when there is. Nothing is held meanwhile but its name.
+    /// Whether an answer is available; otherwise `waker` is woken when one is.
     #[must_use]
-    pub fn has_news(&self, waiting: &Waiting, waker: &Waker) -> bool {
-        self.leases.has_news(&waiting.who, (waiting.epoch, waiting.known), waker)
+    pub fn has_recalls(&self, waiting: &PendingRecalls, waker: &Waker) -> bool {
+        self.leases.has_recalls(&waiting.who, (waiting.epoch, waiting.known), waker)
     }
 }

@@ -1,36 +1,37 @@
 //! Requests about locks.
 //!
-//! Contract: before a holder has its first lock on a file there is a record that it has some, so that a server that begins
-//! anew knows whom to fence; a lock of one that died is given to nobody else before it is fenced.
+//! Contract: before a client gets its first lock on a file, that is recorded, so that a restarted
+//! server knows whom to fence. A lock of a silent client is not granted to others before it is
+//! fenced.
 
 use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Lock, LockKind, Node, Request, Response};
 
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::leases::Who;
-use crate::locks::{self, LockTable, Locked, StoredLocks};
+use crate::leases::ClientKey;
+use crate::locks::{self, LockRecord, LockTable, StoredLocks};
 use crate::records::save;
 use crate::server::{Mds, Wait};
 
-/// Whoever wants a lock while holders of before the start are waited for asks again after this.
+/// Delay before a lock request is repeated during the grace period.
 const LOCK_RETRY_MS: u32 = 1_000;
 
-/// What a lock is asked for.
+/// A lock request.
 #[derive(Clone, Copy)]
-struct Wish {
+struct LockRequest {
     lock: Lock,
     test: bool,
     reclaim: bool,
 }
 
 impl Mds {
-    /// What locks ask for.
+    /// Handles lock requests.
     pub(super) fn lock_nodes(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
         match request {
             Request::LockNode { node, client_id, lock, test, reclaim } => {
                 let by = (who.user.clone(), client_id);
-                self.lock_node(who, node, &by, Wish { lock, test, reclaim }, now_ms)
+                self.lock_node(who, node, &by, LockRequest { lock, test, reclaim }, now_ms)
             }
             Request::UnlockNode { node, client_id, owner } => {
                 let id = self.node(who, node)?;
@@ -41,28 +42,36 @@ impl Mds {
         }
     }
 
-    fn lock_node(&self, who: &Principal, node: Node, by: &Who, wish: Wish, now_ms: u64) -> Result<Response> {
+    fn lock_node(
+        &self,
+        who: &Principal,
+        node: Node,
+        by: &ClientKey,
+        request: LockRequest,
+        now_ms: u64,
+    ) -> Result<Response> {
         let id = self.node(who, node)?;
         let has = || {
-            let has = self.holds.has(&by.0, by.1, id, now_ms);
-            let closed = || MdsError::refused(ErrorCode::Invalid, "only a file that is held is locked");
+            let has = self.open_files.has_open(&by.0, by.1, id, now_ms);
+            let closed = || MdsError::refused(ErrorCode::Invalid, "the client does not have the file open");
             if has { Ok(()) } else { Err(closed()) }
         };
         has()?;
-        // POSIX: an exclusive lock of a range needs a file that is open for writing; flock(2) does not.
-        if wish.lock.kind == LockKind::Write && !wish.lock.whole && !wish.test {
+        // POSIX: an exclusive lock of a range needs a file that is open for writing; flock(2) does
+        // not.
+        if request.lock.kind == LockKind::Write && !request.lock.whole && !request.test {
             self.may_write(who, id, by.1, now_ms)?;
         }
-        if wish.lock.kind != LockKind::Unlock
-            && let Some(answer) = self.before_locking(id, by, wish, now_ms)?
+        if request.lock.kind != LockKind::Unlock
+            && let Some(answer) = self.before_locking(id, by, request, now_ms)?
         {
             return Ok(answer);
         }
-        let conflict = self.with_locks(|locks| locks.lock(by, id, wish.lock, wish.test))?;
-        if self.config.shared && conflict.is_none() && !wish.test {
+        let conflict = self.with_locks(|locks| locks.lock(by, id, request.lock, request.test))?;
+        if self.config.shared && conflict.is_none() && !request.test {
             self.fences.locked(id, by);
         }
-        // Who closed it meanwhile ended its locks, perhaps before there was this one.
+        // A concurrent close released the locks, perhaps before this one was set.
         if let Err(closed) = has() {
             self.with_locks(|locks| locks.release(by, id, None))?;
             return Err(closed);
@@ -70,16 +79,22 @@ impl Mds {
         Ok(Response::Locked { conflict })
     }
 
-    /// What is to be looked at before a lock is set: an answer, if that settles it.
-    fn before_locking(&self, id: InodeId, by: &Who, wish: Wish, now_ms: u64) -> Result<Option<Response>> {
-        let Wish { lock, test, reclaim } = wish;
+    /// Checks before a lock is set; returns an answer if that decides the request.
+    fn before_locking(
+        &self,
+        id: InodeId,
+        by: &ClientKey,
+        request: LockRequest,
+        now_ms: u64,
+    ) -> Result<Option<Response>> {
+        let LockRequest { lock, test, reclaim } = request;
         if !test {
-            self.not_fenced(id, by, false)?;
+            self.check_not_fenced(id, by, false)?;
         }
-        // In a store that servers share locks outlive them.
-        let waits = !self.config.shared && self.holds.waits(now_ms);
-        if reclaim && !(waits && self.fences.locked_before(id, by)) {
-            // Whoever was away for too long lost it, whether somebody else has it or not.
+        // Locks in a shared store survive the servers.
+        let waits = !self.config.shared && self.open_files.is_recovering(now_ms);
+        if reclaim && !(waits && self.fences.had_locks_before(id, by)) {
+            // A client that was silent for too long lost the lock, even if no other client has it.
             let kept = self.with_locks(|locks| locks.covers(by, id, &lock))?;
             if kept {
                 self.fences.locked(id, by);
@@ -91,11 +106,11 @@ impl Mds {
             return Ok(None);
         }
         if waits && !reclaim && !test {
-            // Somebody may come back to the lock that this one would take.
+            // A client of before the restart may reclaim a conflicting lock.
             return Err(MdsError::Refused(Failure::busy(LOCK_RETRY_MS)));
         }
-        if !waits && self.fences.others_locked_before(id, by) {
-            // Nobody knows what of it, until they are fenced.
+        if !waits && self.fences.others_had_locks_before(id, by) {
+            // The range of such a lock is unknown until the client is fenced.
             let conflict = Some(Lock { kind: LockKind::Write, owner: 0, pid: 0, ..lock });
             return Ok(Some(Response::Locked { conflict }));
         }
@@ -109,43 +124,44 @@ impl Mds {
         Ok(None)
     }
 
-    /// A holder has locks on a file, of which this server's memory knows the rest: that much is on record, once.
-    fn note_locked(&self, id: InodeId, by: &Who) -> Result<()> {
+    /// Records that the client has locks on the file; this server's memory has the details.
+    fn note_locked(&self, id: InodeId, by: &ClientKey) -> Result<()> {
         if self.fences.is_locked(id, by) {
             return Ok(());
         }
-        let locked = Locked { server: self.config.server, locks: Vec::new() };
+        let locked = LockRecord { server: self.config.server, locks: Vec::new() };
         self.update(|tx| Ok(save(tx, &keys::locked(id, by), &locked)?))?;
         self.fences.locked(id, by);
         Ok(())
     }
 
-    /// Does something with the locks, wherever they are.
+    /// Runs `work` with the lock table, in memory or in the store.
     fn with_locks<T>(&self, work: impl FnOnce(&dyn LockTable) -> Result<T>) -> Result<T> {
         if self.config.shared { work(&StoredLocks(self)) } else { work(&self.locks) }
     }
 
-    /// All locks of a holder on a file end: it is closed, or nothing was written under them.
-    pub(crate) fn release_locks(&self, id: InodeId, by: &Who) -> Result<()> {
+    /// Releases all locks of a client on a file: it was closed, or nothing was written under them.
+    pub(crate) fn release_locks(&self, id: InodeId, by: &ClientKey) -> Result<()> {
         self.with_locks(|locks| locks.release(by, id, None))?;
         if self.fences.unlocked(id, by) && !self.config.shared {
-            // If a crash takes that, there is a fence too many after it.
+            // Need not be durable: after a crash there is one unnecessary fence.
             self.update_and(|tx| Ok((locks::end(tx, id, by)?, Wait::No)))?;
         }
         Ok(())
     }
 
-    /// A holder died that had a file open; `wrote`: it may have something to write it with, and is fenced if it had locks.
-    pub(crate) fn end_locks(&self, id: InodeId, by: &Who, wrote: bool, now_ms: u64) {
+    /// Handles a file of an expired client; `wrote`: the client may have a credential to write, and
+    /// is fenced if it had locks.
+    pub(crate) fn end_locks(&self, id: InodeId, by: &ClientKey, wrote: bool, now_ms: u64) {
         if !self.fences.is_locked(id, by) {
             return;
         }
-        // Of those in the store a transaction looks whether there are any.
+        // Locks in the store are checked by the transaction.
         let fenced = wrote && (self.config.shared || self.locks.any(by, id));
         if fenced {
             self.fence_locks(id, by, self.config.server, now_ms);
         } else if let Err(error) = self.release_locks(id, by) {
-            tracing::error!(inode = id.0, %error, "locks are not on record as they are");
+            tracing::error!(inode = id.0, %error, "cannot update the record of locks");
         }
     }
 }

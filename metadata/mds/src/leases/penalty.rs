@@ -1,30 +1,33 @@
-//! Penalties: a user whose clients miss recalls, or answer them late, gets no leases for a growing time.
+//! Penalties: a user whose clients miss recalls, or answer them late, gets no leases for a growing
+//! time.
 //!
-//! Does: add up by user how long others waited for leases, so that a new client id or session does not reset that; recall
-//! all leases of such a user at once, so that they do not delay others one by one. Does not: refuse opens, reads or writes;
-//! clients without leases request everything from the server.
-//! Contract: a missed recall of a lease begins a penalty, and so do late answers of [`DELAY_MAX_MS`] together. So others
-//! wait twice [`GIVE_UP_MS`] for a user at most before a penalty. Penalties begin with [`FIRST_MS`], double up to
-//! [`LONGEST_MS`], and begin with the first again after [`FORGET_MS`] without one. Time to write data back does not count.
+//! Does: add up by user how long others waited for leases, so that a new client id or session does
+//! not reset that; recall all leases of such a user at once, so that they do not delay others one
+//! by one. Does not: refuse opens, reads or writes; clients without leases request everything from
+//! the server.
+//! Contract: a missed recall of a lease begins a penalty, and so do late answers of
+//! [`DELAY_MAX_MS`] together. So others wait twice [`REVOKE_AFTER_MS`] for a user at most before a
+//! penalty. Penalties begin with [`FIRST_MS`], double up to [`LONGEST_MS`], and begin with the
+//! first again after [`FORGET_MS`] without one. Time to write data back does not count.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0062-bounds-per-user.md.
 
 use std::collections::HashMap;
 
 use sealstone_mds_protocol::{LeaseKind, Recall, UserName};
 
-use super::{GIVE_UP_MS, Given, Leases, Recalling, Table};
+use super::{GrantedLease, LeaseTable, Leases, PendingRecall, REVOKE_AFTER_MS};
 
 /// The first penalty, milliseconds.
 pub(crate) const FIRST_MS: u64 = 60_000;
 /// The longest penalty, milliseconds.
 pub(crate) const LONGEST_MS: u64 = 64 * FIRST_MS;
-/// So long after a penalty the next one is a first one again, milliseconds.
+/// Time after a penalty when the next one is a first one again, milliseconds.
 pub(crate) const FORGET_MS: u64 = 2 * LONGEST_MS;
-/// Others may wait so long for a user's leases to read, milliseconds; beyond it a penalty begins.
+/// Total time that others may wait for a user's read leases before a penalty begins, milliseconds.
 pub(crate) const DELAY_MAX_MS: u64 = 5_000;
 /// An answer within this time does not count, milliseconds.
 pub(crate) const PROMPT_MS: u64 = 250;
-/// A wait of one millisecond is forgotten after so many.
+/// A wait of one millisecond expires after this many milliseconds.
 const DELAY_DECAY: u64 = 50;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +59,8 @@ impl Penalties {
         self.of.get(user).is_some_and(|one| now_ms < one.until_ms)
     }
 
-    /// Others waited for a user's lease. Gives the length of the penalty that begins, if one does.
+    /// Adds a wait of others for a user's lease. Returns the length of the penalty that begins, if
+    /// one does.
     fn add(&mut self, user: &UserName, waited_ms: u64, now_ms: u64) -> Option<u64> {
         let one = self.of.entry(user.clone()).or_default();
         if now_ms < one.until_ms {
@@ -75,7 +79,7 @@ impl Penalties {
         Some(one.length_ms)
     }
 
-    /// Forgets users whose last penalty is long over.
+    /// Removes users whose last penalty ended long ago.
     pub(super) fn expire(&mut self, now_ms: u64) {
         self.of.retain(|_, one| {
             one.until_ms.saturating_add(FORGET_MS) > now_ms && one.until_ms > 0 || one.waited_ms(now_ms) > 0
@@ -83,34 +87,34 @@ impl Penalties {
     }
 }
 
-impl Table {
-    /// Others waited for a lease of a user. If that is too much, all leases of the user are recalled: O(leases), once in a
-    /// penalty.
+impl LeaseTable {
+    /// Adds a wait of others for a lease of a user. If a penalty begins, all leases of the user are
+    /// recalled: O(leases), once in a penalty.
     pub(super) fn penalize(&mut self, user: &UserName, waited_ms: u64, now_ms: u64) {
         let Some(length_ms) = self.penalties.add(user, waited_ms, now_ms) else { return };
         let seconds = length_ms / 1000;
-        tracing::warn!(%user, seconds, "mounts of the user answer recalls late or not; the user gets no leases");
+        tracing::warn!(%user, seconds, "clients of the user answer recalls late or not at all; the user gets no leases");
         for (id, file) in &mut self.files {
-            for given in file.given.iter_mut().filter(|one| one.who.0 == *user && one.recalled.is_none()) {
+            for granted in file.leases.iter_mut().filter(|one| one.who.0 == *user && one.recalled.is_none()) {
                 self.last += 1;
                 let mut until_ms = now_ms;
-                if let Some(client_id) = self.holders.get_mut(&given.who) {
-                    client_id.recalls.insert(self.last, Recall { inode: *id, number: given.number });
-                    client_id.wake();
-                    until_ms = client_id.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS);
+                if let Some(client) = self.clients.get_mut(&granted.who) {
+                    client.recalls.insert(self.last, Recall { inode: *id, number: granted.number });
+                    client.wake();
+                    until_ms = client.last_seen_ms.min(now_ms).saturating_add(REVOKE_AFTER_MS);
                 }
-                given.recalled = Some(Recalling { number: self.last, began_ms: now_ms, until_ms });
-                file.called_ms = Some(now_ms);
+                granted.recalled = Some(PendingRecall { number: self.last, began_ms: now_ms, until_ms });
+                file.recalled_ms = Some(now_ms);
             }
         }
     }
 
-    /// A lease was returned: for a lease to read nothing has to be written back, so its answer is due at once.
-    pub(super) fn penalize_if_slow(&mut self, given: &Given, now_ms: u64) {
-        let Some(recall) = given.recalled.filter(|_| given.kind == LeaseKind::Read) else { return };
+    /// Handles a returned lease: a read lease has nothing to write back, so it is due at once.
+    pub(super) fn penalize_if_slow(&mut self, granted: &GrantedLease, now_ms: u64) {
+        let Some(recall) = granted.recalled.filter(|_| granted.kind == LeaseKind::Read) else { return };
         let waited_ms = now_ms.saturating_sub(recall.began_ms);
         if waited_ms > PROMPT_MS {
-            self.penalize(&given.who.0, waited_ms, now_ms);
+            self.penalize(&granted.who.0, waited_ms, now_ms);
         }
     }
 }

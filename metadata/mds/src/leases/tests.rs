@@ -1,6 +1,6 @@
 //! Histories of clients that follow the protocol.
 
-use super::ends::ENDS_MAX;
+use super::delegation_ends::ENDS_MAX;
 use super::*;
 use proptest::prelude::*;
 
@@ -9,15 +9,15 @@ const CLIENTS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A client asks what to give back.
+    /// A client sends `Recalls`.
     Poll(usize),
-    /// It gives back what it knows to be called in.
+    /// It returns the leases that it knows are recalled.
     GiveBack(usize),
     Read(usize, usize),
     Write(usize, usize),
-    /// Somebody without leases changes the file.
+    /// A client without leases changes the file.
     Plain(usize),
-    /// It dies and comes again as a new one with the same name.
+    /// It crashes and restarts with the same client id.
     Die(usize),
     Wait(u64),
 }
@@ -35,14 +35,14 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a client has of a file.
+/// State of a client for a file.
 #[derive(Clone, Debug, Default)]
 struct Copy {
     lease: Option<NodeLease>,
     cached: Option<u64>,
     dirty: Option<u64>,
     called: bool,
-    /// It was told under this belief that it is called in.
+    /// The client received the recall of this lease.
     until_ms: u64,
 }
 
@@ -58,13 +58,13 @@ struct Model {
     leases: Leases,
     now_ms: u64,
     clients: Vec<Client>,
-    /// What is on the devices, and what the last write that returned was.
+    /// Stored bytes, and the last completed write.
     stored: [u64; FILES],
     last: [u64; FILES],
     next: u64,
 }
 
-fn who(client: usize) -> Who {
+fn who(client: usize) -> ClientKey {
     (UserName::new("alice").unwrap(), ClientId { number: client as u64 })
 }
 
@@ -86,17 +86,17 @@ impl Model {
             && self.now_ms < until_ms
     }
 
-    /// May it be done? Whoever is to be fenced is, and then what he has not sent is lost.
-    fn may(&mut self, by: Option<usize>, file: usize, what: Use) -> bool {
+    /// Checks for conflicts; fences clients if needed, whose unsent writes are then lost.
+    fn may(&mut self, by: Option<usize>, file: usize, what: LeaseAccess) -> bool {
         let by = by.map(who);
-        match self.leases.may(id(file), by.as_ref(), what, false, self.now_ms).0 {
-            Verdict::Free => true,
-            Verdict::Wait => false,
-            Verdict::Fence(lost) => {
+        match self.leases.check_conflicts(id(file), by.as_ref(), what, false, self.now_ms).0 {
+            ConflictVerdict::Free => true,
+            ConflictVerdict::Wait => false,
+            ConflictVerdict::Fence(lost) => {
                 for one in lost {
                     let client = (0..CLIENTS).find(|client| who(*client) == one).unwrap();
-                    assert!(!self.believes(client, file, LeaseKind::Read), "fenced while it believes");
-                    self.leases.fenced(id(file), &one, false);
+                    assert!(!self.believes(client, file, LeaseKind::Read), "fenced while its lease is valid");
+                    self.leases.on_fenced(id(file), &one, false);
                     self.clients[client].copies[file].dirty = None;
                     self.last[file] = self.stored[file];
                 }
@@ -112,10 +112,10 @@ impl Model {
     }
 
     fn poll(&mut self, client: usize) {
-        let standing = Standing { role: Role::User, groups: Default::default() };
+        let rights = SessionRights { role: Role::User, groups: Default::default() };
         let fresh = self.number() << 32;
         let Client { epoch, known, .. } = self.clients[client];
-        let told = self.leases.heard(&who(client), standing, (epoch, known), fresh, self.now_ms);
+        let told = self.leases.poll_recalls(&who(client), rights, (epoch, known), fresh, self.now_ms);
         if told.epoch != epoch {
             for file in 0..FILES {
                 self.flush(client, file);
@@ -130,23 +130,26 @@ impl Model {
             let file = (recall.inode.0 - 100) as usize;
             let copy = &mut one.copies[file];
             if copy.lease.is_some_and(|lease| lease.number == recall.number) && !copy.called {
-                // What came with the recall does not prolong it.
+                // The answer with the recall does not renew it.
                 (copy.called, copy.until_ms) = (true, one.until_ms);
             }
         }
-        (one.known, one.until_ms) = (told.last, self.now_ms + BELIEVED_MS);
+        (one.known, one.until_ms) = (told.last, self.now_ms + LEASE_VALID_MS);
     }
 
-    /// Has a lease, or asks for one.
+    /// Uses its lease, or requests one.
     fn have(&mut self, client: usize, file: usize, kind: LeaseKind) -> bool {
         if self.believes(client, file, kind) {
             return true;
         }
-        if self.clients[client].copies[file].called || !self.may(Some(client), file, Use::under(kind)) {
+        if self.clients[client].copies[file].called
+            || !self.may(Some(client), file, LeaseAccess::needed_for(kind))
+        {
             return false;
         }
-        let wish = Wish { kind, waits: true, others_write: false, in_passing: false, ahead: false };
-        let given = self.leases.give(id(file), &who(client), wish, self.now_ms);
+        let wish =
+            LeaseRequest { kind, waits: true, others_write: false, opportunistic: false, delegation: false };
+        let given = self.leases.grant(id(file), &who(client), wish, self.now_ms);
         let Ok(Some(lease)) = given else { return false };
         let copy = &mut self.clients[client].copies[file];
         if copy.lease.map(|known| known.number) != Some(lease.number) {
@@ -165,7 +168,7 @@ impl Model {
                     if let (Some(lease), true) = (copy.lease, copy.called) {
                         self.flush(client, file);
                         self.clients[client].copies[file] = Copy::default();
-                        self.leases.give_back(id(file), &who(client), Some(lease.number), self.now_ms);
+                        self.leases.return_lease(id(file), &who(client), Some(lease.number), self.now_ms);
                     }
                 }
             }
@@ -185,7 +188,7 @@ impl Model {
                 }
             }
             Step::Plain(file) => {
-                if self.may(None, file, Use::Change) {
+                if self.may(None, file, LeaseAccess::Change) {
                     let value = self.number();
                     (self.stored[file], self.last[file]) = (value, value);
                 }
@@ -200,24 +203,24 @@ impl Model {
             }
             Step::Wait(ms) => {
                 self.now_ms += ms;
-                self.leases.tidy(60_000, self.now_ms);
+                self.leases.expire(60_000, self.now_ms);
             }
         }
         let table = self.leases.table.lock();
-        let given: usize = table.files.values().map(|file| file.given.len()).sum();
+        let given: usize = table.files.values().map(|file| file.leases.len()).sum();
         assert_eq!(table.count, given);
         for file in table.files.values() {
-            let alone = file.given.iter().any(|one| one.kind == LeaseKind::Write);
-            assert!(!alone || file.given.len() == 1);
+            let alone = file.leases.iter().any(|one| one.kind == LeaseKind::Write);
+            assert!(!alone || file.leases.len() == 1);
         }
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
-    /// Whoever believes in a lease reads the last write that returned, unless a crash or a fence took it.
+    /// A client with a valid lease reads the last completed write, unless a crash or fence lost it.
     #[test]
-    fn who_has_a_lease_reads_the_last_write_that_returned(
+    fn leased_reads_see_last_completed_write(
         steps in prop::collection::vec(any_step(), 1..120)
     ) {
         let mut model = Model {
@@ -238,127 +241,156 @@ proptest! {
     }
 }
 
-fn standing() -> Standing {
-    Standing { role: Role::User, groups: Default::default() }
+fn rights() -> SessionRights {
+    SessionRights { role: Role::User, groups: Default::default() }
 }
 
-/// It hears of its era, and confirms it.
+/// It receives its epoch and confirms it.
 fn come(leases: &Leases, client: usize, now_ms: u64) {
-    let told = leases.heard(&who(client), standing(), (0, 0), 77, now_ms);
-    leases.heard(&who(client), standing(), (told.epoch, 0), 78, now_ms);
+    let told = leases.poll_recalls(&who(client), rights(), (0, 0), 77, now_ms);
+    leases.poll_recalls(&who(client), rights(), (told.epoch, 0), 78, now_ms);
 }
 
-fn in_passing(leases: &Leases, client: usize, now_ms: u64) -> Option<NodeLease> {
-    let wish =
-        Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
-    leases.give(id(0), &who(client), wish, now_ms).unwrap()
+fn opportunistic(leases: &Leases, client: usize, now_ms: u64) -> Option<NodeLease> {
+    let wish = LeaseRequest {
+        kind: LeaseKind::Read,
+        waits: false,
+        others_write: false,
+        opportunistic: true,
+        delegation: false,
+    };
+    leases.grant(id(0), &who(client), wish, now_ms).unwrap()
 }
 
 #[test]
-fn a_directory_that_is_changed_while_others_are_waited_for_is_given_to_nobody_who_comes_meanwhile() {
+fn no_lease_on_directory_changed_during_recovery() {
     let leases = Leases::new([who(1)], []);
-    assert!(leases.waits(1_000));
-    assert_eq!(leases.may_change((&[], &[id(0)]), None, false, 1_000).0, Vec::new());
+    assert!(leases.is_recovering(1_000));
+    assert_eq!(leases.begin_change((&[], &[id(0)]), None, false, 1_000).0, Vec::new());
     come(&leases, 1, 1_001);
-    assert!(!leases.waits(1_001));
-    assert_eq!(in_passing(&leases, 1, 1_001), None, "it would be told of what was there before");
-    leases.changed(&[id(0)], 1_002);
-    assert!(in_passing(&leases, 1, 1_002).is_some());
-    assert_eq!(leases.may_change((&[], &[id(0)]), None, false, 1_003).0, vec![(id(0), Verdict::Wait)]);
+    assert!(!leases.is_recovering(1_001));
+    assert_eq!(opportunistic(&leases, 1, 1_001), None, "no opportunistic lease after a recall");
+    leases.end_change(&[id(0)], 1_002);
+    assert!(opportunistic(&leases, 1, 1_002).is_some());
+    assert_eq!(
+        leases.begin_change((&[], &[id(0)]), None, false, 1_003).0,
+        vec![(id(0), ConflictVerdict::Wait)]
+    );
 }
 
 #[test]
 fn client_that_misses_recall_gets_no_lease_for_a_time() {
     let leases = Leases::default();
     come(&leases, 1, 0);
-    assert!(in_passing(&leases, 1, 0).is_some());
-    assert_eq!(leases.may(id(0), None, Use::Change, false, 0).0, Verdict::Wait);
-    let later_ms = GIVE_UP_MS;
-    // It is heard of all the time, and hears that it lost what it had.
+    assert!(opportunistic(&leases, 1, 0).is_some());
+    assert_eq!(leases.check_conflicts(id(0), None, LeaseAccess::Change, false, 0).0, ConflictVerdict::Wait);
+    let later_ms = REVOKE_AFTER_MS;
+    // It stays active, and receives the new epoch.
     come(&leases, 1, later_ms - 1);
-    assert_eq!(leases.may(id(0), None, Use::Change, false, later_ms).0, Verdict::Free);
-    let told = leases.heard(&who(1), standing(), (0, 0), 79, later_ms);
-    leases.heard(&who(1), standing(), (told.epoch, 0), 80, later_ms);
+    assert_eq!(
+        leases.check_conflicts(id(0), None, LeaseAccess::Change, false, later_ms).0,
+        ConflictVerdict::Free
+    );
+    let told = leases.poll_recalls(&who(1), rights(), (0, 0), 79, later_ms);
+    leases.poll_recalls(&who(1), rights(), (told.epoch, 0), 80, later_ms);
     come(&leases, 1, later_ms + penalty::FIRST_MS - 1);
-    assert_eq!(in_passing(&leases, 1, later_ms + penalty::FIRST_MS - 1), None);
+    assert_eq!(opportunistic(&leases, 1, later_ms + penalty::FIRST_MS - 1), None);
     come(&leases, 1, later_ms + penalty::FIRST_MS);
-    assert!(in_passing(&leases, 1, later_ms + penalty::FIRST_MS).is_some());
+    assert!(opportunistic(&leases, 1, later_ms + penalty::FIRST_MS).is_some());
 }
 
-fn to_be_ahead() -> Wish {
-    Wish { kind: LeaseKind::Write, waits: false, others_write: false, in_passing: true, ahead: true }
+fn to_be_ahead() -> LeaseRequest {
+    LeaseRequest {
+        kind: LeaseKind::Write,
+        waits: false,
+        others_write: false,
+        opportunistic: true,
+        delegation: true,
+    }
 }
 
 #[test]
-fn whoever_saw_names_of_before_they_were_told_looks_again_and_nobody_else_does() {
+fn only_stale_name_reads_are_repeated() {
     let leases = Leases::default();
     come(&leases, 1, 0);
     let [one, other] =
-        [0, 1].map(|file| leases.give_over(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap());
-    // What is seen in either directory may be as of this moment.
-    let moment = leases.moment();
-    assert_eq!(leases.sees_names(id(0), None, moment, 0), Verdict::Wait);
-    leases.give_back(id(0), &who(1), Some(one.lease.number), 0);
-    assert_eq!(leases.sees_names(id(0), None, moment, 0), Verdict::Wait, "he told of something in between");
-    assert_eq!(leases.sees_names(id(2), None, moment, 0), Verdict::Free, "nobody was ahead there");
-    assert_eq!(leases.sees_names(id(1), Some(&who(1)), moment, 0), Verdict::Free);
-    assert_eq!(leases.sees_names(id(0), None, leases.moment(), 0), Verdict::Free);
-    leases.give_back(id(1), &who(1), Some(other.lease.number), 0);
-    assert_eq!(leases.sees_names(id(1), None, moment, 0), Verdict::Wait);
+        [0, 1].map(|file| leases.grant_or_upgrade(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap());
+    // Reads of both directories may be as of this read point.
+    let moment = leases.read_point();
+    assert_eq!(leases.recall_dir_writer(id(0), None, moment, 0), ConflictVerdict::Wait);
+    leases.return_lease(id(0), &who(1), Some(one.lease.number), 0);
+    assert_eq!(
+        leases.recall_dir_writer(id(0), None, moment, 0),
+        ConflictVerdict::Wait,
+        "the client sent a change in between"
+    );
+    assert_eq!(
+        leases.recall_dir_writer(id(2), None, moment, 0),
+        ConflictVerdict::Free,
+        "nobody was ahead there"
+    );
+    assert_eq!(leases.recall_dir_writer(id(1), Some(&who(1)), moment, 0), ConflictVerdict::Free);
+    assert_eq!(leases.recall_dir_writer(id(0), None, leases.read_point(), 0), ConflictVerdict::Free);
+    leases.return_lease(id(1), &who(1), Some(other.lease.number), 0);
+    assert_eq!(leases.recall_dir_writer(id(1), None, moment, 0), ConflictVerdict::Wait);
 }
 
 #[test]
-fn of_ends_no_more_than_so_many_are_remembered_and_none_is_overlooked() {
+fn delegation_ends_are_bounded_and_never_missed() {
     let leases = Leases::default();
     come(&leases, 1, 0);
     let end = |file: usize| {
-        let new = leases.give_over(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap();
-        leases.give_back(id(file), &who(1), Some(new.lease.number), 0);
+        let new = leases.grant_or_upgrade(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+        leases.return_lease(id(file), &who(1), Some(new.lease.number), 0);
     };
-    let moment = leases.moment();
+    let moment = leases.read_point();
     end(0);
-    let later = leases.moment();
+    let later = leases.read_point();
     for file in 1..=ENDS_MAX {
         end(file);
     }
-    assert_eq!(leases.sees_names(id(0), None, moment, 0), Verdict::Wait, "it is not known any more");
-    assert_eq!(leases.sees_names(id(0), None, later, 0), Verdict::Free);
+    assert_eq!(
+        leases.recall_dir_writer(id(0), None, moment, 0),
+        ConflictVerdict::Wait,
+        "it is not known any more"
+    );
+    assert_eq!(leases.recall_dir_writer(id(0), None, later, 0), ConflictVerdict::Free);
     let table = leases.table.lock();
     assert_eq!((table.ends.of.len(), table.ends.order.len()), (ENDS_MAX, ENDS_MAX));
     assert_eq!(table.files.len(), 0);
 }
 
 #[test]
-fn a_lease_that_is_not_told_of_after_all_leaves_what_there_was() {
+fn undone_grant_restores_previous_lease() {
     let leases = Leases::default();
     come(&leases, 1, 0);
-    // There was none.
-    let new = leases.give_over(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
-    leases.put_back(id(0), &who(1), new);
-    assert_eq!((leases.count(), leases.of(id(0))), (0, vec![]));
-    // There was one to read.
-    let read = in_passing(&leases, 1, 0).unwrap();
-    let new = leases.give_over(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    // There was no lease.
+    let new = leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    leases.undo_upgrade(id(0), &who(1), new);
+    assert_eq!((leases.count(), leases.on_node(id(0))), (0, vec![]));
+    // There was a read lease.
+    let read = opportunistic(&leases, 1, 0).unwrap();
+    let new = leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
     assert_eq!(new.before, Some(read.number));
-    assert_eq!(leases.may(id(0), None, Use::Read, false, 0).0, Verdict::Wait);
-    leases.put_back(id(0), &who(1), new);
-    assert_eq!(leases.known(id(0), &who(1), 0), Some(Some(read)));
-    assert_eq!(leases.may(id(0), None, Use::Read, false, 0).0, Verdict::Free);
-    // He was ahead already, and did things under that.
-    let first = leases.give_over(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
-    let again = leases.give_over(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    assert_eq!(leases.check_conflicts(id(0), None, LeaseAccess::Read, false, 0).0, ConflictVerdict::Wait);
+    leases.undo_upgrade(id(0), &who(1), new);
+    assert_eq!(leases.existing_lease(id(0), &who(1), 0), Some(Some(read)));
+    assert_eq!(leases.check_conflicts(id(0), None, LeaseAccess::Read, false, 0).0, ConflictVerdict::Free);
+    // The client had the delegation already and made changes under it.
+    let first = leases.grant_or_upgrade(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    let again = leases.grant_or_upgrade(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
     assert_eq!(first.lease, again.lease);
-    leases.put_back(id(1), &who(1), again);
-    assert!(leases.is_ahead(id(1), &who(1), first.lease.number));
+    leases.undo_upgrade(id(1), &who(1), again);
+    assert!(leases.has_delegation(id(1), &who(1), first.lease.number));
     assert_eq!(leases.count(), 2);
 }
 
 #[test]
-fn what_is_called_back_is_not_asked_for_again_meanwhile() {
+fn recalled_lease_is_not_granted_again_early() {
     let leases = Leases::default();
     come(&leases, 1, 0);
-    assert!(leases.give_over(id(0), &who(1), to_be_ahead(), 0).unwrap().is_some());
-    assert_eq!(leases.sees_names(id(0), None, leases.moment(), 0), Verdict::Wait);
-    assert_eq!(leases.give_over(id(0), &who(1), to_be_ahead(), 1).unwrap(), None);
-    assert_eq!(leases.sees_names(id(0), Some(&who(1)), leases.moment(), 1), Verdict::Free);
+    assert!(leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 0).unwrap().is_some());
+    assert_eq!(leases.recall_dir_writer(id(0), None, leases.read_point(), 0), ConflictVerdict::Wait);
+    assert_eq!(leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 1).unwrap(), None);
+    assert_eq!(leases.recall_dir_writer(id(0), Some(&who(1)), leases.read_point(), 1), ConflictVerdict::Free);
 }

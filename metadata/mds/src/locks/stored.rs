@@ -1,28 +1,28 @@
 //! Locks in the store, where several servers see them.
 //!
-//! Contract: a record for each holder and file, which has his locks on it and the server that answers for him: the one
-//! that he last locked something at. It goes with the last of them. Two servers never grant what excludes each other: both
-//! look and write in one transaction.
+//! Contract: one record for each client and file, with the client's locks on it and the server
+//! responsible for the client: where it last locked something. It is deleted with the last lock.
+//! Two servers never grant conflicting locks: each checks and writes in one transaction.
 
 use sealstone_mds_protocol::{InodeId, Lock, LockKind, UserName, record};
 
-use super::{LOCKS_PER_FILE_MAX, LockTable, Owned, check, has_share, in_the_way, is_covered, set};
+use super::{LOCKS_PER_FILE_MAX, LockTable, OwnedLock, check, find_conflict, has_share, is_covered, set};
 use crate::error::{MdsError, Result};
 use crate::fence;
 use crate::keys;
-use crate::leases::Who;
+use crate::leases::ClientKey;
 use crate::records::{counter, decode, load, save};
 use crate::server::Mds;
 use crate::shared::ServerName;
 use crate::store::{Snapshot, Transaction};
 
 record! {
-    /// What a holder has locked of a file.
+    /// Locks of a client on a file.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
-    pub struct Locked {
-        /// The server that answers for him.
+    pub struct LockRecord {
+        /// The server responsible for the client.
         pub server: ServerName,
-        /// His locks; none: they are in that server's memory.
+        /// The locks; empty: they are in that server's memory.
         pub locks: Vec<Lock>,
     }
 }
@@ -30,31 +30,41 @@ record! {
 /// The locks of all servers on one store.
 pub(crate) struct StoredLocks<'a>(pub(crate) &'a Mds);
 
-/// All on a file.
-pub(super) fn of_file<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Vec<Owned>> {
+/// Returns all locks on a file.
+pub(super) fn of_file<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Vec<OwnedLock>> {
     let from = keys::locked_of(id);
     let mut all = Vec::new();
     for (key, value) in view.scan(&from, &keys::after_prefix(&from), LOCKS_PER_FILE_MAX)? {
         let Some((_, who)) = keys::locked_parts(&key) else { continue };
-        let Locked { locks, .. } = decode(&value)?;
-        all.extend(locks.into_iter().map(|lock| Owned { who: who.clone(), lock }));
+        let LockRecord { locks, .. } = decode(&value)?;
+        all.extend(locks.into_iter().map(|lock| OwnedLock { who: who.clone(), lock }));
     }
     Ok(all)
 }
 
-fn locks_of_client<S: Snapshot + ?Sized>(view: &S, id: InodeId, who: &Who) -> Result<Option<Locked>> {
+fn locks_of_client<S: Snapshot + ?Sized>(
+    view: &S,
+    id: InodeId,
+    who: &ClientKey,
+) -> Result<Option<LockRecord>> {
     Ok(load(view, &keys::locked(id, who))?)
 }
 
-/// How many locks a user has, and all users together.
+/// Returns the number of locks of a user and of all users.
 pub(super) fn counts(tx: &dyn Transaction, user: &UserName) -> Result<(u64, u64)> {
     let own: Option<u64> = load(tx, &keys::lock_count(user))?;
     let all: Option<u64> = load(tx, &keys::meta(counter::LOCKS))?;
     Ok((own.unwrap_or_default(), all.unwrap_or_default()))
 }
 
-/// Puts a holder's record, and keeps the books; `before`: how many locks it had.
-fn put(tx: &mut dyn Transaction, id: InodeId, who: &Who, record: &Locked, before: usize) -> Result<()> {
+/// Stores a client's record and updates the counters; `before`: its previous number of locks.
+fn put(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    who: &ClientKey,
+    record: &LockRecord,
+    before: usize,
+) -> Result<()> {
     let key = keys::locked(id, who);
     match record.locks.is_empty() {
         true => tx.delete(&key)?,
@@ -73,22 +83,22 @@ fn put(tx: &mut dyn Transaction, id: InodeId, who: &Who, record: &Locked, before
     Ok(())
 }
 
-/// Ends all that a holder has locked of a file.
-pub(crate) fn end(tx: &mut dyn Transaction, id: InodeId, who: &Who) -> Result<()> {
+/// Removes all locks of a client on a file.
+pub(crate) fn end(tx: &mut dyn Transaction, id: InodeId, who: &ClientKey) -> Result<()> {
     match locks_of_client(tx, id, who)? {
-        // Of those in memory there is only this.
-        Some(known) => put(tx, id, who, &Locked::default(), known.locks.len()),
+        // Locks in memory have only this record.
+        Some(known) => put(tx, id, who, &LockRecord::default(), known.locks.len()),
         None => Ok(()),
     }
 }
 
 impl LockTable for StoredLocks<'_> {
-    fn lock(&self, who: &Who, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
+    fn lock(&self, who: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
         check(&lock)?;
-        let wanted = Owned { who: who.clone(), lock };
-        // Whoever waits asks again and again: he takes no turn.
+        let wanted = OwnedLock { who: who.clone(), lock };
+        // A waiting client repeats the request often: check without a transaction first.
         let all = of_file(&*self.0.store.snapshot()?, id)?;
-        let conflict = in_the_way(&all, &wanted);
+        let conflict = find_conflict(&all, &wanted);
         let nothing = lock.kind == LockKind::Unlock && !all.iter().any(|one| one.is_same(&wanted));
         if conflict.is_some() || test || nothing {
             return Ok(conflict);
@@ -98,7 +108,7 @@ impl LockTable for StoredLocks<'_> {
                 fence::check(tx, id, who)?;
             }
             let mut all = of_file(tx, id)?;
-            if let Some(conflict) = in_the_way(&all, &wanted) {
+            if let Some(conflict) = find_conflict(&all, &wanted) {
                 return Ok(Some(conflict));
             }
             let before = all.iter().filter(|one| one.who == *who).count();
@@ -106,12 +116,12 @@ impl LockTable for StoredLocks<'_> {
             let room = has_share(own as usize, of_all as usize);
             set(&mut all, wanted.clone(), room)?;
             let locks = all.into_iter().filter(|one| one.who == *who).map(|one| one.lock).collect();
-            put(tx, id, who, &Locked { server: self.0.config.server, locks }, before)?;
+            put(tx, id, who, &LockRecord { server: self.0.config.server, locks }, before)?;
             Ok(None)
         })
     }
 
-    fn covers(&self, who: &Who, id: InodeId, lock: &Lock) -> Result<bool> {
+    fn covers(&self, who: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool> {
         let Some(known) = locks_of_client(&*self.0.store.snapshot()?, id, who)? else { return Ok(false) };
         if !is_covered(known.locks.iter(), lock) {
             return Ok(false);
@@ -119,7 +129,7 @@ impl LockTable for StoredLocks<'_> {
         if known.server == self.0.config.server {
             return Ok(true);
         }
-        // He came from another server: this one answers for him.
+        // The client came from another server: this one becomes responsible.
         self.0.update(|tx| {
             fence::check(tx, id, who)?;
             let Some(mut known) = locks_of_client(tx, id, who)? else { return Ok(false) };
@@ -133,7 +143,7 @@ impl LockTable for StoredLocks<'_> {
         })
     }
 
-    fn release(&self, who: &Who, id: InodeId, owner: Option<u64>) -> Result<()> {
+    fn release(&self, who: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()> {
         if locks_of_client(&*self.0.store.snapshot()?, id, who)?.is_none() {
             return Ok(());
         }

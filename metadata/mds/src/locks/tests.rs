@@ -1,4 +1,4 @@
-//! Locks: what a table of bytes would say, in memory and in the store.
+//! Locks in memory and in the store, compared with a table of bytes.
 
 use proptest::prelude::*;
 use sealstone_mds_protocol::ClientId;
@@ -8,7 +8,7 @@ use crate::tests::world::World;
 
 const FILE: InodeId = InodeId(7);
 
-fn alice(number: u64) -> Who {
+fn alice(number: u64) -> ClientKey {
     (UserName::new("alice").unwrap(), ClientId { number })
 }
 
@@ -16,7 +16,7 @@ fn range(kind: LockKind, start: u64, end: u64, owner: u64) -> Lock {
     Lock { kind, whole: false, start, end, owner, pid: 1 }
 }
 
-/// Bytes that can be told apart in the model.
+/// Number of bytes in the model.
 const BYTES: u64 = 12;
 
 fn any_lock() -> impl Strategy<Value = (u64, Lock, bool)> {
@@ -28,7 +28,7 @@ fn any_lock() -> impl Strategy<Value = (u64, Lock, bool)> {
     )
 }
 
-/// The model has a byte's locks, each byte by itself. Gives how many there are.
+/// The model has locks for each byte. Returns the number of ranges.
 fn does_what_a_table_of_bytes_does(
     locks: &impl LockTable,
     steps: &[(u64, Lock, bool)],
@@ -80,8 +80,8 @@ fn does_what_a_table_of_bytes_does(
 
 proptest! {
     #[test]
-    fn ranges_lock_what_a_table_of_bytes_does(steps in prop::collection::vec(any_lock(), 1..60)) {
-        let locks = Locks::default();
+    fn lock_ranges_match_byte_table(steps in prop::collection::vec(any_lock(), 1..60)) {
+        let locks = MemoryLocks::default();
         let all = || -> Vec<Lock> {
             let table = locks.0.lock();
             table.files.get(&FILE).into_iter().flatten().map(|one| one.lock).collect()
@@ -96,7 +96,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn ranges_in_the_store_lock_what_a_table_of_bytes_does(steps in prop::collection::vec(any_lock(), 1..60)) {
+    fn stored_lock_ranges_match_byte_table(steps in prop::collection::vec(any_lock(), 1..60)) {
         let world = World::empty();
         let locks = StoredLocks(&world.mds);
         let all = || -> Vec<Lock> {
@@ -109,8 +109,8 @@ proptest! {
 }
 
 #[test]
-fn a_file_locked_piece_by_piece_has_one_lock() {
-    let locks = Locks::default();
+fn adjacent_locks_merge_into_one() {
+    let locks = MemoryLocks::default();
     for at in 0..2 * LOCKS_PER_FILE_MAX as u64 {
         locks.lock(&alice(1), FILE, range(LockKind::Write, at, at + 1, 1), false).unwrap();
     }
@@ -118,15 +118,15 @@ fn a_file_locked_piece_by_piece_has_one_lock() {
 }
 
 #[test]
-fn user_has_half_of_the_locks_of_a_file() {
+fn user_is_limited_to_half_of_file_locks() {
     const SHARE: u64 = LOCKS_PER_FILE_MAX as u64 / 2;
-    let locks = Locks::default();
+    let locks = MemoryLocks::default();
     let one = |at: u64| range(LockKind::Read, 2 * at, 2 * at + 1, 1);
     for at in 0..SHARE {
         locks.lock(&alice(1), FILE, one(at), false).unwrap();
     }
     assert!(locks.lock(&alice(1), FILE, one(SHARE), false).is_err());
-    // A lock that needs no further entry is set.
+    // A lock that needs no additional entry is granted.
     locks.lock(&alice(1), FILE, range(LockKind::Unlock, 0, 1, 1), false).unwrap();
     locks.lock(&alice(1), FILE, one(SHARE), false).unwrap();
     let bob = (UserName::new("bob").unwrap(), ClientId { number: 1 });
@@ -134,8 +134,8 @@ fn user_has_half_of_the_locks_of_a_file() {
 }
 
 #[test]
-fn a_user_has_so_many_locks_and_leaves_room_for_others() {
-    let locks = Locks::default();
+fn locks_per_user_are_bounded() {
+    let locks = MemoryLocks::default();
     for at in 0..LOCKS_BY_USER_MAX as u64 {
         let (file, at) = (InodeId(at / 64), at % 64);
         locks.lock(&alice(1), file, range(LockKind::Read, 2 * at, 2 * at + 1, 1), false).unwrap();
@@ -149,8 +149,8 @@ fn a_user_has_so_many_locks_and_leaves_room_for_others() {
 }
 
 #[test]
-fn whole_files_and_ranges_do_not_meet_and_a_broken_range_is_refused() {
-    let locks = Locks::default();
+fn whole_file_and_range_locks_are_independent() {
+    let locks = MemoryLocks::default();
     let whole = Lock { kind: LockKind::Write, whole: true, start: 0, end: LOCK_TO_END, owner: 1, pid: 1 };
     assert_eq!(locks.lock(&alice(1), FILE, whole, false).unwrap(), None);
     let other = range(LockKind::Write, 0, 9, 2);

@@ -79,7 +79,7 @@ impl Mds {
     /// `Store`.
     pub fn begin_migration(&self, inode: InodeId, now_ms: u64) -> Result<MoveStart<MigrationOrder>> {
         // Many marked files are open: check this before the lock that stops all other requests.
-        if self.holds.may_be_written(inode, now_ms) {
+        if self.open_files.may_be_written(inode, now_ms) {
             return Ok(MoveStart::InUse);
         }
         // Waits for requests that are issuing credentials, so that these are seen below.
@@ -136,8 +136,9 @@ impl Mds {
         layout: &Layout,
         now_ms: u64,
     ) -> Result<bool> {
-        let leased = || self.leases.of(inode).iter().any(|(_, kind)| *kind == LeaseKind::Write);
-        if self.is_changing(file, layout, now_ms) || self.holds.may_be_written(inode, now_ms) || leased() {
+        let leased = || self.leases.on_node(inode).iter().any(|(_, kind)| *kind == LeaseKind::Write);
+        if self.is_changing(file, layout, now_ms) || self.open_files.may_be_written(inode, now_ms) || leased()
+        {
             return Ok(true);
         }
         for object in layout.objects() {

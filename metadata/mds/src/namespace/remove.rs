@@ -14,7 +14,7 @@ use super::walk::{FinalLink, place};
 use super::{inode, touch};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
-use crate::handle::leases::sees_names;
+use crate::handle::leases::recall_dir_writer;
 use crate::keys;
 use crate::records::Inode;
 use crate::store::{MetaError, Pair, Transaction};
@@ -77,7 +77,7 @@ impl RemovalLevel {
         if let Some(pair) = self.page.pop_front() {
             return Ok(Some(pair));
         }
-        sees_names(self.id)?;
+        recall_dir_writer(self.id)?;
         let all = keys::entries(self.id);
         let until = keys::after_prefix(&all);
         loop {

@@ -7,8 +7,8 @@
 use sealstone_mds_protocol::{InodeId, ObjectRef};
 
 use crate::error::Result;
-use crate::holds::{HOLD_MS, Removing};
 use crate::keys;
+use crate::open_files::{CLIENT_TIMEOUT_MS, RemovalGuard};
 use crate::quota;
 use crate::records::{Inode, count, counter, load, save};
 use crate::store::{Snapshot, Transaction};
@@ -18,7 +18,7 @@ pub(crate) struct UnlinkContext<'a> {
     /// Time at which the objects of removed files are removed.
     pub(crate) reap_due_ms: u64,
     pub(crate) now_ms: u64,
-    pub(crate) removing: &'a Removing<'a>,
+    pub(crate) removing: &'a RemovalGuard<'a>,
 }
 
 /// Decrements the link count of a node that is not a directory. Without links it is dropped, or
@@ -40,7 +40,7 @@ pub(super) fn unlink_name(
         drop_node(tx, id, &node, ending.reap_due_ms)?;
     } else {
         save(tx, &keys::inode(id), &node)?;
-        save(tx, &keys::orphan(ending.now_ms.saturating_add(HOLD_MS), id), &())?;
+        save(tx, &keys::orphan(ending.now_ms.saturating_add(CLIENT_TIMEOUT_MS), id), &())?;
         count(tx, counter::ORPHANS, 1)?;
     }
     Ok(node)
@@ -96,7 +96,7 @@ pub(crate) fn orphans<S: Snapshot + ?Sized>(
     limit: usize,
     now_ms: u64,
 ) -> Result<Vec<Vec<u8>>> {
-    let (first, until) = keys::due_orphans(now_ms.saturating_add(HOLD_MS / 2));
+    let (first, until) = keys::due_orphans(now_ms.saturating_add(CLIENT_TIMEOUT_MS / 2));
     let from = after.map_or(first, |after| [after, &[0]].concat());
     Ok(view.scan(&from, &until, limit)?.into_iter().map(|(key, _)| key).collect())
 }
@@ -125,7 +125,7 @@ pub(crate) fn sweep_orphans(
         let node = load::<Inode, _>(tx, &keys::inode(id))?.filter(|node| node.links == 0);
         match node {
             Some(_) if !ending.removing.is_free(id) => {
-                save(tx, &keys::orphan(ending.now_ms.saturating_add(HOLD_MS), id), &())?;
+                save(tx, &keys::orphan(ending.now_ms.saturating_add(CLIENT_TIMEOUT_MS), id), &())?;
             }
             Some(node) => {
                 drop_node(tx, id, &node, ending.reap_due_ms)?;

@@ -9,7 +9,7 @@ use sealstone_mds_protocol::{
 use super::leases::is_busy;
 use super::nodes::{make, name};
 use super::world::{ADMIN, ALICE, BOB, World, path};
-use crate::leases::{QUIET_MS, UNREQUESTED_PER_CLIENT_MAX};
+use crate::leases::{RECALL_COOLDOWN_MS, UNREQUESTED_PER_CLIENT_MAX};
 
 const HERS: ClientId = ClientId { number: 11 };
 const HIS: ClientId = ClientId { number: 22 };
@@ -88,7 +88,7 @@ fn name_changes_recall_directory_leases() {
     for (what, make, waits) in NAME_REQUESTS {
         let mut world = World::with_devices(1);
         let (d, e) = world.directories();
-        let epoch = world.lead(ALICE, HERS);
+        let epoch = world.register_caching(ALICE, HERS);
         let hers = world.node(ALICE, d.inode);
         let (none, given, _) = world.looked(ALICE, lookup(hers, name("nothing")));
         let given = given.expect("no conflict");
@@ -96,7 +96,7 @@ fn name_changes_recall_directory_leases() {
         let request = make(d, e);
         let answer = world.ask(ADMIN, request.clone());
         assert_eq!(is_busy(&answer), *waits, "{what}: {answer:?}");
-        let recalls = world.told(ALICE, HERS, epoch, 0).2;
+        let recalls = world.poll_recalls(ALICE, HERS, epoch, 0).2;
         let expected = waits.then_some(Recall { inode: d.inode, number: given.number });
         assert_eq!(recalls, expected.into_iter().collect::<Vec<_>>(), "{what}");
         if *waits {
@@ -112,7 +112,7 @@ fn name_changes_recall_directory_leases() {
 fn own_directory_lease_permits_name_changes() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
-    let epoch = world.lead(ALICE, HERS);
+    let epoch = world.register_caching(ALICE, HERS);
     let d = world.node(ALICE, d.inode);
     let (_, given, _) = world.looked(ALICE, lookup(d, name("f")));
     for (number, request) in
@@ -125,7 +125,7 @@ fn own_directory_lease_permits_name_changes() {
             world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() });
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
     }
-    assert_eq!(world.told(ALICE, HERS, epoch, 0).2, []);
+    assert_eq!(world.poll_recalls(ALICE, HERS, epoch, 0).2, []);
     assert_eq!(world.looked(ALICE, lookup(d, name("newer"))), (None, given, None));
 }
 
@@ -133,7 +133,7 @@ fn own_directory_lease_permits_name_changes() {
 fn contended_directory_gets_no_leases() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
-    world.lead(ALICE, HERS);
+    world.register_caching(ALICE, HERS);
     let hers = world.node(ALICE, d.inode);
     let given = world.looked(ALICE, lookup(hers, name("nothing"))).1.unwrap();
     assert!(is_busy(&world.ask(ADMIN, make(d, "new", NodeKind::Fifo, 0o644))));
@@ -145,7 +145,7 @@ fn contended_directory_gets_no_leases() {
         assert!(!is_busy(&world.ask(ADMIN, remove(d, "f", false))), "no conflict");
         world.put(ADMIN, "/d/f", 1);
     }
-    world.lead_on(ALICE, HERS, QUIET_MS + 1);
+    world.keep_active(ALICE, HERS, RECALL_COOLDOWN_MS + 1);
     assert!(world.looked(ALICE, lookup(hers, name("new"))).1.is_some());
 }
 
@@ -155,20 +155,20 @@ fn directory_lease_needs_search_permission() {
     world.mkdir(ADMIN, "/private", 0o700);
     world.put(ADMIN, "/private/f", 1);
     let private = world.node_at("/private");
-    world.lead(BOB, HIS);
+    world.register_caching(BOB, HIS);
     let his = world.node(BOB, private.inode);
     let asks = Request::Lookup { parent: his, name: name("f"), client_id: Some(HIS) };
     assert_eq!(world.refused(BOB, asks), ErrorCode::Denied);
     let lists = Request::ReadNodes { directory: his, after: None, limit: 9, client_id: Some(HIS) };
     assert_eq!(world.refused(BOB, lists), ErrorCode::Denied);
-    assert_eq!(world.mds.leases_out(), 0);
+    assert_eq!(world.mds.lease_count(), 0);
 }
 
 #[test]
 fn stat_lease_does_not_block_writers() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
-    let epoch = world.lead(ALICE, HERS);
+    let epoch = world.register_caching(ALICE, HERS);
     let hers = world.node(ALICE, d.inode);
     let (stat, _, lease) = world.looked(ALICE, lookup(hers, name("f")));
     let (stat, lease) = (stat.unwrap(), lease.unwrap());
@@ -180,12 +180,12 @@ fn stat_lease_does_not_block_writers() {
     let file = world.node(ADMIN, stat.inode);
     let set = Request::SetNode { node: file, change, client_id: None, through: false };
     assert!(is_busy(&world.ask(ADMIN, set.clone())));
-    let recalls = world.told(ALICE, HERS, epoch, 0).2;
+    let recalls = world.poll_recalls(ALICE, HERS, epoch, 0).2;
     assert_eq!(recalls, [Recall { inode: stat.inode, number: lease.number }]);
     world.ask(ALICE, Request::ReturnLease { inode: stat.inode, client_id: HERS, number: lease.number });
     assert!(!is_busy(&world.ask(ADMIN, set)));
     // A lookup recalls no write lease of another client: it returns the last reported attributes.
-    world.lead(BOB, HIS);
+    world.register_caching(BOB, HIS);
     let theirs = world.node(BOB, d.inode);
     let open = Request::MakeNode {
         parent: theirs,
@@ -199,7 +199,7 @@ fn stat_lease_does_not_block_writers() {
     };
     // Alice's lease on the directory blocks Bob first.
     assert!(is_busy(&world.ask(BOB, open.clone())));
-    let (_, _, recalls) = world.told(ALICE, HERS, epoch, 1);
+    let (_, _, recalls) = world.poll_recalls(ALICE, HERS, epoch, 1);
     world.ask(ALICE, Request::ReturnLease { inode: d.inode, client_id: HERS, number: recalls[0].number });
     assert!(matches!(world.ask(BOB, open), Response::Made { .. }));
     let (seen, directory, lease) = world.looked(ALICE, lookup(hers, name("his")));
@@ -210,7 +210,7 @@ fn stat_lease_does_not_block_writers() {
 fn new_directory_is_leased_to_its_creator() {
     let mut world = World::with_devices(1);
     let (d, _) = world.directories();
-    world.lead(ALICE, HERS);
+    world.register_caching(ALICE, HERS);
     let d = world.node(ALICE, d.inode);
     let mut given = 0;
     for number in 0..UNREQUESTED_PER_CLIENT_MAX + 9 {
@@ -233,7 +233,7 @@ fn new_directory_is_leased_to_its_creator() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((given, world.mds.leases_out()), (UNREQUESTED_PER_CLIENT_MAX, UNREQUESTED_PER_CLIENT_MAX));
+    assert_eq!((given, world.mds.lease_count()), (UNREQUESTED_PER_CLIENT_MAX, UNREQUESTED_PER_CLIENT_MAX));
     let file = Request::MakeNode {
         parent: d,
         name: name("file"),

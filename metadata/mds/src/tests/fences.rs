@@ -1,4 +1,4 @@
-//! Holders that die with locks: what they can still do, and when others go on.
+//! Silent clients with locks: what they can still do, and when others continue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,12 @@ use super::nodes::CLIENT;
 use super::world::{ALICE, BOB, World};
 use crate::audit::{AuditRecord, AuditSink};
 use crate::config::GRANT_LIFETIME_MAX_MS;
-use crate::holds::HOLD_MS;
-use crate::leases::GIVE_UP_MS;
+use crate::leases::REVOKE_AFTER_MS;
+use crate::open_files::CLIENT_TIMEOUT_MS;
 use crate::shared::DEAD_MS;
 
 const METHOD: Method = Method::AllData;
-/// The mounts of alice and bob.
+/// The clients of alice and bob.
 const HERS: ClientId = ClientId { number: 11 };
 const HIS: ClientId = ClientId { number: 22 };
 
@@ -38,7 +38,7 @@ fn is_free(answer: &Response) -> bool {
     }
 }
 
-/// What a mount that was away does with what it wrote before.
+/// What a returning client does with its earlier writes.
 fn late(node: Node) -> [Request; 6] {
     let handle = OpenHandle::Node { node, access: Access::Update, client_id: HERS };
     let change = NodeChange { size: Some(3), ..NodeChange::default() };
@@ -73,7 +73,7 @@ impl World {
         self.tidied();
     }
 
-    /// Alice's mount has a file open and locked, bob's has it open; how either addresses it.
+    /// Alice's client has a file open and locked, bob's has it open; returns both nodes.
     fn locked_file(&mut self, access: Access) -> (Node, Node) {
         let hers = self.shared_file("f");
         let his = self.node(BOB, hers.inode);
@@ -85,7 +85,7 @@ impl World {
         (hers, his)
     }
 
-    /// Nothing that alice's mount wrote before is taken, until it says that it has nothing left.
+    /// Earlier writes of alice's client are refused until it releases the file.
     fn refuses_what_is_late(&mut self, hers: Node) {
         for request in late(hers) {
             assert_eq!(self.refused(ALICE, request.clone()), ErrorCode::Fenced, "{request:?}");
@@ -93,7 +93,7 @@ impl World {
     }
 }
 
-/// Sees who was fenced.
+/// Returns the fenced clients.
 #[derive(Clone, Default)]
 struct Fenced(Arc<Mutex<Vec<String>>>);
 
@@ -107,7 +107,7 @@ impl AuditSink for Fenced {
 }
 
 #[test]
-fn a_lock_of_a_dead_mount_is_nobodys_before_devices_refuse_what_the_mount_has() {
+fn lock_of_silent_client_waits_for_fence() {
     let mut world = World::with_devices(1);
     let audit = Fenced::default();
     world.mds = crate::Mds::open(Arc::new(world.disk.clone()), world.mds.config.clone())
@@ -116,7 +116,7 @@ fn a_lock_of_a_dead_mount_is_nobodys_before_devices_refuse_what_the_mount_has() 
     world.take_up();
     let (hers, his) = world.locked_file(Access::Update);
     let want = lock(his, HIS, LockKind::Write, false);
-    world.pass(HOLD_MS, &[(BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS, &[(BOB, HIS)]);
     assert!(!is_free(&world.ask(BOB, want.clone())), "it may come back in time");
     assert!(world.mds.retag_devices().unwrap().is_empty());
     world.pass(1, &[(BOB, HIS)]);
@@ -125,13 +125,13 @@ fn a_lock_of_a_dead_mount_is_nobodys_before_devices_refuse_what_the_mount_has() 
         world.refuses_what_is_late(hers);
         world.pass(1_000, &[(BOB, HIS)]);
     }
-    assert_eq!(world.tell_devices(), 1);
+    assert_eq!(world.apply_device_tags(), 1);
     world.pass(1_000, &[(BOB, HIS)]);
     assert!(is_free(&world.ask(BOB, want)));
-    // Silence does not make it forgotten.
-    world.pass(3 * HOLD_MS, &[(BOB, HIS)]);
+    // The fence does not expire by silence.
+    world.pass(3 * CLIENT_TIMEOUT_MS, &[(BOB, HIS)]);
     world.refuses_what_is_late(hers);
-    // It may read, and cannot claim what is others' now.
+    // It may read, and cannot reclaim locks that others have now.
     world.opened(ALICE, open(hers, Access::Read, HERS, true));
     assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Write, true)), ErrorCode::Fenced);
     assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Read, false)), ErrorCode::Fenced);
@@ -144,28 +144,28 @@ fn a_lock_of_a_dead_mount_is_nobodys_before_devices_refuse_what_the_mount_has() 
 }
 
 #[test]
-fn a_device_that_stays_away_is_waited_for_until_nothing_that_was_given_is_alive() {
+fn fence_without_device_waits_for_credential_expiry() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Update);
     let want = lock(his, HIS, LockKind::Write, false);
-    world.pass(HOLD_MS + 1, &[(BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS + 1, &[(BOB, HIS)]);
     let began = world.now;
     while world.now < began + GRANT_LIFETIME_MAX_MS {
         assert!(!is_free(&world.ask(BOB, want.clone())));
         world.ask(ALICE, Request::WhoAmI {});
-        world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
+        world.pass(CLIENT_TIMEOUT_MS / 2, &[(BOB, HIS)]);
     }
-    world.pass(HOLD_MS, &[(BOB, HIS)]);
-    world.pass(HOLD_MS, &[(BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS, &[(BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS, &[(BOB, HIS)]);
     assert!(is_free(&world.ask(BOB, want)));
     world.refuses_what_is_late(hers);
 }
 
 #[test]
-fn whoever_only_read_is_not_fenced() {
+fn reader_is_not_fenced() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Read);
-    world.pass(HOLD_MS + 1, &[(BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS + 1, &[(BOB, HIS)]);
     assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
     world.opened(ALICE, open(hers, Access::Update, HERS, true));
     assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Read, true)), ErrorCode::Fenced, "lost");
@@ -173,18 +173,18 @@ fn whoever_only_read_is_not_fenced() {
 }
 
 #[test]
-fn whoever_gave_his_locks_up_before_he_died_is_not_fenced() {
+fn silent_client_without_locks_is_not_fenced() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Update);
     world.ask(ALICE, Request::UnlockNode { node: hers, client_id: HERS, owner: 5 });
-    world.pass(HOLD_MS + 1, &[(BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS + 1, &[(BOB, HIS)]);
     assert!(world.mds.retag_devices().unwrap().is_empty());
     assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
     world.opened(ALICE, open(hers, Access::Update, HERS, true));
 }
 
 #[test]
-fn a_server_that_begins_anew_fences_who_had_locks_and_does_not_come_back() {
+fn restarted_server_fences_unreclaimed_locks() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Update);
     world.restart();
@@ -192,22 +192,22 @@ fn a_server_that_begins_anew_fences_who_had_locks_and_does_not_come_back() {
     let want = lock(his, HIS, LockKind::Write, false);
     assert_eq!(world.refused(BOB, want.clone()), ErrorCode::Busy, "it may come back");
     world.ask(BOB, Request::KeepNodes { client_id: HIS });
-    world.now += HOLD_MS;
+    world.now += CLIENT_TIMEOUT_MS;
     assert!(!is_free(&world.ask(BOB, want.clone())), "nobody has looked yet");
     world.pass(1, &[(BOB, HIS)]);
     assert!(!is_free(&world.ask(BOB, want.clone())));
     world.refuses_what_is_late(hers);
-    // Also once more, in the middle of it, and after it.
+    // Also repeated, during it and after it.
     for done in [false, true] {
         world.restart();
         world.opened(BOB, open(his, Access::Update, HIS, true));
         world.refuses_what_is_late(hers);
         world.pass(0, &[(BOB, HIS)]);
-        world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
-        world.pass(HOLD_MS / 2 + 1, &[(BOB, HIS)]);
+        world.pass(CLIENT_TIMEOUT_MS / 2, &[(BOB, HIS)]);
+        world.pass(CLIENT_TIMEOUT_MS / 2 + 1, &[(BOB, HIS)]);
         assert_eq!(is_free(&world.ask(BOB, want.clone())), done);
         if !done {
-            assert_eq!(world.tell_devices(), 1);
+            assert_eq!(world.apply_device_tags(), 1);
             world.pass(1, &[(BOB, HIS)]);
             assert!(is_free(&world.ask(BOB, want.clone())));
             world.refuses_what_is_late(hers);
@@ -218,7 +218,7 @@ fn a_server_that_begins_anew_fences_who_had_locks_and_does_not_come_back() {
 }
 
 #[test]
-fn whoever_comes_back_in_time_after_a_restart_has_what_he_had_locked() {
+fn locks_reclaimed_after_restart_are_kept() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Update);
     world.restart();
@@ -227,10 +227,10 @@ fn whoever_comes_back_in_time_after_a_restart_has_what_he_had_locked() {
     }
     assert_eq!(world.refused(BOB, lock(his, HIS, LockKind::Write, true)), ErrorCode::Fenced, "he had none");
     assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
-    world.pass(HOLD_MS, &[(ALICE, HERS), (BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS, &[(ALICE, HERS), (BOB, HIS)]);
     world.pass(1, &[(ALICE, HERS), (BOB, HIS)]);
     assert!(!is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
-    // What is still there may be claimed at any time; what is not, no more.
+    // Existing locks may be reclaimed at any time; lost ones cannot.
     assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Read, true))));
     world.ask(ALICE, Request::UnlockNode { node: hers, client_id: HERS, owner: 5 });
     assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Write, true)), ErrorCode::Fenced);
@@ -239,7 +239,7 @@ fn whoever_comes_back_in_time_after_a_restart_has_what_he_had_locked() {
 }
 
 #[test]
-fn a_file_that_is_locked_again_and_again_is_put_on_record_once() {
+fn repeated_locks_are_recorded_once() {
     let mut world = World::with_devices(1);
     let (hers, _) = world.locked_file(Access::Update);
     let before = world.disk.dump();
@@ -252,33 +252,33 @@ fn a_file_that_is_locked_again_and_again_is_put_on_record_once() {
 }
 
 #[test]
-fn whoever_dies_while_he_is_fenced_for_a_lease_loses_his_locks_too() {
+fn lease_fence_of_silent_client_ends_locks() {
     let mut world = World::with_devices(1);
     let hers = world.shared_file("f");
     let his = world.node(BOB, hers.inode);
-    let epoch = world.lead(ALICE, HERS);
+    let epoch = world.register_caching(ALICE, HERS);
     assert!(world.opened(ALICE, open(hers, Access::Update, HERS, false)).lease.is_some());
     assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, false))));
-    world.now += GIVE_UP_MS + 1;
+    world.now += REVOKE_AFTER_MS + 1;
     let his_open = open(his, Access::Update, HIS, false);
     while matches!(world.ask(BOB, his_open.clone()), Response::Failed { .. }) {
-        world.tell_devices();
+        world.apply_device_tags();
     }
     assert_eq!(world.mds.counters.leases_fenced.load(Ordering::Relaxed), 1);
     assert!(!is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
-    // That it is fenced outlives the server, and its silence.
+    // The fence survives the server and the client's silence.
     world.restart();
     let his_open = open(his, Access::Update, HIS, true);
     while matches!(world.ask(BOB, his_open.clone()), Response::Failed { .. }) {
-        world.pass(GIVE_UP_MS, &[]);
+        world.pass(REVOKE_AFTER_MS, &[]);
     }
-    world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
-    world.pass(HOLD_MS / 2 + 1, &[(BOB, HIS)]);
-    world.tell_devices();
+    world.pass(CLIENT_TIMEOUT_MS / 2, &[(BOB, HIS)]);
+    world.pass(CLIENT_TIMEOUT_MS / 2 + 1, &[(BOB, HIS)]);
+    world.apply_device_tags();
     world.pass(1, &[(BOB, HIS)]);
     assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
-    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
-    world.told(ALICE, HERS, now_era, 0);
+    let (now_era, ..) = world.poll_recalls(ALICE, HERS, epoch, 0);
+    world.poll_recalls(ALICE, HERS, now_era, 0);
     world.refuses_what_is_late(hers);
     world.ask(ALICE, Request::CloseNode { node: hers, client_id: HERS });
     world.ask(BOB, Request::CloseNode { node: his, client_id: HIS });
@@ -286,36 +286,36 @@ fn whoever_dies_while_he_is_fenced_for_a_lease_loses_his_locks_too() {
 }
 
 #[test]
-fn whoever_gives_a_lease_back_too_late_hears_that_it_is_fenced_and_begins_anew() {
+fn late_lease_return_is_fenced() {
     let mut world = World::with_devices(1);
     let hers = world.shared_file("f");
     let his = world.node(BOB, hers.inode);
-    let epoch = world.lead(ALICE, HERS);
+    let epoch = world.register_caching(ALICE, HERS);
     let [.., written] = late(hers);
     let lease = world.opened(ALICE, open(hers, Access::Update, HERS, false)).lease.unwrap();
-    world.now += GIVE_UP_MS + 1;
+    world.now += REVOKE_AFTER_MS + 1;
     let his_open = open(his, Access::Update, HIS, false);
     assert!(matches!(world.ask(BOB, his_open.clone()), Response::Failed { .. }));
-    // While its devices are being told.
+    // While the devices are being updated.
     world.ask(ALICE, Request::ReturnLease { client_id: HERS, inode: hers.inode, number: lease.number });
     assert_eq!(world.refused(ALICE, written.clone()), ErrorCode::Fenced);
-    world.tell_devices();
+    world.apply_device_tags();
     world.tidied();
     assert_eq!(world.refused(ALICE, written.clone()), ErrorCode::Fenced);
-    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
-    assert_ne!(now_era, epoch, "it is told");
-    world.told(ALICE, HERS, now_era, 0);
+    let (now_era, ..) = world.poll_recalls(ALICE, HERS, epoch, 0);
+    assert_ne!(now_era, epoch, "it gets a new epoch");
+    world.poll_recalls(ALICE, HERS, now_era, 0);
     world.opened(ALICE, open(hers, Access::Update, HERS, true));
     let told = world.ask(ALICE, written);
     assert!(!matches!(told, Response::Failed { .. }), "{told:?}");
 }
 
 #[test]
-fn a_fence_goes_on_from_wherever_a_crash_left_it() {
+fn fence_continues_after_crash() {
     for writes in 0..12 {
         let mut world = World::with_devices(1);
         let (hers, his) = world.locked_file(Access::Update);
-        world.now += HOLD_MS + 1;
+        world.now += CLIENT_TIMEOUT_MS + 1;
         world.ask(BOB, Request::KeepNodes { client_id: HIS });
         world.disk.fail_after(Some(writes));
         for _ in 0..3 {
@@ -336,15 +336,16 @@ fn a_fence_goes_on_from_wherever_a_crash_left_it() {
             if given {
                 break;
             }
-            world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
-            world.tell_devices();
+            world.pass(CLIENT_TIMEOUT_MS / 2, &[(BOB, HIS)]);
+            world.apply_device_tags();
         }
         assert!(given, "after {writes} writes");
         world.refuses_what_is_late(hers);
     }
 }
 
-/// Two servers on one store, of which the first leads, and a file as [`World::locked_file`] has it: alice is at the first.
+/// Two servers on one store, the first is the leader, with a file as in [`World::locked_file`]:
+/// alice uses the first.
 fn two() -> ([World; 2], Node, Node) {
     let [mut one, mut other] = World::two(1);
     one.now += 1_000_000;
@@ -359,7 +360,7 @@ fn two() -> ([World; 2], Node, Node) {
     ([one, other], hers, his)
 }
 
-/// Time passes at servers that are alive.
+/// Time passes at running servers.
 fn pass(worlds: &mut [&mut World], ms: u64, alive: &[(SessionId, ClientId)]) {
     for _ in 0..ms / 5_000 {
         for world in worlds.iter_mut() {
@@ -375,7 +376,7 @@ fn pass(worlds: &mut [&mut World], ms: u64, alive: &[(SessionId, ClientId)]) {
 }
 
 #[test]
-fn a_lock_at_one_server_is_in_the_way_at_the_other_until_it_is_given_up() {
+fn lock_conflicts_across_servers() {
     let ([mut one, mut other], hers, his) = two();
     let want = lock(his, HIS, LockKind::Write, false);
     assert!(!is_free(&other.ask(BOB, want.clone())));
@@ -387,15 +388,15 @@ fn a_lock_at_one_server_is_in_the_way_at_the_other_until_it_is_given_up() {
 }
 
 #[test]
-fn a_dead_mount_of_one_server_is_fenced_for_those_of_the_other() {
+fn silent_client_is_fenced_across_servers() {
     let ([mut one, mut other], hers, his) = two();
     let want = lock(his, HIS, LockKind::Write, false);
-    pass(&mut [&mut one, &mut other], HOLD_MS + 10_000, &[(BOB, HIS)]);
+    pass(&mut [&mut one, &mut other], CLIENT_TIMEOUT_MS + 10_000, &[(BOB, HIS)]);
     assert!(!is_free(&other.ask(BOB, want.clone())));
     for world in [&mut one, &mut other] {
         world.refuses_what_is_late(hers);
     }
-    assert_eq!(one.tell_devices(), 1);
+    assert_eq!(one.apply_device_tags(), 1);
     pass(&mut [&mut one, &mut other], 5_000, &[(BOB, HIS)]);
     assert!(is_free(&other.ask(BOB, want)));
     for world in [&mut one, &mut other] {
@@ -406,7 +407,7 @@ fn a_dead_mount_of_one_server_is_fenced_for_those_of_the_other() {
 }
 
 #[test]
-fn whoever_comes_from_a_dead_server_keeps_his_locks_and_who_does_not_loses_them() {
+fn client_moving_from_dead_server_keeps_locks() {
     for comes in [true, false] {
         let ([one, mut other], hers, his) = two();
         drop(one);
@@ -419,14 +420,14 @@ fn whoever_comes_from_a_dead_server_keeps_his_locks_and_who_does_not_loses_them(
         pass(&mut [&mut other], DEAD_MS + 20_000, &[(ALICE, HERS), (BOB, HIS)]);
         assert!(!is_free(&other.ask(BOB, want.clone())));
         assert_eq!(other.mds.retag_devices().unwrap().len(), usize::from(!comes));
-        other.tell_devices();
+        other.apply_device_tags();
         pass(&mut [&mut other], 5_000, &[(ALICE, HERS), (BOB, HIS)]);
         assert_eq!(is_free(&other.ask(BOB, want)), !comes);
     }
 }
 
 #[test]
-fn a_mount_that_went_to_another_server_is_not_fenced_by_the_one_that_it_left() {
+fn client_that_moved_is_not_fenced() {
     let ([mut one, mut other], hers, his) = two();
     other.opened(ALICE, open(hers, Access::Update, HERS, true));
     assert!(is_free(&other.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
@@ -439,7 +440,7 @@ fn a_mount_that_went_to_another_server_is_not_fenced_by_the_one_that_it_left() {
 }
 
 #[test]
-fn a_server_that_begins_anew_beside_others_still_has_its_locks() {
+fn restarted_server_of_several_keeps_locks() {
     let ([mut one, mut other], hers, his) = two();
     let config = one.mds.config.clone();
     one.mds = crate::Mds::open(Arc::new(one.disk.clone()), config).unwrap();
@@ -449,7 +450,7 @@ fn a_server_that_begins_anew_beside_others_still_has_its_locks() {
     pass(&mut [&mut one, &mut other], 20_000, &[(BOB, HIS)]);
     one.opened(ALICE, open(hers, Access::Update, HERS, true));
     assert!(is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
-    pass(&mut [&mut one, &mut other], HOLD_MS + 10_000, &[(ALICE, HERS), (BOB, HIS)]);
+    pass(&mut [&mut one, &mut other], CLIENT_TIMEOUT_MS + 10_000, &[(ALICE, HERS), (BOB, HIS)]);
     assert!(!is_free(&other.ask(BOB, want)));
     assert!(one.mds.retag_devices().unwrap().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Leases: who is in whose way, what is told, and when a server stops waiting.
+//! Leases: conflicts, recalls, and when the server stops waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +13,11 @@ use sealstone_mds_protocol::{
 
 use super::nodes::name;
 use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
-use crate::holds::HOLD_MS;
-use crate::leases::{BARRED_MS, BELIEVED_MS, GIVE_UP_MS};
+use crate::leases::{GRANT_BLOCK_MS, LEASE_VALID_MS, REVOKE_AFTER_MS};
+use crate::open_files::CLIENT_TIMEOUT_MS;
 
 const METHOD: Method = Method::AllData;
-/// The mounts of alice and bob, and one of bob's that knows nothing of leases.
+/// The clients of alice and bob, and one of bob without leases.
 const HERS: ClientId = ClientId { number: 11 };
 const HIS: ClientId = ClientId { number: 22 };
 const PLAIN: ClientId = ClientId { number: 33 };
@@ -59,7 +59,7 @@ pub(super) fn is_busy(response: &Response) -> bool {
 }
 
 impl World {
-    pub(super) fn told(
+    pub(super) fn poll_recalls(
         &mut self,
         who: SessionId,
         client_id: ClientId,
@@ -72,23 +72,23 @@ impl World {
         }
     }
 
-    /// A holder comes, and knows its era.
-    pub(super) fn lead(&mut self, who: SessionId, client_id: ClientId) -> u64 {
-        let (epoch, ..) = self.told(who, client_id, 0, 0);
-        assert_eq!(self.told(who, client_id, epoch, 0).0, epoch);
+    /// A client registers and confirms its epoch.
+    pub(super) fn register_caching(&mut self, who: SessionId, client_id: ClientId) -> u64 {
+        let (epoch, ..) = self.poll_recalls(who, client_id, 0, 0);
+        assert_eq!(self.poll_recalls(who, client_id, epoch, 0).0, epoch);
         epoch
     }
 
-    /// It lives on for so long.
-    pub(super) fn lead_on(&mut self, who: SessionId, client_id: ClientId, ms: u64) {
+    /// The client stays active for this long.
+    pub(super) fn keep_active(&mut self, who: SessionId, client_id: ClientId, ms: u64) {
         for _ in 0..ms.div_ceil(1000) {
             self.now += 1000;
-            let (epoch, ..) = self.told(who, client_id, 0, 0);
-            self.told(who, client_id, epoch, 0);
+            let (epoch, ..) = self.poll_recalls(who, client_id, 0, 0);
+            self.poll_recalls(who, client_id, epoch, 0);
         }
     }
 
-    /// A file of alice's that everybody may write, with bytes.
+    /// A file of alice that all users may write, with bytes.
     pub(super) fn shared_file(&mut self, at: &str) -> Node {
         let file = self.file(ALICE, at);
         self.node_stat(ALICE, set(file, mode(0o666), None));
@@ -108,17 +108,17 @@ impl World {
 
     /// Alice's mount has the file leased.
     fn holding(&mut self, file: Node, kind: LeaseKind) -> (u64, NodeLease) {
-        let epoch = self.lead(ALICE, HERS);
+        let epoch = self.register_caching(ALICE, HERS);
         let access = if kind == LeaseKind::Read { Access::Read } else { Access::Update };
-        let given = self.leased(ALICE, open(file, access, HERS)).expect("nobody is in the way");
+        let given = self.leased(ALICE, open(file, access, HERS)).expect("no conflicting lease");
         assert_eq!((given.kind, given.epoch), (kind, epoch));
         (epoch, given)
     }
 }
 
 impl World {
-    /// Each device hears the tags of its objects.
-    pub(super) fn tell_devices(&mut self) -> usize {
+    /// Each device gets the tags of its objects.
+    pub(super) fn apply_device_tags(&mut self) -> usize {
         let mut told = 0;
         for device in self.mds.retag_devices().unwrap() {
             let items = self.mds.next_retags(device, 99).unwrap();
@@ -131,7 +131,7 @@ impl World {
 
 type Make = fn(&mut World, InodeId) -> Request;
 
-/// What others ask, and whether a lease to read, or one to write, is in its way.
+/// Requests of other clients, and whether they conflict with a read lease or a write lease.
 const ASKED: &[(&str, Make, bool, bool)] = &[
     ("look", |world, id| Request::GetNode { node: world.node(ADMIN, id) }, false, false),
     (
@@ -258,7 +258,7 @@ const ASKED: &[(&str, Make, bool, bool)] = &[
 ];
 
 #[test]
-fn every_request_waits_for_the_leases_that_it_is_in_the_way_of_and_for_no_other() {
+fn requests_wait_for_conflicting_leases_only() {
     for (what, make, read, write) in ASKED {
         for (kind, waits) in [(LeaseKind::Read, *read), (LeaseKind::Write, *write)] {
             let mut world = World::with_devices(1);
@@ -267,12 +267,12 @@ fn every_request_waits_for_the_leases_that_it_is_in_the_way_of_and_for_no_other(
             let request = make(&mut world, file.inode);
             let answer = world.ask(ADMIN, request.clone());
             assert_eq!(is_busy(&answer), waits, "{what} against {kind:?}: {answer:?}");
-            let (_, last, recalls) = world.told(ALICE, HERS, epoch, 0);
+            let (_, last, recalls) = world.poll_recalls(ALICE, HERS, epoch, 0);
             let expected: Vec<_> =
                 waits.then_some(Recall { inode: file.inode, number: given.number }).into_iter().collect();
             assert_eq!(recalls, expected, "{what} against {kind:?}");
-            // Told once, and it still waits.
-            assert_eq!(world.told(ALICE, HERS, epoch, last), (epoch, last, vec![]));
+            // Recalled once; the request still waits.
+            assert_eq!(world.poll_recalls(ALICE, HERS, epoch, last), (epoch, last, vec![]));
             if !waits {
                 assert!(!matches!(answer, Response::Failed { .. }), "{what}: {answer:?}");
                 continue;
@@ -287,7 +287,7 @@ fn every_request_waits_for_the_leases_that_it_is_in_the_way_of_and_for_no_other(
 }
 
 #[test]
-fn who_has_a_lease_to_write_changes_the_file_as_he_likes() {
+fn write_lease_client_changes_file_without_recall() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let (epoch, _) = world.holding(file, LeaseKind::Write);
@@ -308,52 +308,55 @@ fn who_has_a_lease_to_write_changes_the_file_as_he_likes() {
         let answer = world.ask(ALICE, request);
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
     }
-    assert_eq!(world.told(ALICE, HERS, epoch, 0).2, []);
+    assert_eq!(world.poll_recalls(ALICE, HERS, epoch, 0).2, []);
 }
 
 #[test]
-fn readers_share_and_a_writer_is_alone() {
+fn read_leases_share_write_lease_is_exclusive() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let (hers, first) = world.holding(file, LeaseKind::Read);
-    let his = world.lead(BOB, HIS);
+    let his = world.register_caching(BOB, HIS);
     let bobs = world.node(BOB, file.inode);
     let second = world.leased(BOB, open(bobs, Access::Read, HIS)).expect("both read");
-    assert_eq!(world.mds.leases_out(), 2);
-    // He asks for more: hers is called back, and his own stays until he has it.
+    assert_eq!(world.mds.lease_count(), 2);
+    // He requests an upgrade: hers is recalled, and he keeps his until then.
     assert!(is_busy(&world.ask(BOB, lease(bobs, HIS, LeaseKind::Write))));
-    assert_eq!(world.told(ALICE, HERS, hers, 0).2, [Recall { inode: file.inode, number: first.number }]);
-    assert_eq!(world.told(BOB, HIS, his, 0).2, []);
+    assert_eq!(
+        world.poll_recalls(ALICE, HERS, hers, 0).2,
+        [Recall { inode: file.inode, number: first.number }]
+    );
+    assert_eq!(world.poll_recalls(BOB, HIS, his, 0).2, []);
     world.ask(ALICE, Request::ReturnLease { inode: file.inode, client_id: HERS, number: first.number });
-    // It is his turn, whoever else asks.
+    // His request has priority over others.
     assert!(is_busy(&world.ask(ALICE, lease(file, HERS, LeaseKind::Read))));
     let third = world.leased(BOB, lease(bobs, HIS, LeaseKind::Write)).expect("alone");
     assert!(third.number > second.number && third.kind == LeaseKind::Write);
-    // A return that was meant for the old one does nothing.
+    // A return of the old lease has no effect.
     world.ask(BOB, Request::ReturnLease { inode: bobs.inode, client_id: HIS, number: second.number });
-    assert_eq!(world.mds.leases_out(), 1);
+    assert_eq!(world.mds.lease_count(), 1);
     assert!(is_busy(&world.ask(ALICE, lease(file, HERS, LeaseKind::Read))));
     world.ask(BOB, Request::CloseNode { node: bobs, client_id: HIS });
     assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)).is_some(), "closing gives it back");
 }
 
 #[test]
-fn only_who_knows_his_era_and_lives_is_given_leases() {
+fn lease_requires_confirmed_epoch_and_recent_contact() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None, "it never asked for recalls");
-    let (epoch, ..) = world.told(ALICE, HERS, 0, 0);
+    let (epoch, ..) = world.poll_recalls(ALICE, HERS, 0, 0);
     assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None, "it may have some of before");
-    world.told(ALICE, HERS, epoch, 0);
+    world.poll_recalls(ALICE, HERS, epoch, 0);
     assert!(world.leased(ALICE, open(file, Access::Read, HERS)).is_some());
-    world.now += BELIEVED_MS + 1;
+    world.now += LEASE_VALID_MS + 1;
     assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Write)), None, "it does not answer");
 }
 
 #[test]
-fn a_new_file_is_its_makers() {
+fn new_file_grants_write_lease_to_creator() {
     let mut world = World::with_devices(1);
-    world.lead(ALICE, HERS);
+    world.register_caching(ALICE, HERS);
     let (parent, what) = (Node::ROOT, NodeKind::File);
     let make = |at: &str, client_id| Request::MakeNode {
         parent,
@@ -374,32 +377,32 @@ fn a_new_file_is_its_makers() {
 }
 
 #[test]
-fn where_somebody_writes_without_a_lease_nobody_is_given_one() {
+fn no_lease_while_client_writes_without_one() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let bobs = world.node(BOB, file.inode);
     world.opened(BOB, open(bobs, Access::Update, PLAIN));
-    world.lead(ALICE, HERS);
+    world.register_caching(ALICE, HERS);
     assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None);
-    world.now += BARRED_MS;
-    world.lead(ALICE, HERS);
+    world.now += GRANT_BLOCK_MS;
+    world.register_caching(ALICE, HERS);
     assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)), None);
     world.ask(BOB, Request::CloseNode { node: bobs, client_id: PLAIN });
     assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)).is_some());
-    // By its path: as long as the credential lives, which nobody gives back.
+    // An open by path blocks leases as long as its credential is valid.
     let by_path = Request::Open { path: path("/f"), access: Access::Update, method: METHOD };
     assert!(is_busy(&world.ask(BOB, by_path.clone())));
     world.ask(ALICE, Request::CloseNode { node: file, client_id: HERS });
     world.open(BOB, by_path);
     world.now += world.mds.config.grant_lifetime_ms() - 1;
-    world.lead(ALICE, HERS);
+    world.register_caching(ALICE, HERS);
     assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None);
     world.now += 2;
     assert!(world.leased(ALICE, open(file, Access::Read, HERS)).is_some());
 }
 
 #[test]
-fn who_does_not_answer_is_waited_for_as_long_as_he_may_believe_and_no_longer() {
+fn recall_waits_until_lease_expires() {
     for kind in [LeaseKind::Read, LeaseKind::Write] {
         let mut world = World::with_devices(1);
         let file = world.shared_file("f");
@@ -407,25 +410,25 @@ fn who_does_not_answer_is_waited_for_as_long_as_he_may_believe_and_no_longer() {
         let remove = Request::Remove { path: path("/f"), recursive: false };
         world.now += 5_000;
         assert!(is_busy(&world.ask(ADMIN, remove.clone())));
-        // He was last heard of before.
-        world.now += GIVE_UP_MS - 5_001;
+        // He was last seen earlier.
+        world.now += REVOKE_AFTER_MS - 5_001;
         assert!(is_busy(&world.ask(ADMIN, remove.clone())));
         world.now += 1;
         let mut answer = world.ask(ADMIN, remove.clone());
         for _ in 0..3 {
             if is_busy(&answer) {
-                world.tell_devices();
+                world.apply_device_tags();
                 answer = world.ask(ADMIN, remove.clone());
             }
         }
         assert!(matches!(answer, Response::Removed { .. }), "{kind:?}: {answer:?}");
-        // He hears that nothing is as it was.
-        assert_ne!(world.told(ALICE, HERS, epoch, 0).0, epoch);
+        // He receives a new epoch.
+        assert_ne!(world.poll_recalls(ALICE, HERS, epoch, 0).0, epoch);
     }
 }
 
 #[test]
-fn who_answers_and_gives_nothing_back_loses_it_all_the_same() {
+fn unreturned_lease_is_revoked_despite_contact() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let (epoch, _) = world.holding(file, LeaseKind::Write);
@@ -433,27 +436,27 @@ fn who_answers_and_gives_nothing_back_loses_it_all_the_same() {
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
     let (mut waited, mut known) = (0, 0);
     while is_busy(&world.ask(ADMIN, change.clone())) {
-        world.tell_devices();
-        known = world.told(ALICE, HERS, epoch, known).1;
+        world.apply_device_tags();
+        known = world.poll_recalls(ALICE, HERS, epoch, known).1;
         world.now += 1_000;
         waited += 1_000;
-        assert!(waited < 2 * GIVE_UP_MS);
+        assert!(waited < 2 * REVOKE_AFTER_MS);
     }
-    assert!(waited >= BELIEVED_MS);
+    assert!(waited >= LEASE_VALID_MS);
     assert!(world.mds.counters.leases_fenced.load(Ordering::Relaxed) == 1);
 }
 
 #[test]
-fn who_lost_a_lease_to_write_is_given_nothing_for_what_he_wrote() {
+fn fenced_client_cannot_report_old_writes() {
     let mut world = World::with_devices(2);
     let file = world.shared_file("f");
     let (epoch, _) = world.holding(file, LeaseKind::Write);
     let bobs = world.node(BOB, file.inode);
-    world.now += GIVE_UP_MS + 1;
+    world.now += REVOKE_AFTER_MS + 1;
     let generation = world.node_stat(ALICE, Request::GetNode { node: file }).generation;
     assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
     assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
-    // Not before every device refuses what he has.
+    // Not before every device refuses his credentials.
     for _ in 0..5 {
         assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
     }
@@ -475,34 +478,34 @@ fn who_lost_a_lease_to_write_is_given_nothing_for_what_he_wrote() {
     for request in &late {
         assert_eq!(world.refused(ALICE, request.clone()), ErrorCode::Fenced);
     }
-    assert_eq!(world.tell_devices(), 1);
+    assert_eq!(world.apply_device_tags(), 1);
     while is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))) {}
     for request in &late {
         assert_eq!(world.refused(ALICE, request.clone()), ErrorCode::Fenced);
     }
     assert!(is_busy(&world.ask(ALICE, open(file, Access::Update, HERS))), "it is to hear of it first");
-    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
+    let (now_era, ..) = world.poll_recalls(ALICE, HERS, epoch, 0);
     assert_ne!(now_era, epoch);
-    world.told(ALICE, HERS, now_era, 0);
+    world.poll_recalls(ALICE, HERS, now_era, 0);
     world.opened(ALICE, open(file, Access::Update, HERS));
     world.node_stat(ALICE, written(file, 99, generation, HERS));
 }
 
 #[test]
-fn leases_of_before_a_restart_are_waited_for() {
+fn restart_waits_for_earlier_leases() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let other = world.shared_file("other");
     let (epoch, _) = world.holding(file, LeaseKind::Write);
     world.restart();
-    // Nobody knows which files they were on; looking is in nobody's way, nor are names of other things.
+    // The files of earlier leases are unknown; reads of attributes and other names do not wait.
     let change = Request::SetMode { path: path("/other"), mode: 0o600 };
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
     assert!(is_busy(&world.ask(BOB, open(world.node(BOB, other.inode), Access::Read, PLAIN))));
     assert!(matches!(world.ask(BOB, Request::Stat { path: path("/f") }), Response::Stat { .. }));
     world.mkdir(BOB, "/d", 0o755);
-    // He tells what he wrote, before he says that he has nothing left.
-    let (now_era, ..) = world.told(ALICE, HERS, epoch, 0);
+    // He reports his writes before he confirms the new epoch.
+    let (now_era, ..) = world.poll_recalls(ALICE, HERS, epoch, 0);
     assert_ne!(now_era, epoch);
     let again = Request::OpenNode {
         node: file,
@@ -514,33 +517,33 @@ fn leases_of_before_a_restart_are_waited_for() {
     let generation = world.opened(ALICE, again).stat.generation;
     world.node_stat(ALICE, written(file, 77, generation, HERS));
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
-    world.told(ALICE, HERS, now_era, 0);
+    world.poll_recalls(ALICE, HERS, now_era, 0);
     assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }), "all have come back");
-    // There was one besides that knew nothing of leases, and may come back and write.
+    // There was also a client without leases, which may return and write.
     assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Write)), None);
-    for _ in 0..HOLD_MS / 10_000 + 1 {
+    for _ in 0..CLIENT_TIMEOUT_MS / 10_000 + 1 {
         world.now += 10_000;
-        world.lead(ALICE, HERS);
+        world.register_caching(ALICE, HERS);
     }
     assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Write)).is_some());
 }
 
 #[test]
-fn leases_of_before_a_restart_are_waited_for_no_longer_than_they_last() {
+fn restart_wait_ends_when_leases_expire() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     world.holding(file, LeaseKind::Read);
     world.restart();
     let change = Request::SetMode { path: path("/f"), mode: 0o600 };
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
-    world.now += GIVE_UP_MS - 1;
+    world.now += REVOKE_AFTER_MS - 1;
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
     world.now += 1;
     assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }));
 }
 
 #[test]
-fn who_says_that_he_is_gone_has_nothing_left_and_is_not_waited_for() {
+fn ended_client_has_no_state() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let orphan = world.file(ALICE, "orphan");
@@ -554,29 +557,29 @@ fn who_says_that_he_is_gone_has_nothing_left_and_is_not_waited_for() {
     for _ in 0..2 {
         assert!(matches!(world.ask(ALICE, Request::EndClient { client_id: HERS }), Response::Done {}));
     }
-    assert_eq!(world.mds.leases_out(), 0);
+    assert_eq!(world.mds.lease_count(), 0);
     assert_eq!(world.refused(ALICE, Request::GetNode { node: orphan }), ErrorCode::Stale);
     assert!(matches!(world.ask(ADMIN, change.clone()), Response::Stat { .. }));
-    // His wait for what is called back comes to its end, and does not make him known again.
-    assert_eq!(world.told(ALICE, HERS, epoch, 0), (0, 0, vec![]));
+    // The end of his pending `Recalls` does not register him again.
+    assert_eq!(world.poll_recalls(ALICE, HERS, epoch, 0), (0, 0, vec![]));
     world.restart();
     assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }), "nobody may come back");
-    // Whoever goes on all the same is met again.
+    // A client that continues is registered again.
     world.opened(ALICE, open(file, Access::Read, HERS));
-    assert_ne!(world.told(ALICE, HERS, epoch, 0).0, 0);
+    assert_ne!(world.poll_recalls(ALICE, HERS, epoch, 0).0, 0);
 }
 
 #[test]
-fn several_servers_on_one_store_give_none() {
+fn shared_store_grants_no_leases() {
     let [mut one, _] = World::two(1);
     let file = one.file(ALICE, "f");
-    assert_eq!(one.told(ALICE, HERS, 0, 0), (0, 0, vec![]));
+    assert_eq!(one.poll_recalls(ALICE, HERS, 0, 0), (0, 0, vec![]));
     assert_eq!(one.leased(ALICE, open(file, Access::Update, HERS)), None);
     assert_eq!(one.leased(ALICE, lease(file, HERS, LeaseKind::Write)), None);
 }
 
 #[test]
-fn who_is_given_another_role_or_is_revoked_has_his_leases_called_in() {
+fn role_change_recalls_leases() {
     let mut world = World::with_accounts(1);
     let file = world.shared_file("f");
     let (epoch, given) = world.holding(file, LeaseKind::Read);
@@ -584,37 +587,40 @@ fn who_is_given_another_role_or_is_revoked_has_his_leases_called_in() {
         world.ask(ADMIN, Request::Revoke { what: RevokeWhat::Object(path("/f")) }),
         Response::Revocation { .. }
     ));
-    assert_eq!(world.told(ALICE, HERS, epoch, 0).2, [Recall { inode: file.inode, number: given.number }]);
+    assert_eq!(
+        world.poll_recalls(ALICE, HERS, epoch, 0).2,
+        [Recall { inode: file.inode, number: given.number }]
+    );
     assert!(matches!(
         world.ask(ADMIN, Request::Revoke { what: RevokeWhat::User(user("alice")) }),
         Response::Revocation { .. }
     ));
     while world.mds.collect_revocations(world.now).unwrap() {}
-    let (second, ..) = world.told(ALICE, HERS, epoch, 0);
+    let (second, ..) = world.poll_recalls(ALICE, HERS, epoch, 0);
     assert_ne!(second, epoch);
-    world.told(ALICE, HERS, second, 0);
-    assert_eq!(world.mds.leases_out(), 0);
+    world.poll_recalls(ALICE, HERS, second, 0);
+    assert_eq!(world.mds.lease_count(), 0);
     world.session_as(ALICE, "alice", Role::ReadOnly);
-    assert_ne!(world.told(ALICE, HERS, second, 0).0, second);
+    assert_ne!(world.poll_recalls(ALICE, HERS, second, 0).0, second);
 }
 
 #[test]
-fn a_lease_needs_the_file_open_and_the_right_to_it() {
+fn lease_requires_open_file_and_permission() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
-    world.lead(BOB, HIS);
+    world.register_caching(BOB, HIS);
     let bobs = world.node(BOB, file.inode);
     assert_eq!(world.refused(BOB, lease(bobs, HIS, LeaseKind::Read)), ErrorCode::Invalid);
     world.opened(BOB, open(bobs, Access::Read, HIS));
     world.ask(BOB, Request::ReturnLease { inode: bobs.inode, client_id: HIS, number: 1 });
-    world.lead(BOB, HIS);
-    let (_, last, _) = world.told(BOB, HIS, 0, 0);
+    world.register_caching(BOB, HIS);
+    let (_, last, _) = world.poll_recalls(BOB, HIS, 0, 0);
     while is_busy(&world.ask(ALICE, set(file, mode(0o644), None))) {
-        let (epoch, _, recalls) = world.told(BOB, HIS, 0, last);
+        let (epoch, _, recalls) = world.poll_recalls(BOB, HIS, 0, last);
         for recall in recalls {
             world.ask(BOB, Request::ReturnLease { inode: bobs.inode, client_id: HIS, number: recall.number });
         }
-        world.told(BOB, HIS, epoch, last);
+        world.poll_recalls(BOB, HIS, epoch, last);
     }
     assert_eq!(world.refused(BOB, lease(bobs, HIS, LeaseKind::Write)), ErrorCode::Denied);
     let lock = Lock { kind: LockKind::Read, whole: false, start: 0, end: 9, owner: 5, pid: 6 };
@@ -631,7 +637,7 @@ impl Wake for Flag {
 }
 
 #[test]
-fn who_waits_is_woken_by_a_recall() {
+fn recall_wakes_pending_request() {
     let mut world = World::with_devices(1);
     let file = world.shared_file("f");
     let (epoch, _) = world.holding(file, LeaseKind::Read);
@@ -640,15 +646,15 @@ fn who_waits_is_woken_by_a_recall() {
     let body = Request::Recalls { client_id: HERS, epoch, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
     let waiting = world.mds.waiting(&ALICE, &body).expect("it may wait");
     assert!(waiting.max_ms() < 9_999);
-    assert!(!world.mds.has_news(&waiting, &waker));
+    assert!(!world.mds.has_recalls(&waiting, &waker));
     world.ask(BOB, Request::Stat { path: path("/f") });
     assert!(!flag.0.load(Ordering::SeqCst));
     world.ask(ADMIN, Request::SetMode { path: path("/f"), mode: 0o600 });
     assert!(flag.0.load(Ordering::SeqCst));
-    assert!(world.mds.has_news(&waiting, &waker));
-    // Who is not known, or is of another era, does not wait.
+    assert!(world.mds.has_recalls(&waiting, &waker));
+    // An unknown client, or one of another epoch, does not wait.
     let body =
         Request::Recalls { client_id: HERS, epoch: epoch + 1, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
-    assert!(world.mds.has_news(&world.mds.waiting(&ALICE, &body).unwrap(), &waker));
+    assert!(world.mds.has_recalls(&world.mds.waiting(&ALICE, &body).unwrap(), &waker));
     assert!(world.mds.waiting(&[9; 16], &body).is_none());
 }

@@ -2,9 +2,9 @@
 
 mod attributes;
 mod bytes;
-mod held;
 mod lists;
 mod model;
+mod open_files;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
@@ -14,7 +14,7 @@ use sealstone_mds_protocol::{
 };
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
-use crate::holds::HOLD_MS;
+use crate::open_files::CLIENT_TIMEOUT_MS;
 use crate::records::Inode;
 
 pub(super) const CLIENT: ClientId = ClientId { number: 1 };
@@ -36,7 +36,7 @@ fn code(response: &Response) -> Option<ErrorCode> {
 }
 
 impl World {
-    /// How a session addresses a node that it was led to.
+    /// Returns the node with the proof of a session.
     pub(super) fn node(&self, who: SessionId, id: InodeId) -> Node {
         let user = match who {
             ADMIN => "admin",
@@ -134,11 +134,11 @@ fn set(node: Node, change: NodeChange) -> Request {
 }
 
 #[test]
-fn a_number_alone_opens_nothing() {
+fn inode_number_without_proof_is_refused() {
     let mut world = World::with_devices(1);
     let secret = world.make(ALICE, Node::ROOT, "private", NodeKind::Directory, 0o700).node();
     let file = world.make(ALICE, secret, "f", NodeKind::File, 0o666).node();
-    // Bob guesses the number, or has Alice's proof: what lies behind a closed directory stays there.
+    // Bob guesses the number or has alice's proof: nodes behind a closed directory stay protected.
     for proof in [[0; 8], file.proof, [0xFF; 8]] {
         let guessed = Node { inode: file.inode, proof };
         for request in [
@@ -171,13 +171,13 @@ fn a_number_alone_opens_nothing() {
         world.refused(BOB, Request::Lookup { parent: seen, name: name("f"), client_id: None }),
         ErrorCode::Denied
     );
-    // A proof outlives sessions and the server.
+    // A proof stays valid after the session and a restart.
     world.restart();
     assert!(code(&world.ask(ALICE, Request::GetNode { node: file })).is_none());
 }
 
 #[test]
-fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
+fn all_node_kinds_can_be_created_and_removed() {
     let mut world = World::with_devices(1);
     let kinds = [
         ("file", NodeKind::File),
@@ -234,7 +234,7 @@ fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
 }
 
 #[test]
-fn a_name_has_every_byte_but_slash_and_nul() {
+fn names_allow_all_bytes_except_separators() {
     let mut world = World::with_devices(1);
     let bytes: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
     let all = Name::new(bytes.clone()).unwrap();
@@ -260,7 +260,7 @@ fn a_name_has_every_byte_but_slash_and_nul() {
 }
 
 #[test]
-fn a_file_goes_with_its_last_name() {
+fn file_is_removed_with_last_link() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "a");
     let objects = world.opened(ALICE, allocate(file, Some(9))).layout.unwrap().objects().to_vec();
@@ -275,7 +275,7 @@ fn a_file_goes_with_its_last_name() {
     assert_eq!(world.node_stat(ALICE, remove(Node::ROOT, "a")).links, 1);
     world.now += 1_000_000;
     world.reap_all();
-    // By path too: the other name's file is replaced, this one stays.
+    // Replaced by path too: the other name's file is replaced, this one stays.
     assert_eq!(world.stat(ALICE, "/b").unwrap().size, 9);
     world.put(ALICE, "/b", 3);
     world.now += 1_000_000;
@@ -284,7 +284,7 @@ fn a_file_goes_with_its_last_name() {
 }
 
 #[test]
-fn a_directory_has_one_name_and_a_file_so_many_and_no_more() {
+fn hard_links_are_limited() {
     let mut world = World::with_devices(1);
     let directory = world.make(ALICE, Node::ROOT, "d", NodeKind::Directory, 0o755).node();
     let link = Request::LinkNode { node: directory, parent: Node::ROOT, name: name("e") };
@@ -306,14 +306,15 @@ fn a_directory_has_one_name_and_a_file_so_many_and_no_more() {
 }
 
 #[test]
-fn what_is_removed_while_it_is_open_stays_until_it_is_closed() {
+fn unlinked_open_file_stays_until_close() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     world.write(ALICE, file, 9);
     world.opened(ALICE, open(file, Access::Read));
     assert_eq!(world.node_stat(ALICE, remove(Node::ROOT, "f")).links, 0);
     assert_eq!((world.records(b'i'), world.records(b'n')), (2, 1));
-    // It has no name, and gets none; it can be read, and be opened once more by whoever holds it.
+    // It has no name and cannot get one; it can be read, and reopened by the client that has it
+    // open.
     assert!(world.stat(ALICE, "/f").is_err());
     let link = Request::LinkNode { node: file, parent: Node::ROOT, name: name("g") };
     assert_eq!(world.refused(ALICE, link), ErrorCode::NotFound);
@@ -323,9 +324,9 @@ fn what_is_removed_while_it_is_open_stays_until_it_is_closed() {
         world.ask(ALICE, Request::RenewGrants { handle, method: METHOD }),
         Response::Grants { .. }
     ));
-    // As long as its holder is heard of it stays, however long that is.
+    // It stays as long as its client is active.
     for _ in 0..10 {
-        world.now += HOLD_MS - 1;
+        world.now += CLIENT_TIMEOUT_MS - 1;
         assert!(matches!(
             world.ask(ALICE, Request::KeepNodes { client_id: CLIENT }),
             Response::Kept { held: 1, .. }
@@ -341,20 +342,20 @@ fn what_is_removed_while_it_is_open_stays_until_it_is_closed() {
 }
 
 #[test]
-fn what_a_dead_holder_held_goes_in_time_and_a_restart_forgets_nobody_who_comes_back() {
+fn orphans_of_silent_client_are_removed() {
     for comes_back in [false, true] {
         let mut world = World::with_devices(1);
         let file = world.file(ALICE, "f");
         world.write(ALICE, file, 9);
         world.opened(ALICE, open(file, Access::Update));
         world.restart();
-        // The server knows that there was a holder, not of what.
+        // The server knows that there was a client, but not its open files.
         world.node_stat(ALICE, remove(Node::ROOT, "f"));
         assert_eq!(world.records(b'i'), 2);
         if comes_back {
             let Response::Kept { held: 0, .. } = world.ask(ALICE, Request::KeepNodes { client_id: CLIENT })
             else {
-                panic!("it is told that nothing is held")
+                panic!("no open files are reported")
             };
             let again = Request::OpenNode {
                 node: file,
@@ -364,13 +365,13 @@ fn what_a_dead_holder_held_goes_in_time_and_a_restart_forgets_nobody_who_comes_b
                 reclaim: true,
             };
             assert_eq!(world.opened(ALICE, again).stat.links, 0);
-            world.now += HOLD_MS;
+            world.now += CLIENT_TIMEOUT_MS;
             world.reap_all();
             assert_eq!(world.records(b'i'), 2, "it is held again");
         }
-        world.now += HOLD_MS + 1;
+        world.now += CLIENT_TIMEOUT_MS + 1;
         while world.mds.tidy(world.now).unwrap() {}
-        world.now += 2 * HOLD_MS;
+        world.now += 2 * CLIENT_TIMEOUT_MS;
         while world.mds.tidy(world.now).unwrap() {}
         world.now += 1_000_000;
         assert_eq!(world.reap_all().len(), 1);
@@ -379,7 +380,7 @@ fn what_a_dead_holder_held_goes_in_time_and_a_restart_forgets_nobody_who_comes_b
 }
 
 #[test]
-fn a_file_that_is_replaced_while_it_is_open_stays_for_its_holder() {
+fn replaced_open_file_stays_until_close() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     world.write(ALICE, file, 9);
@@ -395,7 +396,7 @@ fn a_file_that_is_replaced_while_it_is_open_stays_for_its_holder() {
 }
 
 #[test]
-fn links_are_followed_on_the_way_and_at_its_end_where_posix_says_so() {
+fn symlinks_are_followed_as_posix_requires() {
     let mut world = World::with_devices(1);
     let d = world.make(ALICE, Node::ROOT, "d", NodeKind::Directory, 0o755).node();
     world.put(ALICE, "/d/f", 7);
@@ -415,21 +416,21 @@ fn links_are_followed_on_the_way_and_at_its_end_where_posix_says_so() {
     );
     assert_eq!(world.stat(ALICE, "/away"), Err(ErrorCode::NotFound));
     assert_eq!(world.stat(ALICE, "/file/x"), Err(ErrorCode::NotADirectory));
-    // What is put at a link that leads nowhere is made where it leads.
+    // A put at a dangling link creates the target.
     world.put(ALICE, "/away", 3);
     assert_eq!(world.stat(ALICE, "/d/none").unwrap().size, 3);
-    // Removing and renaming mean the link.
+    // Removal and rename apply to the link itself.
     world.ask(ALICE, Request::Remove { path: path("/file"), recursive: false });
     world.ask(ALICE, Request::Rename { from: path("/rel"), to: path("/moved"), replace: false });
     assert_eq!(lstat(&mut world, "/moved"), FileKind::Symlink);
     assert!(world.stat(ALICE, "/d/f").is_ok());
-    // Directories are made through links on the way.
+    // Directories are created through links in the path.
     world.ask(ALICE, Request::MakeDir { path: path("/moved/x/y"), parents: true, mode: 0o755 });
     assert!(world.stat(ALICE, "/d/x/y").is_ok());
 }
 
 #[test]
-fn a_loop_of_links_ends_and_so_does_a_chain_that_is_too_long() {
+fn symlink_loops_and_long_chains_are_refused() {
     let mut world = World::with_devices(1);
     world.make(ALICE, Node::ROOT, "loop", NodeKind::Symlink(target("loop")), 0);
     assert_eq!(world.stat(ALICE, "/loop"), Err(ErrorCode::Loop));
@@ -444,7 +445,7 @@ fn a_loop_of_links_ends_and_so_does_a_chain_that_is_too_long() {
 }
 
 #[test]
-fn rename_does_what_posix_says_and_the_links_of_directories_follow() {
+fn rename_follows_posix_and_link_counts() {
     let mut world = World::with_devices(1);
     let a = world.make(ALICE, Node::ROOT, "a", NodeKind::Directory, 0o755).node();
     let b = world.make(ALICE, Node::ROOT, "b", NodeKind::Directory, 0o755).node();
@@ -468,7 +469,7 @@ fn rename_does_what_posix_says_and_the_links_of_directories_follow() {
     assert_eq!(world.refused(ALICE, rename(a, "f", a, "x", NoReplace)), ErrorCode::Exists);
     assert_eq!(world.refused(ALICE, rename(a, "f", a, "none", Exchange)), ErrorCode::NotFound);
     assert_eq!(world.refused(ALICE, rename(Node::ROOT, "a", x, "z", Exchange)), ErrorCode::NotFound);
-    // A directory over an empty one.
+    // A directory replaces an empty one.
     let Response::Renamed { moved, other: Some(gone) } =
         world.ask(ALICE, rename(a, "x", Node::ROOT, "b", Replace))
     else {
@@ -476,12 +477,12 @@ fn rename_does_what_posix_says_and_the_links_of_directories_follow() {
     };
     assert_eq!((moved.inode, gone.inode, gone.links), (x.inode, b.inode, 0));
     assert_eq!((links(&mut world, Node::ROOT), links(&mut world, a)), (4, 2));
-    // A file and a directory change places.
+    // A file and a directory are exchanged.
     assert!(code(&world.ask(ALICE, rename(a, "f", Node::ROOT, "b", Exchange))).is_none());
     assert_eq!((links(&mut world, Node::ROOT), links(&mut world, a)), (3, 3));
     assert_eq!(world.stat(ALICE, "/b").unwrap().inode, file.inode);
     assert_eq!(world.stat(ALICE, "/a/f").unwrap().inode, x.inode);
-    // An exchange does not put a directory into itself either.
+    // An exchange cannot move a directory into itself either.
     let deep = world.make(ALICE, x, "deep", NodeKind::Directory, 0o755).node();
     assert_eq!(world.refused(ALICE, rename(x, "deep", Node::ROOT, "a", Exchange)), ErrorCode::Cycle);
     assert_eq!(links(&mut world, deep), 2);
@@ -492,7 +493,7 @@ fn rename_does_what_posix_says_and_the_links_of_directories_follow() {
 }
 
 #[test]
-fn sticky_directories_and_directories_of_others_keep_what_is_in_them() {
+fn sticky_and_foreign_directories_refuse_removal() {
     let mut world = World::with_devices(1);
     let tmp = world.make(ADMIN, Node::ROOT, "tmp", NodeKind::Directory, 0o1777);
     let (tmp_a, tmp_b) = (world.node(ALICE, tmp.inode), world.node(BOB, tmp.inode));
@@ -513,7 +514,7 @@ fn sticky_directories_and_directories_of_others_keep_what_is_in_them() {
     world.make(ALICE, hers, "f", NodeKind::File, 0o666);
     assert_eq!(world.refused(BOB, remove(seen, "f")), ErrorCode::Denied);
     assert_eq!(world.refused(BOB, make(seen, "x", NodeKind::Fifo, 0o666)), ErrorCode::Denied);
-    // A directory of somebody else, in a place that is one's own, is not moved out of it: its `..` is a change of it.
+    // Another user's directory inside one's own cannot be moved out: that changes its `..`.
     let mine = world.make(BOB, Node::ROOT, "mine", NodeKind::Directory, 0o777);
     let mine_a = world.node(ALICE, mine.inode);
     world.make(ALICE, mine_a, "inner", NodeKind::Directory, 0o755);
@@ -528,7 +529,7 @@ fn sticky_directories_and_directories_of_others_keep_what_is_in_them() {
 }
 
 #[test]
-fn times_and_modes_are_set_by_whom_posix_lets() {
+fn times_and_modes_follow_posix_permissions() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     let seen = world.node(BOB, file.inode);
@@ -544,13 +545,13 @@ fn times_and_modes_are_set_by_whom_posix_lets() {
     let touched = world.node_stat(BOB, set(seen, mtime(SetTime::Now)));
     assert_eq!(touched.mtime_ns, touched.birth_ns + 10_000_000);
     assert_eq!(world.node_stat(ALICE, set(file, mtime(SetTime::At(-1)))).mtime_ns, -1);
-    // Nothing asked for changes nothing.
+    // An empty change has no effect.
     let (before, after) = (
         world.node_stat(ALICE, Request::GetNode { node: file }),
         world.node_stat(BOB, set(seen, NodeChange::default())),
     );
     assert_eq!(before.ctime_ns, after.ctime_ns);
-    // Whoever writes takes the set-id bits away, unless he is an administrator.
+    // A write clears the set-id bits, unless an administrator writes.
     world.node_stat(ADMIN, set(world.node(ADMIN, file.inode), mode(0o6777)));
     world.write(BOB, seen, 9);
     assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o777);
@@ -559,7 +560,7 @@ fn times_and_modes_are_set_by_whom_posix_lets() {
 }
 
 #[test]
-fn only_administrators_make_nodes_for_others_and_numbers_are_nobodys_account() {
+fn only_administrators_create_nodes_for_others() {
     let mut world = World::with_devices(1);
     let made = |owner: &str, group: Option<&str>| Request::MakeNode {
         parent: Node::ROOT,
@@ -589,7 +590,7 @@ fn only_administrators_make_nodes_for_others_and_numbers_are_nobodys_account() {
 }
 
 #[test]
-fn locks_last_as_long_as_the_file_is_held_and_are_taken_up_again_after_a_restart() {
+fn locks_end_with_close_and_are_reclaimed() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     let (one, two) = (CLIENT, ClientId { number: 2 });
@@ -617,25 +618,25 @@ fn locks_last_as_long_as_the_file_is_held_and_are_taken_up_again_after_a_restart
     }
     assert!(is_free(world.ask(ALICE, lock(one, LockKind::Write, false))));
     assert!(!is_free(world.ask(ALICE, lock(two, LockKind::Read, false))));
-    // A restart: who had it gets it, others wait.
+    // After a restart the previous owner may reclaim it; others wait.
     world.restart();
     for client_id in [one, two] {
         world.opened(ALICE, hold(client_id, true));
     }
     assert_eq!(world.refused(ALICE, lock(two, LockKind::Read, false)), ErrorCode::Busy);
     assert!(is_free(world.ask(ALICE, lock(one, LockKind::Write, true))));
-    world.now += HOLD_MS;
+    world.now += CLIENT_TIMEOUT_MS;
     for client_id in [one, two] {
         world.ask(ALICE, Request::KeepNodes { client_id });
     }
     assert!(!is_free(world.ask(ALICE, lock(two, LockKind::Read, false))));
-    // A dead holder's lock goes with it; a closed file's and a given up one's at once.
-    world.now += HOLD_MS;
+    // A silent client's lock ends with it; a closed file's and a released one end at once.
+    world.now += CLIENT_TIMEOUT_MS;
     world.ask(ALICE, Request::KeepNodes { client_id: two });
     world.now += 1;
     while world.mds.tidy(world.now).unwrap() {}
     assert!(is_free(world.ask(ALICE, lock(two, LockKind::Read, false))));
-    // It is fenced, and begins anew when it has nothing left.
+    // It is fenced, and opens the file again after it released it.
     assert_eq!(world.refused(ALICE, hold(one, true)), ErrorCode::Fenced);
     world.ask(ALICE, Request::CloseNode { node: file, client_id: one });
     world.opened(ALICE, hold(one, false));
@@ -647,7 +648,7 @@ fn locks_last_as_long_as_the_file_is_held_and_are_taken_up_again_after_a_restart
 }
 
 #[test]
-fn pages_of_a_directory_go_on_where_the_last_one_ended() {
+fn directory_pages_continue_after_last_name() {
     let mut world = World::with_devices(1);
     for i in 0..40 {
         world.make(ALICE, Node::ROOT, &format!("f{i:02}"), NodeKind::File, 0o644);
@@ -657,7 +658,7 @@ fn pages_of_a_directory_go_on_where_the_last_one_ended() {
         let request =
             Request::ReadNodes { directory: Node::ROOT, after: after.clone(), limit: 7, client_id: None };
         let Response::Directory { entries, more } = world.ask(BOB, request) else { panic!("a page") };
-        // Each can be gone on with at once.
+        // Each page can be continued at once.
         for entry in &entries {
             let node = entry.stat.as_ref().unwrap().node();
             assert!(code(&world.ask(BOB, Request::GetNode { node })).is_none());

@@ -9,7 +9,7 @@ use sealstone_mds_protocol::{
 
 use super::nodes::{CLIENT, make, name};
 use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
-use crate::holds::HOLD_MS;
+use crate::open_files::CLIENT_TIMEOUT_MS;
 use crate::records::{load, save};
 use crate::store::MetaStore as _;
 use crate::{keys, quota};
@@ -616,7 +616,7 @@ impl Run {
             Step::Tidy => {
                 let items = self.world.mds.next_clears(None, 100).unwrap();
                 self.world.mds.cleared(&items).unwrap();
-                self.world.now += HOLD_MS / 2;
+                self.world.now += CLIENT_TIMEOUT_MS / 2;
                 self.world.mds.tidy(self.world.now).unwrap();
             }
             Step::Restart => {
@@ -646,7 +646,7 @@ proptest! {
         }
         run.world.now += run.world.mds.config.intent_lifetime_ms;
         for _ in 0..4 {
-            run.world.now += HOLD_MS;
+            run.world.now += CLIENT_TIMEOUT_MS;
             while run.world.mds.tidy(run.world.now).unwrap() {}
         }
         let view = run.world.disk.snapshot().unwrap();

@@ -11,8 +11,8 @@ use sealstone_osd::{AttributeId, ObjectId};
 
 use super::nodes::{CLIENT, name};
 use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
-use crate::holdings::Held;
-use crate::leases::GIVE_UP_MS;
+use crate::issued_credentials::IssuedRights;
+use crate::leases::REVOKE_AFTER_MS;
 use crate::namespace::CREATES_PER_USER_MAX;
 use crate::{GrantLog, IssueStream, KeyAction, MemoryGrantLog, StepOutcome};
 
@@ -35,8 +35,12 @@ impl World {
 
     /// Gives a user's session credentials for `count` objects of the first device.
     fn flood(&mut self, session: SessionId, name: &str, count: usize) {
-        let held =
-            Held { writes: true, creates: true, lasting_until_ms: 0, expires_ms: self.now + 5 * MINUTE };
+        let held = IssuedRights {
+            writes: true,
+            creates: true,
+            lasting_until_ms: 0,
+            expires_ms: self.now + 5 * MINUTE,
+        };
         let object = |number| ObjectRef { device: DEVICE, object: ObjectId::new(0x1_0000, number) };
         let all: Vec<_> = (0..count as u64).map(|number| object(1 << 40 | number)).collect();
         let mut table = self.mds.holdings(self.now);
@@ -362,7 +366,7 @@ fn reader_that_misses_recalls_delays_writer_rarely() {
         world.mds.tidy_memory(world.now);
     }
     assert!(waited > 0, "the first lease is waited for");
-    assert!(waited <= 16 * GIVE_UP_MS, "{waited} ms of two hours");
+    assert!(waited <= 16 * REVOKE_AFTER_MS, "{waited} ms of two hours");
     assert!(world.mds.lease_penalties() >= 6);
     // Other users always get leases.
     world.session(BOB, "bob", false);

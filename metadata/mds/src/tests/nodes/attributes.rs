@@ -7,7 +7,7 @@ use sealstone_mds_protocol::{
 
 use super::super::world::{ADMIN, ALICE, BOB, World};
 use super::remove;
-use crate::holds::HOLD_MS;
+use crate::open_files::CLIENT_TIMEOUT_MS;
 
 fn xattr(text: &str) -> XattrName {
     XattrName::new(text).unwrap()
@@ -18,7 +18,7 @@ fn set_xattr(node: Node, at: &str, value: Vec<u8>, mode: XattrMode) -> Request {
 }
 
 #[test]
-fn attributes_are_kept_by_namespace_and_go_with_their_node() {
+fn xattrs_are_separated_by_namespace() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     let (bobs, admins) = (world.node(BOB, file.inode), world.node(ADMIN, file.inode));
@@ -82,12 +82,12 @@ fn attributes_are_kept_by_namespace_and_go_with_their_node() {
         ErrorCode::NoAttribute
     );
     world.node_stat(ALICE, remove(Node::ROOT, "f"));
-    while world.mds.tidy(world.now + 10 * HOLD_MS).unwrap() {}
+    while world.mds.tidy(world.now + 10 * CLIENT_TIMEOUT_MS).unwrap() {}
     assert_eq!((world.records(b'y'), world.records(b'i')), (0, 1));
 }
 
 #[test]
-fn attributes_have_so_much_room_and_no_more() {
+fn xattr_space_is_bounded() {
     let mut world = World::with_devices(1);
     let (many, large) = (world.file(ALICE, "many"), world.file(ALICE, "large"));
     for i in 0..XATTRS_MAX {

@@ -1,4 +1,4 @@
-//! Objects, sizes, grants.
+//! Objects, sizes and credentials.
 
 use sealstone_mds_protocol::{
     Access, ClientId, ErrorCode, Node, NodeChange, NodeKind, OpenHandle, OpenedNode, Request, Response,
@@ -9,7 +9,7 @@ use super::super::world::{ALICE, BOB, World, path};
 use super::{CLIENT, METHOD, allocate, name, open, remove, resize, set, written};
 
 #[test]
-fn a_file_has_no_objects_before_its_first_bytes_and_reads_as_zeros() {
+fn empty_file_has_no_objects() {
     let mut world = World::with_devices(2);
     let file = world.file(ALICE, "f");
     let opened = world.opened(ALICE, open(file, Access::Read));
@@ -33,25 +33,26 @@ fn permissions(opened: &OpenedNode) -> Permissions {
 }
 
 #[test]
-fn grants_may_make_objects_only_until_they_are_made() {
+fn credentials_create_objects_only_once() {
     let mut world = World::with_devices(2);
     let file = world.file(ALICE, "f");
     let first = world.opened(ALICE, allocate(file, Some(10)));
     assert!(!first.made && permissions(&first).contains(Permissions::CREATE | Permissions::WRITE));
     let again = world.opened(ALICE, allocate(file, Some(1 << 30)));
-    assert_eq!(again.layout, first.layout, "of two who begin to write, both write to the same objects");
+    assert_eq!(again.layout, first.layout, "concurrent first writes use the same objects");
     world.node_stat(ALICE, written(file, 10, 0));
     let later = world.opened(ALICE, open(file, Access::Update));
     assert!(later.made && permissions(&later).contains(Permissions::READ | Permissions::WRITE));
     assert!(!permissions(&later).contains(Permissions::CREATE));
     assert!(!permissions(&world.opened(ALICE, open(file, Access::Read))).contains(Permissions::WRITE));
-    // Objects that a dead client never made, or made and never told of, go with the file.
+    // Objects that a silent client never created, or created and never reported, are removed with
+    // the file.
     world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
     let lost = world.file(ALICE, "lost");
     let objects = world.opened(ALICE, allocate(lost, Some(1 << 20))).layout.unwrap().objects().to_vec();
     world.restart();
     world.ask(ALICE, Request::Remove { path: path("/lost"), recursive: false });
-    // A minute for its holder, should he come back; then it goes, and in the end its objects.
+    // It waits a minute for its client; then it is removed, and later its objects.
     world.now += 10_000_000;
     world.reap_all();
     world.now += 10_000_000;
@@ -60,7 +61,7 @@ fn grants_may_make_objects_only_until_they_are_made() {
 }
 
 #[test]
-fn whoever_may_write_and_not_read_gets_no_right_to_read() {
+fn write_only_open_grants_no_read() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     world.write(ALICE, file, 5);
@@ -76,7 +77,7 @@ fn whoever_may_write_and_not_read_gets_no_right_to_read() {
 }
 
 #[test]
-fn what_is_open_stays_open_whatever_its_mode_becomes() {
+fn open_file_survives_mode_change() {
     let mut world = World::with_devices(1);
     // As open(O_CREAT | O_RDWR, 0) has it.
     let request = Request::MakeNode {
@@ -117,14 +118,14 @@ fn what_is_open_stays_open_whatever_its_mode_becomes() {
 }
 
 #[test]
-fn bytes_that_were_cut_off_never_come_back() {
+fn truncated_bytes_are_never_readable() {
     let mut world = World::with_devices(2);
     let file = world.file(ALICE, "f");
     world.opened(ALICE, open(file, Access::Update));
     let before = world.write(ALICE, file, 1000);
     let cut = world.node_stat(ALICE, resize(file, 100));
     assert_eq!((cut.size, cut.generation), (100, before.generation + 1));
-    // It does not grow before its objects were cleared: not by size, not by bytes.
+    // It cannot grow before its objects were cleared: not by size, not by writes.
     for request in [
         resize(file, 101),
         written(file, 101, cut.generation),
@@ -134,7 +135,7 @@ fn bytes_that_were_cut_off_never_come_back() {
             handle: OpenHandle::Node { node: file, access: Access::Update, client_id: CLIENT },
             method: METHOD,
         },
-        // Nor by path: the server's cut could take what is written with it.
+        // Nor by path: the server's truncation could remove what is written through it.
         Request::Open { path: path("/f"), access: Access::Update, method: METHOD },
         Request::Open { path: path("/f"), access: Access::Write, method: METHOD },
         Request::RenewGrants {
@@ -144,7 +145,7 @@ fn bytes_that_were_cut_off_never_come_back() {
     ] {
         assert_eq!(world.refused(ALICE, request), ErrorCode::Busy);
     }
-    // What lies before the cut is written as ever, and it may be cut again.
+    // Bytes before the new end can be written, and it can be truncated again.
     world.node_stat(ALICE, written(file, 100, cut.generation));
     let items = world.mds.next_clears(None, 9).unwrap();
     assert_eq!(items[0].objects.iter().map(|(_, length)| *length).collect::<Vec<_>>(), [100]);
@@ -159,7 +160,7 @@ fn bytes_that_were_cut_off_never_come_back() {
     assert_eq!(world.clear_all(), 1);
     assert_eq!(world.clear_all(), 0);
     assert_eq!(world.node_stat(ALICE, resize(file, 2000)).size, 2000);
-    // Whoever wrote between the cut and the clearing has to write again too.
+    // A client that wrote between truncation and clearing has to write again too.
     let late = ClientId { number: 9 };
     let again = Request::OpenNode {
         node: file,
@@ -170,7 +171,7 @@ fn bytes_that_were_cut_off_never_come_back() {
     };
     let now = world.opened(ALICE, again).stat.generation;
     assert_eq!(world.refused(ALICE, written(file, 4000, cut.generation)), ErrorCode::Stale);
-    // Whoever wrote behind the cut before it, and tells now, has to write again.
+    // A client that wrote past the new end earlier and reports it now has to write again.
     world.opened(
         ALICE,
         Request::OpenNode {
@@ -186,7 +187,7 @@ fn bytes_that_were_cut_off_never_come_back() {
 }
 
 #[test]
-fn a_file_cut_to_nothing_begins_anew_with_other_objects() {
+fn file_truncated_to_zero_gets_new_objects() {
     let mut world = World::with_devices(2);
     let file = world.file(ALICE, "f");
     world.write(ALICE, file, 1000);
@@ -202,7 +203,7 @@ fn a_file_cut_to_nothing_begins_anew_with_other_objects() {
 }
 
 #[test]
-fn of_two_who_write_at_the_end_neither_shortens_the_file() {
+fn concurrent_appends_never_shorten_file() {
     let mut world = World::with_devices(2);
     let file = world.file(ALICE, "f");
     world.node_stat(ALICE, set(file, NodeChange { mode: Some(0o666), ..NodeChange::default() }));

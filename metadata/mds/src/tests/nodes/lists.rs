@@ -42,7 +42,7 @@ impl World {
 }
 
 #[test]
-fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
+fn acl_entries_are_limited_by_mask() {
     let mut world = World::logged(1).0;
     let stat = world.make(ALICE, Node::ROOT, "f", NodeKind::File, 0o600);
     let (file, bobs) = (stat.node(), world.node(BOB, stat.inode));
@@ -69,13 +69,13 @@ fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
         "user::rw-,user:bob:rw-,group::---,mask::r--,other::---"
     );
     assert!(world.opens(BOB, bobs, Access::Read) && !world.opens(BOB, bobs, Access::Update));
-    // Without the list they are the group's again, which had nothing.
+    // Without the list they are the group's bits again, which were zero.
     assert_eq!(world.refused(BOB, remove(bobs, ACL_ACCESS)), ErrorCode::NotPermitted);
     assert_eq!(world.ask(ALICE, remove(file, ACL_ACCESS)), Response::Done {});
     assert_eq!(world.refused(ALICE, remove(file, ACL_ACCESS)), ErrorCode::NoAttribute);
     assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o600);
     assert!(!world.opens(BOB, bobs, Access::Read));
-    // What a mode can say is kept as a mode.
+    // A list that a mode can express is stored as a mode.
     let plain = "user::rw-,group::r--,other::r--";
     assert_eq!(world.ask(ALICE, set(file, ACL_ACCESS, plain, XattrMode::Set)), Response::Done {});
     assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o644);
@@ -83,7 +83,7 @@ fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
 }
 
 #[test]
-fn what_is_no_list_or_has_no_place_is_refused() {
+fn invalid_acl_is_refused() {
     let mut world = World::logged(1).0;
     let file = world.file(ALICE, "f");
     let link = world.make(ALICE, Node::ROOT, "l", NodeKind::Symlink(target("f")), 0).node();
@@ -96,7 +96,7 @@ fn what_is_no_list_or_has_no_place_is_refused() {
 }
 
 #[test]
-fn a_list_names_nobody_who_could_come_later() {
+fn acl_refuses_unknown_names() {
     let mut world = World::logged(1).0;
     let file = world.file(ALICE, "f");
     let list = |names: &str| format!("user::rw-,{names}group::r--,mask::r--,other::---");
@@ -107,11 +107,11 @@ fn a_list_names_nobody_who_could_come_later() {
     let groups = "user::rw-,group::r--,group:dev:r--,mask::r--,other::---";
     assert_eq!(world.refused(ALICE, set(file, ACL_ACCESS, groups, XattrMode::Set)), ErrorCode::NotFound);
     assert_eq!(world.list(ALICE, file, ACL_ACCESS), Err(ErrorCode::NoAttribute));
-    // Numbers are nobody's name.
+    // Numeric names belong to no account.
     let numbers = "user::rw-,user:uid-7:r--,group::r--,group:gid-7:r--,mask::r--,other::---";
     assert_eq!(world.ask(ALICE, set(file, ACL_ACCESS, numbers, XattrMode::Set)), Response::Done {});
     assert_eq!(world.ask(ALICE, lists("user:bob:r--,")), Response::Done {});
-    // Who was there when he was named can be kept when he is gone.
+    // An entry of a removed account can be kept.
     world.ask(ADMIN, Request::UserRemove { name: UserName::new("bob").unwrap() });
     assert_eq!(world.ask(ALICE, lists("user:alice:r--,user:bob:r--,")), Response::Done {});
     assert_eq!(world.ask(ALICE, lists("")), Response::Done {});
@@ -119,7 +119,7 @@ fn a_list_names_nobody_who_could_come_later() {
 }
 
 #[test]
-fn what_is_made_in_a_directory_gets_its_list_as_far_as_the_mode_goes() {
+fn new_nodes_inherit_default_acl() {
     let mut world = World::logged(1).0;
     let directory = world.make(ALICE, Node::ROOT, "d", NodeKind::Directory, 0o755).node();
     let text = "user::rwx,user:bob:rwx,group::r-x,mask::rwx,other::---";
@@ -131,7 +131,7 @@ fn what_is_made_in_a_directory_gets_its_list_as_far_as_the_mode_goes() {
         }
         other => other,
     };
-    // What the maker masks counts only where no list does.
+    // The umask applies only without a default list.
     let file = world.node_stat(ALICE, made(directory, "f", NodeKind::File, 0o666, 0o077));
     assert_eq!(file.mode, 0o660);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Any history of requests about nodes does what a small file system in memory does, errors included.
+//! Random requests about nodes, compared with a small file system in memory, errors included.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use sealstone_mds_protocol::{
 
 use super::super::world::{ADMIN, ALICE, BOB, World};
 use super::{CLIENT, make, name};
-use crate::holds::HOLD_MS;
+use crate::open_files::CLIENT_TIMEOUT_MS;
 
 const WHO: [SessionId; 3] = [ADMIN, ALICE, BOB];
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -58,7 +58,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of a node.
+/// A node of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Thing {
     kind: FileKind,
@@ -66,18 +66,19 @@ struct Thing {
     owner: usize,
     links: u32,
     size: u64,
-    /// Of a directory.
+    /// Entries of a directory.
     entries: BTreeMap<usize, usize>,
     parent: usize,
-    /// Of a file: written to, and cut and not cleared yet.
+    /// State of a file: whether it was written, and whether it waits for clearing after a
+    /// truncation.
     has_objects: bool,
     dirty: bool,
-    /// Who has it open: for reading, for writing.
+    /// Users that have it open: for reading, for writing.
     open: [Option<(bool, bool)>; 3],
     gone: bool,
 }
 
-/// Things by the order in which they were made; the root is the first.
+/// Nodes in the order of creation; the root is the first.
 struct Model(Vec<Thing>);
 
 type Answer<T> = Result<T, ErrorCode>;
@@ -111,7 +112,7 @@ impl Model {
         self.0.get(id).filter(|thing| !thing.gone).ok_or(ErrorCode::Stale)
     }
 
-    /// 4 to read, 2 to write, 1 to pass.
+    /// 4 read, 2 write, 1 search.
     fn may(&self, who: usize, id: usize, bit: u16) -> Answer<()> {
         let thing = self.get(id)?;
         let bits = if thing.owner == who { thing.mode >> 6 } else { thing.mode };
@@ -362,7 +363,7 @@ impl Model {
 struct Run {
     world: World,
     model: Model,
-    /// Numbers of the things.
+    /// Inode numbers of the nodes.
     ids: Vec<InodeId>,
 }
 
@@ -379,7 +380,8 @@ impl Run {
         self.world.node(WHO[who], id)
     }
 
-    /// Is a file meant that has no name and no holder any more? A server that waits for holders keeps it a while.
+    /// Whether the node is a file without a name that no client has open. A server in its grace
+    /// period keeps it for a while.
     fn is_unsure(&self, step: &Step) -> bool {
         let gone = |thing: usize| {
             let thing = self.model.0.get(thing % (self.ids.len() + 1));
@@ -400,12 +402,12 @@ impl Run {
         }
     }
 
-    /// Does it in both; gives both answers.
+    /// Runs a step in both; returns both answers.
     fn step(&mut self, step: &Step) -> (Answer<()>, Answer<()>) {
         if self.is_unsure(step) {
             return (Ok(()), Ok(()));
         }
-        // Most histories touch what is there.
+        // Most steps use existing nodes.
         let all = self.ids.len();
         let near = |thing: usize| thing % (all + 1);
         match *step {
@@ -526,11 +528,11 @@ impl Run {
                 (Ok(()), Ok(()))
             }
             Step::Tidy => {
-                // Holders are heard of in time.
+                // Clients send keep-alives in time.
                 for who in 0..3 {
                     let _ = self.ask(who, Request::KeepNodes { client_id: CLIENT });
                 }
-                self.world.now += HOLD_MS / 2;
+                self.world.now += CLIENT_TIMEOUT_MS / 2;
                 self.world.mds.tidy(self.world.now).unwrap();
                 for who in 0..3 {
                     let _ = self.ask(who, Request::KeepNodes { client_id: CLIENT });
@@ -538,7 +540,7 @@ impl Run {
                 (Ok(()), Ok(()))
             }
             Step::Restart => {
-                // The sessions last; what was open is opened again, as a mount does.
+                // The sessions stay valid; open files are reopened, as a mount does.
                 let held: Vec<(usize, usize, bool)> = (0..3)
                     .flat_map(|who| {
                         let open = self.model.0.iter().enumerate();
@@ -556,7 +558,7 @@ impl Run {
                     let request =
                         Request::OpenNode { node, access, method, client_id: CLIENT, reclaim: true };
                     if self.ask(who, request).is_err() {
-                        // Not the owner, and no right any more: it is lost, as over NFS.
+                        // Not the owner, and no permission any more: the open is lost, as over NFS.
                         self.model.close(who, id);
                     }
                 }
@@ -565,14 +567,14 @@ impl Run {
         }
     }
 
-    /// Every thing that is there looks as the model says.
+    /// Every existing node matches the model.
     fn compare(&mut self) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.world.run_check(CheckScope::Names, false), []);
         for (thing, id) in self.ids.clone().into_iter().enumerate() {
             let expected = self.model.0[thing].clone();
             let found = self.ask(0, Request::GetNode { node: self.world.node(ADMIN, id) });
             if expected.gone {
-                // A restart or a removal under a server that waits may keep it for a while.
+                // A restart or a removal in the grace period may keep it for a while.
                 continue;
             }
             let Ok(Response::Stat { stat }) = found else {
@@ -607,21 +609,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn any_history_does_what_a_small_posix_file_system_does(steps in prop::collection::vec(any_step(), 1..80)) {
+    fn random_requests_match_posix_model(steps in prop::collection::vec(any_step(), 1..80)) {
         let mut run = Run { world: World::with_devices(2), model: Model::new(), ids: vec![InodeId(1)] };
         for step in &steps {
             let (found, expected) = run.step(step);
             prop_assert_eq!(found, expected, "{:?}", step);
         }
         run.compare()?;
-        // Everybody closes everything and time goes by: what has no name is gone, with its objects and all records of it.
+        // All files are closed and time passes: nodes without names are removed, with objects and
+        // records.
         for thing in 0..run.ids.len() {
             for who in 0..3 {
                 let _ = run.step(&Step::Close { who, node: thing });
             }
         }
         for _ in 0..4 {
-            run.world.now += HOLD_MS;
+            run.world.now += CLIENT_TIMEOUT_MS;
             while run.world.mds.tidy(run.world.now).unwrap() {}
         }
         run.world.now += 1_000_000;

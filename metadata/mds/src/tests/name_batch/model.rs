@@ -1,11 +1,11 @@
-//! Any history of changes, told or told again, with crashes and with others in between, does what a map of names does.
+//! Random batches, repeated batches, crashes and other clients, compared with a map of names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::leases::GIVE_UP_MS;
+use crate::leases::REVOKE_AFTER_MS;
 use crate::records::{Inode, decode};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -20,14 +20,14 @@ enum Op {
 #[derive(Clone, Debug)]
 enum Step {
     Lead(usize),
-    /// What was done, what is wrong about one of it, and whether it is told again.
+    /// The changes, an error in one of them, and whether the batch is repeated.
     Tell(Vec<Op>, Option<usize>, bool),
-    /// Power is lost after so many commits; she comes back, and tells it again.
+    /// Power fails after this many commits; the client reconnects and repeats the batch.
     Crash(Vec<Op>, u64),
     GiveBack(usize),
-    /// Somebody else makes something.
+    /// Another client creates something.
     Other(usize, usize),
-    /// She gives nothing back for too long.
+    /// The client does not return its leases in time.
     Depose(usize),
     Close,
     Later,
@@ -57,12 +57,12 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is there, and what may still be told.
+/// Existing names, and changes that may still be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Model {
     names: BTreeMap<(usize, usize), InodeId>,
     ahead: [Option<DirLeaseId>; 2],
-    /// Numbers that are good.
+    /// Valid inode numbers.
     reserved: BTreeSet<InodeId>,
 }
 
@@ -110,7 +110,7 @@ impl Model {
         Ok(())
     }
 
-    /// Up to the first one that is refused.
+    /// Applies changes up to the first refused one.
     fn tell(&mut self, changes: &[(Op, NameChange)]) -> (usize, Option<ErrorCode>) {
         for (at, change) in changes.iter().enumerate() {
             if let Err(why) = self.apply(change) {
@@ -124,9 +124,9 @@ impl Model {
 struct History {
     world: World,
     dirs: [InodeId; 2],
-    hers: Mount,
+    hers: TestClient,
     model: Model,
-    /// Leases that were given back or lost, to be named all the same.
+    /// Returned or revoked leases, which are named all the same.
     old: DirLeaseId,
     held: BTreeSet<InodeId>,
 }
@@ -137,12 +137,12 @@ impl History {
         for at in ["/d/f", "/e/f"] {
             world.ask(ADMIN, Request::Remove { path: path(at), recursive: false });
         }
-        let hers = Mount::new(&mut world, ALICE, HERS);
+        let hers = TestClient::new(&mut world, ALICE, HERS);
         let old = DirLeaseId { inode: d, epoch: hers.epoch, lease: 0 };
         Self { world, dirs: [d, e], hers, model: Model::default(), old, held: BTreeSet::new() }
     }
 
-    /// What she did, as she sees the names; of one of it something is wrong.
+    /// The client's local changes; one of them has an error.
     fn changes(&mut self, ops: &[Op], wrong: Option<usize>) -> Vec<(Op, NameChange)> {
         let (mut seen, now) = (self.model.clone(), self.world.now);
         let mut changes = Vec::new();
@@ -200,11 +200,11 @@ impl History {
         names
     }
 
-    /// She hears of another era, if there is one, and has nothing left of before.
+    /// The client receives a new epoch, if any, and drops all older leases.
     fn poll(&mut self) {
-        let (epoch, ..) = self.world.told(ALICE, HERS, self.hers.epoch, 0);
+        let (epoch, ..) = self.world.poll_recalls(ALICE, HERS, self.hers.epoch, 0);
         if epoch != self.hers.epoch {
-            self.world.told(ALICE, HERS, epoch, 0);
+            self.world.poll_recalls(ALICE, HERS, epoch, 0);
             self.hers.epoch = epoch;
             self.model.ahead = [None; 2];
         }
@@ -213,11 +213,12 @@ impl History {
     fn step(&mut self, step: &Step) {
         match step {
             Step::Lead(dir) => {
-                let (lease, _, numbers) = self.hers.asks(&mut self.world, Some(self.dirs[*dir]), 4);
+                let (lease, _, numbers) =
+                    self.hers.request_delegation(&mut self.world, Some(self.dirs[*dir]), 4);
                 if let Some(lease) = lease {
                     let (epoch, lease) = (lease.epoch, lease.number);
                     self.model.ahead[*dir] = Some(DirLeaseId { inode: self.dirs[*dir], epoch, lease });
-                    // Of several ranges she uses the newest one.
+                    // The client uses the newest of several ranges.
                     self.model.reserved = numbers.into_iter().collect();
                 }
             }
@@ -225,11 +226,11 @@ impl History {
                 let changes = self.changes(ops, *wrong);
                 let expected = self.model.tell(&changes);
                 let asked: Vec<_> = changes.iter().map(|(_, change)| change.clone()).collect();
-                let (done, failure, leases) = self.hers.tells(&mut self.world, &asked);
+                let (done, failure, leases) = self.hers.send_batch(&mut self.world, &asked);
                 assert_eq!((done, failure), expected);
                 self.note_held(&changes[..done]);
                 if *again {
-                    let told = self.hers.tells_again(&mut self.world, &asked);
+                    let told = self.hers.resend_batch(&mut self.world, &asked);
                     assert_eq!((told.0, told.1), (done, failure), "told again");
                     if done > 0 {
                         assert!(told.2.iter().all(|id| leases.contains(id)), "no more than at first");
@@ -237,13 +238,13 @@ impl History {
                 }
             }
             Step::Crash(ops, commits) => {
-                // A crash may bring a lease back that was given back just before; here it does not.
+                // A crash may restore a lease that was just returned; here it does not.
                 self.world.mds.settle().unwrap();
                 let changes = self.changes(ops, None);
                 let (before, mut after) = (self.model.names.clone(), self.model.clone());
                 let expected = after.tell(&changes);
                 let asked: Vec<_> = changes.into_iter().map(|(_, change)| change).collect();
-                self.hers.turn += 1;
+                self.hers.sequence += 1;
                 self.world.disk.fail_after(Some(*commits));
                 let answer = self.world.ask(ALICE, self.hers.once(&asked));
                 self.world.restart();
@@ -253,16 +254,16 @@ impl History {
                 if matches!(answer, Response::NameBatchApplied { .. }) {
                     assert_eq!(stored, after.names, "what was promised is there");
                 }
-                let (epoch, ..) = self.world.told(ALICE, HERS, self.hers.epoch, 0);
+                let (epoch, ..) = self.world.poll_recalls(ALICE, HERS, self.hers.epoch, 0);
                 assert_ne!(epoch, self.hers.epoch);
-                let told = self.hers.tells_again(&mut self.world, &asked);
-                assert_eq!((told.0, told.1), expected, "she comes back");
+                let told = self.hers.resend_batch(&mut self.world, &asked);
+                assert_eq!((told.0, told.1), expected, "the client reconnects");
                 self.model = after;
                 self.poll();
             }
             Step::GiveBack(dir) => {
                 if let Some(there) = self.model.ahead[*dir].take() {
-                    self.hers.gives_back(&mut self.world, there);
+                    self.hers.return_delegation(&mut self.world, there);
                     self.old = there;
                 }
             }
@@ -276,8 +277,8 @@ impl History {
                         assert_eq!(self.model.names.insert(place, stat.inode), None);
                     }
                     Response::Failed { failure } if failure.code == ErrorCode::Busy => {
-                        assert_ne!(self.model.ahead[*dir], None, "there is nobody to wait for");
-                        // Called back long ago, she is deposed by that.
+                        assert_ne!(self.model.ahead[*dir], None, "no client to wait for");
+                        // The recall expired, so the delegation is revoked.
                         let key = crate::keys::ahead(self.dirs[*dir]);
                         if !self.world.disk.dump().iter().any(|(one, _)| *one == key) {
                             self.model.ahead[*dir] = None;
@@ -296,9 +297,9 @@ impl History {
                 let directory = self.world.node(BOB, there.inode);
                 let list = Request::ReadNodes { directory, after: None, limit: 9, client_id: None };
                 assert!(is_busy(&self.world.ask(BOB, list.clone())));
-                self.world.now += GIVE_UP_MS;
-                self.world.told(ALICE, HERS, self.hers.epoch, 0);
-                // The first one finds that it is too late, if nobody did before.
+                self.world.now += REVOKE_AFTER_MS;
+                self.world.poll_recalls(ALICE, HERS, self.hers.epoch, 0);
+                // The first request finds it expired, if none did before.
                 self.world.ask(BOB, list.clone());
                 assert!(matches!(self.world.ask(BOB, list), Response::Directory { .. }));
             }
@@ -315,7 +316,7 @@ impl History {
         }
     }
 
-    /// The store says the same as the model, and agrees with itself.
+    /// The store matches the model and is consistent.
     fn check(&mut self) {
         assert_eq!(self.names_stored(), self.model.names);
         let dump = self.world.disk.dump();
@@ -349,7 +350,7 @@ impl History {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn any_history_of_what_is_told_does_what_a_map_of_names_does(
+    fn random_batches_match_map_model(
         steps in prop::collection::vec(any_step(), 1..40)
     ) {
         let mut history = History::new();
@@ -357,7 +358,7 @@ proptest! {
             history.step(step);
             history.check();
         }
-        // When everybody is gone, so is all that was theirs alone.
+        // After all clients end, all of their state is removed.
         for _ in 0..3 {
             history.world.now += 25 * 3_600_000;
             history.world.mds.tidy_memory(history.world.now);

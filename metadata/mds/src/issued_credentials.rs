@@ -1,11 +1,14 @@
 //! Issued credentials that devices still accept: which user and session holds which object.
 //!
-//! Does: keep every credential until it expires, by session and object; when the table is full, keep only the partitions of
-//! the dropped ones. Does not: revoke; a device does, by the policy access tag of an object or the key of a partition.
-//! Contract: the number of entries is limited ([`HOLDINGS_MAX`] unless configured). A full table drops entries of the user that has the most, never of a user
-//! with less than an equal share. For each user either all entries are here, or [`Unlisted`] names the partitions of the
-//! others, so a revocation of a user can always be complete. Entries of capability files are never dropped: their number
-//! is limited when they are issued. The table is in memory; after a restart the log of credentials (`issue`) fills it.
+//! Does: keep every credential until it expires, by session and object; when the table is full,
+//! keep only the partitions of the dropped ones. Does not: revoke; a device does, by the policy
+//! access tag of an object or the key of a partition.
+//! Contract: the number of entries is limited ([`ISSUED_CREDENTIALS_MAX`] unless configured). A
+//! full table drops entries of the user that has the most, never of a user with less than an equal
+//! share. For each user either all entries are here, or [`UnlistedCredentials`] names the
+//! partitions of the others, so a revocation of a user can always be complete. Entries of
+//! capability files are never dropped: their number is limited when they are issued. The table is
+//! in memory; after a restart the log of credentials (`issue`) fills it.
 //! Truth: docs/adr/0062-bounds-per-user.md.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,46 +20,49 @@ use crate::config::GRANT_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
 use crate::share;
 
-/// Entries at most unless configured, one for each session and object; some 300 bytes each.
-pub(crate) const HOLDINGS_MAX: usize = 262_144;
+/// Default maximum of entries, one for each session and object; about 300 bytes each.
+pub(crate) const ISSUED_CREDENTIALS_MAX: usize = 262_144;
 /// The smallest table that can be configured.
-const HOLDINGS_MIN: usize = 1_024;
-/// One in so many entries is of a capability file at most; a user has a share of these (see [`share::is_free`]).
+const ISSUED_CREDENTIALS_MIN: usize = 1_024;
+/// At most one in this many entries may be of a capability file; a user has a share of these (see
+/// [`share::is_free`]).
 const DELEGATED_PART: usize = 4;
-/// Entries dropped at a time at most.
+/// Maximum number of entries dropped at a time.
 const DROP_BATCH: usize = 1_024;
-/// Partitions of dropped entries kept for one user; with more, every partition counts as one of them.
+/// Partitions of dropped entries kept for one user; with more, every partition counts as one of
+/// them.
 const PARTITIONS_MAX: usize = 1_024;
 
 /// An object as a key: [`ObjectRef`] has no order.
-type At = (u32, u64, u64);
+type ObjectKey = (u32, u64, u64);
 
 /// The rights of an issued credential, or of several for one object together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct IssuedRights {
     /// Whether it allows writes.
     pub(crate) writes: bool,
     /// Whether it allows to create the object.
     pub(crate) creates: bool,
-    /// End of a capability file, whose program cannot get another one, milliseconds since 1970; 0: there is none.
+    /// Expiry of a capability file, whose program cannot get another one, milliseconds since 1970;
+    /// 0: there is none.
     pub(crate) lasting_until_ms: u64,
-    /// Not valid after, milliseconds since 1970.
+    /// Expiry, milliseconds since 1970.
     pub(crate) expires_ms: u64,
 }
 
 /// Credentials of a user that are valid and not in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unlisted {
-    /// None of them is valid after, milliseconds since 1970.
+pub(crate) struct UnlistedCredentials {
+    /// Latest expiry of them, milliseconds since 1970.
     until_ms: u64,
-    /// None of those that allow writes is.
+    /// Latest expiry of those that allow writes.
     writes_until_ms: u64,
-    /// Their partitions; none: any partition of any device.
+    /// Their partitions; empty: any partition of any device.
     partitions: Option<BTreeSet<(DeviceId, u64)>>,
 }
 
-impl Unlisted {
-    fn add(&mut self, at: &At, held: &Held, now_ms: u64) {
+impl UnlistedCredentials {
+    fn add(&mut self, at: &ObjectKey, held: &IssuedRights, now_ms: u64) {
         if self.until_ms < now_ms {
             *self = Self { partitions: Some(BTreeSet::new()), ..Self::default() };
         }
@@ -72,7 +78,7 @@ impl Unlisted {
         }
     }
 
-    /// None of them is valid after, milliseconds since 1970.
+    /// Latest expiry of them, milliseconds since 1970.
     pub(crate) const fn until_ms(&self) -> u64 {
         self.until_ms
     }
@@ -86,51 +92,52 @@ impl Unlisted {
 #[derive(Default)]
 struct OfSession {
     user: Option<UserName>,
-    objects: BTreeMap<At, Held>,
+    objects: BTreeMap<ObjectKey, IssuedRights>,
 }
 
 /// Entries of one user.
 #[derive(Default)]
 struct OfUser {
-    /// Those that may be dropped.
-    by_expiry: BTreeSet<(u64, SessionId, At)>,
-    /// Those of capability files.
-    lasting: BTreeSet<(u64, SessionId, At)>,
-    unlisted: Unlisted,
+    /// Entries that may be dropped.
+    by_expiry: BTreeSet<(u64, SessionId, ObjectKey)>,
+    /// Entries of capability files.
+    lasting: BTreeSet<(u64, SessionId, ObjectKey)>,
+    unlisted: UnlistedCredentials,
 }
 
 impl OfUser {
-    fn order(&mut self, held: &Held) -> &mut BTreeSet<(u64, SessionId, At)> {
+    fn order(&mut self, held: &IssuedRights) -> &mut BTreeSet<(u64, SessionId, ObjectKey)> {
         if held.lasting_until_ms > 0 { &mut self.lasting } else { &mut self.by_expiry }
     }
 }
 
 /// The table of issued credentials.
-pub(crate) struct HoldingTable {
+pub(crate) struct IssuedCredentials {
     sessions: HashMap<SessionId, OfSession>,
     users: HashMap<UserName, OfUser>,
     max: usize,
-    /// Entries, and those of them that are of capability files.
+    /// Number of entries, and of those for capability files.
     count: usize,
     lasting: usize,
-    /// Until then credentials of any user may be valid that are not in the table.
+    /// Time until which credentials of any user may be valid that are not in the table.
     unknown_until_ms: u64,
-    /// Until then such credentials may allow writes.
+    /// Time until which such credentials may allow writes.
     unknown_writes_until_ms: u64,
-    /// Entries dropped since the start.
+    /// Number of entries dropped since the start.
     dropped: u64,
 }
 
 /// Credentials of a user, a session or an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct CredentialList {
     /// The valid ones in the table.
     pub holders: Vec<CredentialHolder>,
-    /// Whether these are all. Not if some were dropped from a full table, or the log of credentials had a gap at the start.
+    /// Whether these are all: not if some were dropped from a full table, or the log of credentials
+    /// had a gap at the start.
     pub complete: bool,
 }
 
-impl core::fmt::Display for Holdings {
+impl core::fmt::Display for CredentialList {
     /// For the audit log.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let until = self.holders.iter().map(|holder| holder.expires_ms).max();
@@ -142,11 +149,11 @@ impl core::fmt::Display for Holdings {
     }
 }
 
-fn key(object: &ObjectRef) -> At {
+fn key(object: &ObjectRef) -> ObjectKey {
     (object.device.0, object.object.partition, object.object.object)
 }
 
-fn holder(session: &SessionId, user: &UserName, at: &At, held: &Held) -> CredentialHolder {
+fn holder(session: &SessionId, user: &UserName, at: &ObjectKey, held: &IssuedRights) -> CredentialHolder {
     let object = object_of(at);
     CredentialHolder {
         user: user.clone(),
@@ -157,20 +164,20 @@ fn holder(session: &SessionId, user: &UserName, at: &At, held: &Held) -> Credent
     }
 }
 
-fn object_of(at: &At) -> ObjectRef {
+fn object_of(at: &ObjectKey) -> ObjectRef {
     ObjectRef { device: DeviceId(at.0), object: sealstone_osd::ObjectId { partition: at.1, object: at.2 } }
 }
 
 /// Credentials to write at some moment.
 #[derive(Debug, Default)]
-pub(crate) struct Writers {
-    of: HashMap<At, Vec<(SessionId, u64)>>,
-    /// Until then any object may have others.
+pub(crate) struct WriteCredentials {
+    of: HashMap<ObjectKey, Vec<(SessionId, u64)>>,
+    /// Time until which any object may have others.
     unlisted_until_ms: u64,
     until_ms: u64,
 }
 
-impl Writers {
+impl WriteCredentials {
     /// Whether all of them have expired.
     pub(crate) const fn are_over(&self, now_ms: u64) -> bool {
         self.until_ms < now_ms
@@ -184,13 +191,13 @@ impl Writers {
     }
 }
 
-impl HoldingTable {
-    /// An empty table of `max` entries, as if no server had been before.
+impl IssuedCredentials {
+    /// Returns an empty table of `max` entries for a new store.
     pub(crate) fn new(max: usize) -> Self {
         Self {
             sessions: HashMap::new(),
             users: HashMap::new(),
-            max: max.max(HOLDINGS_MIN),
+            max: max.max(ISSUED_CREDENTIALS_MIN),
             count: 0,
             lasting: 0,
             unknown_until_ms: 0,
@@ -199,18 +206,18 @@ impl HoldingTable {
         }
     }
 
-    /// The server began at `now_ms`: credentials of the one before it may be valid.
+    /// Returns an empty table after a restart at `now_ms`: earlier credentials may be valid.
     pub(crate) fn begin(&mut self, now_ms: u64) {
         self.is_unknown_until(now_ms.saturating_add(GRANT_LIFETIME_MAX_MS), 0);
     }
 
-    /// Credentials of any user may be valid until then that are not in the table, those to write until the second time.
+    /// Sets until when unlisted credentials of any user may be valid, and those to write.
     pub(crate) fn is_unknown_until(&mut self, until_ms: u64, writes_until_ms: u64) {
         self.unknown_until_ms = self.unknown_until_ms.max(until_ms);
         self.unknown_writes_until_ms = self.unknown_writes_until_ms.max(writes_until_ms);
     }
 
-    /// Refuses a capability file for so many more objects if the user's share is used up.
+    /// Refuses a capability file for this many objects if the user's share is used up.
     ///
     /// # Errors
     /// `Limit`.
@@ -232,7 +239,7 @@ impl HoldingTable {
         session: &SessionId,
         user: &UserName,
         objects: &[ObjectRef],
-        given: Held,
+        given: IssuedRights,
         now_ms: u64,
     ) {
         self.expire_of(user, now_ms);
@@ -246,7 +253,8 @@ impl HoldingTable {
             let at = key(object);
             let before = of_session.objects.get(&at).copied();
             let mut held = before.unwrap_or_default();
-            // An older credential for the object may last longer or allow more: the entry is for both.
+            // An older credential for the object may last longer or allow more: the entry is for
+            // both.
             held.writes |= given.writes;
             held.creates |= given.creates;
             held.lasting_until_ms = held.lasting_until_ms.max(given.lasting_until_ms);
@@ -269,7 +277,8 @@ impl HoldingTable {
         }
     }
 
-    /// Drops entries of the user that has the most, down to an equal share at most. O(users), once for many entries.
+    /// Drops entries of the user that has the most, down to an equal share at most. O(users), once
+    /// for many entries.
     fn drop_of_largest(&mut self, now_ms: u64) -> bool {
         let equal = self.count / self.users.len().max(1);
         let largest = self.users.iter().max_by_key(|(_, of)| of.by_expiry.len());
@@ -289,8 +298,8 @@ impl HoldingTable {
 
     fn forget(
         sessions: &mut HashMap<SessionId, OfSession>,
-        (_, session, at): &(u64, SessionId, At),
-    ) -> Option<Held> {
+        (_, session, at): &(u64, SessionId, ObjectKey),
+    ) -> Option<IssuedRights> {
         let of = sessions.get_mut(session)?;
         let held = of.objects.remove(at);
         if of.objects.is_empty() {
@@ -325,8 +334,8 @@ impl HoldingTable {
         &self,
         now_ms: u64,
         of: impl Fn(&SessionId, &UserName) -> bool,
-        what: impl Fn(&At) -> bool,
-    ) -> Holdings {
+        what: impl Fn(&ObjectKey) -> bool,
+    ) -> CredentialList {
         let mut holders = Vec::new();
         for (session, held) in &self.sessions {
             let Some(user) = held.user.as_ref().filter(|user| of(session, user)) else { continue };
@@ -336,24 +345,28 @@ impl HoldingTable {
         holders.sort_by(|a, b| {
             (b.expires_ms, &a.user, key(&a.object)).cmp(&(a.expires_ms, &b.user, key(&b.object)))
         });
-        Holdings { holders, complete: now_ms > self.unknown_until_ms }
+        CredentialList { holders, complete: now_ms > self.unknown_until_ms }
     }
 
-    /// Valid credentials of a user that are not in the table; none: there are none.
-    pub(crate) fn unlisted_of(&self, user: &UserName, now_ms: u64) -> Option<Unlisted> {
+    /// Returns the valid credentials of a user that are not in the table, if any.
+    pub(crate) fn unlisted_of(&self, user: &UserName, now_ms: u64) -> Option<UnlistedCredentials> {
         if now_ms <= self.unknown_until_ms {
-            return Some(Unlisted { until_ms: self.unknown_until_ms, ..Unlisted::default() });
+            return Some(UnlistedCredentials {
+                until_ms: self.unknown_until_ms,
+                ..UnlistedCredentials::default()
+            });
         }
         self.users.get(user).map(|of| &of.unlisted).filter(|one| one.until_ms >= now_ms).cloned()
     }
 
-    /// Credentials of a user, in all sessions, ended ones included.
-    pub(crate) fn of_user(&self, user: &UserName, now_ms: u64) -> Holdings {
+    /// Returns the credentials of a user in all sessions, ended ones included.
+    pub(crate) fn of_user(&self, user: &UserName, now_ms: u64) -> CredentialList {
         let found = self.select(now_ms, |_, holder| holder == user, |_| true);
-        Holdings { complete: self.unlisted_of(user, now_ms).is_none(), ..found }
+        CredentialList { complete: self.unlisted_of(user, now_ms).is_none(), ..found }
     }
 
-    /// The objects of a user's credentials, each with whether one allows to create it. One may come more than once.
+    /// Returns the objects of a user's credentials, each with whether one allows to create it. One
+    /// may appear more than once.
     pub(crate) fn objects_of(&self, user: &UserName, now_ms: u64) -> Vec<(ObjectRef, bool)> {
         let of = self.sessions.values().filter(|of| of.user.as_ref() == Some(user));
         of.flat_map(|of| &of.objects)
@@ -362,7 +375,7 @@ impl HoldingTable {
             .collect()
     }
 
-    /// The objects of a session's credentials, as [`HoldingTable::objects_of`] gives them.
+    /// Returns the objects of a session's credentials, as [`IssuedCredentials::objects_of`] does.
     pub(crate) fn objects_of_session(&self, session: &SessionId, now_ms: u64) -> Vec<(ObjectRef, bool)> {
         let of = self.sessions.get(session).into_iter().flat_map(|of| &of.objects);
         of.filter(|(_, held)| held.expires_ms >= now_ms)
@@ -376,7 +389,8 @@ impl HoldingTable {
         held.any(|held| held.lasting_until_ms >= now_ms)
     }
 
-    /// The objects have other tags: no credential that was issued before, in a capability file or not, counts as lasting.
+    /// Notes new tags of objects: no earlier credential counts as lasting, in a capability file or
+    /// not.
     pub(crate) fn forget_lasting(&mut self, objects: &[(ObjectRef, bool)]) {
         for (session, of) in &mut self.sessions {
             let Some(of_user) = of.user.as_ref().and_then(|user| self.users.get_mut(user)) else { continue };
@@ -393,9 +407,9 @@ impl HoldingTable {
         }
     }
 
-    /// The valid credentials to write.
-    pub(crate) fn writers(&self, now_ms: u64) -> Writers {
-        let mut writers: HashMap<At, Vec<(SessionId, u64)>> = HashMap::new();
+    /// Returns the valid credentials to write.
+    pub(crate) fn writers(&self, now_ms: u64) -> WriteCredentials {
+        let mut writers: HashMap<ObjectKey, Vec<(SessionId, u64)>> = HashMap::new();
         for (session, of) in &self.sessions {
             for (at, held) in of.objects.iter().filter(|(_, held)| held.writes && held.expires_ms >= now_ms) {
                 writers.entry(*at).or_default().push((*session, held.expires_ms));
@@ -404,28 +418,28 @@ impl HoldingTable {
         let unlisted = self.users.values().map(|of| of.unlisted.writes_until_ms).max().unwrap_or_default();
         let unlisted_until_ms = unlisted.max(self.unknown_writes_until_ms);
         let listed = writers.values().flatten().map(|(_, expires_ms)| *expires_ms).max().unwrap_or_default();
-        Writers { of: writers, unlisted_until_ms, until_ms: listed.max(unlisted_until_ms) }
+        WriteCredentials { of: writers, unlisted_until_ms, until_ms: listed.max(unlisted_until_ms) }
     }
 
-    /// Credentials of one session of a user.
-    pub(crate) fn of_session(&self, session: &SessionId, user: &UserName, now_ms: u64) -> Holdings {
+    /// Returns the credentials of one session of a user.
+    pub(crate) fn of_session(&self, session: &SessionId, user: &UserName, now_ms: u64) -> CredentialList {
         let found = self.select(now_ms, |id, _| id == session, |_| true);
-        Holdings { complete: self.unlisted_of(user, now_ms).is_none(), ..found }
+        CredentialList { complete: self.unlisted_of(user, now_ms).is_none(), ..found }
     }
 
-    /// Credentials for any of these objects.
-    pub(crate) fn of_objects(&self, objects: &[ObjectRef], now_ms: u64) -> Holdings {
-        let wanted: BTreeSet<At> = objects.iter().map(key).collect();
+    /// Returns the credentials for any of these objects.
+    pub(crate) fn of_objects(&self, objects: &[ObjectRef], now_ms: u64) -> CredentialList {
+        let wanted: BTreeSet<ObjectKey> = objects.iter().map(key).collect();
         let found = self.select(now_ms, |_, _| true, |at| wanted.contains(at));
         let is_unlisted = |object: &ObjectRef| {
             let mut unlisted = self.users.values().map(|of| &of.unlisted);
             unlisted.any(|one| one.until_ms >= now_ms && one.includes(object.device, object.object.partition))
         };
         let complete = found.complete && !objects.iter().any(is_unlisted);
-        Holdings { complete, ..found }
+        CredentialList { complete, ..found }
     }
 
-    /// Entries, and those dropped since the start: for metrics.
+    /// Returns the number of entries, and of those dropped since the start: for metrics.
     pub(crate) const fn figures(&self) -> (usize, u64) {
         (self.count, self.dropped)
     }
@@ -443,8 +457,8 @@ mod tests {
         UserName::new(name).unwrap()
     }
 
-    fn held(writes: bool, expires_ms: u64) -> Held {
-        Held { writes, creates: false, lasting_until_ms: 0, expires_ms }
+    fn held(writes: bool, expires_ms: u64) -> IssuedRights {
+        IssuedRights { writes, creates: false, lasting_until_ms: 0, expires_ms }
     }
 
     fn object(number: u64) -> ObjectRef {
@@ -452,8 +466,8 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_known_until_it_expires_whatever_its_session_does() {
-        let mut table = HoldingTable::new(MAX);
+    fn credential_is_listed_until_it_expires() {
+        let mut table = IssuedCredentials::new(MAX);
         table.add(&[1; 16], &user("alice"), &[object(1), object(2)], held(false, 300), 10);
         table.add(&[2; 16], &user("alice"), &[object(1)], held(true, 200), 10);
         table.add(&[3; 16], &user("bob"), &[object(2)], held(false, 300), 10);
@@ -469,8 +483,8 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_counts_once_and_never_shortens_or_weakens_what_is_known() {
-        let mut table = HoldingTable::new(MAX);
+    fn renewal_never_shortens_or_weakens_entry() {
+        let mut table = IssuedCredentials::new(MAX);
         table.add(&[1; 16], &user("a"), &[object(1)], held(true, 300), 1);
         table.add(&[1; 16], &user("a"), &[object(1)], held(false, 200), 1);
         table.add(&[1; 16], &user("a"), &[object(1)], held(false, 400), 1);
@@ -482,7 +496,7 @@ mod tests {
 
     #[test]
     fn table_after_restart_without_log_is_incomplete() {
-        let mut table = HoldingTable::new(MAX);
+        let mut table = IssuedCredentials::new(MAX);
         table.begin(1_000);
         assert!(!table.of_user(&user("a"), 1_000 + GRANT_LIFETIME_MAX_MS).complete);
         assert!(table.of_user(&user("a"), 1_001 + GRANT_LIFETIME_MAX_MS).complete);
@@ -492,7 +506,7 @@ mod tests {
 
     #[test]
     fn full_table_drops_only_entries_of_largest_user() {
-        let (mut table, eve, bob) = (HoldingTable::new(MAX), user("eve"), user("bob"));
+        let (mut table, eve, bob) = (IssuedCredentials::new(MAX), user("eve"), user("bob"));
         let few: Vec<ObjectRef> = (0..100).map(object).collect();
         // Bob's expire first: by age alone they would be dropped first.
         table.add(&[2; 16], &bob, &few, held(true, 400), 1);
@@ -515,8 +529,8 @@ mod tests {
 
     #[test]
     fn capability_files_are_never_dropped_and_limited_per_user() {
-        let (mut table, eve, bob) = (HoldingTable::new(MAX), user("eve"), user("bob"));
-        let lasting = Held { lasting_until_ms: 900, ..held(false, 900) };
+        let (mut table, eve, bob) = (IssuedCredentials::new(MAX), user("eve"), user("bob"));
+        let lasting = IssuedRights { lasting_until_ms: 900, ..held(false, 900) };
         let mut given = 0;
         while table.check_delegation(&eve, 1, 1).is_ok() {
             table.add(&[1; 16], &eve, &[object(given)], lasting, 1);

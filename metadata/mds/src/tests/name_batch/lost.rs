@@ -1,4 +1,4 @@
-//! Answers that are lost, and holders that are.
+//! Lost answers and lost clients.
 
 use super::*;
 use sealstone_mds_protocol::NodeChange;
@@ -10,37 +10,37 @@ fn held(there: DirLeaseId, at: &str, id: InodeId) -> NameChange {
 }
 
 #[test]
-fn who_tells_again_hears_the_same_and_nothing_is_done_twice() {
+fn repeated_batch_returns_stored_answer() {
     let (mut world, mut hers, there) = ahead();
     let (a, b) = (hers.number(), hers.number());
     let changes = [held(there, "a", a), make_file(there, "b", b)];
-    let first = hers.tells(&mut world, &changes);
+    let first = hers.send_batch(&mut world, &changes);
     assert_eq!(first, (2, None, vec![a]));
     let stored = world.disk.dump();
-    assert_eq!(hers.tells_again(&mut world, &changes), first);
+    assert_eq!(hers.resend_batch(&mut world, &changes), first);
     assert_eq!(world.disk.dump(), stored);
-    // Also when it is all over, and after a start.
-    hers.gives_back(&mut world, there);
+    // Also after everything is closed, and after a restart.
+    hers.return_delegation(&mut world, there);
     world.ask(ALICE, Request::Remove { path: path("/d/b"), recursive: false });
-    assert_eq!(hers.tells_again(&mut world, &changes), first);
+    assert_eq!(hers.resend_batch(&mut world, &changes), first);
     world.restart();
-    assert_eq!(hers.tells_again(&mut world, &changes).0, 2);
+    assert_eq!(hers.resend_batch(&mut world, &changes).0, 2);
     assert!(!world.is_stored(b));
-    // Another one under its number is none, and an earlier one comes too late.
+    // Another request with its sequence number is refused, and an earlier one is stale.
     let asked = hers.once(&changes[1..]);
     assert_eq!(world.refused(ALICE, asked), ErrorCode::Invalid);
-    hers.turn -= 1;
+    hers.sequence -= 1;
     let asked = hers.once(&changes);
     assert_eq!(world.refused(ALICE, asked), ErrorCode::Stale);
 }
 
 #[test]
-fn who_tells_again_has_leases_and_rights_only_to_what_is_still_his() {
+fn repeated_batch_grants_leases_on_own_files() {
     let (mut world, mut hers, there) = ahead();
     let (a, b, c) = (hers.number(), hers.number(), hers.number());
     let changes = [held(there, "a", a), held(there, "b", b), held(there, "c", c)];
-    assert_eq!(hers.tells(&mut world, &changes).2, [a, b, c]);
-    hers.gives_back(&mut world, there);
+    assert_eq!(hers.send_batch(&mut world, &changes).2, [a, b, c]);
+    hers.return_delegation(&mut world, there);
     for id in [a, b, c] {
         let node = world.node(ALICE, id);
         world.ask(ALICE, Request::CloseNode { node, client_id: HERS });
@@ -51,8 +51,8 @@ fn who_tells_again_has_leases_and_rights_only_to_what_is_still_his() {
     assert!(matches!(given, Response::Stat { .. }), "{given:?}");
     world.ask(ALICE, Request::Remove { path: path("/d/c"), recursive: false });
     assert!(!world.is_stored(c));
-    assert_eq!(hers.tells_again(&mut world, &changes), (3, None, vec![b]));
-    assert!(!world.mds.holds.is_held(c), "it is gone");
+    assert_eq!(hers.resend_batch(&mut world, &changes), (3, None, vec![b]));
+    assert!(!world.mds.open_files.is_open(c), "it is gone");
     let node = world.node(ALICE, a);
     let open =
         Request::OpenNode { node, access: Access::Update, method: METHOD, client_id: HERS, reclaim: false };
@@ -62,36 +62,36 @@ fn who_tells_again_has_leases_and_rights_only_to_what_is_still_his() {
 }
 
 #[test]
-fn who_tells_again_does_not_let_go_of_what_he_has_opened_since() {
+fn repeated_unlink_keeps_later_open() {
     let (mut world, mut hers, there) = ahead();
     let id = hers.number();
     let node = world.node(ALICE, id);
-    hers.told(&mut world, &[make_file(there, "a", id)]);
-    hers.turn += 1;
-    let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.turn };
+    hers.send_all(&mut world, &[make_file(there, "a", id)]);
+    hers.sequence += 1;
+    let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.sequence };
     let parent = world.node(ALICE, there.inode);
     let link = Request::LinkNode { node, parent, name: name("b") };
     world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(link).unwrap() });
     let gone = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
     let gone = [NameChange::Unlink(gone)];
-    hers.told(&mut world, &gone);
+    hers.send_all(&mut world, &gone);
     let open =
         Request::OpenNode { node, access: Access::Update, method: METHOD, client_id: HERS, reclaim: false };
     assert!(world.opened(ALICE, open).lease.is_some());
-    let out = world.mds.leases_out();
-    assert_eq!(hers.tells_again(&mut world, &gone), (1, None, vec![]));
-    assert!(world.mds.holds.is_held_by(&user("alice"), HERS, id));
-    assert_eq!(world.mds.leases_out(), out);
+    let out = world.mds.lease_count();
+    assert_eq!(hers.resend_batch(&mut world, &gone), (1, None, vec![]));
+    assert!(world.mds.open_files.is_open_by(&user("alice"), HERS, id));
+    assert_eq!(world.mds.lease_count(), out);
 }
 
 #[test]
-fn a_crash_before_any_commit_leaves_all_of_a_request_or_nothing() {
+fn crash_leaves_batch_whole_or_absent() {
     for crash_at in 0..4 {
         let (mut world, mut hers, there) = ahead();
         let before = world.names_in(there.inode);
         let (a, b) = (hers.number(), hers.number());
         let changes = [held(there, "a", a), make_file(there, "b", b), removed(there, "f", before[0].1)];
-        hers.turn += 1;
+        hers.sequence += 1;
         world.disk.fail_after(Some(crash_at));
         let answer = world.ask(ALICE, hers.once(&changes));
         let told = matches!(answer, Response::NameBatchApplied { .. });
@@ -99,19 +99,19 @@ fn a_crash_before_any_commit_leaves_all_of_a_request_or_nothing() {
         let names = world.names_in(there.inode);
         assert!(names == before || (names.len() == 2 && !names.contains(&before[0])), "{names:?}");
         assert!(!told || names != before, "crash at {crash_at}: what was promised is there");
-        let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
-        let (done, failure, _) = hers.tells_again(&mut world, &changes);
+        let (epoch, ..) = world.poll_recalls(ALICE, HERS, hers.epoch, 0);
+        let (done, failure, _) = hers.resend_batch(&mut world, &changes);
         assert_eq!((done, failure), (3, None), "crash at {crash_at}");
-        world.told(ALICE, HERS, epoch, 0);
+        world.poll_recalls(ALICE, HERS, epoch, 0);
         assert_eq!(world.names_in(there.inode).len(), 2);
-        world.now += 10 * crate::holds::HOLD_MS;
+        world.now += 10 * crate::open_files::CLIENT_TIMEOUT_MS;
         world.reap_all();
         world.counted();
     }
 }
 
 #[test]
-fn what_a_holder_has_on_record_is_forgotten_a_day_after_he_was_last_there() {
+fn records_of_silent_client_expire_after_day() {
     let (mut world, mut hers, there) = ahead();
     let epoch = hers.epoch;
     let hours = |world: &mut World, hours: u64, comes: bool| {
@@ -119,21 +119,21 @@ fn what_a_holder_has_on_record_is_forgotten_a_day_after_he_was_last_there() {
             world.now += 3_600_000;
             world.session(ALICE, "alice", false);
             if comes {
-                world.told(ALICE, HERS, epoch, 0);
+                world.poll_recalls(ALICE, HERS, epoch, 0);
             }
             world.mds.tidy_memory(world.now);
         }
     };
-    // He was ahead for days, and then is away for an hour.
+    // The client had the delegation for days, and then is silent for an hour.
     hours(&mut world, 50, true);
     hours(&mut world, 1, false);
     let id = hers.numbers.pop().unwrap();
-    hers.turn += 1;
-    let told = hers.tells_again(&mut world, &[make_file(there, "x", id)]);
+    hers.sequence += 1;
+    let told = hers.resend_batch(&mut world, &[make_file(there, "x", id)]);
     assert_eq!(told, (1, None, vec![]));
-    assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.leases_out()), (1, 1, 1));
+    assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.lease_count()), (1, 1, 1));
     hours(&mut world, 25, false);
-    assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.leases_out()), (0, 0, 0));
+    assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.lease_count()), (0, 0, 0));
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
 }

@@ -1,10 +1,12 @@
-//! Directories in which a holder is ahead: whose names he changes first, and tells of then.
+//! Directory delegations: the client changes names locally and sends the changes later.
 //!
-//! Does: keep on record who is ahead where, and which numbers of nodes are reserved for whom; take that back from who gave his
-//! lease back, or lost it. Does not: apply what is told; `handle::ahead` does. Does not: give leases; `leases` does.
-//! Contract: the record is what counts: a change is taken if the directory has the record of the very lease under which it was
-//! made, in the transaction that makes the change; before anybody else sees or changes names in it, the record is gone. So
-//! it outlives the server, and what comes late does nothing. One record of some 60 bytes for each such directory.
+//! Does: record delegations and reserved inode numbers durably; delete the records when a lease is
+//! returned or revoked. Does not: apply changes; `handle::name_batch` does. Does not: grant leases;
+//! `leases` does.
+//! Contract: a change is accepted only in a transaction that finds the directory's record of the
+//! very lease under which it was made. The record is deleted before other clients read or change
+//! names in the directory. It survives a restart, and late changes are refused. One record of about
+//! 60 bytes for each delegation.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0050-directory-write-delegations.md.
 
 use std::collections::HashMap;
@@ -16,77 +18,76 @@ use crate::audit::AuditRecord;
 use crate::counters::add;
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::leases::{Before, Who};
+use crate::leases::{ClientKey, RecoveredLease};
 use crate::namespace;
 use crate::quota;
 use crate::records::{counter, decode, load, next_numbers, save};
 use crate::server::{Mds, Wait};
 use crate::store::{MetaError, MetaStore, Snapshot, each_between};
 
-/// Ranges of numbers that are reserved for one holder at a time at most; beyond that the oldest one is lost. He asks for the
-/// next one before the last one is used up, and many an answer may be lost meanwhile.
+/// Maximum number of reserved ranges of one client; beyond it the oldest is dropped. A client
+/// requests the next range before the last one is used up, and several answers may be lost.
 const RANGES_MAX: usize = 16;
-/// Holders of one user for whom numbers are reserved at most.
+/// Maximum number of clients of one user with reserved numbers.
 pub(crate) const RESERVED_BY_USER_MAX: usize = 1_024;
-/// What a holder has on record goes when he was gone for so long, as the answers to his changes do.
-const FORGET_MS: u64 = crate::once::REMEMBERED_MS;
-/// Records that are forgotten in one transaction.
+/// Records of a client expire this long after it was last seen, like the answers in the replay
+/// cache.
+const FORGET_MS: u64 = crate::replay_cache::REPLAY_MS;
+/// Records deleted in one transaction.
 const FORGET_BATCH: usize = 256;
 
 record! {
-    /// Who is ahead in a directory.
+    /// A directory delegation.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct AheadRecord {
-        /// Of which user.
+    pub struct DirDelegation {
         pub user: UserName,
-        /// Which holder.
         pub client_id: ClientId,
-        /// Era of the lease.
+        /// Epoch of the lease.
         pub epoch: u64,
-        /// Its number.
+        /// Number of the lease.
         pub lease: u64,
-        /// Since when.
+        /// Time when it was granted.
         pub since_ms: u64,
     }
 }
 
-impl AheadRecord {
-    fn is_of(&self, who: &Who) -> bool {
+impl DirDelegation {
+    fn is_of(&self, who: &ClientKey) -> bool {
         self.user == who.0 && self.client_id == who.1
     }
 }
 
 record! {
-    /// Numbers from one to before another one.
+    /// A range of inode numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct NumberRange {
-        /// The lowest one that was not used; those before it are not used any more.
+        /// The lowest unused number; lower ones are never used.
         pub next: u64,
-        /// The first one that is not reserved.
+        /// End of the range, exclusive.
         pub end: u64,
     }
 }
 
 record! {
-    /// What is reserved for a holder.
+    /// Inode numbers reserved for a client.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
-    pub struct NumbersRecord {
-        /// In the order in which they were given.
+    pub struct ReservedInodes {
+        /// Ranges in the order of reservation.
         pub ranges: Vec<NumberRange>,
     }
 }
 
-impl NumbersRecord {
-    /// Is it one of them?
+impl ReservedInodes {
+    /// Whether the number is reserved.
     pub(crate) fn has(&self, id: InodeId) -> bool {
         self.ranges.iter().any(|range| (range.next..range.end).contains(&id.0))
     }
 
-    /// Uses a number; those before it in its range are lost.
+    /// Uses a number; lower ones in its range are dropped.
     pub(crate) fn take(&mut self, id: InodeId) -> Result<()> {
         let of = self.ranges.iter_mut().find(|range| (range.next..range.end).contains(&id.0));
         let Some(range) = of else {
-            return Err(MdsError::refused(ErrorCode::Invalid, "a number that is not reserved"));
+            return Err(MdsError::refused(ErrorCode::Invalid, "inode number is not reserved"));
         };
         range.next = id.0 + 1;
         self.ranges.retain(|range| range.next < range.end);
@@ -94,18 +95,19 @@ impl NumbersRecord {
     }
 }
 
-/// Those of before the start.
-pub(crate) fn on_record(store: &dyn MetaStore) -> Result<Vec<Before>> {
+/// Returns the delegations of before the restart.
+pub(crate) fn recorded_delegations(store: &dyn MetaStore) -> Result<Vec<RecoveredLease>> {
     let mut all = Vec::new();
     each(&*store.snapshot()?, |id, record| {
-        let AheadRecord { user, client_id, epoch, lease, .. } = record;
-        all.push(Before { id, who: (user, client_id), epoch, number: lease });
+        let DirDelegation { user, client_id, epoch, lease, .. } = record;
+        all.push(RecoveredLease { id, who: (user, client_id), epoch, number: lease });
     })?;
     Ok(all)
 }
 
-/// Several servers share the store from here on: what anybody did when there was one is not waited for, nor taken.
-pub(crate) fn forget_all(store: &dyn MetaStore) -> Result<()> {
+/// Deletes all delegations when several servers begin to share the store: then there are no
+/// delegations.
+pub(crate) fn delete_all(store: &dyn MetaStore) -> Result<()> {
     let mut all = Vec::new();
     each(&*store.snapshot()?, |id, _| all.push(id))?;
     if all.is_empty() {
@@ -114,13 +116,13 @@ pub(crate) fn forget_all(store: &dyn MetaStore) -> Result<()> {
     let mut tx = store.begin()?;
     all.into_iter().try_for_each(|id| tx.delete(&keys::ahead(id)))?;
     match tx.commit() {
-        // Another one was faster.
+        // Another server did it.
         Ok(()) | Err(MetaError::Conflict) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-fn each(view: &dyn Snapshot, mut work: impl FnMut(InodeId, AheadRecord)) -> Result<()> {
+fn each(view: &dyn Snapshot, mut work: impl FnMut(InodeId, DirDelegation)) -> Result<()> {
     let from = keys::all_ahead();
     each_between(view, &from, &keys::after_prefix(&from), |key, value| {
         if let Some(id) = keys::ahead_directory(key) {
@@ -130,23 +132,24 @@ fn each(view: &dyn Snapshot, mut work: impl FnMut(InodeId, AheadRecord)) -> Resu
     })
 }
 
-/// Is somebody ahead in a directory by this lease? Since when.
+/// Checks that the client has this directory delegation; returns when it was granted.
 ///
 /// # Errors
-/// `Fenced` if he is not, or not any more.
-pub(crate) fn check(view: &dyn Snapshot, who: &Who, there: DirLeaseId) -> Result<u64> {
-    let record: Option<AheadRecord> = load(view, &keys::ahead(there.inode))?;
+/// `Fenced` if it does not.
+pub(crate) fn check_delegation(view: &dyn Snapshot, who: &ClientKey, dir: DirLeaseId) -> Result<u64> {
+    let record: Option<DirDelegation> = load(view, &keys::ahead(dir.inode))?;
     match record {
-        Some(record) if record.is_of(who) && record.epoch == there.epoch && record.lease == there.lease => {
+        Some(record) if record.is_of(who) && record.epoch == dir.epoch && record.lease == dir.lease => {
             Ok(record.since_ms)
         }
-        _ => Err(MdsError::refused(ErrorCode::Fenced, format!("node {}", there.inode.0))),
+        _ => Err(MdsError::refused(ErrorCode::Fenced, format!("node {}", dir.inode.0))),
     }
 }
 
-/// Would whatever a user does to names in a directory be allowed, by what is known here, as long as nothing but he changes it?
-/// Not where more than his right to the directory decides: who owns what, a list for what is made, a limit.
-pub(crate) fn may_be(view: &dyn Snapshot, who: &Principal, id: InodeId) -> Result<bool> {
+/// Whether a delegation may be granted: the user's access to the directory alone must decide every
+/// change of names. Not with the sticky or set-group-ID bit, a default access control list, a quota
+/// tree, or a limit of nodes.
+pub(crate) fn allows_delegation(view: &dyn Snapshot, who: &Principal, id: InodeId) -> Result<bool> {
     let directory = namespace::node(view, id)?;
     namespace::need_directory(&directory, "directory")?;
     let plain = directory.links > 0
@@ -159,40 +162,42 @@ pub(crate) fn may_be(view: &dyn Snapshot, who: &Principal, id: InodeId) -> Resul
 }
 
 impl Mds {
-    /// Puts it on record that somebody is ahead in a directory, if he may be; says whether he is.
-    pub(crate) fn note_ahead(
+    /// Records a delegation if it may be granted; returns whether it was.
+    pub(crate) fn record_delegation(
         &self,
         who: &Principal,
         client_id: ClientId,
-        there: DirLeaseId,
+        dir: DirLeaseId,
         now_ms: u64,
     ) -> Result<bool> {
         self.update(|tx| {
-            if !may_be(tx, who, there.inode)? {
+            if !allows_delegation(tx, who, dir.inode)? {
                 return Ok(false);
             }
-            let DirLeaseId { inode, epoch, lease } = there;
-            let known: Option<AheadRecord> = load(tx, &keys::ahead(inode))?;
+            let DirLeaseId { inode, epoch, lease } = dir;
+            let known: Option<DirDelegation> = load(tx, &keys::ahead(inode))?;
             if known.is_some_and(|one| {
                 (&one.user, one.client_id, one.epoch, one.lease) == (&who.user, client_id, epoch, lease)
             }) {
-                // Asked for again: what he did since he was let keeps its time.
+                // Requested again: the time of the first grant stays, because unsent changes are
+                // newer than it.
                 return Ok(true);
             }
-            let record = AheadRecord { user: who.user.clone(), client_id, epoch, lease, since_ms: now_ms };
+            let record = DirDelegation { user: who.user.clone(), client_id, epoch, lease, since_ms: now_ms };
             save(tx, &keys::ahead(inode), &record)?;
             Ok(true)
         })
     }
 
-    /// Reserves numbers for a holder; gives the first. None: too many of the user's have some.
-    pub(crate) fn reserve_numbers(&self, who: &Who, count: u16) -> Result<Option<InodeId>> {
+    /// Reserves inode numbers for a client; returns the first. `None`: too many clients of the user
+    /// have reservations.
+    pub(crate) fn reserve_inodes(&self, who: &ClientKey, count: u16) -> Result<Option<InodeId>> {
         self.update(|tx| {
-            let known: Option<NumbersRecord> = load(tx, &keys::numbers(who))?;
+            let known: Option<ReservedInodes> = load(tx, &keys::numbers(who))?;
             if known.is_none() {
                 let of_user = keys::numbers_of(&who.0);
-                let there = tx.scan(&of_user, &keys::after_prefix(&of_user), RESERVED_BY_USER_MAX)?;
-                if there.len() >= RESERVED_BY_USER_MAX {
+                let dir = tx.scan(&of_user, &keys::after_prefix(&of_user), RESERVED_BY_USER_MAX)?;
+                if dir.len() >= RESERVED_BY_USER_MAX {
                     return Ok(None);
                 }
             }
@@ -206,14 +211,14 @@ impl Mds {
         })
     }
 
-    /// Somebody gives a lease back, and has told of all that he did under it.
-    pub(crate) fn is_not_ahead(&self, id: InodeId, who: &Who, number: u64) -> Result<()> {
-        if !self.leases.is_ahead(id, who, number) {
+    /// Deletes the record of a returned delegation; the client has sent all its changes.
+    pub(crate) fn release_delegation(&self, id: InodeId, who: &ClientKey, number: u64) -> Result<()> {
+        if !self.leases.has_delegation(id, who, number) {
             return Ok(());
         }
-        // If a crash takes that, he says it again when he hears of another era.
+        // Need not be durable: the client returns it again after a restart.
         self.update_and(|tx| {
-            let record: Option<AheadRecord> = load(tx, &keys::ahead(id))?;
+            let record: Option<DirDelegation> = load(tx, &keys::ahead(id))?;
             if record.is_some_and(|record| record.is_of(who) && record.lease == number) {
                 tx.delete(&keys::ahead(id))?;
             }
@@ -221,16 +226,16 @@ impl Mds {
         })
     }
 
-    /// Somebody has nothing left of other eras than this. O(directories in which anybody is ahead).
-    pub(crate) fn is_not_ahead_since(&self, who: &Who, epoch: u64) -> Result<()> {
-        self.forget_ahead_where(|record| record.is_of(who) && record.epoch != epoch).map(drop)
+    /// Deletes a client's delegations of other epochs. O(delegations).
+    pub(crate) fn release_older_delegations(&self, who: &ClientKey, epoch: u64) -> Result<()> {
+        self.delete_delegations(|record| record.is_of(who) && record.epoch != epoch).map(drop)
     }
 
-    /// Gives what was forgotten.
-    fn forget_ahead_where(
+    /// Deletes delegations that match; returns them.
+    fn delete_delegations(
         &self,
-        mut which: impl FnMut(&AheadRecord) -> bool,
-    ) -> Result<Vec<(InodeId, AheadRecord)>> {
+        mut which: impl FnMut(&DirDelegation) -> bool,
+    ) -> Result<Vec<(InodeId, DirDelegation)>> {
         let mut old = Vec::new();
         each(&*self.store.snapshot()?, |id, record| {
             if which(&record) {
@@ -250,23 +255,23 @@ impl Mds {
         Ok(old)
     }
 
-    /// A lease to write was not given back. If it is on a directory, what its holder did and did not tell of is not taken any
-    /// more, and others may go on; says whether it is.
-    pub(crate) fn depose(&self, id: InodeId, who: &Who, now_ms: u64) -> Result<bool> {
-        let Some(number) = self.leases.overdue(id, who, now_ms) else {
-            // Perhaps somebody was faster who met it too, or he gave it back after all.
+    /// Revokes an unreturned directory delegation: its unsent changes will be refused. Returns
+    /// whether the node is a directory.
+    pub(crate) fn revoke_delegation(&self, id: InodeId, who: &ClientKey, now_ms: u64) -> Result<bool> {
+        let Some(number) = self.leases.overdue_delegation(id, who, now_ms) else {
+            // Another request revoked it, or the client returned it.
             return Ok(namespace::node(&*self.store.snapshot()?, id).is_ok_and(|one| one.is_directory()));
         };
         self.update(|tx| {
-            let record: Option<AheadRecord> = load(tx, &keys::ahead(id))?;
+            let record: Option<DirDelegation> = load(tx, &keys::ahead(id))?;
             if record.is_some_and(|record| record.is_of(who) && record.lease == number) {
                 tx.delete(&keys::ahead(id))?;
             }
             Ok(())
         })?;
-        self.leases.deposed(id, who, number);
+        self.leases.drop_delegation(id, who, number);
         add(&self.counters.leases_fenced, 1);
-        tracing::warn!(inode = id.0, user = %who.0, "a mount is not waited for, and what it did to names is not taken");
+        tracing::warn!(inode = id.0, user = %who.0, "client unresponsive; directory delegation revoked, its pending changes will be refused");
         self.audit.record(&AuditRecord {
             time_ms: now_ms,
             user: who.0.as_str(),
@@ -280,21 +285,22 @@ impl Mds {
         Ok(true)
     }
 
-    /// Forgets what holders who are gone for long have on record; for how long is known since the start at most.
-    pub(crate) fn forget_ahead(&self, now_ms: u64) -> Result<()> {
+    /// Expires the records of clients that were not seen for long; counted from the server's start
+    /// at most.
+    pub(crate) fn expire_delegations(&self, now_ms: u64) -> Result<()> {
         let mut missed = self.missed.lock();
         let (mut still, before) = (HashMap::new(), std::mem::take(&mut *missed));
-        let mut is_old = |who: Who| {
-            if self.holds.knows(&who.0, who.1) {
+        let mut is_old = |who: ClientKey| {
+            if self.open_files.is_registered(&who.0, who.1) {
                 return false;
             }
             let since_ms = before.get(&who).copied().unwrap_or(now_ms);
             still.insert(who, since_ms);
             now_ms.saturating_sub(since_ms) > FORGET_MS
         };
-        let old = self.forget_ahead_where(|record| is_old((record.user.clone(), record.client_id)))?;
+        let old = self.delete_delegations(|record| is_old((record.user.clone(), record.client_id)))?;
         for (id, record) in old {
-            self.leases.give_back(id, &(record.user, record.client_id), Some(record.lease), now_ms);
+            self.leases.return_lease(id, &(record.user, record.client_id), Some(record.lease), now_ms);
         }
         let mut old = Vec::new();
         let from = keys::all_numbers();
@@ -315,7 +321,7 @@ impl Mds {
     }
 }
 
-/// The record of what is reserved for a holder.
-pub(crate) fn numbers<S: Snapshot + ?Sized>(view: &S, who: &Who) -> Result<NumbersRecord> {
+/// Returns the inode numbers reserved for a client.
+pub(crate) fn numbers<S: Snapshot + ?Sized>(view: &S, who: &ClientKey) -> Result<ReservedInodes> {
     Ok(load(view, &keys::numbers(who))?.unwrap_or_default())
 }

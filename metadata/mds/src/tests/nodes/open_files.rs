@@ -1,4 +1,4 @@
-//! Who is led where, what is held for how long, and what is written down of it.
+//! Node proofs, open files and their expiry, and audit records.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use sealstone_mds_protocol::{
 use super::super::world::{ADMIN, ALICE, BOB, World, path};
 use super::{CLIENT, METHOD, code, make, name, open, remove, set};
 use crate::audit::{AuditRecord, AuditSink};
-use crate::holds::{CLIENTS_MAX, HOLD_MS};
+use crate::open_files::{CLIENT_TIMEOUT_MS, CLIENTS_MAX};
 use crate::shared::LEASE_MS;
 use crate::{Config, Mds};
 
@@ -32,7 +32,7 @@ fn revoke(at: &str) -> Request {
 }
 
 #[test]
-fn a_directory_that_may_be_listed_and_not_passed_leads_nowhere() {
+fn listable_directory_without_search_grants_nothing() {
     let mut world = World::with_devices(1);
     let seen = world.make(ALICE, Node::ROOT, "d", NodeKind::Directory, 0o744);
     let file = world.make(ALICE, seen.node(), "f", NodeKind::File, 0o666);
@@ -53,7 +53,7 @@ fn a_directory_that_may_be_listed_and_not_passed_leads_nowhere() {
         world.refused(BOB, Request::Lookup { parent: bobs, name: name("f"), client_id: None }),
         ErrorCode::Denied
     );
-    // Who may pass it is told all.
+    // A user with search permission gets all attributes.
     for request in [by_path, by_node(seen.node())] {
         let Response::Directory { entries, .. } = world.ask(ALICE, request) else { panic!("a list") };
         assert_eq!(entries[0].stat.as_ref(), Some(&file));
@@ -61,7 +61,7 @@ fn a_directory_that_may_be_listed_and_not_passed_leads_nowhere() {
 }
 
 #[test]
-fn a_revocation_of_a_file_reaches_whoever_has_it_open() {
+fn file_revocation_applies_to_open_files() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     world.write(ALICE, file, 9);
@@ -74,7 +74,8 @@ fn a_revocation_of_a_file_reaches_whoever_has_it_open() {
     assert_eq!(world.refused(BOB, renew(bobs, Access::Read)), ErrorCode::Denied);
     assert_eq!(world.refused(BOB, open(bobs, Access::Read)), ErrorCode::Denied);
     assert!(matches!(world.ask(ALICE, renew(file, Access::Update)), Response::Grants { .. }), "hers still");
-    // It is not closed: it stays for him as long as he is there, though he gets nothing.
+    // It is not closed: it stays open as long as the client is active, though the client gets no
+    // credentials.
     world.node_stat(ALICE, remove(Node::ROOT, "f"));
     world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
     assert!(matches!(world.ask(BOB, keep(CLIENT)), Response::Kept { held: 1, .. }));
@@ -87,7 +88,7 @@ fn a_revocation_of_a_file_reaches_whoever_has_it_open() {
 }
 
 #[test]
-fn a_revocation_of_a_user_reaches_what_he_has_open() {
+fn user_revocation_applies_to_open_files() {
     let mut world = World::with_devices(1);
     let files = ["f", "g"].map(|at| world.file(ALICE, at));
     for file in files {
@@ -102,11 +103,11 @@ fn a_revocation_of_a_user_reaches_what_he_has_open() {
     while world.mds.collect_revocations(world.now).unwrap() {}
     let [closed, still] = files.map(|file| renew(world.node(BOB, file.inode), Access::Read));
     assert_eq!(world.refused(BOB, closed), ErrorCode::Denied);
-    assert!(matches!(world.ask(BOB, still), Response::Grants { .. }), "its mode lets him");
+    assert!(matches!(world.ask(BOB, still), Response::Grants { .. }), "the mode permits it");
 }
 
 #[test]
-fn another_role_reaches_what_the_old_one_opened() {
+fn role_change_applies_to_open_files() {
     let (mut world, _) = World::logged(1);
     let name = super::super::world::user("bob");
     let role = |role| Request::UserSetRole { name: name.clone(), role };
@@ -119,14 +120,14 @@ fn another_role_reaches_what_the_old_one_opened() {
     world.opened(BOB, open(bobs, Access::Update));
     assert!(matches!(world.ask(ADMIN, role(Role::User)), Response::Done {}));
     while world.mds.collect_revocations(world.now).unwrap() {}
-    // The mount logs in again by itself, and is the holder that it was.
+    // The client logs in again by itself with the same client id.
     world.session(BOB, "bob", false);
     let bobs = world.node(BOB, file.inode);
     assert_eq!(world.refused(BOB, renew(bobs, Access::Update)), ErrorCode::Denied);
 }
 
 #[test]
-fn a_revocation_of_a_file_reaches_those_who_have_it_open_at_another_server() {
+fn file_revocation_applies_across_servers() {
     let [mut one, mut other] = World::two(1);
     let file = one.file(ALICE, "f");
     one.write(ALICE, file, 9);
@@ -134,8 +135,8 @@ fn a_revocation_of_a_file_reaches_those_who_have_it_open_at_another_server() {
     other.opened(BOB, open(bobs, Access::Read));
     one.node_stat(ALICE, set(file, mode(0o600)));
     let Response::Revocation { revocation } = one.ask(ALICE, revoke("/f")) else { panic!("begun") };
-    assert!(revocation.collecting, "the other server was not there yet");
-    // What he gets before it was, has the new tag; so the objects get yet another one.
+    assert!(revocation.collecting, "the other server was not seen yet");
+    // Credentials from before it have the new tag; so the objects get yet another one.
     assert!(matches!(other.ask(BOB, renew(bobs, Access::Read)), Response::Grants { .. }));
     let tags = |world: &World| {
         let device = world.mds.retag_devices().unwrap()[0];
@@ -150,7 +151,7 @@ fn a_revocation_of_a_file_reaches_those_who_have_it_open_at_another_server() {
 }
 
 #[test]
-fn what_has_no_objects_has_nothing_to_be_revoked() {
+fn file_without_objects_needs_no_revocation() {
     let mut world = World::with_devices(1);
     world.file(ALICE, "f");
     world.make(ALICE, Node::ROOT, "pipe", NodeKind::Fifo, 0o644);
@@ -163,14 +164,14 @@ fn what_has_no_objects_has_nothing_to_be_revoked() {
 }
 
 #[test]
-fn what_was_removed_while_it_was_open_waits_after_a_restart_until_its_holders_had_their_time() {
+fn orphans_wait_for_clients_after_restart() {
     let mut world = World::with_devices(1);
     let file = world.file(ALICE, "f");
     world.write(ALICE, file, 9);
     world.opened(ALICE, open(file, Access::Update));
     world.node_stat(ALICE, remove(Node::ROOT, "f"));
-    // Its time has nearly come when the server ends, and it comes before the holder is back.
-    world.now += HOLD_MS - 5;
+    // It is nearly due when the server ends, and becomes due before the client returns.
+    world.now += CLIENT_TIMEOUT_MS - 5;
     world.ask(ALICE, keep(CLIENT));
     world.restart();
     world.now += 10;
@@ -184,15 +185,15 @@ fn what_was_removed_while_it_was_open_waits_after_a_restart_until_its_holders_ha
     };
     assert_eq!(world.opened(ALICE, again).stat.size, 9);
     world.ask(ALICE, Request::CloseNode { node: file, client_id: CLIENT });
-    // Nobody comes back for it: it goes in the end.
-    world.now += 3 * HOLD_MS;
+    // No client returns for it: it is removed.
+    world.now += 3 * CLIENT_TIMEOUT_MS;
     while world.mds.tidy(world.now).unwrap() {}
     assert_eq!((world.records(b'i'), world.records(b'n')), (1, 0));
 }
 
 #[test]
-fn what_is_held_at_a_server_that_does_not_lead_stays() {
-    /// More than are looked at in one go.
+fn orphan_open_at_other_server_stays() {
+    /// More than one page.
     const OTHERS: usize = 150;
     let [mut one, mut other] = World::two(1);
     assert!(one.mds.leads(one.now).unwrap());
@@ -215,10 +216,10 @@ fn what_is_held_at_a_server_that_does_not_lead_stays() {
         while one.mds.tidy(one.now).unwrap() {}
         assert!(code(&other.ask(ALICE, Request::GetNode { node: held })).is_none());
     }
-    assert_eq!((one.records(b'i'), one.records(b'n')), (2, 1), "the others are gone");
-    // Its holder is gone too.
+    assert_eq!((one.records(b'i'), one.records(b'n')), (2, 1), "the others were removed");
+    // Its client has ended too.
     for world in [&mut one, &mut other] {
-        world.now += 3 * HOLD_MS;
+        world.now += 3 * CLIENT_TIMEOUT_MS;
     }
     other.mds.tidy_memory(other.now);
     while one.mds.tidy(one.now).unwrap() {}
@@ -226,7 +227,7 @@ fn what_is_held_at_a_server_that_does_not_lead_stays() {
 }
 
 #[test]
-fn holders_that_never_held_anything_leave_no_records() {
+fn clients_without_open_files_leave_no_records() {
     let mut world = World::with_devices(1);
     let closed = world.make(ALICE, Node::ROOT, "d", NodeKind::Directory, 0o700);
     let parent = world.node(BOB, closed.inode);
@@ -257,13 +258,13 @@ fn holders_that_never_held_anything_leave_no_records() {
         assert_eq!(world.refused(BOB, opened), expected);
     }
     assert_eq!(world.records(b'f'), CLIENTS_MAX);
-    world.now += HOLD_MS + 1;
+    world.now += CLIENT_TIMEOUT_MS + 1;
     while world.mds.tidy(world.now).unwrap() {}
     assert_eq!(world.records(b'f'), 0);
 }
 
 #[test]
-fn a_server_that_starts_forgets_its_own_holders_of_before_and_nobody_elses() {
+fn restarted_server_expires_only_own_clients() {
     let [mut one, mut other] = World::two(1);
     let file = one.file(ALICE, "f");
     let bobs = one.node(BOB, file.inode);
@@ -278,21 +279,21 @@ fn a_server_that_starts_forgets_its_own_holders_of_before_and_nobody_elses() {
     };
     let again = start(&one, 0x10);
     assert_eq!(one.records(b'f'), 2, "it may come back");
-    again.tidy_memory(one.now + HOLD_MS);
+    again.tidy_memory(one.now + CLIENT_TIMEOUT_MS);
     assert_eq!(one.records(b'f'), 1);
-    // A third server has no holders of before, and does not wait for any.
-    assert!(!start(&one, 0x30).holds.waits(one.now));
+    // A third server has no earlier clients and no grace period.
+    assert!(!start(&one, 0x30).open_files.is_recovering(one.now));
     let again = start(&other, 0x20);
-    assert!(again.holds.waits(one.now));
-    // One who went over to another server is that one's.
+    assert!(again.open_files.is_recovering(one.now));
+    // A client that moved belongs to the other server.
     one.mds = start(&one, 0x10);
     one.take_up();
     one.opened(BOB, open(bobs, Access::Read));
-    again.tidy_memory(one.now + HOLD_MS);
+    again.tidy_memory(one.now + CLIENT_TIMEOUT_MS);
     assert_eq!(one.records(b'f'), 1);
 }
 
-/// Keeps what each record is about.
+/// Collects the subject of each record.
 #[derive(Default)]
 struct Subjects(Mutex<Vec<String>>);
 
@@ -303,7 +304,7 @@ impl AuditSink for Subjects {
 }
 
 #[test]
-fn neither_proofs_nor_holders_are_written_down() {
+fn audit_log_has_no_proofs_or_clients() {
     let mut world = World::with_devices(1);
     let subjects = Arc::new(Subjects::default());
     let mds = Mds::open(Arc::new(world.disk.clone()), Config::default()).unwrap();

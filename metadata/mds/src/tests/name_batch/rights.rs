@@ -1,4 +1,4 @@
-//! What is told is judged as if it were asked for, and written down as that.
+//! Batched changes are checked and audited like requests.
 
 use super::*;
 use sealstone_mds_protocol::{GroupName, RevokeWhat, Role};
@@ -8,7 +8,7 @@ fn set_mode(world: &mut World, id: InodeId, mode: u16) {
     assert!(matches!(set, Response::Stat { .. }), "{set:?}");
 }
 
-/// By the mount that is ahead, so that nothing is called back.
+/// By the client with the delegation, so that nothing is recalled.
 fn own(request: Request) -> Request {
     match request {
         Request::SetNode { node, change, through, .. } => {
@@ -18,19 +18,19 @@ fn own(request: Request) -> Request {
     }
 }
 
-/// Alice is ahead in a directory of hers, in which bob has a file.
-fn of_hers() -> (World, Mount, DirLeaseId, InodeId) {
+/// Alice has the delegation on her directory, in which bob has a file.
+fn of_hers() -> (World, TestClient, DirLeaseId, InodeId) {
     let (mut world, ..) = world();
     world.mkdir(ALICE, "/a", 0o777);
     world.put(BOB, "/a/his", 1);
     let (a, his) = (world.inode("/a"), world.inode("/a/his"));
-    let mut hers = Mount::new(&mut world, ALICE, HERS);
-    let there = hers.leads(&mut world, a);
+    let mut hers = TestClient::new(&mut world, ALICE, HERS);
+    let there = hers.acquire_delegation(&mut world, a);
     (world, hers, there, his)
 }
 
 #[test]
-fn rights_are_those_of_the_moment_in_which_it_is_told() {
+fn batch_checks_permissions_when_applied() {
     let (mut world, mut hers, there, his) = of_hers();
     let (id, before) = (hers.number(), world.names_in(there.inode));
     for mode in [0o555, 0o666, 0o077] {
@@ -40,17 +40,17 @@ fn rights_are_those_of_the_moment_in_which_it_is_told() {
             removed(there, "his", his),
             renamed((there, "his"), his, (there, "x"), None),
         ] {
-            let told = hers.tells(&mut world, &[change]);
+            let told = hers.send_batch(&mut world, &[change]);
             assert_eq!(told, (0, Some(ErrorCode::Denied), vec![]), "{mode:o}");
         }
     }
     assert_eq!(world.names_in(there.inode), before);
     set_mode(&mut world, there.inode, 0o700);
-    hers.told(&mut world, &[make_file(there, "x", id), removed(there, "his", his)]);
+    hers.send_all(&mut world, &[make_file(there, "x", id), removed(there, "his", his)]);
 }
 
 #[test]
-fn owners_groups_and_limits_are_judged_as_ever() {
+fn batch_checks_owners_groups_and_limits() {
     let (mut world, mut hers, there, _) = of_hers();
     let id = hers.number();
     let group = Some(GroupName::new("staff").unwrap());
@@ -58,48 +58,48 @@ fn owners_groups_and_limits_are_judged_as_ever() {
         (CreateOp { owner: Some(user("bob")), ..made(there, "x", id) }, ErrorCode::NotPermitted),
         (CreateOp { group, ..made(there, "x", id) }, ErrorCode::NotPermitted),
     ] {
-        let told = hers.tells(&mut world, &[NameChange::Create(made.clone())]);
+        let told = hers.send_batch(&mut world, &[NameChange::Create(made.clone())]);
         assert_eq!(told, (0, Some(why), vec![]), "{made:?}");
     }
     let masked = CreateOp { mode: 0o4666, umask: 0o22, ..made(there, "m", id) };
-    hers.told(&mut world, &[NameChange::Create(masked)]);
+    hers.send_all(&mut world, &[NameChange::Create(masked)]);
     let stat = world.node_stat(ALICE, Request::GetNode { node: world.node(ALICE, id) });
     assert_eq!(stat.mode, 0o4644);
-    // A limit that is set while she is ahead counts.
+    // A limit that is set during the delegation applies.
     let change = QuotaChange { bytes_max: None, nodes_max: Some(Some(2)) };
     world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::User(user("alice")), change });
     let id = hers.number();
-    let told = hers.tells(&mut world, &[make_file(there, "x", id)]);
+    let told = hers.send_batch(&mut world, &[make_file(there, "x", id)]);
     assert_eq!(told, (0, Some(ErrorCode::Quota), vec![]));
     world.counted();
 }
 
 #[test]
-fn an_administrator_makes_files_of_others_ahead() {
+fn administrator_creates_files_for_others_in_batch() {
     let (mut world, d, _) = world();
-    let mut mount = Mount::new(&mut world, ADMIN, HERS);
-    let there = mount.leads(&mut world, d);
+    let mut mount = TestClient::new(&mut world, ADMIN, HERS);
+    let there = mount.acquire_delegation(&mut world, d);
     let id = mount.number();
     let change = CreateOp { owner: Some(user("bob")), held: true, ..made(there, "x", id) };
-    assert_eq!(mount.tells(&mut world, &[NameChange::Create(change)]), (1, None, vec![id]));
-    mount.gives_back(&mut world, there);
+    assert_eq!(mount.send_batch(&mut world, &[NameChange::Create(change)]), (1, None, vec![id]));
+    mount.return_delegation(&mut world, there);
     assert_eq!(world.stat(BOB, "/d/x").unwrap().owner, user("bob"));
     world.counted();
 }
 
 #[test]
-fn who_only_reads_or_is_out_neither_leads_nor_tells_and_others_go_on() {
+fn read_only_user_gets_no_delegation() {
     let (mut world, mut hers, there) = ahead();
     let id = hers.number();
     world.session_as(ALICE, "alice", Role::ReadOnly);
-    hers.turn += 1;
+    hers.sequence += 1;
     let asked = hers.once(&[make_file(there, "x", id)]);
     assert_eq!(world.refused(ALICE, asked.clone()), ErrorCode::Denied);
     let directory = Some(world.node(ALICE, there.inode));
     let lead = Request::DelegateDir { directory, client_id: HERS, numbers: 0 };
     assert_eq!(world.refused(ALICE, lead), ErrorCode::Denied);
-    // He may say that he has nothing left.
-    hers.gives_back(&mut world, there);
+    // The client may release its state.
+    hers.return_delegation(&mut world, there);
     assert!(matches!(world.ask(BOB, Request::Stat { path: path("/d/f") }), Response::Stat { .. }));
 
     let (mut world, mut hers, there) = ahead();
@@ -108,25 +108,25 @@ fn who_only_reads_or_is_out_neither_leads_nor_tells_and_others_go_on() {
     assert!(matches!(revoked, Response::Revocation { .. }), "{revoked:?}");
     let disabled = Request::UserSetEnabled { name: user("alice"), enabled: false };
     assert!(!matches!(world.ask(ADMIN, disabled), Response::Failed { .. }));
-    hers.turn += 1;
+    hers.sequence += 1;
     let asked = hers.once(&[make_file(there, "x", id)]);
     assert_eq!(world.refused(ALICE, asked), ErrorCode::NotLoggedIn);
     let stat = || Request::Stat { path: path("/d/f") };
     assert!(is_busy(&world.ask(BOB, stat())));
-    world.now += crate::leases::GIVE_UP_MS;
+    world.now += crate::leases::REVOKE_AFTER_MS;
     world.ask(BOB, stat());
     assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
 }
 
 #[test]
-fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
+fn batch_grants_nothing_on_foreign_inodes() {
     let (mut world, mut hers, there) = ahead();
     let secret = world.file(BOB, "secret");
     world.ask(BOB, super::super::leases::set_mode(secret, 0o600));
     let (method, client_id, access) = (Method::AllData, HIS, Access::Update);
-    world.lead(BOB, HIS);
+    world.register_caching(BOB, HIS);
     world.opened(BOB, Request::OpenNode { node: secret, access, method, client_id, reclaim: false });
-    let out = world.mds.leases_out();
+    let out = world.mds.lease_count();
     let id = secret.inode;
     let directory = there;
     let close = UnlinkOp { directory, name: name("none"), inode: id, at_ms: 0, close: true };
@@ -145,10 +145,10 @@ fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
         NameChange::Unlink(close),
         NameChange::Rename(replaced),
     ] {
-        assert_eq!(hers.tells(&mut world, std::slice::from_ref(&change)).0, 0, "{change:?}");
-        assert!(world.mds.holds.is_held_by(&user("bob"), HIS, id));
-        assert!(!world.mds.holds.is_held_by(&user("alice"), HERS, id));
-        assert_eq!(world.mds.leases_out(), out);
+        assert_eq!(hers.send_batch(&mut world, std::slice::from_ref(&change)).0, 0, "{change:?}");
+        assert!(world.mds.open_files.is_open_by(&user("bob"), HIS, id));
+        assert!(!world.mds.open_files.is_open_by(&user("alice"), HERS, id));
+        assert_eq!(world.mds.lease_count(), out);
         let node = world.node(ALICE, id);
         for request in [
             Request::OpenNode { node, access, method, client_id: HERS, reclaim: false },
@@ -157,13 +157,13 @@ fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
             assert_eq!(world.refused(ALICE, request), ErrorCode::Denied);
         }
     }
-    // Reserved numbers lead nowhere until something is made.
+    // Reserved numbers refer to nothing before the create.
     let node = world.node(ALICE, hers.number());
     assert_eq!(world.refused(ALICE, Request::GetNode { node }), ErrorCode::Stale);
 }
 
 #[test]
-fn each_change_is_written_down_once_as_if_it_had_been_asked_for() {
+fn each_batched_change_is_audited_once() {
     let (mut world, mut hers, there) = ahead();
     let records = std::sync::Arc::new(Records::default());
     world.mds.audit = records.clone();
@@ -176,7 +176,7 @@ fn each_change_is_written_down_once_as_if_it_had_been_asked_for() {
         make_file(there, "f", b),
         removed(there, "f", f),
     ];
-    assert_eq!(hers.tells(&mut world, &changes).0, 3);
+    assert_eq!(hers.send_batch(&mut world, &changes).0, 3);
     let d = there.inode.0;
     let expected = [
         format!("MakeNode node {d}/a: ok"),
@@ -185,11 +185,11 @@ fn each_change_is_written_down_once_as_if_it_had_been_asked_for() {
         format!("MakeNode node {d}/f: Exists"),
     ];
     assert_eq!(records.take(), expected);
-    assert_eq!(hers.tells_again(&mut world, &changes).0, 3);
+    assert_eq!(hers.resend_batch(&mut world, &changes).0, 3);
     assert_eq!(records.take(), [] as [String; 0], "nothing was done");
-    // Whose answer did not leave is written down all the same: here the holder is not taken up again.
+    // A batch whose answer was not sent is audited too: here the client cannot be registered again.
     let c = hers.number();
-    hers.told(&mut world, &[NameChange::Create(CreateOp { held: true, ..made(there, "c", c) })]);
+    hers.send_all(&mut world, &[NameChange::Create(CreateOp { held: true, ..made(there, "c", c) })]);
     assert_eq!(records.take().len(), 1);
 }
 

@@ -1,23 +1,23 @@
-//! Ends of directory delegations: a request that began before one reads the names again.
+//! Ends of directory delegations: a request that began before such an end reads the names again.
 
 use std::collections::{HashMap, VecDeque};
 
 use sealstone_mds_protocol::InodeId;
 
-/// Ends that are kept; a request during which more of them happen reads again.
+/// Number of ends that are kept; a request during which more happen reads again.
 pub(crate) const ENDS_MAX: usize = 4_096;
 
 /// Directories whose delegations ended, each with the number of its last end.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct DelegationEnds {
     pub(super) last: u64,
     pub(super) of: HashMap<InodeId, u64>,
     pub(super) order: VecDeque<(u64, InodeId)>,
-    /// The last one that is not kept.
+    /// Number of the last dropped end.
     forgotten: u64,
 }
 
-impl Ends {
+impl DelegationEnds {
     pub(super) fn note(&mut self, id: InodeId) {
         self.last += 1;
         self.of.insert(id, self.last);
@@ -33,7 +33,7 @@ impl Ends {
     }
 
     /// Whether a delegation of this directory may have ended since.
-    pub(super) fn since(&self, id: InodeId, moment: u64) -> bool {
-        self.forgotten > moment || self.of.get(&id).is_some_and(|end| *end > moment)
+    pub(super) fn since(&self, id: InodeId, read_point: u64) -> bool {
+        self.forgotten > read_point || self.of.get(&id).is_some_and(|end| *end > read_point)
     }
 }

@@ -1,4 +1,4 @@
-//! Changes that are done once, however often they are asked for.
+//! Replay cache.
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
@@ -8,7 +8,7 @@ use sealstone_mds_protocol::{
 
 use super::nodes::{make, name};
 use super::world::{ADMIN, ALICE, BOB, World};
-use crate::once::{ANSWERS_BY_USER_MAX, REMEMBERED_MS, REMEMBERED_OF_MANY_MS};
+use crate::replay_cache::{ANSWERS_BY_USER_MAX, REPLAY_CROWDED_MS, REPLAY_MS};
 use crate::{Config, Mds};
 
 const CLIENT: ClientId = ClientId { number: 5 };
@@ -44,23 +44,23 @@ impl World {
 }
 
 #[test]
-fn whoever_asks_again_is_told_what_was_answered_first() {
+fn repeated_request_returns_stored_answer() {
     let mut world = World::empty();
     let asked = once(turn(0, 1), directory("d"));
     let first = world.ask(ADMIN, asked.clone());
     assert!(matches!(first, Response::Stat { .. }), "{first:?}");
     assert_eq!(world.ask(ADMIN, asked.clone()), first, "with the proof, too");
-    // Another one has taken it away since.
+    // Another client has removed it since.
     assert_eq!(code(&world.ask(ADMIN, remove("d"))), None);
     assert_eq!(world.ask(ADMIN, asked), first);
     assert!(!world.is_there(ADMIN, "d"), "nothing was done");
-    // Without a turn it is a new change.
+    // Without a request id it is a new request.
     assert_eq!(code(&world.ask(ADMIN, directory("d"))), None);
     assert_eq!(code(&world.ask(ADMIN, once(turn(0, 2), directory("d")))), Some(ErrorCode::Exists));
 }
 
 #[test]
-fn what_was_refused_is_judged_again() {
+fn refused_request_is_checked_again() {
     let mut world = World::empty();
     let asked = once(turn(0, 1), remove("d"));
     assert_eq!(code(&world.ask(ADMIN, asked.clone())), Some(ErrorCode::NotFound));
@@ -70,7 +70,7 @@ fn what_was_refused_is_judged_again() {
 }
 
 #[test]
-fn a_change_that_comes_after_a_later_one_of_its_place_does_nothing() {
+fn lower_sequence_number_is_stale() {
     let mut world = World::empty();
     world.ask(ADMIN, once(turn(3, 9), directory("later")));
     let late = world.ask(ADMIN, once(turn(3, 8), directory("late")));
@@ -80,7 +80,7 @@ fn a_change_that_comes_after_a_later_one_of_its_place_does_nothing() {
 }
 
 #[test]
-fn what_is_remembered_is_of_one_user() {
+fn stored_answers_are_separate_per_user() {
     let mut world = World::empty();
     world.ask(ADMIN, Request::SetMode { path: super::world::path("/"), mode: 0o777 });
     let asked = once(turn(0, 1), directory("d"));
@@ -89,9 +89,9 @@ fn what_is_remembered_is_of_one_user() {
     assert_eq!(code(&world.ask(BOB, asked)), Some(ErrorCode::Exists), "his own change, judged by itself");
 }
 
-/// The answer to one change, taken for that of another one, would be a right to what it is about.
+/// The answer to another request would grant a right to its node.
 #[test]
-fn a_number_is_good_for_one_change() {
+fn sequence_number_is_valid_for_one_request() {
     let mut world = World::with_accounts(1);
     world.ask(ADMIN, Request::SetMode { path: super::world::path("/"), mode: 0o777 });
     let secret = world.ask(ALICE, make(Node::ROOT, "secret", NodeKind::File, 0o600));
@@ -120,7 +120,7 @@ fn a_number_is_good_for_one_change() {
     let (access, method) = (Access::Update, Method::AllData);
     let open = Request::OpenNode { node: stat.node(), access, method, client_id: CLIENT, reclaim: false };
     assert_eq!(code(&world.ask(BOB, open)), Some(ErrorCode::Denied));
-    // Nor does who made a file hold it by asking again when it is another one's.
+    // A repeated create does not open the file if it belongs to another user now.
     let mine = once(turn(1, 2), held("mine"));
     let Response::Stat { stat } = world.ask(BOB, mine.clone()) else { panic!("made") };
     world.ask(BOB, Request::CloseNode { node: stat.node(), client_id: CLIENT });
@@ -135,7 +135,7 @@ fn a_number_is_good_for_one_change() {
 }
 
 #[test]
-fn it_is_remembered_over_a_restart_and_by_every_server_of_a_store() {
+fn stored_answers_survive_restart_and_are_shared() {
     let mut world = World::empty();
     let asked = once(turn(0, 1), directory("d"));
     let first = world.ask(ADMIN, asked.clone());
@@ -150,7 +150,7 @@ fn it_is_remembered_over_a_restart_and_by_every_server_of_a_store() {
 }
 
 #[test]
-fn what_is_remembered_has_limits_and_ends() {
+fn stored_answers_are_bounded_and_expire() {
     let mut world = World::empty();
     let outside = once(turn(SLOTS_MAX, 1), directory("d"));
     assert_eq!(code(&world.ask(ADMIN, outside)), Some(ErrorCode::Invalid));
@@ -170,7 +170,7 @@ fn what_is_remembered_has_limits_and_ends() {
         let place = (number % u64::from(SLOTS_MAX)) as u16;
         code(&world.ask(ADMIN, once(RequestId { client_id, slot: place, sequence: 1 }, set.clone())))
     };
-    // What is refused takes no room.
+    // Refusals take no space.
     for number in 0..ANSWERS_BY_USER_MAX as u64 + 9 {
         let client_id = ClientId { number: u64::MAX - number };
         let exists = world.ask(ADMIN, once(RequestId { client_id, slot: 0, sequence: 1 }, directory("d")));
@@ -181,17 +181,17 @@ fn what_is_remembered_has_limits_and_ends() {
     }
     assert_eq!(ask(&mut world, 1 << 20), Some(ErrorCode::Busy), "no room for another one");
     assert_eq!(ask(&mut world, 7), None, "places that there are stay good");
-    // Counted anew, there are as many as before.
+    // The scan counts the same number.
     world.mds.tidy_memory(world.now);
     assert_eq!(ask(&mut world, 1 << 20), Some(ErrorCode::Busy));
-    // Of so many, for an hour.
-    let later = world.now + REMEMBERED_OF_MANY_MS + 1;
+    // Beyond half of the maximum, answers are kept for an hour.
+    let later = world.now + REPLAY_CROWDED_MS + 1;
     world.mds.tidy_memory(later);
     assert_eq!(ask(&mut world, 1 << 20), None);
     let prefix = crate::keys::answers();
     let left = world.mds.store.snapshot().unwrap().scan(&prefix, &crate::keys::after_prefix(&prefix), 9);
     assert_eq!(left.unwrap().len(), 1);
-    world.mds.tidy_memory(later + REMEMBERED_MS);
+    world.mds.tidy_memory(later + REPLAY_MS);
     assert_eq!(ask(&mut world, 5), None, "there is room");
     let none = world.mds.store.snapshot().unwrap().scan(&prefix, &crate::keys::after_prefix(&prefix), 9);
     assert_eq!(none.unwrap().len(), 1, "only the last one");

@@ -1,4 +1,5 @@
-//! One is ahead, tells and gives back, again and again, while others look: nobody sees names of before.
+//! A client repeatedly gets a delegation, sends changes and returns it, while others read: none of
+//! them sees old names.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,12 +11,12 @@ use super::*;
 const ROUNDS: u64 = 400;
 
 #[test]
-fn a_name_that_was_made_before_somebody_asked_is_there() {
+fn lookup_sees_earlier_delegated_creates() {
     let (mut world, d, _) = world();
-    let mut hers = Mount::new(&mut world, ALICE, HERS);
+    let mut hers = TestClient::new(&mut world, ALICE, HERS);
     let parent = world.node(BOB, d);
     let (made_last, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    // No request lasts for longer than a lease: the clock jumps when nobody asks.
+    // The clock jumps only while no request runs: no request takes longer than a lease.
     let clock = parking_lot::RwLock::new(world.now);
     let mds = &world.mds;
     let mut rounds = 0;
@@ -23,8 +24,8 @@ fn a_name_that_was_made_before_somebody_asked_is_there() {
         let mut rng = StdRng::seed_from_u64(1);
         let mut ask = |who, request| world.mds.handle(Some(&who), request, *clock.read(), &mut rng);
         for _ in 0..ROUNDS {
-            // What had to be given back is not led for a while.
-            *clock.write() += QUIET_MS + 1;
+            // After a recall no delegation is granted for a while.
+            *clock.write() += RECALL_COOLDOWN_MS + 1;
             ask(ALICE, Request::Recalls { client_id: HERS, epoch: hers.epoch, known: u64::MAX, wait_ms: 0 });
             let directory = Some(world.node(ALICE, d));
             let led = ask(ALICE, Request::DelegateDir { directory, client_id: HERS, numbers: 4 });
@@ -35,7 +36,7 @@ fn a_name_that_was_made_before_somebody_asked_is_there() {
             for id in (numbers.first.0..).take(4).map(InodeId) {
                 rounds += 1;
                 made_last.store(rounds, Ordering::SeqCst);
-                hers.turn += 1;
+                hers.sequence += 1;
                 let asked = hers.once(&[make_file(there, &rounds.to_string(), id)]);
                 loop {
                     match ask(ALICE, asked.clone()) {

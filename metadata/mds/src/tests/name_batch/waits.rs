@@ -1,7 +1,7 @@
-//! Whoever else looks into a directory in which somebody is ahead, or changes it, waits until all is told.
+//! Other clients that read or change a delegated directory wait until all changes are sent.
 
 use super::*;
-use crate::leases::GIVE_UP_MS;
+use crate::leases::REVOKE_AFTER_MS;
 use sealstone_mds_protocol::{RenameMode, RevokeWhat};
 
 const METHOD: Method = Method::AllData;
@@ -28,7 +28,8 @@ fn at(world: &mut World, id: InodeId) -> Node {
     world.node(ADMIN, id)
 }
 
-/// What an administrator asks for about `/p/d`, in which alice is ahead, and whether he waits.
+/// Requests of an administrator about `/p/d`, on which alice has the delegation, and whether they
+/// wait.
 const ASKED: &[(&str, Make, bool)] = &[
     ("look up", |_, d| Request::Lookup { parent: d, name: name("f"), client_id: None }, true),
     (
@@ -149,7 +150,7 @@ const ASKED: &[(&str, Make, bool)] = &[
 ];
 
 impl World {
-    /// What is in the directory, whoever is ahead in it.
+    /// The names in the directory.
     fn below(&self) -> InodeId {
         let is_sub = |key: &[u8]| key[0] == b'd' && key.ends_with(b"sub");
         let all = self.disk.dump();
@@ -158,8 +159,8 @@ impl World {
     }
 }
 
-/// Alice is ahead in `/p/d`, which has a file and a directory.
-fn nested() -> (World, Mount, DirLeaseId) {
+/// Alice has the delegation on `/p/d`, which has a file and a directory.
+fn nested() -> (World, TestClient, DirLeaseId) {
     let (mut world, ..) = world();
     for at in ["/p", "/p/d", "/p/d/sub"] {
         world.mkdir(ADMIN, at, 0o777);
@@ -173,13 +174,13 @@ fn nested() -> (World, Mount, DirLeaseId) {
     let link = NodeKind::Symlink(LinkTarget::new("p/d").unwrap());
     world.ask(ADMIN, make(Node::ROOT, "link", link, 0o777));
     let d = world.inode("/p/d");
-    let mut hers = Mount::new(&mut world, ALICE, HERS);
-    let there = hers.leads(&mut world, d);
+    let mut hers = TestClient::new(&mut world, ALICE, HERS);
+    let there = hers.acquire_delegation(&mut world, d);
     (world, hers, there)
 }
 
 #[test]
-fn whoever_looks_into_it_or_changes_it_waits_until_the_lease_is_given_back_and_nobody_else_does() {
+fn other_clients_wait_for_returned_delegation() {
     for (what, ask, waits) in ASKED {
         let (mut world, hers, there) = nested();
         let d = world.node(ADMIN, there.inode);
@@ -195,14 +196,14 @@ fn whoever_looks_into_it_or_changes_it_waits_until_the_lease_is_given_back_and_n
         }
         assert_eq!(world.disk.dump(), before, "{what}: nothing was done");
         assert!(is_busy(&world.ask(ADMIN, request.clone())), "{what}");
-        hers.gives_back(&mut world, there);
+        hers.return_delegation(&mut world, there);
         let answer = world.ask(ADMIN, request);
         assert!(!is_busy(&answer), "{what}: {answer:?}");
     }
 }
 
 #[test]
-fn who_is_ahead_is_never_in_his_own_way() {
+fn own_requests_do_not_recall_own_delegation() {
     let (mut world, mut hers, there) = nested();
     let d = world.node(ALICE, there.inode);
     let asks = [
@@ -230,44 +231,44 @@ fn who_is_ahead_is_never_in_his_own_way() {
         Request::RemoveNode { parent: d, name: name("mine"), directory: false },
         Request::RemoveNode { parent: d, name: name("n"), directory: true },
     ] {
-        hers.turn += 1;
-        let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.turn };
+        hers.sequence += 1;
+        let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.sequence };
         let answer =
             world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() });
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
     }
     assert_eq!(hers.recalled(&mut world), [] as [u64; 0]);
-    // Another mount of hers is another holder, and so is who names none.
+    // Another client of alice is a different client, and so is a request without client id.
     for client_id in [None, Some(ClientId { number: 12 })] {
         let asks = Request::Lookup { parent: d, name: name("f"), client_id };
         assert!(is_busy(&world.ask(ALICE, asks)));
     }
-    // Recalled, he still tells of all that he did.
+    // After the recall the client still sends all its changes.
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "last", id)]);
+    hers.send_all(&mut world, &[make_file(there, "last", id)]);
 }
 
 #[test]
-fn a_put_that_began_before_waits_with_its_commit() {
+fn earlier_put_waits_for_delegation_at_commit() {
     let (mut world, d, _) = world();
     let file = world.create(BOB, "/d/put", Some(1));
-    let mut hers = Mount::new(&mut world, ALICE, HERS);
-    let there = hers.leads(&mut world, d);
+    let mut hers = TestClient::new(&mut world, ALICE, HERS);
+    let there = hers.acquire_delegation(&mut world, d);
     assert_eq!(world.commit(BOB, file.intent, 1), Err(ErrorCode::Busy));
     assert_eq!(hers.recalled(&mut world), [there.lease]);
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "hers", id)]);
-    hers.gives_back(&mut world, there);
+    hers.send_all(&mut world, &[make_file(there, "hers", id)]);
+    hers.return_delegation(&mut world, there);
     world.commit(BOB, file.intent, 1).unwrap();
     assert_eq!(world.names_in(d).len(), 3);
 }
 
 #[test]
-fn what_is_told_after_the_lease_was_given_back_or_under_another_one_is_not_taken() {
+fn batch_under_returned_delegation_is_fenced() {
     let (mut world, mut hers, there) = ahead();
     let e = world.inode("/e");
-    let mut his = Mount::new(&mut world, BOB, HIS);
-    let beside = his.leads(&mut world, e);
+    let mut his = TestClient::new(&mut world, BOB, HIS);
+    let beside = his.acquire_delegation(&mut world, e);
     let before = world.names_in(there.inode);
     let id = hers.number();
     for wrong in [
@@ -277,100 +278,103 @@ fn what_is_told_after_the_lease_was_given_back_or_under_another_one_is_not_taken
         DirLeaseId { inode: InodeId(u64::MAX), ..there },
         beside,
     ] {
-        let told = hers.tells(&mut world, &[make_file(wrong, "x", id)]);
+        let told = hers.send_batch(&mut world, &[make_file(wrong, "x", id)]);
         assert_eq!(told, (0, Some(ErrorCode::Fenced), vec![]), "{wrong:?}");
         let f = before[0].1;
         let across = renamed((there, "f"), f, (wrong, "x"), None);
-        assert_eq!(hers.tells(&mut world, &[across]).1, Some(ErrorCode::Fenced));
+        assert_eq!(hers.send_batch(&mut world, &[across]).1, Some(ErrorCode::Fenced));
     }
-    // By another user of the same number, and by another holder of the same user.
+    // By the same client id of another user, and by another client of the user.
     let mut others = [
-        Mount { who: BOB, ..hers.clone() },
-        Mount { client_id: ClientId { number: 12 }, ..hers.clone() },
-        Mount { who: ADMIN, ..hers.clone() },
+        TestClient { who: BOB, ..hers.clone() },
+        TestClient { client_id: ClientId { number: 12 }, ..hers.clone() },
+        TestClient { who: ADMIN, ..hers.clone() },
     ];
     for other in &mut others {
-        assert_eq!(other.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+        assert_eq!(other.send_batch(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
         let back =
             Request::ReturnLease { inode: there.inode, client_id: other.client_id, number: there.lease };
         world.ask(other.who, back);
     }
-    hers.told(&mut world, &[make_file(there, "x", id)]);
-    // A lease of another number is not it.
-    hers.gives_back(&mut world, DirLeaseId { lease: there.lease + 1, ..there });
+    hers.send_all(&mut world, &[make_file(there, "x", id)]);
+    // A return with another number has no effect.
+    hers.return_delegation(&mut world, DirLeaseId { lease: there.lease + 1, ..there });
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "y", id)]);
-    hers.gives_back(&mut world, there);
+    hers.send_all(&mut world, &[make_file(there, "y", id)]);
+    hers.return_delegation(&mut world, there);
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "z", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "z", id)]).1, Some(ErrorCode::Fenced));
     assert_eq!((world.names_in(there.inode).len(), world.count_of(b'A')), (before.len() + 2, 1));
 }
 
 #[test]
-fn who_closes_a_directory_or_lets_go_of_it_is_still_ahead_in_it() {
+fn close_keeps_directory_delegation() {
     let (mut world, mut hers, there) = ahead();
     let node = world.node(ALICE, there.inode);
     assert!(matches!(world.ask(ALICE, Request::CloseNode { node, client_id: HERS }), Response::Kept { .. }));
     let stat = || Request::Stat { path: path("/d/f") };
-    assert!(is_busy(&world.ask(BOB, stat())), "what he did may not be told yet");
+    assert!(is_busy(&world.ask(BOB, stat())), "his changes may be unsent");
     let inode = there.inode;
     let gone = UnlinkOp { directory: there, name: name("none"), inode, at_ms: 0, close: true };
-    assert_eq!(hers.tells(&mut world, &[NameChange::Unlink(gone)]).0, 0);
+    assert_eq!(hers.send_batch(&mut world, &[NameChange::Unlink(gone)]).0, 0);
     assert!(is_busy(&world.ask(BOB, stat())));
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "x", id)]);
-    hers.gives_back(&mut world, there);
+    hers.send_all(&mut world, &[make_file(there, "x", id)]);
+    hers.return_delegation(&mut world, there);
     assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
 }
 
 #[test]
-fn who_does_not_answer_a_recall_is_not_waited_for_and_what_he_tells_then_is_not_taken() {
+fn unanswered_recall_revokes_delegation() {
     let (mut world, mut hers, there) = ahead();
     let e = world.inode("/e");
     let beside = {
-        let (lease, ..) = hers.asks(&mut world, Some(e), 0);
+        let (lease, ..) = hers.request_delegation(&mut world, Some(e), 0);
         DirLeaseId { inode: e, epoch: hers.epoch, lease: lease.unwrap().number }
     };
     let stat = || Request::Stat { path: path("/d/f") };
     assert!(is_busy(&world.ask(BOB, stat())));
-    world.now += GIVE_UP_MS - 1;
-    world.lead(ALICE, HERS);
+    world.now += REVOKE_AFTER_MS - 1;
+    world.register_caching(ALICE, HERS);
     assert!(is_busy(&world.ask(BOB, stat())));
     world.now += 1;
     // Once more, which ends it.
     assert!(is_busy(&world.ask(BOB, stat())));
     assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]), (0, Some(ErrorCode::Fenced), vec![]));
-    // In the other one nobody asked, and he is heard of.
-    hers.told(&mut world, &[make_file(beside, "x", id)]);
-    let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
-    assert_ne!(epoch, hers.epoch, "he hears of it");
+    assert_eq!(
+        hers.send_batch(&mut world, &[make_file(there, "x", id)]),
+        (0, Some(ErrorCode::Fenced), vec![])
+    );
+    // In the other directory no other client waits, and the client is active.
+    hers.send_all(&mut world, &[make_file(beside, "x", id)]);
+    let (epoch, ..) = world.poll_recalls(ALICE, HERS, hers.epoch, 0);
+    assert_ne!(epoch, hers.epoch, "the client gets a new epoch");
     assert_eq!(world.count_of(b'A'), 1);
-    world.told(ALICE, HERS, epoch, 0);
+    world.poll_recalls(ALICE, HERS, epoch, 0);
     assert_eq!(world.count_of(b'A'), 0, "he has nothing left of before");
-    assert_eq!(hers.tells(&mut world, &[removed(beside, "x", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[removed(beside, "x", id)]).1, Some(ErrorCode::Fenced));
 }
 
 #[test]
-fn who_is_silent_is_waited_for_only_if_somebody_asks() {
+fn silent_client_keeps_unneeded_delegation() {
     let (mut world, mut hers, there) = ahead();
-    world.now += 10 * crate::holds::HOLD_MS;
+    world.now += 10 * crate::open_files::CLIENT_TIMEOUT_MS;
     world.mds.tidy_memory(world.now);
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "x", id)]);
-    world.now += 10 * crate::holds::HOLD_MS;
+    hers.send_all(&mut world, &[make_file(there, "x", id)]);
+    world.now += 10 * crate::open_files::CLIENT_TIMEOUT_MS;
     world.mds.tidy_memory(world.now);
-    // He was not heard of for longer than he may believe in anything.
+    // The client was silent for longer than leases are valid.
     let stat = || Request::Stat { path: path("/d/x") };
     assert!(is_busy(&world.ask(BOB, stat())));
     assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
 }
 
 #[test]
-fn after_a_start_others_wait_for_who_was_ahead_there_and_only_there() {
+fn restart_waits_only_in_delegated_directories() {
     let (mut world, mut hers, there) = ahead();
     let f = world.names_in(there.inode)[0].1;
     world.restart();
@@ -379,37 +383,38 @@ fn after_a_start_others_wait_for_who_was_ahead_there_and_only_there() {
     world.mkdir(BOB, "/e/n", 0o755);
     world.mkdir(BOB, "/n", 0o755);
     assert!(is_busy(&world.ask(BOB, mine.clone())));
-    // She comes back, and tells of all that she did before she names her new era: also of what was there before.
-    let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
+    // Alice reconnects and sends all changes before she confirms the new epoch, also those in new
+    // directories.
+    let (epoch, ..) = world.poll_recalls(ALICE, HERS, hers.epoch, 0);
     assert_ne!(epoch, hers.epoch);
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "x", id), removed(there, "f", f)]);
+    hers.send_all(&mut world, &[make_file(there, "x", id), removed(there, "f", f)]);
     assert!(is_busy(&world.ask(BOB, mine.clone())), "there may be more");
-    world.told(ALICE, HERS, epoch, 0);
+    world.poll_recalls(ALICE, HERS, epoch, 0);
     assert_eq!(world.refused(BOB, mine), ErrorCode::NotFound);
     assert!(matches!(world.ask(BOB, Request::Stat { path: path("/d/x") }), Response::Stat { .. }));
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
     assert_eq!(world.count_of(b'A'), 0);
 }
 
 #[test]
-fn after_a_start_nobody_waits_for_longer_than_a_lease_lasts() {
+fn restart_wait_for_delegation_is_bounded() {
     let (mut world, mut hers, there) = ahead();
     world.restart();
     let stat = || Request::Stat { path: path("/d/f") };
     assert!(is_busy(&world.ask(BOB, stat())));
-    world.now += GIVE_UP_MS - 1;
+    world.now += REVOKE_AFTER_MS - 1;
     assert!(is_busy(&world.ask(BOB, stat())));
     world.now += 1;
     world.ask(BOB, stat());
     assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
 }
 
 #[test]
-fn several_servers_take_nothing_from_who_was_ahead_when_there_was_one() {
+fn shared_store_refuses_earlier_delegations() {
     let (mut world, mut hers, there) = ahead();
     let single = world.mds.config.clone();
     world.mds.config.shared = true;
@@ -417,59 +422,59 @@ fn several_servers_take_nothing_from_who_was_ahead_when_there_was_one() {
     let stat = Request::Stat { path: path("/d/f") };
     assert!(matches!(world.ask(BOB, stat.clone()), Response::Stat { .. }), "nobody is waited for");
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
     world.mds.config = single;
     world.restart();
     assert!(matches!(world.ask(BOB, stat), Response::Stat { .. }));
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
 }
 
 #[test]
-fn a_directory_that_its_leader_removes_leaves_nothing_behind() {
+fn removed_directory_leaves_no_delegation() {
     for replaced in [false, true] {
         let (mut world, ..) = world();
         world.mkdir(ALICE, "/a", 0o755);
         world.mkdir(ALICE, "/b", 0o755);
         let a = world.inode("/a");
-        let mut hers = Mount::new(&mut world, ALICE, HERS);
-        let there = hers.leads(&mut world, a);
+        let mut hers = TestClient::new(&mut world, ALICE, HERS);
+        let there = hers.acquire_delegation(&mut world, a);
         let request = if replaced {
             rename(Node::ROOT, "b", Node::ROOT, "a")
         } else {
             Request::RemoveNode { parent: Node::ROOT, name: name("a"), directory: true }
         };
-        hers.turn += 1;
-        let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.turn };
+        hers.sequence += 1;
+        let turn = RequestId { client_id: HERS, slot: 0, sequence: hers.sequence };
         let answer =
             world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(request).unwrap() });
         assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
-        assert_eq!((world.mds.leases_out(), world.count_of(b'A')), (0, 0));
+        assert_eq!((world.mds.lease_count(), world.count_of(b'A')), (0, 0));
         let id = hers.number();
-        assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+        assert_eq!(hers.send_batch(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
     }
 }
 
 #[test]
-fn what_many_see_too_late_at_the_same_time_is_deposed_once() {
+fn concurrent_requests_revoke_delegation_once() {
     let (mut world, mut hers, there) = ahead();
     let stat = || Request::Stat { path: path("/d/f") };
     assert!(is_busy(&world.ask(BOB, stat())));
-    world.now += GIVE_UP_MS;
-    world.lead(ALICE, HERS);
-    // A second one saw the same, and was slower.
+    world.now += REVOKE_AFTER_MS;
+    world.register_caching(ALICE, HERS);
+    // A second request found the same, and was slower.
     let who = (user("alice"), HERS);
-    world.mds.leases.to_fence(there.inode, vec![who.clone()]);
+    world.mds.leases.queue_fence(there.inode, vec![who.clone()]);
     assert!(is_busy(&world.ask(BOB, stat())));
     assert_eq!((world.count_of(b'F'), world.count_of(b'A')), (0, 0), "nothing is there to be fenced");
-    let (epoch, ..) = world.told(ALICE, HERS, hers.epoch, 0);
+    let (epoch, ..) = world.poll_recalls(ALICE, HERS, hers.epoch, 0);
     hers.epoch = epoch;
-    world.told(ALICE, HERS, epoch, 0);
-    world.lead_on(ALICE, HERS, crate::leases::penalty::FIRST_MS);
-    // And another one even slower, when she is ahead again.
-    let there = hers.leads(&mut world, there.inode);
-    world.mds.leases.to_fence(there.inode, vec![who]);
-    world.mds.fence_lost(world.now);
-    assert_eq!(world.told(ALICE, HERS, epoch, 0).0, epoch);
+    world.poll_recalls(ALICE, HERS, epoch, 0);
+    world.keep_active(ALICE, HERS, crate::leases::penalty::FIRST_MS);
+    // And another one even later, when alice has the delegation again.
+    let there = hers.acquire_delegation(&mut world, there.inode);
+    world.mds.leases.queue_fence(there.inode, vec![who]);
+    world.mds.fence_unreturned(world.now);
+    assert_eq!(world.poll_recalls(ALICE, HERS, epoch, 0).0, epoch);
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "x", id)]);
+    hers.send_all(&mut world, &[make_file(there, "x", id)]);
 }

@@ -1,4 +1,4 @@
-//! Names that a holder changes first: who is let, and what is taken of what he tells.
+//! Directory delegations and name batches: what is granted, and what is accepted.
 
 mod closed;
 mod lost;
@@ -16,34 +16,39 @@ use sealstone_mds_protocol::{
 
 use super::nodes::{make, name};
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
-use crate::leases::QUIET_MS;
+use crate::leases::RECALL_COOLDOWN_MS;
 
-/// The mounts of alice and bob.
+/// The clients of alice and bob.
 const HERS: ClientId = ClientId { number: 11 };
 const HIS: ClientId = ClientId { number: 22 };
 
-/// A holder that may be ahead.
+/// A client that may get delegations.
 #[derive(Clone, Debug)]
-struct Mount {
+struct TestClient {
     who: SessionId,
     client_id: ClientId,
     epoch: u64,
-    /// Of its last change.
-    turn: u64,
-    /// Reserved, the next one last.
+    /// Sequence number of its last request.
+    sequence: u64,
+    /// Reserved inode numbers; the next one is last.
     numbers: Vec<InodeId>,
 }
 
-/// What DelegateDir was answered.
-type Leads = (Option<NodeLease>, Option<u64>, Vec<InodeId>);
+/// Answer to DelegateDir.
+type DelegateAnswer = (Option<NodeLease>, Option<u64>, Vec<InodeId>);
 
-impl Mount {
+impl TestClient {
     fn new(world: &mut World, who: SessionId, client_id: ClientId) -> Self {
-        let epoch = world.lead(who, client_id);
-        Self { who, client_id, epoch, turn: 0, numbers: Vec::new() }
+        let epoch = world.register_caching(who, client_id);
+        Self { who, client_id, epoch, sequence: 0, numbers: Vec::new() }
     }
 
-    fn asks(&self, world: &mut World, directory: Option<InodeId>, numbers: u16) -> Leads {
+    fn request_delegation(
+        &self,
+        world: &mut World,
+        directory: Option<InodeId>,
+        numbers: u16,
+    ) -> DelegateAnswer {
         let directory = directory.map(|id| world.node(self.who, id));
         match world.ask(self.who, Request::DelegateDir { directory, client_id: self.client_id, numbers }) {
             Response::DirDelegated { lease, before, numbers } => {
@@ -58,10 +63,10 @@ impl Mount {
         }
     }
 
-    /// It is let, and has numbers.
-    fn leads(&mut self, world: &mut World, directory: InodeId) -> DirLeaseId {
-        let (lease, _, numbers) = self.asks(world, Some(directory), 8);
-        let lease = lease.expect("nobody is in the way");
+    /// The delegation is granted, with inode numbers.
+    fn acquire_delegation(&mut self, world: &mut World, directory: InodeId) -> DirLeaseId {
+        let (lease, _, numbers) = self.request_delegation(world, Some(directory), 8);
+        let lease = lease.expect("no conflicting lease");
         assert_eq!((lease.epoch, numbers.len()), (self.epoch, 8));
         self.numbers = numbers.into_iter().rev().collect();
         DirLeaseId { inode: directory, epoch: lease.epoch, lease: lease.number }
@@ -72,24 +77,25 @@ impl Mount {
     }
 
     fn once(&self, changes: &[NameChange]) -> Request {
-        let turn = RequestId { client_id: self.client_id, slot: 0, sequence: self.turn };
+        let turn = RequestId { client_id: self.client_id, slot: 0, sequence: self.sequence };
         Request::Once {
             id: turn,
             request: ChangeRequest::new(Request::NameBatch { changes: changes.to_vec() }).unwrap(),
         }
     }
 
-    /// Tells of changes: how many were done, why the next one was not, and on what it has leases.
-    fn tells(
+    /// Sends a batch; returns how many changes were applied, the refusal, and the files with
+    /// leases.
+    fn send_batch(
         &mut self,
         world: &mut World,
         changes: &[NameChange],
     ) -> (usize, Option<ErrorCode>, Vec<InodeId>) {
-        self.turn += 1;
-        self.tells_again(world, changes)
+        self.sequence += 1;
+        self.resend_batch(world, changes)
     }
 
-    fn tells_again(
+    fn resend_batch(
         &self,
         world: &mut World,
         changes: &[NameChange],
@@ -103,22 +109,22 @@ impl Mount {
         }
     }
 
-    /// All of them were done.
-    fn told(&mut self, world: &mut World, changes: &[NameChange]) {
-        let (done, failure, _) = self.tells(world, changes);
+    /// Sends a batch that is applied completely.
+    fn send_all(&mut self, world: &mut World, changes: &[NameChange]) {
+        let (done, failure, _) = self.send_batch(world, changes);
         assert_eq!((done, failure), (changes.len(), None));
     }
 
-    fn gives_back(&self, world: &mut World, there: DirLeaseId) {
+    fn return_delegation(&self, world: &mut World, there: DirLeaseId) {
         let DirLeaseId { inode, lease: number, .. } = there;
         let back = Request::ReturnLease { inode, client_id: self.client_id, number };
         assert!(matches!(world.ask(self.who, back), Response::Done {}));
     }
 
-    /// What it is to give back.
+    /// The leases to return.
     fn recalled(&self, world: &mut World) -> Vec<u64> {
         world
-            .told(self.who, self.client_id, self.epoch, 0)
+            .poll_recalls(self.who, self.client_id, self.epoch, 0)
             .2
             .into_iter()
             .map(|recall| recall.number)
@@ -180,7 +186,7 @@ impl World {
         self.disk.dump().iter().any(|(key, _)| *key == crate::keys::inode(id))
     }
 
-    /// Names in a directory and what they lead to, as they are stored.
+    /// Stored names of a directory and their nodes.
     fn names_in(&self, id: InodeId) -> Vec<(String, InodeId)> {
         let prefix = crate::keys::entries(id);
         let all = self.disk.dump().into_iter().filter(|(key, _)| key.starts_with(&prefix));
@@ -195,7 +201,7 @@ impl World {
         self.disk.dump().iter().filter(|(key, _)| key[0] == family).count()
     }
 
-    /// Files, and orphans, by the counters; and no quota is other than what is counted anew.
+    /// Files and orphans by the counters; checks that no quota counter has drifted.
     fn counted(&mut self) -> (u64, u64) {
         use crate::store::MetaStore as _;
         let view = self.disk.snapshot().unwrap();
@@ -206,7 +212,7 @@ impl World {
     }
 }
 
-/// A directory that everybody may change, with a file of the administrator's in it, and another one.
+/// A directory that all users may change, with a file of the administrator, and another directory.
 fn world() -> (World, InodeId, InodeId) {
     let mut world = World::with_accounts(1);
     for at in ["/d", "/e"] {
@@ -217,17 +223,17 @@ fn world() -> (World, InodeId, InodeId) {
     (world, d, e)
 }
 
-/// Alice is ahead in the first one.
-fn ahead() -> (World, Mount, DirLeaseId) {
+/// Alice has the delegation on the first one.
+fn ahead() -> (World, TestClient, DirLeaseId) {
     let (mut world, d, _) = world();
-    let mut hers = Mount::new(&mut world, ALICE, HERS);
-    let there = hers.leads(&mut world, d);
+    let mut hers = TestClient::new(&mut world, ALICE, HERS);
+    let there = hers.acquire_delegation(&mut world, d);
     (world, hers, there)
 }
 
 type Spoil = fn(&mut World, InodeId);
 
-/// What keeps a holder from being ahead in a directory.
+/// Conditions under which no delegation is granted.
 const SPOILT: &[(&str, Spoil)] = &[
     ("sticky", |world, d| _ = world.ask(ADMIN, super::leases::set_mode(world.node(ADMIN, d), 0o1777))),
     ("a group is handed on", |world, d| {
@@ -259,81 +265,81 @@ const SPOILT: &[(&str, Spoil)] = &[
         assert!(matches!(set, Response::Quota { .. }), "{set:?}");
     }),
     ("another one has a lease to read", |world, d| {
-        world.lead(BOB, HIS);
+        world.register_caching(BOB, HIS);
         let parent = world.node(BOB, d);
         world.ask(BOB, Request::Lookup { parent, name: name("f"), client_id: Some(HIS) });
-        assert_eq!(world.mds.leases_out(), 2, "on the directory, and on the file");
+        assert_eq!(world.mds.lease_count(), 2, "on the directory, and on the file");
     }),
     ("another one is ahead", |world, d| {
-        let mut his = Mount::new(world, BOB, HIS);
-        his.leads(world, d);
+        let mut his = TestClient::new(world, BOB, HIS);
+        his.acquire_delegation(world, d);
     }),
-    ("one was called back lately", |world, d| {
-        let mut his = Mount::new(world, BOB, HIS);
-        let there = his.leads(world, d);
+    ("a lease was recalled recently", |world, d| {
+        let mut his = TestClient::new(world, BOB, HIS);
+        let there = his.acquire_delegation(world, d);
         assert!(is_busy(&world.ask(ADMIN, Request::Stat { path: path("/d/f") })));
-        his.gives_back(world, there);
-        world.now += QUIET_MS - 1;
-        world.lead(ALICE, HERS);
+        his.return_delegation(world, there);
+        world.now += RECALL_COOLDOWN_MS - 1;
+        world.register_caching(ALICE, HERS);
     }),
 ];
 
 #[test]
-fn nobody_is_ahead_where_more_than_his_own_doing_decides() {
+fn delegation_is_refused_on_special_directories() {
     for (why, spoil) in SPOILT {
         let (mut world, d, e) = world();
-        let mut hers = Mount::new(&mut world, ALICE, HERS);
+        let mut hers = TestClient::new(&mut world, ALICE, HERS);
         spoil(&mut world, d);
-        let out = world.mds.leases_out();
-        assert_eq!(hers.asks(&mut world, Some(d), 9), (None, None, vec![]), "{why}");
-        assert_eq!(world.mds.leases_out(), out, "{why}");
+        let out = world.mds.lease_count();
+        assert_eq!(hers.request_delegation(&mut world, Some(d), 9), (None, None, vec![]), "{why}");
+        assert_eq!(world.mds.lease_count(), out, "{why}");
         if !why.contains("user's") {
-            hers.leads(&mut world, e);
+            hers.acquire_delegation(&mut world, e);
         }
     }
 }
 
 #[test]
-fn who_never_asks_what_to_give_back_and_several_servers_have_nobody_ahead() {
+fn delegation_requires_recalls_and_single_server() {
     let (mut world, d, _) = world();
-    let stranger = Mount { who: ALICE, client_id: HERS, epoch: 0, turn: 0, numbers: Vec::new() };
-    assert_eq!(stranger.asks(&mut world, Some(d), 9), (None, None, vec![]));
-    assert_eq!(stranger.asks(&mut world, None, 9), (None, None, vec![]));
+    let stranger = TestClient { who: ALICE, client_id: HERS, epoch: 0, sequence: 0, numbers: Vec::new() };
+    assert_eq!(stranger.request_delegation(&mut world, Some(d), 9), (None, None, vec![]));
+    assert_eq!(stranger.request_delegation(&mut world, None, 9), (None, None, vec![]));
     let [mut one, _] = World::two(1);
     one.mkdir(ALICE, "/d", 0o777);
     let d = one.inode("/d");
-    one.told(ALICE, HERS, 0, 0);
-    assert_eq!(stranger.asks(&mut one, Some(d), 9), (None, None, vec![]));
+    one.poll_recalls(ALICE, HERS, 0, 0);
+    assert_eq!(stranger.request_delegation(&mut one, Some(d), 9), (None, None, vec![]));
 }
 
 #[test]
-fn a_lease_to_read_becomes_one_to_be_ahead_by_without_a_moment_in_between() {
+fn read_lease_upgrades_to_delegation_without_gap() {
     let (mut world, d, _) = world();
-    let hers = Mount::new(&mut world, ALICE, HERS);
+    let hers = TestClient::new(&mut world, ALICE, HERS);
     let parent = world.node(ALICE, d);
     let looked = world.ask(ALICE, Request::Lookup { parent, name: name("none"), client_id: Some(HERS) });
     let Response::LookedUp { directory: Some(read), .. } = looked else { panic!("{looked:?}") };
-    let (lease, before, _) = hers.asks(&mut world, Some(d), 0);
+    let (lease, before, _) = hers.request_delegation(&mut world, Some(d), 0);
     let lease = lease.unwrap();
     assert_eq!(before, Some(read.number));
     assert_ne!(lease.number, read.number);
-    // Whose answer was lost hears the same again, and sees that it is none that he knew.
-    assert_eq!(hers.asks(&mut world, Some(d), 0), (Some(lease), Some(lease.number), vec![]));
-    assert_eq!((world.mds.leases_out(), world.count_of(b'A')), (1, 1));
+    // After a lost answer the client gets the same lease again, and sees that it is new.
+    assert_eq!(hers.request_delegation(&mut world, Some(d), 0), (Some(lease), Some(lease.number), vec![]));
+    assert_eq!((world.mds.lease_count(), world.count_of(b'A')), (1, 1));
 }
 
 #[test]
-fn changes_are_done_in_order_and_told_as_if_each_had_been_asked_for() {
+fn batch_applies_changes_in_order() {
     let (mut world, mut hers, there) = ahead();
     let e = world.inode("/e");
     let beside = {
-        let (lease, ..) = hers.asks(&mut world, Some(e), 0);
+        let (lease, ..) = hers.request_delegation(&mut world, Some(e), 0);
         DirLeaseId { inode: e, epoch: hers.epoch, lease: lease.unwrap().number }
     };
     let f = world.names_in(there.inode)[0].1;
     let (a, b, c) = (hers.number(), hers.number(), hers.number());
     let link = CreateOp { what: NodeKind::Symlink(LinkTarget::new("x").unwrap()), ..made(there, "link", c) };
-    hers.told(
+    hers.send_all(
         &mut world,
         &[
             make_file(there, "a", a),
@@ -348,29 +354,32 @@ fn changes_are_done_in_order_and_told_as_if_each_had_been_asked_for() {
     assert_eq!(world.names_in(there.inode), [("f".to_owned(), a)]);
     assert_eq!(world.names_in(e)[0], ("b".to_owned(), b));
     assert!(!world.is_stored(f) && !world.is_stored(c));
-    hers.gives_back(&mut world, there);
-    hers.gives_back(&mut world, beside);
+    hers.return_delegation(&mut world, there);
+    hers.return_delegation(&mut world, beside);
     let stat = world.stat(BOB, "/d/f").unwrap();
     assert_eq!((stat.inode, stat.owner, stat.mode), (a, user("alice"), 0o644));
     assert_eq!(world.counted(), (3, 0));
 }
 
 #[test]
-fn what_comes_after_a_refusal_is_not_done_and_what_was_refused_leaves_nothing_behind() {
+fn batch_stops_at_first_refused_change() {
     let (mut world, mut hers, there) = ahead();
     let (a, b, c) = (hers.number(), hers.number(), hers.number());
     let f = world.names_in(there.inode)[0].1;
     let before = world.counted();
     let held = |at: &str, id| NameChange::Create(CreateOp { held: true, ..made(there, at, id) });
-    // It would be another one's place that is taken.
+    // It would replace another node.
     let refused = renamed((there, "a"), a, (there, "f"), None);
     let changes = [held("a", a), refused.clone(), held("b", b)];
-    assert_eq!(hers.tells(&mut world, &changes), (1, Some(ErrorCode::Exists), vec![a]));
-    assert_eq!(hers.tells_again(&mut world, &changes), (1, Some(ErrorCode::Exists), vec![a]));
+    assert_eq!(hers.send_batch(&mut world, &changes), (1, Some(ErrorCode::Exists), vec![a]));
+    assert_eq!(hers.resend_batch(&mut world, &changes), (1, Some(ErrorCode::Exists), vec![a]));
     assert_eq!(world.counted(), (before.0 + 1, 0));
-    assert!(!world.is_stored(b) && !world.mds.holds.is_held(b) && world.mds.holds.is_held(a));
-    // The number of what was refused is still good, once.
-    assert_eq!(hers.tells(&mut world, &[held("b", b), held("c", b)]), (1, Some(ErrorCode::Invalid), vec![b]));
+    assert!(!world.is_stored(b) && !world.mds.open_files.is_open(b) && world.mds.open_files.is_open(a));
+    // The inode number of a refused create is still valid, once.
+    assert_eq!(
+        hers.send_batch(&mut world, &[held("b", b), held("c", b)]),
+        (1, Some(ErrorCode::Invalid), vec![b])
+    );
     for (change, why) in [
         (refused, ErrorCode::Exists),
         (make_file(there, "f", c), ErrorCode::Exists),
@@ -380,21 +389,21 @@ fn what_comes_after_a_refusal_is_not_done_and_what_was_refused_leaves_nothing_be
         (renamed((there, "a"), a, (there, "x"), Some(f)), ErrorCode::NotFound),
     ] {
         assert_eq!(
-            hers.tells(&mut world, std::slice::from_ref(&change)),
+            hers.send_batch(&mut world, std::slice::from_ref(&change)),
             (0, Some(why), vec![]),
             "{change:?}"
         );
-        assert_eq!(hers.tells_again(&mut world, std::slice::from_ref(&change)).0, 0, "judged again");
+        assert_eq!(hers.resend_batch(&mut world, std::slice::from_ref(&change)).0, 0, "judged again");
     }
     assert_eq!(world.counted(), (before.0 + 2, 0));
 }
 
 #[test]
-fn what_is_no_directory_is_changed_ahead_and_nothing_else() {
+fn batch_refuses_changes_of_directories() {
     let (mut world, d, _) = world();
     world.mkdir(ALICE, "/d/sub", 0o755);
-    let mut hers = Mount::new(&mut world, ALICE, HERS);
-    let there = hers.leads(&mut world, d);
+    let mut hers = TestClient::new(&mut world, ALICE, HERS);
+    let there = hers.acquire_delegation(&mut world, d);
     let names = world.names_in(d);
     let (f, sub) = (names[0].1, names[1].1);
     for change in [
@@ -402,62 +411,68 @@ fn what_is_no_directory_is_changed_ahead_and_nothing_else() {
         renamed((there, "sub"), sub, (there, "other"), None),
         renamed((there, "f"), f, (there, "sub"), Some(sub)),
     ] {
-        let told = hers.tells(&mut world, std::slice::from_ref(&change));
+        let told = hers.send_batch(&mut world, std::slice::from_ref(&change));
         assert_eq!(told, (0, Some(ErrorCode::IsADirectory), vec![]), "{change:?}");
     }
     assert_eq!(world.names_in(d), names);
 }
 
 #[test]
-fn a_request_has_so_many_changes_and_numbers_and_is_asked_once() {
+fn batch_and_reservation_sizes_are_bounded() {
     let (mut world, mut hers, there) = ahead();
     let few = removed(there, "none", InodeId(99));
     let too_many = vec![few.clone(); NAME_CHANGES_MAX + 1];
-    hers.turn += 1;
+    hers.sequence += 1;
     let asked = hers.once(&too_many);
     assert_eq!(world.refused(ALICE, asked), ErrorCode::Limit);
-    assert_eq!(hers.tells(&mut world, &too_many[1..]).0, 0);
-    assert_eq!(hers.tells(&mut world, &[]), (0, None, vec![]));
+    assert_eq!(hers.send_batch(&mut world, &too_many[1..]).0, 0);
+    assert_eq!(hers.send_batch(&mut world, &[]), (0, None, vec![]));
     assert_eq!(world.refused(ALICE, Request::NameBatch { changes: vec![few] }), ErrorCode::Invalid);
     let asks = |numbers| Request::DelegateDir { directory: None, client_id: HERS, numbers };
     assert_eq!(world.refused(ALICE, asks(RESERVED_INODES_MAX + 1)), ErrorCode::Invalid);
-    assert_eq!(hers.asks(&mut world, None, RESERVED_INODES_MAX).2.len(), usize::from(RESERVED_INODES_MAX));
+    assert_eq!(
+        hers.request_delegation(&mut world, None, RESERVED_INODES_MAX).2.len(),
+        usize::from(RESERVED_INODES_MAX)
+    );
 }
 
 #[test]
-fn a_change_has_its_own_time_between_being_let_and_now() {
+fn change_time_is_limited_to_delegation_period() {
     let (mut world, mut hers, there) = ahead();
     let since = world.now;
-    world.lead_on(ALICE, HERS, 9_000);
-    let at = |world: &mut World, hers: &mut Mount, number: usize, at_ms: u64| {
+    world.keep_active(ALICE, HERS, 9_000);
+    let at = |world: &mut World, hers: &mut TestClient, number: usize, at_ms: u64| {
         let id = hers.number();
-        hers.told(world, &[NameChange::Create(CreateOp { at_ms, ..made(there, &number.to_string(), id) })]);
+        hers.send_all(
+            world,
+            &[NameChange::Create(CreateOp { at_ms, ..made(there, &number.to_string(), id) })],
+        );
         let stat = world.node_stat(ALICE, Request::GetNode { node: world.node(ALICE, id) });
         assert_eq!((stat.mtime_ns, stat.birth_ns), (stat.ctime_ns, stat.ctime_ns));
         stat.mtime_ns / 1_000_000
     };
     let now = world.now;
-    // Clocks differ by no more than a quarter of a second.
+    // Client clocks may differ by at most a quarter of a second.
     let (first, last) = (since - 250, now + 250);
     let times =
         [(since + 5, since + 5), (0, first), (now - 1, now - 1), (last - 1, last - 1), (u64::MAX, last)];
     for (number, (told, counts)) in times.into_iter().enumerate() {
         assert_eq!(at(&mut world, &mut hers, number, told), counts as i64);
     }
-    // Asked for again, it is since when he was let first: he may have done much that he did not tell of yet.
-    assert!(hers.asks(&mut world, Some(there.inode), 0).0.is_some());
+    // Requested again, the time of the first grant stays: there may be older unsent changes.
+    assert!(hers.request_delegation(&mut world, Some(there.inode), 0).0.is_some());
     assert_eq!(at(&mut world, &mut hers, 9, since + 7), since as i64 + 7);
 }
 
 #[test]
-fn two_changes_within_a_millisecond_are_told_apart() {
+fn changes_within_one_millisecond_get_different_times() {
     let (mut world, mut hers, there) = ahead();
     let id = hers.number();
     let node = world.node(ALICE, id);
-    hers.told(&mut world, &[make_file(there, "a", id)]);
+    hers.send_all(&mut world, &[make_file(there, "a", id)]);
     let mut last = world.node_stat(ALICE, Request::GetNode { node }).ctime_ns;
     for (from, to) in [("a", "b"), ("b", "a")] {
-        hers.told(&mut world, &[renamed((there, from), id, (there, to), None)]);
+        hers.send_all(&mut world, &[renamed((there, from), id, (there, to), None)]);
         let now = world.node_stat(ALICE, Request::GetNode { node }).ctime_ns;
         assert!(now > last);
         last = now;
@@ -465,30 +480,30 @@ fn two_changes_within_a_millisecond_are_told_apart() {
     let directory = world.node(ALICE, there.inode);
     let before = world.node_stat(ALICE, Request::GetNode { node: directory }).ctime_ns;
     let (b, c) = (hers.number(), hers.number());
-    hers.told(&mut world, &[make_file(there, "b", b), make_file(there, "c", c)]);
+    hers.send_all(&mut world, &[make_file(there, "b", b), make_file(there, "c", c)]);
     assert!(world.node_stat(ALICE, Request::GetNode { node: directory }).ctime_ns >= before + 2);
 }
 
 #[test]
-fn what_is_made_held_and_loses_its_name_at_once_stays_for_its_holder() {
+fn created_open_file_survives_unlink_in_batch() {
     let (mut world, mut hers, there) = ahead();
     let (files, _) = world.counted();
     let id = hers.number();
     let held = NameChange::Create(CreateOp { held: true, ..made(there, "a", id) });
-    assert_eq!(hers.tells(&mut world, &[held, removed(there, "a", id)]), (2, None, vec![id]));
+    assert_eq!(hers.send_batch(&mut world, &[held, removed(there, "a", id)]), (2, None, vec![id]));
     assert_eq!(world.counted(), (files, 1));
     let node = world.node(ALICE, id);
     let allocate = Request::Allocate { node, size_hint: None, method: Method::AllData, client_id: HERS };
     assert!(matches!(world.ask(ALICE, allocate), Response::NodeOpened { .. }));
     assert!(matches!(world.ask(ALICE, Request::CloseNode { node, client_id: HERS }), Response::Kept { .. }));
     assert!(!world.is_stored(id));
-    world.now += crate::holds::HOLD_MS + 1;
+    world.now += crate::open_files::CLIENT_TIMEOUT_MS + 1;
     world.reap_all();
     assert_eq!(world.counted(), (files, 0));
 }
 
 #[test]
-fn what_is_made_held_and_let_go_of_in_one_request_is_gone() {
+fn file_created_and_closed_in_batch_is_removed() {
     let (mut world, mut hers, there) = ahead();
     let (files, _) = world.counted();
     let (a, b, c) = (hers.number(), hers.number(), hers.number());
@@ -507,98 +522,106 @@ fn what_is_made_held_and_let_go_of_in_one_request_is_gone() {
         close: true,
     });
     let changes = [held("a", a), held("b", b), close("a", a), held("c", c), over];
-    assert_eq!(hers.tells(&mut world, &changes), (5, None, vec![c]));
+    assert_eq!(hers.send_batch(&mut world, &changes), (5, None, vec![c]));
     assert!(!world.is_stored(a) && !world.is_stored(b));
-    assert!(!world.mds.holds.is_held(a) && !world.mds.holds.is_held(b) && world.mds.holds.is_held(c));
+    assert!(
+        !world.mds.open_files.is_open(a)
+            && !world.mds.open_files.is_open(b)
+            && world.mds.open_files.is_open(c)
+    );
     assert_eq!(world.counted(), (files + 1, 0));
 }
 
 #[test]
-fn what_was_held_before_and_is_let_go_of_goes_at_once() {
+fn closed_file_is_removed_with_batch() {
     let (mut world, mut hers, there) = ahead();
     let id = hers.number();
     let held = NameChange::Create(CreateOp { held: true, ..made(there, "a", id) });
-    assert_eq!(hers.tells(&mut world, &[held]), (1, None, vec![id]));
-    let out = world.mds.leases_out();
+    assert_eq!(hers.send_batch(&mut world, &[held]), (1, None, vec![id]));
+    let out = world.mds.lease_count();
     let gone = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
-    hers.told(&mut world, &[NameChange::Unlink(gone)]);
-    assert!(!world.is_stored(id) && !world.mds.holds.is_held(id));
-    assert_eq!((world.mds.leases_out(), world.counted().1), (out - 1, 0));
+    hers.send_all(&mut world, &[NameChange::Unlink(gone)]);
+    assert!(!world.is_stored(id) && !world.mds.open_files.is_open(id));
+    assert_eq!((world.mds.lease_count(), world.counted().1), (out - 1, 0));
 }
 
 #[test]
-fn numbers_are_used_once_in_their_order_by_whom_they_were_reserved_for() {
+fn reserved_inodes_are_used_once_in_order() {
     let (mut world, mut hers, there) = ahead();
     let e = world.inode("/e");
-    let mut his = Mount::new(&mut world, BOB, HIS);
-    let beside = his.leads(&mut world, e);
+    let mut his = TestClient::new(&mut world, BOB, HIS);
+    let beside = his.acquire_delegation(&mut world, e);
     let f = world.names_in(there.inode)[0].1;
     let (first, second, third) = (hers.number(), hers.number(), hers.number());
     let his_number = his.number();
-    // Made by others meanwhile, they are none of hers.
+    // Nodes that others created meanwhile are not hers.
     world.mkdir(BOB, "/elsewhere", 0o755);
     let elsewhere = world.inode("/elsewhere");
-    hers.told(&mut world, &[make_file(there, "b", second)]);
+    hers.send_all(&mut world, &[make_file(there, "b", second)]);
     for wrong in
         [first, second, his_number, f, there.inode, elsewhere, InodeId(0), InodeId(1), InodeId(u64::MAX)]
     {
         for held in [false, true] {
             let change = NameChange::Create(CreateOp { held, ..made(there, "x", wrong) });
-            assert_eq!(hers.tells(&mut world, &[change]), (0, Some(ErrorCode::Invalid), vec![]), "{wrong:?}");
-            assert!(!world.mds.holds.is_held_by(&user("alice"), HERS, wrong));
+            assert_eq!(
+                hers.send_batch(&mut world, &[change]),
+                (0, Some(ErrorCode::Invalid), vec![]),
+                "{wrong:?}"
+            );
+            assert!(!world.mds.open_files.is_open_by(&user("alice"), HERS, wrong));
         }
     }
-    // Nor does another mount of hers have them.
-    let mut second_mount = Mount::new(&mut world, ALICE, ClientId { number: 12 });
+    // Another client of hers does not have them either.
+    let mut second_mount = TestClient::new(&mut world, ALICE, ClientId { number: 12 });
     world.mkdir(ALICE, "/own", 0o755);
     let own = world.inode("/own");
-    let third_place = second_mount.leads(&mut world, own);
-    let told = second_mount.tells(&mut world, &[make_file(third_place, "x", third)]);
+    let third_place = second_mount.acquire_delegation(&mut world, own);
+    let told = second_mount.send_batch(&mut world, &[make_file(third_place, "x", third)]);
     assert_eq!(told, (0, Some(ErrorCode::Invalid), vec![]));
-    hers.told(&mut world, &[make_file(there, "c", third)]);
-    his.told(&mut world, &[make_file(beside, "x", his_number)]);
+    hers.send_all(&mut world, &[make_file(there, "c", third)]);
+    his.send_all(&mut world, &[make_file(beside, "x", his_number)]);
     world.restart();
-    hers.epoch = world.lead(ALICE, HERS);
-    world.now += crate::leases::GIVE_UP_MS;
-    hers.epoch = world.lead(ALICE, HERS);
-    let (again, ..) = hers.asks(&mut world, Some(there.inode), 0);
+    hers.epoch = world.register_caching(ALICE, HERS);
+    world.now += crate::leases::REVOKE_AFTER_MS;
+    hers.epoch = world.register_caching(ALICE, HERS);
+    let (again, ..) = hers.request_delegation(&mut world, Some(there.inode), 0);
     let there = DirLeaseId { epoch: hers.epoch, lease: again.unwrap().number, ..there };
-    let told = hers.tells(&mut world, &[make_file(there, "y", third)]);
+    let told = hers.send_batch(&mut world, &[make_file(there, "y", third)]);
     assert_eq!(told, (0, Some(ErrorCode::Invalid), vec![]), "used, whatever crashed");
     let fourth = hers.number();
-    hers.told(&mut world, &[make_file(there, "y", fourth)]);
+    hers.send_all(&mut world, &[make_file(there, "y", fourth)]);
 }
 
 #[test]
-fn whoever_loses_answers_keeps_the_numbers_that_he_has() {
+fn lost_answers_keep_reserved_inodes() {
     let (mut world, mut hers, there) = ahead();
     for _ in 0..9 {
-        hers.asks(&mut world, None, 8);
+        hers.request_delegation(&mut world, None, 8);
     }
     let id = hers.number();
-    hers.told(&mut world, &[make_file(there, "a", id)]);
-    // And there is an end to it.
+    hers.send_all(&mut world, &[make_file(there, "a", id)]);
+    // The number of ranges is bounded.
     for _ in 0..99 {
-        hers.asks(&mut world, None, 8);
+        hers.request_delegation(&mut world, None, 8);
     }
     let id = hers.number();
-    assert_eq!(hers.tells(&mut world, &[make_file(there, "b", id)]).1, Some(ErrorCode::Invalid));
+    assert_eq!(hers.send_batch(&mut world, &[make_file(there, "b", id)]).1, Some(ErrorCode::Invalid));
 }
 
 #[test]
-fn no_user_has_numbers_reserved_for_ever_more_holders() {
+fn clients_with_reserved_inodes_are_bounded() {
     let (mut world, ..) = world();
     let mut given = 0;
     for number in 0..3_000 {
         let client_id = ClientId { number: 1_000 + number };
         if number % 200 == 0 {
-            world.now += crate::holds::HOLD_MS + 1;
+            world.now += crate::open_files::CLIENT_TIMEOUT_MS + 1;
             world.mds.tidy_memory(world.now);
         }
-        let mount = Mount::new(&mut world, ALICE, client_id);
-        given += usize::from(!mount.asks(&mut world, None, 1).2.is_empty());
+        let mount = TestClient::new(&mut world, ALICE, client_id);
+        given += usize::from(!mount.request_delegation(&mut world, None, 1).2.is_empty());
     }
-    assert_eq!((given, world.count_of(b'N')), (crate::ahead::RESERVED_BY_USER_MAX, given));
-    let his = Mount::new(&mut world, BOB, HIS);
-    assert_eq!(his.asks(&mut world, None, 1).2.len(), 1, "others have room");
+    assert_eq!((given, world.count_of(b'N')), (crate::dir_delegations::RESERVED_BY_USER_MAX, given));
+    let his = TestClient::new(&mut world, BOB, HIS);
+    assert_eq!(his.request_delegation(&mut world, None, 1).2.len(), 1, "others have room");
 }
