@@ -143,7 +143,7 @@ fn password_change_requires_the_old_password() {
         other(&system, "carol.toml", &[&["user", "passwd", "--password-file", &new][..], proof].concat())
     };
     passwd(&[]).fails(2).says(&["--password-file"]);
-    passwd(&["--old-password-file", &guess]).fails(3).says(&["the old password or key is another one"]);
+    passwd(&["--old-password-file", &guess]).fails(3).says(&["wrong old password or key"]);
     passwd(&["--old-password-file", &new]).fails(3);
     passwd(&["--old-password-file", &old]).ok();
     other(&system, "carol.toml", &["whoami"]).ok();

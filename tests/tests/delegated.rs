@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use sealstone_client::{CapabilityFile, Delegated, Method, Proofs, Reach};
+use sealstone_client::{CapabilityFile, Delegated, DeviceConnectOptions, Method, Proofs};
 use sealstone_initiator::{
     Bearer, Operation, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial, TlsPolicy,
 };
@@ -300,7 +300,8 @@ fn a_stolen_file_does_not_get_around_tls() {
     wrong.devices[0].pin = Some(DevicePin { kind: PinKind::Certificate, hash: [7; 32] });
     wrong.save(&cap).expect("written");
     program(&["cap", "get", text(&cap)]).fails(3).says(&["pinned is"]);
-    let reach = Reach { tls: TlsPolicy::Required, ..Reach::from(Proofs::default()) };
+    let reach =
+        DeviceConnectOptions { tls: TlsPolicy::Required, ..DeviceConnectOptions::from(Proofs::default()) };
     let delegated = Delegated::open(stripped, reach).expect("it parses");
     let mut sink = Vec::new();
     let heard = runtime().block_on(delegated.read(None, &mut sink, &mut |_, _| {}));

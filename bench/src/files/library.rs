@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sealstone_client::Client as Sealstone;
-use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CreateParams, Nodes, NodesOptions};
 use sealstone_mds_protocol::{Access, Name, Node, NodeKind, RenameMode};
 use tokio::runtime::Runtime;
 
@@ -52,8 +52,8 @@ struct LibraryClient {
     buffer: Vec<u8>,
 }
 
-fn making(what: NodeKind, mode: u16) -> Making {
-    Making { what, mode, umask: 0, owner: None, group: None }
+fn create_params(what: NodeKind, mode: u16) -> CreateParams {
+    CreateParams { what, mode, umask: 0, owner: None, group: None }
 }
 
 fn name(name: &str) -> Outcome<Name> {
@@ -83,7 +83,8 @@ impl LibraryClient {
 
     /// Creates a small file.
     async fn put(&self, file: &str, bytes: usize, durable: bool) -> Outcome {
-        let (_, file) = self.nodes.create(self.at()?, &name(file)?, making(NodeKind::File, 0o644)).await?;
+        let (_, file) =
+            self.nodes.create(self.at()?, &name(file)?, create_params(NodeKind::File, 0o644)).await?;
         if bytes > 0 {
             file.write(0, &self.buffer[..bytes]).await?;
         }
@@ -96,7 +97,7 @@ impl LibraryClient {
     /// Writes a file of many pieces until the time limit; returns how many.
     fn stream(&self, job: &ClientJob) -> Outcome<u64> {
         let (at, wanted) = (self.at()?, name(&job.name(0))?);
-        let made = self.nodes.create(at, &wanted, making(NodeKind::File, 0o644));
+        let made = self.nodes.create(at, &wanted, create_params(NodeKind::File, 0o644));
         let (_, file) = self.runtime.block_on(made)?;
         let done = job.each(|piece| {
             let write = file.write(piece * PIECE as u64, &self.buffer[..PIECE]);
@@ -128,8 +129,8 @@ impl Client for LibraryClient {
         let wait = |work: &mut dyn FnMut(u64) -> Outcome| job.each(work);
         match job.step {
             FileOperation::MakeDirectory => {
-                let (wanted, what) = (name(&job.directory)?, making(NodeKind::Directory, 0o755));
-                let made = runtime.block_on(self.nodes.make(Node::ROOT, &wanted, what))?;
+                let (wanted, what) = (name(&job.directory)?, create_params(NodeKind::Directory, 0o755));
+                let made = runtime.block_on(self.nodes.create_node(Node::ROOT, &wanted, what))?;
                 self.directory = Some(made.node());
                 Ok(1)
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CreateParams, Nodes, NodesOptions};
 use sealstone_mds_protocol::{Name, Node, NodeKind};
 use serde::Serialize;
 use tokio::runtime::Runtime;
@@ -51,12 +51,12 @@ pub(crate) struct MillionResults {
 async fn make(system: &System, files: u64, at_most: Duration) -> Outcome<u64> {
     let client = system.client()?;
     let nodes = Nodes::new(&client, NodesOptions::default());
-    let making = |what, mode| Making { what, mode, umask: 0, owner: None, group: None };
+    let create_params = |what, mode| CreateParams { what, mode, umask: 0, owner: None, group: None };
     let directory = nodes
-        .make(
+        .create_node(
             Node::ROOT,
             &Name::new("many").map_err(|error| error.to_string())?,
-            making(NodeKind::Directory, 0o755),
+            create_params(NodeKind::Directory, 0o755),
         )
         .await?;
     let (directory, until) = (directory.node(), Instant::now() + at_most);
@@ -76,8 +76,9 @@ async fn make(system: &System, files: u64, at_most: Duration) -> Outcome<u64> {
                 }
                 let name =
                     Name::new(format!("file-{number:07}").as_bytes()).map_err(|error| error.to_string())?;
-                let what = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
-                nodes.make(directory, &name, what).await?;
+                let what =
+                    CreateParams { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
+                nodes.create_node(directory, &name, what).await?;
                 made += 1;
             }
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(made)

@@ -19,7 +19,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Did the file come back as it went?
+/// Whether the bytes that were read are those that were stored.
 pub(crate) async fn there_and_back(
     client: &Client,
     local: &str,

@@ -1,4 +1,4 @@
-//! Attributes of a node that was listed or made: times, modes, extended attributes.
+//! Attributes of a node that was listed or created: times, modes, extended attributes.
 
 use sealstone_mds_protocol::{Node, NodeChange, Request, Response, Stat, XattrMode, XattrName, XattrValue};
 

@@ -1,19 +1,20 @@
-//! How much memory transfers may hold at once.
+//! Memory budget of transfers.
 //!
-//! Does: hand out bytes of a fixed total, in order of arrival. Does not: allocate.
-//! Contract: whoever holds file data in memory holds a [`Lease`] of at least as many bytes.
+//! Does: gives out bytes of a fixed total, in order of request.
+//! Does not: allocate.
+//! Contract: code that keeps file data in memory has a [`MemoryPermit`] of at least as many bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Leases are counted in units of this many bytes, rounded up.
+/// Permits are counted in units of this many bytes, rounded up.
 const UNIT: usize = 4096;
 /// The largest total, in bytes.
 pub const BUDGET_MAX: usize = 1 << 40;
 
-/// A total of bytes that leases are taken from.
+/// A total of bytes that permits are taken from.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     units: Arc<Semaphore>,
@@ -21,25 +22,25 @@ pub struct MemoryBudget {
     peak: Arc<AtomicUsize>,
 }
 
-/// Bytes taken from a budget; they go back when this drops.
+/// Bytes taken from a budget; the drop returns them.
 #[derive(Debug)]
-pub struct Lease {
+pub struct MemoryPermit {
     permit: OwnedSemaphorePermit,
 }
 
-impl Lease {
-    /// Bytes that it stands for.
+impl MemoryPermit {
+    /// Number of bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.permit.num_permits() * UNIT
     }
 
-    /// Takes another lease of the same budget in.
+    /// Adds another permit of the same budget.
     pub fn merge(&mut self, other: Self) {
         self.permit.merge(other.permit);
     }
 
-    /// Gives a part of it away: `bytes`, rounded up, or all that it has.
+    /// Splits off `bytes`, rounded up, or all if there are fewer.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Self {
         let units = bytes.div_ceil(UNIT).min(self.permit.num_permits());
@@ -56,34 +57,34 @@ impl MemoryBudget {
         Self { units: Arc::new(Semaphore::new(total)), total, peak: Arc::default() }
     }
 
-    /// Bytes in total.
+    /// Total bytes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.total * UNIT
     }
 
-    /// The most bytes that were ever leased at once.
+    /// The largest number of bytes that were in use at once.
     #[must_use]
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed) * UNIT
     }
 
-    /// Waits until `bytes` are free and takes them; more than the total is cut to the total.
-    pub async fn take(&self, bytes: usize) -> Lease {
+    /// Waits for `bytes` and takes them; a request above the total gets the total.
+    pub async fn take(&self, bytes: usize) -> MemoryPermit {
         let units = self.units_of(bytes);
         let permit = self.units.clone().acquire_many_owned(units).await;
-        self.lease(permit.expect("the semaphore is never closed"))
+        self.permit_of(permit.expect("the semaphore is never closed"))
     }
 
     /// Takes `bytes` if they are free now.
     #[must_use]
-    pub fn try_take(&self, bytes: usize) -> Option<Lease> {
+    pub fn try_take(&self, bytes: usize) -> Option<MemoryPermit> {
         let permit = self.units.clone().try_acquire_many_owned(self.units_of(bytes)).ok()?;
-        Some(self.lease(permit))
+        Some(self.permit_of(permit))
     }
 
-    /// A lease of no bytes, to be merged with others.
-    pub(crate) fn nothing(&self) -> Lease {
+    /// Returns a permit of no bytes, to be merged with others.
+    pub(crate) fn empty(&self) -> MemoryPermit {
         self.try_take(0).expect("no bytes are always free")
     }
 
@@ -91,10 +92,10 @@ impl MemoryBudget {
         u32::try_from(bytes.div_ceil(UNIT).min(self.total)).unwrap_or(u32::MAX)
     }
 
-    fn lease(&self, permit: OwnedSemaphorePermit) -> Lease {
+    fn permit_of(&self, permit: OwnedSemaphorePermit) -> MemoryPermit {
         let used = self.total.saturating_sub(self.units.available_permits());
         self.peak.fetch_max(used, Ordering::Relaxed);
-        Lease { permit }
+        MemoryPermit { permit }
     }
 }
 
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_can_be_shared_out_and_put_together_again() {
+    async fn permits_split_and_merge() {
         let budget = MemoryBudget::new(4 * UNIT);
         let mut pot = budget.take(0).await;
         assert_eq!(pot.bytes(), 0);

@@ -1,6 +1,7 @@
-//! Buffers that are used again instead of being allocated for every command.
+//! Reuse of buffers, so that commands do not allocate new ones.
 //!
-//! Does: keep a bounded number of bytes of idle buffers. Does not: bound buffers in use; [`crate::MemoryBudget`] does.
+//! Does: keeps a bounded number of bytes of idle buffers.
+//! Does not: limit buffers in use; [`crate::MemoryBudget`] does.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,10 +26,10 @@ impl Buffers {
         Self { idle: Arc::new(Mutex::new(Idle { buffers: Vec::new(), bytes: 0, bytes_max })) }
     }
 
-    /// A buffer of at least this capacity if one is idle, else a new one of no bytes; contents are old data.
+    /// Returns an idle buffer of at least this capacity, with old contents, or else an empty one.
     pub(crate) fn take(&self, capacity: usize) -> Vec<u8> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // Buffers of one client have few sizes; the newest that fits is warm.
+        // A client uses few sizes of buffers; the newest that fits is likely in the CPU cache.
         match idle.buffers.iter().rposition(|buffer| buffer.capacity() >= capacity) {
             Some(at) => {
                 let buffer = idle.buffers.swap_remove(at);
@@ -39,7 +40,7 @@ impl Buffers {
         }
     }
 
-    /// Gives one back.
+    /// Returns a buffer.
     pub(crate) fn give(&self, buffer: Vec<u8>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if buffer.capacity() != 0 && idle.bytes + buffer.capacity() <= idle.bytes_max {
@@ -48,7 +49,8 @@ impl Buffers {
         }
     }
 
-    /// Makes it sharable; it comes back here, and `held` drops, when the last clone is gone.
+    /// Makes a buffer shareable. When the last clone is dropped, it is returned here and `held` is
+    /// dropped.
     pub(crate) fn freeze<T: Send + 'static>(&self, buffer: Vec<u8>, held: T) -> Bytes {
         Bytes::from_owner(Lent { buffer, home: self.clone(), _held: held })
     }
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_comes_back_when_its_last_clone_is_gone() {
+    fn buffer_is_returned_when_last_clone_drops() {
         let buffers = Buffers::new(100);
         let shared = buffers.freeze(Vec::with_capacity(64), ());
         let slice = shared.slice(..);

@@ -1,11 +1,12 @@
-//! Capability files: credentials for a part of one file, for programs that never log in.
+//! Capability files: credentials for a part of one file, for programs that do not log in.
 //!
-//! Does: hold all that such a program needs, addresses and pins of the devices among it; save,
-//! load, check. Does not: talk to devices; `delegated` does. Contract: the file is a secret:
-//! whoever has it may do what it says until it expires or is revoked. It is never readable by
-//! others, and a damaged one is refused before anything is sent. Format: `OSDCAP01`, fields as in
-//! messages of the metadata server, SHA-256 of all before it; docs/standards/mds/operations.md
-//! §5.5.
+//! Does: holds everything that such a program needs, with addresses and pins of the devices; saves,
+//! loads and checks it.
+//! Does not: talk to devices; `delegated` does.
+//! Contract: the file is a secret, since its holder has its rights until they expire or are
+//! revoked. It is never readable by others, and a damaged file is refused before anything is sent.
+//! Truth: format `OSDCAP01`: fields as in messages of the metadata server, then a SHA-256 of
+//! everything before it; docs/standards/mds/operations.md §5.5.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -22,49 +23,49 @@ use zeroize::Zeroizing;
 use crate::ClientError;
 use crate::session_file::replace;
 
-/// Bytes of a capability file at most: 64 objects on as many devices take half of it.
+/// Maximum bytes of a capability file: 64 objects on as many devices take half of it.
 pub const CAPABILITY_FILE_MAX: usize = 128 * 1024;
 const MAGIC: &[u8; 8] = b"OSDCAP01";
 const DIGEST_BYTES: usize = 32;
 
 record! {
-    /// Where a device is, and how it is known.
+    /// Address and identity of a device.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CapabilityDevice {
-        /// Number in the layout.
+        /// Device number in the layout.
         pub id: DeviceId,
-        /// Name.
+        /// Device name.
         pub name: Name,
         /// OSD system id.
         pub system_id: [u8; SYSTEM_ID_BYTES],
         /// `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
-        /// The certificate that it must hold; without one it is talked to without TLS.
+        /// Pin of its certificate; without one no TLS is used.
         pub pin: Option<DevicePin>,
     }
 }
 
 record! {
-    /// What is in the file.
+    /// The contents of a capability file.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CapabilityFile {
-        /// The name that the file had, for people.
+        /// The name of the file when it was delegated, for display.
         pub path: FilePath,
-        /// What it allows, and the credentials.
+        /// Rights and credentials.
         pub delegated: DelegatedFile,
         /// The devices of the layout.
         pub devices: Vec<CapabilityDevice>,
     }
 }
 
-const DAMAGED: ClientError = ClientError::CapabilityFile("it is damaged: ask for a new one");
-const INCONSISTENT: ClientError = ClientError::CapabilityFile("its parts do not fit together");
+const DAMAGED: ClientError = ClientError::CapabilityFile("damaged; request a new one");
+const INCONSISTENT: ClientError = ClientError::CapabilityFile("its contents are inconsistent");
 
 impl CapabilityFile {
-    /// The bytes of the file.
+    /// Encodes the file.
     ///
     /// # Errors
-    /// `Message` if it is over its limit.
+    /// `Message` if it exceeds its limit.
     pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, ClientError> {
         let mut out = WireWriter::new();
         out.raw(MAGIC);
@@ -75,7 +76,7 @@ impl CapabilityFile {
         Ok(bytes)
     }
 
-    /// Reads and checks the bytes of a file.
+    /// Parses and checks the bytes of a file.
     ///
     /// # Errors
     /// `CapabilityFile`.
@@ -85,8 +86,7 @@ impl CapabilityFile {
         }
         let at = bytes.len().checked_sub(DIGEST_BYTES).filter(|at| *at >= MAGIC.len()).ok_or(DAMAGED)?;
         let (body, digest) = bytes.split_at(at);
-        // No secret: it tells damage, and proves nothing. That the capabilities are what the server issued, each device
-        // checks.
+        // The digest detects damage only. Each device checks that the capabilities are genuine.
         if Sha256::digest(body).as_slice() != digest {
             return Err(DAMAGED);
         }
@@ -97,11 +97,11 @@ impl CapabilityFile {
         Ok(file)
     }
 
-    /// Does everything that is used without looking again fit together?
+    /// Checks the invariants that later code relies on.
     fn check(&self) -> Result<(), ClientError> {
         let DelegatedFile { layout, grants, start, end, read, write, .. } = &self.delegated;
         let mut objects = layout.objects().iter();
-        // Each grant's object comes in the layout, in its order.
+        // Objects of grants appear in the layout in the same order.
         let in_order = grants.iter().all(|grant| objects.any(|object| *object == grant.object));
         let known: BTreeSet<DeviceId> = self.devices.iter().map(|device| device.id).collect();
         let all_known = layout.objects().iter().all(|object| known.contains(&object.device));
@@ -113,10 +113,10 @@ impl CapabilityFile {
         }
     }
 
-    /// Writes the file with mode 0600, in place of an older one.
+    /// Writes the file with mode 0600, replacing an older one.
     ///
     /// # Errors
-    /// `CapabilityFileIo`; the older file is then still there.
+    /// `CapabilityFileIo`; the older file then still exists.
     pub fn save(&self, path: &Path) -> Result<(), ClientError> {
         replace(path, &self.encode()?).map_err(ClientError::CapabilityFileIo)
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_loaded_and_only_its_owner_may_read_it() {
+    fn saved_file_loads_and_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.cap");
         file().save(&path).unwrap();

@@ -1,19 +1,19 @@
-//! Checksums of whole files, computed while their bytes pass in order.
+//! Checksums of whole files, computed while the bytes pass in order.
 
 use sealstone_mds_protocol::{Checksum, ChecksumKind};
 use sha2::{Digest, Sha256};
 
-/// A checksum under way.
+/// A checksum in progress.
 #[derive(Clone)]
 pub(crate) enum Running {
-    /// CRC32C so far.
+    /// The CRC32C so far.
     Crc32c(u32),
-    /// SHA-256 so far.
+    /// The SHA-256 so far.
     Sha256(Box<Sha256>),
 }
 
 impl Running {
-    /// Begins one; `None` for a kind this client cannot compute.
+    /// Starts a checksum; `None` for a kind that this client cannot compute.
     pub(crate) fn begin(kind: ChecksumKind) -> Option<Self> {
         match kind {
             ChecksumKind::Crc32c => Some(Self::Crc32c(0)),
@@ -22,7 +22,7 @@ impl Running {
         }
     }
 
-    /// The next bytes.
+    /// Adds the next bytes.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Crc32c(sum) => *sum = crc32c::crc32c_append(*sum, bytes),
@@ -30,7 +30,7 @@ impl Running {
         }
     }
 
-    /// As many zeros as the next hole of a file has. For a CRC this takes time that grows with the logarithm of the length.
+    /// Adds zeros for a hole. For a CRC the time grows with the logarithm of the length.
     pub(crate) fn zeros(&mut self, length: u64) {
         match self {
             Self::Crc32c(sum) => *sum = crc_after_zeros(*sum, length),
@@ -46,7 +46,7 @@ impl Running {
         }
     }
 
-    /// The value over all bytes.
+    /// Returns the value over all bytes.
     pub(crate) fn finish(self) -> Checksum {
         let mut value = [0; 32];
         let kind = match self {
@@ -63,7 +63,7 @@ impl Running {
     }
 }
 
-/// The CRC32C of some bytes and then `length` zeros, by doubling a run of zeros.
+/// Returns the CRC32C of some bytes followed by `length` zeros, by doubling a run of zeros.
 fn crc_after_zeros(mut sum: u32, mut length: u64) -> u32 {
     let (mut run, mut run_length) = (crc32c::crc32c(&[0]), 1usize);
     while length > 0 {

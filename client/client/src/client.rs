@@ -1,8 +1,8 @@
-//! Files: the public interface.
+//! The public interface to files.
 //!
-//! Does: names and metadata through the metadata server, bytes straight to and from the devices.
+//! Does: names and metadata through the metadata server, bytes directly to and from the devices.
 //! Does not: cache data or names; two clients see each other's commits at once.
-//! Contract: generic over its two seams; [`Client::connect`] fills them with TLS and iSCSI.
+//! Contract: generic over [`Devices`] and [`Metadata`]; [`Client::connect`] uses TLS and iSCSI.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -31,10 +31,10 @@ use crate::{ClientError, Devices, MemoryBudget, Metadata, ServiceKey, Tuning};
 
 /// How long connecting to the metadata server may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests that one removal of a tree takes at most.
+/// Maximum requests for one recursive removal.
 const REMOVE_STEPS_MAX: u32 = 1_000_000;
 
-/// A user's view of the file system. Clones share everything.
+/// A user's view of the file system. Clones share all state.
 ///
 /// ```no_run
 /// use sealstone_client::{Client, GetOptions, PutOptions};
@@ -58,18 +58,19 @@ impl<M, D> Clone for Client<M, D> {
     }
 }
 
-/// How devices are reached.
+/// Options for connections to devices.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
-    /// What we prove to those that ask who logs in.
+pub struct DeviceConnectOptions {
+    /// CHAP credentials for devices that require login authentication.
     pub proofs: Proofs,
-    /// When they are talked to inside TLS.
+    /// When TLS is used.
     pub tls: TlsPolicy,
-    /// Conceal the method of each command by the ESM paper's cipher, for devices that ask for it; it protects nothing.
+    /// Conceals the method of each command with the ESM paper's cipher, for devices that require
+    /// it. It gives no protection.
     pub conceal_method: bool,
 }
 
-impl From<Proofs> for Reach {
+impl From<Proofs> for DeviceConnectOptions {
     fn from(proofs: Proofs) -> Self {
         Self { proofs, ..Self::default() }
     }
@@ -78,31 +79,32 @@ impl From<Proofs> for Reach {
 /// Space on all devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFree {
-    /// Bytes of all devices.
+    /// Total bytes of all devices.
     pub total: u64,
-    /// Bytes in use on them.
+    /// Bytes used on the devices.
     pub used: u64,
-    /// Devices that take new objects.
+    /// Number of devices that accept new objects.
     pub active: u32,
-    /// All devices.
+    /// Number of devices.
     pub devices: u32,
 }
 
-/// Whose session it is.
+/// The user of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhoAmI {
-    /// Account.
+    /// The account.
     pub user: UserName,
-    /// What it may do.
+    /// The role of the account.
     pub role: Role,
-    /// Its groups.
+    /// The groups of the account.
     pub groups: Vec<GroupName>,
-    /// When the session ends, milliseconds since 1970.
+    /// When the session ends, in milliseconds since 1970.
     pub expires_ms: u64,
 }
 
 impl Client {
-    /// Logs in over TLS with usual settings. Runs Argon2id on the calling task: three passes over 64 MiB.
+    /// Logs in over TLS with default options. Runs Argon2id on the calling task: three passes over
+    /// 64 MiB.
     ///
     /// # Errors
     /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`.
@@ -115,8 +117,7 @@ impl Client {
         Self::connect_proving(server, pin, user, password, Proofs::default()).await
     }
 
-    /// [`Client::connect`], with what we prove to devices that ask who logs in, and when they
-    /// are talked to inside TLS.
+    /// As [`Client::connect`], with options for connections to devices.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -125,19 +126,20 @@ impl Client {
         pin: Fingerprint,
         user: &str,
         password: &[u8],
-        reach: impl Into<Reach>,
+        reach: impl Into<DeviceConnectOptions>,
     ) -> Result<Self, ClientError> {
         Self::connect_with(server, pin, MdsOptions::default(), user, password, reach.into()).await
     }
 
-    /// [`Client::connect_proving`], with settings of its own: the suite of the account among them.
+    /// As [`Client::connect_proving`], with options of the metadata server connection, among them
+    /// the login suite.
     pub(crate) async fn connect_with(
         server: &str,
         pin: Fingerprint,
         options: MdsOptions,
         user: &str,
         password: &[u8],
-        reach: Reach,
+        reach: DeviceConnectOptions,
     ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let user = user_name(user)?;
@@ -146,7 +148,8 @@ impl Client {
         Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
 
-    /// Logs in as the paper has it, over plain TCP at `HOST:PORT`. Insecure: whoever records it can guess the passphrase.
+    /// Logs in with the paper's protocol over plain TCP at `HOST:PORT`. Insecure: from a recorded
+    /// login the passphrase can be guessed.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -155,7 +158,7 @@ impl Client {
         paper: PaperOptions,
         user: &str,
         passphrase: &str,
-        reach: impl Into<Reach>,
+        reach: impl Into<DeviceConnectOptions>,
     ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let (user, options) = (user_name(user)?, MdsOptions::default());
@@ -164,31 +167,33 @@ impl Client {
         Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
 
-    /// Goes on with a session from a file; connects at the first request.
+    /// Resumes a session from a file; connects at the first request.
     ///
     /// # Errors
-    /// None today; the session may turn out to be over at the first request.
+    /// None today; an ended session is reported by the first request.
     pub fn resume(saved: &SavedSession) -> Result<Self, ClientError> {
         Self::resume_proving(saved, Proofs::default())
     }
 
-    /// [`Client::resume`], with what we prove to devices that ask who logs in, and when they
-    /// are talked to inside TLS.
+    /// As [`Client::resume`], with options for connections to devices.
     ///
     /// # Errors
     /// As [`Client::resume`].
-    pub fn resume_proving(saved: &SavedSession, reach: impl Into<Reach>) -> Result<Self, ClientError> {
+    pub fn resume_proving(
+        saved: &SavedSession,
+        reach: impl Into<DeviceConnectOptions>,
+    ) -> Result<Self, ClientError> {
         Self::resume_tuned(saved, reach, Tuning::default(), None)
     }
 
-    /// [`Client::resume_proving`], with memory and parallelism of one's own, and a service's key perhaps that begins
-    /// another session whenever one is over.
+    /// As [`Client::resume_proving`], with limits of memory and parallelism, and optionally a
+    /// service's key that logs in again when the session ends.
     ///
     /// # Errors
-    /// `LoginFailed` if the key is another user's; `NotInPaperProfile`.
+    /// `LoginFailed` if the key is of a different user; `NotInPaperProfile`.
     pub fn resume_tuned(
         saved: &SavedSession,
-        reach: impl Into<Reach>,
+        reach: impl Into<DeviceConnectOptions>,
         tuning: Tuning,
         key: Option<ServiceKey>,
     ) -> Result<Self, ClientError> {
@@ -205,34 +210,33 @@ impl Client {
         Ok(Self::over_iscsi_proving(mds, environment, tuning, reach))
     }
 
-    /// With any way to the metadata server; the devices are reached by iSCSI over TCP.
+    /// Creates a client over any metadata connection; devices are reached by iSCSI over TCP.
     #[must_use]
     pub fn over_iscsi(mds: Mds, environment: Arc<dyn Environment>, tuning: Tuning) -> Self {
         Self::over_iscsi_proving(mds, environment, tuning, Proofs::default())
     }
 
-    /// [`Client::over_iscsi`], with what we prove to devices that ask who logs in, and when they
-    /// are talked to inside TLS.
+    /// As [`Client::over_iscsi`], with options for connections to devices.
     #[must_use]
     pub fn over_iscsi_proving(
         mds: Mds,
         environment: Arc<dyn Environment>,
         tuning: Tuning,
-        reach: impl Into<Reach>,
+        reach: impl Into<DeviceConnectOptions>,
     ) -> Self {
         let mut options = OsdOptions::new(&*environment);
-        let Reach { proofs, tls, conceal_method } = reach.into();
+        let DeviceConnectOptions { proofs, tls, conceal_method } = reach.into();
         options.session.proofs = proofs;
         options.tls = tls;
         options.conceal_method = conceal_method;
-        // Devices follow the metadata server: what is known of its clock is a good guess at theirs.
+        // Clocks of devices follow the metadata server, so its offset is a good first estimate.
         options.clock_offset_ms = mds.clock_offset_ms();
         let devices = DevicePool::tcp(environment.clone(), options);
         let offset = mds.clock_offset_ms();
         Self::new(mds, devices, environment, offset, tuning)
     }
 
-    /// Keeps the session in a file that only its owner can read.
+    /// Saves the session to a file that only its owner can read.
     ///
     /// # Errors
     /// `SessionFileIo`.
@@ -246,8 +250,8 @@ impl Client {
         SavedSession { server: server.to_owned(), fingerprint, ticket }.save(path)
     }
 
-    /// Ends the session at the server and closes the connections to devices. Credentials that it was given live until
-    /// they expire, some minutes at most.
+    /// Ends the session at the server and closes the connections to devices. Credentials that were
+    /// issued stay valid until they expire, some minutes at most.
     ///
     /// # Errors
     /// `SessionOver`, `Connection`.
@@ -256,8 +260,9 @@ impl Client {
         self.core.metadata.logout().await
     }
 
-    /// The same, and has the credentials revoked that the session was given; none if too many revocations are under way,
-    /// and then they live until they expire. [`Client::revocation`] tells how far it is, to the same user.
+    /// As [`Client::logout`], and revokes the credentials of the session. Returns none if too many
+    /// revocations are in progress; then they stay valid until they expire. [`Client::revocation`]
+    /// reports the progress to the same user.
     ///
     /// # Errors
     /// As [`Client::logout`]; `NotInPaperProfile`.
@@ -275,7 +280,7 @@ pub(crate) fn tls(server: &str, pin: Fingerprint) -> impl MdsDial {
     TlsDial { address: server.to_owned(), pin, timeout: CONNECT_TIMEOUT }
 }
 
-/// Takes the wanted answer apart; any other one breaks the protocol.
+/// Extracts the expected response; any other one is a protocol error.
 macro_rules! expect {
     ($answer:expr, $pattern:pat => $value:expr) => {
         match $answer {
@@ -286,7 +291,8 @@ macro_rules! expect {
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
-    /// Over any two seams. `clock_offset_ms` is the server's clock minus that of `environment`; it may change.
+    /// Creates a client over any metadata server and devices. `clock_offset_ms` is the server's
+    /// clock minus that of `environment`; it may change.
     #[must_use]
     pub fn new(
         metadata: M,
@@ -309,25 +315,25 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         Self { core: Arc::new(core) }
     }
 
-    /// The metadata server, for requests without a method of their own here.
+    /// Returns the metadata server, for requests that have no method here.
     #[must_use]
     pub fn metadata(&self) -> &M {
         &self.core.metadata
     }
 
-    /// The devices.
+    /// Returns the devices.
     #[must_use]
     pub fn devices(&self) -> &D {
         &self.core.devices
     }
 
-    /// Memory that transfers hold and may hold.
+    /// Returns the memory budget of transfers.
     #[must_use]
     pub fn memory(&self) -> &MemoryBudget {
         &self.core.budget
     }
 
-    /// Whose session it is.
+    /// Returns the user of the session.
     ///
     /// # Errors
     /// `SessionOver`, `Connection`; as for all methods here.
@@ -336,7 +342,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(answer, Response::WhoAmI { user, role, groups, expires_ms, .. } => WhoAmI { user, role, groups, expires_ms })
     }
 
-    /// What is known of a file or directory.
+    /// Returns the attributes of a file or directory.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -345,7 +351,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(answer, Response::Stat { stat } => stat)
     }
 
-    /// Where the bytes of a file lie, and why there; nothing for what has no bytes.
+    /// Returns the layout of a file and why it was chosen; none for nodes without bytes.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -357,7 +363,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(answer, Response::Placement { layout, placed } => (layout, placed))
     }
 
-    /// The same; of a symbolic link under the last name what is known of itself.
+    /// As [`Client::stat`], without following a symbolic link at the end of the path.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -366,16 +372,17 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(answer, Response::Stat { stat } => stat)
     }
 
-    /// The entries of a directory, page by page.
+    /// Returns the entries of a directory, fetched page by page.
     ///
     /// # Errors
-    /// `Message` for a path that is none.
+    /// `Name` if the path is not valid.
     pub fn list(&self, path: impl AsRef<[u8]>) -> Result<Listing<M, D>, ClientError> {
         let path = file_path(path)?;
         Ok(Listing { core: self.core.clone(), path, page: VecDeque::new(), after: None, more: true })
     }
 
-    /// Makes a directory; with `parents` missing ones above it too, and it may exist.
+    /// Creates a directory. With `parents`, missing parents are created and the directory may
+    /// exist.
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
@@ -384,7 +391,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
     }
 
-    /// Moves a file or directory; with `replace` it may take the place of an older file or empty directory.
+    /// Renames a file or directory. With `replace`, it may replace a file or an empty directory.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Exists`, `Cycle` among others.
@@ -398,7 +405,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(self.core.metadata.call(request).await?, Response::Done {} | Response::Stat { .. } => ())
     }
 
-    /// Removes a file or directory; with `recursive` all below it too. Gives the number of things removed.
+    /// Removes a file or directory, with `recursive` also everything below it. Returns the number
+    /// of removed nodes.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `Denied` among others.
@@ -417,7 +425,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         Ok(removed)
     }
 
-    /// Changes permission bits.
+    /// Changes the permission bits.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -426,10 +434,10 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
     }
 
-    /// Stores a file: all bytes that `source` gives until its end.
+    /// Stores all bytes of `source` as a file.
     ///
     /// # Errors
-    /// Any [`ClientError`]; then nothing is visible under the name that was not there before, unless it is
+    /// Any [`ClientError`]. Nothing new is visible under the name then, unless it is
     /// `OutcomeUnknown` of the commit.
     pub async fn put(
         &self,
@@ -440,7 +448,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         put::put(&self.core, &file_path(path)?, source, options).await
     }
 
-    /// Stores a local file with its size, time of change and holes.
+    /// Stores a local file with its size, modification time and holes.
     ///
     /// # Errors
     /// As [`Client::put`]; `SourceChanged` if it changes while it is read.
@@ -454,8 +462,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         Ok(put::put_file(&self.core, &file_path(path)?, source, options, false).await?.stat)
     }
 
-    /// Stores an open local file from its beginning, with its size, time of change and holes. `is_final`: it is stored also
-    /// if it changes while it is read, as a prefix if it grows.
+    /// Stores an open local file from its beginning, with size, modification time and holes. With
+    /// `is_final` it is stored even if it changes meanwhile; if it grows, a prefix of it.
     ///
     /// # Errors
     /// As [`Client::put_file`].
@@ -472,7 +480,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// Reads a file into `sink`.
     ///
     /// # Errors
-    /// Any [`ClientError`]; the sink then holds a part of the file at most, and with `ChecksumMismatch` wrong bytes.
+    /// Any [`ClientError`]. The sink then has a part of the file at most, or wrong bytes if it is
+    /// `ChecksumMismatch`.
     pub async fn get(
         &self,
         path: impl AsRef<[u8]>,
@@ -482,7 +491,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         get::get(&self.core, &file_path(path)?, sink, options).await
     }
 
-    /// Reads a file into an empty regular file of this machine, from its current place on. Holes stay holes.
+    /// Reads a file into an empty local file from its current offset on. Holes are preserved.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -495,7 +504,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         get::get_file(&self.core, &file_path(path)?, file, options).await
     }
 
-    /// Opens a file to read parts of it.
+    /// Opens a file for reading at any offset.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
@@ -504,7 +513,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         Ok(OpenFile { stat, objects })
     }
 
-    /// All devices.
+    /// Returns all devices.
     ///
     /// # Errors
     /// `SessionOver`, `Connection`.
@@ -512,7 +521,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         self.core.list_devices().await
     }
 
-    /// Space on all devices.
+    /// Returns the space on all devices.
     ///
     /// # Errors
     /// `SessionOver`, `Connection`.
@@ -532,7 +541,7 @@ pub struct Listing<M = Mds, D = DevicePool> {
 }
 
 impl<M: Metadata, D: Devices> Listing<M, D> {
-    /// The next entry; asks for the next page when one is used up.
+    /// Returns the next entry; requests the next page when the current one is used up.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
@@ -544,7 +553,7 @@ impl<M: Metadata, D: Devices> Listing<M, D> {
             let (entries, more) = expect!(answer, Response::Directory { entries, more } => (entries, more))?;
             let last = entries.last().map(|entry| entry.name.clone());
             if last.is_some() && last <= self.after {
-                return Err(ClientError::Protocol("the directory does not ascend"));
+                return Err(ClientError::Protocol("directory entries out of order"));
             }
             self.more = more && last.is_some();
             self.after = last.or(self.after.take());
@@ -553,7 +562,7 @@ impl<M: Metadata, D: Devices> Listing<M, D> {
         Ok(self.page.pop_front())
     }
 
-    /// All entries that are left.
+    /// Returns all remaining entries.
     ///
     /// # Errors
     /// As [`Listing::next`].
@@ -566,34 +575,35 @@ impl<M: Metadata, D: Devices> Listing<M, D> {
     }
 }
 
-/// A file opened for reading: what it was when it was opened.
+/// A file that was opened for reading; it is read as of the open.
 pub struct OpenFile<M = Mds, D = DevicePool> {
     stat: Stat,
     objects: Arc<OpenObjects<M, D>>,
 }
 
 impl<M: Metadata, D: Devices> OpenFile<M, D> {
-    /// What was known of it when it was opened.
+    /// Returns the attributes as of the open.
     #[must_use]
     pub const fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// Is it a file with data?
+    /// Whether it is a regular file.
     #[must_use]
     pub const fn is_file(&self) -> bool {
         matches!(self.stat.kind, FileKind::File)
     }
 
-    /// Fills `into` from `offset` on; gives the number of bytes before the end of the file.
+    /// Fills `into` from `offset` on; returns the number of bytes before the end of the file.
     ///
     /// # Errors
-    /// `Device`, `DataMissing`; `Refused` with `Stale` if the file was replaced or removed and its data is gone.
+    /// `Device`, `DataMissing`; `Refused` with `Stale` if the file was replaced or removed and its
+    /// data no longer exists.
     pub async fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, ClientError> {
         get::read_at(&self.objects.latest(), self.stat.size, offset, into).await
     }
 
-    /// The bytes of a range, as far as the file has them.
+    /// Reads a range, as far as the file has it.
     ///
     /// # Errors
     /// As [`OpenFile::read_at`].
@@ -607,12 +617,12 @@ impl<M: Metadata, D: Devices> OpenFile<M, D> {
     }
 }
 
-/// Checks a path. Its bytes are the stored ones: nothing in them is an escape.
+/// Parses a path. Its bytes are stored as they are, without escapes.
 pub(crate) fn file_path(path: impl AsRef<[u8]>) -> Result<FilePath, ClientError> {
     FilePath::new(path).map_err(ClientError::Name)
 }
 
-/// An account's name as the caller wrote it.
+/// Parses the name of an account.
 pub(crate) fn user_name(text: &str) -> Result<UserName, ClientError> {
     UserName::new(text).map_err(ClientError::Name)
 }

@@ -1,8 +1,9 @@
-//! Reading and writing by a capability file alone: straight at the devices, no metadata server, no login.
+//! Reading and writing with a capability file alone, directly at the devices.
 //!
-//! Does: what the file allows, as fast as a client that is logged in. Does not: ask for more; nothing is renewed.
-//! Contract: what the file does not allow is not even sent; what it only claims to allow, the devices refuse. Bytes
-//! written are durable when [`Delegated::write`] returns.
+//! Does: everything that the file permits, with the same parallelism as a logged-in client.
+//! Does not: contact a metadata server or renew credentials.
+//! Contract: operations that the file does not permit are not sent, and the devices check every
+//! capability. Written bytes are durable when [`Delegated::write`] returns.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -21,39 +22,39 @@ use crate::capability_file::{CapabilityDevice, CapabilityFile};
 use crate::checksum::Running;
 use crate::client::{file_path, user_name};
 use crate::get;
-use crate::open::{Core, Life, OpenObjects};
+use crate::open::{Core, DeviceEpoch, OpenObjects};
 use crate::pool::DevicePool;
 use crate::put::joined;
-use crate::{Client, ClientError, Devices, MemoryBudget, Metadata, Reach, Tuning};
+use crate::{Client, ClientError, DeviceConnectOptions, Devices, MemoryBudget, Metadata, Tuning};
 
-/// Told the bytes done so far, and all of them if that is known.
+/// Called with the bytes done so far, and the total if it is known.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, Option<u64>) + Send);
 
-/// There is no metadata server.
+/// Stands for the metadata server where there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct NoServer;
 
 impl Metadata for NoServer {
     async fn call(&self, _: Request) -> Result<Response, ClientError> {
-        Err(ClientError::NotDelegated("there is no metadata server to ask"))
+        Err(ClientError::NotDelegated("the operation needs a metadata server"))
     }
 }
 
-/// A file, or a part of one, by a capability file.
+/// Access to a file, or a part of one, with a capability file.
 pub struct Delegated<D = DevicePool> {
     file: CapabilityFile,
     objects: Arc<OpenObjects<NoServer, D>>,
 }
 
 impl Delegated {
-    /// Over iSCSI; inside TLS to devices that the file has pins of.
+    /// Opens it over iSCSI, with TLS for devices whose pin is in the file.
     ///
     /// # Errors
     /// `CapabilityFile`.
-    pub fn open(file: CapabilityFile, reach: impl Into<Reach>) -> Result<Self, ClientError> {
+    pub fn open(file: CapabilityFile, reach: impl Into<DeviceConnectOptions>) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let mut options = OsdOptions::new(&*environment);
-        let Reach { proofs, tls, conceal_method } = reach.into();
+        let DeviceConnectOptions { proofs, tls, conceal_method } = reach.into();
         options.session.proofs = proofs;
         options.tls = tls;
         options.conceal_method = conceal_method;
@@ -61,14 +62,14 @@ impl Delegated {
         Self::over(file, devices, environment, Tuning::default())
     }
 
-    /// Logs out of every device.
+    /// Logs out of all devices.
     pub async fn close(&self) {
         self.objects.core.devices.close().await;
     }
 }
 
 impl<D: Devices> Delegated<D> {
-    /// Over any devices.
+    /// Opens it over any devices.
     ///
     /// # Errors
     /// `CapabilityFile`.
@@ -96,19 +97,19 @@ impl<D: Devices> Delegated<D> {
         Ok(Self { objects: Arc::new(objects), file })
     }
 
-    /// What it is by.
+    /// Returns the capability file.
     #[must_use]
     pub const fn file(&self) -> &CapabilityFile {
         &self.file
     }
 
-    /// The bytes that may be touched.
+    /// Returns the permitted range of bytes.
     #[must_use]
     pub const fn range(&self) -> Range<u64> {
         self.file.delegated.start..self.file.delegated.end
     }
 
-    /// Reads a range, or all that may be read, into `sink`; gives the number of bytes.
+    /// Reads a range, or all that is permitted, into `sink`; returns the number of bytes.
     ///
     /// # Errors
     /// `NotDelegated`, `Device`, `DataMissing`, `ChecksumMismatch`, `Sink`.
@@ -120,12 +121,12 @@ impl<D: Devices> Delegated<D> {
     ) -> Result<u64, ClientError> {
         let delegated = &self.file.delegated;
         if !delegated.read {
-            return Err(ClientError::NotDelegated("it is for writing"));
+            return Err(ClientError::NotDelegated("it permits writing only"));
         }
         let range = range.unwrap_or_else(|| self.range());
         self.check_range(&range)?;
         let whole = range == (0..delegated.stat.size);
-        // Whoever may write makes no checksum.
+        // A file that may be written in place has no checksum.
         let expected = delegated.stat.checksum.filter(|_| whole && !delegated.write);
         let mut running = expected.and_then(|checksum| Running::begin(checksum.kind));
         let (mut done, total) = (0, range.end - range.start);
@@ -154,11 +155,13 @@ impl<D: Devices> Delegated<D> {
         Ok(())
     }
 
-    /// Writes all that `source` gives, in place, from `offset` on; gives the number of bytes, which are durable.
+    /// Writes all bytes of `source` in place from `offset` on; returns their number when they are
+    /// durable.
     ///
     /// # Errors
-    /// `NotDelegated` before a byte too many is sent; `RestartedMeanwhile` if a device may have lost what was written
-    /// before it restarted: write the range again; `Device`, `Source`.
+    /// `NotDelegated` before the first byte outside the range is sent; `RestartedMeanwhile` if a
+    /// device restarted and may have lost bytes, so that the range must be written again; `Device`,
+    /// `Source`.
     pub async fn write(
         &self,
         offset: u64,
@@ -166,13 +169,13 @@ impl<D: Devices> Delegated<D> {
         progress: Progress<'_>,
     ) -> Result<u64, ClientError> {
         if !self.file.delegated.write {
-            return Err(ClientError::NotDelegated("it is for reading"));
+            return Err(ClientError::NotDelegated("it permits reading only"));
         }
         self.check_range(&(offset..offset))?;
         let tuning = self.objects.core.tuning;
         let wanted = tuning.command_bytes.saturating_mul(self.objects.layout.width());
         let group = wanted.min(tuning.memory_bytes / 4).max(1);
-        let mut lives: BTreeMap<usize, Life> = BTreeMap::new();
+        let mut epochs: BTreeMap<usize, DeviceEpoch> = BTreeMap::new();
         let mut at = offset;
         loop {
             let mut bytes = BytesMut::with_capacity(group);
@@ -188,11 +191,11 @@ impl<D: Devices> Delegated<D> {
             }
             let end = at.saturating_add(bytes.len() as u64);
             self.check_range(&(at..end))?;
-            self.write_group(at, &bytes.freeze(), &mut lives).await?;
+            self.write_group(at, &bytes.freeze(), &mut epochs).await?;
             at = end;
             progress(at - offset, None);
         }
-        self.prove(&lives).await?;
+        self.prove(&epochs).await?;
         Ok(at - offset)
     }
 
@@ -200,14 +203,14 @@ impl<D: Devices> Delegated<D> {
         &self,
         at: u64,
         bytes: &Bytes,
-        lives: &mut BTreeMap<usize, Life>,
+        epochs: &mut BTreeMap<usize, DeviceEpoch>,
     ) -> Result<(), ClientError> {
         let command_bytes = self.objects.core.tuning.command_bytes as u64;
         let mut writes = JoinSet::new();
         for extent in self.objects.layout.extents(at..at + bytes.len() as u64) {
-            // Several commands are durable together only if one life of the device saw them all.
-            if let Entry::Vacant(life) = lives.entry(extent.index) {
-                life.insert(self.objects.life(extent.index).await?);
+            // Several commands are durable together only within one boot epoch of the device.
+            if let Entry::Vacant(life) = epochs.entry(extent.index) {
+                life.insert(self.objects.device_epoch(extent.index).await?);
             }
             let mut done = 0;
             while done < extent.length {
@@ -229,12 +232,12 @@ impl<D: Devices> Delegated<D> {
         Ok(())
     }
 
-    /// Returns when everything written is durable.
-    async fn prove(&self, lives: &BTreeMap<usize, Life>) -> Result<(), ClientError> {
-        for (&index, before) in lives {
+    /// Returns when all written bytes are durable.
+    async fn prove(&self, epochs: &BTreeMap<usize, DeviceEpoch>) -> Result<(), ClientError> {
+        for (&index, before) in epochs {
             let place = self.objects.layout.objects()[index];
             self.objects.execute(index, |object| Operation::Flush { object }).await?;
-            if self.objects.life(index).await? != *before {
+            if self.objects.device_epoch(index).await? != *before {
                 return Err(ClientError::RestartedMeanwhile(
                     self.objects.core.device_label(place.device).await,
                 ));
@@ -261,26 +264,26 @@ fn device(found: &CapabilityDevice) -> Device {
     }
 }
 
-/// What a capability file is to allow.
+/// The rights that a capability file should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation {
-    /// May it read?
+    /// Whether it permits reading.
     pub read: bool,
-    /// May it write, in place?
+    /// Whether it permits writing in place.
     pub write: bool,
-    /// First byte.
+    /// First permitted byte.
     pub start: u64,
-    /// The byte after the last one; the end of the file if none.
+    /// End of the permitted range; the end of the file if none.
     pub end: Option<u64>,
-    /// Until when, milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub until_ms: u64,
-    /// Method; the server may raise it.
+    /// Security method; the server may require a stronger one.
     pub method: Method,
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
-    /// Credentials for a part of a file, to be handed to a program that never logs in. With the right to write the file
-    /// loses its checksum.
+    /// Returns credentials for a part of a file, for a program that does not log in. With write
+    /// permission the file loses its checksum.
     ///
     /// # Errors
     /// `Refused` with `Denied`, `Invalid` or `Limit` among others.
@@ -310,17 +313,17 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             );
         }
         let file = CapabilityFile { path, delegated, devices: devices.into_values().collect() };
-        // What is written is what can be read.
+        // Parsing it checks that the file can be loaded.
         CapabilityFile::parse(&file.encode()?)
     }
 
-    /// The server's clock as far as it is known, milliseconds since 1970.
+    /// Returns the server's time as far as it is known, in milliseconds since 1970.
     #[must_use]
     pub fn server_now_ms(&self) -> u64 {
         self.core.now_ms()
     }
 
-    /// Ends everybody's credentials for a file (its owner, administrators). It is done in the background; see
+    /// Revokes all credentials for a file (its owner, administrators) in the background; see
     /// [`Client::revocation`].
     ///
     /// # Errors
@@ -329,7 +332,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         self.revoke(RevokeWhat::Object(file_path(path)?)).await
     }
 
-    /// Ends all credentials that a user holds (administrators). It is done in the background.
+    /// Revokes all credentials of a user (administrators) in the background.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -341,7 +344,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         revocation(self.core.metadata.call(Request::Revoke { what }).await?)
     }
 
-    /// How far a revocation is.
+    /// Returns the progress of a revocation.
     ///
     /// # Errors
     /// `Refused` with `NotFound` among others.
@@ -349,7 +352,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         revocation(self.core.metadata.call(Request::RevocationProgress { id }).await?)
     }
 
-    /// The last revocations, newest first (administrators).
+    /// Returns the last revocations, newest first (administrators).
     ///
     /// # Errors
     /// `Refused` with `Denied` among others.

@@ -1,4 +1,4 @@
-//! What can go wrong, by what a caller can do about it.
+//! Errors of the client, one variant for each thing that a caller can do about it.
 
 use std::io;
 
@@ -10,48 +10,48 @@ use sealstone_osd::ObjectId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The metadata server said no; its code says why.
+    /// The metadata server refused the request; the code says why.
     #[error("{0}")]
     Refused(#[source] Failure),
     /// A device failed or refused.
     #[error("device {name}: {error}")]
     Device {
-        /// Which.
+        /// The device.
         device: DeviceId,
         /// Its name.
         name: String,
-        /// How.
+        /// The error.
         #[source]
         error: OsdError,
     },
-    /// A device cannot read what it stored: its medium gives other bytes, or none.
+    /// A device cannot read back what it stored.
     #[error("object {object} on device {name} is damaged: {error}")]
     Damaged {
-        /// Which device.
+        /// The device.
         device: DeviceId,
         /// Its name.
         name: String,
-        /// Which object of the file.
+        /// The object of the file.
         object: ObjectId,
-        /// What the device says.
+        /// The error of the device.
         #[source]
         error: OsdError,
     },
-    /// A device restarted in the middle of a put, and again each time that it was sent anew what it may have lost.
+    /// A device restarted during a put, and again each time that the possibly lost bytes were sent
+    /// again.
     #[error("device {0} restarts repeatedly; nothing was stored")]
     Restarted(String),
-    /// A device restarted while bytes were written in place, and may have lost some: write the range again.
+    /// A device restarted while bytes were written in place and may have lost some: write the range
+    /// again.
     #[error("device {0} restarted while it was written to: write the range again")]
     RestartedMeanwhile(String),
-    /// Bytes that were written before could not be stored; why, the next sync or close of their file tells.
-    #[error(
-        "bytes that were written before could not be stored: the next sync or close of their file says why"
-    )]
+    /// Earlier writes could not be stored; the next sync or close of the file reports the cause.
+    #[error("earlier writes of the file could not be stored; its next sync or close reports the cause")]
     NotStored,
-    /// Names that were changed here could not be told to the metadata server.
-    #[error("the metadata server could not be told of what was done to names")]
+    /// Local directory changes could not be written to the metadata server.
+    #[error("directory changes could not be written to the metadata server")]
     NamesNotTold,
-    /// A capability file does not allow it.
+    /// The capability file does not permit the operation.
     #[error("the capability file does not allow it: {0}")]
     NotDelegated(&'static str),
     /// A capability file cannot be used.
@@ -63,94 +63,95 @@ pub enum ClientError {
     /// The metadata server names a device that it does not list.
     #[error("the metadata server does not list device number {}", .0.0)]
     UnknownDevice(DeviceId),
-    /// The connection to the metadata server broke and could not be made again. The outcome of a request that
-    /// changes something is unknown.
+    /// The connection to the metadata server broke and could not be restored. The outcome of a
+    /// change that was in flight is unknown.
     #[error("no connection to the metadata server")]
     Connection(#[source] io::Error),
-    /// The other end does not hold the pinned certificate: another server, or somebody in between.
+    /// The server does not have the pinned certificate: it is a different server, or a man in the
+    /// middle.
     #[error("the server's certificate is not the pinned one")]
     WrongCertificate(#[source] io::Error),
-    /// A connection broke while a request that changes something was under way; whether it was done is unknown.
+    /// The connection broke during a change; its outcome is unknown.
     #[error("the connection broke during {request}: its outcome is unknown")]
     OutcomeUnknown {
-        /// The request's name.
+        /// The name of the request.
         request: &'static str,
     },
-    /// A session of the paper's profile cannot ask for this.
+    /// The request does not exist in the paper's profile.
     #[error("the paper's profile has no way to ask for this: log in with the modern one")]
     NotInPaperProfile,
-    /// The session is over: log in again.
+    /// The session has ended: log in again.
     #[error("the session is over; log in again")]
     SessionOver,
     /// Wrong name or password.
     #[error("wrong user name or password")]
     LoginRefused,
-    /// What was to be proven before a change is not the password or key in use.
-    #[error("the old password or key is another one")]
+    /// The old password or key is wrong.
+    #[error("wrong old password or key")]
     InUseRefused,
-    /// The code is not the account's, was used, or has expired.
+    /// The enrolment code is wrong, was used, or has expired.
     #[error("wrong, used or expired enrolment code")]
     EnrolmentRefused,
-    /// A file is no service's key.
+    /// The file is not a key file of a service.
     #[error("not a key file: {0}")]
     KeyFile(&'static str),
-    /// The paper's login: the server computes another cookie than we do.
+    /// Login of the paper's profile: the server computed a different cookie.
     #[error(
-        "the server computes another cookie: a wrong passphrase, no such user in the paper's profile, or addresses that \
-         are translated on the way"
+        "the server computed a different cookie: wrong passphrase, no such user in the paper's profile, or addresses \
+         translated on the way"
     )]
     CookieRefused,
-    /// Too many attempts; wait.
-    #[error("the metadata server wants {retry_ms} ms of patience before the next try")]
+    /// Too many login attempts: wait.
+    #[error("too many login attempts; try again in {} s", .retry_ms.div_ceil(1000))]
     LoginBusy {
-        /// How long, milliseconds.
+        /// Time to wait, in milliseconds.
         retry_ms: u32,
     },
-    /// The other end could not prove that it is the metadata server, or speaks something else.
+    /// The server could not prove its identity, or login failed otherwise.
     #[error("login failed: {0}")]
     LoginFailed(&'static str),
-    /// The metadata server sent bytes that make no sense here.
+    /// The metadata server sent an unexpected or invalid message.
     #[error("the metadata server broke the protocol: {0}")]
     Protocol(&'static str),
-    /// The caller gave a path or a user name that none can have.
-    #[error("not a name that is allowed")]
+    /// The path or user name is not valid.
+    #[error("invalid name")]
     Name(#[source] WireError),
-    /// A message could not be read or written.
+    /// A message could not be encoded or decoded.
     #[error("malformed message")]
     Message(#[from] WireError),
-    /// The file to be stored could not be read.
+    /// The source of a put could not be read.
     #[error("reading the source failed")]
     Source(#[source] io::Error),
     /// The destination could not be written.
     #[error("writing to the destination failed")]
     Sink(#[source] io::Error),
-    /// The source ended at another length than announced.
+    /// The source has a different length than announced.
     #[error("the source has {actual} bytes, {announced} were announced")]
     SourceLength {
-        /// What was announced.
+        /// Announced bytes.
         announced: u64,
-        /// What came.
+        /// Bytes that were read.
         actual: u64,
     },
-    /// The source is another one than it was when it was opened.
+    /// The source changed after it was opened.
     #[error("the file changed while it was read")]
     SourceChanged,
-    /// An object holds fewer bytes than the file's size demands.
+    /// An object has fewer bytes than the file's size requires.
     #[error("data of the file is missing at byte {offset}")]
     DataMissing {
-        /// First byte of the file that is missing, or near it.
+        /// First missing byte of the file, or near it.
         offset: u64,
     },
-    /// What was read has another checksum than the writer recorded.
+    /// The bytes read do not match the checksum that the writer recorded.
     #[error("the data read does not match the checksum recorded when it was written")]
     ChecksumMismatch,
-    /// A file of more bytes than a layout can hold.
+    /// The file would have more bytes than a layout permits.
     #[error("a file cannot have more than {max} bytes")]
     TooLarge {
         /// The limit.
         max: u64,
     },
-    /// The file with session or key material cannot be used.
+    /// The session file cannot be used.
     #[error("session file: {0}")]
     SessionFile(&'static str),
     /// The session file could not be read or written.
@@ -159,10 +160,10 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// A server answered another question than the one that it was asked.
-    pub(crate) const OTHER_ANSWER: Self = Self::Protocol("an answer to another request");
+    /// The server sent a response of the wrong type.
+    pub(crate) const OTHER_ANSWER: Self = Self::Protocol("unexpected response");
 
-    /// Exit code of the command line: 1 failed, 2 usage, 3 access denied, 4 not found.
+    /// Returns the exit code of the command line: 1 failed, 2 usage, 3 access denied, 4 not found.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -181,7 +182,7 @@ impl ClientError {
         }
     }
 
-    /// Does the metadata server say that there is no such thing?
+    /// Whether the metadata server refused with `NotFound`.
     #[must_use]
     pub const fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(failure) if matches!(failure.code, ErrorCode::NotFound))

@@ -1,10 +1,11 @@
 //! Reading a file: bytes of its objects, in order, into any sink.
 //!
-//! Does: read ahead of the sink within the memory budget, several objects at once; put stripes in order; check
-//! lengths and the recorded checksum; go on in other objects when the file is carried over to them. Does not: follow a file
-//! that is replaced meanwhile: it reads what it opened.
-//! Contract: the sink gets a prefix of the file, and all of it if `Ok`. A checksum can only be checked at the end:
-//! whoever must not use wrong bytes keeps what he got until `Ok`.
+//! Does: reads ahead of the sink within the memory budget, several objects at once; orders stripes;
+//! checks lengths and the recorded checksum; continues in the new objects when the file is
+//! migrated.
+//! Does not: follow a file that is replaced meanwhile; it reads what it opened.
+//! Contract: the sink gets a prefix of the file, and all of it on `Ok`. The checksum is known only
+//! at the end: a caller that must not use wrong bytes waits for `Ok`.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -19,27 +20,28 @@ use sealstone_mds_protocol::{
 use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use crate::budget::Lease;
+use crate::budget::MemoryPermit;
 use crate::checksum::Running;
 use crate::map::{FileMap, MapSource, ObjectMap, STRETCHES};
 use crate::open::{Core, Missing, OpenObjects, is_stale};
 use crate::put::{HOLE_MIN, joined};
 use crate::{ClientError, Devices, Metadata};
 
-/// Bytes of a file whose holes are looked for at once, so that the first bytes of a large one are not waited for.
+/// Bytes of a file whose holes are determined at once, so that the first bytes of a large file
+/// arrive early.
 const MAP_WINDOW_BYTES: u64 = 1 << 30;
-/// Groups of commands that are read ahead at most, however much memory is free.
+/// Maximum groups of commands in read-ahead.
 const READ_AHEAD_GROUPS: usize = 4;
 
 /// How to read a file.
 pub struct GetOptions {
-    /// Security method; the server may raise it.
+    /// Security method; the server may require a stronger one.
     pub method: Method,
-    /// Which bytes; all if none. What lies beyond the end is left out.
+    /// The bytes to read, limited to the end of the file; all if none.
     pub range: Option<Range<u64>>,
-    /// Check the recorded checksum, if there is one that this client can compute and the whole file is read.
+    /// Checks the recorded checksum, if the whole file is read and this client supports its kind.
     pub verify: bool,
-    /// Told the number of bytes that the sink has taken so far, and the number it will take.
+    /// Called with the bytes written to the sink so far, and their total.
     pub progress: Option<Box<dyn FnMut(u64, u64) + Send>>,
 }
 
@@ -58,7 +60,7 @@ impl core::fmt::Debug for GetOptions {
     }
 }
 
-/// Opens a file for reading or changing in place.
+/// Opens a file for reading or for changes in place.
 pub(crate) async fn open<M: Metadata, D: Devices>(
     core: &Arc<Core<M, D>>,
     path: &FilePath,
@@ -97,7 +99,7 @@ pub(crate) async fn get<M: Metadata, D: Devices>(
     Ok(stat)
 }
 
-/// Reads a whole file into a regular file of this machine and leaves its holes out.
+/// Reads a whole file into a local regular file, preserving its holes.
 pub(crate) async fn get_file<M: Metadata, D: Devices>(
     core: &Arc<Core<M, D>>,
     path: &FilePath,
@@ -111,7 +113,7 @@ pub(crate) async fn get_file<M: Metadata, D: Devices>(
     let mut map = mapped(objects.clone());
     while at < stat.size {
         let window = at..stat.size.min(at.saturating_add(MAP_WINDOW_BYTES));
-        // A file that is too small for a hole is not asked about.
+        // A file smaller than the shortest hole needs no map.
         let found = match stat.size < HOLE_MIN {
             true => Ok(window),
             false => next_data(&mut map, window, stat.size).await,
@@ -157,7 +159,7 @@ async fn next_data<S: MapSource>(
     Ok(data..data)
 }
 
-/// What is known of the bytes that have passed.
+/// Checksum and progress of the bytes that were read.
 struct Passing<'a> {
     expected: Option<Checksum>,
     running: Option<Running>,
@@ -206,7 +208,7 @@ impl<'a> Passing<'a> {
     }
 }
 
-/// The objects of an open file, whose maps can be requested.
+/// The objects of an open file, as a source of maps.
 struct Mapped<M, D> {
     objects: Arc<OpenObjects<M, D>>,
     size: u64,
@@ -231,7 +233,7 @@ impl<M: Metadata, D: Devices> MapSource for Mapped<M, D> {
                 objects.check_current().await?;
                 Vec::new()
             }
-            // A map begins inside its object: this one ends before.
+            // The offset is beyond the end of the object.
             Err(ClientError::Device { error: OsdError::InvalidField { .. }, .. }) => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -248,7 +250,8 @@ impl<M: Metadata, D: Devices> MapSource for Mapped<M, D> {
     }
 }
 
-/// Writes the bytes of a range to `sink`, and shows `each` piece of them; gives their number, less only if data ends.
+/// Writes a range to `sink` and passes each piece to `each`. Returns the number of bytes, fewer
+/// only if data ends.
 pub(crate) async fn pour<M: Metadata, D: Devices>(
     objects: &Arc<OpenObjects<M, D>>,
     range: Range<u64>,
@@ -269,7 +272,8 @@ pub(crate) async fn pour<M: Metadata, D: Devices>(
     Ok(done)
 }
 
-/// Fills `into` from `offset` on; returns the bytes before the end of the file, at most `into.len()`.
+/// Fills `into` from `offset` on; returns the bytes before the end of the file, at most
+/// `into.len()`.
 pub(crate) async fn read_at<M: Metadata, D: Devices>(
     objects: &Arc<OpenObjects<M, D>>,
     size: u64,
@@ -292,20 +296,20 @@ pub(crate) async fn read_at<M: Metadata, D: Devices>(
     Ok(filled)
 }
 
-/// Reads groups of commands ahead of whoever takes them.
+/// Reads groups of commands ahead of the consumer.
 struct ReadAhead<M, D> {
     objects: Arc<OpenObjects<M, D>>,
     groups: VecDeque<Reading>,
-    /// What no command has been sent for yet.
+    /// The range for which no command was sent yet.
     rest: Range<u64>,
     group_bytes: u64,
 }
 
-/// A range of the file for which commands are under way.
+/// A range of the file whose commands are in flight.
 struct Reading {
     range: Range<u64>,
     reads: JoinSet<Result<Part, ClientError>>,
-    lease: Lease,
+    lease: MemoryPermit,
 }
 
 impl Reading {
@@ -314,26 +318,26 @@ impl Reading {
         while let Some(part) = self.reads.join_next().await {
             parts.push(joined(part)?);
         }
-        // Commands end in any order; pieces are looked up by object.
+        // Commands complete in any order; pieces are looked up by object.
         parts.sort_by_key(|part| (part.index, part.offset));
         Ok(parts)
     }
 }
 
-/// The bytes of a group that lie in one object.
+/// The bytes of a group in one object.
 struct Part {
     index: usize,
-    /// Where the first of them lies in the object.
+    /// Offset of the first byte in the object.
     offset: u64,
     data: Vec<u8>,
 }
 
-/// A range of the file, all there.
+/// A range of the file that was read completely.
 struct Group {
     range: Range<u64>,
     layout: Layout,
     parts: Vec<Part>,
-    _lease: Lease,
+    _lease: MemoryPermit,
 }
 
 impl<M: Metadata, D: Devices> ReadAhead<M, D> {
@@ -345,7 +349,7 @@ impl<M: Metadata, D: Devices> ReadAhead<M, D> {
     fn group_bytes(objects: &OpenObjects<M, D>) -> u64 {
         let tuning = objects.core.tuning;
         let wanted = tuning.command_bytes.saturating_mul(objects.layout.width());
-        // A quarter: two groups each for two transfers must fit, or they would take turns.
+        // A quarter: two groups of each of two transfers must fit, or they would alternate.
         wanted.min(tuning.memory_bytes / 4).max(1) as u64
     }
 
@@ -369,14 +373,13 @@ impl<M: Metadata, D: Devices> ReadAhead<M, D> {
         }
     }
 
-    /// Goes on in the objects that have the content now, if it was carried over to others; each time the server says so
-    /// anew.
+    /// Continues in the objects to which the file was migrated.
     fn follow(&mut self, start: u64, error: ClientError) -> Result<(), ClientError> {
         let latest = self.objects.latest();
         if !is_stale(&error) || Arc::ptr_eq(&latest, &self.objects) {
             return Err(error);
         }
-        // What was sent ahead is asked for again: its memory is given back first.
+        // Reads in flight are repeated, so their memory is released first.
         self.groups.clear();
         self.rest.start = start;
         self.group_bytes = Self::group_bytes(&latest);
@@ -384,11 +387,12 @@ impl<M: Metadata, D: Devices> ReadAhead<M, D> {
         Ok(())
     }
 
-    /// Sends commands as far ahead as memory allows; waits for memory only if nothing is under way.
+    /// Sends commands as far ahead as memory allows; waits for memory only if none is in flight.
     async fn fill(&mut self) {
         let budget = self.objects.core.budget.clone();
         while self.rest.start < self.rest.end && self.groups.len() < READ_AHEAD_GROUPS {
-            // Groups end at multiples of their size, so commands of a sequential reader fall on the same borders.
+            // Groups end at multiples of their size, so that the commands of a sequential reader
+            // are aligned.
             let aligned =
                 (self.rest.start / self.group_bytes).saturating_add(1).saturating_mul(self.group_bytes);
             let range = self.rest.start..self.rest.end.min(aligned);
@@ -448,7 +452,7 @@ async fn read_part<M: Metadata, D: Devices>(
             return Ok(Part { index, offset: range.start, data });
         }
         Err(error) if missing == Missing::Zeros && OpenObjects::<M, D>::is_short(&error) => {
-            // It was never written, or goes at this moment; the latter is told.
+            // It was never written, or the file is being removed; the latter returns `Stale`.
             objects.check_current().await?;
             let mut data = match error {
                 ClientError::Device { error: OsdError::ReadPastEnd { data }, .. } => data,
@@ -460,14 +464,15 @@ async fn read_part<M: Metadata, D: Devices>(
         Err(error) if !OpenObjects::<M, D>::is_short(&error) => return Err(error),
         Ok(_) | Err(_) => {}
     }
-    // Data goes when its file is replaced or removed; whoever reads on is told that rather than of a loss.
+    // Objects are removed when their file is replaced or removed; that is reported instead of a
+    // loss.
     objects.check_current().await?;
     let offset = objects.layout.file_offset(index, range.start).unwrap_or(range.start);
     Err(ClientError::DataMissing { offset })
 }
 
 impl Group {
-    /// The bytes in file order. A piece ends where a stripe unit or a command ends.
+    /// Returns the bytes in file order. A piece ends where a stripe unit or a command ends.
     fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
         let Self { range, layout, parts, .. } = self;
         let parts: &[Part] = parts;
@@ -489,7 +494,7 @@ impl Group {
     }
 }
 
-/// The bytes of `wanted` from its start on, as far as one command brought them.
+/// Returns the bytes at the start of `wanted`, as far as one command read them.
 fn find(parts: &[Part], index: usize, wanted: Range<u64>) -> Option<&[u8]> {
     let after = parts.partition_point(|part| (part.index, part.offset) <= (index, wanted.start));
     let part = parts.get(after.checked_sub(1)?).filter(|part| part.index == index)?;

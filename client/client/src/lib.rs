@@ -1,9 +1,11 @@
-//! Files over objects: the public Rust API.
+//! The public Rust API: files over objects.
 //!
-//! Does: [`Client`] stores, reads and names files; it talks to the metadata server over TLS and straight to devices
-//! over iSCSI. Does not: cache data, mount anything.
-//! Contract: the logic stands on two small seams, [`Devices`] and [`Metadata`], on tokio's timers and on an
-//! [`Environment`] for wall-clock and chance, so that a simulation runs all of it in one thread on paused time.
+//! Does: [`Client`] stores, reads and names files. It talks to the metadata server over TLS and
+//! directly to devices over iSCSI.
+//! Does not: cache data (except [`nodes`]), or mount anything.
+//! Contract: the logic uses the two traits [`Devices`] and [`Metadata`], tokio's timers, and an
+//! [`Environment`] for wall clock and randomness. So a simulation runs all of it in one thread on
+//! paused time.
 //! Truth: docs/design/architecture.md §4; docs/standards/mds/README.md.
 
 mod attributes;
@@ -30,9 +32,9 @@ mod session_file;
 pub mod tls;
 mod tuning;
 
-pub use budget::{BUDGET_MAX, Lease, MemoryBudget};
+pub use budget::{BUDGET_MAX, MemoryBudget, MemoryPermit};
 pub use capability_file::{CAPABILITY_FILE_MAX, CapabilityDevice, CapabilityFile};
-pub use client::{CONNECT_TIMEOUT, Client, DiskFree, Listing, OpenFile, Reach, WhoAmI};
+pub use client::{CONNECT_TIMEOUT, Client, DeviceConnectOptions, DiskFree, Listing, OpenFile, WhoAmI};
 pub use delegated::{Delegated, Delegation, NoServer, Progress};
 pub use error::ClientError;
 pub use get::GetOptions;

@@ -1,4 +1,4 @@
-//! Links, hard and symbolic, by path.
+//! Hard and symbolic links by path.
 
 use sealstone_mds_protocol::{LinkTarget, Name, Node, NodeKind, Request, Response, Stat};
 
@@ -13,7 +13,7 @@ fn stat_of(answer: Response) -> Result<Stat, ClientError> {
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
-    /// The directory of a path by number, and the last name.
+    /// Returns the parent directory and the last name of a path.
     async fn place(&self, path: impl AsRef<[u8]>) -> Result<(Node, Name), ClientError> {
         let path = file_path(path)?;
         let malformed = sealstone_mds_protocol::WireError::Malformed("path");
@@ -22,7 +22,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         Ok((above.node(), name))
     }
 
-    /// Makes a symbolic link at `path` that leads to `target`, which need not exist.
+    /// Creates a symbolic link at `path` to `target`, which need not exist.
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` (the directory), `Denied` among others; `Name`.
@@ -39,7 +39,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         stat_of(self.core.metadata.call(request).await?)
     }
 
-    /// Gives a file another name; a symbolic link under the old name is itself what gets it.
+    /// Adds a name to a file (hard link); a symbolic link at `existing` is not followed.
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound`, `NotPermitted` (a directory) among others; `Name`.
@@ -68,7 +68,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// Returns the target of a symbolic link that was listed.
     ///
     /// # Errors
-    /// `Refused` with `Invalid` for what is no link, `Stale` if it is gone.
+    /// `Refused` with `Invalid` if it is not a link, `Stale` if it was removed.
     pub async fn target_of(&self, stat: &Stat) -> Result<LinkTarget, ClientError> {
         match self.core.metadata.call(Request::ReadLink { node: stat.node() }).await? {
             Response::Target { target } => Ok(target),

@@ -1,8 +1,9 @@
-//! Where a file has data and where it has holes, by the maps of its objects.
+//! Data and holes of a file, from the maps of its objects.
 //!
-//! Does: ask for the map of an object as far as an answer needs it, and translate to offsets of the file. Does not: know how
-//! a device is asked; a [`MapSource`] does.
-//! Contract: a hole may be reported as data, since devices count in blocks; data is never reported as a hole.
+//! Does: requests the maps of objects as far as needed, and translates them to offsets of the file.
+//! Does not: know how a device is asked; a [`MapSource`] does.
+//! Contract: a hole may be reported as data, since devices count in blocks; data is never reported
+//! as a hole.
 //! Truth: t10-osd §1.9, READ MAP.
 
 use core::ops::Range;
@@ -12,21 +13,22 @@ use sealstone_osd::map::{self, Stretch};
 
 use crate::ClientError;
 
-/// Stretches of one object that are requested at once.
+/// Maximum extents of one object that are requested at once.
 pub(crate) const STRETCHES: usize = 4096;
 
-/// What is known of one object: where its data is between two of its bytes.
+/// The known data of one object within a range.
 #[derive(Default)]
 pub(crate) struct ObjectMap {
     known: Range<u64>,
-    /// Nothing follows what is known.
+    /// Whether the object ends with the known range.
     ended: bool,
-    /// In order.
+    /// In ascending order.
     data: Vec<Range<u64>>,
 }
 
 impl ObjectMap {
-    /// Reads the stretches that a device reported from a byte on; none if the object ends before it.
+    /// Parses the extents that a device reported from a byte on; there are none if the object ends
+    /// before it.
     pub(crate) fn parse(from: u64, stretches: &[Stretch]) -> Result<Self, ClientError> {
         let mut this = Self { known: from..from, ..Self::default() };
         for stretch in stretches.iter().filter(|stretch| stretch.length > 0) {
@@ -45,12 +47,12 @@ impl ObjectMap {
         Ok(this)
     }
 
-    /// Whether the object ends before the byte that this map begins at.
+    /// Whether the object ends before the first byte of this map.
     pub(crate) const fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// The data at a byte that is known, or the next after it.
+    /// Returns the data that contains a known byte, or else the next.
     fn at_or_after(&self, at: u64) -> Option<Range<u64>> {
         let next = self.data.partition_point(|data| data.end <= at);
         self.data.get(next).cloned()
@@ -59,10 +61,10 @@ impl ObjectMap {
 
 /// The objects of a file, which can be asked for their maps.
 pub(crate) trait MapSource: Send + Sync {
-    /// How the file lies in its objects.
+    /// Returns the layout of the file.
     fn layout(&self) -> &Layout;
 
-    /// The map of an object from a byte on, up to [`STRETCHES`] stretches of it.
+    /// Returns the map of an object from a byte on, of at most [`STRETCHES`] extents.
     fn map(&self, index: usize, from: u64) -> impl Future<Output = Result<ObjectMap, ClientError>> + Send;
 }
 
@@ -78,7 +80,8 @@ impl<S: MapSource> FileMap<S> {
         Self { source, each }
     }
 
-    /// The data of an object at a byte, or the next after it; a piece of it if it is long.
+    /// Returns the data of an object that contains a byte, or else the next; long data may be
+    /// returned in part.
     async fn data(
         (source, each): (&S, &mut [ObjectMap]),
         index: usize,
@@ -97,12 +100,12 @@ impl<S: MapSource> FileMap<S> {
                 at = map.known.end;
             }
             *map = source.map(index, at).await?;
-            // All bytes before it, from the start of this search on, are a hole.
+            // All bytes between the start of this search and the map are a hole.
             map.known.start = start;
         }
     }
 
-    /// The first byte of the file in a range that is data.
+    /// Returns the first byte of a range of the file that is data.
     pub(crate) async fn first_data(&mut self, range: Range<u64>) -> Result<Option<u64>, ClientError> {
         let mut first: Option<u64> = None;
         let Self { source, each } = self;
@@ -117,7 +120,8 @@ impl<S: MapSource> FileMap<S> {
         Ok(first)
     }
 
-    /// The first byte of the file in a range that is no data; the end of the range if all of it is.
+    /// Returns the first byte of a range of the file that is not data; the end of the range if all
+    /// of it is data.
     pub(crate) async fn first_hole(&mut self, range: Range<u64>) -> Result<u64, ClientError> {
         let Self { source, each } = self;
         for extent in source.layout().extents(range.clone()) {
@@ -133,7 +137,8 @@ impl<S: MapSource> FileMap<S> {
         Ok(range.end)
     }
 
-    /// The first data of a range, with holes shorter than `hole_min` counted as data; `None` if all of it is a hole.
+    /// Returns the first data of a range, with holes shorter than `hole_min` counted as data;
+    /// `None` if all of it is a hole.
     pub(crate) async fn next_extent(
         &mut self,
         range: Range<u64>,
@@ -147,7 +152,7 @@ impl<S: MapSource> FileMap<S> {
         }
         let mut end = start;
         loop {
-            // The beginning may be a short hole.
+            // The range may begin with a short hole.
             end = match self.first_data(end..range.end).await? {
                 Some(data) if data - end < hole_min => self.first_hole(data..range.end).await?,
                 None if range.end - end < hole_min => range.end,

@@ -1,12 +1,12 @@
-//! The objects of one file and the credentials for them, renewed before they expire.
+//! The objects of one file and the credentials for them.
 //!
-//! Does: hold grants, renew all of them in one request, run operations under them; follow an object to another device when it is
-//! moved there, and a file that was carried over to other objects, for who has it open by its path.
+//! Does: renews all credentials of a file in one request before they expire; runs operations under
+//! them; finds objects that moved to another device. For a file opened by path, follows a migration
+//! to other objects.
 //! Does not: know files or stripes; `put` and `get` do.
-//! Contract: at most one renewal of a file is under way; for one command a refused credential is renewed
-//! five times at most: while keys or tags are being changed, one that was fresh may be refused again. An object that
-//! moved to another device is found there by the same renewal; one that belongs to another content of the file is not
-//! taken for it.
+//! Contract: one renewal of a file is in progress at a time. For one command a refused credential
+//! is renewed at most five times, since during a change of keys or tags a fresh one may be refused
+//! too. Objects with different content of the file are never used in place of these.
 //! Truth: security.md §3.5 (client cache).
 
 use std::collections::BTreeMap;
@@ -26,10 +26,10 @@ use tokio::time::sleep;
 
 use crate::{ClientError, Devices, Metadata};
 
-/// A credential is renewed this long before it expires, milliseconds.
+/// Time before expiry at which a credential is renewed, in milliseconds.
 pub const RENEW_BEFORE_MS: u64 = 5_000;
-/// Before each renewal for one command, and thereby how many there are at most: a device may hear of a new key or tag a
-/// moment after the metadata server uses it.
+/// Pauses before the renewals for one command; their number is the limit. A device may receive a
+/// new key or tag a moment after the metadata server uses it.
 const RENEWAL_PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(10),
@@ -37,37 +37,38 @@ const RENEWAL_PAUSES: [Duration; 5] = [
     Duration::from_millis(250),
     Duration::from_millis(1000),
 ];
-/// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
+/// The boot epoch as an attribute of user objects, on a page of ours (docs/standards/device.md).
 const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
-/// Pages of the device list read at most: as many devices as that are 1 048 576.
+/// Maximum pages of the device list, for 1 048 576 devices.
 const DEVICE_PAGES_MAX: usize = 4096;
 
-/// Somebody asks for an object that the layout does not have.
+/// The index is not one of the layout's objects.
 const OUTSIDE: ClientError = ClientError::Protocol("an object outside the layout");
 
-/// Was the file cut, carried over or removed meanwhile?
+/// Whether the file was truncated, migrated or removed meanwhile.
 pub(crate) fn is_stale(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale)
 }
 
-/// Is what it was about not there any more?
-pub(crate) fn is_gone(error: &ClientError) -> bool {
+/// Whether the file was removed, truncated or migrated meanwhile.
+pub(crate) fn is_not_found_or_stale(error: &ClientError) -> bool {
     is_stale(error) || matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::NotFound)
 }
 
 fn other_objects() -> ClientError {
-    Failure::new(ErrorCode::Stale, "the file has other objects meanwhile").into()
+    Failure::new(ErrorCode::Stale, "the file was moved to other objects").into()
 }
 
-/// A life of a device: which device, and its boot epoch. What was written in one and flushed in another may be lost.
-pub(crate) type Life = (DeviceId, u16);
+/// A device and its boot epoch. Bytes that were written in one epoch and flushed in another may be
+/// lost.
+pub(crate) type DeviceEpoch = (DeviceId, u16);
 
-/// What all transfers of a client share.
+/// State that all transfers of a client share.
 pub(crate) struct Core<M, D> {
     pub(crate) metadata: M,
     pub(crate) devices: D,
     pub(crate) environment: Arc<dyn Environment>,
-    /// Server's clock minus ours, milliseconds: grants speak of the server's clock.
+    /// Server's clock minus ours, in milliseconds: credentials expire by the server's clock.
     pub(crate) clock_offset_ms: Arc<AtomicI64>,
     pub(crate) known: Mutex<BTreeMap<DeviceId, Arc<Device>>>,
     pub(crate) budget: crate::MemoryBudget,
@@ -76,12 +77,13 @@ pub(crate) struct Core<M, D> {
 }
 
 impl<M: Metadata, D: Devices> Core<M, D> {
-    /// The server's clock, milliseconds since 1970.
+    /// Returns the server's time, in milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> u64 {
         self.environment.now_ms().saturating_add_signed(self.clock_offset_ms.load(Ordering::Relaxed))
     }
 
-    /// Returns the name of a device for a message; its number if the list of devices is not available.
+    /// Returns the name of a device for a message; its number if the list of devices is not
+    /// available.
     pub(crate) async fn device_label(&self, id: DeviceId) -> String {
         match self.device(id).await {
             Ok(device) => device.name.shown().into_owned(),
@@ -89,7 +91,7 @@ impl<M: Metadata, D: Devices> Core<M, D> {
         }
     }
 
-    /// A device by number; an unknown one makes us ask for the list again.
+    /// Returns a device by number; requests the device list if it is not known.
     pub(crate) async fn device(&self, id: DeviceId) -> Result<Arc<Device>, ClientError> {
         let mut known = self.known.lock().await;
         if let Some(device) = known.get(&id) {
@@ -101,7 +103,7 @@ impl<M: Metadata, D: Devices> Core<M, D> {
         known.get(&id).cloned().ok_or(ClientError::UnknownDevice(id))
     }
 
-    /// Every device that the server knows.
+    /// Requests the list of all devices.
     pub(crate) async fn list_devices(&self) -> Result<Vec<Device>, ClientError> {
         let mut all = Vec::new();
         let mut after = None;
@@ -112,7 +114,7 @@ impl<M: Metadata, D: Devices> Core<M, D> {
             };
             let last = devices.last().map(|device| device.id);
             if last.is_some() && last <= after {
-                return Err(ClientError::Protocol("the device list does not ascend"));
+                return Err(ClientError::Protocol("device list out of order"));
             }
             all.extend(devices);
             if !more || last.is_none() {
@@ -124,54 +126,54 @@ impl<M: Metadata, D: Devices> Core<M, D> {
     }
 }
 
-/// What is it if bytes within the size of a file are not in its objects?
+/// How missing bytes within the size of a file are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// A loss.
+    /// They are lost: an error.
     Lost,
-    /// Zeros: nobody wrote them.
+    /// They were never written and read as zeros.
     Zeros,
-    /// The same of all of it: there are no objects.
+    /// There are no objects; all bytes read as zeros.
     All,
 }
 
-/// An open file, or a create under way, as its objects.
+/// The objects of an open file, or of a create in progress.
 pub(crate) struct OpenObjects<M, D> {
     pub(crate) core: Arc<Core<M, D>>,
     pub(crate) layout: Layout,
     pub(crate) missing: Missing,
-    /// None: by a capability file; nothing is renewed.
+    /// None for a capability file: then nothing is renewed.
     handle: Option<OpenHandle>,
     method: Method,
     bearers: Mutex<Bearers>,
-    /// Of the file, when it was opened by its path.
+    /// The file's generation when it was opened by path.
     generation: Option<u32>,
-    /// The objects of the same content that took the place of these.
+    /// The objects with the same content that replaced these in a migration.
     successor: OnceLock<Arc<Self>>,
 }
 
 struct Bearers {
-    /// Counts renewals, so that two commands refused under one credential make one renewal.
+    /// Number of renewals, so that two commands refused under one credential cause one renewal.
     generation: u64,
     expires_ms: u64,
-    /// One per object of the layout; none where a capability file has none.
+    /// One for each object of the layout; none where a capability file has none.
     bearers: Vec<Option<Bearer>>,
-    /// Where each object is, as the credentials say.
+    /// The location of each object, according to the credentials.
     places: Vec<Place>,
 }
 
-/// Where an object is.
+/// The location of an object.
 #[derive(Clone)]
 struct Place {
     device: Arc<Device>,
     object: ObjectId,
 }
 
-/// What an operation on an object needs.
+/// Everything that an operation on an object needs.
 struct Ready {
     bearer: Bearer,
     generation: u64,
-    /// Was the metadata server asked for it just now?
+    /// Whether the credential was renewed by this call.
     fresh: bool,
     place: Place,
 }
@@ -189,7 +191,8 @@ impl Bearers {
             .map(|grant| Bearer::new(grant.capability.as_slice(), grant.key.expose()).map(Some))
             .collect::<Result<_, _>>()
             .map_err(|_| ClientError::Protocol("a grant without a usable credential"))?;
-        // 0 means "never" in a capability; the server gives none of those for files, but it would be honoured.
+        // 0 means "never" in a capability. The server issues none for files, but it would be
+        // honoured.
         let expires_ms = grants
             .iter()
             .map(|grant| if grant.expires_ms == 0 { u64::MAX } else { grant.expires_ms })
@@ -199,7 +202,7 @@ impl Bearers {
     }
 }
 
-/// Where objects are.
+/// Returns the locations of objects.
 async fn places<M: Metadata, D: Devices>(
     core: &Core<M, D>,
     objects: &[ObjectRef],
@@ -212,7 +215,7 @@ async fn places<M: Metadata, D: Devices>(
 }
 
 impl<M: Metadata, D: Devices> OpenObjects<M, D> {
-    /// Takes over what Create or Open answered.
+    /// Creates them from the answer to Create or Open.
     pub(crate) async fn new(
         core: Arc<Core<M, D>>,
         handle: OpenHandle,
@@ -226,13 +229,13 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         Ok(Self { core, layout, missing, handle, method, bearers, generation: None, successor })
     }
 
-    /// The same of a file that was opened by its path: `generation` tells its content from another one.
+    /// Marks them as opened by path: `generation` identifies the content.
     pub(crate) fn of_file(mut self, generation: u32, missing: Missing) -> Self {
         (self.generation, self.missing) = (Some(generation), missing);
         self
     }
 
-    /// By a capability file: some objects of the layout, nothing to be renewed.
+    /// Creates them from a capability file, which has credentials for some objects of the layout.
     pub(crate) fn delegated(
         core: Arc<Core<M, D>>,
         layout: Layout,
@@ -254,9 +257,9 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         Ok(Self { core, layout, missing, handle: None, method, bearers, generation: None, successor })
     }
 
-    /// A file without objects: all of it is zeros, and no device is asked.
+    /// Creates the objects of a file without data, which reads as zeros without any device.
     pub(crate) fn empty(core: Arc<Core<M, D>>) -> Self {
-        // Never asked for; it makes the arithmetic of one object.
+        // Never accessed; a layout needs one object.
         let nowhere = ObjectRef { device: DeviceId(0), object: ObjectId::new(0, 0) };
         let bearers =
             Bearers { generation: 0, expires_ms: u64::MAX, bearers: Vec::new(), places: Vec::new() };
@@ -272,7 +275,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         }
     }
 
-    /// These objects, or those that have the same content now, as far as is known here.
+    /// Returns these objects, or the latest ones with the same content that are known.
     pub(crate) fn latest(self: &Arc<Self>) -> Arc<Self> {
         let mut latest = self;
         while let Some(next) = latest.successor.get() {
@@ -281,7 +284,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         latest.clone()
     }
 
-    /// The file has other objects. Is it the same content in another shape?
+    /// Records other objects of the file as successor, if they have the same content.
     async fn succeed(&self, layout: Layout, generation: u32, grants: &[Grant]) -> Result<(), ClientError> {
         if let Some(handle) = self.handle.filter(|_| self.generation == Some(generation)) {
             let next = Self::new(self.core.clone(), handle, self.method, layout, grants).await?;
@@ -290,40 +293,40 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         Ok(())
     }
 
-    /// The life of an object's device, asked of the object.
-    pub(crate) async fn life(&self, index: usize) -> Result<Life, ClientError> {
+    /// Reads the boot epoch of an object's device through the object.
+    pub(crate) async fn device_epoch(&self, index: usize) -> Result<DeviceEpoch, ClientError> {
         let ask = |object| Operation::GetAttributes { object, ids: vec![BOOT_EPOCH], length_max: 64 };
         let (device, answer) = self.execute_at(index, ask).await?;
-        told_life(device, &answer).ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))
+        told_life(device, &answer).ok_or(ClientError::Protocol("device returned no boot epoch"))
     }
 
-    /// Runs an operation as [`OpenObjects::execute`] does; also tells in which life of its device it was done. None if that
+    /// As [`OpenObjects::execute`]; returns the boot epoch in which the operation ran. None if it
     /// is not known, since the answer was lost.
     pub(crate) async fn execute_in(
         &self,
         index: usize,
         mut make: impl FnMut(ObjectId) -> Operation + Send,
-    ) -> Result<Option<Life>, ClientError> {
+    ) -> Result<Option<DeviceEpoch>, ClientError> {
         let ask = |object| Operation::Asking { operation: Box::new(make(object)), ids: vec![BOOT_EPOCH] };
         let (device, answer) = self.execute_at(index, ask).await?;
         Ok(told_life(device, &answer))
     }
 
-    /// Are the objects where these are, as far as is known here?
+    /// Whether these are the known locations of the objects.
     pub(crate) async fn is_at(&self, objects: &[ObjectRef]) -> bool {
         let held = self.bearers.lock().await;
         let known = held.places.iter().map(|place| (place.device.id, place.object));
         known.eq(objects.iter().map(|object| (object.device, object.object)))
     }
 
-    /// The device that an object is on, as far as is known here.
+    /// Returns the known device of an object.
     pub(crate) async fn device_of(&self, index: usize) -> Result<DeviceId, ClientError> {
         let held = self.bearers.lock().await;
         held.places.get(index).map(|place| place.device.id).ok_or(OUTSIDE)
     }
 
-    /// Runs an operation on object `index`; `make` is called again if a refused credential is renewed, or if the object is
-    /// somewhere else by now.
+    /// Runs an operation on object `index`. `make` is called again after a renewed credential or a
+    /// move of the object.
     pub(crate) async fn execute(
         &self,
         index: usize,
@@ -339,11 +342,13 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     ) -> Result<(DeviceId, Completion), ClientError> {
         let mut ready = self.ready(index, None).await?;
         let mut outcome = self.run(&ready, &mut make).await;
-        // Is an object that is not where it was known to be nowhere? Else nobody may take that for a hole, or make it there.
+        // An object that is missing at its known location may have moved. Until that is ruled out
+        // it must not count as a hole or be created.
         let mut sure = !matches!(self.handle, Some(OpenHandle::File { .. } | OpenHandle::Node { .. }));
         for pause in RENEWAL_PAUSES {
             let Err(error) = &outcome else { break };
-            // It may have moved, and its old device with it; what is being created stays where it is.
+            // The object may have moved, perhaps because its device is down. Objects of a create do
+            // not move.
             let silent = matches!(error, OsdError::Session(SessionError::Unreachable(_)));
             let gone = !matches!(self.handle, Some(OpenHandle::Intent(_)))
                 && (silent || matches!(error, OsdError::NotFound));
@@ -361,7 +366,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             };
             let moved = (renewed.place.device.id, renewed.place.object)
                 != (ready.place.device.id, ready.place.object);
-            // One that is silent is waited for by whoever asked, not here again.
+            // The caller retries a device that does not answer.
             if gone && !moved && (renewed.fresh || silent) {
                 sure = true;
                 break;
@@ -370,7 +375,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             outcome = self.run(&ready, &mut make).await;
         }
         if !sure && matches!(outcome, Err(OsdError::NotFound)) {
-            return Err(Failure::new(ErrorCode::Busy, "an object that moves again and again").into());
+            return Err(Failure::new(ErrorCode::Busy, "the object keeps moving between devices").into());
         }
         let Place { device, object } = ready.place;
         match outcome {
@@ -397,7 +402,8 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         self.core.devices.execute(&ready.place.device, &ready.bearer, operation).await
     }
 
-    /// What object `index` is reached with; renewed if it is about to expire or is of the generation `refused`.
+    /// Returns credential and location of object `index`. Renews them if they expire soon or are of
+    /// the generation `refused`.
     async fn ready(&self, index: usize, refused: Option<u64>) -> Result<Ready, ClientError> {
         let mut held = self.bearers.lock().await;
         if self.successor.get().is_some() {
@@ -415,7 +421,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
                 return Err(ClientError::OTHER_ANSWER);
             };
             if layout.number() != self.layout.number() {
-                // Carried over, or cut to nothing and written anew by somebody else.
+                // Migrated, or truncated to zero and written again by another client.
                 self.succeed(layout, generation, &grants).await?;
                 return Err(other_objects());
             }
@@ -432,7 +438,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         Ok(Ready { bearer, generation: held.generation, fresh, place })
     }
 
-    /// Is the file still what it was when it was opened?
+    /// Checks that the file was not replaced or removed since the open.
     ///
     /// # Errors
     /// `Refused` with `Stale` if it was replaced or removed.
@@ -444,14 +450,14 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         self.ready(0, Some(generation)).await.map(drop)
     }
 
-    /// Is this what a device says when an object has fewer bytes than asked for?
+    /// Whether the error says that an object has fewer bytes than requested.
     pub(crate) const fn is_short(error: &ClientError) -> bool {
         matches!(error, ClientError::Device { error: OsdError::ReadPastEnd { .. } | OsdError::NotFound, .. })
     }
 }
 
-/// What a device said of its boot epoch.
-fn told_life(device: DeviceId, answer: &Completion) -> Option<Life> {
+/// Returns the boot epoch from an answer.
+fn told_life(device: DeviceId, answer: &Completion) -> Option<DeviceEpoch> {
     let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
     Some((device, u16::from_be_bytes(value?)))
 }

@@ -1,4 +1,4 @@
-//! Accounts and groups: for administrators, and what everybody may do to his own account.
+//! Accounts and groups: for administrators, and for users about their own account.
 //!
 //! Contract: a password or key never leaves this process; the server gets its OPAQUE record.
 
@@ -18,7 +18,7 @@ use crate::delegated::revocation;
 use crate::mds::{Mds, MdsOptions};
 use crate::service_key::ServiceKey;
 use crate::tls::Fingerprint;
-use crate::{Client, ClientError, Devices, Metadata, Reach};
+use crate::{Client, ClientError, DeviceConnectOptions, Devices, Metadata};
 
 fn done(answer: Response) -> Result<(), ClientError> {
     match answer {
@@ -35,17 +35,17 @@ pub(crate) fn group_name(name: &str) -> Result<GroupName, ClientError> {
     GroupName::new(name).map_err(ClientError::Name)
 }
 
-/// A code for a new user.
+/// An enrolment code for a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrolmentCode {
-    /// Letters and digits.
+    /// The code: letters and digits.
     pub code: Secret,
-    /// Until then it can be used, milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub expires_ms: u64,
 }
 
 impl Client {
-    /// Adds a person's account (administrators). Runs Argon2id.
+    /// Adds an account of a person (administrators). Runs Argon2id.
     ///
     /// # Errors
     /// `Refused` with `Exists` or `Denied` among others.
@@ -53,7 +53,8 @@ impl Client {
         self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, role, false, None).await
     }
 
-    /// Changes the password of somebody else's account (administrators) and ends its sessions. Runs Argon2id.
+    /// Changes the password of another account (administrators) and ends its sessions. Runs
+    /// Argon2id.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -61,18 +62,20 @@ impl Client {
         self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, Role::User, true, None).await
     }
 
-    /// Changes one's own password, which `old` is now: whoever has a session alone does not. Ends the account's sessions but
-    /// this one. Runs Argon2id twice.
+    /// Changes the password of the own account. Requires the old one, so that a stolen session is
+    /// not enough. Ends all other sessions of the account. Runs Argon2id twice.
     ///
     /// # Errors
-    /// `InUseRefused` if it is another one; `Refused` with `Busy` after too many wrong ones, or `Invalid` for a service.
+    /// `InUseRefused` if `old` is wrong; `Refused` with `Busy` after too many wrong attempts, or
+    /// `Invalid` for a service.
     pub async fn change_password(&self, old: &[u8], password: &[u8]) -> Result<(), ClientError> {
         let (metadata, in_use) = (&self.core.metadata, Some((SUITE_STANDARD, old)));
         let user = metadata.ticket().user.clone();
         metadata.register(&user, SUITE_STANDARD, password, Role::User, true, in_use).await
     }
 
-    /// Adds a program's account, which logs in with a key file (administrators). Returns the key: it is nowhere else.
+    /// Adds an account of a program, which logs in with a key file (administrators). Returns the
+    /// only copy of the key.
     ///
     /// # Errors
     /// `Refused` with `Exists` or `Denied` among others.
@@ -82,8 +85,8 @@ impl Client {
         Ok(key)
     }
 
-    /// Gives a service a second key beside the one of `suite` (administrators). The old one is good until
-    /// [`Client::retire_key`].
+    /// Gives a service a second key beside the one of `suite` (administrators). The old key stays
+    /// valid until [`Client::retire_key`].
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Denied` or `Invalid` among others.
@@ -93,7 +96,7 @@ impl Client {
         Ok(key)
     }
 
-    /// The same by the service itself, which proves that it has the key in use.
+    /// As [`Client::rotate_key`], by the service itself, which proves that it has the current key.
     ///
     /// # Errors
     /// As [`Client::rotate_key`]; `InUseRefused` if the service has another key.
@@ -112,14 +115,14 @@ impl Client {
         server: &str,
         pin: Fingerprint,
         key: &ServiceKey,
-        reach: impl Into<Reach>,
+        reach: impl Into<DeviceConnectOptions>,
     ) -> Result<Self, ClientError> {
         let options = MdsOptions { suite: key.suite, ..MdsOptions::default() };
         Self::connect_with(server, pin, options, key.user.as_str(), key.secret(), reach.into()).await
     }
 
-    /// Chooses the password of a new account with the code that an administrator handed out, or a new password for an
-    /// old one. Runs Argon2id. It does not log in.
+    /// Sets the first or a new password of an account with an enrolment code. Runs Argon2id. Does
+    /// not log in.
     ///
     /// # Errors
     /// `EnrolmentRefused`, `LoginBusy`, `LoginFailed`, `Connection`.
@@ -138,7 +141,7 @@ impl Client {
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
-    /// A password that nobody knows and nobody will guess.
+    /// Returns a random password.
     #[must_use]
     pub fn random_password(&self) -> Zeroizing<[u8; 32]> {
         let mut password = Zeroizing::new([0; 32]);
@@ -146,8 +149,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         password
     }
 
-    /// Gives an account its key for the paper's profile, or takes it away (administrators). The key is as good as the
-    /// passphrase, and can be guessed from any recorded login.
+    /// Sets or removes an account's key for the paper's profile (administrators). The key is as
+    /// weak as the passphrase: it can be guessed from any recorded login.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -162,7 +165,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         done(self.core.metadata.call(Request::UserSetPaperKey { name, key }).await?)
     }
 
-    /// Makes an enrolment code (administrators): for a new account, a person's or a directory's, or with `replace` for an
+    /// Creates an enrolment code (administrators): for a new account, or with `replace` for an
     /// existing one, which keeps its kind and role.
     ///
     /// # Errors
@@ -182,7 +185,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// All accounts (administrators).
+    /// Returns all accounts (administrators).
     ///
     /// # Errors
     /// `Refused` with `Denied` among others.
@@ -196,7 +199,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             };
             let last = users.last().map(|user| user.name.clone());
             if last.is_some() && last <= after {
-                return Err(ClientError::Protocol("the list of accounts does not ascend"));
+                return Err(ClientError::Protocol("account list out of order"));
             }
             all.extend(users);
             if !more || last.is_none() {
@@ -205,7 +208,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// Lets an account log in again (administrators).
+    /// Enables an account (administrators).
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -214,7 +217,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         done(self.core.metadata.call(request).await?)
     }
 
-    /// Keeps an account from logging in, ends its sessions, and has its credentials revoked in the background; see
+    /// Disables an account, ends its sessions, and revokes its credentials in the background; see
     /// [`Client::revocation`] (administrators).
     ///
     /// # Errors
@@ -224,7 +227,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         revocation(self.core.metadata.call(request).await?)
     }
 
-    /// Gives an account another role and ends its sessions (administrators).
+    /// Changes the role of an account and ends its sessions (administrators).
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -233,7 +236,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         done(self.core.metadata.call(request).await?)
     }
 
-    /// Removes an account, and has its credentials revoked in the background (administrators).
+    /// Removes an account, and revokes its credentials in the background (administrators).
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -241,7 +244,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         revocation(self.core.metadata.call(Request::UserRemove { name: user_name(name)? }).await?)
     }
 
-    /// Takes one of two keys from a service: by administrators, or by itself.
+    /// Removes one of two keys of a service, by an administrator or the service itself.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -265,7 +268,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         done(self.core.metadata.call(Request::GroupRemove { name: group_name(name)? }).await?)
     }
 
-    /// Makes an account a member of a group, or ends that (administrators).
+    /// Adds an account to a group or removes it (administrators).
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Limit` or `Denied` among others.
@@ -279,7 +282,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         done(self.core.metadata.call(request).await?)
     }
 
-    /// All groups (administrators).
+    /// Returns all groups (administrators).
     ///
     /// # Errors
     /// `Refused` with `Denied` among others.
@@ -293,7 +296,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             };
             let last = groups.last().map(|group| group.name.clone());
             if last.is_some() && last <= after {
-                return Err(ClientError::Protocol("the list of groups does not ascend"));
+                return Err(ClientError::Protocol("group list out of order"));
             }
             all.extend(groups);
             if !more || last.is_none() {
@@ -302,7 +305,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// All members of a group (administrators).
+    /// Returns all members of a group (administrators).
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -316,7 +319,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
                 return Err(ClientError::OTHER_ANSWER);
             };
             if !members.is_empty() && members.last() <= after.as_ref() {
-                return Err(ClientError::Protocol("the list of members does not ascend"));
+                return Err(ClientError::Protocol("member list out of order"));
             }
             let none = members.is_empty();
             all.extend(members);
@@ -326,7 +329,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// Changes the owner (administrators) or the group of a file or directory; `Some(None)` is no group.
+    /// Changes the owner (administrators) or the group of a file or directory; `Some(None)` removes
+    /// the group.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -345,7 +349,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// Who holds credentials for the objects of a file (administrators), and whether nobody is left out.
+    /// Returns the users with valid credentials for the objects of a file (administrators), and
+    /// whether the list is complete.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -359,7 +364,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// Who was given, or refused, credentials for a file (its owner, administrators); and since when the record knows.
+    /// Returns the credentials that were issued or refused for a file (its owner, administrators),
+    /// and since when the log is complete.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -389,7 +395,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
                     return Ok((all, known_since_ms));
                 }
                 Some(next) if ascends(&next) => from = Some(next),
-                Some(_) => return Err(ClientError::Protocol("the record of credentials does not ascend")),
+                Some(_) => return Err(ClientError::Protocol("credential log out of order")),
             }
         }
     }

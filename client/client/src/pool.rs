@@ -1,6 +1,7 @@
-//! Sessions to devices, opened when first needed and kept.
+//! Sessions to devices, opened on first use and kept.
 //!
-//! Does: find or make the one [`OsdClient`] of a device. Does not: know files.
+//! Does: finds or creates the [`OsdClient`] of a device.
+//! Does not: know files.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +14,13 @@ use sealstone_mds_protocol::{Device, DeviceId, DevicePin};
 
 use crate::Devices;
 
-/// Makes the way to a device from its address; a simulation supplies its own.
+/// Creates the connection factory of a device from its address; a simulation supplies its own.
 pub type DialFactory = Box<dyn Fn(&TargetUrl, &Device) -> Result<Arc<dyn Dial>, SessionError> + Send + Sync>;
 
-/// The client of a device at one address, known by one pin.
+/// The client of a device at one address with one pin.
 type Known = (TargetUrl, Option<DevicePin>, OsdClient);
 
-/// One client for each device that was used so far.
+/// The clients of all devices that were used so far.
 pub struct DevicePool {
     dial: DialFactory,
     environment: Arc<dyn Environment>,
@@ -28,7 +29,7 @@ pub struct DevicePool {
 }
 
 impl DevicePool {
-    /// Devices over TCP, inside TLS as `options` and the devices' pins say.
+    /// Creates a pool over TCP, with TLS according to `options` and the pins of devices.
     #[must_use]
     pub fn tcp(environment: Arc<dyn Environment>, options: OsdOptions) -> Self {
         let policy = options.tls;
@@ -39,16 +40,16 @@ impl DevicePool {
         Self::new(Box::new(dial), environment, options)
     }
 
-    /// Devices over streams that `dial` makes.
+    /// Creates a pool over connections that `dial` makes.
     #[must_use]
     pub fn new(dial: DialFactory, environment: Arc<dyn Environment>, options: OsdOptions) -> Self {
         Self { dial, environment, options, clients: Mutex::default() }
     }
 
-    /// The client of one device; a device that moved, or has another pin, gets a new one.
+    /// Returns the client of a device; a device with a new address or pin gets a new one.
     ///
     /// # Errors
-    /// `Session` if its address cannot be read, or policy does not let us talk to it.
+    /// `Session` if the address cannot be parsed, or the TLS policy forbids the connection.
     pub fn client(&self, device: &Device) -> Result<OsdClient, OsdError> {
         let url: TargetUrl = device
             .url
@@ -67,7 +68,7 @@ impl DevicePool {
         Ok(client)
     }
 
-    /// Logs out of every device.
+    /// Logs out of all devices.
     pub async fn close(&self) {
         let clients = core::mem::take(&mut *self.clients.lock().unwrap_or_else(PoisonError::into_inner));
         for (.., client) in clients.into_values() {

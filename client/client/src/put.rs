@@ -1,8 +1,10 @@
-//! Storing a file: bytes of any source into objects, then one commit.
+//! Storing a file: bytes of a source into objects, then one commit.
 //!
-//! Does: create, have the bytes moved ([`pump`]), commit or abandon. Does not: choose devices; the layout says.
-//! Contract: `Ok` means that all bytes are durable and visible under the name. After an error nothing is visible, and
-//! the create was abandoned if the server could still be reached; it forgets an orphan by itself.
+//! Does: creates the file, writes the bytes ([`pump`]), commits or abandons it.
+//! Does not: choose devices; the layout does.
+//! Contract: `Ok` means that all bytes are durable and visible under the name. After an error
+//! nothing is visible; the create is abandoned if the server can be reached, and otherwise expires
+//! there.
 //! Truth: architecture.md §4 (files); t10-osd §1.10.
 
 mod lane;
@@ -18,31 +20,31 @@ use sealstone_mds_protocol::{
 };
 use tokio::io::AsyncRead;
 
-use crate::budget::Lease;
-use crate::open::{Core, OpenObjects, is_gone};
+use crate::budget::MemoryPermit;
+use crate::open::{Core, OpenObjects, is_not_found_or_stale};
 use crate::tuning::SMALL_FILE_MAX;
 use crate::{ClientError, Devices, Metadata};
-use pump::Pump;
+use pump::PutPipeline;
 pub(crate) use source::HOLE_MIN;
 use source::{LocalFile, Source, Stream};
 
 /// How to store a file.
 pub struct PutOptions {
-    /// Its size if known: a source of another length is an error.
+    /// The size, if known: a source of a different length is an error.
     pub size: Option<u64>,
-    /// Its size as far as it is known, for the choice of its layout.
+    /// The expected size, for the choice of the layout.
     pub size_hint: Option<u64>,
     /// Permission bits.
     pub mode: u16,
-    /// May it take the place of an older file?
+    /// Whether it may replace an existing file.
     pub replace: bool,
-    /// Security method for its objects; the server may raise it.
+    /// Security method for the objects; the server may require a stronger one.
     pub method: Method,
-    /// Last change of content to record, nanoseconds since 1970; now if none.
+    /// Modification time to record, in nanoseconds since 1970; now if none.
     pub mtime_ns: Option<i64>,
-    /// Checksum to compute and record; BLAKE3 is not computed by this client and counts as none.
+    /// Checksum to compute and record; BLAKE3 is not supported by this client and counts as none.
     pub checksum: Option<ChecksumKind>,
-    /// Told the number of bytes that devices have acknowledged so far.
+    /// Called with the number of bytes that devices have acknowledged so far.
     pub progress: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -79,17 +81,17 @@ pub(crate) async fn put<M: Metadata, D: Devices>(
     store(core, path, &mut Stream(source), options, async |_| Ok(())).await
 }
 
-/// What became of a local file that was stored.
+/// The result of storing a local file.
 #[derive(Clone, Debug)]
 pub struct StoredFile {
-    /// What is stored.
+    /// Attributes of the stored file.
     pub stat: Stat,
-    /// The source changed while it was read: what is stored may be parts of several states of it.
+    /// Whether the source changed meanwhile, so that the stored bytes may mix several states of it.
     pub source_changed: bool,
 }
 
-/// Stores an open file of this machine, with its time of change and its holes. `is_final`: it is stored also if it
-/// changes meanwhile.
+/// Stores an open local file with its modification time and holes. With `is_final` it is stored
+/// even if it changes meanwhile.
 pub(crate) async fn put_file<M: Metadata, D: Devices>(
     core: &Arc<Core<M, D>>,
     path: &FilePath,
@@ -120,12 +122,13 @@ pub(crate) async fn put_file<M: Metadata, D: Devices>(
     }
 }
 
-/// The time of the last change of a file of this machine, nanoseconds since 1970; times out of range are brought into it.
+/// Returns the modification time of a local file in nanoseconds since 1970, clamped to the range of
+/// the type.
 fn mtime_ns(metadata: &std::fs::Metadata) -> i64 {
     metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
 }
 
-/// Stores what a source gives; `check` decides just before the commit.
+/// Stores all bytes of a source; `check` may fail it just before the commit.
 async fn store<M: Metadata, D: Devices, S: Source>(
     core: &Arc<Core<M, D>>,
     path: &FilePath,
@@ -133,7 +136,7 @@ async fn store<M: Metadata, D: Devices, S: Source>(
     mut options: PutOptions,
     check: impl AsyncFnOnce(&mut S) -> Result<(), ClientError>,
 ) -> Result<Stat, ClientError> {
-    // The head of a file with holes may be one: it is read with all else.
+    // A file with holes may begin with one, so its first bytes are read with the rest.
     let (head, lease) = match source.is_sparse() {
         true => (Vec::new(), core.budget.take(0).await),
         false => read_head(core, source).await?,
@@ -151,7 +154,7 @@ async fn store<M: Metadata, D: Devices, S: Source>(
         core.metadata.call(request).await
     };
     let created = match create(known).await {
-        // Holes take no space: a file may be longer than all that is free.
+        // Holes take no space: the file may be longer than the free space.
         Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NoSpace && source.is_sparse() => {
             create(source.allocated()).await
         }
@@ -166,7 +169,7 @@ async fn store<M: Metadata, D: Devices, S: Source>(
         let objects =
             OpenObjects::new(core.clone(), handle, options.method, file.layout, &file.grants).await?;
         let announced = options.size;
-        let mut pump = Pump::new(Arc::new(objects), &mut options);
+        let mut pump = PutPipeline::new(Arc::new(objects), &mut options);
         pump.head(head, lease).await?;
         if !ended {
             pump.rest(source).await?;
@@ -185,11 +188,11 @@ async fn store<M: Metadata, D: Devices, S: Source>(
     }
 }
 
-/// Reads until [`SMALL_FILE_MAX`] bytes or the end.
+/// Reads [`SMALL_FILE_MAX`] bytes, or fewer up to the end.
 async fn read_head<M: Metadata, D: Devices>(
     core: &Core<M, D>,
     source: &mut impl Source,
-) -> Result<(Vec<u8>, Lease), ClientError> {
+) -> Result<(Vec<u8>, MemoryPermit), ClientError> {
     let lease = core.budget.take(SMALL_FILE_MAX).await;
     let mut head = core.buffers.take(SMALL_FILE_MAX);
     head.clear();
@@ -214,13 +217,13 @@ async fn commit<M: Metadata, D: Devices>(
     match core.metadata.call(Request::Commit { intent, size, mtime_ns, checksum }).await {
         Ok(Response::Stat { stat }) => Ok(stat),
         Ok(_) => Err(ClientError::OTHER_ANSWER),
-        // Was the commit done? The intent is ours alone: if the name now leads to what only we could have put
-        // there, it was.
+        // The commit may have been done. Only this client has the intent, so if the name leads to
+        // the expected file, it was.
         Err(ClientError::OutcomeUnknown { request }) => {
             match core.metadata.call(Request::Commit { intent, size, mtime_ns, checksum }).await {
                 Ok(Response::Stat { stat }) => Ok(stat),
                 Ok(_) => Err(ClientError::OTHER_ANSWER),
-                Err(error) if is_gone(&error) => {
+                Err(error) if is_not_found_or_stale(&error) => {
                     match core.metadata.call(Request::Stat { path: path.clone() }).await {
                         Ok(Response::Stat { stat }) if stat.size == size && stat.checksum == checksum => {
                             Ok(stat)
@@ -240,11 +243,11 @@ async fn commit<M: Metadata, D: Devices>(
 
 async fn abandon<M: Metadata, D: Devices>(core: &Core<M, D>, intent: IntentId) {
     if let Err(error) = core.metadata.call(Request::Abandon { intent }).await {
-        tracing::debug!(%error, "a create could not be abandoned; the server forgets it by itself");
+        tracing::debug!(%error, "could not abandon a create; it expires at the server");
     }
 }
 
-/// A task that was cancelled or panicked has not done its work; the panic goes on here.
+/// Returns the result of a task; a panic in it is propagated.
 pub(crate) fn joined<T>(
     done: Result<Result<T, ClientError>, tokio::task::JoinError>,
 ) -> Result<T, ClientError> {

@@ -1,4 +1,4 @@
-//! Quotas: for administrators, and what everybody may know of his own; and checks of all that is on record.
+//! Quotas, for administrators and for users about their own; and checks of all records.
 
 use sealstone_mds_protocol::{
     CheckFinding, CheckScope, CheckStatus, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request,
@@ -8,7 +8,7 @@ use sealstone_mds_protocol::{
 use crate::client::{file_path, user_name};
 use crate::{Client, ClientError, Devices, Metadata};
 
-/// The quota of a user, by name.
+/// Returns the key of a user's quota.
 ///
 /// # Errors
 /// `Name`.
@@ -16,7 +16,7 @@ pub fn quota_of_user(name: &str) -> Result<QuotaOf, ClientError> {
     Ok(QuotaOf::User(user_name(name)?))
 }
 
-/// The quota of a tree, by path.
+/// Returns the key of a directory tree's quota.
 ///
 /// # Errors
 /// `Name`.
@@ -25,7 +25,7 @@ pub fn quota_of_tree(path: impl AsRef<[u8]>) -> Result<QuotaOf, ClientError> {
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
-    /// Sets limits (administrators). A directory becomes a tree by that; it must be empty.
+    /// Sets limits (administrators). A directory, which must be empty, becomes a quota tree.
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `Invalid` or `Denied` among others.
@@ -33,7 +33,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         self.one_quota(Request::QuotaSet { of, change }).await
     }
 
-    /// What is used and allowed: of a user, oneself unless one is an administrator; or of the tree that a path lies in.
+    /// Returns usage and limits of a user (of another one only for administrators) or of the tree
+    /// that contains a path.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -41,7 +42,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         self.one_quota(Request::QuotaShow { of }).await
     }
 
-    /// Takes limits away (administrators). An empty directory is no tree any more after that.
+    /// Removes limits (administrators). An empty directory is then no longer a quota tree.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
@@ -56,8 +57,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// A page of all quotas, users by name and then trees, after this one; and whether there may be more. Who is no
-    /// administrator sees his own.
+    /// Returns a page of all quotas after this one, users by name and then trees, and whether there
+    /// may be more. Other than administrators, users see their own only.
     ///
     /// # Errors
     /// `SessionOver`, `Connection`.
@@ -71,10 +72,10 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// Begins to look through everything beside all other work (administrators); one check goes on at a time at a server.
+    /// Starts a check (fsck) in the background (administrators); a server runs one at a time.
     ///
     /// # Errors
-    /// `Refused` with `Exists` if one is under way, `Denied` among others.
+    /// `Refused` with `Exists` if one is in progress, `Denied` among others.
     pub async fn begin_check(&self, scope: CheckScope, repair: bool) -> Result<CheckStatus, ClientError> {
         let begun = self.core.metadata.call(Request::CheckBegin { scope, repair }).await?;
         match begun {
@@ -83,7 +84,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// How far the last check at this server is; none if there was none since it began.
+    /// Returns the progress of the last check at this server; none if there was none since its
+    /// start.
     ///
     /// # Errors
     /// `Refused` with `Denied` among others.
@@ -94,10 +96,10 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// What a check found until now, as far as it is kept.
+    /// Returns the findings of a check so far.
     ///
     /// # Errors
-    /// `Refused` with `NotFound` if there was another one since.
+    /// `Refused` with `NotFound` if another check was started since.
     pub async fn findings(&self, check: u64) -> Result<Vec<CheckFinding>, ClientError> {
         let mut all = Vec::new();
         loop {

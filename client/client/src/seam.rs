@@ -1,7 +1,8 @@
-//! The two things the file logic needs: devices that do operations, and a metadata server that answers.
+//! The two interfaces that the file logic needs: devices and a metadata server.
 //!
-//! Does: cut the seams, so that the logic above them runs on sockets and in a simulation alike.
-//! Contract: neither implementation reads a clock or a random source that its caller did not hand in.
+//! Does: separates the logic from sockets, so that it also runs in a simulation.
+//! Contract: implementations read no clock or random source except those that their caller passed
+//! in.
 
 use core::future::Future;
 
@@ -10,12 +11,12 @@ use sealstone_mds_protocol::{Device, Request, Response};
 
 use crate::ClientError;
 
-/// Object storage devices, wherever they are.
+/// Object storage devices.
 pub trait Devices: Send + Sync + 'static {
-    /// Does one operation on one device, under the credential of `bearer`.
+    /// Runs one operation on one device, with the credential of `bearer`.
     ///
     /// # Errors
-    /// Any [`OsdError`]; what may be retried without changing the outcome has been retried.
+    /// Any [`OsdError`]. Idempotent operations were already retried.
     fn execute(
         &self,
         device: &Device,
@@ -24,15 +25,16 @@ pub trait Devices: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Completion, OsdError>> + Send;
 }
 
-/// A metadata server with a session of ours.
+/// A metadata server with a session.
 pub trait Metadata: Send + Sync + 'static {
-    /// Asks one thing; [`Response::Failed`] comes back as an error.
+    /// Sends one request; [`Response::Failed`] is returned as an error.
     ///
     /// # Errors
     /// `Refused`, `SessionOver`, `Connection`, `OutcomeUnknown`, `Protocol`.
     fn call(&self, request: Request) -> impl Future<Output = Result<Response, ClientError>> + Send;
 
-    /// The same server and user by a connection of its own, for a question that waits; none: such are not asked.
+    /// Returns a separate connection with the same session, for a long-polling request; none if
+    /// such requests are not supported.
     fn second(&self) -> Option<Self>
     where
         Self: Sized,

@@ -1,6 +1,7 @@
-//! The key file of a service: what a program logs in with.
+//! The key file of a service, with which a program logs in.
 //!
-//! Contract: text of three lines; whoever reads it is the service. Wiped from memory when dropped, never printed.
+//! Contract: text of three lines; a reader of it has the rights of the service. The key is
+//! wiped from memory when dropped, and never printed.
 
 use sealstone_initiator::Environment;
 use sealstone_mds_protocol::UserName;
@@ -14,9 +15,9 @@ const SECRET_BYTES: usize = 32;
 
 /// A service's name and one of its keys.
 pub struct ServiceKey {
-    /// Whose.
+    /// The account of the service.
     pub user: UserName,
-    /// Which of its keys, by the suite that it is registered for.
+    /// The login suite for which the key is registered.
     pub suite: u16,
     secret: Zeroizing<[u8; SECRET_BYTES]>,
 }
@@ -52,7 +53,7 @@ impl ServiceKey {
         &*self.secret
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         let secret = Zeroizing::new(self.secret.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
@@ -62,7 +63,7 @@ impl ServiceKey {
         ))
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
     /// `KeyFile`.
@@ -97,7 +98,7 @@ mod tests {
     use sealstone_mds_protocol::login::SUITE_SERVICE_B;
 
     #[test]
-    fn a_key_survives_its_file_and_is_not_printed() {
+    fn key_roundtrips_through_file_and_is_not_printed() {
         let user = UserName::new("backup").unwrap();
         let key = ServiceKey::generate(user, SUITE_SERVICE_B, &SystemEnvironment);
         let text = key.to_text();

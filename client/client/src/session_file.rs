@@ -1,7 +1,8 @@
-//! The file that keeps a session between two runs of a program: readable by its owner alone.
+//! The file that keeps a session between two runs of a program, readable by its owner only.
 //!
-//! Does: save in one step, load, refuse what others could have read or written. Does not: ask for passwords.
-//! Contract: the file is either the old one or the new one, never half of one; it is never readable by others.
+//! Does: saves atomically, loads, and refuses files that others could read or write.
+//! Does not: ask for passwords.
+//! Contract: the file is always either the old or the new one, and never readable by others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,23 +20,24 @@ use crate::ClientError;
 use crate::mds::{SessionTicket, TicketKeys};
 use crate::tls::Fingerprint;
 
-/// The profile that the file has to name; without one it is the modern one.
+/// The profile name in the file; without one it is the modern profile.
 const PAPER: &str = "paper";
-/// Bytes of a session file at most.
+/// Maximum bytes of a session file.
 pub const SESSION_FILE_MAX: u64 = 16 * 1024;
 
-/// A session and where its server is.
+/// A session and the address of its server.
 #[derive(Clone, Debug)]
 pub struct SavedSession {
     /// `HOST:PORT` of the metadata server.
     pub server: String,
-    /// Its certificate's fingerprint; none in the paper's profile, where nothing proves the server but the login.
+    /// Pin of the server's certificate; none in the paper's profile, where only the login
+    /// authenticates the server.
     pub fingerprint: Option<Fingerprint>,
     /// The session.
     pub ticket: SessionTicket,
 }
 
-/// The file's text form.
+/// The text form of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -59,10 +61,10 @@ impl Drop for Text {
 }
 
 impl SavedSession {
-    /// Writes the file with mode 0600, in place of an older one.
+    /// Writes the file with mode 0600, replacing an older one.
     ///
     /// # Errors
-    /// `SessionFileIo`; the older file is then still there.
+    /// `SessionFileIo`; the older file then still exists.
     pub fn save(&self, path: &Path) -> Result<(), ClientError> {
         let profile = matches!(self.ticket.keys, TicketKeys::Paper(_)).then(|| PAPER.to_owned());
         let text = Text {
@@ -104,7 +106,7 @@ impl SavedSession {
         Self::parse(&text).map(Some)
     }
 
-    /// Removes the file; content with there being none.
+    /// Removes the file, if it exists.
     ///
     /// # Errors
     /// `SessionFileIo`.
@@ -144,7 +146,7 @@ impl SavedSession {
     }
 }
 
-/// Writes beside the file, makes it durable, then gives it the name.
+/// Writes a temporary file beside `path`, syncs it, and renames it.
 pub(crate) fn replace(path: &Path, body: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_loaded_and_only_its_owner_may_read_it() {
+    fn saved_file_loads_and_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/session.toml");
         assert!(SavedSession::load(&path).unwrap().is_none());
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_the_papers_profile_says_so_and_is_of_no_other() {
+    fn paper_session_file_names_its_profile() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("session.toml");
         let mut keys = [7; PAPER_SESSION_BYTES];
@@ -238,7 +240,7 @@ mod tests {
         assert!(text.contains("profile = \"paper\"") && !text.contains("fingerprint"), "{text}");
         let loaded = SavedSession::load(&path).unwrap().unwrap();
         assert!(matches!(loaded.ticket.keys, TicketKeys::Paper(session) if *session.to_bytes() == keys));
-        // Neither without its profile, nor with another's fingerprint.
+        // Refused without its profile, and with a fingerprint of the other profile.
         assert!(SavedSession::parse(&text.replace("profile = \"paper\"\n", "")).is_err());
         let pinned = text.replace("profile", "fingerprint = \"sha256:00\"\nprofile");
         assert!(SavedSession::parse(&pinned).is_err());

@@ -1,24 +1,24 @@
-//! How much memory and parallelism transfers use.
+//! Limits of memory and parallelism of transfers.
 
-/// Bytes read from a source before its file is created: what fits needs no stripes.
+/// Bytes that are read before a file is created; a file up to this size is not striped.
 pub const SMALL_FILE_MAX: usize = 512 * 1024;
-/// The largest command size that can be configured, bytes.
+/// Largest configurable command size, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 8 << 20;
-/// The smallest command size that can be configured, bytes.
+/// Smallest configurable command size, in bytes.
 pub const COMMAND_BYTES_MIN: usize = 4096;
-/// The least memory that can be configured, bytes: two files at their beginning.
+/// Smallest configurable memory, in bytes: the first bytes of two files.
 pub const MEMORY_BYTES_MIN: usize = 2 * SMALL_FILE_MAX;
-/// The most commands under way for one object that can be configured.
+/// Largest configurable number of commands in flight for one object.
 pub const DEPTH_MAX: usize = 64;
 
-/// Limits of transfers. Values outside the limits named above are brought inside.
+/// Limits of transfers. Values outside their bounds are clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Bytes of file data that all transfers of a client hold at most.
+    /// Maximum bytes of file data in memory, over all transfers of a client.
     pub memory_bytes: usize,
     /// Bytes of one READ or WRITE, a power of two.
     pub command_bytes: usize,
-    /// Commands under way for one object of a file.
+    /// Maximum commands in flight for one object of a file.
     pub depth: usize,
 }
 

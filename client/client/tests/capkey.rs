@@ -1,5 +1,5 @@
-//! CAPKEY: the capability is proven by the security token of the nexus, nothing else is protected. Only devices that
-//! were started insecurely take it on channels that are not sealed.
+//! CAPKEY: the capability is authenticated with the security token of the nexus, and nothing else
+//! is protected. Only devices in insecure mode accept it without TLS.
 
 use crate::world::faults::Fault;
 use crate::world::{World, content};
@@ -56,9 +56,9 @@ async fn files_travel_under_capkey_beside_other_methods() {
     }
 }
 
-/// Each nexus has a token of its own: what was signed for the lost one is worth nothing on the next.
+/// Each nexus has its own token: what was signed for the lost one is refused on the next.
 #[tokio::test(start_paused = true)]
-async fn a_new_nexus_has_a_new_token_and_the_transfer_goes_on() {
+async fn transfer_continues_with_token_of_new_nexus() {
     let world = World::of(1, weak(), INSECURE).await;
     let (one, other) = (world.osd(0), world.osd(0));
     let token = one.security_token().await.unwrap().unwrap();
@@ -92,9 +92,9 @@ async fn devices_that_were_not_told_refuse_it() {
     assert_eq!(get(&client, "/x", Method::CmdRsp).await.unwrap(), b"x");
 }
 
-/// What CAPKEY does not promise, the file's own checksum still finds.
+/// Corruption that CAPKEY does not detect is found by the file's checksum.
 #[tokio::test(start_paused = true)]
-async fn under_capkey_only_the_checksum_of_the_file_guards_its_bytes() {
+async fn capkey_relies_on_file_checksum() {
     let world = World::of(1, weak(), INSECURE).await;
     put(&world.client(tuning()).await, "/file", &content(400_000), Method::AllData).await.unwrap();
     let client = world.client(tuning()).await;

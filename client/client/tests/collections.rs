@@ -19,7 +19,8 @@ fn object(number: u64) -> ObjectId {
     ObjectId::new(PID, number)
 }
 
-/// Every right on one object of the first device, under the working key that it left the factory with.
+/// Returns a credential with all rights on one object of the first device, under the factory's
+/// working key.
 fn bearer(world: &World, object_type: ObjectType, allowed: ObjectId) -> Bearer {
     let scope = Scope::default();
     let capability = Capability {
@@ -75,7 +76,7 @@ async fn collections_are_made_joined_listed_queried_and_removed() {
     let partition = bearer(&world, ObjectType::Partition, object(0));
     let all = device.list_collection(&partition, object(0), 0, 10).await.unwrap();
     assert_eq!(all.ids, [chosen.object]);
-    // Questions come in the continuation segment, which is signed by itself.
+    // Criteria are in the continuation segment, which is signed separately.
     let question = |any, min: &'static [u8], max: &'static [u8]| Question {
         any,
         criteria: vec![Within { id: GRADE, min: Bytes::from_static(min), max: Bytes::from_static(max) }],

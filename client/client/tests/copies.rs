@@ -15,7 +15,8 @@ use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy,
 const PID: u64 = 0x1_0000;
 const CLONE: u64 = 0x2_0000;
 
-/// The right to do everything with a user object (number 0: one to be made) or a partition.
+/// Returns a credential with all rights on a user object (number 0: one to be created) or a
+/// partition.
 fn bearer(object: ObjectId, partition_zero: bool) -> Bearer {
     let mut keys = KeyHierarchy::<sealstone_crypto::RustCrypto>::factory(
         Hash::Sha256,
@@ -54,7 +55,7 @@ fn bearer(object: ObjectId, partition_zero: bool) -> Bearer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_copied_rewritten_and_mapped_and_partitions_cloned() {
+async fn objects_are_copied_rewritten_mapped_and_cloned() {
     let world = World::new(1).await;
     let osd = world.osd(0);
     let any = ObjectId::new(PID, 0);
@@ -87,7 +88,7 @@ async fn objects_are_copied_rewritten_and_mapped_and_partitions_cloned() {
     assert_eq!(osd.read(&reading, first, 8192, 4).await.unwrap(), b"data");
     let got = osd.attributes(&held, copy, vec![version]).await.unwrap();
     assert_eq!(got[0].1.as_deref(), Some(&b"v2"[..]));
-    // An operation that leaves its range does not leave the client.
+    // An operation outside its range is refused by the client.
     let wrong = vec![(step(RewriteAction::Replace, 3, 2), Bytes::from_static(b"xx"))];
     assert!(osd.rewrite(&held, rewrite, wrong, Vec::new()).await.is_err());
     let map = osd.map(&held, copy, 0).await.unwrap();
@@ -110,7 +111,7 @@ async fn objects_are_copied_rewritten_and_mapped_and_partitions_cloned() {
     osd.detach_clone(&over, CLONE).await.unwrap();
 }
 
-/// As the working key of the partition itself signs it.
+/// Signed with the working key of the partition itself.
 fn bearer_of_partition(partition: u64) -> Bearer {
     let mut keys = KeyHierarchy::<sealstone_crypto::RustCrypto>::factory(
         Hash::Sha256,

@@ -1,4 +1,5 @@
-//! Who is at fault when the bytes of a protected read are wrong: the medium or the wire. Never are they handed on.
+//! Wrong bytes of a protected read: the client distinguishes medium errors from tampering, and
+//! never returns wrong bytes.
 
 use crate::world::World;
 use crate::world::faults::Fault;
@@ -6,17 +7,17 @@ use sealstone_client::{ClientError, GetOptions, OsdError, PutOptions, Tuning};
 use sealstone_osd::ObjectId;
 use sealstone_scsi::additional;
 
-/// Bytes in which no two blocks are alike.
+/// Returns bytes in which all blocks differ.
 fn numbered(length: u32) -> Vec<u8> {
     (0..length / 8)
         .flat_map(|word| u64::from(word).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes())
         .collect()
 }
 
-/// The device sends what its medium gave with the digests that it should have; the client finds that they differ, asks it
-/// to look, and hears which block is damaged.
+/// The device sends corrupted bytes with the stored digests. The client detects the mismatch and
+/// asks the device to verify, which reports the damaged block.
 #[tokio::test(start_paused = true)]
-async fn rot_under_a_stored_digest_is_a_medium_error_that_names_the_block() {
+async fn corruption_is_medium_error_naming_the_block() {
     let world = World::new(1).await;
     let client = world.client(Tuning::default()).await;
     let bytes = numbered(200_000);
@@ -35,16 +36,16 @@ async fn rot_under_a_stored_digest_is_a_medium_error_that_names_the_block() {
         assert_eq!((sense, offset), (additional::UNRECOVERED_READ_ERROR, block), "{again}");
         assert!(bytes.starts_with(&back));
     }
-    // What does not touch the damaged block is there.
+    // Ranges outside the damaged block are readable.
     let mut back = Vec::new();
     let range = Some(0..98_304);
     client.get("/file", &mut back, GetOptions { range, ..GetOptions::default() }).await.unwrap();
     assert!(back == bytes[..98_304]);
 }
 
-/// Once changed on its way, the data come when they are asked for again.
+/// Data that were changed once in transit are read again.
 #[tokio::test(start_paused = true)]
-async fn a_bit_that_flipped_once_on_the_wire_costs_a_second_read() {
+async fn bit_flipped_once_is_read_again() {
     let world = World::new(1).await;
     let bytes = numbered(200_000);
     let client = world.client(Tuning::default()).await;
@@ -56,9 +57,10 @@ async fn a_bit_that_flipped_once_on_the_wire_costs_a_second_read() {
     assert!(back == bytes);
 }
 
-/// Whoever changes every answer is told from a medium that rotted: the device looked, and found nothing.
+/// An attacker who changes every answer is distinguished from a corrupt medium: the device verified
+/// its medium without an error.
 #[tokio::test(start_paused = true)]
-async fn tampering_on_the_wire_is_an_integrity_error_and_no_damage() {
+async fn tampering_on_wire_is_integrity_error() {
     let world = World::new(1).await;
     let bytes = vec![0xA5; 200_000];
     let client = world.client(Tuning::default()).await;

@@ -1,4 +1,4 @@
-//! One device under the client: typed commands, refusals, retries.
+//! The client of one device: typed commands, refusals, retries.
 
 use crate::world::World;
 use crate::world::faults::Fault;
@@ -35,11 +35,11 @@ async fn capacity_attributes_can_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_may_not_be_repeated_is_not() {
+async fn unrepeatable_command_is_not_repeated() {
     let world = World::new(1).await;
     let device = world.osd(0);
     let remover = world.own(0, ServerPurpose::RemoveObject(OBJECT));
-    // The stream breaks while a command is written: who knows how much of it arrived.
+    // The stream breaks while a command is written, of which an unknown part arrived.
     world.faults.next([Some(Fault::CutWrites(3_000))]);
     let mut outcome = Ok(());
     for _ in 0..50 {
@@ -60,7 +60,7 @@ async fn raw_bytes_go_out_as_they_are() {
         ScsiRequest { cdb: vec![0x12, 0, 0, 0, 96, 0].into(), data_in_max: 96, ..Default::default() };
     let answer = device.raw(inquiry).await.unwrap();
     assert_eq!((answer.status, answer.data_in[0] & 0x1F), (0, 0x11));
-    // Nonsense is refused, not executed.
+    // Malformed commands are refused, not executed.
     let nonsense = ScsiRequest { cdb: vec![0x7F; 236].into(), ..Default::default() };
     assert_eq!(device.raw(nonsense).await.unwrap().status, 2);
     let flush = device.execute(&world.own(0, ServerPurpose::ReadCapacity), Operation::FlushOsd).await;

@@ -1,4 +1,5 @@
-//! Files go in and come out whole, or an error says so: against real devices and the real metadata server.
+//! Files are stored and read completely, or an error is returned: against real devices and the real
+//! metadata server.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -24,7 +25,7 @@ fn small_commands() -> Tuning {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_put_is_got_whatever_its_size_and_method() {
+async fn put_and_get_roundtrip_all_sizes_and_methods() {
     let world = World::new(3).await;
     let client = world.client(small_commands()).await;
     for (i, length) in
@@ -45,7 +46,7 @@ async fn what_is_put_is_got_whatever_its_size_and_method() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_files_are_striped_and_any_range_reads_the_same_bytes() {
+async fn striped_file_ranges_read_the_same_bytes() {
     let world = World::new(4).await;
     let client = world.client(small_commands()).await;
     let bytes = content(7 << 20);
@@ -79,7 +80,7 @@ async fn no_transfer_holds_more_memory_than_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nexus_lost_in_the_middle_of_a_put_costs_nothing_but_time() {
+async fn lost_nexus_only_delays_put() {
     let world = World::new(2).await;
     for cut in [1_000, 70_000, 300_000, 1_500_000] {
         for fault in [Fault::CutWrites(cut), Fault::CutReads(cut / 1000 + 300)] {
@@ -96,7 +97,7 @@ async fn a_nexus_lost_in_the_middle_of_a_put_costs_nothing_but_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nexus_lost_in_the_middle_of_a_get_costs_nothing_but_time() {
+async fn lost_nexus_only_delays_get() {
     let world = World::new(2).await;
     let bytes = content(4 << 20);
     put(&world.client(small_commands()).await, "/file", &bytes).await.unwrap();
@@ -186,7 +187,7 @@ async fn holes_are_neither_sent_nor_fetched() {
     }
 }
 
-/// Devices that are in another life each time somebody asks.
+/// Devices that report a new boot epoch for each request.
 struct Restarting(DevicePool, AtomicU16);
 
 impl Devices for Restarting {
@@ -206,21 +207,22 @@ impl Devices for Restarting {
     }
 }
 
-/// A flush speaks for the writes of its own life of the device only: with a restart between, a put that believed it
-/// would lose data that it acknowledged.
+/// A flush covers only writes in its own boot epoch: with a restart in between, a put that trusted
+/// it would lose acknowledged data.
 #[tokio::test(start_paused = true)]
-async fn a_device_that_restarts_without_end_fails_the_put() {
+async fn endlessly_restarting_device_fails_put() {
     let world = World::new(1).await;
     let client = world.client_over(Restarting(world.pool(), AtomicU16::new(1)), small_commands()).await;
     let many = client.put("/many", &content(3 << 20)[..], PutOptions::default()).await;
     assert!(matches!(many, Err(ClientError::Restarted(_))), "{many:?}");
     assert!(client.stat("/many").await.unwrap_err().is_not_found());
-    // Nor does it speak for what one command made: the object that it finds may have been made again.
+    // Nor does it cover a creation in one command: the object that it finds may have been created
+    // again.
     let one = client.put("/one", &content(5000)[..], PutOptions::default()).await;
     assert!(matches!(one, Err(ClientError::Restarted(_))), "{one:?}");
 }
 
-/// Devices that lose the last byte of every READ and say nothing.
+/// Devices that drop the last byte of every READ without an error.
 struct Short(DevicePool);
 
 impl Devices for Short {
@@ -237,7 +239,7 @@ impl Devices for Short {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_read_is_an_error_not_a_short_file() {
+async fn short_read_is_an_error() {
     let world = World::new(1).await;
     put(&world.client(Tuning::default()).await, "/file", &content(5000)).await.unwrap();
     let client = world.client_over(Short(world.pool()), Tuning::default()).await;
@@ -246,7 +248,7 @@ async fn a_short_read_is_an_error_not_a_short_file() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bit_flipped_on_the_way_is_never_handed_on() {
+async fn bit_flipped_on_wire_is_never_returned() {
     let world = World::new(1).await;
     let bytes = content(400_000);
     put(&world.client(Tuning::default()).await, "/file", &bytes).await.unwrap();
@@ -254,7 +256,7 @@ async fn a_bit_flipped_on_the_way_is_never_handed_on() {
         let client = world.client(Tuning::default()).await;
         world.faults.next([Some(Fault::FlipRead(at))]);
         match get(&client, "/file").await {
-            // Read once more: over another connection where it struck a header, else with FUA.
+            // Read again: over another connection if a header was hit, else with FUA.
             Ok(back) => assert!(back == bytes, "{at}"),
             Err(ClientError::Device { error: OsdError::IntegrityFailure(_), .. }) => {}
             Err(error) => panic!("{at}: {error}"),
@@ -263,7 +265,7 @@ async fn a_bit_flipped_on_the_way_is_never_handed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_cmdrsp_the_checksum_of_the_file_catches_what_the_method_does_not() {
+async fn cmdrsp_corruption_is_caught_by_file_checksum() {
     let world = World::new(1).await;
     let bytes = content(400_000);
     put(&world.client(Tuning::default()).await, "/file", &bytes).await.unwrap();
@@ -296,7 +298,7 @@ async fn credentials_that_expire_in_the_middle_are_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_ten_minutes_off_is_corrected_by_the_device() {
+async fn clock_skew_is_corrected_by_device() {
     for skew in [-600_000, 600_000] {
         let world = World::new(1).await;
         world.client_clock.skew_ms.store(skew, Ordering::Relaxed);
@@ -316,7 +318,7 @@ async fn a_lost_answer_to_commit_is_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_fails_or_lies_leaves_nothing_behind() {
+async fn failing_source_leaves_nothing_behind() {
     let world = World::new(2).await;
     let client = world.client(small_commands()).await;
     let bytes = content(2 << 20);

@@ -1,5 +1,5 @@
-//! Transfers use their devices well: several commands under way at several devices, small writes gathered into large
-//! ones.
+//! Utilisation of devices: several commands in flight on several devices, and small writes gathered
+//! into large ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use sealstone_client::{Device, DeviceId, DevicePool, Devices, GetOptions, OsdErr
 use sealstone_initiator::{Bearer, Completion, Operation};
 use tokio::io::AsyncWriteExt;
 
-/// What was seen of the commands.
+/// The observed commands.
 #[derive(Default)]
 struct Seen {
     under_way: BTreeMap<DeviceId, usize>,
@@ -22,7 +22,7 @@ struct Seen {
     others: BTreeMap<&'static str, usize>,
 }
 
-/// Devices that take 10 ms for each command and are watched.
+/// Devices that take 10 ms for each command and record it.
 struct Watched(DevicePool, Arc<Mutex<Seen>>);
 
 impl Devices for Watched {
@@ -67,7 +67,7 @@ async fn several_commands_are_under_way_at_several_devices() {
     {
         let seen = core::mem::take(&mut *seen.lock().unwrap());
         assert_eq!(seen.most.len(), DEVICES, "all devices are used");
-        // A proof (flush, epoch) may run beside the writes.
+        // A flush or a read of the epoch may run beside the writes.
         assert!(
             seen.most.values().all(|most| (tuning.depth..=tuning.depth + 2).contains(most)),
             "{:?}",
@@ -103,6 +103,6 @@ async fn small_pieces_of_a_source_become_large_writes() {
     let full = bytes.len() / COMMAND;
     assert!(seen.written.len() <= full + 2, "{} writes for {full} commands of bytes", seen.written.len());
     assert!(seen.written.iter().filter(|length| **length == COMMAND).count() >= full, "{:?}", seen.written);
-    // Durable by few flushes, not by one for each write.
+    // Few flushes make them durable, not one for each write.
     assert!(seen.others["FLUSH"] <= 4, "{:?}", seen.others);
 }

@@ -1,4 +1,4 @@
-//! A security manager changes keys of a real device over real sessions, some of which break.
+//! Key changes of a real device over real sessions, some of which break.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -22,7 +22,7 @@ fn manager(world: &World) -> KeyManager {
     KeyManager::new(world.osd(0), keys, world.client_clock.clone())
 }
 
-/// What the device says the identifiers of its keys are, asked under the manager's working keys.
+/// Returns the identifiers of the device's keys, read under the manager's working keys.
 async fn identifiers(
     world: &World,
     manager: &KeyManager,
@@ -49,7 +49,7 @@ async fn identifiers(
     got.into_iter().map(|(_, value)| value.map(|value| value.to_vec()).unwrap_or_default()).collect()
 }
 
-/// Root, partition zero and the partition of the files, from the master down.
+/// Sets the keys of the root, partition zero and the partition of files, from the master key down.
 async fn set_all_below(manager: &mut KeyManager, fill: u8) {
     manager.set_key(KeyToSet::Root, 0, [fill; 7]).await.unwrap();
     for partition in [0, PID] {
@@ -59,7 +59,7 @@ async fn set_all_below(manager: &mut KeyManager, fill: u8) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_key_of_a_device_can_be_changed_and_told_by_its_identifier() {
+async fn every_device_key_changes_with_its_identifier() {
     let world = World::new(1).await;
     let mut manager = manager(&world);
     for (round, group) in (1u8..).zip(Group::ALL) {
@@ -88,9 +88,10 @@ async fn a_manager_with_other_keys_changes_nothing() {
     assert!(matches!(no_such, Err(ManagerError::Key(_))));
 }
 
-/// Whatever breaks in the middle of SET KEY: sent again it sets the same key, and both ends agree in the end.
+/// A failure at any point of SET KEY: repeated, it sets the same key, and both ends agree in the
+/// end.
 #[tokio::test(start_paused = true)]
-async fn set_key_over_sessions_that_break_leaves_both_ends_with_the_same_key() {
+async fn set_key_over_broken_sessions_keeps_keys_equal() {
     for cut in (200..1600).step_by(200) {
         let world = World::new(1).await;
         let mut manager = manager(&world);
@@ -102,11 +103,13 @@ async fn set_key_over_sessions_that_break_leaves_both_ends_with_the_same_key() {
     }
 }
 
-/// A lost answer to the change step: the manager finds out which master key the device has, and goes on with that.
+/// After a lost answer to the change step, the manager finds out which master key the device has
+/// and continues with it.
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_to_the_change_step_is_settled() {
+async fn lost_answer_to_change_step_is_settled() {
     let mut seen = Vec::new();
-    // A cut breaks the session between the steps; a stall keeps the answer back while the device goes on.
+    // A break ends the session between the steps; a stall delays the answer while the device
+    // continues.
     let cuts = [300, 1020, 1400].map(Fault::CutReads);
     let stalls = [300, 500, 540, 1020, 1400].map(Fault::StallReads);
     for fault in cuts.into_iter().chain(stalls).chain([900, 1500].map(Fault::CutWrites)) {
@@ -123,7 +126,7 @@ async fn a_lost_answer_to_the_change_step_is_settled() {
                         MasterOutcome::Old => "old",
                     });
                 } else {
-                    // The first step was lost: nothing changed.
+                    // The first step was lost, so nothing changed.
                     let lost = OsdError::OutcomeUnknown { command: "SET MASTER KEY" };
                     assert_eq!(error.to_string(), lost.to_string(), "{fault:?}");
                     early.unwrap();

@@ -1,4 +1,4 @@
-//! Several mounts that are given leases: what each believes, and that it is so.
+//! Leases of several mounts: what each mount caches, and that it is current.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::world::mounts::tell_tags;
 use crate::world::{Direct, World, content, tuning};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CreateParams, File, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, DevicePool, Name};
 use sealstone_mds_protocol::{Access, ErrorCode, Node, NodeChange, NodeKind, Stat};
 use tokio::time::{Instant, sleep, timeout};
@@ -33,14 +33,15 @@ impl Mount {
     async fn with(world: &World, options: NodesOptions) -> Self {
         let client = world.client_over(world.pool(), tuning()).await;
         let mount = Self { nodes: Nodes::new(&client, options), client };
-        // It hears of its era.
+        // Receives its epoch.
         sleep(Duration::from_millis(100)).await;
         mount
     }
 
     async fn create(&self, name: &str) -> OpenFile {
-        let making = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
-        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), making).await.unwrap().1
+        let create_params =
+            CreateParams { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
+        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), create_params).await.unwrap().1
     }
 
     async fn look(&self, name: &str) -> Stat {
@@ -75,7 +76,7 @@ async fn leased_file_opens_without_a_request() {
         assert_eq!(all(&file).await, b"bytes");
         assert_eq!(mount.nodes.node(node).await.unwrap().size, 5);
         file.close().await.unwrap();
-        // Longer than an open file lingers.
+        // Longer than the delay before a file is closed at the server.
         sleep(Duration::from_millis(500)).await;
     }
     let asked: Vec<_> = mount.client.metadata().calls.lock().unwrap()[before..]
@@ -84,13 +85,13 @@ async fn leased_file_opens_without_a_request() {
         .copied()
         .collect();
     assert_eq!(asked, Vec::<&str>::new());
-    // Nobody uses it: after a while it is let go.
+    // An unused file is closed after a while.
     sleep(Duration::from_secs(150)).await;
     assert_eq!(mount.client.metadata().called("CloseNode"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_sees_what_was_written_elsewhere_though_nobody_closes() {
+async fn leased_reads_see_unclosed_remote_writes() {
     let world = leading(2).await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let file = one.create("f").await;
@@ -108,7 +109,7 @@ async fn who_reads_sees_what_was_written_elsewhere_though_nobody_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_of_a_file_goes_when_somebody_else_changes_it() {
+async fn remote_change_invalidates_cached_file() {
     let world = leading(1).await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let file = one.create("f").await;
@@ -116,7 +117,7 @@ async fn what_is_kept_of_a_file_goes_when_somebody_else_changes_it() {
     let node = file.node();
     file.close().await.unwrap();
     sleep(Duration::from_secs(3)).await;
-    // It is kept here by its lease, and nobody has it open.
+    // Its lease keeps it cached, but it is not open.
     let node = other.look("f").await.node().inode == node.inode && {
         let theirs = other.open(other.look("f").await.node(), Access::Update).await;
         assert_eq!(all(&theirs).await, content(9000));
@@ -128,12 +129,12 @@ async fn what_is_kept_of_a_file_goes_when_somebody_else_changes_it() {
     let node = one.look("f").await.node();
     let again = one.open(node, Access::Read).await;
     assert_eq!(&all(&again).await[..6], [b"other", &content(9000)[5..6]].concat());
-    // Its mode is another one: who may not open it any more may not, whatever was leased.
+    // Its mode is changed: a user without the right cannot open it, in spite of the lease.
     let change = NodeChange { size: Some(3), ..NodeChange::default() };
     other.nodes.set(other.look("f").await.node(), change, false).await.unwrap();
     assert_eq!(all(&again).await, b"oth");
     drop(again);
-    // And removed, nothing keeps it.
+    // When it is removed, nothing keeps it.
     sleep(Duration::from_secs(3)).await;
     other.nodes.remove(Node::ROOT, &Name::new("f").unwrap(), false).await.unwrap();
     sleep(Duration::from_secs(3)).await;
@@ -141,7 +142,7 @@ async fn what_is_kept_of_a_file_goes_when_somebody_else_changes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_who_read_and_both_want_to_write_do_so_one_after_the_other() {
+async fn two_readers_upgrade_one_after_another() {
     let world = leading(1).await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let file = one.create("f").await;
@@ -164,7 +165,7 @@ async fn two_who_read_and_both_want_to_write_do_so_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
+async fn client_missing_recall_stops_before_others_proceed() {
     let fenced = |error: &ClientError| matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced);
     for unsaved in [false, true] {
         let world = leading(1).await;
@@ -173,7 +174,7 @@ async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
         file.write(0, b"old").await.unwrap();
         file.sync().await.unwrap();
         assert_eq!(all(&file).await, b"old");
-        // What it is told does not arrive any more.
+        // Answers to this mount do not arrive any more.
         let gate = one.client.metadata().recalls.clone();
         gate.close("Recalls");
         if unsaved {
@@ -186,7 +187,7 @@ async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
             loop {
                 tokio::select! {
                     theirs = &mut opening => break theirs,
-                    // Devices hear that he is fenced off.
+                    // The devices get the new tags that fence it.
                     () = sleep(Duration::from_millis(500)) => tell_tags(&world).await,
                 }
             }
@@ -198,7 +199,7 @@ async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
             let told = file.sync().await.unwrap_err();
             assert!(fenced(&told), "{told}");
         } else {
-            // It lost nothing, and is told of nothing.
+            // It lost nothing, so no error is reported.
             assert_eq!(file.read(0, 9).await.unwrap()[..3], *b"new");
         }
         gate.open();
@@ -208,10 +209,11 @@ async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_let_go_of_without_the_servers_knowing_is_given_back_again() {
+async fn unknowingly_dropped_lease_is_returned_again() {
     let world = leading(1).await;
     let mount =
-        Mount::with(&world, NodesOptions { leases: true, leases_kept: 0, ..NodesOptions::default() }).await;
+        Mount::with(&world, NodesOptions { leases: true, cached_files_max: 0, ..NodesOptions::default() })
+            .await;
     let file = mount.create("f").await;
     file.write(0, b"bytes").await.unwrap();
     let node = file.node();
@@ -228,7 +230,7 @@ async fn a_lease_that_was_let_go_of_without_the_servers_knowing_is_given_back_ag
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_taken_for_gone_sees_what_others_wrote_meanwhile() {
+async fn forgotten_client_sees_remote_writes() {
     let world = leading(1).await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let theirs = other.create("f").await;
@@ -236,17 +238,17 @@ async fn who_was_taken_for_gone_sees_what_others_wrote_meanwhile() {
     theirs.sync().await.unwrap();
     let file = one.open(theirs.node(), Access::Read).await;
     assert_eq!(all(&file).await, b"old");
-    // It gives its lease back, and asks for no other one.
+    // It returns its lease and requests no other one.
     theirs.write(0, b"longer than it was").await.unwrap();
     theirs.close().await.unwrap();
     other.nodes.shut_down().await.unwrap();
-    // Nothing is heard of it, for so long that the server forgets it.
+    // It is silent until the server drops its state.
     let (gate, recalls) = (&one.client.metadata().gate, one.client.metadata().recalls.clone());
     gate.close("KeepNodes");
     recalls.close("Recalls");
     sleep(Duration::from_secs(100)).await;
     world.mds.tidy_memory(world.clock.now());
-    // It hears of its era, and after that that it holds nothing.
+    // It receives its epoch, and then learns that the server has no open files of it.
     recalls.open();
     sleep(Duration::from_secs(5)).await;
     gate.open();
@@ -254,9 +256,9 @@ async fn who_was_taken_for_gone_sees_what_others_wrote_meanwhile() {
     assert_eq!(all(&file).await, b"longer than it was");
 }
 
-/// One after the other, by whichever mount: each read sees the last write.
+/// Mounts act one after another: each read sees the last write.
 #[tokio::test(start_paused = true)]
-async fn histories_of_three_mounts_are_those_of_one_file() {
+async fn three_mounts_see_one_file_history() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in seed.map_or(0..12_u64, |seed| seed..seed + 1) {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -290,7 +292,7 @@ async fn histories_of_three_mounts_are_those_of_one_file() {
                 8 => {
                     let size = rng.gen_range(0..2500);
                     let change = NodeChange { size: Some(size), ..NodeChange::default() };
-                    // What was cut off is cleared by the server before the file grows.
+                    // The server clears truncated bytes before the file grows.
                     let set = mount.nodes.set(node, change, true).await.unwrap();
                     world.clear().await;
                     assert_eq!(set.size, size);
@@ -305,7 +307,7 @@ async fn histories_of_three_mounts_are_those_of_one_file() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_ends_lets_go_of_everything_in_one_request_and_asks_nothing_more() {
+async fn shutdown_ends_all_state_in_one_request() {
     let world = leading(1).await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     for number in 0..50 {

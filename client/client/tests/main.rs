@@ -4,22 +4,22 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
 
-mod ahead;
+mod async_close;
 mod capkey;
-mod carries;
-mod closing;
 mod collections;
 mod copies;
 mod damage;
+mod dentry_cache;
 mod device;
 mod files;
 mod flight;
 mod keys;
 mod leases;
-mod moves;
-mod names;
+mod migrations;
+mod name_writeback;
 mod nodes;
+mod object_moves;
 mod restarts;
 mod server;
-mod shares;
+mod shared_files;
 mod world;

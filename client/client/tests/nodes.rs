@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::world::cutting::{Counts, Cutting};
 use crate::world::{Direct, World, content, tuning};
-use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
+use sealstone_client::nodes::{CreateParams, File, Nodes, NodesOptions, SeekTarget};
 use sealstone_client::{ClientError, Devices, Metadata, Name, PutOptions, QuotaChange, quota_of_user};
 use sealstone_mds_protocol::{Access, ErrorCode};
 use sealstone_mds_protocol::{
@@ -17,8 +17,8 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-fn making(what: NodeKind) -> Making {
-    Making { what, mode: 0o644, umask: 0, owner: None, group: None }
+fn create_params(what: NodeKind) -> CreateParams {
+    CreateParams { what, mode: 0o644, umask: 0, owner: None, group: None }
 }
 
 type Under = Nodes<Direct, Cutting>;
@@ -30,7 +30,7 @@ async fn nodes(world: &World, cuts: &[(&'static str, usize)]) -> (Under, Counts)
     (Nodes::new(&client, NodesOptions::default()), counts)
 }
 
-/// Everything of a file as somebody else reads it.
+/// Returns all bytes of a file as another client reads them.
 async fn read_by_another(world: &World, file: &str) -> Vec<u8> {
     let (nodes, _) = nodes(world, &[]).await;
     let stat = nodes.lookup(Node::ROOT, &name(file)).await.unwrap();
@@ -40,9 +40,10 @@ async fn read_by_another(world: &World, file: &str) -> Vec<u8> {
     bytes
 }
 
-/// Whether the life of the device was known before or not: the object that the flush finds is not the one that was written.
+/// Whether the boot epoch was known before or not: the object that the flush finds is not the one
+/// that was written.
 #[tokio::test(start_paused = true)]
-async fn a_first_write_that_was_lost_is_not_hidden_by_an_object_that_was_made_again_empty() {
+async fn lost_first_write_is_found_behind_empty_object() {
     for cut in [1, 2] {
         let world = World::new(1).await;
         let mut devices = Cutting::new(&world, &[("CREATE AND WRITE", cut)]);
@@ -53,7 +54,7 @@ async fn a_first_write_that_was_lost_is_not_hidden_by_an_object_that_was_made_ag
         let bytes = content(4_000);
         for number in 1..=2 {
             let wanted = name(&format!("file{number}"));
-            let (_, file) = nodes.create(Node::ROOT, &wanted, making(NodeKind::File)).await.unwrap();
+            let (_, file) = nodes.create(Node::ROOT, &wanted, create_params(NodeKind::File)).await.unwrap();
             file.write(0, &bytes).await.unwrap();
             file.sync().await.unwrap();
             file.close().await.unwrap();
@@ -70,7 +71,7 @@ async fn a_first_write_that_was_lost_is_not_hidden_by_an_object_that_was_made_ag
     }
 }
 
-/// A small generator of choices.
+/// A small random number generator.
 struct Chance(u64);
 
 impl Chance {
@@ -80,10 +81,10 @@ impl Chance {
     }
 }
 
-/// Writes anywhere, reads anywhere, syncs now and then, while devices lose their power: nothing that was written is
-/// lost as long as the client lives, and nothing that was synced afterwards.
+/// Random writes, reads and syncs while devices lose power: no byte is lost while the client runs,
+/// and no synced byte afterwards.
 #[tokio::test(start_paused = true)]
-async fn what_was_written_is_what_is_read_whatever_restarts() {
+async fn reads_return_writes_despite_restarts() {
     for (seed, cuts) in [
         (1, &[][..]),
         (2, &[("WRITE", 1)]),
@@ -95,7 +96,7 @@ async fn what_was_written_is_what_is_read_whatever_restarts() {
     ] {
         let world = World::new(3).await;
         let (nodes, _) = nodes(&world, cuts).await;
-        let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        let (_, file) = nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
         let (mut chance, mut model) = (Chance(seed), Vec::<u8>::new());
         let pattern = content(300_000);
         for step in 0..150 {
@@ -136,10 +137,10 @@ async fn what_was_written_is_what_is_read_whatever_restarts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn small_writes_that_follow_each_other_become_large_commands() {
+async fn sequential_small_writes_become_large_commands() {
     let world = World::new(1).await;
     let (nodes, counts) = nodes(&world, &[]).await;
-    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
     let bytes = content(640 << 10);
     for (index, piece) in bytes.chunks(1000).enumerate() {
         file.write(index as u64 * 1000, piece).await.unwrap();
@@ -151,15 +152,15 @@ async fn small_writes_that_follow_each_other_become_large_commands() {
     assert!(read_by_another(&world, "file").await == bytes);
 }
 
-/// What is whole is kept as it came, over what was there before and under what comes after; what is not, or has no memory, is
-/// given back as it was.
+/// A complete unit is kept without a copy, over older bytes and under newer ones; other data, or
+/// without memory, is returned unchanged.
 #[tokio::test(start_paused = true)]
-async fn memory_that_is_kept_is_read_as_bytes_that_were_copied() {
+async fn kept_memory_reads_like_copied_bytes() {
     const UNIT: usize = 64 << 10;
     let world = World::new(1).await;
     let client = world.client_over(Cutting::new(&world, &[]), tuning()).await;
     let nodes = Nodes::new(&client, NodesOptions::default());
-    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
     let bytes = content(40 * UNIT);
     let mut model = bytes.clone();
     let around = |unit: usize| [&[0xEE; 80][..], &bytes[unit * UNIT..][..UNIT], &[0xEE; 16]].concat();
@@ -179,7 +180,7 @@ async fn memory_that_is_kept_is_read_as_bytes_that_were_copied() {
     }
     assert!((1..40).contains(&kept), "2 MiB of memory do not hold all of it: {kept}");
     file.flush().await.unwrap();
-    // Here is a part of a unit: what covers it goes the other way.
+    // The buffer has a part of this unit, so these bytes are copied.
     file.write(10, b"older").await.unwrap();
     assert!(file.try_write_whole(0, around(7), part.clone()).is_err());
     assert!(
@@ -209,10 +210,11 @@ async fn more_than_memory_holds_is_written_within_it() {
     let bytes = content(2 << 20);
     let mut files = Vec::new();
     for number in 0..6 {
-        let made = nodes.create(Node::ROOT, &name(&format!("file{number}")), making(NodeKind::File)).await;
+        let made =
+            nodes.create(Node::ROOT, &name(&format!("file{number}")), create_params(NodeKind::File)).await;
         files.push(made.unwrap().1);
     }
-    // Bit by bit to all of them: many pieces are begun and none is whole for a while.
+    // Small writes to all of them: many pieces are begun and none is complete for a while.
     for (index, piece) in bytes.chunks(10_000).enumerate() {
         for file in &files {
             file.write(index as u64 * 10_000, piece).await.unwrap();
@@ -228,11 +230,11 @@ async fn more_than_memory_holds_is_written_within_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_closed_here_is_seen_by_who_opens_it_there() {
+async fn close_to_open_across_mounts() {
     let world = World::new(2).await;
     let (here, _) = nodes(&world, &[]).await;
     let (there, _) = nodes(&world, &[]).await;
-    let (stat, file) = here.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let (stat, file) = here.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
     file.write(0, b"one").await.unwrap();
     assert_eq!(here.node(stat.node()).await.unwrap().size, 3, "who wrote it sees it at once");
     file.close().await.unwrap();
@@ -247,15 +249,15 @@ async fn what_was_closed_here_is_seen_by_who_opens_it_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_whose_answer_was_lost_is_done_once() {
+async fn change_with_lost_answer_is_done_once() {
     let world = World::new(1).await;
     let client = world.client_over(world.pool(), tuning()).await;
     let nodes = Nodes::new(&client, NodesOptions::default());
     let lose = |name| *client.metadata().lose.lock().unwrap() = Some(name);
     lose("MakeNode");
-    let made = nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap();
+    let made = nodes.create_node(Node::ROOT, &name("d"), create_params(NodeKind::Directory)).await.unwrap();
     lose("MakeNode");
-    let (stat, file) = nodes.create(Node::ROOT, &name("f"), making(NodeKind::File)).await.unwrap();
+    let (stat, file) = nodes.create(Node::ROOT, &name("f"), create_params(NodeKind::File)).await.unwrap();
     file.write(0, b"x").await.unwrap();
     file.close().await.unwrap();
     lose("RenameNode");
@@ -281,32 +283,35 @@ async fn a_change_whose_answer_was_lost_is_done_once() {
     assert_eq!(client.metadata().called("RemoveXattr"), 2);
 }
 
-/// Whoever asks again after a lost answer must not take for his own what somebody else did in between.
+/// A client that repeats a change after a lost answer must not take a change of another client for
+/// its own.
 #[tokio::test(start_paused = true)]
-async fn what_another_one_did_between_a_change_and_its_repetition_is_not_taken_for_ones_own() {
+async fn repeated_change_ignores_changes_of_others() {
     let world = World::new(1).await;
     let client = world.client_over(world.pool(), tuning()).await;
     let nodes = Nodes::new(&client, NodesOptions::default());
     let other = Nodes::new(&world.client_over(world.pool(), tuning()).await, NodesOptions::default());
     let (a, b) = (name("a"), name("b"));
     let lose = |name| *client.metadata().lose.lock().unwrap() = Some(name);
-    // Made, removed and made again by another one before it is asked for again: ours is the first one, and it is gone.
+    // Created, removed and created again by another client before the repetition: this client's
+    // node is the first one, which was removed.
     lose("MakeNode");
-    let (made, theirs) = tokio::join!(nodes.make(Node::ROOT, &a, making(NodeKind::Directory)), async {
-        let first = until_there(&other, &a).await;
-        other.remove(Node::ROOT, &a, true).await.unwrap();
-        let second = other.make(Node::ROOT, &a, making(NodeKind::Directory)).await.unwrap();
-        assert_ne!(first.inode, second.inode);
-        (first, second)
-    });
+    let (made, theirs) =
+        tokio::join!(nodes.create_node(Node::ROOT, &a, create_params(NodeKind::Directory)), async {
+            let first = until_there(&other, &a).await;
+            other.remove(Node::ROOT, &a, true).await.unwrap();
+            let second = other.create_node(Node::ROOT, &a, create_params(NodeKind::Directory)).await.unwrap();
+            assert_ne!(first.inode, second.inode);
+            (first, second)
+        });
     assert_eq!(made.unwrap().inode, theirs.0.inode);
     assert_eq!(nodes.lookup(Node::ROOT, &a).await.unwrap().inode, theirs.1.inode);
-    // Moved, and made anew: what is there now stays where it is.
+    // Renamed and created again: the new node stays where it is.
     lose("RenameNode");
     let (moved, third) =
         tokio::join!(nodes.rename((Node::ROOT, &a), (Node::ROOT, &b), RenameMode::Replace), async {
             until_there(&other, &b).await;
-            other.make(Node::ROOT, &a, making(NodeKind::Directory)).await.unwrap()
+            other.create_node(Node::ROOT, &a, create_params(NodeKind::Directory)).await.unwrap()
         });
     moved.unwrap();
     assert_eq!(nodes.lookup(Node::ROOT, &a).await.unwrap().inode, third.inode);
@@ -324,12 +329,12 @@ async fn until_there<M: Metadata, D: Devices>(nodes: &Nodes<M, D>, name: &Name) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_is_read_ahead_of_who_reads_on_and_of_nobody_else() {
+async fn only_sequential_reads_are_read_ahead() {
     let world = World::new(2).await;
     let bytes = content(2 << 20);
     {
         let (nodes, _) = nodes(&world, &[]).await;
-        let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        let (_, file) = nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
         file.write(0, &bytes).await.unwrap();
         file.close().await.unwrap();
         nodes.shut_down().await.unwrap();
@@ -352,21 +357,21 @@ async fn a_file_is_read_ahead_of_who_reads_on_and_of_nobody_else() {
     assert!(counts.lock().unwrap()["READ"] <= 10, "{:?}", counts.lock().unwrap());
 }
 
-/// Where a file says that it has data, from its first byte to its last.
+/// Returns the data ranges that the file reports, in order.
 async fn data_of(file: &File<Direct, Cutting>, size: u64) -> Vec<std::ops::Range<u64>> {
     let (mut all, mut at) = (Vec::new(), 0);
-    while let Some(start) = file.seek(at, Seek::Data).await.unwrap() {
-        let end = file.seek(start, Seek::Hole).await.unwrap().unwrap();
+    while let Some(start) = file.seek(at, SeekTarget::Data).await.unwrap() {
+        let end = file.seek(start, SeekTarget::Hole).await.unwrap().unwrap();
         assert!(at <= start && start < end && end <= size, "{at}: {start}..{end} of {size}");
-        assert_eq!(file.seek(start, Seek::Data).await.unwrap(), Some(start));
+        assert_eq!(file.seek(start, SeekTarget::Data).await.unwrap(), Some(start));
         all.push(start..end);
         at = end;
         if end == size {
             break;
         }
     }
-    assert_eq!(file.seek(size, Seek::Data).await.unwrap(), None);
-    assert_eq!(file.seek(size, Seek::Hole).await.unwrap(), None);
+    assert_eq!(file.seek(size, SeekTarget::Data).await.unwrap(), None);
+    assert_eq!(file.seek(size, SeekTarget::Hole).await.unwrap(), None);
     all
 }
 
@@ -375,7 +380,8 @@ async fn data_is_never_told_as_a_hole() {
     for seed in 1..=6 {
         let world = World::new(3).await;
         let (nodes, _) = nodes(&world, &[]).await;
-        let (stat, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        let (stat, file) =
+            nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
         // Alternately one object, and striped over three.
         let limit = if seed % 2 == 0 { 400_000 } else { 4_000_000 };
         let (mut chance, mut model) = (Chance(seed), Vec::<u8>::new());
@@ -395,7 +401,7 @@ async fn data_is_never_told_as_a_hole() {
                         model[at..end].fill(0);
                     }
                 }
-                // Nobody clears here what was cut off: it only grows.
+                // Truncated bytes are not cleared in this test, so the file only grows.
                 5 => {
                     model.resize(model.len() + length, 0);
                     let change = NodeChange { size: Some(model.len() as u64), ..NodeChange::default() };
@@ -420,11 +426,12 @@ async fn holes_are_found_where_nobody_wrote() {
     for size in [300_000, 40 << 20] {
         let world = World::new(3).await;
         let (nodes, _) = nodes(&world, &[]).await;
-        let (stat, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        let (stat, file) =
+            nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
         let change = NodeChange { size: Some(size), ..NodeChange::default() };
         nodes.set(stat.node(), change, true).await.unwrap();
         assert_eq!(data_of(&file, size).await, [], "nobody wrote anything");
-        assert_eq!(file.seek(5, Seek::Hole).await.unwrap(), Some(5));
+        assert_eq!(file.seek(5, SeekTarget::Hole).await.unwrap(), Some(5));
         file.write(128 << 10, &content(64 << 10)).await.unwrap();
         let written = (128 << 10)..(192 << 10);
         assert_eq!(data_of(&file, size).await, core::slice::from_ref(&written), "written, not sent");
@@ -438,7 +445,7 @@ async fn holes_are_found_where_nobody_wrote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_is_not_told_as_a_hole() {
+async fn lost_data_is_not_reported_as_hole() {
     let world = World::new(1).await;
     let bytes = content(300_000);
     world.client(tuning()).await.put("/file", &bytes[..], PutOptions::default()).await.unwrap();
@@ -450,12 +457,12 @@ async fn what_was_lost_is_not_told_as_a_hole() {
     let parts: Vec<&str> = objects.split(':').collect();
     world.cut_object(0, ObjectId::new(hex(parts[1]), hex(parts[2])), 200_000).await;
     let (file, _) = nodes.open(stat.node(), Access::Read).await.unwrap();
-    assert_eq!(file.seek(0, Seek::Data).await.unwrap(), Some(0));
+    assert_eq!(file.seek(0, SeekTarget::Data).await.unwrap(), Some(0));
     let lost = |error: ClientError| assert!(matches!(error, ClientError::DataMissing { .. }), "{error}");
     lost(file.read(250_000, 10).await.unwrap_err());
-    lost(file.seek(0, Seek::Hole).await.unwrap_err());
-    lost(file.seek(250_000, Seek::Data).await.unwrap_err());
-    lost(file.seek(250_000, Seek::Hole).await.unwrap_err());
+    lost(file.seek(0, SeekTarget::Hole).await.unwrap_err());
+    lost(file.seek(250_000, SeekTarget::Data).await.unwrap_err());
+    lost(file.seek(250_000, SeekTarget::Hole).await.unwrap_err());
 }
 
 fn is_over_quota<T: std::fmt::Debug>(outcome: Result<T, ClientError>) -> bool {
@@ -468,14 +475,15 @@ async fn limit(world: &World, bytes_max: Option<u64>) {
     client.set_quota(quota_of_user("admin").unwrap(), change).await.unwrap();
 }
 
-/// What a quota does not let in is cut off, everything before it is there, and whoever wrote it is told once.
+/// Bytes beyond a quota are truncated, everything before them is kept, and the writer gets one
+/// error.
 #[tokio::test(start_paused = true)]
-async fn beyond_a_quota_what_fits_is_kept_and_the_writer_is_told() {
+async fn quota_keeps_fitting_part_and_reports_error() {
     let world = World::new(2).await;
     let (nodes, _) = nodes(&world, &[]).await;
     limit(&world, Some(1_000_000)).await;
     let bytes = content(1_500_000);
-    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
     file.write(0, &bytes[..400_000]).await.unwrap();
     file.sync().await.unwrap();
     file.write(400_000, &bytes[400_000..]).await.unwrap();
@@ -484,13 +492,13 @@ async fn beyond_a_quota_what_fits_is_kept_and_the_writer_is_told() {
     file.sync().await.unwrap();
     world.clear().await;
     assert!(read_by_another(&world, "file").await == bytes[..1_000_000]);
-    // What needs no more room is written, and what does changes nothing.
+    // Writes without additional space succeed, and beyond it they change nothing.
     file.write(0, &bytes[500_000..600_000]).await.unwrap();
     file.sync().await.unwrap();
     assert!(is_over_quota(file.grow(1_000_001).await));
     let changed = [&bytes[500_000..600_000], &bytes[100_000..1_000_000]].concat();
     assert!(read_by_another(&world, "file").await == changed);
-    // With room the rest is written, and of what was cut off nothing shines through a hole before it.
+    // With space the rest is written, and no truncated byte reappears in a hole before it.
     limit(&world, None).await;
     file.write(1_400_000, &bytes[1_400_000..]).await.unwrap();
     file.sync().await.unwrap();
@@ -501,11 +509,11 @@ async fn beyond_a_quota_what_fits_is_kept_and_the_writer_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_on_writing_beyond_a_quota_hears_of_it_before_the_end() {
+async fn writes_beyond_quota_fail_before_close() {
     let world = World::new(1).await;
     let (nodes, _) = nodes(&world, &[]).await;
     limit(&world, Some(100_000)).await;
-    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
     let bytes = content(200_000);
     file.write(0, &bytes).await.unwrap();
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -514,7 +522,7 @@ async fn who_goes_on_writing_beyond_a_quota_hears_of_it_before_the_end() {
     file.sync().await.unwrap();
     assert!(read_by_another(&world, "file").await == bytes[..100_000]);
     // Nothing is left for the first byte of another file.
-    let (_, other) = nodes.create(Node::ROOT, &name("other"), making(NodeKind::File)).await.unwrap();
+    let (_, other) = nodes.create(Node::ROOT, &name("other"), create_params(NodeKind::File)).await.unwrap();
     other.write(0, b"a").await.unwrap();
     assert!(is_over_quota(other.sync().await));
     drop((file, other));

@@ -1,4 +1,4 @@
-//! Devices lose their power in the middle of a put: it ends as if they had not, or says that it failed.
+//! Power failures of devices during a put: it succeeds completely, or returns an error.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ async fn stored(client: &Client, path: &str, bytes: &[u8]) -> Result<Stat, Clien
     client.put(path, bytes, PutOptions::default()).await
 }
 
-/// Every device loses its power; what is read afterwards was durable.
+/// Cuts the power of every device, so that later reads return durable bytes only.
 async fn survives(world: &World, devices: u8, path: &str, bytes: &[u8]) {
     for place in 0..devices {
         world.machine(place).power_cut();
@@ -31,9 +31,9 @@ async fn survives(world: &World, devices: u8, path: &str, bytes: &[u8]) {
     );
 }
 
-/// At whichever command the power goes, a put of many commands ends well and what it acknowledged is durable.
+/// A power failure at any command of a put: the put succeeds, and its bytes are durable.
 #[tokio::test(start_paused = true)]
-async fn a_put_that_loses_its_device_sends_again_what_was_lost() {
+async fn put_resends_bytes_lost_by_device() {
     let bytes = content(3 << 20);
     for cut in [
         ("CREATE AND WRITE", 1),
@@ -54,9 +54,9 @@ async fn a_put_that_loses_its_device_sends_again_what_was_lost() {
     }
 }
 
-/// A small file is one command: if it is lost with the power, the flush finds no object, and it is made again.
+/// A small file is one command: if it is lost, the flush finds no object, and it is created again.
 #[tokio::test(start_paused = true)]
-async fn a_small_file_that_was_lost_before_its_flush_is_made_again() {
+async fn small_file_lost_before_flush_is_recreated() {
     for length in [0, 1, 60_000] {
         let world = World::new(1).await;
         let first = if length == 0 { "CREATE" } else { "CREATE AND WRITE" };
@@ -64,16 +64,16 @@ async fn a_small_file_that_was_lost_before_its_flush_is_made_again() {
         let cuts = devices.cuts.clone();
         let client = world.client_over(devices, tuning()).await;
         let bytes = content(length);
-        // A slice that is empty still makes an object.
+        // An empty slice still creates an object.
         stored(&client, "/small", &bytes).await.unwrap_or_else(|error| panic!("{length}: {error}"));
         assert_eq!(cuts.load(Ordering::Relaxed), 2, "{length}");
         survives(&world, 1, "/small", &bytes).await;
     }
 }
 
-/// The flush finds an object, and it is not the one that was written.
+/// The flush finds an object that is not the one that was written.
 #[tokio::test(start_paused = true)]
-async fn a_small_file_that_was_lost_and_made_again_empty_is_sent_again() {
+async fn small_file_behind_empty_object_is_resent() {
     let world = World::new(1).await;
     let mut devices = Cutting::new(&world, &[("CREATE AND WRITE", 1)]);
     devices.remakes = true;
@@ -85,7 +85,7 @@ async fn a_small_file_that_was_lost_and_made_again_empty_is_sent_again() {
     survives(&world, 1, "/small", &bytes).await;
 }
 
-/// Several devices, several cuts, and a source that nobody can read twice.
+/// Several devices, several power failures, and a source that cannot be read twice.
 #[tokio::test(start_paused = true)]
 async fn a_pipe_over_several_devices_survives_many_cuts() {
     let world = World::new(3).await;
@@ -112,9 +112,9 @@ async fn a_pipe_over_several_devices_survives_many_cuts() {
     survives(&world, 3, "/piped", &bytes).await;
 }
 
-/// A device that is away for some seconds, as when it is restarted by its operator, costs time and nothing else.
+/// A device that is unavailable for some seconds, as in a restart, only delays the put.
 #[tokio::test(start_paused = true)]
-async fn a_device_that_is_away_for_seconds_costs_only_time() {
+async fn short_device_outage_only_delays_put() {
     let world = World::new(2).await;
     let client = world.client_over(Cutting::new(&world, &[]), tuning()).await;
     let bytes = content(4 << 20);
@@ -132,7 +132,7 @@ async fn a_device_that_is_away_for_seconds_costs_only_time() {
     survives(&world, 2, "/away", &bytes).await;
 }
 
-/// Whoever is slow does not keep the memory from others: what he gave is proven and let go.
+/// A slow put does not occupy memory that others need: its bytes are flushed and released.
 #[tokio::test(start_paused = true)]
 async fn slow_sources_leave_memory_to_others() {
     let world = World::new(2).await;

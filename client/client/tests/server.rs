@@ -43,7 +43,7 @@ async fn reads_are_asked_again_and_changes_are_not() {
     dial.break_after.store(1, Ordering::Relaxed);
     let lost = mds.call(mkdir("/once")).await;
     assert!(matches!(lost, Err(ClientError::OutcomeUnknown { request: "MakeDir" })), "{lost:?}");
-    // It was done, once.
+    // It was executed once.
     let listed = mds.call(Request::ReadDir { path: FilePath::root(), after: None, limit: 9 }).await.unwrap();
     let Response::Directory { entries, .. } = listed else { panic!("{listed:?}") };
     assert_eq!(entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>(), [Name::new("once").unwrap()]);
@@ -65,7 +65,7 @@ async fn many_requests_share_one_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_services_key_another_session_begins_when_one_is_over() {
+async fn service_key_logs_in_again_after_session_end() {
     let world = World::new(0).await;
     let admin = connect(&world).await.unwrap();
     let admins = admin.ticket().clone();
@@ -89,7 +89,7 @@ async fn with_a_services_key_another_session_begins_when_one_is_over() {
         for clock in [&world.clock, &world.client_clock] {
             clock.skew_ms.fetch_add(13 * 3_600_000, Ordering::Relaxed);
         }
-        // Over while it is connected; and, by the same ticket, before it is.
+        // The session ends while it is connected, and with the same ticket before it is.
         assert!(matches!(here(&mds).await, Ok(Response::WhoAmI { .. })));
         let later = resumed(first.ticket()).renewing(key()).unwrap();
         assert!(matches!(here(&later).await, Ok(Response::WhoAmI { .. })));

@@ -1,7 +1,8 @@
-//! Access control lists, as the kernel has them and as the server has them.
+//! Conversion of access control lists between the kernel and the server.
 //!
-//! Contract: who has no number here is not shown, and stays in the list whatever is changed here, as long as it has a mask
-//! (a list without one names nobody). Who is shown and comes back under his number has the name that he had.
+//! Contract: a name without a number on this machine is not shown to the kernel, and stays in the
+//! list on every change, as long as the list has a mask (one without a mask has no named entries).
+//! An entry that the kernel returns with the same number keeps its name.
 //! Truth: include/uapi/linux/posix_acl_xattr.h of Linux; docs/standards/mds/nodes.md §5.8.
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, GroupName, UserName};
 
 use crate::people::People;
 
-/// Version of the form, at its beginning.
+/// Version of the encoding, in its first bytes.
 const VERSION: u32 = 2;
 /// Bytes of an entry: tag, rights, number.
 const ENTRY_BYTES: usize = 8;
@@ -23,15 +24,15 @@ const GROUP_OF_NODE: u16 = 4;
 const GROUP: u16 = 8;
 const MASK: u16 = 16;
 const OTHER: u16 = 32;
-/// In the place of a number where there is none.
+/// Stands for the number in entries that have none.
 const NONE: u32 = u32::MAX;
 
-/// Is an attribute of this name a list?
+/// Whether an attribute of this name is an access control list.
 pub(crate) fn is_list(name: &OsStr) -> bool {
     name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
-/// A list as the kernel has it.
+/// Encodes a list for the kernel.
 pub(crate) fn to_kernel(acl: &Acl, people: &People) -> Vec<u8> {
     let mut bytes = VERSION.to_le_bytes().to_vec();
     let mut entry = |tag: u16, rights: u8, number: u32| {
@@ -52,7 +53,8 @@ pub(crate) fn to_kernel(acl: &Acl, people: &People) -> Vec<u8> {
     bytes
 }
 
-/// What a list gives to numbers of this machine. Names that have one number have in common what all of them have.
+/// Returns the rights by local number. Names with the same number get the rights that all of them
+/// have.
 fn shown<N>(named: &[(N, u8)], number: impl Fn(&N) -> Option<u32>) -> BTreeMap<u32, u8> {
     let mut shown = BTreeMap::new();
     for (name, rights) in named {
@@ -63,7 +65,8 @@ fn shown<N>(named: &[(N, u8)], number: impl Fn(&N) -> Option<u32>) -> BTreeMap<u
     shown
 }
 
-/// The names that come back under a number, with their rights: those that the list had for it, or else a new one.
+/// Returns the names of an entry from the kernel: those that the list had for the number, or else a
+/// new one.
 fn named<N: Clone>(
     (number, rights): (u32, u8),
     before: &[(N, u8)],
@@ -78,10 +81,10 @@ fn named<N: Clone>(
     if had.is_empty() { vec![(new(), rights)] } else { had }
 }
 
-/// A list that the kernel gives in the place of another one; none if it is empty.
+/// Decodes a list from the kernel that replaces `before`; none if it is empty.
 ///
 /// # Errors
-/// `INVAL` for what is no list, `OPNOTSUPP` for another version of the form.
+/// `INVAL` if it is not a list, `OPNOTSUPP` for a different version.
 pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -> Result<Option<Acl>, Errno> {
     let (version, entries) = bytes.split_first_chunk().ok_or(Errno::INVAL)?;
     if u32::from_le_bytes(*version) != VERSION {
@@ -154,7 +157,7 @@ mod tests {
     const TEXT: &str = "user::rw-,user:the-mounter:r--,user:uid-72000:rwx,group::r--,group:gid-71000:r-x,mask::rwx,other::---";
 
     #[test]
-    fn a_list_comes_back_from_the_kernel_as_it_went() {
+    fn acl_roundtrips_through_kernel_form() {
         let (acl, people) = (Acl::parse(TEXT).unwrap(), people());
         let bytes = to_kernel(&acl, &people);
         assert_eq!(bytes.len(), 4 + 7 * ENTRY_BYTES);
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_number_here_is_not_shown_and_stays() {
+    fn name_without_number_is_hidden_and_kept() {
         let people = people();
         let text = "user::rw-,user:nobody-knows-him:r--,group::r--,group:nor-these:-w-,mask::rw-,other::---";
         let acl = Acl::parse(text).unwrap();
@@ -174,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_under_his_number_has_the_name_that_he_had() {
-        // Number 0 is root's and, here, the mounter's, and its group is his.
+    fn entry_keeps_its_name_for_same_number() {
+        // Number 0 is root's and here also the mounter's.
         let user = UserName::new("the-mounter").unwrap();
         let people = People::new(mounter(user, 0));
         let text = "user::rw-,user:root:r--,group::r--,group:root:-w-,mask::rw-,other::---";
@@ -183,10 +186,11 @@ mod tests {
         assert_eq!(people.known_uid(&acl.users[0].0), Some(0));
         let changed = to_kernel(&Acl { other: 4, ..acl.clone() }, &people);
         assert_eq!(from_kernel(&changed, Some(&acl), &people), Ok(Some(Acl { other: 4, ..acl.clone() })));
-        // A number that was not there is whoever has it: no group is none that a list can name.
+        // A number that was not in the list gets the user that has it; the mounter's group can be
+        // named in a list.
         let new = from_kernel(&to_kernel(&acl, &people), None, &people).unwrap().unwrap();
         assert_eq!(new.to_string(), text.replace("user:root", "user:the-mounter"));
-        // Two names of one number are both kept, and shown with what both have.
+        // Two names with one number are both kept, and shown with their common rights.
         let two = "user::rw-,user:root:rw-,user:the-mounter:r-x,group::r--,mask::rwx,other::---";
         let two = Acl::parse(two).unwrap();
         let bytes = to_kernel(&two, &people);

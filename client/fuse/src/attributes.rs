@@ -1,16 +1,16 @@
-//! What is known of a node, in the kernel's words.
+//! Conversion of attributes to the kernel's form.
 
 use sealstone_mds_protocol::{FileKind, Stat};
 
 use crate::kernel::{Attributes, When};
 use crate::people::People;
 
-/// What `stat` says a good size for reads and writes is, bytes.
+/// Preferred size of reads and writes that `stat` shows, in bytes.
 const BLOCK_BYTES: u32 = 128 << 10;
-/// The kind of file in mode bits stands above the permissions.
+/// Position of the file kind in the mode bits.
 const KIND_SHIFT: u32 = 12;
 
-/// The kernel's number of a kind, as directories have it: the kind in the mode bits without the permissions.
+/// Returns the kernel's number of a kind, as in directory entries: the kind bits of the mode.
 pub(crate) const fn kind_number(kind: FileKind) -> u32 {
     match kind {
         FileKind::Fifo => 1,
@@ -23,7 +23,7 @@ pub(crate) const fn kind_number(kind: FileKind) -> u32 {
     }
 }
 
-/// Nanoseconds since 1970; times out of reach become the nearest. None for now.
+/// Returns nanoseconds since 1970, clamped to the range of the type; none for the current time.
 pub(crate) fn nanoseconds(when: When) -> Option<i64> {
     match when {
         When::Now => None,
@@ -34,12 +34,13 @@ pub(crate) fn nanoseconds(when: When) -> Option<i64> {
     }
 }
 
-/// Everything `stat` shows.
+/// Returns the attributes that `stat` shows.
 pub(crate) fn attributes(ino: u64, stat: &Stat, people: &People) -> Attributes {
     Attributes {
         ino,
         size: stat.size,
-        // Holes are not counted: what a file could take at most, nothing if nobody wrote to it.
+        // Holes are not known here, so this is the largest possible value; 0 if nothing was
+        // written.
         blocks: if stat.width == 0 { 0 } else { stat.size.div_ceil(512) },
         atime_ns: stat.atime_ns,
         mtime_ns: stat.mtime_ns,

@@ -1,40 +1,41 @@
-//! Open directories: pages of entries, and the numbers by which the kernel goes on.
+//! Open directories: pages of entries, and the offsets by which the kernel continues.
 //!
-//! Contract: memory does not grow with the directory but for one name in each page; a number that was given leads back to
-//! the same place as long as the directory is open. While the kernel works on a page the next one is asked for. What nodes are is
-//! shown only if it was told just now, and nothing was changed here since: the kernel takes it for what is.
+//! Contract: memory grows with the directory only by one name for each page. An offset leads to the
+//! same position as long as the directory is open. The next page is requested while the kernel
+//! processes one. Attributes are included only if they are fresh and nothing was changed locally
+//! since, because the kernel caches them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sealstone_client::ClientError;
-use sealstone_client::nodes::{Edition, Listed, Nodes};
+use sealstone_client::nodes::{CacheListing, ListEdition, Nodes};
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, Node, Stat};
 use tokio::sync::{Mutex, oneshot};
 
 use crate::listings::Listings;
 
-/// Numbers before the first entry: `.` and `..`.
+/// Offsets before the first entry: `.` and `..`.
 pub(crate) const DOTS: u64 = 2;
 
-/// Entries in a page that nobody is asked for.
+/// Entries in a page from the cache.
 const PAGE: usize = 256;
-/// What nodes are is shown for so long after it was told, or as long as it is believed if that is shorter.
+/// How long attributes of a page count as fresh, if `attr_timeout` is not shorter.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// What the kernel is shown of an entry.
+/// An entry as shown to the kernel.
 pub(crate) struct Shown<'a> {
     pub(crate) name: &'a Name,
     pub(crate) inode: InodeId,
     pub(crate) kind: FileKind,
-    /// None: nothing more is known, or wanted.
+    /// None if attributes are not known or not wanted.
     pub(crate) stat: Option<&'a Stat>,
 }
 
 type Page = (Vec<DirEntry>, bool);
 
-/// When a page was asked for.
+/// Time of the request for a page.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     when: Instant,
@@ -46,34 +47,34 @@ impl Asked {
         Self { when: Instant::now(), changes: nodes.changes() }
     }
 
-    /// Is what it told of nodes to be shown?
+    /// Whether the attributes of the page may be shown.
     fn is_fresh(&self, nodes: &Nodes) -> bool {
-        let fresh_for = FRESH_FOR.min(nodes.options().attributes_for);
+        let fresh_for = FRESH_FOR.min(nodes.options().attr_timeout);
         self.when.elapsed() < fresh_for && self.changes == nodes.changes()
     }
 }
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     node: Node,
-    /// The kernel keeps what it is told through this, which was this edition when it was opened.
-    kept: Option<Edition>,
-    /// It is among those that are read.
+    /// The edition at the open, if the kernel may cache the entries.
+    kept: Option<ListEdition>,
+    /// Whether it counts as a reader in [`Listings`].
     reads: AtomicBool,
     place: Mutex<Place>,
 }
 
 #[derive(Debug)]
 struct Place {
-    /// For the number of each page's first entry, the name before it.
+    /// The name before the first entry of each page, by the entry's offset.
     pages: BTreeMap<u64, Option<Name>>,
-    /// Number of the first entry of the page that is here.
+    /// Offset of the first entry of the current page.
     first: u64,
     entries: Vec<DirEntry>,
     more: bool,
     asked: Asked,
-    /// The page after this one, on its way.
+    /// The next page, which was requested in advance.
     next: Option<Next>,
 }
 
@@ -89,7 +90,7 @@ impl Place {
         (self.first, self.entries, self.more) = (first, entries, more);
     }
 
-    /// Lets go of the page, so that it is asked for again from this number on.
+    /// Drops the current page, so that it is requested again from offset `at` on.
     fn doubt(&mut self, at: u64) {
         let before = at.checked_sub(self.first + 1).and_then(|index| self.entries.get(index as usize));
         if let Some(before) = before {
@@ -101,38 +102,39 @@ impl Place {
 }
 
 impl Directory {
-    pub(crate) fn new(nodes: &Nodes, node: Node, kept: Option<Edition>) -> Self {
+    pub(crate) fn new(nodes: &Nodes, node: Node, kept: Option<ListEdition>) -> Self {
         let pages = BTreeMap::from([(DOTS, None)]);
         let asked = Asked::now(nodes);
         let place = Place { pages, first: DOTS, entries: Vec::new(), more: true, asked, next: None };
         Self { node, kept, reads: AtomicBool::new(false), place: Mutex::new(place) }
     }
 
-    /// Is what it told kept?
+    /// Whether the kernel caches what is read through this.
     pub(crate) fn is_kept(&self) -> bool {
         self.reads.load(Ordering::Relaxed)
     }
 
-    /// Is what was told through this up to now to be dropped?
+    /// Whether the cached entries are outdated.
     pub(crate) fn is_over(&self, nodes: &Nodes) -> bool {
         self.kept.is_some() && nodes.edition(self.node) != self.kept
     }
 
-    /// It is read, `anew` from the beginning. True: what is told is to be dropped.
-    pub(crate) fn begin(&self, nodes: &Nodes, listings: &Listings, (ino, anew): (u64, bool)) -> bool {
+    /// Starts a read, with `from_start` at the beginning. Returns whether the kernel has to drop
+    /// the list afterwards.
+    pub(crate) fn begin(&self, nodes: &Nodes, listings: &Listings, (ino, from_start): (u64, bool)) -> bool {
         let Some(opened) = self.kept else { return false };
         if self.is_over(nodes) || (!self.is_kept() && !listings.read(ino, opened)) {
             return true;
         }
         self.reads.store(true, Ordering::Relaxed);
-        if anew {
+        if from_start {
             listings.begin(ino, opened);
         }
         false
     }
 
-    /// Shows entries from number `from` on, with the number after each, until `take` has enough: then it did not take the last
-    /// one. With `plus` all that is known of them is shown.
+    /// Passes entries from offset `from` on to `take`, each with the next offset, until `take`
+    /// returns true; that entry was not taken. With `plus` attributes are included.
     pub(crate) async fn read(
         &self,
         nodes: &Nodes,
@@ -143,7 +145,7 @@ impl Directory {
         let place = &mut *self.place.lock().await;
         let mut at = from.max(DOTS);
         if at == DOTS {
-            // Who begins anew sees it as it is now.
+            // A read from the beginning shows the current entries.
             place.turn_to(DOTS, Vec::new(), true);
             place.pages.retain(|number, _| *number == DOTS);
             place.next = None;
@@ -181,26 +183,26 @@ impl Directory {
                 });
                 at = at.max(number);
                 match listed {
-                    Listed::End => {
+                    CacheListing::End => {
                         place.turn_to(at, Vec::new(), false);
                         return Ok(());
                     }
-                    Listed::Upto(Some(last)) => {
+                    CacheListing::Upto(Some(last)) => {
                         place.pages.insert(number, Some(last));
                         place.turn_to(number, Vec::new(), true);
                         if full {
                             return Ok(());
                         }
-                        // What comes next is asked for.
+                        // The entry is not cached and has to be requested.
                         continue;
                     }
-                    Listed::Upto(None) if full => return Ok(()),
-                    Listed::Upto(None) => {}
+                    CacheListing::Upto(None) if full => return Ok(()),
+                    CacheListing::Upto(None) => {}
                 }
             }
             let (entries, more) = self.page(nodes, place, after.clone(), plus).await?;
             if entries.is_empty() || (at >= first + entries.len() as u64 && !more) {
-                // It became shorter than it was.
+                // The directory has become shorter.
                 place.turn_to(at, Vec::new(), false);
                 return Ok(());
             }
@@ -210,14 +212,14 @@ impl Directory {
             place.turn_to(first, entries, more);
             if let Some(last) = last {
                 place.pages.insert(end, Some(last.clone()));
-                if more && !nodes.lists(self.node) {
+                if more && !nodes.is_listable(self.node) {
                     place.next = Some(self.ask(nodes, last));
                 }
             }
         }
     }
 
-    /// A page that was asked for before, or is now.
+    /// Returns a page that was requested in advance, or requests it.
     async fn page(
         &self,
         nodes: &Nodes,
@@ -234,7 +236,7 @@ impl Directory {
             return page;
         }
         place.asked = Asked::now(nodes);
-        if plus && let Some(page) = nodes.page_known(self.node, after.as_ref(), PAGE) {
+        if plus && let Some(page) = nodes.cached_page(self.node, after.as_ref(), PAGE) {
             return Ok(page);
         }
         nodes.read_directory(self.node, after).await
@@ -247,7 +249,7 @@ impl Directory {
         nodes.spawn(async move {
             tokio::select! {
                 page = others.read_directory(node, Some(name)) => drop(gives.send(page)),
-                // Nobody wants it any more.
+                // The directory was closed.
                 () = gives.closed() => {}
             }
         });

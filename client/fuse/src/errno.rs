@@ -1,11 +1,11 @@
-//! What a program hears: error numbers for everything that can go wrong.
+//! Error numbers that programs get for errors of the client.
 
 use rustix::io::Errno;
 use sealstone_client::ClientError;
 use sealstone_initiator::OsdError;
 use sealstone_mds_protocol::{ErrorCode, WireError};
 
-/// The error number that a program gets for an error of ours.
+/// Returns the error number for a client error.
 #[must_use]
 pub fn errno(error: &ClientError) -> Errno {
     match error {
@@ -66,7 +66,7 @@ mod tests {
     use sealstone_mds_protocol::Failure;
 
     #[test]
-    fn a_program_can_tell_apart_what_it_can_act_on() {
+    fn errors_map_to_distinct_numbers() {
         for (code, expected) in [
             (ErrorCode::NotFound, Errno::NOENT),
             (ErrorCode::Exists, Errno::EXIST),

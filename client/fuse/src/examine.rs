@@ -1,14 +1,14 @@
-//! A request of the kernel by itself, without a mount.
+//! Parsing of a kernel request without a mount, for fuzzing.
 
 use crate::attributes::nanoseconds;
 use crate::inner::name;
 use crate::kernel::{Operation, Unreadable, forgets, parse};
 use crate::mounted::{lock_of, xattr_name};
 
-/// Takes a request of the kernel apart as a mount does, up to where somebody would be asked: the request's number.
+/// Parses a request of the kernel as a mount does, without executing it; returns its number.
 ///
 /// # Errors
-/// It cannot be read; its number, if it has one.
+/// The request is malformed; its number, if it has one.
 pub fn examine(request: &[u8]) -> Result<u64, Option<u64>> {
     let (header, operation) = parse(request).map_err(|Unreadable { unique }| unique)?;
     match operation {

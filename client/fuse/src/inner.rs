@@ -1,4 +1,4 @@
-//! What all requests of a mount share, and what takes more than one call.
+//! State that all requests of a mount share, and operations of several calls.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use sealstone_client::ClientError;
-use sealstone_client::nodes::{File, Making, Nodes};
+use sealstone_client::nodes::{CreateParams, File, Nodes};
 use sealstone_mds_protocol::{
     ACL_ACCESS, ACL_NAMES_MAX, Access, Acl, ErrorCode, Failure, FileKind, Name, Stat, XattrMode, XattrName,
     XattrValue,
@@ -26,7 +26,7 @@ use crate::people::People;
 use crate::set_ids::{SetIds, without};
 use crate::table::{self, Handles};
 
-/// Open flags that are ours to act on.
+/// Open flags that are handled here.
 const O_ACCMODE: i32 = 3;
 const O_RDONLY: i32 = 0;
 const O_WRONLY: i32 = 1;
@@ -37,20 +37,20 @@ const FALLOC_KEEP_SIZE: i32 = 1;
 const FALLOC_PUNCH_HOLE: i32 = 2;
 const FALLOC_ZERO_RANGE: i32 = 16;
 
-/// What all requests share.
+/// State that all requests share.
 pub(crate) struct Inner {
     pub(crate) nodes: Nodes,
     pub(crate) table: table::Nodes,
     pub(crate) files: Handles<File>,
     pub(crate) directories: Handles<Directory>,
     pub(crate) people: People,
-    pub(crate) attributes_for: Duration,
+    pub(crate) attr_timeout: Duration,
     pub(crate) pages: Arc<Pages>,
     pub(crate) set_ids: SetIds,
     pub(crate) lock_owners: LockOwners,
 }
 
-/// A name that the kernel gave.
+/// Parses a name from the kernel.
 pub(crate) fn name(name: &OsStr) -> Result<Name, Errno> {
     Name::new(name.as_bytes()).map_err(|error| errno(&ClientError::Name(error)))
 }
@@ -68,20 +68,20 @@ impl Inner {
         self.told(self.table.ino(stat.node()), stat)
     }
 
-    /// The same of one whose number is known.
+    /// Returns the attributes to send for a node with a known inode number, and records them.
     fn told(&self, ino: u64, stat: &Stat) -> Attributes {
         self.set_ids.note(ino, stat);
         self.table.note_sent(ino, stat);
         attributes(ino, stat, &self.people)
     }
 
-    /// Somebody changes what is in a file who may not keep what it runs as.
+    /// Removes the set-user-ID and set-group-ID bits before another user changes the file.
     pub(crate) async fn take_set_ids(&self, ino: u64) -> Result<(), Errno> {
         if !self.set_ids.may_have(ino) {
             return Ok(());
         }
         let node = self.node(ino)?;
-        // First: whatever the kernel is told from here on counts.
+        // Removed first: attributes that are sent from here on are recorded again.
         self.set_ids.drop(ino);
         let taken = async {
             let stat = self.nodes.node(node).await?;
@@ -100,12 +100,12 @@ impl Inner {
         outcome.map_err(|error| errno(&error))
     }
 
-    /// For how long a name is believed, and the node that it leads to.
+    /// Returns how long a name and its node's attributes may be cached.
     pub(crate) fn believed(&self, stat: &Stat) -> (Duration, Duration) {
-        (self.attributes_for, self.nodes.attributes_for(stat.inode))
+        (self.attr_timeout, self.nodes.attr_validity(stat.inode))
     }
 
-    /// Tells the kernel of a node, which counts.
+    /// Answers with a node, which adds a reference of the kernel.
     pub(crate) fn entry(&self, reply: Reply, stat: &Stat) {
         let ino = self.table.count(stat);
         let attributes = self.told(ino, stat);
@@ -121,30 +121,33 @@ impl Inner {
         }
     }
 
-    fn making(&self, request: &Who, what: NodeKind, (mode, umask): (u32, u32)) -> Making {
+    fn create_params(&self, request: &Who, what: NodeKind, (mode, umask): (u32, u32)) -> CreateParams {
         let (owner, group) = self.people.maker(request.uid, request.gid);
-        Making { what, mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, owner, group }
+        CreateParams { what, mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, owner, group }
     }
 
     fn opened(&self, file: File, stat: &Stat, open_flags: i32) -> (u64, u32) {
         let ino = self.table.ino(file.node());
         if self.table.has_other_attributes(ino, stat) {
-            // Those of the lookup may be kept for a while, and a read ends where they say.
+            // The kernel may still cache the attributes of the lookup, which limit where a read
+            // ends.
             self.pages.doubt_attributes(ino);
         }
         let kept = if self.table.pages_are_of(ino, Some(stat.version)) { KEEP_CACHE } else { 0 };
-        // Through the page cache the kernel splits an append at page boundaries, and writes pages at an end that may be old.
+        // Through the page cache the kernel splits an append at page boundaries, and writes at an
+        // end that may be old.
         let direct = if open_flags as u32 & O_APPEND != 0 { DIRECT_IO } else { 0 };
         (self.files.insert(file), kept | direct)
     }
 
-    /// `kills`: if it cuts the file, that takes away what it runs as.
+    /// Opens a file. `kills`: truncating it removes its set-user-ID and set-group-ID bits.
     pub(crate) async fn open(&self, ino: u64, flags: i32, kills: bool) -> Result<(u64, u32), Errno> {
         let node = self.node(ino)?;
         let mode = flags & O_ACCMODE;
         let access = if mode == O_RDONLY { Access::Read } else { Access::Update };
         let opened = match self.nodes.open(node, access).await {
-            // Whoever only writes may be allowed that alone; else both are asked for, since others here may read it.
+            // A caller that only writes may have only that right. Otherwise both are requested,
+            // since other programs may read it.
             Err(ClientError::Refused(failure)) if failure.code.is_denial() && mode == O_WRONLY => {
                 self.nodes.open(node, Access::Write).await
             }
@@ -172,10 +175,10 @@ impl Inner {
         flags: i32,
     ) -> Result<(Stat, u64, u32), Errno> {
         let parent = self.node(parent)?;
-        let making = || self.making(&who, NodeKind::File, modes);
-        let made = match self.nodes.create(parent, name, making()).await {
+        let create_params = || self.create_params(&who, NodeKind::File, modes);
+        let made = match self.nodes.create(parent, name, create_params()).await {
             Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
-                self.nodes.create(parent, name, making()).await
+                self.nodes.create(parent, name, create_params()).await
             }
             outcome => outcome,
         };
@@ -185,12 +188,13 @@ impl Inner {
                 let (handle, flags) = self.opened(file, &stat, flags);
                 Ok((stat, handle, flags))
             }
-            // Somebody else made it meanwhile: then it is opened, unless it must be new.
+            // It was created by another client meanwhile: open it, unless the caller requires a new
+            // file.
             Err(ClientError::Refused(failure))
                 if failure.code == ErrorCode::Exists && flags & O_EXCL == 0 =>
             {
-                // What this answers the kernel takes for made by who asks, and checks nothing. Where it is the kernel that
-                // checks, it has to look the name up again, which it does when what it knows is stale.
+                // The kernel takes the file in this answer as created by the caller and checks no
+                // rights. If the kernel does the checks, ESTALE makes it look up the name again.
                 if self.people.mounter().others {
                     return Err(Errno::STALE);
                 }
@@ -208,7 +212,7 @@ impl Inner {
         }
     }
 
-    /// Whose it is may be told by number instead, if the server does not know a name.
+    /// Whether to retry with numeric names, because the server does not know a name.
     fn by_number(&self, error: &ClientError, uid: Option<u32>, gid: Option<u32>) -> bool {
         error.is_not_found() && self.people.by_number(uid, gid)
     }
@@ -221,15 +225,15 @@ impl Inner {
         what: NodeKind,
         modes: (u32, u32),
     ) -> Result<Stat, ClientError> {
-        match self.nodes.make(parent, name, self.making(&who, what.clone(), modes)).await {
+        match self.nodes.create_node(parent, name, self.create_params(&who, what.clone(), modes)).await {
             Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
-                self.nodes.make(parent, name, self.making(&who, what, modes)).await
+                self.nodes.create_node(parent, name, self.create_params(&who, what, modes)).await
             }
             outcome => outcome,
         }
     }
 
-    /// The access control list that an attribute is.
+    /// Returns the access control list in an attribute.
     pub(crate) async fn list(&self, node: Node, attribute: XattrName) -> Result<Option<Acl>, Errno> {
         match self.nodes.xattr(node, attribute).await {
             Ok(value) => {
@@ -241,10 +245,10 @@ impl Inner {
         }
     }
 
-    /// Sets the access control list that an attribute is.
+    /// Sets the access control list in an attribute.
     pub(crate) async fn set_list(&self, node: Node, attribute: XattrName, value: &[u8]) -> Result<(), Errno> {
         let before = self.list(node, attribute.clone()).await?;
-        // One name after the other is told by number, if the server does not know it.
+        // Names that the server does not know are replaced by numeric ones, one in each round.
         for _ in 0..=ACL_NAMES_MAX {
             let Some(acl) = from_kernel(value, before.as_ref(), &self.people)? else {
                 return match before {
@@ -287,8 +291,8 @@ impl Inner {
         .map_err(|error| errno(&error))
     }
 
-    /// The owner and group that a change names. The numbers for unknown ones name none: they are refused, or left out where
-    /// they are what the node has.
+    /// Returns the owner and group of a change. The numbers for unknown accounts are refused, or
+    /// left out if the node has them already.
     async fn named_ids(
         &self,
         ino: u64,
@@ -308,8 +312,8 @@ impl Inner {
         Ok((uid.filter(|_| !unknown_uid), gid.filter(|_| !unknown_gid)))
     }
 
-    /// Refuses a hard link of another user's file, as the server does for its accounts: on a mount for many users the session
-    /// may link anything.
+    /// Refuses a hard link to another user's file, as the server does for its accounts: the session
+    /// of a mount for many users may link any file.
     pub(crate) async fn needs_link(&self, header: Header, node: Node) -> Result<(), Errno> {
         if !self.people.mounter().others || header.uid == 0 {
             return Ok(());
@@ -335,17 +339,19 @@ impl Inner {
         Ok(stat)
     }
 
-    /// Answers an append. `offset` is where the kernel believes that the bytes went, `at` where they are.
+    /// Answers an append. `offset` is where the kernel assumes the bytes, `at` where they are.
     pub(crate) fn appended(&self, ino: u64, (offset, at): (u64, u64), length: usize, reply: Reply) {
         if offset != at {
-            // Pages that the kernel filled for the write are at the wrong place, and its size of the file is old.
+            // The pages of this write are at the wrong offset in the kernel's cache, and its file
+            // size is old.
             self.pages.doubt_attributes(ino);
             self.pages.drop_soon(ino);
         }
         reply.bytes(Answer::count(length as u32).as_bytes());
     }
 
-    /// Drops what the kernel caches of a file without a lease, since a lock was acquired: what others wrote under it is seen.
+    /// Drops the kernel's cache of a file without a lease after a lock was acquired, so that
+    /// changes made under the lock are seen.
     pub(crate) async fn revalidate(&self, ino: u64, node: Node) {
         if self.nodes.is_leased(node) {
             return;
@@ -367,7 +373,7 @@ impl Inner {
         let mut counted = Vec::new();
         let none = plus.then_some((None, (Duration::ZERO, Duration::ZERO)));
         for (number, dots) in [(0, &b"."[..]), (1, b"..")] {
-            // The kernel knows these two by itself: nothing more is told of them.
+            // The kernel knows the attributes of these two.
             let kind = kind_number(FileKind::Directory);
             if number >= offset && !entries.push((ino, kind), number + 1, dots, none) {
                 return reply.bytes(entries.as_bytes());
@@ -376,14 +382,15 @@ impl Inner {
         let read = directory
             .read(&self.nodes, offset.max(DOTS), plus, |next, Shown { name, inode, kind, stat }| {
                 let (kind, name) = (kind_number(kind), name.as_bytes());
-                // Nothing more is told of what cannot be looked up: the kernel asks, and hears why.
+                // An entry without attributes may not be accessible: the kernel's lookup returns
+                // the reason.
                 let Some(stat) = stat else {
                     return !entries.push((self.table.number(inode), kind), next, name, none);
                 };
-                // It may have been written to since the page was told.
-                let better = self.nodes.known_better(stat);
+                // The file may have been written to since the page arrived.
+                let better = self.nodes.with_local_changes(stat);
                 let stat = better.as_ref().unwrap_or(stat);
-                // What found no room was not told, and does not count.
+                // An entry that did not fit was not sent, so it gets no reference.
                 let ino = self.table.count(stat);
                 let all = self.told(ino, stat);
                 let told = entries.push((ino, kind), next, name, Some((Some(&all), self.believed(stat))));
@@ -402,13 +409,13 @@ impl Inner {
             }
             Err(error) => reply.error(errno(&error)),
         }
-        // What the kernel did not hear of it does not forget.
+        // The kernel did not receive the answer, so it will not forget these nodes.
         for ino in counted {
             self.table.forget(ino, 1);
         }
     }
 
-    /// `kills`: it takes away what the file runs as.
+    /// Allocates or zeroes a range. `kills`: removes the set-user-ID and set-group-ID bits.
     pub(crate) async fn allocate(
         &self,
         (handle, kills): (u64, bool),
@@ -427,7 +434,8 @@ impl Inner {
         if kills {
             self.take_set_ids(self.table.ino(file.node())).await?;
         }
-        // Others may have made it longer than we know: zeros reach as far, and it is never cut here.
+        // Another client may have extended the file: zeroing covers that, and the file is never
+        // truncated here.
         let stat = self.nodes.node(file.node()).await.map_err(|error| errno(&error))?;
         if zeroes {
             file.zero(offset..end).await.map_err(|error| errno(&error))?;
@@ -439,7 +447,7 @@ impl Inner {
     }
 }
 
-/// Who asks.
+/// The user of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Who {
     pub(crate) uid: u32,

@@ -1,7 +1,9 @@
-//! A file system of nodes, mounted by FUSE.
+//! A FUSE mount of a file system of nodes.
 //!
-//! Does: mount, answer the kernel. Does not: keep data or talk to servers; `sealstone_client::nodes` does.
-//! Contract: [`mount`] returns when the mount can be used; [`Mount::ended`] when it is gone, however that came about.
+//! Does: mounts it and answers the kernel.
+//! Does not: keep data or talk to servers; `sealstone_client::nodes` does.
+//! Contract: [`mount`] returns when the mount can be used, [`Mount::ended`] when it was unmounted
+//! for any reason.
 //! Truth: docs/adr/0037-fuse-mount.md.
 
 mod acl;
@@ -34,25 +36,25 @@ pub use examine::examine;
 pub use kernel::{MountError, check_place, helper};
 pub use people::{Mounter, People, UNKNOWN_ID, UnknownIdError};
 
-/// Threads that take requests from the kernel; what is long runs in tasks.
+/// Threads that read requests from the kernel; long work runs in tasks.
 const THREADS: usize = 2;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Where; a directory.
+    /// The directory to mount on.
     pub mountpoint: PathBuf,
-    /// What the table of mounts shows as its source.
+    /// The source in the table of mounts.
     pub source: OsString,
-    /// Nothing can be changed through it.
+    /// Whether changes are refused.
     pub read_only: bool,
-    /// No program on it can be run.
+    /// Whether programs on it cannot be executed.
     pub no_exec: bool,
-    /// Other users of this machine may use it; the kernel then checks owners and permission bits.
+    /// Whether other users may use it; the kernel then checks owners and permission bits.
     pub allow_other: bool,
 }
 
-/// A mount.
+/// A mounted file system.
 #[derive(Debug)]
 pub struct Mount {
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -62,7 +64,7 @@ impl Mount {
     /// Waits until it is unmounted.
     ///
     /// # Errors
-    /// The connection to the kernel broke.
+    /// The connection to the kernel failed.
     pub fn ended(self) -> io::Result<()> {
         let mut outcome = Ok(());
         for thread in self.threads {
@@ -81,7 +83,7 @@ pub fn mount(nodes: Nodes, root: Node, people: People, options: &MountOptions) -
     let device = kernel::mount(options)?;
     let served = kernel::Channel::open(device, options.allow_other).and_then(|channel| {
         let pages = pages::Pages::new(channel.clone(), root.inode);
-        nodes.set_keeper(Arc::new(pages::Forgetting(pages.clone())));
+        nodes.set_cache_invalidator(Arc::new(pages::Forgetting(pages.clone())));
         let mounted = Arc::new(mounted::Mounted::new(nodes, root, people, pages));
         let serve = |number| {
             let (channel, mounted) = (channel.clone(), mounted.clone());

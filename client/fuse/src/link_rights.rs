@@ -1,7 +1,9 @@
-//! Who may give another user's file one more name, on a mount for many users.
+//! Rights to hard-link another user's file on a mount for many users.
 //!
-//! Does: decide as Linux does with `fs.protected_hardlinks`, whatever that is set to on this machine. Does not: decide for the
-//! owner or root, who may. The session of such a mount is an administrator's, so the server cannot decide this.
+//! Does: decides as Linux does with `fs.protected_hardlinks`, regardless of the setting of this
+//! machine.
+//! Does not: decide for the owner or root, who may link. The session of such a mount is an
+//! administrator's, so the server cannot decide this.
 //! Truth: `safe_hardlink_source` in fs/namei.c of Linux; docs/standards/mds/operations.md §5.3.
 
 use std::collections::BTreeSet;
@@ -11,12 +13,12 @@ use sealstone_mds_protocol::{Acl, FileKind, Stat};
 use crate::people::People;
 
 const SET_USER_ID: u16 = 0o4000;
-/// The set-group bit takes effect only together with the group's right to run the file.
+/// The set-group-ID bit is effective only together with execute permission of the group.
 const RUNS_AS_GROUP: u16 = 0o2010;
 /// Read and write, in the bits of one class.
 const READ_WRITE: u8 = 6;
 
-/// A local user that calls, with all its groups.
+/// A local user with all its groups.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkCaller {
     uid: u32,
@@ -24,7 +26,8 @@ pub(crate) struct LinkCaller {
 }
 
 impl LinkCaller {
-    /// The user of a request, with the supplementary groups of its thread as far as they can be read.
+    /// Returns the user of a request, with the supplementary groups of its thread as far as they
+    /// can be read.
     pub(crate) fn new(uid: u32, gid: u32, pid: u32) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
@@ -116,7 +119,7 @@ mod tests {
             (0o606, "gid-72100", false),
             (0o4666, "gid-1", false),
             (0o2676, "gid-1", false),
-            // A group without a number here is shown under the unknown one, which has no members.
+            // A group without a local number is shown as the unknown one, which has no members.
             (0o660, "no-such-group-here", false),
         ] {
             assert_eq!(may_link(&file(mode, group), None, &caller, &people), expected, "{mode:o} {group}");

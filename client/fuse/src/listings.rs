@@ -1,34 +1,36 @@
-//! Lists of directories that the kernel keeps: whether it may go on with one when it opens the directory once more.
+//! Directory lists in the kernel's cache: whether the kernel may reuse one at an open.
 //!
-//! Contract: the kernel keeps only what was listed under a lease, and goes on with it only as long as it is the same edition. Answers
-//! of two editions never come together in one list: while somebody reads the older one nobody begins a list of a newer one that
-//! is kept. What is told of an edition that is over is dropped as soon as it was told.
+//! Contract: the kernel caches only lists that were read under a lease, and reuses one only while
+//! its edition is current. Entries of two editions are never mixed in one list: while an older
+//! edition is being read, no cached list of a newer one is started. Entries of an outdated edition
+//! are dropped right after they were sent.
 //! Truth: docs/adr/0046-leases.md; fs/fuse/readdir.c of Linux.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use sealstone_client::nodes::Edition;
+use sealstone_client::nodes::ListEdition;
 
 use crate::kernel::{CACHE_DIRECTORY, KEEP_CACHE};
 
-/// See the module. By the kernel's numbers.
+/// The cached lists by the kernel's inode number.
 #[derive(Debug, Default)]
 pub(crate) struct Listings(Mutex<HashMap<u64, Kept>>);
 
-/// A list that the kernel may have.
+/// A list that the kernel may have cached.
 #[derive(Debug)]
 struct Kept {
-    edition: Edition,
-    /// Open directories through which it is told.
+    edition: ListEdition,
+    /// Number of open directories that read it.
     readers: usize,
-    /// It was begun since the kernel dropped what it had before.
+    /// Whether it was started after the kernel dropped the previous one.
     begun: bool,
 }
 
 impl Listings {
-    /// A directory is opened: may the kernel keep what it is told, and what it has? As flags of the answer; none: it keeps nothing.
-    pub(crate) fn open(&self, ino: u64, now: Option<Edition>) -> Option<(Edition, u32)> {
+    /// Returns edition and flags for an open: whether the kernel may cache the list, and reuse the
+    /// one it has. None if it must not cache.
+    pub(crate) fn open(&self, ino: u64, now: Option<ListEdition>) -> Option<(ListEdition, u32)> {
         let now = now?;
         match self.0.lock().get(&ino) {
             Some(kept) if kept.edition == now && kept.begun => Some((now, CACHE_DIRECTORY | KEEP_CACHE)),
@@ -37,9 +39,9 @@ impl Listings {
         }
     }
 
-    /// A directory is read through what was opened in this edition, which it still is, for the first time. False: what is told is
-    /// to be dropped.
-    pub(crate) fn read(&self, ino: u64, opened: Edition) -> bool {
+    /// Registers a reader at its first read, whose edition is still current. Returns false if its
+    /// entries have to be dropped.
+    pub(crate) fn read(&self, ino: u64, opened: ListEdition) -> bool {
         let mut all = self.0.lock();
         let kept = all.entry(ino).or_insert(Kept { edition: opened, readers: 0, begun: false });
         if kept.edition != opened {
@@ -52,21 +54,22 @@ impl Listings {
         true
     }
 
-    /// It is read from the beginning, through what was let be kept.
-    pub(crate) fn begin(&self, ino: u64, opened: Edition) {
+    /// Records that a cacheable list is read from the beginning.
+    pub(crate) fn begin(&self, ino: u64, opened: ListEdition) {
         if let Some(kept) = self.0.lock().get_mut(&ino).filter(|kept| kept.edition == opened) {
             kept.begun = true;
         }
     }
 
-    /// What was read through is closed.
+    /// Removes a reader.
     pub(crate) fn close(&self, ino: u64) {
         if let Some(kept) = self.0.lock().get_mut(&ino) {
             kept.readers = kept.readers.saturating_sub(1);
         }
     }
 
-    /// The lease is given back: does the kernel have anything to forget?
+    /// Ends the current list when the lease is returned. Returns whether the kernel may have
+    /// something cached.
     pub(crate) fn recalled(&self, ino: u64) -> bool {
         let mut all = self.0.lock();
         let Some(kept) = all.get_mut(&ino) else { return false };
@@ -77,7 +80,7 @@ impl Listings {
         true
     }
 
-    /// The kernel does not know the directory any more.
+    /// Removes a directory that the kernel has forgotten.
     pub(crate) fn forget(&self, ino: u64) {
         self.0.lock().remove(&ino);
     }
@@ -91,12 +94,12 @@ mod tests {
 
     const KEEP: u32 = CACHE_DIRECTORY | KEEP_CACHE;
 
-    fn edition(changes: u64) -> Edition {
-        Edition::new(&NodeLease { kind: LeaseKind::Read, number: 1, epoch: 1 }, changes)
+    fn edition(changes: u64) -> ListEdition {
+        ListEdition::new(&NodeLease { kind: LeaseKind::Read, number: 1, epoch: 1 }, changes)
     }
 
     #[test]
-    fn the_kernel_goes_on_with_a_list_only_in_the_edition_that_it_was_begun_in() {
+    fn kernel_reuses_list_only_in_its_edition() {
         let listings = Listings::default();
         let flags = |now| listings.open(5, now).map(|(_, flags)| flags);
         assert_eq!(flags(None), None, "without a lease nothing is kept");
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_begins_a_list_while_an_older_edition_is_read() {
+    fn no_new_list_while_older_edition_is_read() {
         let listings = Listings::default();
         assert!(listings.read(5, edition(1)) && listings.read(5, edition(1)));
         listings.begin(5, edition(1));
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_back_is_not_gone_on_with() {
+    fn recalled_list_is_not_reused() {
         let listings = Listings::default();
         assert!(!listings.recalled(5), "there is nothing to forget");
         assert!(listings.read(5, edition(1)));

@@ -1,19 +1,22 @@
 //! Lock owners by open file, so that the close of an open file releases the locks taken through it.
 //!
-//! Does: record through which open files each lock owner took locks, and return the owners whose locks end with an open file.
-//! Does not: send requests. The kernel sends FLUSH with the owner of POSIX locks at each close of a descriptor. For open file
-//! description (OFD) locks it sends nothing: their end shows in RELEASE alone, which names no owner.
-//! Contract: every owner that took a lock through an open file is returned once, by its flush or by the release of that file.
+//! Does: records through which open files each lock owner took locks, and returns the owners whose
+//! locks end with an open file.
+//! Does not: send requests. The kernel sends FLUSH with the owner of POSIX locks at each close of a
+//! descriptor. For open file description (OFD) locks it sends only RELEASE, which names no owner.
+//! Contract: every owner that took a lock through an open file is returned once, by its flush or by
+//! the release of that file.
 //! Truth: fcntl(2) of Linux (open file description locks); fs/fuse/file.c of Linux.
 
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
 
-/// One entry: kernel's number of the node, number of the open file, lock owner.
+/// Inode number of the kernel, number of the open file, lock owner.
 type OwnerEntry = (u64, u64, u64);
 
-/// Lock owners of all open files of a mount. Its size is bounded by the locks that the metadata server grants.
+/// Lock owners of all open files of a mount. The size is limited by the locks that the metadata
+/// server grants.
 #[derive(Debug, Default)]
 pub(crate) struct LockOwners(Mutex<BTreeSet<OwnerEntry>>);
 
@@ -23,7 +26,7 @@ impl LockOwners {
         self.0.lock().insert((ino, handle, owner));
     }
 
-    /// Forgets an owner on a node, whichever open files it used: FLUSH releases all its locks there.
+    /// Removes an owner on a node, for all its open files: FLUSH releases all its locks there.
     pub(crate) fn flush(&self, ino: u64, owner: u64) {
         let mut entries = self.0.lock();
         if entries.is_empty() {
@@ -35,7 +38,7 @@ impl LockOwners {
         }
     }
 
-    /// Forgets an open file; returns the owners that took locks through it and through no other open file of the node.
+    /// Removes an open file. Returns the owners that took locks only through it.
     pub(crate) fn release(&self, ino: u64, handle: u64) -> Vec<u64> {
         let mut entries = self.0.lock();
         if entries.is_empty() {
@@ -45,7 +48,7 @@ impl LockOwners {
         for entry in &through {
             entries.remove(entry);
         }
-        // The kernel may give the address of a closed file, and so its owner number, to a newer one.
+        // The kernel may reuse the address of a closed file, and so its owner number.
         let others: BTreeSet<u64> = of_node(&entries, ino).map(|entry| entry.2).collect();
         through.into_iter().map(|entry| entry.2).filter(|owner| !others.contains(owner)).collect()
     }

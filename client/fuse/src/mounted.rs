@@ -1,9 +1,11 @@
-//! The kernel's requests, answered from nodes: at once, or each in a task of its own.
+//! Requests of the kernel, answered from nodes at once or in a task of their own.
 //!
-//! Does: turn numbers into nodes, requests into calls, answers into the kernel's words. Does not: decide who may do what;
-//! the metadata server does, or, on a mount for many users, the kernel by what it is told.
-//! Contract: a write is answered when its bytes are in our memory, a flush when they are on their devices, or, of a new file
-//! that nobody else can come to yet, when that has begun; an fsync when they are durable.
+//! Does: converts inode numbers to nodes, requests to calls, and results to answers.
+//! Does not: check permissions; the metadata server does, or on a mount for many users the kernel,
+//! by the attributes that it gets.
+//! Contract: a write is answered when its bytes are in memory. A flush is answered when they are on
+//! the devices, or for an asynchronous close when storing has begun. An fsync is answered when they
+//! are durable.
 //! Truth: docs/adr/0037-fuse-mount.md; docs/adr/0051-asynchronous-close.md.
 
 use core::ops::Range;
@@ -15,7 +17,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use sealstone_client::ClientError;
-use sealstone_client::nodes::{Nodes, Seek};
+use sealstone_client::nodes::{Nodes, SeekTarget};
 use sealstone_mds_protocol::Access;
 use sealstone_mds_protocol::{
     LOCK_TO_END, LinkTarget, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, SetTime, XattrMode,
@@ -49,18 +51,18 @@ const RENAME_EXCHANGE: u32 = 2;
 /// Flags of setxattr.
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
-/// Kinds of locks, and the last byte of one that goes to the end.
+/// Kinds of locks, and the last byte of one that extends to the end.
 const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
 const F_UNLCK: u32 = 2;
 const OFFSET_MAX: u64 = i64::MAX as u64;
-/// What lseek looks for.
+/// Targets of lseek.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-/// Whoever waits for a lock has it asked for again after this; the pause doubles up to the longest one.
+/// First and longest pause between requests for a lock that is being waited for; the pause doubles.
 const LOCK_PAUSE_MIN: Duration = Duration::from_millis(5);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
-/// An attribute that the kernel asks for at every write: there are no file capabilities here.
+/// An attribute that the kernel reads before every write; file capabilities are not supported.
 const CAPABILITY: &str = "security.capability";
 
 /// A mounted file system.
@@ -68,7 +70,7 @@ pub(crate) struct Mounted {
     inner: Arc<Inner>,
 }
 
-/// Unwraps, or answers with the error and ends.
+/// Unwraps a result, or answers with its error and returns.
 macro_rules! or_reply {
     ($reply:ident, $outcome:expr) => {
         match $outcome {
@@ -80,14 +82,14 @@ macro_rules! or_reply {
 
 impl Mounted {
     pub(crate) fn new(nodes: Nodes, root: Node, people: People, pages: Arc<Pages>) -> Self {
-        let attributes_for = nodes.options().attributes_for;
+        let attr_timeout = nodes.options().attr_timeout;
         let inner = Inner {
             nodes,
             table: table::Nodes::new(root),
             files: Handles::new(),
             directories: Handles::new(),
             people,
-            attributes_for,
+            attr_timeout,
             pages,
             set_ids: SetIds::default(),
             lock_owners: LockOwners::default(),
@@ -95,17 +97,17 @@ impl Mounted {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Runs what answers a request: here as far as it goes without waiting, which for much of what is asked is to the end,
-    /// and the rest in a task.
+    /// Polls the answer to a request once on this thread, which often completes it, and runs the
+    /// rest in a task.
     fn task<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<Inner>) -> F) {
         let mut answer = Box::pin(answer(self.inner.clone()));
-        // Whatever it waits for is asked again by the task, which is the one that is woken.
+        // The task polls again, and is the one that is woken.
         let mut context = Context::from_waker(Waker::noop());
         let polled = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(&mut context)));
         match polled {
             Ok(Poll::Ready(())) => {}
             Ok(Poll::Pending) => self.inner.nodes.spawn(answer),
-            // The request is answered by what was dropped, and the next one is taken.
+            // The dropped reply has answered the request; serving continues.
             Err(_) => tracing::error!("answering the kernel panicked"),
         }
     }
@@ -158,7 +160,7 @@ impl Handler for Mounted {
             Operation::Fsync { handle } => self.fsync(handle, reply),
             Operation::Release { handle, owner, unlock } => {
                 let file = self.inner.files.remove(handle);
-                // Of OFD locks the kernel tells nothing more than this.
+                // For OFD locks this is the only notice.
                 let mut owners = self.inner.lock_owners.release(node, handle);
                 if unlock && !owners.contains(&owner) {
                     owners.push(owner);
@@ -192,8 +194,8 @@ impl Handler for Mounted {
                 }
                 reply.ok();
             }
-            // It tells of names that were made here first, and stores what was closed before that; whoever asks it of a
-            // directory wants all below it too.
+            // Directory fsync covers local changes of names, and files that were closed
+            // asynchronously; programs expect everything below it to be stored.
             Operation::FsyncDirectory => {
                 self.task(|inner| async move { answer(reply, inner.nodes.sync_all().await) });
             }
@@ -203,7 +205,7 @@ impl Handler for Mounted {
             Operation::ListXattr { size } => self.list_xattr(node, size, reply),
             Operation::RemoveXattr { name } => self.remove_xattr(node, name, reply),
             Operation::Allocate { handle, offset, length, mode } => {
-                // The kernel does not say who may keep what the file runs as.
+                // The request does not say whether the caller may keep the set-user-ID bits.
                 let kills = header.uid != 0;
                 self.task(move |inner| async move {
                     match inner.allocate((handle, kills), offset, length, mode as i32).await {
@@ -216,9 +218,9 @@ impl Handler for Mounted {
             Operation::Destroy => reply.ok(),
             Operation::GetLock(wish) => self.test_lock(node, wish, reply),
             Operation::SetLock { wish, wait } => self.lock(node, wish, wait, reply),
-            // The kernel then does without: ranges are copied through memory.
+            // The kernel then works without it: it copies ranges through memory, for instance.
             Operation::Other { .. } => reply.error(Errno::NOSYS),
-            // These have no answer, or come once and are over.
+            // These have no answer, or are handled before.
             Operation::Forget { .. }
             | Operation::BatchForget { .. }
             | Operation::Interrupt { .. }
@@ -264,7 +266,8 @@ impl Handler for Mounted {
 }
 
 impl Mounted {
-    /// Whether the caller has the number that stands for unknown users: the kernel would let it own their files.
+    /// Whether the caller has a number for unknown accounts: the kernel would treat it as owner of
+    /// their files.
     fn is_unknown_caller(&self, header: &Header) -> bool {
         let people = &self.inner.people;
         people.mounter().others && (people.is_unknown_uid(header.uid) || people.is_unknown_gid(header.gid))
@@ -275,9 +278,9 @@ impl Mounted {
         let parent = or_reply!(reply, self.inner.node(parent));
         self.task(|inner| async move {
             match inner.nodes.lookup(parent, &entry).await {
-                // That there is nothing is believed for as long as everything else.
-                Err(error) if error.is_not_found() && !inner.attributes_for.is_zero() => {
-                    let believed = (inner.attributes_for, inner.attributes_for);
+                // A missing name is cached as long as an existing one.
+                Err(error) if error.is_not_found() && !inner.attr_timeout.is_zero() => {
+                    let believed = (inner.attr_timeout, inner.attr_timeout);
                     reply.bytes(Answer::default().entry(None, believed).as_bytes());
                 }
                 outcome => inner.answer_entry(reply, outcome),
@@ -290,9 +293,9 @@ impl Mounted {
         self.task(|inner| async move {
             match inner.nodes.node(node).await {
                 Ok(stat) => {
-                    // Whoever reads asks for them first: then no page is left that is older.
+                    // Reads request the attributes first, so no older page is left then.
                     inner.pages.clean(ino).await;
-                    let believed = inner.nodes.attributes_for(stat.inode);
+                    let believed = inner.nodes.attr_validity(stat.inode);
                     reply.bytes(Answer::attr(&inner.attr(&stat), believed).as_bytes());
                 }
                 Err(error) => reply.error(errno(&error)),
@@ -313,7 +316,7 @@ impl Mounted {
         self.task(|inner| async move {
             match inner.change_owner(ino, who, change, (handle, changes.kills)).await {
                 Ok(stat) => {
-                    let believed = inner.nodes.attributes_for(stat.inode);
+                    let believed = inner.nodes.attr_validity(stat.inode);
                     reply.bytes(Answer::attr(&inner.attr(&stat), believed).as_bytes());
                 }
                 Err(error) => reply.error(error),
@@ -418,8 +421,8 @@ impl Mounted {
     fn seek(&self, handle: u64, offset: u64, whence: u32, reply: Reply) {
         let file = or_reply!(reply, self.inner.file(handle));
         let what = match whence {
-            SEEK_DATA => Seek::Data,
-            SEEK_HOLE => Seek::Hole,
+            SEEK_DATA => SeekTarget::Data,
+            SEEK_HOLE => SeekTarget::Hole,
             _ => return reply.error(Errno::INVAL),
         };
         self.task(|_| async move {
@@ -461,7 +464,7 @@ impl Mounted {
                 }
             });
         }
-        // While there is memory no task is needed, and the bytes are copied once.
+        // If memory is available no task is needed, and the bytes are copied once.
         match file.try_write(offset, data) {
             Ok(true) => reply.bytes(written.as_bytes()),
             Ok(false) => {
@@ -479,23 +482,23 @@ impl Mounted {
 
     fn flush(&self, ino: u64, handle: u64, owner: u64, reply: Reply) {
         let file = or_reply!(reply, self.inner.file(handle));
-        // `unlock_all` below releases what this owner has, through whichever open file.
+        // `unlock_all` below releases this owner's locks of all open files.
         self.inner.lock_owners.flush(ino, owner);
         self.task(|inner| async move {
             if file.access() == Access::Read {
                 return answer(reply, inner.nodes.unlock_all(file.node(), owner).await);
             }
-            if let Some(closing) = file.closes_soon() {
-                // Nobody has a lock on it.
+            if let Some(closing) = file.begin_async_close() {
+                // The file has no locks.
                 reply.ok();
-                file.store_soon(closing).await;
+                file.finish_async_close(closing).await;
                 inner.table.pages_are_of(ino, file.version());
                 return;
             }
             let flushed = file.flush().await;
-            // The kernel's pages are what we wrote: its next open finds them good.
+            // The kernel's pages have the bytes that were written, so its next open may keep them.
             inner.table.pages_are_of(ino, file.version());
-            // Whoever closes a file, by whichever descriptor, gives up his locks on it.
+            // POSIX: closing any descriptor of a file releases the process's locks on it.
             let unlocked = inner.nodes.unlock_all(file.node(), owner).await;
             answer(reply, flushed.and(unlocked));
         });
@@ -513,7 +516,7 @@ impl Mounted {
                             inner.lock_owners.insert(ino, wish.handle, lock.owner);
                             inner.revalidate(ino, node).await;
                         }
-                        // It came too late: whoever waited for it was interrupted, and believes that he has none.
+                        // The waiting program was interrupted and does not know of the lock.
                         if !reply.naming(&[]) && lock.kind != LockKind::Unlock {
                             let back = Lock { kind: LockKind::Unlock, ..lock };
                             drop(inner.nodes.lock(node, back).await);
@@ -674,7 +677,7 @@ const fn acts_for_caller(operation: &Operation<'_>) -> bool {
     )
 }
 
-/// A lock in the server's words, whose end is the byte after the last one.
+/// Returns a lock in the protocol's form, whose end is exclusive.
 pub(crate) fn lock_of(wish: &LockWish) -> Result<Lock, Errno> {
     let kind = match wish.kind {
         F_RDLCK => LockKind::Read,
@@ -701,7 +704,7 @@ fn answer(reply: Reply, outcome: Result<(), ClientError>) {
     }
 }
 
-/// The kernel first asks how long it is, then for the bytes.
+/// Answers a request for an attribute: with its length, if `size` is 0, or with its bytes.
 fn answer_xattr(reply: Reply, value: &[u8], size: u32) {
     let length = value.len() as u32;
     if size == 0 {

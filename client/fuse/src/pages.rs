@@ -1,10 +1,13 @@
-//! What the kernel keeps of files and directories: forgotten when a lease is given back.
+//! The kernel's cache of pages, attributes and lists, invalidated before a lease is returned.
 //!
-//! Does: have it doubt attributes, at once, and drop pages, on a thread of its own: that waits for requests which are under way on
-//! them, and for what programs wrote by a mapping, which comes here as writes. Does not: wait for it for ever; a request may itself wait
-//! for the lease that is given back.
-//! Contract: attributes are told to the kernel when no dropping is under way on the file, so whoever reads after that, and has
-//! them asked for first since they were in doubt, finds no page of before. What programs read by a mapping at that moment may be.
+//! Does: invalidates attributes at once, and drops pages on a separate thread. That waits for
+//! requests on these pages, and for data that programs wrote through a mapping, which arrives as
+//! writes.
+//! Does not: wait without limit, since a request may itself wait for the lease that is being
+//! returned.
+//! Contract: attributes are sent to the kernel only while no pages of the file are being dropped.
+//! So a later read, which requests the attributes first, uses no older page. A read through a
+//! mapping at that moment may.
 //! Truth: docs/adr/0046-leases.md; include/uapi/linux/fuse.h (FUSE_NOTIFY_INVAL_INODE).
 
 use std::collections::HashMap;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sealstone_client::nodes::Keeper;
+use sealstone_client::nodes::CacheInvalidator;
 use sealstone_mds_protocol::InodeId;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -21,21 +24,21 @@ use tokio::time::timeout;
 use crate::kernel::Channel;
 use crate::listings::Listings;
 
-/// Whoever gives a lease back waits for the kernel for so long at most.
+/// Maximum time that the return of a lease waits for the kernel.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// The kernel's pages and attributes of one mount.
+/// The kernel's cache of one mount.
 #[derive(Debug)]
 pub(crate) struct Pages {
     channel: Arc<Channel>,
     root: InodeId,
-    /// Droppings under way, by the kernel's number.
+    /// Invalidations in progress, by inode number.
     under_way: Mutex<HashMap<u64, usize>>,
     done: Notify,
     pub(crate) listings: Listings,
 }
 
-/// One that is under way.
+/// An invalidation in progress.
 struct Dropping {
     pages: Arc<Pages>,
     ino: u64,
@@ -81,12 +84,12 @@ impl Pages {
         if inode == self.root { 1 } else { inode.0 }
     }
 
-    /// Returns when nothing is being dropped of a file.
+    /// Waits until no pages of a file are being dropped.
     pub(crate) async fn clean(&self, ino: u64) {
         loop {
             let done = self.done.notified();
             tokio::pin!(done);
-            // Registered before we look: no wake-up is lost.
+            // Registered before the check, so that no wake-up is lost.
             done.as_mut().enable();
             if !self.under_way.lock().contains_key(&ino) {
                 return;
@@ -95,24 +98,24 @@ impl Pages {
         }
     }
 
-    /// The same, or when that takes too long.
+    /// As [`Self::clean`], for [`WAIT`] at most.
     pub(crate) async fn clean_soon(&self, ino: u64) {
         let _ = timeout(WAIT, self.clean(ino)).await;
     }
 }
 
-/// The same as whoever is told of recalls has it.
+/// The kernel's cache as the client's [`CacheInvalidator`].
 pub(crate) struct Forgetting(pub(crate) Arc<Pages>);
 
-impl Keeper for Forgetting {
-    fn forget(&self, inode: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+impl CacheInvalidator for Forgetting {
+    fn invalidate(&self, inode: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let ino = self.0.ino(inode);
         self.0.channel.doubt_attributes(ino);
         self.0.drop_soon(ino);
         Box::pin(self.0.clean_soon(ino))
     }
 
-    fn forget_list(&self, directory: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn invalidate_list(&self, directory: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let ino = self.0.ino(directory);
         if self.0.listings.recalled(ino) {
             self.0.channel.doubt_attributes(ino);

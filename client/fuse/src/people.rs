@@ -1,10 +1,12 @@
-//! Names of users and groups, as the metadata server knows them, and the numbers that this machine has for them.
+//! Mapping between user and group names of the metadata server and numbers of this machine.
 //!
-//! Does: the session's own user is whoever mounted; other names are looked up in this machine's `/etc/passwd` and
-//! `/etc/group`; numbers without a name are `uid-N` and `gid-N` at the server, which reserves such names. Does not: ask
-//! directory services of this machine; who needs them sees `uid-N`.
-//! Contract: a number that was stored comes back as that number. On a mount for many users a name without a number here, and a
-//! file without a group, is shown under a number that no user or group of this machine has: the kernel lets nobody own it.
+//! Does: maps the session's user to the user who mounted, and other names by this machine's
+//! `/etc/passwd` and `/etc/group`. A number without a name is `uid-N` or `gid-N` at the server,
+//! which reserves such names.
+//! Does not: query directory services of this machine; their users are shown as `uid-N`.
+//! Contract: a number that was stored is shown as the same number. On a mount for many users, a
+//! name without a local number, and a file without a group, is shown under a number that no local
+//! user or group has, so that the kernel treats nobody as owner.
 //! Truth: docs/adr/0059-unknown-accounts-and-new-devices.md.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,54 +16,55 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{Acl, GroupName, UserName};
 
-/// The number shown for a user or group that has none here, unless another one is configured. It lies in the range that systemd
-/// keeps free; 65534 is `nobody`, a user that runs programs, and 4294967294 was `nfsnobody`.
+/// The default number for users and groups without a local one. It is in the range that systemd
+/// keeps free; 65534 is `nobody`, which runs programs, and 4294967294 was `nfsnobody`.
 pub const UNKNOWN_ID: u32 = 0xFFFE_FFFE;
-/// No user or group can have this number: chown(2) and the kernel take it for "none".
+/// No user or group can have this number: chown(2) and the kernel use it for "none".
 const INVALID_ID: u32 = u32::MAX;
-/// The files are read again after so long.
+/// Time after which the files are read again.
 const READ_AGAIN: Duration = Duration::from_secs(10);
-/// Bytes of such a file at most; a larger one is not used.
+/// Maximum bytes of such a file; a larger one is ignored.
 const FILE_MAX: u64 = 16 << 20;
 
-/// Whose mount it is.
+/// The user of a mount.
 #[derive(Clone, Debug)]
 pub struct Mounter {
-    /// Account of the session.
+    /// The account of the session.
     pub user: UserName,
-    /// Who mounted.
+    /// The local user who mounted.
     pub uid: u32,
-    /// His group.
+    /// The group of that user.
     pub gid: u32,
-    /// Do others here use the mount too, under names of their own?
+    /// Whether other local users use the mount under their own names.
     pub others: bool,
-    /// Number shown for users that have none here; [`UNKNOWN_ID`] unless configured.
+    /// The number for users without a local one; [`UNKNOWN_ID`] unless configured.
     pub unknown_uid: u32,
-    /// Number shown for groups that have none here, and, where others use the mount, for files without a group.
+    /// The number for groups without a local one, and on a mount for many users for files without a
+    /// group.
     pub unknown_gid: u32,
 }
 
 /// Why a number cannot stand for unknown users or groups.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownIdError {
-    /// It is root's, or no number at all.
+    /// It is root's, or not a valid number.
     #[error("{0} cannot be shown for unknown users or groups")]
     Reserved(u32),
-    /// A user or group of this machine has it, by itself or by a range for containers.
+    /// A local user or group has it, directly or in a range for containers.
     #[error(
         "{number} belongs to {name} in {file}; that user or group would own the files of unknown accounts"
     )]
     Used {
         /// The number.
         number: u32,
-        /// Whose it is.
+        /// The user or group that has it.
         name: String,
-        /// Where that stands.
+        /// The file that assigns it.
         file: &'static str,
     },
 }
 
-/// Names and numbers of one kind.
+/// Names and numbers of users, or of groups.
 #[derive(Debug, Default)]
 struct Table {
     by_name: BTreeMap<String, u32>,
@@ -69,7 +72,7 @@ struct Table {
 }
 
 impl Table {
-    /// Reads lines `name:x:number:…`; what is not of that form is skipped.
+    /// Parses lines `name:x:number:…`; other lines are skipped.
     fn parse(text: &str) -> Self {
         let mut table = Self::default();
         for line in text.lines() {
@@ -90,13 +93,14 @@ impl Table {
     }
 }
 
-/// The bytes of a file, if it is there and not too large.
+/// Returns the bytes of a file; empty if it cannot be read or is too large.
 fn read_small(path: &Path) -> Vec<u8> {
     let small = std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= FILE_MAX);
     if small { std::fs::read(path).unwrap_or_default() } else { Vec::new() }
 }
 
-/// The user whose range of numbers for containers has this one, from lines `name:first:count`.
+/// Returns the user whose range of numbers for containers includes `number`, from lines
+/// `name:first:count`.
 fn range_owner(text: &str, number: u32) -> Option<String> {
     text.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -112,11 +116,11 @@ struct Tables {
     users: Table,
     groups: Table,
     read: Instant,
-    /// Users and groups that have names here which the server does not know.
+    /// Users and groups whose local names the server does not know.
     strangers: (BTreeSet<u32>, BTreeSet<u32>),
 }
 
-/// The way between names and numbers.
+/// The mapping between names and numbers.
 pub struct People {
     mounter: Mounter,
     tables: Mutex<Tables>,
@@ -144,7 +148,7 @@ impl People {
         }
     }
 
-    /// Checks that no user or group of this machine has the numbers for unknown ones.
+    /// Checks that no local user or group has the numbers for unknown accounts.
     ///
     /// # Errors
     /// [`UnknownIdError`].
@@ -190,19 +194,19 @@ impl People {
         what(&tables)
     }
 
-    /// Who mounted.
+    /// Returns the user of the mount.
     #[must_use]
     pub const fn mounter(&self) -> &Mounter {
         &self.mounter
     }
 
-    /// The number of a user.
+    /// Returns the number to show for a user.
     #[must_use]
     pub fn uid(&self, name: &UserName) -> u32 {
         self.known_uid(name).unwrap_or(self.mounter.unknown_uid)
     }
 
-    /// The number of a user, if he has one here.
+    /// Returns the local number of a user, if there is one.
     #[must_use]
     pub fn known_uid(&self, name: &UserName) -> Option<u32> {
         if *name == self.mounter.user {
@@ -211,7 +215,8 @@ impl People {
         name.number().or_else(|| self.with(|tables| tables.users.by_name.get(name.as_str()).copied()))
     }
 
-    /// The number of a group. No group at all is the mounter's on a mount for one user, and unknown on one for many.
+    /// Returns the number to show for a group. Without a group it is the mounter's on a mount for
+    /// one user, and the unknown one otherwise.
     #[must_use]
     pub fn gid(&self, name: Option<&GroupName>) -> u32 {
         let known = match name {
@@ -222,13 +227,13 @@ impl People {
         known.unwrap_or(self.mounter.unknown_gid)
     }
 
-    /// The number of a group, if it has one here.
+    /// Returns the local number of a group, if there is one.
     #[must_use]
     pub fn known_gid(&self, name: &GroupName) -> Option<u32> {
         name.number().or_else(|| self.with(|tables| tables.groups.by_name.get(name.as_str()).copied()))
     }
 
-    /// The name under which the server knows the user of this number.
+    /// Returns the server's name of the user with this number.
     #[must_use]
     pub fn user(&self, uid: u32) -> UserName {
         if uid == self.mounter.uid {
@@ -242,14 +247,15 @@ impl People {
         named.unwrap_or_else(|| UserName::of_number(uid))
     }
 
-    /// The name under which the server knows the group of this number; none is no group.
+    /// Returns the server's name of the group with this number; none for the mounter's group on a
+    /// mount for one user.
     #[must_use]
     pub fn group(&self, gid: u32) -> Option<GroupName> {
         let none = gid == self.mounter.gid && !self.mounter.others;
         if none { None } else { Some(self.named_group(gid)) }
     }
 
-    /// The same where no group is none that can be meant.
+    /// As [`Self::group`], where a group has to be named.
     #[must_use]
     pub fn named_group(&self, gid: u32) -> GroupName {
         let named = self.with(|tables| {
@@ -261,7 +267,8 @@ impl People {
         named.unwrap_or_else(|| GroupName::of_number(gid))
     }
 
-    /// The server does not know one of these by name: from here on they are told by number. False if they were already.
+    /// Uses numeric names for these from now on, since the server does not know a name. Returns
+    /// false if that was so already.
     #[must_use]
     pub fn by_number(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
         let named = |uid| uid != self.mounter.uid && !self.user(uid).is_number();
@@ -276,7 +283,7 @@ impl People {
         user || group
     }
 
-    /// The same for a list, whose name the server does not know: of a user, or else of a group.
+    /// As [`Self::by_number`], for a name in an access control list: of a user, or else of a group.
     #[must_use]
     pub fn listed_by_number(&self, acl: &Acl, name: &str) -> bool {
         let user = acl.users.iter().find(|(user, _)| user.as_str() == name);
@@ -287,7 +294,7 @@ impl People {
         self.told_by_number(None, group.and_then(|(group, _)| self.known_gid(group)))
     }
 
-    /// Whose a node that this user makes will be: nothing is said for the session's own.
+    /// Returns owner and group of a node that this user creates; none for the session's own.
     #[must_use]
     pub fn maker(&self, uid: u32, gid: u32) -> (Option<UserName>, Option<GroupName>) {
         if !self.mounter.others {
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_session_is_whoever_mounted_and_unknown_names_are_nobody() {
+    fn session_user_is_mounter_and_others_are_unknown() {
         let people = people();
         assert_eq!(people.user(1000).as_str(), "alice");
         assert_eq!(people.user(7).as_str(), "uid-7", "another alice is not the session's");
@@ -346,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn no_group_is_unknown_on_a_mount_for_many() {
+    fn missing_group_is_unknown_on_shared_mount() {
         let mut people = people();
         assert_eq!(people.gid(None), UNKNOWN_ID);
         people.mounter.others = false;
@@ -369,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_told_by_number_where_the_server_knows_no_name() {
+    fn acl_uses_numbers_for_unknown_names() {
         let people = people();
         let list = |text: &str| Acl::parse(&format!("user::r--,{text}mask::r--,other::r--")).unwrap();
-        // A user and a group of one name, of which the server may know one.
+        // A user and a group with the same name, one of which the server may know.
         let both = list("user:root:r--,group::r--,group:root:r--,");
         assert!(people.listed_by_number(&both, "root"));
         assert_eq!((people.user(0).as_str(), people.named_group(0).as_str()), ("uid-0", "root"));

@@ -1,10 +1,11 @@
-//! Files that run as another user or group, until somebody writes to them.
+//! Set-user-ID and set-group-ID bits of files, which a write by another user removes.
 //!
-//! Does: remember which files the kernel was told of with such bits, and say what is left of a mode. So the kernel need not look whether
-//! there are any before each write, which takes it a request for an attribute.
-//! Contract: a file that the kernel may believe to have the bits is among them, a device or fifo as well, which loses them when it is given
-//! away. O(1) for a write; 16 bytes for each file.
-//! Truth: `FUSE_HANDLE_KILLPRIV_V2` in include/uapi/linux/fuse.h of Linux; chmod(2), write(2) of POSIX.
+//! Does: records which files were shown to the kernel with such bits, and computes a mode without
+//! them. So the kernel needs no request for an attribute before each write.
+//! Contract: every file that the kernel may believe to have the bits is recorded, also devices and
+//! pipes, which lose them at chown. O(1) for a write; 16 bytes for each file.
+//! Truth: `FUSE_HANDLE_KILLPRIV_V2` in include/uapi/linux/fuse.h of Linux; chmod(2), write(2) of
+//! POSIX.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +15,12 @@ use sealstone_mds_protocol::{FileKind, Stat};
 
 const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
-/// Without it the other bit says something else, and stays.
+/// Without it the set-group-ID bit means mandatory locking, and stays.
 const GROUP_RUNS: u16 = 0o010;
-/// More files than this are not told apart: each of them is looked at.
+/// Number of files above which every file counts as recorded.
 const FILES_MAX: usize = 65_536;
 
-/// See the module. By the kernel's numbers.
+/// The recorded files, by the kernel's inode number.
 #[derive(Debug, Default)]
 pub(crate) struct SetIds {
     any: AtomicBool,
@@ -27,14 +28,14 @@ pub(crate) struct SetIds {
 }
 
 impl SetIds {
-    /// The kernel is told of a node.
+    /// Records a node that is shown to the kernel, if it has such bits.
     pub(crate) fn note(&self, ino: u64, stat: &Stat) {
         if stat.kind != FileKind::Directory && stat.mode & (SET_USER_ID | SET_GROUP_ID) != 0 {
             self.add(ino);
         }
     }
 
-    /// It may have such bits.
+    /// Records that a node may have such bits.
     pub(crate) fn add(&self, ino: u64) {
         let mut files = self.files.lock();
         if files.len() < FILES_MAX {
@@ -43,7 +44,7 @@ impl SetIds {
         self.any.store(true, Ordering::Release);
     }
 
-    /// May it have such bits?
+    /// Whether a node may have such bits.
     pub(crate) fn may_have(&self, ino: u64) -> bool {
         self.any.load(Ordering::Acquire) && {
             let files = self.files.lock();
@@ -51,17 +52,17 @@ impl SetIds {
         }
     }
 
-    /// They are being taken away.
+    /// Removes a node whose bits are being removed.
     pub(crate) fn drop(&self, ino: u64) {
         let mut files = self.files.lock();
-        // Of those that were too many nothing is known.
+        // Above the limit the record is incomplete.
         if files.len() < FILES_MAX {
             files.remove(&ino);
         }
     }
 }
 
-/// What is left of a file's mode when it was written to, or given to somebody else.
+/// Returns a mode without the bits that a write or a change of the owner removes.
 pub(crate) const fn without(mode: u16) -> u16 {
     let left = mode & !SET_USER_ID;
     if mode & GROUP_RUNS != 0 { left & !SET_GROUP_ID } else { left }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_a_file_while_its_bits_are_taken_away_is_not_forgotten() {
+    fn record_during_bit_removal_is_kept() {
         let files = SetIds::default();
         assert!(!files.may_have(7));
         files.add(7);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_too_many_are_not_told_apart() {
+    fn files_above_limit_all_count_as_recorded() {
         let files = SetIds::default();
         (0..=FILES_MAX as u64).for_each(|ino| files.add(ino));
         files.drop(3);
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_loses_what_runs_as_another_one_and_nothing_else() {
+    fn only_set_id_bits_are_removed() {
         for (mode, left) in [
             (0o4755, 0o755),
             (0o2755, 0o755),

@@ -1,7 +1,7 @@
-//! What the kernel knows of us by number: nodes that it has looked up, files and directories that it has open.
+//! Numbers that the kernel uses: nodes that it looked up, and open files and directories.
 //!
-//! Contract: a node stays as long as the kernel counts on it; each answer that names a node counts once, and a forget
-//! takes back as many as it says.
+//! Contract: a node stays while the kernel has references to it. Each answer that names a node adds
+//! one, and a forget removes the given number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{InodeId, Node, Stat};
 
-/// The kernel's number of the root of a mount.
+/// The kernel's inode number of the root of a mount.
 const ROOT: u64 = 1;
 
-/// Nodes by the kernel's numbers: their own, but the root of the mount is always 1.
+/// Nodes by the kernel's inode number: their own, except that the root of the mount is 1.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: Node,
@@ -24,13 +24,13 @@ pub(crate) struct Nodes {
 struct Known {
     node: Node,
     lookups: u64,
-    /// Version of the content that the kernel's pages are of.
+    /// The version of the content in the kernel's page cache.
     pages: Option<u64>,
     /// The attributes that the kernel was sent last.
     sent: Option<SentAttributes>,
 }
 
-/// What tells attributes of one moment from those of another one: version, size, time of change.
+/// Identifies a state of the attributes: version, size, change time.
 type SentAttributes = (u64, u64, i64);
 
 fn sent_attributes(stat: &Stat) -> SentAttributes {
@@ -42,17 +42,17 @@ impl Nodes {
         Self { root, known: Mutex::default() }
     }
 
-    /// The kernel's number of a node.
+    /// Returns the kernel's number of a node.
     pub(crate) fn ino(&self, node: Node) -> u64 {
         self.number(node.inode)
     }
 
-    /// The same, of a node that is not more than seen in a list.
+    /// As [`Self::ino`], for an entry without a node proof.
     pub(crate) fn number(&self, inode: InodeId) -> u64 {
         if inode == self.root.inode { ROOT } else { inode.0 }
     }
 
-    /// The node that the kernel means.
+    /// Returns the node with this number.
     pub(crate) fn node(&self, ino: u64) -> Option<Node> {
         if ino == ROOT {
             return Some(self.root);
@@ -60,7 +60,7 @@ impl Nodes {
         self.known.lock().get(&ino).map(|known| known.node)
     }
 
-    /// The kernel is told of a node once more.
+    /// Adds a reference of the kernel to a node.
     pub(crate) fn count(&self, stat: &Stat) -> u64 {
         let ino = self.ino(stat.node());
         let mut known = self.known.lock();
@@ -74,7 +74,7 @@ impl Nodes {
         ino
     }
 
-    /// The kernel forgets a node so many times; true: it does not know it any more.
+    /// Removes references of the kernel; returns whether none is left.
     pub(crate) fn forget(&self, ino: u64, count: u64) -> bool {
         let mut known = self.known.lock();
         let Some(entry) = known.get_mut(&ino) else { return false };
@@ -93,14 +93,15 @@ impl Nodes {
         }
     }
 
-    /// Whether the kernel may have other attributes than these, for as long as it was let keep them.
+    /// Whether the kernel may have cached other attributes than these.
     pub(crate) fn has_other_attributes(&self, ino: u64, stat: &Stat) -> bool {
         let known = self.known.lock();
         let sent = known.get(&ino).and_then(|known| known.sent);
         sent.is_some_and(|sent| sent != sent_attributes(stat))
     }
 
-    /// Are the kernel's pages of this version? They are from here on; none is a version that nobody knows.
+    /// Whether the kernel's pages have this version. From now on they have; none stands for an
+    /// unknown version.
     pub(crate) fn pages_are_of(&self, ino: u64, version: Option<u64>) -> bool {
         let mut known = self.known.lock();
         let Some(known) = known.get_mut(&ino) else { return false };
@@ -109,7 +110,7 @@ impl Nodes {
     }
 }
 
-/// Things that are open, by a number that is never used twice.
+/// Open files or directories, by a number that is never reused.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     next: AtomicU64,

@@ -1,6 +1,7 @@
-//! Commands on collections, as a caller means them.
+//! Operations on collections.
 //!
-//! Does: name what can be asked of collections and of all their members. Does not: encode or sign; `osd` does.
+//! Does: lists the operations on collections and on all their members.
+//! Does not: encode or sign; `osd` does.
 //! Truth: t10-osd §1.9, §1.10, §2; docs/standards/device.md, collections.
 
 use bytes::Bytes;
@@ -8,45 +9,47 @@ use sealstone_osd::{AttributeId, ObjectId};
 
 use crate::Bearer;
 
-/// The collection of every partition that holds all of its user objects, and that nobody makes or removes.
+/// The built-in collection of every partition with all its user objects; it cannot be created or
+/// removed.
 pub const EVERY_OBJECT: u64 = 0x1082;
-/// Page of a user object's attributes that name the collections that it is a member of.
+/// Attribute page of a user object with the collections that it is a member of.
 pub const COLLECTIONS_PAGE: u32 = 0x0000_0004;
 
-/// What a device is to do with a collection or with its members.
+/// An operation on a collection or its members.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum OnCollection {
-    /// Makes an empty collection that user objects join; object number 0 lets the device choose one.
+    /// Creates an empty collection for user objects; object number 0 lets the device choose a
+    /// number.
     Create {
-        /// The collection wanted.
+        /// The requested collection.
         collection: ObjectId,
     },
-    /// Makes a tracking collection of what is in another one now.
+    /// Creates a tracking collection with the current members of another collection.
     Track {
-        /// The collection wanted.
+        /// The requested collection.
         collection: ObjectId,
-        /// The other one's object number; 0 for an empty collection.
+        /// Object number of the source collection; 0 for an empty one.
         source: u64,
-        /// READ on the other one; without security, or without a source, nobody asks for it.
+        /// Credential with READ on the source; not needed without security or without a source.
         reading: Option<Bearer>,
-        /// Answer at once; the collection tells when it is complete.
+        /// Answer at once; the collection reports when it is complete.
         immediate: bool,
     },
     /// Removes a collection; its members stay.
     Remove {
         /// The collection.
         collection: ObjectId,
-        /// Even if it has members.
+        /// Removes it even if it has members.
         force: bool,
     },
-    /// Members of a collection, or the collections of a partition.
+    /// Lists the members of a collection, or the collections of a partition.
     List {
         /// The collection; with object number 0 the partition.
         collection: ObjectId,
-        /// The smallest id wanted.
+        /// The smallest id to list.
         from: u64,
-        /// As many ids at most, up to [`LIST_IDS_MAX`](crate::LIST_IDS_MAX).
+        /// Maximum number of ids, up to [`LIST_IDS_MAX`](crate::LIST_IDS_MAX).
         ids_max: usize,
     },
     /// Makes a collection and its members durable.
@@ -54,72 +57,74 @@ pub enum OnCollection {
         /// The collection.
         collection: ObjectId,
     },
-    /// Which members have attributes as asked for.
+    /// Finds the members whose attributes match.
     Query {
         /// The collection.
         collection: ObjectId,
-        /// What is asked.
+        /// The criteria.
         question: Question,
-        /// As many ids at most, up to [`LIST_IDS_MAX`](crate::LIST_IDS_MAX).
+        /// Maximum number of ids, up to [`LIST_IDS_MAX`](crate::LIST_IDS_MAX).
         ids_max: usize,
     },
-    /// Puts the members that have attributes as asked for into a tracking collection.
+    /// Stores the members whose attributes match in a tracking collection.
     QueryInto {
         /// The collection.
         collection: ObjectId,
-        /// What is asked.
+        /// The criteria.
         question: Question,
         /// Number of the tracking collection, in the same partition.
         matches: u64,
-        /// M_OBJECT on the tracking collection; without security nobody asks for it.
+        /// Credential with M_OBJECT on the tracking collection; not needed without security.
         filling: Option<Bearer>,
-        /// Answer at once; the tracking collection tells the progress.
+        /// Answer at once; the tracking collection reports the progress.
         immediate: bool,
     },
     /// Reads attributes of all members.
     GetMemberAttributes {
         /// The collection.
         collection: ObjectId,
-        /// Which.
+        /// The attributes.
         ids: Vec<AttributeId>,
-        /// Room for the answer in bytes, up to [`ATTRIBUTES_LENGTH_MAX`](crate::ATTRIBUTES_LENGTH_MAX).
+        /// Maximum bytes of the answer, up to
+        /// [`ATTRIBUTES_LENGTH_MAX`](crate::ATTRIBUTES_LENGTH_MAX).
         length_max: usize,
     },
     /// Sets the same attributes of all members.
     SetMemberAttributes {
         /// The collection; a tracking one if immediate.
         collection: ObjectId,
-        /// Names and values.
+        /// Attributes with their values.
         values: Vec<(AttributeId, Bytes)>,
-        /// Answer at once; the collection tells the progress.
+        /// Answer at once; the collection reports the progress.
         immediate: bool,
     },
     /// Removes all members of a collection, which stays.
     RemoveMembers {
         /// The collection; a tracking one if immediate.
         collection: ObjectId,
-        /// Answer at once; the collection tells the progress.
+        /// Answer at once; the collection reports the progress.
         immediate: bool,
     },
 }
 
-/// What QUERY asks of each member.
+/// The criteria of a QUERY.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// One criterion is enough; otherwise all of them have to hold.
+    /// Whether one matching criterion is enough; otherwise all have to match.
     pub any: bool,
-    /// The criteria, at most [`CRITERIA_MAX`](sealstone_osd::query::CRITERIA_MAX); none select every member.
+    /// The criteria, at most [`CRITERIA_MAX`](sealstone_osd::query::CRITERIA_MAX); without any,
+    /// every member matches.
     pub criteria: Vec<Within>,
 }
 
-/// An attribute of a user object between two values, both included; an empty one does not bind.
+/// A range of values for an attribute, both ends included; an empty bound does not limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Within {
     /// The attribute.
     pub id: AttributeId,
-    /// The least value, as a byte string.
+    /// The lower bound, as a byte string.
     pub min: Bytes,
-    /// The greatest value, as a byte string.
+    /// The upper bound, as a byte string.
     pub max: Bytes,
 }
 
@@ -128,12 +133,12 @@ pub struct Within {
 pub struct Member {
     /// Its object number.
     pub object: u64,
-    /// What was asked for, in order; an undefined one has no value.
+    /// The requested attributes, in order; an undefined one has no value.
     pub attributes: Vec<(AttributeId, Option<Bytes>)>,
 }
 
 impl OnCollection {
-    /// The command's name in the standard.
+    /// Returns the command's name in the standard.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -149,14 +154,14 @@ impl OnCollection {
         }
     }
 
-    /// Is the outcome of repeating it the same as of doing it once?
+    /// Whether it is idempotent.
     pub(crate) const fn is_repeatable(&self) -> bool {
         match self {
             Self::List { .. }
             | Self::Flush { .. }
             | Self::Query { .. }
             | Self::GetMemberAttributes { .. } => true,
-            // A second one would find the first one under way.
+            // A repetition would find the first one in progress.
             Self::QueryInto { immediate, .. } | Self::SetMemberAttributes { immediate, .. } => !*immediate,
             Self::Create { .. } | Self::Track { .. } | Self::Remove { .. } | Self::RemoveMembers { .. } => {
                 false
@@ -164,7 +169,7 @@ impl OnCollection {
         }
     }
 
-    /// The id that it makes, if it makes one.
+    /// Returns the id of the collection that it creates, if it creates one.
     pub(crate) const fn made(&self) -> Option<ObjectId> {
         match self {
             Self::Create { collection } | Self::Track { collection, .. } => Some(*collection),

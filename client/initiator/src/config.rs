@@ -1,4 +1,4 @@
-//! Who we are to a target, and how patient.
+//! Configuration of a session: names, limits and timeouts.
 
 use core::time::Duration;
 
@@ -7,47 +7,49 @@ use sealstone_iscsi::{DigestChoice, Policy};
 use crate::proof::Proof;
 use crate::{Environment, Proofs};
 
-/// Commands under way in one session by default.
+/// Default number of commands in flight in one session.
 pub const QUEUE_DEPTH_DEFAULT: u16 = 64;
-/// Bytes of data that commands under way in one session hold by default.
+/// Default bytes of data of the commands in flight in one session.
 pub const MEMORY_DEFAULT: usize = 64 << 20;
-/// The initiator name used unless another is given.
+/// Default initiator name.
 pub const INITIATOR_NAME: &str = "iqn.2026-11.org.sealstone:client";
 
-/// How to hold a session.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// Our iSCSI name.
+    /// The initiator name.
     pub initiator_name: String,
-    /// The target's iSCSI name; `None` makes a discovery session.
+    /// The target's iSCSI name; `None` for a discovery session.
     pub target_name: Option<String>,
-    /// Tells our sessions with one target apart: the same value takes the place of the older session.
+    /// Initiator session id (ISID): a session with the same value replaces the older one at the
+    /// target.
     pub isid: [u8; 6],
-    /// How we prove ourselves to targets, and they to us.
+    /// CHAP accounts for authentication in both directions.
     pub proofs: Proofs,
-    /// CRC32C over headers: refused, offered, or demanded.
+    /// CRC32C over headers: refused, offered, or required.
     pub header_digest: DigestChoice,
-    /// CRC32C over data: refused, offered, or demanded.
+    /// CRC32C over data: refused, offered, or required.
     pub data_digest: DigestChoice,
-    /// Commands under way at most; the target's window may be less.
+    /// Maximum commands in flight; the target's window may be smaller.
     pub queue_depth: u16,
-    /// Bytes of data-out and data-in that commands under way hold at most; further ones wait. One larger command
-    /// may have all of it.
+    /// Maximum bytes of data-out and data-in of commands in flight; further commands wait. A single
+    /// larger command may use all of it.
     pub memory_max: usize,
-    /// How long a login may take.
+    /// Time limit for the login.
     pub login_timeout: Duration,
-    /// How long a command may take; then it is aborted.
+    /// Time limit for a command, after which it is aborted.
     pub command_timeout: Duration,
-    /// How long an abort may take; then the nexus is given up.
+    /// Time limit for an abort, after which the connection is closed.
     pub abort_timeout: Duration,
     /// Silence after which the target is pinged.
     pub ping_after: Duration,
-    /// How long a ping may take; then the nexus is given up.
+    /// Time limit for a ping, after which the connection is closed.
     pub ping_timeout: Duration,
 }
 
 impl SessionConfig {
-    /// Usual values for a session with `target_name`; the ISID is drawn at random (RFC 7143 §11.12.5, type 10b).
+    /// Returns the default options for a session with `target_name`; the ISID is random (RFC 7143
+    /// §11.12.5, type 10b).
     #[must_use]
     pub fn new(target_name: Option<String>, environment: &dyn Environment) -> Self {
         let mut isid = [0; 6];

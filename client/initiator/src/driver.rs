@@ -1,8 +1,9 @@
-//! The one task of a session: moves bytes between the stream and the protocol machine.
+//! The task of a session, which moves bytes between the stream and the protocol machine.
 //!
-//! Does: read straight into the destination the machine names, write vectored, time commands, abort late ones.
+//! Does: reads directly into the destination that the machine names, writes vectored, times
+//! commands, aborts late ones.
 //! Does not: decide anything about iSCSI; `sealstone_iscsi::initiator::Connection` does.
-//! Contract: polls its sources in one fixed order, so that one history of the stream gives one history here.
+//! Contract: polls its sources in a fixed order, so that it is deterministic for a given stream.
 
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -26,19 +27,19 @@ use tokio::time::{Instant, Sleep};
 use crate::proof::Proof;
 use crate::{ScsiResponse, SessionConfig, SessionError};
 
-/// Pieces in one vectored write at most.
+/// Maximum pieces in one vectored write.
 const SLICES_MAX: usize = 64;
-/// Turns of the loop before other tasks get theirs.
+/// Iterations of the loop before it yields to other tasks.
 const TURNS_MAX: usize = 64;
 
-/// Somebody who works on data-in while the rest of it is still under way.
+/// Processes data-in while the rest of it is still being received.
 pub(crate) trait Watch: Send + Sync {
-    /// The first bytes of data-in are there; what was shown once stays as it is. Called by the session's task: what takes
-    /// long holds up its other commands.
+    /// Called with all data-in received so far, which does not change any more. Runs in the
+    /// session's task, so long work delays other commands.
     fn arrived(&self, so_far: &[u8]);
 }
 
-/// A command on its way to the machine.
+/// A command to be submitted to the protocol machine.
 pub(crate) struct Order {
     pub(crate) lun: u64,
     pub(crate) cdb: Cdb,
@@ -51,7 +52,7 @@ pub(crate) struct Order {
     pub(crate) reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
 }
 
-/// What a handle asks of the task.
+/// A request from a handle to the task.
 pub(crate) enum Ask {
     Execute(Box<Order>),
     ResetLun(u64, oneshot::Sender<FunctionResult>),
@@ -59,7 +60,7 @@ pub(crate) enum Ask {
     Logout(oneshot::Sender<()>),
 }
 
-/// Whoever waits for a command.
+/// A command whose caller is waiting.
 struct Waiting {
     reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
     lent: Arc<Lent>,
@@ -70,7 +71,7 @@ struct Waiting {
     _memory: OwnedSemaphorePermit,
 }
 
-/// Lends a caller's buffer to the machine and gets it back when the machine drops it.
+/// Lends a caller's buffer to the protocol machine, which returns it when it drops it.
 #[derive(Default)]
 struct Lent(Mutex<Vec<u8>>);
 
@@ -106,7 +107,7 @@ pub(crate) struct Driver<S> {
     config: SessionConfig,
     asks: mpsc::Receiver<Ask>,
     ready: Option<oneshot::Sender<Result<(), SessionError>>>,
-    /// A command that the window has no room for yet; no other is taken meanwhile.
+    /// A command that does not fit into the window yet; no other one is taken meanwhile.
     held: Option<(Command, Waiting)>,
     waiting: BTreeMap<TaskId, Waiting>,
     deadlines: BTreeSet<(Instant, TaskId)>,
@@ -116,7 +117,7 @@ pub(crate) struct Driver<S> {
     out: VecDeque<Bytes>,
     unflushed: bool,
     handles_gone: bool,
-    /// The machine is closed; what it still has to say is being written.
+    /// Set when the machine is closed and its last bytes are being written.
     last_words: Option<Closed>,
     began: Instant,
     timer: Pin<Box<Sleep>>,
@@ -151,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         }
     }
 
-    /// Runs the session to its end.
+    /// Runs the session until it ends.
     pub(crate) async fn run(mut self) {
         let closed = poll_fn(|cx| self.poll(cx)).await;
         tracing::debug!(reason = %closed, "an iSCSI session ended");
@@ -159,7 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         if let Some(ready) = self.ready.take() {
             let _ = ready.send(Err(error));
         }
-        // Whoever asks from here on, and whoever waits to be taken, hears that nothing was sent.
+        // Requests that were not taken get the error that nothing was sent.
         self.asks.close();
         while let Ok(ask) = self.asks.try_recv() {
             match ask {
@@ -168,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
                 Ask::ResetLun(..) | Ask::Discover(_) => {}
             }
         }
-        // Drop the machine first: it gives the buffers back.
+        // The machine is dropped first, which returns the buffers.
         drop(self.connection);
         for (_, waiting) in self.waiting {
             let error = if waiting.aborting {
@@ -178,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
             };
             let _ = waiting.reply.send(Err(error));
         }
-        // This one was never sent.
+        // This command was never sent.
         if let Some((_, waiting)) = self.held {
             let _ = waiting.reply.send(Err(SessionError::Closed));
         }
@@ -201,7 +202,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         }
     }
 
-    /// The clock of the machine: milliseconds since the session began.
+    /// Returns the clock of the protocol machine: milliseconds since the start of the session.
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -243,7 +244,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         Poll::Pending
     }
 
-    /// Writes what waits; true if bytes moved.
+    /// Writes pending bytes; returns whether bytes were written.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut moved = false;
         loop {
@@ -287,7 +288,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         }
     }
 
-    /// Reads once; true if bytes moved.
+    /// Reads once; returns whether bytes were read.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let [first, second] = self.connection.rx_space();
         if first.is_empty() && second.is_empty() {
@@ -310,7 +311,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         }
     }
 
-    /// Shows whoever watches a command what has come of its data.
+    /// Passes the data-in received so far to the watcher of its command.
     fn show_data_in(&self) {
         let Some((task, so_far)) = self.connection.data_in_so_far() else { return };
         if let Some(watch) = self.waiting.get(&task).and_then(|waiting| waiting.watch.as_ref()) {
@@ -318,10 +319,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         }
     }
 
-    /// Takes what handles ask while the window has room; true if one was taken.
+    /// Takes requests from handles while the window has space; returns whether one was taken.
     fn poll_asks(&mut self, cx: &mut Context<'_>) -> bool {
         let mut taken = false;
-        // Before login is over nothing can be asked: the handle does not exist yet.
+        // There are no handles before the login has succeeded.
         while self.held.is_none() && !self.handles_gone && self.ready.is_none() {
             match self.asks.poll_recv(cx) {
                 Poll::Pending => break,
@@ -365,7 +366,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
 
     fn submit(&mut self, command: Command, waiting: Waiting) {
         use sealstone_iscsi::initiator::SubmitError;
-        // Whoever gave up before his command was sent does not want it to be done.
+        // A command whose caller has stopped waiting is not sent.
         if waiting.reply.is_closed() {
             return;
         }
@@ -390,7 +391,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         }
     }
 
-    /// Tells whoever waits what happened; returns the end when it came.
+    /// Delivers events to waiting callers; returns the reason when the connection closes.
     fn take_events(&mut self) -> Option<Closed> {
         while let Some(event) = self.connection.poll_event() {
             match event {
@@ -411,7 +412,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
                     }
                 }
                 Event::LogoutRequested { seconds } => {
-                    tracing::debug!(seconds, "the target asks us to leave");
+                    tracing::debug!(seconds, "the target requested a logout");
                     self.connection.logout();
                 }
                 Event::WindowOpen => {
@@ -441,13 +442,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         let _ = waiting.reply.send(result);
     }
 
-    /// `Ready(None)` if something was due and done.
+    /// Handles due timers; `Ready(None)` if one was due.
     fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
         let protocol = self.connection.poll_timeout().map(|due| self.began + Duration::from_millis(due));
         let commands = self.deadlines.first().map(|(due, _)| *due);
         let Some(due) = protocol.into_iter().chain(commands).min() else { return Poll::Pending };
-        // Deadlines move on with every command and every byte. A timer that is too early costs one look when it comes;
-        // one that is set anew each time costs more than that for every command.
+        // Deadlines change with every command and every byte. A timer that fires too early costs
+        // one check, resetting it each time costs more.
         if self.timer.is_elapsed() || due < self.timer.deadline() {
             self.timer.as_mut().reset(due);
         }
@@ -460,7 +461,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         Poll::Pending
     }
 
-    /// Does what is due.
+    /// Handles expired deadlines.
     fn timed_out(&mut self) -> Poll<Option<End>> {
         let now_ms = self.now_ms();
         self.connection.handle_timeout(now_ms);
@@ -489,6 +490,6 @@ pub(crate) enum End {
     Closed(Closed),
     #[error("the stream broke: {0}")]
     Io(io::Error),
-    #[error("a late command could not be aborted")]
+    #[error("a command that timed out could not be aborted")]
     AbortTimeout,
 }

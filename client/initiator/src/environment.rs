@@ -1,17 +1,19 @@
-//! Time and chance, handed in so that a simulation can supply its own.
+//! Clock and randomness as an interface, so that a simulation can supply its own.
 //!
-//! Does: name what nonces and expiry need. Does not: measure durations; `tokio::time` does, and can be paused.
+//! Does: covers what nonces and expiry need.
+//! Does not: measure durations; `tokio::time` does, and can be paused.
 
 use std::cell::RefCell;
 
-/// Random bytes asked of the system at once: a system call a nonce would cost as much as half its check value.
+/// Random bytes requested from the system at once: a system call for each nonce would cost half as
+/// much as its check value.
 const POOL: usize = 1024;
 
-/// A source of wall-clock time and of unpredictable bytes.
+/// A source of wall-clock time and unpredictable bytes.
 pub trait Environment: Send + Sync {
-    /// Milliseconds since 1970-01-01 00:00 UT by this machine's clock.
+    /// Returns milliseconds since 1970-01-01 00:00 UT by this machine's clock.
     fn now_ms(&self) -> u64;
-    /// Fills the slice with bytes that nobody can predict.
+    /// Fills the slice with unpredictable bytes.
     fn fill_random(&self, into: &mut [u8]);
 }
 
@@ -33,14 +35,14 @@ impl Environment for SystemEnvironment {
     }
 }
 
-/// Random bytes that nobody had yet.
+/// Random bytes that were not used yet.
 struct Pool {
     bytes: [u8; POOL],
     used: usize,
 }
 
 impl Pool {
-    /// Fills `into`, of at most [`POOL`] bytes. Each byte is given once and forgotten.
+    /// Fills `into`, of at most [`POOL`] bytes. Each byte is used once and then erased.
     fn take(&mut self, into: &mut [u8]) {
         if self.bytes.len() - self.used < into.len() {
             ask_system(&mut self.bytes);
@@ -54,7 +56,7 @@ impl Pool {
 }
 
 fn ask_system(into: &mut [u8]) {
-    // Without random bytes a nonce could repeat; the system never fails here once it has booted.
+    // Without random bytes a nonce could repeat. The system call never fails after the boot.
     getrandom::fill(into).expect("the system's random source answers");
 }
 

@@ -1,4 +1,5 @@
-//! What can go wrong between here and a device, by what a caller can do about it.
+//! Errors between this client and a device, one variant for each thing that a caller can do about
+//! it.
 
 use core::time::Duration;
 use std::io;
@@ -10,20 +11,20 @@ use sealstone_scsi::{AdditionalSense, SenseKey, Status};
 
 use crate::ProofError;
 
-/// Why a session could not be made, or a command not be carried to its status.
+/// Why a session failed, or a command got no status.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// No connection could be made.
+    /// No connection could be established.
     #[error("the target could not be reached: {0}")]
     Unreachable(io::ErrorKind),
-    /// There is no TLS with who answers there, or he is not who he must be.
+    /// The TLS handshake failed, or the peer does not have the expected certificate.
     #[error("{0}")]
     Tls(#[from] TlsError),
-    /// TLS is demanded, and there is no telling whose certificate would be the right one.
+    /// TLS is required, but no pin of the device is known.
     #[error("TLS is demanded (--device-tls required), but the device is not known by a certificate")]
     NoPin,
-    /// Plain text is demanded for a device that is known by a certificate, and the way to it leaves this machine.
+    /// TLS is off for a remote device that has a pin.
     #[error(
         "plain text is demanded (--device-tls off), but the device is known by a certificate and not on this machine"
     )]
@@ -36,47 +37,48 @@ pub enum SessionError {
         /// Status detail.
         detail: u8,
     },
-    /// The target did not prove who it is, or only claimed to have asked for our proof: somebody else may be in its place.
+    /// The target failed mutual authentication: it may be an impostor.
     #[error("the target did not authenticate")]
     TargetUnproven,
-    /// There is no telling how to prove ourselves.
+    /// The CHAP account for the target could not be determined.
     #[error("no proof for the target: {0}")]
     Proof(#[from] ProofError),
-    /// We are to conceal methods, and the device publishes no key for it.
-    #[error("the device publishes no key of a method cipher: it runs without --method-cipher")]
+    /// Methods have to be concealed, but the device publishes no key for that.
+    #[error("the device publishes no key of a method cipher: start it with --method-cipher")]
     NoMethodCipher,
     /// The login took longer than configured.
     #[error("the login took longer than {0:?}")]
     LoginTimeout(Duration),
-    /// The target broke the protocol.
+    /// The target violated the protocol.
     #[error("the target broke the iSCSI protocol: {0}")]
     Protocol(String),
-    /// The connection is gone; commands that were under way may have been done or not.
+    /// The connection was lost; commands in flight may have been executed.
     #[error("the nexus is lost")]
     NexusLost,
     /// The session was logged out.
     #[error("the session was closed")]
     Closed,
-    /// The command had no status in time. Its nexus was given up.
+    /// The command got no status in time, and its connection was closed.
     #[error("no status within {0:?}")]
     Timeout(Duration),
     /// The target rejected the command's PDU.
     #[error("the target rejected the command (reason {0:#04x})")]
     Rejected(u8),
-    /// More bytes, or a longer CDB, than a session carries.
+    /// The data or the CDB exceeds the limit of a session.
     #[error("{what} of {actual} bytes where {max} is the most")]
     TooLong {
-        /// What is too long.
+        /// The field that is too long.
         what: &'static str,
-        /// Bytes given.
+        /// Its bytes.
         actual: usize,
-        /// Bytes allowed.
+        /// The limit.
         max: usize,
     },
 }
 
 impl SessionError {
-    /// Does one end not believe the other? RFC 7143 §11.13.5: 0201h and 0202h; or the certificate is another one.
+    /// Whether authentication failed at either end: RFC 7143 §11.13.5, 0201h and 0202h, or a wrong
+    /// certificate.
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         matches!(self, Self::LoginRefused { class: 2, detail: 1 | 2 } | Self::TargetUnproven | Self::Proof(_))
@@ -84,7 +86,7 @@ impl SessionError {
             || self.is_impostor()
     }
 
-    /// Does who answers show another certificate than he must?
+    /// Whether the peer has a certificate other than the expected one.
     #[must_use]
     pub const fn is_impostor(&self) -> bool {
         matches!(self, Self::Tls(error) if error.is_impostor())
@@ -97,80 +99,81 @@ impl From<io::Error> for SessionError {
     }
 }
 
-/// Why an OSD command did not succeed.
+/// Why an OSD command failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OsdError {
-    /// The device does not accept the credential for this command: expired, revoked, for something else, or the
-    /// device does not say why. A fresh credential may help.
+    /// The device does not accept the credential for this command: it is expired, revoked, or for
+    /// something else, or the device does not say. A fresh credential may help.
     #[error("{}", denied(*.field))]
     AccessDenied {
-        /// The CDB byte it objects to; only told to who proved a credential.
+        /// The CDB byte that is refused; reported only if a credential was verified.
         field: Option<u16>,
     },
-    /// No such object or partition.
+    /// The object or partition does not exist.
     #[error("no such object")]
     NotFound,
-    /// The object or partition to be made is there already.
+    /// The object or partition to be created exists.
     #[error("the object exists")]
     Exists,
-    /// The partition or collection still holds objects.
+    /// The partition or collection has objects.
     #[error("not empty")]
     NotEmpty,
     /// The device refuses a field of the command.
     #[error("the device refuses CDB byte {field}")]
     InvalidField {
-        /// Which byte.
+        /// The CDB byte.
         field: u16,
     },
-    /// The device refuses the parameter data, an attribute list for example.
+    /// The device refuses the parameter data, such as an attribute list.
     #[error("the device refuses the parameter data: {sense}")]
     InvalidParameter {
-        /// How it says so.
+        /// Additional sense.
         sense: AdditionalSense,
     },
-    /// The device does not know the command.
+    /// The device does not implement the command.
     #[error("the device does not implement {0}")]
     NotImplemented(&'static str),
-    /// The nonce was used before, even after a new one was tried.
+    /// The nonce was used before, and so was a new one.
     #[error("nonce not unique")]
     NonceReplayed,
-    /// The device's clock is too far from this machine's, or from the metadata server's, to sign for it.
+    /// The device's clock differs too much from this machine's or the metadata server's.
     #[error("the device's clock differs: {}; check the clocks of the device, the metadata server and this machine", skew(*.skew_ms))]
     ClockSkew {
-        /// Device minus ours, milliseconds; `None` if the device did not prove what it said.
+        /// Device minus local time, in milliseconds; `None` if the device's time was not
+        /// authenticated.
         skew_ms: Option<i64>,
     },
-    /// The data the device received had another integrity check value than we sent.
+    /// The device received data with a wrong check value.
     #[error("data was altered on its way to the device")]
     DataOutAltered,
-    /// Status, sense or data of the answer does not carry the right integrity check value.
+    /// Status, sense or data of the answer has no valid check value.
     #[error("the integrity check of the answer failed: {0}")]
     IntegrityFailure(&'static str),
-    /// The key that made the credential is frozen, or its audit value is.
+    /// The key of the credential is frozen, or its audit value is.
     #[error("the key of the credential is frozen")]
     KeyFrozen,
-    /// Quota or space used up.
+    /// A quota or the space is used up.
     #[error("no space left on the device, or over quota")]
     NoSpace,
-    /// Fewer bytes are there than were asked for.
+    /// The object has fewer bytes than requested.
     #[error("the object ends after {} of the bytes asked for", .data.len())]
     ReadPastEnd {
-        /// Those that are there.
+        /// The existing bytes.
         data: Vec<u8>,
     },
-    /// The device stayed busy for as long as we were willing to wait.
+    /// The device stayed busy through all retries.
     #[error("the device is busy")]
     Busy,
-    /// The device is formatting, waits for its clock or starts.
+    /// The device is formatting, starting, or waits for its clock.
     #[error("the device is not ready: {0}")]
     NotReady(AdditionalSense),
-    /// The device cannot read what it stored.
+    /// The device cannot read back what it stored.
     #[error("medium error: {sense}{}", place(*.offset))]
     Medium {
-        /// How it says so.
+        /// Additional sense.
         sense: AdditionalSense,
-        /// The first byte of the object that it cannot read, where it says which one.
+        /// First unreadable byte of the object, if the device reports it.
         offset: Option<u64>,
     },
     /// The device failed.
@@ -181,37 +184,37 @@ pub enum OsdError {
         /// Additional sense.
         sense: AdditionalSense,
     },
-    /// The connection was lost; whether the command was done is unknown and it may not be repeated blindly.
+    /// The connection was lost during a command that is not idempotent; its outcome is unknown.
     #[error("the connection was lost during {command}: its outcome is unknown")]
     OutcomeUnknown {
-        /// The command's name.
+        /// The name of the command.
         command: &'static str,
     },
-    /// No session with the device, after as many tries as allowed.
+    /// No session could be established within the allowed tries.
     #[error("no session with the device: {0}")]
     Session(#[from] SessionError),
-    /// A status or sense that this client has no use for.
+    /// A status that is not used in OSD.
     #[error("unexpected status {status:?}")]
     UnexpectedStatus {
         /// The status.
         status: Status,
     },
-    /// The answer's parameter data cannot be read.
+    /// The answer's parameter data is malformed.
     #[error("malformed answer: {0}")]
     Malformed(&'static str),
-    /// More bytes than one command carries.
+    /// The data exceeds the limit of one command.
     #[error("{what} of {actual} where {max} is the most")]
     TooLong {
-        /// What is too long.
+        /// The field that is too long.
         what: &'static str,
-        /// Given.
+        /// Its length.
         actual: usize,
-        /// Allowed.
+        /// The limit.
         max: usize,
     },
 }
 
-/// A refusal by the byte of the CDB that the device objects to.
+/// Returns the message for a refusal, by the CDB byte that is refused.
 fn denied(field: Option<u16>) -> String {
     let Some(field) = field else { return "access denied".to_owned() };
     match field.checked_sub(pointer::CAPABILITY) {
@@ -235,13 +238,13 @@ fn place(offset: Option<u64>) -> String {
 }
 
 impl OsdError {
-    /// Might a fresh credential help?
+    /// Whether a fresh credential may help.
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         matches!(self, Self::AccessDenied { .. } | Self::KeyFrozen)
     }
 
-    /// Is it about clocks, and passes once they agree?
+    /// Whether it is caused by clocks that differ, and so is transient.
     #[must_use]
     pub fn is_about_time(&self) -> bool {
         match self {
@@ -253,7 +256,7 @@ impl OsdError {
         }
     }
 
-    /// Did one end not believe the other at the login? That says nothing about keys and credentials.
+    /// Whether authentication failed at the login, which says nothing about keys and credentials.
     #[must_use]
     pub const fn is_not_admitted(&self) -> bool {
         matches!(self, Self::Session(error) if error.is_denied())

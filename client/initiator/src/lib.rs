@@ -1,10 +1,11 @@
 //! iSCSI and OSD sessions to devices.
 //!
-//! Does: [`Session`] carries raw SCSI commands over any byte stream; [`OsdClient`] carries typed OSD commands under a
-//! credential, signs, verifies, reconnects and repeats what may be repeated; [`TcpDial`] shakes hands inside TLS where the
-//! device is known by a pin.
+//! Does: [`Session`] transports raw SCSI commands over any byte stream. [`OsdClient`] sends typed
+//! OSD commands under a credential: it signs, verifies, reconnects, and repeats idempotent
+//! commands. [`TcpDial`] uses TLS for devices with a known pin.
 //! Does not: know files or the metadata server; `sealstone-client` does.
-//! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`; docs/design/security.md §3.
+//! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`;
+//! docs/design/security.md §3.
 
 mod collections;
 mod config;

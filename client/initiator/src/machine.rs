@@ -1,9 +1,10 @@
-//! The clock of this machine, for every part of the process.
+//! The clock of this machine, shared by all parts of the process.
 //!
-//! Does: read the wall clock and the time since the boot, and give the time that `sealstone-sntp` makes of both.
-//! Does not: store anything; the daemons keep [`state`] and hand it back with [`continue_from`].
-//! Contract: one wrong reading of the wall clock changes nothing. A process suspended with its machine, or restarted on it,
-//! has the same time as before.
+//! Does: reads the wall clock and the time since boot, and returns the time that `sealstone-sntp`
+//! computes from both.
+//! Does not: store anything; the daemons store [`state`] and pass it to [`continue_from`].
+//! Contract: one wrong reading of the wall clock changes nothing. A process has the same time after
+//! a suspension of the machine, or a restart on it.
 //! Truth: docs/adr/0057-clock-steps.md.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -12,12 +13,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use sealstone_sntp::{ClockReading, MachineClock, MachineState, StepEvent};
 
-/// A reading whose two clocks were read further apart says nothing, milliseconds.
+/// Maximum time between the readings of both clocks for a valid sample, in milliseconds.
 const READING_MAX_MS: u64 = 20;
-/// Where the kernel names this boot of the machine.
+/// The file with the id of this boot.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The time since the machine booted, suspension included, milliseconds. No process can set this clock.
+/// Returns the time since boot, suspension included, in milliseconds. No process can set this
+/// clock.
 #[must_use]
 pub fn boot_ms() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
@@ -25,14 +27,14 @@ pub fn boot_ms() -> u64 {
     seconds.saturating_mul(1000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000)
 }
 
-/// The wall clock as it is, milliseconds since 1970.
+/// Returns the wall clock, in milliseconds since 1970.
 #[must_use]
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The time, milliseconds since 1970.
+/// Returns the time, in milliseconds since 1970.
 #[must_use]
 pub fn now_ms() -> u64 {
     let before_ms = boot_ms();
@@ -52,10 +54,12 @@ fn report(event: StepEvent) {
     match event {
         StepEvent::Noticed { by_ms } => tracing::warn!(
             by_ms,
-            "the wall clock of this machine stepped; it is not followed unless the step holds"
+            "the wall clock of this machine stepped; the step is ignored until it is confirmed"
         ),
         StepEvent::Ended => tracing::info!("the wall clock of this machine agrees again"),
-        StepEvent::Taken { by_ms } => tracing::warn!(by_ms, "the step of the wall clock held and is taken"),
+        StepEvent::Taken { by_ms } => {
+            tracing::warn!(by_ms, "the step of the wall clock is confirmed and applied")
+        }
         StepEvent::Refused { by_ms } => tracing::error!(
             by_ms,
             "the wall clock of this machine was set back behind a time that held; it is not followed: correct it, \
@@ -64,34 +68,35 @@ fn report(event: StepEvent) {
     }
 }
 
-/// How far the clock is before the least time that earlier processes on this machine kept, milliseconds.
+/// Returns how far the clock is before the least time that earlier processes on this machine
+/// stored, in milliseconds.
 #[must_use]
 pub fn behind_ms() -> u64 {
     let boot_ms = boot_ms();
     with(|clock| clock.behind_ms(boot_ms))
 }
 
-/// How far the wall clock is ahead where it differs by a step that is not taken, milliseconds.
+/// Returns how far the wall clock is ahead by a step that is not applied, in milliseconds.
 #[must_use]
 pub fn step_ms() -> Option<i64> {
     let boot_ms = boot_ms();
     with(|clock| clock.step_ms(boot_ms))
 }
 
-/// What to keep for the next process.
+/// Returns the state to store for the next process.
 #[must_use]
 pub fn state() -> MachineState {
     let boot_ms = boot_ms();
     with(|clock| clock.state(boot_ms))
 }
 
-/// Continues from what an earlier process kept.
+/// Continues from the state that an earlier process stored.
 pub fn continue_from(kept: MachineState) {
     let reading = reading();
     with(|clock| clock.continue_from(reading, kept));
 }
 
-/// Takes the wall clock as it is. Returns the step, milliseconds.
+/// Applies the wall clock as it is. Returns the step in milliseconds.
 pub fn reset() -> i64 {
     let reading = reading();
     with(|clock| clock.reset(reading))
@@ -107,7 +112,7 @@ fn with<T>(work: impl FnOnce(&mut MachineClock) -> T) -> T {
     work(&mut clock.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// This boot of the machine; zeros where the kernel does not say, which is a boot like no other.
+/// Returns the id of this boot; zeros, which match no other boot, if the kernel does not report it.
 fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string(BOOT_ID_FILE).unwrap_or_default();
     let digits: Vec<u8> =

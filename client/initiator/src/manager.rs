@@ -1,11 +1,13 @@
-//! The keys of one device in the hands of its security manager.
+//! Key management of one device by its security manager.
 //!
-//! Does: SET KEY at every level and SET MASTER KEY with its exchange, and keep the manager's own hierarchy in step with
-//! the device's. Does not: store the hierarchy or decide when to change a key; the caller does, and should store a copy
-//! from [`KeyManager::keys`] after every change.
-//! Contract: the hierarchy changes when the device acknowledged, and not before. SET KEY sent twice sets the same key, so
-//! a lost answer is asked for again. After a change step of SET MASTER KEY that was not acknowledged nothing is done
-//! until [`KeyManager::settle_master`] found out which of the two master keys the device has.
+//! Does: SET KEY at every level and SET MASTER KEY with its exchange, and keeps the manager's own
+//! hierarchy in step with the device's.
+//! Does not: store the hierarchy or decide when to change a key; the caller does, and should store
+//! a copy of [`KeyManager::keys`] after every change.
+//! Contract: the hierarchy changes only when the device has acknowledged. SET KEY is idempotent, so
+//! it is repeated after a lost answer. After an unacknowledged change step of SET MASTER KEY, other
+//! changes fail until [`KeyManager::settle_master`] has found out which of the two master keys the
+//! device has.
 //! Truth: t10-osd 4.7 to 4.9; docs/design/security.md 3.6.
 
 use std::sync::Arc;
@@ -26,26 +28,26 @@ use zeroize::Zeroizing;
 use crate::osd::{Bearer, BearerError, OsdClient};
 use crate::{Environment, Operation, OsdError};
 
-/// Room for the device's value: the largest group, its length before it.
+/// Maximum bytes of the device's value: the largest group, after its length.
 const DEVICE_VALUE_MAX: u32 = 4 + 512;
 
 /// Why a key was not changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ManagerError {
-    /// The device refused, or nobody knows.
+    /// The device refused, or the outcome is unknown.
     #[error(transparent)]
     Device(#[from] OsdError),
-    /// The manager lacks the key that would sign.
+    /// The manager does not have the key that would sign.
     #[error("no credential: {0}")]
     Issue(#[from] IssueError),
     /// The credential cannot be used.
     #[error(transparent)]
     Bearer(#[from] BearerError),
-    /// There is no such key to set.
+    /// The key to set does not exist.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The device's value of the exchange is unusable.
+    /// The device's value of the exchange is invalid.
     #[error("the device's value: {0}")]
     Value(#[from] ValueError),
     /// A change step was not acknowledged: call [`KeyManager::settle_master`] first.
@@ -53,12 +55,12 @@ pub enum ManagerError {
     Unsettled,
 }
 
-/// Which master key a device has.
+/// The master key of a device after [`KeyManager::settle_master`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MasterOutcome {
-    /// The one that it had: nothing changed.
+    /// The previous one: nothing changed.
     Old,
-    /// The one that was exchanged: everything below it is void.
+    /// The exchanged one: all keys below it are void.
     New,
 }
 
@@ -67,28 +69,28 @@ pub struct KeyManager {
     device: OsdClient,
     keys: KeyHierarchy<RustCrypto>,
     environment: Arc<dyn Environment>,
-    /// The identifier of a proposed master key whose change step was not acknowledged.
+    /// Identifier of a proposed master key whose change step was not acknowledged.
     unsettled: Option<KeyIdentifier>,
 }
 
 impl KeyManager {
-    /// `keys` are those that the device has.
+    /// Creates a manager; `keys` are those of the device.
     #[must_use]
     pub fn new(device: OsdClient, keys: KeyHierarchy<RustCrypto>, environment: Arc<dyn Environment>) -> Self {
         Self { device, keys, environment, unsettled: None }
     }
 
-    /// The keys as the device has them, to be stored and to issue credentials with.
+    /// Returns the keys of the device, to be stored and to issue credentials.
     #[must_use]
     pub const fn keys(&self) -> &KeyHierarchy<RustCrypto> {
         &self.keys
     }
 
-    /// SET KEY with a fresh seed. All keys below the one that is set become void.
+    /// Runs SET KEY with a random seed. All keys below the new one become void.
     ///
     /// # Errors
-    /// [`ManagerError`]; the hierarchy is as before. If the outcome is unknown the same call again, or any other of the
-    /// same key, makes it known.
+    /// [`ManagerError`]; the hierarchy is unchanged. If the outcome is unknown, repeating this or
+    /// another call for the same key resolves it.
     pub async fn set_key(
         &mut self,
         key: KeyToSet,
@@ -100,7 +102,7 @@ impl KeyManager {
         self.set_key_from(SetKey { partition, key, identifier, seed: *seed }).await
     }
 
-    /// SET KEY with a given seed.
+    /// Runs SET KEY with a given seed.
     ///
     /// # Errors
     /// As [`Self::set_key`].
@@ -120,7 +122,7 @@ impl KeyManager {
         Ok(())
     }
 
-    /// A partition that the device made: it has the factory's keys under the present root key.
+    /// Records a partition that the device created: it has default keys under the current root key.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -128,16 +130,17 @@ impl KeyManager {
         self.keys.add_partition(partition)
     }
 
-    /// A partition that the device removed.
+    /// Records a partition that the device removed.
     pub fn partition_removed(&mut self, partition: u64) {
         self.keys.remove_partition(partition);
     }
 
-    /// SET MASTER KEY: exchanges seeds and changes the key. All keys below it become void: set the root key next.
+    /// Runs SET MASTER KEY: exchanges seeds and changes the key. All keys below it become void, so
+    /// the root key has to be set next.
     ///
     /// # Errors
-    /// [`ManagerError`]. If it was the change step, [`Self::settle_master`] has to come before anything else, which the
-    /// others say with [`ManagerError::Unsettled`].
+    /// [`ManagerError`]. If the change step was not acknowledged, other calls fail with
+    /// [`ManagerError::Unsettled`] until [`Self::settle_master`] was called.
     pub async fn set_master_key(
         &mut self,
         group: Group,
@@ -163,19 +166,20 @@ impl KeyManager {
                 Ok(())
             }
             Err(error) => {
-                // No refusal of this step can be believed as it stands: one that is unsealed may be anybody's.
+                // A refusal of this step may be forged if it has no check value, so the outcome
+                // counts as unknown.
                 self.unsettled = Some(identifier);
                 Err(error)
             }
         }
     }
 
-    /// Finds out which master key the device has, after a change step that was not acknowledged: it lets only the present
-    /// one begin an exchange. Nothing to do if nothing is open.
+    /// Finds out which master key the device has after an unacknowledged change step: only the
+    /// current key can begin an exchange. Does nothing if no step is pending.
     ///
     /// # Errors
-    /// [`ManagerError`]: still not known. A device answers 5/2C00 for up to ten seconds while the exchange that it was
-    /// asked about waits.
+    /// [`ManagerError`]: still unknown. A device answers 5/2C00 for up to ten seconds while the
+    /// previous exchange is pending.
     pub async fn settle_master(&mut self, group: Group) -> Result<MasterOutcome, ManagerError> {
         let Some(identifier) = self.unsettled else { return Ok(MasterOutcome::Old) };
         for (key, outcome) in
@@ -203,7 +207,7 @@ impl KeyManager {
         if self.unsettled.is_some() { Err(ManagerError::Unsettled) } else { Ok(()) }
     }
 
-    /// The first step, under a chosen master key. Gives the device's value.
+    /// Runs the first step under the given master key. Returns the device's value.
     async fn exchange_seeds(
         &self,
         key: KeySelector,
@@ -252,7 +256,7 @@ impl KeyManager {
         self.bearer_under(selector(command, 0), command)
     }
 
-    /// A credential for one command on keys, made with the key that the device asks for.
+    /// Issues a credential for one key command, signed with the key that the device requires.
     fn bearer_under(&self, key: KeySelector, command: &Command) -> Result<Bearer, ManagerError> {
         let object = command.object();
         let mut discriminator = [0; 12];
@@ -262,9 +266,9 @@ impl KeyManager {
             format: Generation::Osd2,
             key_version: 0,
             icv_algorithm: preferred_slot(Generation::Osd2, SecurityMethod::AllData),
-            // The values of an exchange must not be changed on their way.
+            // The values of an exchange must not be changed in transit.
             method: SecurityMethod::AllData,
-            // The key of this credential is known to nobody else, and its nonce is good for seconds.
+            // The key of this credential is not shared, and its nonce is valid for seconds.
             expires_ms: 0,
             audit: *b"security manager\0\0\0\0",
             discriminator,

@@ -1,6 +1,7 @@
-//! One OSD command as a caller means it, before it has a CDB.
+//! OSD commands as typed operations, before they have a CDB.
 //!
-//! Does: name what can be asked and what an answer holds. Does not: encode or sign; `osd` does.
+//! Does: lists the operations and the contents of their answers.
+//! Does not: encode or sign; `osd` does.
 //! Truth: t10-osd §1.2, §1.10.
 
 use bytes::Bytes;
@@ -12,43 +13,43 @@ use sealstone_osd::{AttributeId, Command, ObjectId};
 use crate::Bearer;
 use crate::collections::{Member, OnCollection};
 
-/// The most bytes one READ or WRITE may carry.
+/// Maximum bytes of one READ or WRITE.
 pub const TRANSFER_MAX: usize = 16 << 20;
-/// The most bytes of attributes that one GET ATTRIBUTES may bring back.
+/// Maximum bytes of attributes in an answer to GET ATTRIBUTES.
 pub const ATTRIBUTES_LENGTH_MAX: usize = 256 << 10;
-/// The most ids that one LIST may bring back.
+/// Maximum ids in an answer to LIST.
 pub const LIST_IDS_MAX: usize = 8192;
-/// The most stretches that one READ MAP may bring back.
+/// Maximum extents in an answer to READ MAP.
 pub const STRETCHES_MAX: usize = 16384;
 
-/// What a device is to do.
+/// An operation of a device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Makes an empty user object; object number 0 lets the device choose one.
+    /// Creates an empty user object; object number 0 lets the device choose one.
     Create {
-        /// The object wanted.
+        /// The requested object.
         object: ObjectId,
     },
-    /// Makes a user object that holds `data`.
+    /// Creates a user object with `data`.
     CreateAndWrite {
-        /// The object wanted.
+        /// The requested object.
         object: ObjectId,
-        /// Where `data` begins in it.
+        /// Offset of `data` in the object.
         offset: u64,
-        /// Its bytes, at most [`TRANSFER_MAX`].
+        /// The bytes, at most [`TRANSFER_MAX`].
         data: Bytes,
     },
     /// Writes bytes; the object grows as needed.
     Write {
         /// The object.
         object: ObjectId,
-        /// Where.
+        /// Offset of the bytes.
         offset: u64,
         /// The bytes, at most [`TRANSFER_MAX`].
         data: Bytes,
     },
-    /// Writes bytes at the end, wherever it is.
+    /// Appends bytes at the end of the object.
     Append {
         /// The object.
         object: ObjectId,
@@ -59,29 +60,29 @@ pub enum Operation {
     Read {
         /// The object.
         object: ObjectId,
-        /// Where.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many, at most [`TRANSFER_MAX`].
+        /// Number of bytes, at most [`TRANSFER_MAX`].
         length: usize,
-        /// The buffer to read into; its contents are lost. An empty one makes a new allocation.
+        /// The buffer to read into; its contents are lost. If it is empty, a new one is allocated.
         buffer: Vec<u8>,
     },
     /// Zeroes a range; the object grows as needed.
     Clear {
         /// The object.
         object: ObjectId,
-        /// Where.
+        /// Start of the range.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u64,
     },
-    /// Takes a range out; what follows moves down.
+    /// Removes a range; the bytes after it move down.
     Punch {
         /// The object.
         object: ObjectId,
-        /// Where.
+        /// Start of the range.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u64,
     },
     /// Removes a user object.
@@ -94,49 +95,49 @@ pub enum Operation {
         /// The object.
         object: ObjectId,
     },
-    /// Makes a partition and all in it durable.
+    /// Makes a partition and everything in it durable.
     FlushPartition {
         /// The partition.
         partition: u64,
     },
     /// Makes everything durable.
     FlushOsd,
-    /// Ids in a partition, or of partitions.
+    /// Lists the ids in a partition, or of all partitions.
     List {
         /// The partition; 0 lists partitions.
         partition: u64,
-        /// The smallest id wanted.
+        /// The smallest id to list.
         from: u64,
-        /// As many ids at most, up to [`LIST_IDS_MAX`].
+        /// Maximum number of ids, up to [`LIST_IDS_MAX`].
         ids_max: usize,
     },
     /// Reads attributes.
     GetAttributes {
-        /// Whose: user object, partition or root.
+        /// The user object, partition or root object.
         object: ObjectId,
-        /// Which.
+        /// The attributes.
         ids: Vec<AttributeId>,
-        /// Room for the answer in bytes, up to [`ATTRIBUTES_LENGTH_MAX`].
+        /// Maximum bytes of the answer, up to [`ATTRIBUTES_LENGTH_MAX`].
         length_max: usize,
     },
     /// Sets attributes; an empty value removes one.
     SetAttributes {
-        /// Whose: user object, partition or root.
+        /// The user object, partition or root object.
         object: ObjectId,
-        /// Names and values.
+        /// Attributes with their values.
         values: Vec<(AttributeId, Bytes)>,
     },
-    /// Makes an empty user object or a partition of this id, with these attributes: there is no moment in which it has
-    /// others.
+    /// Creates an empty user object or a partition with this id and these attributes, atomically.
     CreateWith {
-        /// The object or partition wanted; neither number is 0, but a partition's object number.
+        /// The requested object or partition; its numbers are not 0, except the object number of a
+        /// partition.
         object: ObjectId,
-        /// Names and values.
+        /// Attributes with their values.
         values: Vec<(AttributeId, Bytes)>,
     },
-    /// Makes a partition; id 0 lets the device choose one.
+    /// Creates a partition; id 0 lets the device choose one.
     CreatePartition {
-        /// The id wanted.
+        /// The requested id.
         partition: u64,
     },
     /// Removes an empty partition.
@@ -146,100 +147,100 @@ pub enum Operation {
     },
     /// Erases the device.
     FormatOsd {
-        /// Bytes to use; 0 is all.
+        /// Bytes to use; 0 for all.
         capacity: u64,
     },
-    /// Sets a root, partition or working key. Sent again with the same seed it sets the same key.
+    /// Sets a root, partition or working key. It is idempotent for the same seed.
     SetKey {
-        /// Which key, from what seed.
+        /// The key and its seed.
         set: SetKey,
     },
-    /// A step of the exchange of a master key.
+    /// Runs a step of the exchange of a master key.
     SetMasterKey {
-        /// Which step.
+        /// The step.
         set: SetMasterKey,
         /// Its parameter data.
         data_out: Bytes,
     },
-    /// Something about a collection or its members.
+    /// An operation on a collection or its members.
     Collection(OnCollection),
-    /// Makes a user object that has the bytes of another one, without moving them; object number 0 lets the device
+    /// Creates a user object that shares the bytes of another one; object number 0 lets the device
     /// choose one.
     Copy {
-        /// The object wanted.
+        /// The requested object.
         object: ObjectId,
         /// The object to copy.
         source: ObjectId,
-        /// Its attributes too.
+        /// Whether attributes are copied too.
         attributes: bool,
-        /// The right to read the source.
+        /// The credential to read the source.
         reading: Bearer,
     },
-    /// Makes a read-only copy of a partition; id 0 lets the device choose one.
+    /// Creates a read-only copy of a partition; id 0 lets the device choose one.
     CreateSnapshot {
-        /// The id wanted.
+        /// The requested id.
         partition: u64,
         /// The partition to copy.
         source: u64,
     },
-    /// Makes a copy of a partition that goes its own way; id 0 lets the device choose one.
+    /// Creates a writable copy of a partition; id 0 lets the device choose one.
     CreateClone {
-        /// The id wanted.
+        /// The requested id.
         partition: u64,
         /// The partition to copy.
         source: u64,
     },
-    /// Makes a clone a partition of its own.
+    /// Makes a clone independent of its source.
     DetachClone {
         /// The clone.
         partition: u64,
     },
-    /// Makes a snapshot or clone again what its source is.
+    /// Updates a snapshot or clone from its source.
     Refresh {
         /// The snapshot or clone.
         partition: u64,
     },
-    /// Makes a partition again what it was when its snapshot was made.
+    /// Restores a partition from a snapshot.
     Restore {
         /// The partition.
         partition: u64,
         /// One of its snapshots.
         snapshot: u64,
     },
-    /// Tells where an object has data, holes and damage.
+    /// Returns where an object has data, holes and damage.
     ReadMap {
         /// The object.
         object: ObjectId,
-        /// The first byte wanted.
+        /// The first byte to report.
         from: u64,
-        /// As many stretches at most, up to [`STRETCHES_MAX`].
+        /// Maximum number of extents, up to [`STRETCHES_MAX`].
         stretches_max: usize,
-        /// Only where it differs from the object that it was duplicated from.
+        /// Reports only differences from the object that it was duplicated from.
         compare: bool,
     },
-    /// Checks all data and records of a partition, or of the device.
+    /// Checks all data and records of a partition or of the device.
     CheckStructure {
-        /// Partition or root.
+        /// The partition or root object.
         object: ObjectId,
     },
     /// Reads, changes and writes a range of an object in one command.
     Rewrite {
-        /// What, where, and what comes back; `operands` is filled in.
+        /// The range and the value to return; `operands` is filled in.
         rewrite: Rewrite,
-        /// What is done, each with its operand.
+        /// The operations with their operands.
         operations: Vec<(RewriteOperation, Bytes)>,
-        /// Attributes set together with it.
+        /// Attributes to set in the same command.
         values: Vec<(AttributeId, Bytes)>,
     },
-    /// Another one of an object whose number is known, and in the same command attributes of that object are read when it is
-    /// done; none come back if its answer was lost and it is only known that it was done.
+    /// Runs another operation on an object with a known number, and reads attributes of the object
+    /// in the same command. None are returned if the answer was lost and only the success is known.
     Asking {
-        /// What is done.
+        /// The operation.
         operation: Box<Self>,
-        /// Which attributes; few and short ones.
+        /// The attributes; few and short ones.
         ids: Vec<AttributeId>,
     },
-    /// Any typed command, for what has no variant of its own. Never retried.
+    /// Any typed command that has no variant here. Never retried.
     Other {
         /// The command.
         command: Command,
@@ -248,19 +249,20 @@ pub enum Operation {
     },
 }
 
-/// What may happen if a command runs twice because its answer was lost.
+/// The effect of a command that runs twice because its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     /// The same as once.
     Safe,
-    /// A second CREATE of a given id finds the first one's object: "exists" then means done.
+    /// A repeated CREATE of a given id finds the object of the first one: "exists" then means
+    /// success.
     CreateOfKnownId,
-    /// Something else than once.
+    /// Different from once.
     Unsafe,
 }
 
 impl Operation {
-    /// The command's name in the standard.
+    /// Returns the command's name in the standard.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -301,7 +303,7 @@ impl Operation {
         }
     }
 
-    /// What it does, whatever it asks for besides.
+    /// Returns the operation itself, without additionally requested attributes.
     #[must_use]
     pub fn done(&self) -> &Self {
         match self {
@@ -310,10 +312,10 @@ impl Operation {
         }
     }
 
-    /// What repeating it after an unknown outcome means.
+    /// Returns the effect of a repetition after an unknown outcome.
     ///
-    /// REMOVE is `Unsafe`: a second one would report "not found" for an object that the first one removed, and the
-    /// id may have been taken again in between.
+    /// REMOVE is `Unsafe`: a repetition would report "not found" for an object that the first one
+    /// removed, and the id may have been reused in between.
     #[must_use]
     pub fn repeat(&self) -> Repeat {
         match self {
@@ -334,7 +336,7 @@ impl Operation {
                 Repeat::CreateOfKnownId
             }
             Self::CreatePartition { partition } if *partition != 0 => Repeat::CreateOfKnownId,
-            // "Exists" may also mean that somebody else made it, with other attributes.
+            // "Exists" may also mean that another client created it, with other attributes.
             Self::CreateWith { .. } => Repeat::Unsafe,
             Self::Collection(what) if what.is_repeatable() => Repeat::Safe,
             Self::Collection(OnCollection::Create { collection }) if collection.object != 0 => {
@@ -350,7 +352,7 @@ impl Operation {
             | Self::RemovePartition { .. }
             | Self::FormatOsd { .. }
             | Self::SetMasterKey { .. }
-            // A second one would find what the first one made, and not know whether it did.
+            // A repetition would find the result of the first one without knowing that.
             | Self::Copy { .. }
             | Self::CreateSnapshot { .. }
             | Self::CreateClone { .. }
@@ -363,24 +365,24 @@ impl Operation {
     }
 }
 
-/// What came back from a command that succeeded.
+/// The answer of a successful command.
 #[derive(Clone, Debug, Default)]
 pub struct Completion {
-    /// READ: the bytes, exactly as many as were asked for. Others: their parameter data.
+    /// READ: the bytes, exactly as many as requested. Others: their parameter data.
     pub data: Vec<u8>,
-    /// Attributes asked for, in order; an undefined one has no value.
+    /// The requested attributes, in order; an undefined one has no value.
     pub attributes: Vec<(AttributeId, Option<Bytes>)>,
-    /// The object made, where the device chose its id; the partition in CREATE PARTITION.
+    /// The created object, if the device chose its id; the partition of CREATE PARTITION.
     pub created: Option<ObjectId>,
-    /// APPEND: where the bytes begin.
+    /// APPEND: the offset of the bytes.
     pub appended_at: Option<u64>,
-    /// LIST, LIST COLLECTION, QUERY: the ids found and where to continue.
+    /// LIST, LIST COLLECTION, QUERY: the ids, and where to continue.
     pub listed: Option<Listed>,
-    /// QUERY: how many match, also those that found no room.
+    /// QUERY: the number of all matches, including those that did not fit.
     pub matches_total: Option<u64>,
-    /// GET MEMBER ATTRIBUTES: each member, as far as there was room.
+    /// GET MEMBER ATTRIBUTES: the members that fit into the answer.
     pub members: Vec<Member>,
-    /// READ MAP and READ MAPS AND COMPARE: what is where.
+    /// READ MAP and READ MAPS AND COMPARE: the extents.
     pub map: Vec<Stretch>,
 }
 

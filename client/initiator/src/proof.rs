@@ -1,8 +1,10 @@
-//! How we prove who we are to targets, and which of them must prove themselves to us: CHAP accounts (RFC 7143 §12.1.3).
+//! CHAP accounts for logins to targets, and for targets that have to authenticate themselves (RFC
+//! 7143 §12.1.3).
 //!
-//! Does: say which account is for which target. Does not: run the exchange; `sealstone_iscsi` does.
-//! Contract: asked anew for each login, so that an account that was changed or added counts from the next login on; each
-//! login has a challenge of its own.
+//! Does: selects the account for a target.
+//! Does not: run the exchange; `sealstone_iscsi` does.
+//! Contract: queried for each login, so that a changed account is used from the next login on. Each
+//! login has a new challenge.
 
 use core::fmt;
 use std::sync::Arc;
@@ -12,19 +14,19 @@ use sealstone_iscsi::initiator::Chap;
 
 use crate::{Environment as _, SystemEnvironment};
 
-/// What we prove to one target.
+/// The authentication for one target.
 #[derive(Clone, Debug)]
 pub struct Proof {
-    /// Who we are, and the secret that shows it.
+    /// The account and secret of this initiator.
     pub account: Account,
-    /// Who the target must be (mutual CHAP); `None`: its word is enough.
+    /// The account that the target must prove (mutual CHAP); `None` if it need not.
     pub target: Option<Account>,
-    /// Algorithms that we offer, the preferred one first.
+    /// Offered algorithms, the preferred one first.
     pub algorithms: Vec<Algorithm>,
 }
 
 impl Proof {
-    /// With [`Algorithm::DEFAULT`]: MD5 only for whoever names it.
+    /// Creates an authentication with [`Algorithm::DEFAULT`], which excludes MD5.
     #[must_use]
     pub fn new(account: Account, target: Option<Account>) -> Self {
         Self { account, target, algorithms: Algorithm::DEFAULT.to_vec() }
@@ -32,13 +34,14 @@ impl Proof {
 
     pub(crate) fn machine(self) -> Chap {
         let mut challenge = [0; CHALLENGE_LEN];
-        // The system's, whatever the environment: a challenge that repeats lets an old response in.
+        // Always from the system, in simulations too: a repeated challenge would accept an old
+        // response.
         SystemEnvironment.fill_random(&mut challenge);
         Chap { account: self.account, target: self.target, algorithms: self.algorithms, challenge }
     }
 }
 
-/// Why there is no telling how to prove ourselves: the text says it without any secret.
+/// Why the account could not be determined; the text has no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ProofError(pub String);
@@ -50,12 +53,12 @@ type Ask = dyn Fn(&str) -> Result<Option<Proof>, ProofError> + Send + Sync;
 pub struct Proofs(Option<Arc<Ask>>);
 
 impl Proofs {
-    /// As the function says for a target's iSCSI name; `None` from it: we prove nothing there.
+    /// Uses a function of the target's iSCSI name; `None` from it means no authentication.
     pub fn new(ask: impl Fn(&str) -> Result<Option<Proof>, ProofError> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(ask)))
     }
 
-    /// The same for every target.
+    /// Uses the same account for every target.
     #[must_use]
     pub fn always(proof: Proof) -> Self {
         Self::new(move |_| Ok(Some(proof.clone())))
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_login_has_a_challenge_of_its_own_and_no_secret_is_shown() {
+    fn each_login_has_new_challenge_and_hides_secrets() {
         let account = Account { name: "ann".into(), secret: Secret::new(b"twelve bytes").unwrap() };
         let proofs = Proofs::always(Proof::new(account, None));
         let challenge = || proofs.for_target("iqn.a").unwrap().unwrap().machine().challenge;

@@ -1,8 +1,9 @@
 //! An iSCSI session: the handle that callers share. Its connection runs in one task, `driver`.
 //!
-//! Does: log in, take commands from many callers, bound the memory that they hold, log out.
-//! Does not: know what a CDB means, reconnect. [`OsdClient`](crate::OsdClient) does both.
-//! Contract: every command ends: with a status, or with an error that says whether it may have been done.
+//! Does: logs in, takes commands from many callers, limits their memory, logs out.
+//! Does not: know CDBs, or reconnect; [`OsdClient`](crate::OsdClient) does both.
+//! Contract: every command ends with a status, or with an error that says whether it may have been
+//! executed.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -17,44 +18,45 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::driver::{Ask, Driver, Order, Watch};
 use crate::{SessionConfig, SessionError, TargetUrl};
 
-/// Commands that wait for the task that sends them; more wait with their callers.
+/// Commands queued for the sending task; more wait at their callers.
 const QUEUE: usize = 16;
 /// Memory is counted in units of this many bytes.
 const MEMORY_UNIT: usize = 4096;
 
-/// One command, as bytes: nothing is checked but lengths.
+/// One raw command; only lengths are checked.
 #[derive(Clone, Debug, Default)]
 pub struct ScsiRequest {
-    /// The logical unit, as flat number.
+    /// The logical unit number.
     pub lun: u16,
     /// The CDB, up to 260 bytes.
     pub cdb: Bytes,
-    /// The Data-Out Buffer, in pieces; they are sent without being copied.
+    /// The Data-Out Buffer in pieces, which are sent without a copy.
     pub data_out: Vec<Bytes>,
-    /// Most bytes of data-in.
+    /// Maximum bytes of data-in.
     pub data_in_max: usize,
-    /// The buffer that data-in is received into, resized to `data_in_max`; an empty one makes a new allocation.
+    /// The buffer for data-in, resized to `data_in_max`; if it is empty, a new one is allocated.
     pub buffer: Vec<u8>,
-    /// How long it may take; the session's own patience if none.
+    /// Time limit; that of the session if none.
     pub timeout: Option<Duration>,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Debug)]
 pub struct ScsiResponse {
     /// SCSI status byte.
     pub status: u8,
-    /// Sense data; may be there with GOOD.
+    /// Sense data; possible with GOOD too.
     pub sense: Vec<u8>,
-    /// The bytes received.
+    /// The received bytes.
     pub data_in: Vec<u8>,
     /// How much less or more than `data_in_max` the target had.
     pub read_residual: Residual,
-    /// How much less or more than the data-out given the target wanted.
+    /// How much less or more than the given data-out the target wanted.
     pub write_residual: Residual,
 }
 
-/// A session with a target. Clones share it; it ends when the last one drops, or by [`Session::logout`].
+/// A session with a target. Clones share it; it ends when the last one is dropped, or by
+/// [`Session::logout`].
 ///
 /// ```no_run
 /// use sealstone_initiator::{ScsiRequest, Session, SessionConfig, SystemEnvironment, TargetUrl};
@@ -76,7 +78,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects over TCP to the target of `url` and logs in; `config.target_name` is taken from `url`.
+    /// Connects over TCP to the target of `url` and logs in; `config.target_name` is taken from
+    /// `url`.
     ///
     /// # Errors
     /// As [`Session::over`].
@@ -90,12 +93,13 @@ impl Session {
     ///
     /// # Errors
     /// `Unreachable` if the stream breaks, `LoginRefused`, `LoginTimeout`, `Protocol`; `Proof` if
-    /// [`SessionConfig::proofs`] fails, `TargetUnproven` if the target must prove itself and does not.
+    /// [`SessionConfig::proofs`] fails, `TargetUnproven` if the target must prove itself and does
+    /// not.
     pub async fn over<S>(stream: S, config: SessionConfig) -> Result<Self, SessionError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        // Discovery has no target whose account it could be; there our name has to do.
+        // Discovery has no target to select an account for, so it uses none.
         let proof =
             config.target_name.as_deref().map(|target| config.proofs.for_target(target)).transpose()?;
         let (asks, queue) = mpsc::channel(QUEUE);
@@ -110,12 +114,13 @@ impl Session {
     /// Runs one command. It is sent as soon as the target's window and the session's memory allow.
     ///
     /// # Errors
-    /// `NexusLost` and `Timeout`: it may have been done. `Closed`, `TooLong`: it was not sent. `Rejected`.
+    /// `NexusLost` and `Timeout`: it may have been done. `Closed`, `TooLong`: it was not sent.
+    /// `Rejected`.
     pub async fn execute(&self, request: ScsiRequest) -> Result<ScsiResponse, SessionError> {
         self.execute_watched(request, None).await
     }
 
-    /// As [`Session::execute`]; `watch` sees data-in as it comes.
+    /// As [`Session::execute`]; `watch` gets data-in while it arrives.
     pub(crate) async fn execute_watched(
         &self,
         request: ScsiRequest,
@@ -147,7 +152,7 @@ impl Session {
         answered.await.map_err(|_| SessionError::NexusLost)?
     }
 
-    /// LOGICAL UNIT RESET: every command to the logical unit, of whatever session, is ended.
+    /// Runs LOGICAL UNIT RESET, which ends all commands of all sessions to the logical unit.
     ///
     /// # Errors
     /// `NexusLost`, `Closed`.
@@ -157,13 +162,13 @@ impl Session {
         answered.await.map_err(|_| SessionError::NexusLost)
     }
 
-    /// Is the session over?
+    /// Whether the session has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.asks.is_closed()
     }
 
-    /// Logs out; commands under way are lost. Returns when the connection is closed.
+    /// Logs out; commands in flight are lost. Returns when the connection is closed.
     pub async fn logout(&self) {
         let (reply, done) = oneshot::channel();
         if self.asks.send(Ask::Logout(reply)).await.is_ok() {
@@ -172,10 +177,10 @@ impl Session {
     }
 }
 
-/// Asks a portal which targets it has (SendTargets).
+/// Requests the targets of a portal (SendTargets).
 ///
 /// # Errors
-/// As [`Session::over`]; `NexusLost` if the answer does not come.
+/// As [`Session::over`]; `NexusLost` if there is no answer.
 pub async fn discover<S>(stream: S, mut config: SessionConfig) -> Result<Vec<DiscoveredTarget>, SessionError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -189,11 +194,12 @@ where
     targets
 }
 
-/// Connects to `HOST:PORT`, within `patience`.
-pub(crate) async fn tcp(authority: &str, patience: Duration) -> Result<TcpStream, SessionError> {
+/// Connects to `HOST:PORT` within `time_limit`.
+pub(crate) async fn tcp(authority: &str, time_limit: Duration) -> Result<TcpStream, SessionError> {
     let connect = TcpStream::connect(authority);
-    let stream =
-        tokio::time::timeout(patience, connect).await.map_err(|_| SessionError::LoginTimeout(patience))??;
+    let stream = tokio::time::timeout(time_limit, connect)
+        .await
+        .map_err(|_| SessionError::LoginTimeout(time_limit))??;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

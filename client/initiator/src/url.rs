@@ -1,7 +1,9 @@
-//! Where a logical unit is: `iscsi://HOST[:PORT]/TARGET-NAME/LUN`.
+//! The address of a logical unit: `iscsi://HOST[:PORT]/TARGET-NAME/LUN`.
 //!
-//! Does: parse and print. Does not: resolve names or connect.
-//! Truth: the de-facto syntax of libiscsi and open-iscsi tools; names as in RFC 7143 §4.2.7 and RFC 3722.
+//! Does: parses and prints it.
+//! Does not: resolve names or connect.
+//! Truth: the de-facto syntax of libiscsi and open-iscsi tools; names as in RFC 7143 §4.2.7 and RFC
+//! 3722.
 
 use core::fmt;
 use core::str::FromStr;
@@ -43,7 +45,7 @@ pub enum UrlError {
     /// It does not begin with `iscsi://`.
     #[error("an address begins with iscsi://")]
     Scheme,
-    /// The host is empty, too long, or holds a character no host has.
+    /// The host is empty, too long, or has an invalid character.
     #[error("the host is empty or malformed")]
     Host,
     /// The port is not a number from 1 to 65535.
@@ -58,7 +60,7 @@ pub enum UrlError {
 }
 
 impl TargetUrl {
-    /// `HOST:PORT`, with brackets around an IPv6 address: what a resolver takes.
+    /// Returns `HOST:PORT`, with brackets around an IPv6 address, as resolvers expect.
     #[must_use]
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
@@ -130,7 +132,8 @@ fn number(text: &str) -> Option<u16> {
     text.parse().ok()
 }
 
-/// Is this a name that login may send? Upper case is refused: RFC 3722 folds names before they are compared.
+/// Whether the name is valid in a login. Upper case is refused, since RFC 3722 folds names before
+/// they are compared.
 fn is_iscsi_name(name: &str) -> bool {
     let known = name.starts_with("iqn.") || name.starts_with("eui.") || name.starts_with("naa.");
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.:".contains(c);

@@ -1,4 +1,4 @@
-//! A session with a real target over streams in memory, the logical unit being a mirror.
+//! A session with a real target over streams in memory; the logical unit echoes data.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,7 +19,7 @@ const NAME: &str = "iqn.2026-11.org.sealstone:osd.mirror";
 const MIRROR: u8 = 0xC0;
 const NOTHING: u8 = 0xC1;
 
-/// Gives data-out back as data-in.
+/// Returns data-out as data-in.
 struct Mirror;
 
 impl LogicalUnit for Mirror {
@@ -108,7 +108,7 @@ async fn residuals_tell_what_was_not_moved() {
 }
 
 #[tokio::test]
-async fn a_callers_buffer_is_the_one_that_comes_back() {
+async fn callers_buffer_is_returned() {
     let session = Session::over(stream(), config()).await.unwrap();
     let (_, mut request) = mirrored(100_000);
     request.buffer = Vec::with_capacity(1 << 20);
@@ -132,7 +132,7 @@ async fn a_target_by_another_name_refuses_the_login() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_never_answers_times_out_at_login() {
+async fn silent_target_times_out_at_login() {
     let (near, _far) = tokio::io::duplex(64 * 1024);
     let error = Session::over(near, config()).await.err();
     assert!(matches!(error, Some(SessionError::LoginTimeout(_))), "{error:?}");
@@ -146,7 +146,7 @@ async fn a_stream_that_ends_fails_what_waits() {
 }
 
 #[tokio::test]
-async fn a_cdb_that_is_too_long_is_not_sent() {
+async fn too_long_cdb_is_not_sent() {
     let session = Session::over(stream(), config()).await.unwrap();
     let request = ScsiRequest { cdb: vec![0x7F; 261].into(), ..ScsiRequest::default() };
     assert!(matches!(session.execute(request).await, Err(SessionError::TooLong { actual: 261, .. })));

@@ -124,9 +124,9 @@ async fn nodes(global: &GlobalArgs, arguments: &MountArgs) -> Outcome<(Nodes, Cl
     let client = Client::resume_tuned(&saved, session::reach(global)?, tuning, key)?;
     let options = NodesOptions {
         timeout: (arguments.timeout > 0.0).then(|| Duration::from_secs_f64(arguments.timeout)),
-        attributes_for: Duration::from_secs_f64(arguments.attr_timeout),
+        attr_timeout: Duration::from_secs_f64(arguments.attr_timeout),
         leases: !arguments.no_leases,
-        names_ahead: !arguments.dirsync,
+        directory_delegations: !arguments.dirsync,
         ..NodesOptions::default()
     };
     Ok((Nodes::new(&client, options), client, saved))

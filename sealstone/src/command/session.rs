@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, PaperOptions, Proofs, Reach, Revoking, Role, SavedSession};
+use sealstone_client::{Client, DeviceConnectOptions, PaperOptions, Proofs, Revoking, Role, SavedSession};
 use sealstone_mds_protocol::printable;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -74,9 +74,9 @@ pub(crate) fn client(global: &GlobalArgs) -> Outcome<(Client, SavedSession)> {
 }
 
 /// Returns the options for connections to devices.
-pub(crate) fn reach(global: &GlobalArgs) -> Outcome<Reach> {
+pub(crate) fn reach(global: &GlobalArgs) -> Outcome<DeviceConnectOptions> {
     let proofs = chap_file::proofs(global.chap_file.as_ref())?;
-    Ok(Reach { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method })
+    Ok(DeviceConnectOptions { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method })
 }
 
 /// Reads a password from a file, standard input, or the terminal, where a new one is typed twice.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CreateParams, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, Name};
 use sealstone_mds_protocol::{ErrorCode, LinkTarget, Node, NodeKind, RenameMode};
 use sealstone_tests::{ServerPair, Signal};
@@ -148,7 +148,7 @@ fn one_round(
     report: &mut RunReport,
 ) -> Result<(), String> {
     let name = Name::new(format!("round{round}")).map_err(|_| "a short name")?;
-    let made = runtime.block_on(mounts[0].make(Node::ROOT, &name, making(NodeKind::Directory)));
+    let made = runtime.block_on(mounts[0].create_node(Node::ROOT, &name, create_params(NodeKind::Directory)));
     let directory = made.map_err(|error| format!("round {round}: {error}"))?.node();
     let time = Arc::new(AtomicU64::new(1));
     let tasks: Vec<_> = mounts
@@ -234,8 +234,8 @@ fn choose(random: &mut StdRng, number: u16) -> Operation {
     }
 }
 
-const fn making(what: NodeKind) -> Making {
-    Making { what, mode: 0o755, umask: 0, owner: None, group: None }
+const fn create_params(what: NodeKind) -> CreateParams {
+    CreateParams { what, mode: 0o755, umask: 0, owner: None, group: None }
 }
 
 fn named(index: usize) -> Result<Name, String> {
@@ -262,8 +262,8 @@ async fn done(
         Operation::Make(name, number) => {
             let target =
                 LinkTarget::new("x".repeat(usize::from(number))).map_err(|error| error.to_string())?;
-            let making = making(NodeKind::Symlink(target));
-            mount.make(directory, &named(name)?, making).await.map(|_| OperationResult::Done)
+            let create_params = create_params(NodeKind::Symlink(target));
+            mount.create_node(directory, &named(name)?, create_params).await.map(|_| OperationResult::Done)
         }
         Operation::Remove(name) => {
             mount.remove(directory, &named(name)?, false).await.map(|()| OperationResult::Done)

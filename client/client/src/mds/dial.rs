@@ -1,4 +1,4 @@
-//! Ways to reach a metadata server: TLS over TCP, or whatever a simulation supplies.
+//! Connections to a metadata server: TLS over TCP, or what a simulation supplies.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -10,31 +10,31 @@ use tokio::net::TcpStream;
 
 use crate::tls::{self, ChannelBinding, Fingerprint};
 
-/// Bytes both ways.
+/// A stream in both directions.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A channel that nobody else reads or changes, and the value that binds logins to it.
+/// A channel that is private and protected against changes, with the value that binds logins to it.
 pub type Channel = (Box<dyn Stream>, ChannelBinding);
 
-/// Makes channels to one metadata server.
+/// Opens channels to one metadata server.
 pub trait MdsDial: Send + Sync + 'static {
-    /// Makes a new one.
+    /// Opens a new channel.
     fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>>;
 }
 
-/// Addresses that are tried at most.
+/// Maximum addresses that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// TLS 1.3 over TCP to `HOST:PORT`, the certificate pinned.
+/// TLS 1.3 over TCP to `HOST:PORT`, with a pinned certificate.
 #[derive(Clone, Debug)]
 pub struct TlsDial {
-    /// `HOST:PORT`; the port is 3270 unless the server was told otherwise. Several servers of one database have commas
-    /// between them, at most 16: the first that answers is taken.
+    /// `HOST:PORT`; the default port is 3270. Several servers of one database are separated by
+    /// commas, at most 16; the first that answers is used.
     pub address: String,
-    /// The certificate's fingerprint.
+    /// The pin of the certificate.
     pub pin: Fingerprint,
-    /// How long connecting and shaking hands may take.
+    /// Time limit for connecting and the handshake.
     pub timeout: Duration,
 }
 
@@ -48,7 +48,7 @@ impl MdsDial for TlsDial {
                     Ok(Err(error)) => failed = error,
                     Err(_) => failed = io::ErrorKind::TimedOut.into(),
                 }
-                tracing::debug!(address, error = %failed, "no metadata server there");
+                tracing::debug!(address, error = %failed, "cannot connect to a metadata server; trying the next address");
             }
             Err(failed)
         })
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// A server that closes every connection, and says that one came.
+    /// Starts a server that closes its first connection; the task ends then.
     async fn closing() -> (String, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_away_or_closes_is_passed_over_for_the_next_one() {
+    async fn unavailable_server_is_skipped() {
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let ((first, at_first), (second, at_second)) = (closing().await, closing().await);
         let address = format!("{nobody}, {first},{second}");

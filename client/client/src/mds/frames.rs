@@ -1,6 +1,7 @@
-//! Frames over a stream: the part of an MDS connection before and after login that only moves bytes.
+//! Frames over a stream: the part of an MDS connection that only moves bytes.
 //!
-//! Does: read and write whole frames, check their sequence. Does not: know what is inside.
+//! Does: reads and writes whole frames and checks their sequence.
+//! Does not: know their contents.
 //! Truth: docs/standards/mds/wire.md §2.
 
 use std::io;
@@ -23,12 +24,12 @@ use crate::ClientError;
 pub(crate) struct Frame {
     pub(crate) kind: MessageType,
     pub(crate) sequence: u32,
-    /// May hold keys: grants do.
+    /// May contain keys, as grants do.
     pub(crate) body: Zeroizing<Vec<u8>>,
 }
 
 impl Frame {
-    /// The one message in the body.
+    /// Decodes the message in the body.
     pub(crate) fn message<T: Wire>(&self) -> Result<T, ClientError> {
         Ok(decode_message(&self.body)?)
     }
@@ -44,7 +45,7 @@ async fn read_any<K: FrameType>(
     }
     stream.read_exact(&mut header[1..]).await?;
     let header = Header::<K>::parse(&header).map_err(invalid)?;
-    // The header's parser bounded the length.
+    // The header's parser has checked the length.
     let mut body = Zeroizing::new(vec![0; usize::try_from(header.body_length).map_err(io::Error::other)?]);
     stream.read_exact(&mut body).await?;
     Ok(Some((header, body)))
@@ -94,13 +95,13 @@ pub(crate) async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<Fra
     Ok(frame)
 }
 
-/// The records of a connection of the paper's profile.
+/// The record layer of a connection of the paper's profile.
 pub(crate) struct Seal {
     pub(crate) records: Channel,
     pub(crate) environment: Arc<dyn Environment>,
 }
 
-/// Writes frames of a session, numbering them; as records in the paper's profile.
+/// Writes numbered frames of a session; as records in the paper's profile.
 pub(crate) struct FrameWriter<W> {
     stream: W,
     sequence: Sequence,
@@ -129,7 +130,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// Reads frames of a session, checking their numbers.
+/// Reads frames of a session and checks their numbers.
 pub(crate) struct FrameReader<R> {
     stream: R,
     sequence: Sequence,
@@ -141,7 +142,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { stream, sequence: Sequence::default(), opener }
     }
 
-    /// `None` if the stream ended between frames.
+    /// Reads a frame; `None` if the stream ended between frames.
     pub(crate) async fn read(&mut self) -> io::Result<Option<Frame>> {
         if let Some(opener) = &mut self.opener {
             return read_record(&mut self.stream, opener).await;
@@ -156,7 +157,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// Reads one record of the paper's profile. What is no record, an error message too, can be anybody's.
+/// Reads one record of the paper's profile. Anything that is not a record is not authenticated,
+/// error messages included.
 async fn read_record(
     stream: &mut (impl AsyncRead + Unpin),
     opener: &mut Opener,

@@ -1,7 +1,9 @@
-//! One connection with a session: many requests under way at once.
+//! One connection with a session, with many requests in flight.
 //!
-//! Does: number requests, match answers, tell all waiters when it breaks. Does not: reconnect; `mds` does.
-//! Contract: an answer or [`Broken`] for each request, the latter telling whether the request may have been sent.
+//! Does: numbers requests, matches answers, wakes all waiters when it breaks.
+//! Does not: reconnect; `mds` does.
+//! Contract: each request gets an answer or [`Broken`], which says whether the request may have
+//! been sent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,19 +18,19 @@ use super::dial::Stream;
 use super::frames::{Frame, FrameReader, FrameWriter, Seal};
 use crate::ClientError;
 
-/// Requests waiting to be written; more wait for their turn.
+/// Maximum requests that wait to be written; more wait for space.
 const QUEUE: usize = 64;
 
-/// The connection is gone.
+/// The connection broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken {
-    /// May the server have seen the request?
+    /// Whether the server may have received the request.
     pub(crate) sent: bool,
 }
 
 type Waiters = Arc<Mutex<Option<BTreeMap<u64, oneshot::Sender<Response>>>>>;
 
-/// The frame that announced the end.
+/// The frame that announced the end of the connection.
 pub(crate) type Last = Arc<Frame>;
 
 struct Outgoing {
@@ -36,18 +38,18 @@ struct Outgoing {
     body: Zeroizing<Vec<u8>>,
 }
 
-/// A connection; dropping it closes it.
+/// A connection; the drop closes it.
 pub(crate) struct Link {
     outgoing: mpsc::Sender<Outgoing>,
     waiters: Waiters,
     next_id: Mutex<u64>,
-    /// How it ended; the sender goes when it has.
+    /// How the connection ended; the sender is dropped then.
     end: watch::Receiver<Option<Last>>,
     tasks: [AbortHandle; 2],
 }
 
 impl Link {
-    /// Takes over a stream on which a session was begun.
+    /// Starts a connection on a stream with a session.
     pub(crate) fn start(stream: Box<dyn Stream>, seal: Option<Seal>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let (outgoing, queue) = mpsc::channel(QUEUE);
@@ -69,7 +71,7 @@ impl Link {
         Self { outgoing, waiters, next_id: Mutex::new(0), end, tasks }
     }
 
-    /// Is it known to be gone?
+    /// Whether the connection is known to be broken.
     pub(crate) fn is_broken(&self) -> bool {
         lock(&self.waiters).is_none()
     }
@@ -87,7 +89,7 @@ impl Link {
             Some(waiters) => waiters.insert(id, answer),
             None => return Ok(Err(Broken { sent: false })),
         };
-        // Whoever stops waiting (a timeout) takes his entry with him.
+        // A caller that stops waiting, as after a timeout, removes its entry.
         let _entry = Entry { id, waiters: &self.waiters };
         if self.outgoing.send(Outgoing { kind: MessageType::Request, body }).await.is_err() {
             return Ok(Err(Broken { sent: false }));
@@ -95,15 +97,16 @@ impl Link {
         Ok(answered.await.map_err(|_| Broken { sent: true }))
     }
 
-    /// Sends a message that has no request id, waits for nothing.
+    /// Sends a message without a request id; does not wait for an answer.
     pub(crate) async fn send(&self, kind: MessageType, body: Vec<u8>) {
         let _ = self.outgoing.send(Outgoing { kind, body: Zeroizing::new(body) }).await;
     }
 
-    /// Waits until the other end has closed, or it broke; gives the frame that announced the end, if one did.
+    /// Waits until the connection has ended; returns the frame that announced the end, if there was
+    /// one.
     pub(crate) async fn closed(&self) -> Option<Last> {
         let mut end = self.end.clone();
-        // The reading task sends once, or goes without when it is aborted.
+        // The reading task sends once, or never if it is aborted.
         while end.changed().await.is_ok() {}
         end.borrow().clone()
     }
@@ -147,7 +150,7 @@ async fn write_all(
     lock(&waiters).take();
 }
 
-/// Hands out answers until the connection ends; gives the frame that ended it.
+/// Delivers answers until the connection ends; returns the frame that ended it.
 async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Waiters) -> Option<Last> {
     let mut last = None;
     loop {
@@ -155,7 +158,7 @@ async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Wait
             Ok(Some(frame)) => match answer(&frame) {
                 Some((id, response)) => {
                     let waiter = lock(&waiters).as_mut().and_then(|waiters| waiters.remove(&id));
-                    // Nobody waits any longer: the answer came after its timeout.
+                    // The caller has stopped waiting: the answer is later than its timeout.
                     if let Some(waiter) = waiter {
                         drop(waiter.send(response));
                     }
@@ -181,13 +184,13 @@ fn answer(frame: &Frame) -> Option<(u64, Response)> {
         MessageType::Response => match Response::decode(&frame.body) {
             Ok(answer) => Some(answer),
             Err((_, error)) => {
-                tracing::warn!(%error, "the metadata server sent an answer that cannot be read");
+                tracing::warn!(%error, "malformed answer from the metadata server; closing the connection");
                 None
             }
         },
         MessageType::LogoutOk => None,
         kind => {
-            tracing::debug!(kind = kind.name(), "the metadata server ends the connection");
+            tracing::debug!(kind = kind.name(), "the metadata server closed the connection");
             None
         }
     }

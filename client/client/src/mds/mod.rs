@@ -1,8 +1,11 @@
-//! A metadata server with a session of ours: connects when needed, resumes, asks again where that is harmless.
+//! A metadata server with a session: connects on demand, resumes the session, repeats idempotent
+//! requests.
 //!
-//! Does: one connection for all requests, reconnect with bounded backoff, patience with a busy server; a new session with a
-//! service's key, if it was given one. Does not: keep a password; without a key a session that is over needs a new login.
-//! Contract: a request that changes something is never sent twice by itself; its lost answer is `OutcomeUnknown`.
+//! Does: uses one connection for all requests, reconnects with bounded backoff, retries while the
+//! server is busy; logs in again with a service's key, if there is one.
+//! Does not: keep a password; without a key an ended session needs a new login.
+//! Contract: a request that is not idempotent is never sent twice; if its answer is lost the result
+//! is `OutcomeUnknown`.
 
 mod dial;
 mod frames;
@@ -33,28 +36,28 @@ use crate::{ClientError, Metadata, ServiceKey};
 use frames::Seal;
 use link::{Broken, Link};
 
-/// Times that a request is sent again over a new connection at most.
+/// Maximum times that a request is sent again over a new connection.
 const RECONNECTS_MAX: u32 = 4;
-/// The first pause before a reconnect; it doubles.
+/// First pause before a reconnect; it doubles.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Times that a request is sent again because the server was busy, and more often until it waited for
-/// [`BUSY_PATIENCE`]: keys of a device may be changing meanwhile.
+/// Minimum number of retries while the server is busy; retries also continue until
+/// [`BUSY_PATIENCE`]. The keys of a device may be changing meanwhile.
 const BUSY_RETRIES_MIN: u32 = 8;
-/// How long a busy server is waited for at least.
+/// Minimum time for which requests to a busy server are retried.
 const BUSY_PATIENCE: Duration = Duration::from_secs(20);
-/// The longest pause that a busy server is granted at once.
+/// Longest single pause that a busy server may request.
 const BUSY_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The shortest pause, if it names none.
+/// Shortest pause, if the server requests none.
 const BUSY_PAUSE_MIN: Duration = Duration::from_millis(20);
-/// How long logging out may take.
+/// Time limit for logging out.
 const LOGOUT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How to talk to a metadata server.
+/// Options of a connection to a metadata server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MdsOptions {
-    /// How long one answer may take.
+    /// Time limit for one answer.
     pub answer_timeout: Duration,
-    /// How long greeting and login may take, apart from the connection itself.
+    /// Time limit for greeting and login, without connecting.
     pub login_timeout: Duration,
     /// OPAQUE suite of the account.
     pub suite: u16,
@@ -76,16 +79,17 @@ pub struct Mds {
     environment: Arc<dyn Environment>,
     options: MdsOptions,
     ticket: SessionTicket,
-    /// What begins another session when one is over.
+    /// The key that logs in again when a session has ended.
     key: Option<Arc<ServiceKey>>,
-    /// The session that took the place of the first one.
+    /// The session that replaced the first one.
     renewed: Mutex<Option<SessionTicket>>,
     clock_offset_ms: Arc<AtomicI64>,
     link: Mutex<Option<Arc<Link>>>,
 }
 
 impl Mds {
-    /// Logs in with a password. Runs Argon2id on the calling task: three passes over 64 MiB with the standard suite.
+    /// Logs in with a password. Runs Argon2id on the calling task: three passes over 64 MiB with
+    /// the standard suite.
     ///
     /// # Errors
     /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`, `Protocol`, `Message`.
@@ -116,7 +120,8 @@ impl Mds {
         Self { dial, environment, options, ticket, key: None, renewed, clock_offset_ms, link }
     }
 
-    /// Logs in as the paper has it, over plain TCP. Insecure: whoever records it can guess the passphrase.
+    /// Logs in with the paper's protocol over plain TCP. Insecure: from a recorded login the
+    /// passphrase can be guessed.
     ///
     /// # Errors
     /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`, `Protocol`, `Message`.
@@ -139,7 +144,7 @@ impl Mds {
         Ok(Self::of(dial, environment, options, ticket, clock_offset_ms, Some(link)))
     }
 
-    /// Goes on with a session that was begun earlier; connects at the first request.
+    /// Resumes a session; connects at the first request.
     #[must_use]
     pub fn resume(
         dial: Arc<dyn MdsDial>,
@@ -150,10 +155,10 @@ impl Mds {
         Self::of(dial, environment, options, ticket, Arc::default(), None)
     }
 
-    /// Begins another session with this key whenever one is over.
+    /// Logs in again with this key whenever the session has ended.
     ///
     /// # Errors
-    /// `LoginFailed` if the key is another user's, `NotInPaperProfile`.
+    /// `LoginFailed` if the key is of a different user; `NotInPaperProfile`.
     pub fn renewing(mut self, key: ServiceKey) -> Result<Self, ClientError> {
         if matches!(self.ticket.keys, TicketKeys::Paper(_)) {
             return Err(ClientError::NotInPaperProfile);
@@ -165,29 +170,29 @@ impl Mds {
         Ok(self)
     }
 
-    /// What a later process needs to go on with this session: a secret.
+    /// Returns the secrets with which a later process can resume this session.
     #[must_use]
     pub const fn ticket(&self) -> &SessionTicket {
         &self.ticket
     }
 
-    /// Server's clock minus ours, milliseconds, as of the last connection.
+    /// Server's clock minus ours, in milliseconds, as of the last connection.
     #[must_use]
     pub fn clock_offset_ms(&self) -> Arc<AtomicI64> {
         self.clock_offset_ms.clone()
     }
 
-    /// Ends the session. Credentials that it was given live until they expire.
+    /// Ends the session. Credentials that were issued stay valid until they expire.
     ///
     /// # Errors
-    /// `SessionOver` if it was over already; `Connection` if the server could not be told; `OutcomeUnknown` if it did
-    /// not confirm it.
+    /// `SessionOver` if it had ended; `Connection` if the server cannot be reached;
+    /// `OutcomeUnknown` if it did not confirm.
     pub async fn logout(&self) -> Result<(), ClientError> {
         self.end(0).await.map(drop)
     }
 
-    /// Ends the session, and has the credentials that it was given revoked; none if the server has too many revocations
-    /// under way. How far that is, its user may ask in another session. Not in the paper's profile.
+    /// Ends the session and revokes its credentials; none if the server has too many revocations in
+    /// progress. The user can query the progress in another session. Not in the paper's profile.
     ///
     /// # Errors
     /// As [`Self::logout`]; `NotInPaperProfile`.
@@ -221,7 +226,7 @@ impl Mds {
         }
     }
 
-    /// Chooses a password with an enrolment code; does not log in. Runs Argon2id.
+    /// Sets a password with an enrolment code; does not log in. Runs Argon2id.
     ///
     /// # Errors
     /// `EnrolmentRefused`, `LoginBusy`, `LoginFailed`, `Connection`, `Protocol`, `Message`.
@@ -238,11 +243,12 @@ impl Mds {
         within(options.login_timeout, work).await
     }
 
-    /// Sets the password or key of an account: a new one (administrators), or one's own with `replace`, and then `in_use`
-    /// is the suite and the password or key to be proven. Runs Argon2id, as the suites say.
+    /// Sets the password or key of an account: of a new one (administrators), or with `replace` of
+    /// an existing one. For the own account `in_use` has suite and secret of the current one. Runs
+    /// Argon2id.
     ///
     /// # Errors
-    /// As [`Metadata::call`]; `InUseRefused` if `in_use` is not what the account has.
+    /// As [`Metadata::call`]; `InUseRefused` if `in_use` is wrong.
     pub async fn register(
         &self,
         user: &UserName,
@@ -280,12 +286,12 @@ impl Mds {
         }
     }
 
-    /// The session as it is by now.
+    /// Returns the current session.
     async fn current(&self) -> SessionTicket {
         self.renewed.lock().await.clone().unwrap_or_else(|| self.ticket.clone())
     }
 
-    /// The connection, made anew if it is gone.
+    /// Returns the connection; opens a new one if it broke.
     async fn connected(&self) -> Result<Arc<Link>, ClientError> {
         let mut held = self.link.lock().await;
         if let Some(link) = held.as_ref().filter(|link| !link.is_broken()) {
@@ -301,7 +307,7 @@ impl Mds {
         Ok(link)
     }
 
-    /// A connection on which a session goes on.
+    /// Opens a connection and resumes the session on it.
     async fn taken_up(&self, ticket: &SessionTicket) -> Result<Arc<Link>, ClientError> {
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
         let environment = &self.environment;
@@ -325,7 +331,7 @@ impl Mds {
         Ok(Arc::new(Link::start(stream, seal)))
     }
 
-    /// A connection with a new session.
+    /// Opens a connection and logs in with the key.
     async fn begun_anew(&self, key: &ServiceKey) -> Result<Arc<Link>, ClientError> {
         tracing::info!(user = key.user.as_str(), "the session is over; logging in with the key");
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
@@ -333,7 +339,7 @@ impl Mds {
             session::login(&mut stream, &self.environment, binding, key.suite, &key.user, key.secret());
         let (ticket, offset) = within(self.options.login_timeout, work).await?;
         if ticket.server_id != self.ticket.server_id {
-            return Err(ClientError::LoginFailed("another server answers"));
+            return Err(ClientError::LoginFailed("connected to a different metadata server"));
         }
         if let Some(offset) = offset {
             self.clock_offset_ms.store(offset, Ordering::Relaxed);
@@ -342,7 +348,8 @@ impl Mds {
         Ok(Arc::new(Link::start(stream, None)))
     }
 
-    /// Sends until an answer came, a new connection does not help, or sending again might do harm.
+    /// Sends a request until it is answered, the reconnects are used up, or repeating it is not
+    /// safe.
     async fn ask(&self, request: &Request) -> Result<Response, ClientError> {
         let mut pause = RECONNECT_PAUSE;
         let mut error = ClientError::Connection(std::io::ErrorKind::NotConnected.into());
@@ -361,7 +368,7 @@ impl Mds {
             };
             let broken = match timeout(self.options.answer_timeout, link.call(request)).await {
                 Ok(answer) => match answer? {
-                    // It ended while we were connected; nothing was done.
+                    // The session ended meanwhile; the request was not executed.
                     Ok(Response::Failed { failure })
                         if failure.code == ErrorCode::NotLoggedIn && self.key.is_some() && attempt == 0 =>
                     {
@@ -373,7 +380,7 @@ impl Mds {
                     Err(broken) => broken,
                 },
                 Err(_) => {
-                    // A server that does not answer one request may answer none: begin anew.
+                    // A server that does not answer one request may answer none: reconnect.
                     self.forget(&link).await;
                     error = ClientError::Connection(std::io::ErrorKind::TimedOut.into());
                     Broken { sent: true }
@@ -426,8 +433,8 @@ impl Metadata for Mds {
     }
 }
 
-/// May it be sent again after it may have been done? Reads may; so may what is the same when done twice, and a
-/// Create, whose first intent is forgotten by the server in time.
+/// Whether a request may be sent again although it may have been executed. Reads and idempotent
+/// changes may, and Create, whose first intent expires.
 const fn is_repeatable(request: &Request) -> bool {
     match request {
         Request::Hello { .. }
@@ -461,7 +468,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Recalls { .. }
         | Request::LeaseNode { .. }
         | Request::ReturnLease { .. }
-        // Numbers that are asked for twice are lost once.
+        // Numbers that were reserved twice are lost once.
         | Request::DelegateDir { .. }
         | Request::ReadDir { .. }
         | Request::MakeDir { parents: true, .. }
@@ -489,14 +496,14 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::RevocationProgress { .. }
         | Request::RevocationList {}
         | Request::IssueList { .. }
-        // Done twice it is revoked twice.
+        // A repetition revokes twice, which does no harm.
         | Request::Revoke { .. }
         | Request::KeyList { .. }
         | Request::KeyProgress { .. }
-        // Done twice the key is changed twice.
+        // A repetition changes the key twice, which does no harm.
         | Request::KeyRotate { .. }
         | Request::UserSetPaperKey { .. }
-        // Whoever does it remembers that it is done.
+        // The replay cache of the server makes it idempotent.
         | Request::Once { .. } => true,
         Request::MakeDir { parents: false, .. }
         | Request::Commit { .. }
@@ -519,12 +526,13 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GroupRemoveMember { .. }
         | Request::UserRemove { .. }
         | Request::QuotaClear { .. }
-        // Asked twice, it would be refused since it is under way.
+        // A repetition would be refused, since the first check is in progress.
         | Request::CheckBegin { .. } => false,
     }
 }
 
-/// Why there is no channel. Another certificate will be another one next time too, and is for a person to judge.
+/// Converts an error of connecting. A wrong certificate is not transient and needs a decision of
+/// the user.
 fn not_connected(error: std::io::Error) -> ClientError {
     if crate::tls::is_impostor(&error) {
         ClientError::WrongCertificate(error)

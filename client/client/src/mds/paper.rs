@@ -1,6 +1,8 @@
-//! The paper's login at the client, over plain TCP. Insecure: who records a login can guess its passphrase.
+//! Client side of the paper's login, over plain TCP. Insecure: from a recorded login the passphrase
+//! can be guessed.
 //!
-//! Does: log in, go on with a session on another connection. Does not: send requests; `link` does.
+//! Does: logs in, and resumes a session on another connection.
+//! Does not: send requests; `link` does.
 //! Truth: docs/standards/paper-login.md.
 
 use core::future::Future;
@@ -29,17 +31,17 @@ use super::frames::{read_paper, send};
 use super::session::{Chance, SessionTicket, TicketKeys};
 use crate::ClientError;
 
-/// An INIT without an answer is sent again after this.
+/// Time after which an unanswered INIT is sent again.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
 
-/// How to log in.
+/// Options of the paper's login.
 #[derive(Clone, Copy, Debug)]
 pub struct PaperOptions {
     /// Diffie-Hellman group; the paper's time had 1024 bits.
     pub group: Group,
-    /// Ask for the server's cookie before anything is computed.
+    /// Requests the server's cookie before anything is computed.
     pub conservative: bool,
-    /// This end's address as the server sees it, if a translation between them makes it another.
+    /// This end's address as the server sees it, if NAT changes it.
     pub address: Option<IpAddr>,
 }
 
@@ -54,7 +56,7 @@ impl Default for PaperOptions {
 pub struct PlainDial {
     /// `HOST:PORT`.
     pub address: String,
-    /// How long connecting may take.
+    /// Time limit for connecting.
     pub timeout: Duration,
 }
 
@@ -69,12 +71,12 @@ impl PlainDial {
 
 impl MdsDial for PlainDial {
     fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>> {
-        // Nothing to bind to: that is one of the weaknesses.
+        // Plain TCP has nothing to bind to: one of its weaknesses.
         Box::pin(async move { Ok((Box::new(self.connect().await?) as Box<dyn Stream>, [0; 32])) })
     }
 }
 
-/// A login or a continued session: what the connection goes on with.
+/// A login or resumed session: the record layer of the connection.
 pub(crate) struct Begun {
     pub(crate) records: Records,
     pub(crate) clock: Option<ClockReading>,
@@ -130,7 +132,7 @@ pub(crate) async fn login(
     send(stream, PaperType::Confirm, &confirm).await?;
     let (header, body) = loop {
         let (header, body) = read_paper(stream).await?;
-        // The answer to an INIT that was sent again.
+        // The answer to a repeated INIT.
         let repeat = header.kind == PaperType::Response
             && decode_message(&body).is_ok_and(|response| waiting.is_repeat(&response));
         if !repeat {
@@ -149,7 +151,7 @@ pub(crate) async fn login(
     Ok((ticket, Begun { records: channel, clock }))
 }
 
-/// Goes on with a session on a new connection.
+/// Resumes a session on a new connection.
 pub(crate) async fn resume(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,
@@ -164,7 +166,7 @@ pub(crate) async fn resume(
     Ok(Begun { records, clock })
 }
 
-/// Waits until something came, without taking it: what is cut off by the wait is not lost.
+/// Waits until bytes arrived without reading them, so that a timeout loses none.
 async fn readable(stream: &TcpStream) -> io::Result<()> {
     stream.readable().await
 }
@@ -196,8 +198,8 @@ fn refusal(header: &PaperHeader, body: &[u8]) -> Result<(), ClientError> {
         PaperErrorCode::Malformed => ClientError::LoginFailed("the server found our message malformed"),
         PaperErrorCode::Group => ClientError::LoginFailed("the server refuses the group"),
         PaperErrorCode::Algorithms => ClientError::LoginFailed("no algorithms in common"),
-        PaperErrorCode::Replay => ClientError::LoginFailed("the server saw a message twice"),
-        PaperErrorCode::Timeout => ClientError::LoginFailed("too slow for the server"),
+        PaperErrorCode::Replay => ClientError::LoginFailed("the server detected a replayed message"),
+        PaperErrorCode::Timeout => ClientError::LoginFailed("the login timed out at the server"),
     })
 }
 
@@ -206,7 +208,7 @@ impl From<PaperFailure> for ClientError {
         match failure {
             PaperFailure::Malformed(error) => Self::from(error),
             PaperFailure::ServerCookie | PaperFailure::Signature(_) => {
-                Self::LoginFailed("somebody else answers in the server's place")
+                Self::LoginFailed("the answer is not from the expected server")
             }
             PaperFailure::NoSession => Self::SessionOver,
             _ => Self::LoginFailed("the server's answer breaks the protocol"),

@@ -1,7 +1,7 @@
 //! Hello, login and resumption on a fresh channel.
 //!
-//! Does: run OPAQUE bound to the channel, or prove the key of a session that lives. Does not: send requests; `link`
-//! does.
+//! Does: runs OPAQUE bound to the channel, or proves the key of an existing session.
+//! Does not: send requests; `link` does.
 //! Truth: security.md §2.4; docs/standards/mds/login.md §4.
 
 use std::sync::Arc;
@@ -26,40 +26,41 @@ use super::frames::{receive, send, send_body};
 use crate::ClientError;
 use crate::tls::ChannelBinding;
 
-/// What a client calls itself in the server's logs.
+/// The client's name in the server's logs.
 const SOFTWARE: &str = concat!("sealstone-client ", env!("CARGO_PKG_VERSION"));
 
-/// Cookies that a server may ask for in one login at most.
+/// Maximum cookies that a server may request in one login.
 const COOKIES_MAX: u32 = 5;
-/// The longest pause before one is sent back.
+/// Longest pause before a cookie is returned.
 const COOKIE_PAUSE_MAX_MS: u32 = 5_000;
 
-/// What lets a client go on without its password.
+/// The secrets with which a client resumes a session without its password.
 #[derive(Clone, Debug)]
 pub struct SessionTicket {
-    /// Whose.
+    /// The user of the session.
     pub user: UserName,
-    /// Which server, by the identity it gave itself when it was set up.
+    /// The identity that the server chose when it was set up.
     pub server_id: [u8; 16],
-    /// Which session.
+    /// The session.
     pub session: SessionId,
-    /// Its keys, which say its profile too.
+    /// The keys, which also determine the profile.
     pub keys: TicketKeys,
-    /// When it ends whatever happens, milliseconds since 1970.
+    /// When it ends in any case, in milliseconds since 1970.
     pub expires_ms: u64,
 }
 
-/// Keys of a session, by profile. One of one profile is worth nothing in the other.
+/// Keys of a session, by profile. Keys of one profile are useless in the other.
 #[derive(Clone, Debug)]
 pub enum TicketKeys {
-    /// OPAQUE inside TLS.
+    /// OPAQUE over TLS.
     Modern(SessionKeys),
     /// The paper's login.
     Paper(PaperSession),
 }
 
 impl TicketKeys {
-    /// As they are kept in a file: a secret. 32 bytes in the modern profile, 34 in the paper's.
+    /// Returns the keys as stored in a file: a secret of 32 bytes in the modern profile, 34 in the
+    /// paper's.
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(match self {
@@ -75,14 +76,15 @@ impl From<SessionKeys> for TicketKeys {
     }
 }
 
-/// What the server said of itself.
+/// The server's answer to Hello.
 pub(crate) struct Greeting {
     pub(crate) server_id: [u8; 16],
-    /// Server's clock minus ours, milliseconds; `None` if its answer took too long to tell.
+    /// Server's clock minus ours, in milliseconds; `None` if the answer took too long to be exact.
     pub(crate) clock_offset_ms: Option<i64>,
 }
 
-/// A greeting that is out. What does not depend on the answer may be sent behind it, which saves a round trip.
+/// A Hello that was sent. Messages that do not depend on its answer may follow at once, which saves
+/// a round trip.
 struct Greeted {
     sent_ms: u64,
 }
@@ -117,8 +119,8 @@ impl Greeted {
     }
 }
 
-/// Greets the server, agrees on the version, and logs in with a password. Gives the clock's offset, as [`Greeting`] has
-/// it. Runs Argon2id: three passes over 64 MiB with the standard suite.
+/// Sends Hello, negotiates the version, and logs in with a password. Returns the clock offset of
+/// [`Greeting`]. Runs Argon2id: three passes over 64 MiB with the standard suite.
 pub(crate) async fn login(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,
@@ -148,7 +150,8 @@ pub(crate) async fn login(
     Ok((ticket, greeting.clock_offset_ms))
 }
 
-/// The challenge; a server under load gives a cookie first, and wants it back after a pause.
+/// Receives the challenge; a server under load first sends a cookie, which is returned after a
+/// pause.
 async fn challenged(
     stream: &mut Box<dyn Stream>,
     start: &sealstone_mds_protocol::login::LoginStart,
@@ -174,7 +177,7 @@ async fn challenged(
     Err(ClientError::LoginBusy { retry_ms: last_ms })
 }
 
-/// Greets the server, and chooses a password with an enrolment code. Runs Argon2id.
+/// Sends Hello, and sets a password with an enrolment code. Runs Argon2id.
 pub(crate) async fn enrol(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,
@@ -200,7 +203,7 @@ pub(crate) async fn enrol(
     Ok(())
 }
 
-/// Greets the server, and takes up a session on a new channel. Gives the clock's offset, as [`Greeting`] has it.
+/// Sends Hello, and resumes a session on a new channel. Returns the clock offset of [`Greeting`].
 pub(crate) async fn resume(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,
@@ -213,11 +216,11 @@ pub(crate) async fn resume(
     let channel = sealstone_login::ChannelBinding(binding);
     let message = keys.resume(ticket.session, &channel, nonce);
     let greeted = Greeted::send(stream, &**environment).await?;
-    // Worth nothing to a server that is another one: it is bound to this channel.
+    // Useless to a different server, since it is bound to this channel.
     send(stream, MessageType::Resume, &message).await?;
     let greeting = greeted.answer(stream, &**environment).await?;
     if greeting.server_id != ticket.server_id {
-        return Err(ClientError::LoginFailed("another server answers"));
+        return Err(ClientError::LoginFailed("connected to a different metadata server"));
     }
     let ok: LoginOk = match expect(stream, MessageType::LoginOk).await {
         Err(ClientError::LoginRefused) => return Err(ClientError::SessionOver),
@@ -238,7 +241,7 @@ fn refusal(frame: &super::frames::Frame, otherwise: &'static str) -> ClientError
             Ok(error) => login_error(error),
             Err(error) => error,
         },
-        // To a resumption no server answers so.
+        // No server answers a resumption so.
         MessageType::Retry => match frame.message::<Retry>() {
             Ok(retry) => ClientError::LoginBusy { retry_ms: retry.retry_ms },
             Err(error) => error,
@@ -255,11 +258,11 @@ const fn login_error(error: LoginError) -> ClientError {
         LoginErrorCode::Version => ClientError::LoginFailed("the server speaks another version"),
         LoginErrorCode::Malformed => ClientError::LoginFailed("the server found our message malformed"),
         LoginErrorCode::Suite => ClientError::LoginFailed("the account uses another login suite"),
-        LoginErrorCode::Replay => ClientError::LoginFailed("the server saw a message twice"),
+        LoginErrorCode::Replay => ClientError::LoginFailed("the server detected a replayed message"),
         LoginErrorCode::Directory => ClientError::LoginFailed(
             "the password is right, but the directory that knows the account does not answer",
         ),
-        LoginErrorCode::Timeout => ClientError::LoginFailed("too slow for the server"),
+        LoginErrorCode::Timeout => ClientError::LoginFailed("the login timed out at the server"),
     }
 }
 
@@ -275,7 +278,7 @@ impl From<LoginFailure> for ClientError {
     }
 }
 
-/// The environment's random bytes, for OPAQUE.
+/// Random bytes of the environment, for OPAQUE.
 pub(crate) struct Chance(pub(crate) Arc<dyn Environment>);
 
 impl RngCore for Chance {

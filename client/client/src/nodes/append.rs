@@ -12,38 +12,38 @@ use std::sync::Arc;
 
 use sealstone_mds_protocol::{LeaseKind, Request};
 
-use super::body::Body;
-use super::leases::Standing;
+use super::leases::LeaseState;
+use super::open_inode::OpenInode;
 use crate::{ClientError, Devices, Metadata};
 
-impl<M: Metadata, D: Devices> Body<M, D> {
+impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Appends bytes if a lease makes the end certain and memory is available; returns their
     /// offset.
     pub(super) fn try_append(self: &Arc<Self>, data: &[u8]) -> Result<Option<u64>, ClientError> {
         let mut state = self.state();
-        let standing = self.shared.standing(self.node.inode, LeaseKind::Write, state.seen_under);
-        if !matches!(standing, Standing::Held | Standing::Called) {
+        let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Write, state.lease_seen);
+        if !matches!(lease_state, LeaseState::Valid | LeaseState::Recalled) {
             return Ok(None);
         }
-        self.place_at_end(&mut state, data)
+        self.write_at_end(&mut state, data)
     }
 
-    fn place_at_end(
+    fn write_at_end(
         self: &Arc<Self>,
-        state: &mut super::state::State<M, D>,
+        state: &mut super::inode_state::InodeState<M, D>,
         data: &[u8],
     ) -> Result<Option<u64>, ClientError> {
         let end = state.size;
-        if !self.makes_room(state, end, data.len())? {
+        if !self.reserve_memory(state, end, data.len())? {
             return Ok(None);
         }
-        self.take_over(state, end, data);
+        self.buffer_write(state, end, data);
         Ok(Some(end))
     }
 
     /// Appends bytes, contiguous if they fit into one command; returns their offset.
     pub(super) async fn append(self: &Arc<Self>, data: &[u8]) -> Result<u64, ClientError> {
-        self.needs_locks()?;
+        self.require_locks()?;
         let mut began = None;
         for piece in data.chunks(self.shared.core.tuning.command_bytes) {
             let at = self.append_piece(piece).await?;
@@ -54,7 +54,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     async fn append_piece(self: &Arc<Self>, data: &[u8]) -> Result<u64, ClientError> {
         loop {
-            self.lease(LeaseKind::Write, false).await?;
+            self.wait_for_lease(LeaseKind::Write, false).await?;
             if let Some(at) = self.try_append(data)? {
                 return Ok(at);
             }
@@ -63,50 +63,50 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             {
                 return Ok(at);
             }
-            self.take_memory(data.len()).await;
+            self.wait_for_append_memory(data.len()).await;
         }
     }
 
     /// Appends at the end that the server reports, and stores the bytes; none if a lease or memory
     /// has to be waited for.
     async fn append_unleased(self: &Arc<Self>, data: &[u8]) -> Result<Option<u64>, ClientError> {
-        let _one = self.leasing.lock().await;
-        self.hand_over().await?;
+        let _guard = self.lease_requests.lock().await;
+        self.send_and_report().await?;
         self.refresh().await?;
         let placed = {
             let mut state = self.state();
-            self.place_at_end(&mut state, data)?
+            self.write_at_end(&mut state, data)?
         };
         if placed.is_some() {
-            self.hand_over().await?;
+            self.send_and_report().await?;
         }
         Ok(placed)
     }
 
     /// Waits for the memory that an append of `length` bytes needs.
-    async fn take_memory(self: &Arc<Self>, length: usize) {
+    async fn wait_for_append_memory(self: &Arc<Self>, length: usize) {
         let cost = {
             let state = self.state();
             state.dirty.cost(state.size, length)
         };
-        let permit = self.shared.room(cost).await;
-        self.state().pot.merge(permit);
+        let permit = self.shared.wait_for_memory(cost).await;
+        self.state().reserved.merge(permit);
     }
 
     /// Whether reads and writes proceed without a lease because none is given.
     pub(super) fn is_unleased(&self) -> bool {
-        let seen_under = self.state().seen_under;
-        let standing = self.shared.standing(self.node.inode, LeaseKind::Read, seen_under);
-        standing == Standing::Off || self.goes_without()
+        let lease_seen = self.state().lease_seen;
+        let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Read, lease_seen);
+        lease_state == LeaseState::Disabled || self.is_lease_denied()
     }
 
     /// Stores written bytes before a lock of this file changes hands, if no lease makes others wait
     /// for them.
     pub(super) async fn store_before_unlock(self: &Arc<Self>) {
         if self.is_unleased()
-            && let Err(error) = self.hand_over().await
+            && let Err(error) = self.send_and_report().await
         {
-            self.fail(error);
+            self.record_error(error);
         }
     }
 
@@ -127,11 +127,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let stat = self.shared.call_stat(&Request::GetNode { node: self.node }).await?;
         let changed = known != Some(stat.version);
         self.overlay(stat);
-        let held = !self.state().held.is_empty();
-        if changed && held {
-            self.settle().await;
-            self.prove().await?;
-            self.tell_stored().await?;
+        let has_in_flight = !self.state().in_flight.is_empty();
+        if changed && has_in_flight {
+            self.wait_in_flight().await;
+            self.make_durable().await?;
+            self.report_acknowledged().await?;
         }
         Ok(())
     }

@@ -14,14 +14,14 @@ use sealstone_mds_protocol::{Request, Stat};
 use sealstone_osd::ObjectId;
 use tokio::time::Instant;
 
-use super::body::Body;
-use super::prove::{CUT_AGAIN, REDOS_MAX, REOPENS_MAX};
+use super::durability::{REOPENS_MAX, RESENDS_MAX, TRUNCATED_REPEATEDLY};
+use super::inode_state::ObjectSet;
+use super::open_inode::OpenInode;
 use super::shared::lock;
-use super::state::Objects;
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
-impl<M: Metadata, D: Devices> Body<M, D> {
+impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Changes attributes, the size among them, in order with earlier writes.
     pub(super) async fn set(
         self: &Arc<Self>,
@@ -29,27 +29,27 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         through_file: bool,
     ) -> Result<Stat, ClientError> {
         if change.size.is_some() {
-            self.needs_locks()?;
+            self.require_locks()?;
         }
         match change.size {
-            Some(size) => self.cut(size, change, through_file).await,
+            Some(size) => self.truncate(size, change, through_file).await,
             // A time that is set now must not be overwritten by an earlier write that is reported
             // later.
             None if change.mtime.is_some() => {
-                self.hand_over().await?;
-                self.ask(change, through_file).await
+                self.send_and_report().await?;
+                self.set_node(change, through_file).await
             }
-            None => self.ask(change, through_file).await,
+            None => self.set_node(change, through_file).await,
         }
     }
 
-    async fn ask(&self, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
+    async fn set_node(&self, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
         let client_id = Some(self.shared.client_id);
         let request = Request::SetNode { node: self.node, change, client_id, through: through_file };
         self.shared.call_stat(&request).await
     }
 
-    async fn cut(
+    async fn truncate(
         self: &Arc<Self>,
         size: u64,
         change: NodeChange,
@@ -58,61 +58,61 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         loop {
             let upto = match size {
                 // The bytes are dropped anyway, so nothing is sent.
-                0 => self.state().mark(),
+                0 => self.state().position(),
                 _ => self.dispatch_all(),
             };
             if size > 0 {
                 // The server clears only bytes that it knows.
-                self.settle().await;
-                self.unless_fenced(self.tell(upto).await)?;
+                self.wait_in_flight().await;
+                self.discard_if_fenced(self.report_size(upto).await)?;
             }
-            let _turn = self.turn.lock().await;
-            let _alone = self.gate.write().await;
+            let _server = self.server_lock.lock().await;
+            let _guard = self.write_barrier.write().await;
             let more = {
                 let state = self.state();
-                upto.changes != Some(state.changes) && state.written_end > size
+                upto.changes != Some(state.changes) && state.unreported_end > size
             };
             if size > 0 && more {
                 continue;
             }
-            let stat = self.unless_fenced(self.ask(change.clone(), through_file).await)?;
-            self.state().was_cut(&stat);
+            let stat = self.discard_if_fenced(self.set_node(change.clone(), through_file).await)?;
+            self.state().on_truncated(&stat);
             if size == 0 {
-                self.shared.closings.forgive(self.node.inode);
+                self.shared.async_closes.clear_write_failure(self.node.inode);
             }
             // In-flight pieces may have been dropped.
-            self.moved.notify_waiters();
+            self.completed.notify_waiters();
             return Ok(stat);
         }
     }
 
     /// Makes a range read as zeros. The file does not grow.
     pub(super) async fn zero(self: &Arc<Self>, range: Range<u64>) -> Result<(), ClientError> {
-        self.needs_locks()?;
-        self.lease(LeaseKind::Write, false).await?;
+        self.require_locks()?;
+        self.wait_for_lease(LeaseKind::Write, false).await?;
         for _ in 0..=REOPENS_MAX {
             let range = range.start..range.end.min(self.state().size);
             if range.is_empty() {
                 return Ok(());
             }
-            self.hand_over().await?;
+            self.send_and_report().await?;
             // Older buffered bytes must not be sent again after the zeros.
-            self.prove().await?;
-            let openings = self.state().openings;
+            self.make_durable().await?;
+            let layouts_received = self.state().layouts_received;
             match self.zero_once(&range).await {
-                Err(error) if is_stale(&error) => self.reopen_to_read(openings).await?,
+                Err(error) if is_stale(&error) => self.refresh_layout_to_read(layouts_received).await?,
                 outcome => return outcome,
             }
         }
-        Err(CUT_AGAIN)
+        Err(TRUNCATED_REPEATEDLY)
     }
 
     async fn zero_once(self: &Arc<Self>, range: &Range<u64>) -> Result<(), ClientError> {
-        let _turn = self.turn.lock().await;
-        let _alone = self.gate.write().await;
+        let _server = self.server_lock.lock().await;
+        let _guard = self.write_barrier.write().await;
         {
             let mut state = self.state();
-            state.changed(self.now_ns());
+            state.record_change(self.now_ns());
             let none = state.objects.is_none() && state.stat.as_ref().is_none_or(|stat| stat.width == 0);
             if none {
                 // A file without objects reads as zeros.
@@ -124,41 +124,41 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let Some(part) = objects.open.layout.object_range(index, range.clone()) else { continue };
             let clear =
                 |object| Operation::Clear { object, offset: part.start, length: part.end - part.start };
-            let cleared = self.durably(&objects, index, clear).await;
+            let cleared = self.run_durably(&objects, index, clear).await;
             // Concurrent read-ahead may have fetched the old bytes.
-            self.state().ahead.forget(range.clone());
+            self.state().readahead.invalidate(range.clone());
             match cleared {
-                Ok(()) => lock(&objects.each[index].facts).durable = true,
-                Err(ClientError::Device { error: OsdError::NotFound, .. }) if !self.state().made => {}
+                Ok(()) => lock(&objects.each[index].flush_state).durable = true,
+                Err(ClientError::Device { error: OsdError::NotFound, .. }) if !self.state().all_created => {}
                 Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
                     // Objects are removed when their file is truncated or removed.
-                    self.shared.patiently(|| objects.open.check_current()).await?;
+                    self.shared.with_retry(|| objects.open.check_current()).await?;
                     return Err(error);
                 }
                 Err(error) => return Err(error),
             }
         }
         // Removed objects accept commands for a while.
-        self.shared.patiently(|| objects.open.check_current()).await
+        self.shared.with_retry(|| objects.open.check_current()).await
     }
 
     /// Runs a command on an object and flushes it, within one boot epoch of the device.
-    async fn durably(
+    async fn run_durably(
         &self,
-        objects: &Objects<M, D>,
+        objects: &ObjectSet<M, D>,
         index: usize,
-        make: impl Fn(ObjectId) -> Operation + Send + Sync,
+        operation: impl Fn(ObjectId) -> Operation + Send + Sync,
     ) -> Result<(), ClientError> {
-        for _ in 0..=REDOS_MAX {
-            let before = match self.shared.life(objects.open.device_of(index).await?) {
-                Some(life) => life,
-                None => self.shared.patiently(|| objects.open.life(index)).await?,
+        for _ in 0..=RESENDS_MAX {
+            let before = match self.shared.device_epoch(objects.open.device_of(index).await?) {
+                Some(device_epoch) => device_epoch,
+                None => self.shared.with_retry(|| objects.open.device_epoch(index)).await?,
             };
-            self.shared.patiently(|| objects.open.execute(index, &make)).await?;
+            self.shared.with_retry(|| objects.open.execute(index, &operation)).await?;
             let flush = |object| Operation::Flush { object };
-            let now = self.shared.patiently(|| objects.open.execute_in(index, flush)).await?;
+            let now = self.shared.with_retry(|| objects.open.execute_in(index, flush)).await?;
             if let Some(now) = now {
-                self.shared.set_life(now);
+                self.shared.set_device_epoch(now);
             }
             if now == Some(before) {
                 return Ok(());

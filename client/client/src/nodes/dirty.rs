@@ -12,51 +12,51 @@ use std::collections::BTreeMap;
 use crate::buffers::Buffers;
 
 /// Minimum memory that a piece is counted with, in bytes.
-const ROOM_MIN: usize = 4096;
+const PIECE_MEMORY_MIN: usize = 4096;
 
 /// Pieces by their offset in the file.
 #[derive(Debug)]
-pub(super) struct Dirty {
-    pieces: BTreeMap<u64, Piece>,
+pub(super) struct DirtyPieces {
+    pieces: BTreeMap<u64, BufferedPiece>,
     unit: u64,
-    room: usize,
+    memory: usize,
     /// Source of buffers as long as a unit; they are returned to it after sending.
     buffers: Buffers,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct BufferedPiece {
     data: Vec<u8>,
-    room: usize,
+    memory: usize,
 }
 
 /// A piece that was taken out to be sent, with the memory that is counted for it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct DirtyPiece {
     pub(super) offset: u64,
     /// The buffer; `part` of it is the piece.
     pub(super) data: Vec<u8>,
     pub(super) part: Range<usize>,
-    pub(super) room: usize,
+    pub(super) memory: usize,
 }
 
 /// The effect of one write inside one unit.
-struct Plan {
+struct WritePlan {
     /// Offsets of the pieces that it overlaps or adjoins.
     touched: Vec<u64>,
     /// Range of the merged piece.
     span: Range<u64>,
     /// Memory that those pieces have now.
-    had: usize,
+    memory_before: usize,
     /// Memory of the merged piece.
-    room: usize,
+    memory: usize,
 }
 
-impl Dirty {
+impl DirtyPieces {
     /// Creates an empty set with pieces of at most `unit` bytes, a power of two of at least
     /// [`ROOM_MIN`].
     pub(super) fn new(unit: usize, buffers: Buffers) -> Self {
-        Self { pieces: BTreeMap::new(), unit: unit.max(ROOM_MIN) as u64, room: 0, buffers }
+        Self { pieces: BTreeMap::new(), unit: unit.max(PIECE_MEMORY_MIN) as u64, memory: 0, buffers }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,8 +69,8 @@ impl Dirty {
     }
 
     /// Memory that the pieces are counted with, in bytes.
-    pub(super) const fn room(&self) -> usize {
-        self.room
+    pub(super) const fn memory(&self) -> usize {
+        self.memory
     }
 
     /// Number of pieces.
@@ -83,13 +83,13 @@ impl Dirty {
         self.parts(offset, length)
             .map(|part| {
                 let plan = self.plan(&part);
-                plan.room.saturating_sub(plan.had)
+                plan.memory.saturating_sub(plan.memory_before)
             })
             .sum()
     }
 
     /// Whether these bytes are a complete unit without dirty bytes, and so a piece by themselves.
-    pub(super) fn is_whole(&self, offset: u64, length: usize) -> bool {
+    pub(super) fn is_complete_unit(&self, offset: u64, length: usize) -> bool {
         let whole = length as u64 == self.unit && offset.is_multiple_of(self.unit);
         whole && self.pieces.range(offset..offset + self.unit).next().is_none()
     }
@@ -113,61 +113,61 @@ impl Dirty {
         };
         let length = (plan.span.end - plan.span.start) as usize;
         if data.capacity() < length {
-            data = self.larger(data, plan.room);
+            data = self.larger(data, plan.memory);
         }
         let at = (part.start - plan.span.start) as usize;
-        let mut missing = at != data.len();
-        if !missing {
+        let mut overwrites = at != data.len();
+        if !overwrites {
             data.extend_from_slice(bytes);
         }
         data.resize(length, 0);
         for start in plan.touched {
             if let Some(piece) = self.pieces.remove(&start) {
-                self.room -= piece.room;
+                self.memory -= piece.memory;
                 let at = (start - plan.span.start) as usize;
                 data[at..at + piece.data.len()].copy_from_slice(&piece.data);
                 // It may have covered newer bytes.
-                missing = true;
+                overwrites = true;
             }
         }
-        if missing {
+        if overwrites {
             data[at..at + bytes.len()].copy_from_slice(bytes);
         }
-        self.room += plan.room;
-        self.pieces.insert(plan.span.start, Piece { data, room: plan.room });
+        self.memory += plan.memory;
+        self.pieces.insert(plan.span.start, BufferedPiece { data, memory: plan.memory });
     }
 
     /// Returns a buffer with the same bytes and more capacity. Of a whole unit it is a used one, if
     /// possible, since new memory costs page faults.
-    fn larger(&self, mut data: Vec<u8>, room: usize) -> Vec<u8> {
-        if room as u64 == self.unit {
-            let mut used = self.buffers.take(room);
-            if used.capacity() >= room {
+    fn larger(&self, mut data: Vec<u8>, memory: usize) -> Vec<u8> {
+        if memory as u64 == self.unit {
+            let mut used = self.buffers.take(memory);
+            if used.capacity() >= memory {
                 used.clear();
                 used.extend_from_slice(&data);
                 return used;
             }
         }
-        data.reserve_exact(room.saturating_sub(data.len()));
+        data.reserve_exact(memory.saturating_sub(data.len()));
         data
     }
 
-    fn plan(&self, part: &Range<u64>) -> Plan {
+    fn plan(&self, part: &Range<u64>) -> WritePlan {
         let unit = part.start / self.unit * self.unit;
         let mut span = part.clone();
-        let (mut touched, mut had) = (Vec::new(), 0);
+        let (mut touched, mut memory_before) = (Vec::new(), 0);
         for (&start, piece) in self.pieces.range(unit..unit + self.unit) {
             let end = start + piece.data.len() as u64;
             // Adjacent pieces are merged too.
             if end >= part.start && start <= part.end {
                 touched.push(start);
-                had += piece.room;
+                memory_before += piece.memory;
                 span = span.start.min(start)..span.end.max(end);
             }
         }
         let length = (span.end - span.start) as usize;
-        let doubled = length.next_power_of_two().clamp(ROOM_MIN, self.unit as usize);
-        Plan { touched, span, had, room: doubled }
+        let doubled = length.next_power_of_two().clamp(PIECE_MEMORY_MIN, self.unit as usize);
+        WritePlan { touched, span, memory_before, memory: doubled }
     }
 
     /// Splits a range at the ends of units.
@@ -184,23 +184,24 @@ impl Dirty {
         })
     }
 
-    fn take_piece(&mut self, start: u64) -> Taken {
-        let Some(Piece { data, room }) = self.pieces.remove(&start) else {
-            return Taken { offset: start, data: Vec::new(), part: 0..0, room: 0 };
+    fn take_piece(&mut self, start: u64) -> DirtyPiece {
+        let Some(BufferedPiece { data, memory }) = self.pieces.remove(&start) else {
+            return DirtyPiece { offset: start, data: Vec::new(), part: 0..0, memory: 0 };
         };
-        self.room -= room;
-        Taken { offset: start, part: 0..data.len(), data, room }
+        self.memory -= memory;
+        DirtyPiece { offset: start, part: 0..data.len(), data, memory }
     }
 
     /// Takes out the pieces as long as a unit, which cannot grow.
-    pub(super) fn take_whole(&mut self) -> Vec<Taken> {
-        let whole = |(start, piece): (&u64, &Piece)| (piece.data.len() as u64 == self.unit).then_some(*start);
+    pub(super) fn take_complete(&mut self) -> Vec<DirtyPiece> {
+        let whole =
+            |(start, piece): (&u64, &BufferedPiece)| (piece.data.len() as u64 == self.unit).then_some(*start);
         let starts: Vec<u64> = self.pieces.iter().filter_map(whole).collect();
         starts.into_iter().map(|start| self.take_piece(start)).collect()
     }
 
     /// Takes out all pieces, by offset.
-    pub(super) fn take_all(&mut self) -> Vec<Taken> {
+    pub(super) fn take_all(&mut self) -> Vec<DirtyPiece> {
         let starts: Vec<u64> = self.pieces.keys().copied().collect();
         starts.into_iter().map(|start| self.take_piece(start)).collect()
     }
@@ -211,17 +212,17 @@ impl Dirty {
         let wanted = offset..offset + into.len() as u64;
         let first = self.pieces.range(..=wanted.start).next_back().map_or(wanted.start, |(start, _)| *start);
         for (&start, piece) in self.pieces.range(first..wanted.end) {
-            lay(offset, into, start, &piece.data, covered);
+            copy_overlap(offset, into, start, &piece.data, covered);
         }
     }
 
     /// Drops all bytes from `size` on.
     pub(super) fn truncate(&mut self, size: u64) {
-        self.forget(size..u64::MAX);
+        self.remove_range(size..u64::MAX);
     }
 
     /// Drops a range.
-    pub(super) fn forget(&mut self, range: Range<u64>) {
+    pub(super) fn remove_range(&mut self, range: Range<u64>) {
         let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let touched: Vec<u64> = self
             .pieces
@@ -230,7 +231,7 @@ impl Dirty {
             .map(|(start, _)| *start)
             .collect();
         for start in touched {
-            let Taken { data, .. } = self.take_piece(start);
+            let DirtyPiece { data, .. } = self.take_piece(start);
             let end = start + data.len() as u64;
             if start < range.start {
                 self.write(start, &data[..(range.start - start) as usize]);
@@ -249,7 +250,13 @@ impl Dirty {
 
 /// Copies the overlap of `data` (at offset `start`) into `into` (at `offset`), and adds its range
 /// to `covered`.
-pub(super) fn lay(offset: u64, into: &mut [u8], start: u64, data: &[u8], covered: &mut Vec<Range<u64>>) {
+pub(super) fn copy_overlap(
+    offset: u64,
+    into: &mut [u8],
+    start: u64,
+    data: &[u8],
+    covered: &mut Vec<Range<u64>>,
+) {
     let from = start.max(offset);
     let to = (start + data.len() as u64).min(offset + into.len() as u64);
     if from >= to {
@@ -305,19 +312,19 @@ mod tests {
         /// A read returns the last written bytes after any writes, takes and truncations.
         #[test]
         fn the_newest_byte_is_the_one_kept(steps in proptest::collection::vec(any_step(), 1..40)) {
-            let mut dirty = Dirty::new(UNIT, Buffers::new(4 * UNIT));
+            let mut dirty = DirtyPieces::new(UNIT, Buffers::new(4 * UNIT));
             let mut model: Vec<Option<u8>> = vec![None; 60_000];
             for step in steps {
                 match step {
                     Step::Write(at, length, byte) => {
                         let cost = dirty.cost(at, length);
-                        let before = dirty.room();
+                        let before = dirty.memory();
                         dirty.write(at, &vec![byte; length]);
-                        prop_assert!(dirty.room() <= before + cost, "{} after {before} + {cost}", dirty.room());
+                        prop_assert!(dirty.memory() <= before + cost, "{} after {before} + {cost}", dirty.memory());
                         model[at as usize..at as usize + length].fill(Some(byte));
                     }
                     Step::TakeWhole => {
-                        for taken in dirty.take_whole() {
+                        for taken in dirty.take_complete() {
                             prop_assert_eq!(taken.data.len(), UNIT);
                             prop_assert_eq!(taken.offset % UNIT as u64, 0);
                             let at = taken.offset as usize;
@@ -332,12 +339,12 @@ mod tests {
                         prop_assert!(dirty.end() <= size);
                     }
                     Step::Forget(start, end) => {
-                        dirty.forget(start..end);
+                        dirty.remove_range(start..end);
                         model[start as usize..end as usize].fill(None);
                     }
                 }
-                let rooms: usize = dirty.pieces.values().map(|piece| piece.room).sum();
-                prop_assert_eq!(rooms, dirty.room());
+                let total: usize = dirty.pieces.values().map(|piece| piece.memory).sum();
+                prop_assert_eq!(total, dirty.memory());
                 let mut seen = vec![0; model.len()];
                 let mut covered = Vec::new();
                 dirty.overlay(0, &mut seen, &mut covered);
@@ -350,31 +357,31 @@ mod tests {
             }
             let taken = dirty.take_all();
             prop_assert!(taken.windows(2).all(|pair| pair[0].offset + pair[0].data.len() as u64 <= pair[1].offset));
-            prop_assert_eq!((dirty.room(), dirty.len()), (0, 0));
+            prop_assert_eq!((dirty.memory(), dirty.len()), (0, 0));
         }
     }
 
     #[test]
     fn small_sequential_writes_become_whole_pieces() {
-        let mut dirty = Dirty::new(UNIT, Buffers::new(4 * UNIT));
+        let mut dirty = DirtyPieces::new(UNIT, Buffers::new(4 * UNIT));
         for at in 0..(3 * UNIT as u64 + 100) / 10 {
             dirty.write(at * 10, &[at as u8; 10]);
         }
-        let whole = dirty.take_whole();
+        let whole = dirty.take_complete();
         assert_eq!(whole.iter().map(|taken| taken.offset).collect::<Vec<_>>(), [0, 8192, 16384]);
         assert_eq!(dirty.take_all().len(), 1);
     }
 
     #[test]
-    fn a_piece_as_long_as_a_unit_uses_a_buffer_again_and_nothing_of_what_was_in_it() {
+    fn unit_piece_reuses_buffer_without_old_bytes() {
         let buffers = Buffers::new(4 * UNIT);
         buffers.give(vec![0xEE; UNIT]);
-        let mut dirty = Dirty::new(UNIT, buffers.clone());
+        let mut dirty = DirtyPieces::new(UNIT, buffers.clone());
         dirty.write(0, &[1; 10]);
         dirty.write(10, &[2; UNIT - 20]);
         assert!(buffers.take(UNIT).capacity() == 0, "the buffer is in use");
         dirty.write(UNIT as u64 - 10, &[3; 10]);
-        let whole = dirty.take_whole();
+        let whole = dirty.take_complete();
         assert_eq!(whole[0].data, [&[1; 10][..], &[2; UNIT - 20], &[3; 10]].concat());
         // A shorter piece is counted with less memory, so it must not take a whole buffer.
         buffers.give(vec![0xEE; UNIT]);

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use sealstone_mds_protocol::{Access, Stat};
 use sealstone_mds_protocol::{Node, OpenedNode};
 
-use super::body::Body;
-use super::holes::Seek;
-use super::keep;
+use super::background;
+use super::holes::SeekTarget;
+use super::open_inode::OpenInode;
 use super::shared::Shared;
 use crate::mds::Mds;
 use crate::pool::DevicePool;
@@ -21,7 +21,7 @@ use crate::{ClientError, Devices, Metadata};
 
 /// An open file. All opens of one node share buffered writes.
 pub struct File<M: Metadata = Mds, D: Devices = DevicePool> {
-    body: Arc<Body<M, D>>,
+    open_inode: Arc<OpenInode<M, D>>,
     access: Access,
 }
 
@@ -32,35 +32,40 @@ impl<M: Metadata, D: Devices> File<M, D> {
         access: Access,
     ) -> Result<(Self, Stat), ClientError> {
         let stat = opened.stat.clone();
-        let body = shared.body_or_make(opened.stat.node());
-        body.opens.fetch_add(1, Ordering::AcqRel);
+        let open_inode = shared.open_inode_or_new(opened.stat.node());
+        open_inode.opens.fetch_add(1, Ordering::AcqRel);
         // From here on the drop decrements the count.
-        let file = Self { body, access };
-        file.body.opened(opened, access).await?;
-        let stat = file.body.overlay(stat);
+        let file = Self { open_inode, access };
+        file.open_inode.apply_open(opened, access).await?;
+        let stat = file.open_inode.overlay(stat);
         Ok((file, stat))
     }
 
     /// Opens a file under its lease, without a request; none if that is not possible.
-    pub(super) fn open_alone(shared: &Arc<Shared<M, D>>, node: Node, access: Access) -> Option<(Self, Stat)> {
-        let body = shared.body(node.inode).filter(|body| body.opens_alone(access))?;
+    pub(super) fn open_locally(
+        shared: &Arc<Shared<M, D>>,
+        node: Node,
+        access: Access,
+    ) -> Option<(Self, Stat)> {
+        let open_inode =
+            shared.open_inode(node.inode).filter(|open_inode| open_inode.can_open_locally(access))?;
         // Checked again after counting, since a return of the lease in between sees the count.
-        body.opens.fetch_add(1, Ordering::AcqRel);
-        let file = Self { body, access };
-        let (stat, _) = file.body.believed_stat().filter(|_| file.body.opens_alone(access))?;
-        shared.unkeep(node.inode);
-        file.body.state().ours_alone = Some(stat.version);
+        open_inode.opens.fetch_add(1, Ordering::AcqRel);
+        let file = Self { open_inode, access };
+        let (stat, _) = file.open_inode.cached_stat().filter(|_| file.open_inode.can_open_locally(access))?;
+        shared.mark_open(node.inode);
+        file.open_inode.state().exclusive_since_version = Some(stat.version);
         Some((file, stat))
     }
 
-    pub(super) const fn body(&self) -> &Arc<Body<M, D>> {
-        &self.body
+    pub(super) const fn open_inode(&self) -> &Arc<OpenInode<M, D>> {
+        &self.open_inode
     }
 
     /// Returns the node.
     #[must_use]
     pub fn node(&self) -> Node {
-        self.body.node
+        self.open_inode.node
     }
 
     /// Returns the access that it was opened for.
@@ -72,13 +77,13 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// Returns the size as programs on this client see it, in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.body.state().size
+        self.open_inode.state().size
     }
 
     /// Returns the version of the content, if only this client has changed it since the open.
     #[must_use]
     pub fn version(&self) -> Option<u64> {
-        self.body.state().ours_alone
+        self.open_inode.state().exclusive_since_version
     }
 
     /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.
@@ -86,7 +91,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// `Device`, `Damaged`, `Refused`.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Bytes, ClientError> {
-        self.body.read(offset, length).await
+        self.open_inode.read(offset, length).await
     }
 
     /// Buffers a write, which is sent in the background. Waits only for memory and a lease.
@@ -94,7 +99,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// `TooLarge`. Later errors are returned by [`File::flush`] and [`File::sync`].
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.body.write(offset, data).await
+        self.open_inode.write(offset, data).await
     }
 
     /// Buffers a write if memory is available now; otherwise returns false and takes nothing.
@@ -102,7 +107,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// As [`File::write`].
     pub fn try_write(&self, offset: u64, data: &[u8]) -> Result<bool, ClientError> {
-        self.body.try_write(offset, data)
+        self.open_inode.try_write(offset, data)
     }
 
     /// Appends bytes at the end of the file, even if other clients moved it; returns their offset.
@@ -111,7 +116,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// As [`File::write`].
     pub async fn append(&self, data: &[u8]) -> Result<u64, ClientError> {
-        self.body.append(data).await
+        self.open_inode.append(data).await
     }
 
     /// Appends bytes if a lease makes the end certain and memory is available; otherwise returns
@@ -120,7 +125,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// As [`File::write`].
     pub fn try_append(&self, data: &[u8]) -> Result<Option<u64>, ClientError> {
-        self.body.try_append(data)
+        self.open_inode.try_append(data)
     }
 
     /// Buffers one aligned command's worth of bytes without a copy: keeps `memory`, of which `part`
@@ -135,7 +140,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
         memory: Vec<u8>,
         part: Range<usize>,
     ) -> Result<Vec<u8>, Vec<u8>> {
-        self.body.try_write_whole(offset, memory, part)
+        self.open_inode.try_write_whole(offset, memory, part)
     }
 
     /// Returns when all written bytes are on the devices and the metadata server knows the size.
@@ -143,7 +148,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// The first write-back error that was not reported yet.
     pub async fn flush(&self) -> Result<(), ClientError> {
-        self.body.flush().await
+        self.open_inode.flush().await
     }
 
     /// Returns when all written bytes and the size are durable.
@@ -151,7 +156,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// As [`File::flush`].
     pub async fn sync(&self) -> Result<(), ClientError> {
-        self.body.sync().await
+        self.open_inode.sync().await
     }
 
     /// Extends the file to at least `size` bytes; the new range reads as zeros.
@@ -159,7 +164,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// `TooLarge`, `Refused`; else as [`File::flush`].
     pub async fn grow(&self, size: u64) -> Result<(), ClientError> {
-        self.body.grow(size).await
+        self.open_inode.grow(size).await
     }
 
     /// Makes a range read as zeros. The file does not grow.
@@ -167,7 +172,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// `Device`, `Refused`.
     pub async fn zero(&self, range: Range<u64>) -> Result<(), ClientError> {
-        self.body.zero(range).await
+        self.open_inode.zero(range).await
     }
 
     /// Returns the first offset from `offset` on that is data, or a hole; the end of the file
@@ -175,8 +180,8 @@ impl<M: Metadata, D: Devices> File<M, D> {
     ///
     /// # Errors
     /// `Device`, `Refused`.
-    pub async fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>, ClientError> {
-        self.body.seek(offset, what).await
+    pub async fn seek(&self, offset: u64, what: SeekTarget) -> Result<Option<u64>, ClientError> {
+        self.open_inode.seek(offset, what).await
     }
 
     /// Flushes and closes the file.
@@ -184,14 +189,14 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// # Errors
     /// As [`File::flush`].
     pub async fn close(self) -> Result<(), ClientError> {
-        self.body.flush().await
+        self.open_inode.flush().await
     }
 }
 
 impl<M: Metadata, D: Devices> Drop for File<M, D> {
     fn drop(&mut self) {
-        if self.body.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
-            keep::linger(&self.body);
+        if self.open_inode.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
+            background::delayed_release(&self.open_inode);
         }
     }
 }

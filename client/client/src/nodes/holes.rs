@@ -12,16 +12,16 @@ use std::sync::Arc;
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{ErrorCode, Failure, Layout, LeaseKind};
 
-use super::body::Body;
-use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::state::{Held, Objects};
+use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
+use super::inode_state::{InFlightWrite, ObjectSet};
+use super::open_inode::OpenInode;
 use crate::map::{FileMap, MapSource, ObjectMap, STRETCHES};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 /// The target of [`File::seek`](super::File::seek).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seek {
+pub enum SeekTarget {
     /// Bytes that were written.
     Data,
     /// Bytes that read as zeros because they were not written or were deallocated. The end of the
@@ -30,53 +30,59 @@ pub enum Seek {
 }
 
 /// The objects of an open file, as a source of maps.
-struct BodyObjects<'a, M, D> {
-    body: &'a Body<M, D>,
-    objects: &'a Objects<M, D>,
+struct InodeObjects<'a, M, D> {
+    open_inode: &'a OpenInode<M, D>,
+    objects: &'a ObjectSet<M, D>,
 }
 
-impl<M: Metadata, D: Devices> MapSource for BodyObjects<'_, M, D> {
+impl<M: Metadata, D: Devices> MapSource for InodeObjects<'_, M, D> {
     fn layout(&self) -> &Layout {
         &self.objects.open.layout
     }
 
     async fn map(&self, index: usize, from: u64) -> Result<ObjectMap, ClientError> {
-        self.body.map(self.objects, index, from).await
+        self.open_inode.map(self.objects, index, from).await
     }
 }
 
-impl<M: Metadata, D: Devices> Body<M, D> {
+impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Returns the first matching offset from `offset` on; none beyond the end, or if no data
     /// follows.
-    pub(super) async fn seek(self: &Arc<Self>, offset: u64, what: Seek) -> Result<Option<u64>, ClientError> {
+    pub(super) async fn seek(
+        self: &Arc<Self>,
+        offset: u64,
+        what: SeekTarget,
+    ) -> Result<Option<u64>, ClientError> {
         // Others may have written data or moved the end.
-        self.lease(LeaseKind::Read, false).await?;
+        self.wait_for_lease(LeaseKind::Read, false).await?;
         for _ in 0..=REOPENS_MAX {
-            let openings = self.state().openings;
-            match self.seek_as_it_is(offset, what).await {
-                Err(error) if is_stale(&error) => self.reopen_to_read(openings).await?,
+            let layouts_received = self.state().layouts_received;
+            match self.seek_once(offset, what).await {
+                Err(error) if is_stale(&error) => self.refresh_layout_to_read(layouts_received).await?,
                 outcome => return outcome,
             }
         }
-        Err(CUT_AGAIN)
+        Err(TRUNCATED_REPEATEDLY)
     }
 
-    async fn seek_as_it_is(&self, offset: u64, what: Seek) -> Result<Option<u64>, ClientError> {
+    async fn seek_once(&self, offset: u64, what: SeekTarget) -> Result<Option<u64>, ClientError> {
         let (size, end, here, objects) = {
             let state = self.state();
             let others = state.objects.is_none() && state.stat.as_ref().is_some_and(|stat| stat.width > 0);
-            if others || state.outdated {
+            if others || state.layout_stale {
                 // As for a read: the known objects lack what others wrote.
                 return Err(Failure::new(ErrorCode::Stale, "the file was changed by another client").into());
             }
-            let here: Vec<_> = state.held.values().map(Held::range).chain(state.dirty.ranges()).collect();
+            let here: Vec<_> =
+                state.in_flight.values().map(InFlightWrite::range).chain(state.dirty.ranges()).collect();
             (state.size, state.size.min(state.clean_until), here, state.objects.clone())
         };
         if offset >= size {
             return Ok(None);
         }
-        let mut maps = objects.as_ref().map(|objects| FileMap::new(BodyObjects { body: self, objects }));
-        if what == Seek::Data {
+        let mut maps =
+            objects.as_ref().map(|objects| FileMap::new(InodeObjects { open_inode: self, objects }));
+        if what == SeekTarget::Data {
             let ours = here.iter().filter(|data| data.end > offset).map(|data| data.start.max(offset)).min();
             let theirs = match &mut maps {
                 Some(maps) => maps.first_data(offset..end).await?,
@@ -106,21 +112,26 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Returns the map of an object from a byte on; empty if it ends before or was not created yet.
-    async fn map(&self, objects: &Objects<M, D>, index: usize, from: u64) -> Result<ObjectMap, ClientError> {
+    async fn map(
+        &self,
+        objects: &ObjectSet<M, D>,
+        index: usize,
+        from: u64,
+    ) -> Result<ObjectMap, ClientError> {
         let ask = |from, stretches_max| {
             move |object| Operation::ReadMap { object, from, stretches_max, compare: false }
         };
         let stretches =
-            match self.shared.patiently(|| objects.open.execute(index, ask(from, STRETCHES))).await {
+            match self.shared.with_retry(|| objects.open.execute(index, ask(from, STRETCHES))).await {
                 Ok(completion) => completion.map,
                 Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
-                    self.check_unmade(objects, error).await?;
+                    self.check_not_created(objects, error).await?;
                     Vec::new()
                 }
                 // The offset is beyond the end; a map from the first byte shows whether the object
                 // exists.
                 Err(ClientError::Device { error: OsdError::InvalidField { .. }, .. }) if from > 0 => {
-                    self.shared.patiently(|| objects.open.execute(index, ask(0, 1))).await?;
+                    self.shared.with_retry(|| objects.open.execute(index, ask(0, 1))).await?;
                     Vec::new()
                 }
                 Err(error) => return Err(error),

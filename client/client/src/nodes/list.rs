@@ -2,7 +2,7 @@
 
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, Node, Stat};
 
-use super::{Edition, Listed, Nodes};
+use super::{CacheListing, ListEdition, Nodes};
 use crate::{Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Nodes<M, D> {
@@ -12,17 +12,17 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         directory: Node,
         after: Option<&Name>,
         take: impl FnMut(&Name, InodeId, FileKind) -> bool,
-    ) -> Listed {
-        match self.shared.leased(directory.inode) {
-            Some(lease) => self.shared.names.list((directory.inode, &lease), after, take),
-            None => Listed::Upto(None),
+    ) -> CacheListing {
+        match self.shared.valid_lease(directory.inode) {
+            Some(lease) => self.shared.dentries.list((directory.inode, &lease), after, take),
+            None => CacheListing::Upto(None),
         }
     }
 
     /// Returns up to `limit` cached entries after `after`, and whether there may be more. None if
     /// the attributes of more than a quarter are not cached.
     #[must_use]
-    pub fn page_known(
+    pub fn cached_page(
         &self,
         directory: Node,
         after: Option<&Name>,
@@ -38,37 +38,37 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         });
         let mut unknown = 0;
         for entry in &mut entries {
-            entry.stat = self.known_node(entry.inode);
+            entry.stat = self.cached_stat(entry.inode);
             unknown += usize::from(entry.stat.is_none());
         }
-        let whole = listed == Listed::End;
+        let whole = listed == CacheListing::End;
         let enough = unknown <= entries.len() / 4 && (whole || !entries.is_empty());
         enough.then_some((entries, !whole))
     }
 
     /// Whether the directory can be listed from the cache.
     #[must_use]
-    pub fn lists(&self, directory: Node) -> bool {
-        let lease = self.shared.leased(directory.inode);
-        lease.is_some_and(|lease| self.shared.names.lists(directory.inode, &lease))
+    pub fn is_listable(&self, directory: Node) -> bool {
+        let lease = self.shared.valid_lease(directory.inode);
+        lease.is_some_and(|lease| self.shared.dentries.is_listable(directory.inode, &lease))
     }
 
     /// A counter of local changes of names or attributes.
     #[must_use]
     pub fn changes(&self) -> u64 {
-        self.shared.names.changes()
+        self.shared.dentries.changes()
     }
 
     /// Returns the attributes of an open node, with local changes that `stat` lacks.
     #[must_use]
-    pub fn known_better(&self, stat: &Stat) -> Option<Stat> {
-        Some(self.shared.body(stat.inode)?.overlay(stat.clone()))
+    pub fn with_local_changes(&self, stat: &Stat) -> Option<Stat> {
+        Some(self.shared.open_inode(stat.inode)?.overlay(stat.clone()))
     }
 
     /// Returns the edition of the directory's list, if it is leased.
     #[must_use]
-    pub fn edition(&self, directory: Node) -> Option<Edition> {
-        let lease = self.shared.leased(directory.inode)?;
-        Some(self.shared.names.edition(directory.inode, &lease))
+    pub fn edition(&self, directory: Node) -> Option<ListEdition> {
+        let lease = self.shared.valid_lease(directory.inode)?;
+        Some(self.shared.dentries.edition(directory.inode, &lease))
     }
 }

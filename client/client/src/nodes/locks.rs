@@ -8,11 +8,11 @@ use sealstone_mds_protocol::{Lock, LockKind};
 
 /// Locks by file.
 #[derive(Debug, Default)]
-pub(super) struct Locks(BTreeMap<InodeId, Vec<Lock>>);
+pub(super) struct GrantedLocks(BTreeMap<InodeId, Vec<Lock>>);
 
-impl Locks {
+impl GrantedLocks {
     /// Records a granted lock; it replaces what the same owner had in its range.
-    pub(super) fn note(&mut self, inode: InodeId, lock: Lock) {
+    pub(super) fn record(&mut self, inode: InodeId, lock: Lock) {
         let locks = self.0.entry(inode).or_default();
         let mut left = Vec::with_capacity(locks.len() + 1);
         for old in locks.drain(..) {
@@ -43,7 +43,7 @@ impl Locks {
     }
 
     /// Forgets all locks of one owner; returns whether there were any.
-    pub(super) fn forget(&mut self, inode: InodeId, owner: u64) -> bool {
+    pub(super) fn remove_owner(&mut self, inode: InodeId, owner: u64) -> bool {
         let Some(locks) = self.0.get_mut(&inode) else { return false };
         let before = locks.len();
         locks.retain(|lock| lock.owner != owner);
@@ -55,7 +55,7 @@ impl Locks {
     }
 
     /// Forgets all locks of a file; returns whether there were any.
-    pub(super) fn lose(&mut self, inode: InodeId) -> bool {
+    pub(super) fn remove_all(&mut self, inode: InodeId) -> bool {
         self.0.remove(&inode).is_some()
     }
 
@@ -74,11 +74,11 @@ mod tests {
     }
 
     #[test]
-    fn a_later_lock_takes_the_place_of_an_earlier_one_of_its_owner() {
-        let (mut locks, file) = (Locks::default(), InodeId(5));
-        locks.note(file, lock(LockKind::Write, 0, 100, 1));
-        locks.note(file, lock(LockKind::Read, 40, 60, 1));
-        locks.note(file, lock(LockKind::Read, 0, 10, 2));
+    fn later_lock_replaces_earlier_one_of_owner() {
+        let (mut locks, file) = (GrantedLocks::default(), InodeId(5));
+        locks.record(file, lock(LockKind::Write, 0, 100, 1));
+        locks.record(file, lock(LockKind::Read, 40, 60, 1));
+        locks.record(file, lock(LockKind::Read, 0, 10, 2));
         let mut ranges: Vec<_> = locks.of(file).iter().map(|l| (l.owner, l.start, l.end, l.kind)).collect();
         ranges.sort_by_key(|range| (range.0, range.1));
         assert_eq!(
@@ -90,10 +90,10 @@ mod tests {
                 (2, 0, 10, LockKind::Read)
             ]
         );
-        locks.note(file, lock(LockKind::Unlock, 0, 200, 1));
+        locks.record(file, lock(LockKind::Unlock, 0, 200, 1));
         assert_eq!(locks.of(file).len(), 1);
-        assert!(!locks.forget(file, 1));
-        assert!(locks.forget(file, 2));
+        assert!(!locks.remove_owner(file, 1));
+        assert!(locks.remove_owner(file, 2));
         assert!(locks.0.is_empty());
     }
 }

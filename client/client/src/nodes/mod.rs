@@ -8,27 +8,27 @@
 //! device are retried for [`NodesOptions::timeout`].
 //! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md; docs/standards/mds/nodes.md §5.8.
 
-mod ahead;
 mod append;
-mod body;
+mod async_close;
+mod background;
 mod change;
-mod closing;
+mod dentry_cache;
 mod dirty;
+mod durability;
 mod file;
 mod holes;
-mod keep;
-mod lead;
+mod inode_state;
 mod leases;
-mod ledger;
 mod list;
 mod locks;
-mod names;
-mod prove;
+mod name_queue;
+mod name_writeback;
+mod open_inode;
 mod read;
+mod readahead;
+mod request_slots;
 mod send;
 mod shared;
-mod state;
-mod turns;
 mod xattrs;
 
 use core::time::Duration;
@@ -42,28 +42,29 @@ use sealstone_mds_protocol::{
     LinkTarget, Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode,
 };
 
-pub use closing::Closing;
+pub use async_close::AsyncCloseGuard;
+pub use dentry_cache::{CacheListing, ListEdition};
 pub use file::File;
-pub use holes::Seek;
-pub use leases::Keeper;
-pub use names::{Edition, Listed};
+pub use holes::SeekTarget;
+pub use leases::CacheInvalidator;
 pub use shared::NodesOptions;
 
 use crate::mds::Mds;
 use crate::pool::DevicePool;
 use crate::{Client, ClientError, Devices, Metadata};
-use names::{Known, Own};
+use dentry_cache::{Dentry, LocalChangeGuard};
 use shared::Shared;
 
 /// The result of creating a node.
-struct Made {
+struct CreatedNode {
     stat: Stat,
     lease: Option<NodeLease>,
     /// Whether the node may have been changed by this client before the answer arrived.
-    overtaken: bool,
+    may_be_outdated: bool,
 }
 
-/// Maximum pages that [`Nodes::list_soon`] fetches of a directory after lookups that found nothing.
+/// Maximum pages that [`Nodes::list_in_background`] fetches of a directory after lookups that found
+/// nothing.
 const LISTED_PAGES_MAX: usize = 16;
 
 /// A file system of nodes. Clones share all state.
@@ -92,7 +93,7 @@ pub struct FileSystemStat {
 
 /// Parameters of a node to be created.
 #[derive(Clone, Debug)]
-pub struct Making {
+pub struct CreateParams {
     /// The kind of node.
     pub what: NodeKind,
     /// Permission bits.
@@ -111,7 +112,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     #[must_use]
     pub fn new(client: &Client<M, D>, options: NodesOptions) -> Self {
         let shared = Arc::new(Shared::new(client.core.clone(), options));
-        keep::start(&shared);
+        background::start(&shared);
         Self { shared }
     }
 
@@ -150,75 +151,76 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` among others.
     pub async fn lookup(&self, parent: Node, name: &Name) -> Result<Stat, ClientError> {
-        let nothing = || Failure::new(ErrorCode::NotFound, &name.shown());
-        match self.known(parent.inode, name) {
-            Known::There(node, _) => {
-                if let Some(stat) = self.known_node(node.inode) {
+        let not_found = || Failure::new(ErrorCode::NotFound, &name.shown());
+        match self.cached_dentry(parent.inode, name) {
+            Dentry::Present(node, _) => {
+                if let Some(stat) = self.cached_stat(node.inode) {
                     return Ok(stat);
                 }
             }
-            Known::Nothing => return Err(nothing().into()),
-            Known::Unknown => {}
+            Dentry::Absent => return Err(not_found().into()),
+            Dentry::NotCached => {}
         }
-        let (mark, answer) = loop {
-            let mark = self.shared.names.mark(parent.inode);
-            let request = Request::Lookup { parent, name: name.clone(), client_id: self.shared.leads() };
+        let (snapshot, answer) = loop {
+            let snapshot = self.shared.dentries.snapshot(parent.inode);
+            let request =
+                Request::Lookup { parent, name: name.clone(), client_id: self.shared.client_id_for_leases() };
             let answer = self.shared.call(&request).await?;
             // The client may have changed this node under another name, and this lookup did not
             // flush that change first.
-            let led_to = match &answer {
+            let found = match &answer {
                 Response::Stat { stat } | Response::LookedUp { stat: Some(stat), .. } => Some(stat.inode),
                 _ => None,
             };
-            match led_to.and_then(|inode| self.shared.ledger.about(&[inode])) {
-                None => break (mark, answer),
-                upto => self.shared.told_upto(upto).await?,
+            match found.and_then(|inode| self.shared.name_queue.flush_upto(&[inode])) {
+                None => break (snapshot, answer),
+                upto => self.shared.wait_acked(upto).await?,
             }
         };
         match answer {
             Response::Stat { stat } => Ok(self.overlay(stat)),
             Response::LookedUp { stat, directory, lease } => {
                 if let Some(directory) = directory {
-                    self.shared.given(parent.inode, directory);
-                    let known = stat.as_ref().map_or(Known::Nothing, Known::of);
-                    if self.shared.names.looked_up(&mark, &directory, name, known) {
-                        self.list_soon(parent);
+                    self.shared.record_grant(parent.inode, directory);
+                    let known = stat.as_ref().map_or(Dentry::Absent, Dentry::of);
+                    if self.shared.dentries.record_lookup(&snapshot, &directory, name, known) {
+                        self.list_in_background(parent);
                     }
                 }
                 if let (Some(stat), Some(lease)) = (&stat, lease) {
-                    self.shared.given(stat.inode, lease);
-                    self.shared.names.seen(&mark, &lease, stat);
+                    self.shared.record_grant(stat.inode, lease);
+                    self.shared.dentries.record_attributes(&snapshot, &lease, stat);
                 }
-                stat.map(|stat| self.overlay(stat)).ok_or_else(|| nothing().into())
+                stat.map(|stat| self.overlay(stat)).ok_or_else(|| not_found().into())
             }
             _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
     /// Returns the cached dentry of a name, if a valid lease covers the directory.
-    fn known(&self, directory: InodeId, name: &Name) -> Known {
-        match self.shared.leased(directory) {
-            Some(lease) => self.shared.names.known(directory, &lease, name),
-            None => Known::Unknown,
+    fn cached_dentry(&self, directory: InodeId, name: &Name) -> Dentry {
+        match self.shared.valid_lease(directory) {
+            Some(lease) => self.shared.dentries.lookup(directory, &lease, name),
+            None => Dentry::NotCached,
         }
     }
 
     /// Returns the cached attributes of a node, if a valid lease covers them.
-    fn known_node(&self, inode: InodeId) -> Option<Stat> {
-        if let Some(body) = self.shared.body(inode) {
-            return body.believed_stat().map(|(stat, _)| stat);
+    fn cached_stat(&self, inode: InodeId) -> Option<Stat> {
+        if let Some(open_inode) = self.shared.open_inode(inode) {
+            return open_inode.cached_stat().map(|(stat, _)| stat);
         }
-        if let Some(directory) = self.shared.names.made_in(inode) {
-            let lease = self.shared.leased(directory)?;
-            return self.shared.names.made(inode, (directory, &lease));
+        if let Some(directory) = self.shared.dentries.created_in(inode) {
+            let lease = self.shared.valid_lease(directory)?;
+            return self.shared.dentries.created_node(inode, (directory, &lease));
         }
-        let lease = self.shared.leased(inode)?;
-        self.shared.names.node(inode, &lease)
+        let lease = self.shared.valid_lease(inode)?;
+        self.shared.dentries.cached_node(inode, &lease)
     }
 
     /// Lists the whole directory in the background after repeated misses, so that later misses need
     /// no request. Stops after [`LISTED_PAGES_MAX`] pages.
-    fn list_soon(&self, directory: Node) {
+    fn list_in_background(&self, directory: Node) {
         let nodes = self.clone();
         self.shared.runtime.spawn(async move {
             let mut after = None;
@@ -237,9 +239,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` among others.
     pub async fn node(&self, node: Node) -> Result<Stat, ClientError> {
-        match self.shared.body(node.inode) {
-            Some(body) => body.stat().await,
-            None => match self.known_node(node.inode) {
+        match self.shared.open_inode(node.inode) {
+            Some(open_inode) => open_inode.stat().await,
+            None => match self.cached_stat(node.inode) {
                 Some(stat) => Ok(stat),
                 None => self.shared.call_stat(&Request::GetNode { node }).await,
             },
@@ -248,35 +250,36 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
 
     /// Returns how long the attributes of a node may be cached.
     #[must_use]
-    pub fn attributes_for(&self, inode: InodeId) -> Duration {
-        let leased = self.shared.body(inode).and_then(|body| body.attributes_for());
-        leased.unwrap_or(self.shared.options.attributes_for)
+    pub fn attr_validity(&self, inode: InodeId) -> Duration {
+        let leased = self.shared.open_inode(inode).and_then(|open_inode| open_inode.attr_validity());
+        leased.unwrap_or(self.shared.options.attr_timeout)
     }
 
-    /// Whether a lease keeps what is known of an open file valid; without one it is as old as the last request.
+    /// Whether a lease keeps what is known of an open file valid; without one it is as old as the
+    /// last request.
     #[must_use]
     pub fn is_leased(&self, node: Node) -> bool {
-        self.shared.body(node.inode).is_some_and(|body| !body.is_unleased())
+        self.shared.open_inode(node.inode).is_some_and(|open_inode| !open_inode.is_unleased())
     }
 
     /// Sets the cache that is invalidated before a lease is returned.
-    pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
-        self.shared.leases.set_keeper(keeper);
+    pub fn set_cache_invalidator(&self, invalidator: Arc<dyn CacheInvalidator>) {
+        self.shared.leases.set_cache_invalidator(invalidator);
     }
 
     /// Updates cached state of a file that lost a name.
-    fn lost_a_name(&self, stat: Stat) {
+    fn on_name_removed(&self, stat: Stat) {
         let (inode, links) = (stat.inode, stat.links);
         self.overlay(stat);
         if links == 0 {
-            self.shared.closings.forgive(inode);
-            self.shared.nameless(inode);
+            self.shared.async_closes.clear_write_failure(inode);
+            self.shared.on_last_name_removed(inode);
         }
     }
 
     fn overlay(&self, stat: Stat) -> Stat {
-        match self.shared.body(stat.inode) {
-            Some(body) => body.overlay(stat),
+        match self.shared.open_inode(stat.inode) {
+            Some(open_inode) => open_inode.overlay(stat),
             None => stat,
         }
     }
@@ -291,23 +294,23 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         directory: Node,
         after: Option<Name>,
     ) -> Result<(Vec<DirEntry>, bool), ClientError> {
-        let mark = self.shared.names.mark(directory.inode);
-        let client_id = self.shared.leads();
+        let snapshot = self.shared.dentries.snapshot(directory.inode);
+        let client_id = self.shared.client_id_for_leases();
         let request = Request::ReadNodes { directory, after: after.clone(), limit: PAGE_MAX, client_id };
         let (mut entries, more) = match self.shared.call(&request).await? {
             Response::Directory { entries, more } => (entries, more),
             Response::Listed { entries, more, lease } => {
-                self.shared.given(directory.inode, lease);
-                self.shared.names.listed(&mark, &lease, after.as_ref(), (&entries, more));
+                self.shared.record_grant(directory.inode, lease);
+                self.shared.dentries.record_listing(&snapshot, &lease, after.as_ref(), (&entries, more));
                 (entries, more)
             }
             _ => return Err(ClientError::OTHER_ANSWER),
         };
         for entry in &mut entries {
             if let Some(stat) = &mut entry.stat
-                && let Some(body) = self.shared.body(stat.inode)
+                && let Some(open_inode) = self.shared.open_inode(stat.inode)
             {
-                *stat = body.overlay(stat.clone());
+                *stat = open_inode.overlay(stat.clone());
             }
         }
         let more = more && !entries.is_empty();
@@ -318,12 +321,17 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
-    pub async fn make(&self, parent: Node, name: &Name, making: Making) -> Result<Stat, ClientError> {
-        self.shared.room_for_names().await?;
-        if let Some((stat, _)) = self.shared.make_ahead(parent, name, &making, false) {
+    pub async fn create_node(
+        &self,
+        parent: Node,
+        name: &Name,
+        params: CreateParams,
+    ) -> Result<Stat, ClientError> {
+        self.shared.wait_for_queue_space().await?;
+        if let Some((stat, _)) = self.shared.create_locally(parent, name, &params, false) {
             return Ok(stat);
         }
-        Ok(self.make_held(parent, name, making, false).await?.stat)
+        Ok(self.create_by_request(parent, name, params, false).await?.stat)
     }
 
     /// Creates a file and opens it for reading and writing.
@@ -334,19 +342,23 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         &self,
         parent: Node,
         name: &Name,
-        making: Making,
+        params: CreateParams,
     ) -> Result<(Stat, File<M, D>), ClientError> {
-        self.shared.leases.want();
-        self.shared.room_for_names().await?;
-        let (made, made_in) = match self.shared.make_ahead(parent, name, &making, true) {
-            Some((stat, made_in)) => {
-                let lease = NodeLease { kind: LeaseKind::Write, number: ledger::OWN, epoch: 0 };
-                (Made { stat, lease: Some(lease), overtaken: false }, Some(made_in))
+        self.shared.leases.wake_listener();
+        self.shared.wait_for_queue_space().await?;
+        let (made, created_under) = match self.shared.create_locally(parent, name, &params, true) {
+            Some((stat, created_under)) => {
+                let lease = NodeLease {
+                    kind: LeaseKind::Write,
+                    number: name_queue::LEASE_NOT_YET_ASSIGNED,
+                    epoch: 0,
+                };
+                (CreatedNode { stat, lease: Some(lease), may_be_outdated: false }, Some(created_under))
             }
-            None => (self.make_held(parent, name, making, true).await?, None),
+            None => (self.create_by_request(parent, name, params, true).await?, None),
         };
-        let Made { stat, lease, overtaken } = made;
-        let made_here = lease.is_some();
+        let CreatedNode { stat, lease, may_be_outdated } = made;
+        let created_locally = lease.is_some();
         let opened = OpenedNode {
             stat: stat.clone(),
             layout: None,
@@ -357,39 +369,39 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             lease,
         };
         let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
-        if let Some(body) = self.shared.body(stat.inode) {
-            let mut state = body.state();
-            (state.made_here, state.made_in) = (made_here, made_in);
+        if let Some(open_inode) = self.shared.open_inode(stat.inode) {
+            let mut state = open_inode.state();
+            (state.created_locally, state.created_under) = (created_locally, created_under);
             drop(state);
-            if overtaken {
-                body.note_unsure(true);
+            if may_be_outdated {
+                open_inode.note_attr_change(true);
             }
         }
         Ok((stat, file))
     }
 
-    async fn make_held(
+    async fn create_by_request(
         &self,
         parent: Node,
         name: &Name,
-        making: Making,
-        hold: bool,
-    ) -> Result<Made, ClientError> {
-        let Making { what, mode, umask, owner, group } = making;
+        params: CreateParams,
+        open: bool,
+    ) -> Result<CreatedNode, ClientError> {
+        let CreateParams { what, mode, umask, owner, group } = params;
         let asked_group = group.clone().filter(|_| owner.is_none());
-        let ours = owner.is_none();
-        let plain = what != NodeKind::Directory && ours;
+        let has_default_owner = owner.is_none();
+        let plain = what != NodeKind::Directory && has_default_owner;
         let client_id = match what {
-            NodeKind::Directory => self.shared.leads(),
-            _ => hold.then_some(self.shared.client_id),
+            NodeKind::Directory => self.shared.client_id_for_leases(),
+            _ => open.then_some(self.shared.client_id),
         };
-        let leads = what == NodeKind::Directory;
+        let is_directory = what == NodeKind::Directory;
         let request =
             Request::MakeNode { parent, name: name.clone(), what, mode, umask, owner, group, client_id };
-        let own = self.shared.names.change(&[(parent.inode, Some(name))]);
-        let answer = match self.shared.change(request).await {
+        let change_guard = self.shared.dentries.begin_change(&[(parent.inode, Some(name))]);
+        let answer = match self.shared.change_once(request).await {
             Ok(answer) => answer,
-            Err(error) => return Err(not_done(own, error)),
+            Err(error) => return Err(end_failed_change(change_guard, error)),
         };
         let (stat, lease) = match answer {
             Response::Stat { stat } => (stat, None),
@@ -397,21 +409,25 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             _ => return Err(ClientError::OTHER_ANSWER),
         };
         if let Some(lease) = lease {
-            self.shared.given(stat.inode, lease);
-            if leads {
+            self.shared.record_grant(stat.inode, lease);
+            if is_directory {
                 // The session's user owns the directory, so the owner's bits decide whether it may
                 // be listed.
-                own.made(&lease, &stat, ours && stat.mode & 0o400 != 0);
+                change_guard.record_created_directory(
+                    &lease,
+                    &stat,
+                    has_default_owner && stat.mode & 0o400 != 0,
+                );
             }
         }
-        let overtaken = own.is_overtaken();
-        own.done(&[Known::of(&stat)], &[]);
+        let may_be_outdated = change_guard.may_be_outdated();
+        change_guard.done(&[Dentry::of(&stat)], &[]);
         if plain {
             let made = (&stat.owner, stat.group.as_ref());
-            self.shared.ledger.book().note_maker(asked_group.as_ref(), made);
+            self.shared.name_queue.state().record_new_node_owner(asked_group.as_ref(), made);
         }
-        self.shared.changed_in(parent);
-        Ok(Made { stat, lease, overtaken })
+        self.shared.count_requested_change(parent);
+        Ok(CreatedNode { stat, lease, may_be_outdated })
     }
 
     /// Adds a name to a file (hard link).
@@ -419,15 +435,16 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Exists` among others.
     pub async fn link(&self, node: Node, parent: Node, name: &Name) -> Result<Stat, ClientError> {
-        self.is_linked(node.inode).await;
+        self.flush_before_link(node.inode).await;
         let request = Request::LinkNode { node, parent, name: name.clone() };
-        let own = self.shared.names.change(&[(parent.inode, Some(name)), (node.inode, None)]);
+        let change_guard =
+            self.shared.dentries.begin_change(&[(parent.inode, Some(name)), (node.inode, None)]);
         match self.shared.change_stat(request).await {
             Ok(stat) => {
-                own.done(&[Known::of(&stat)], &[]);
+                change_guard.done(&[Dentry::of(&stat)], &[]);
                 Ok(self.overlay(stat))
             }
-            Err(error) => Err(not_done(own, error)),
+            Err(error) => Err(end_failed_change(change_guard, error)),
         }
     }
 
@@ -436,56 +453,56 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
-        self.shared.room_for_names().await?;
-        if !directory && self.shared.remove_ahead(parent.inode, name).is_some() {
+        self.shared.wait_for_queue_space().await?;
+        if !directory && self.shared.unlink_locally(parent.inode, name).is_some() {
             return Ok(());
         }
-        let gone = match directory {
+        let closed = match directory {
             true => {
-                self.leads_no_more(parent, name).await?;
+                self.release_replaced_delegation(parent, name).await?;
                 None
             }
-            false => self.let_go_of(parent, name).await,
+            false => self.close_before_unlink(parent, name).await,
         };
         let request = Request::RemoveNode { parent, name: name.clone(), directory };
-        let own = self.shared.names.change(&[(parent.inode, Some(name))]);
-        let answer = match self.shared.change(request).await {
+        let change_guard = self.shared.dentries.begin_change(&[(parent.inode, Some(name))]);
+        let answer = match self.shared.change_once(request).await {
             Ok(answer) => answer,
             Err(error) => {
-                self.stays(gone).await;
-                return Err(not_done(own, error));
+                self.invalidate_if_kept(closed).await;
+                return Err(end_failed_change(change_guard, error));
             }
         };
         let Response::Stat { stat } = answer else { return Err(ClientError::OTHER_ANSWER) };
-        own.done(&[Known::Nothing], &[stat.inode]);
-        self.shared.changed_in(parent);
+        change_guard.done(&[Dentry::Absent], &[stat.inode]);
+        self.shared.count_requested_change(parent);
         if stat.links > 0 {
-            self.stays(gone).await;
+            self.invalidate_if_kept(closed).await;
         }
-        self.lost_a_name(stat);
+        self.on_name_removed(stat);
         Ok(())
     }
 
     /// Closes the node of a name before the name is removed, if it is its last one and no program
     /// has it open.
-    async fn let_go_of(&self, parent: Node, name: &Name) -> Option<InodeId> {
-        let Known::There(node, _) = self.known(parent.inode, name) else { return None };
-        self.shared.let_go_of(node.inode).await.then_some(node.inode)
+    async fn close_before_unlink(&self, parent: Node, name: &Name) -> Option<InodeId> {
+        let Dentry::Present(node, _) = self.cached_dentry(parent.inode, name) else { return None };
+        self.shared.close_before_unlink(node.inode).await.then_some(node.inode)
     }
 
     /// Releases the delegation on a directory that is about to be removed or replaced: its local
     /// changes are acknowledged first.
-    async fn leads_no_more(&self, parent: Node, name: &Name) -> Result<(), ClientError> {
-        match self.known(parent.inode, name) {
-            Known::There(node, FileKind::Directory) => self.shared.lead_no_more(node.inode).await,
+    async fn release_replaced_delegation(&self, parent: Node, name: &Name) -> Result<(), ClientError> {
+        match self.cached_dentry(parent.inode, name) {
+            Dentry::Present(node, FileKind::Directory) => self.shared.release_dir_lease(node.inode).await,
             _ => Ok(()),
         }
     }
 
     /// Invalidates the kernel's cache of a file that was closed for a removal and still exists.
-    async fn stays(&self, gone: Option<InodeId>) {
-        if let Some(inode) = gone {
-            self.shared.stays(inode).await;
+    async fn invalidate_if_kept(&self, closed: Option<InodeId>) {
+        if let Some(inode) = closed {
+            self.shared.invalidate_kernel_cache(inode).await;
         }
     }
 
@@ -499,58 +516,61 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         (to_parent, to): (Node, &Name),
         mode: RenameMode,
     ) -> Result<(), ClientError> {
-        let ahead = match mode {
+        let replaces = match mode {
             RenameMode::Replace => Some(true),
             RenameMode::NoReplace => Some(false),
             RenameMode::Exchange => None,
         };
         let (old, new) = ((from_parent.inode, from), (to_parent.inode, to));
-        self.moves((from_parent, from), (to_parent, to), mode).await?;
+        self.flush_before_rename((from_parent, from), (to_parent, to), mode).await?;
         if mode == RenameMode::Exchange {
-            self.moves((to_parent, to), (from_parent, from), mode).await?;
+            self.flush_before_rename((to_parent, to), (from_parent, from), mode).await?;
         }
-        self.shared.room_for_names().await?;
-        if ahead.and_then(|replaces| self.shared.rename_ahead(old, new, replaces)).is_some() {
+        self.shared.wait_for_queue_space().await?;
+        if replaces.and_then(|replaces| self.shared.rename_locally(old, new, replaces)).is_some() {
             return Ok(());
         }
-        self.leads_no_more(to_parent, to).await?;
+        self.release_replaced_delegation(to_parent, to).await?;
         let request =
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
-        let gone = match mode {
+        let closed = match mode {
             RenameMode::Replace if (from_parent, from) != (to_parent, to) => {
-                self.let_go_of(to_parent, to).await
+                self.close_before_unlink(to_parent, to).await
             }
             _ => None,
         };
-        let own = self.shared.names.change(&[(from_parent.inode, Some(from)), (to_parent.inode, Some(to))]);
-        let answer = match self.shared.change(request).await {
+        let change_guard = self
+            .shared
+            .dentries
+            .begin_change(&[(from_parent.inode, Some(from)), (to_parent.inode, Some(to))]);
+        let answer = match self.shared.change_once(request).await {
             Ok(answer) => answer,
             Err(error) => {
-                self.stays(gone).await;
-                return Err(not_done(own, error));
+                self.invalidate_if_kept(closed).await;
+                return Err(end_failed_change(change_guard, error));
             }
         };
         let Response::Renamed { moved, other } = answer else { return Err(ClientError::OTHER_ANSWER) };
         let left = match (mode, &other) {
-            (RenameMode::Exchange, Some(other)) => Known::of(other),
+            (RenameMode::Exchange, Some(other)) => Dentry::of(other),
             // A rename between two names of one file changes nothing.
-            _ if moved.links > 1 && moved.kind != FileKind::Directory => Known::Unknown,
-            (RenameMode::Exchange, None) => Known::Unknown,
-            _ => Known::Nothing,
+            _ if moved.links > 1 && moved.kind != FileKind::Directory => Dentry::NotCached,
+            (RenameMode::Exchange, None) => Dentry::NotCached,
+            _ => Dentry::Absent,
         };
         let others: Vec<InodeId> = other.iter().chain([&moved]).map(|stat| stat.inode).collect();
         if from_parent != to_parent {
-            others.iter().for_each(|inode| self.is_given_away(*inode));
+            others.iter().for_each(|inode| self.disable_async_close(*inode));
         }
-        own.done(&[left, Known::of(&moved)], &others);
-        self.shared.changed_in(from_parent);
-        self.shared.changed_in(to_parent);
+        change_guard.done(&[left, Dentry::of(&moved)], &others);
+        self.shared.count_requested_change(from_parent);
+        self.shared.count_requested_change(to_parent);
         self.overlay(moved);
         if let Some(other) = other {
             if other.links > 0 {
-                self.stays(gone).await;
+                self.invalidate_if_kept(closed).await;
             }
-            self.lost_a_name(other);
+            self.on_name_removed(other);
         }
         Ok(())
     }
@@ -562,32 +582,37 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `Denied`, `NotPermitted`, `FileTooLarge` among others.
     pub async fn set(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
         // The new attributes may forbid a delegation on this directory.
-        self.shared.lead_no_more(node.inode).await?;
-        let own = self.shared.names.change(&[(node.inode, None)]);
-        let outcome = self.set_now(node, change, through_file).await;
-        self.ended(own, outcome)
+        self.shared.release_dir_lease(node.inode).await?;
+        let change_guard = self.shared.dentries.begin_change(&[(node.inode, None)]);
+        let outcome = self.set_attrs(node, change, through_file).await;
+        self.end_change(change_guard, outcome)
     }
 
-    async fn set_now(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
+    async fn set_attrs(
+        &self,
+        node: Node,
+        change: NodeChange,
+        through_file: bool,
+    ) -> Result<Stat, ClientError> {
         if change.owner.is_some() {
-            self.is_given_away(node.inode);
+            self.disable_async_close(node.inode);
         }
-        let stat = match self.shared.body(node.inode) {
-            Some(body) => {
+        let stat = match self.shared.open_inode(node.inode) {
+            Some(open_inode) => {
                 let rights = change.mode.is_some() || change.owner.is_some() || change.group.is_some();
-                let set = body.set(change, through_file).await;
+                let set = open_inode.set(change, through_file).await;
                 if rights {
-                    body.note_unsure(true);
+                    open_inode.note_attr_change(true);
                 }
                 set?
             }
             None => {
-                let nothing = change.size == Some(0);
+                let truncates = change.size == Some(0);
                 let request =
                     Request::SetNode { node, change, client_id: Some(self.shared.client_id), through: false };
                 let stat = self.shared.call_stat(&request).await?;
-                if nothing {
-                    self.shared.closings.forgive(node.inode);
+                if truncates {
+                    self.shared.async_closes.clear_write_failure(node.inode);
                 }
                 stat
             }
@@ -611,49 +636,53 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
     pub async fn open(&self, node: Node, access: Access) -> Result<(File<M, D>, Stat), ClientError> {
-        if let Some(opened) = File::open_alone(&self.shared, node, access) {
+        if let Some(opened) = File::open_locally(&self.shared, node, access) {
             return Ok(opened);
         }
-        self.shared.leases.want();
-        let body = self.shared.body_or_make(node);
-        if body.state().lock_lost {
-            match body.closed_soon(access != Access::Read).await {
-                true => body.begin_anew().await,
+        self.shared.leases.wake_listener();
+        let open_inode = self.shared.open_inode_or_new(node);
+        if open_inode.state().lock_lost {
+            match open_inode.wait_closed(access != Access::Read).await {
+                true => open_inode.reset_after_fence().await,
                 false if access != Access::Read => return Err(shared::fenced()),
                 false => {}
             }
         }
-        let mut outcome = self.open_at_server(&body, access).await;
-        if matches!(&outcome, Err(error) if shared::is_fenced(error)) && body.open_count() == 0 {
+        let mut outcome = self.open_at_server(&open_inode, access).await;
+        if matches!(&outcome, Err(error) if shared::is_fenced(error)) && open_inode.open_count() == 0 {
             // No program has it open any more, so no data of a lost lock is left.
-            body.begin_anew().await;
-            outcome = self.open_at_server(&body, access).await;
+            open_inode.reset_after_fence().await;
+            outcome = self.open_at_server(&open_inode, access).await;
         }
-        drop(body);
+        drop(open_inode);
         if outcome.is_err() {
-            self.shared.forget(node.inode);
+            self.shared.evict_if_unused(node.inode);
         }
         outcome
     }
 
     async fn open_at_server(
         &self,
-        body: &body::Body<M, D>,
+        open_inode: &open_inode::OpenInode<M, D>,
         access: Access,
     ) -> Result<(File<M, D>, Stat), ClientError> {
-        let _holding = body.holding.read().await;
-        let opened = self.shared.open_node(body.node, access, false).await?;
+        let _guard = open_inode.open_lock.read().await;
+        let opened = self.shared.open_node(open_inode.node, access, false).await?;
         File::open(&self.shared, opened, access).await
     }
 
     /// Ends the local change with the outcome of the request.
-    fn ended<T>(&self, own: Own<'_>, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
+    fn end_change<T>(
+        &self,
+        change_guard: LocalChangeGuard<'_>,
+        outcome: Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
         match outcome {
             Ok(done) => {
-                own.done(&[], &[]);
+                change_guard.done(&[], &[]);
                 Ok(done)
             }
-            Err(error) => Err(not_done(own, error)),
+            Err(error) => Err(end_failed_change(change_guard, error)),
         }
     }
 
@@ -663,38 +692,38 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Invalid`, `Limit`, `Deadlock` among others.
     pub async fn lock(&self, node: Node, lock: Lock) -> Result<Option<Lock>, ClientError> {
-        let body = self.shared.body(node.inode);
-        if let (Some(body), true) = (&body, lock.kind != LockKind::Unlock) {
-            body.needs_locks()?;
+        let open_inode = self.shared.open_inode(node.inode);
+        if let (Some(open_inode), true) = (&open_inode, lock.kind != LockKind::Unlock) {
+            open_inode.require_locks()?;
         }
-        if let Some(body) = &body {
-            body.store_before_unlock().await;
+        if let Some(open_inode) = &open_inode {
+            open_inode.store_before_unlock().await;
         }
-        let mut held = false;
+        let mut reopened = false;
         loop {
             let outcome = {
-                let _one = match &body {
-                    Some(body) => Some(body.locking.lock().await),
+                let _guard = match &open_inode {
+                    Some(open_inode) => Some(open_inode.lock_requests.lock().await),
                     None => None,
                 };
                 let outcome = self.shared.lock_node(node, lock, false, false).await;
                 if matches!(outcome, Ok(None)) {
-                    shared::lock(&self.shared.locks).note(node.inode, lock);
+                    shared::lock(&self.shared.locks).record(node.inode, lock);
                 }
                 outcome
             };
-            match (outcome, &body) {
-                (Err(error), Some(body)) if shared::is_invalid(&error) && !held => {
+            match (outcome, &open_inode) {
+                (Err(error), Some(open_inode)) if shared::is_invalid(&error) && !reopened => {
                     // The server restarted or dropped the open files of this client.
-                    held = true;
-                    body.hold_again().await?;
+                    reopened = true;
+                    open_inode.reopen().await?;
                 }
-                (Err(error), Some(body)) if shared::is_fenced(&error) => {
-                    body.discard();
+                (Err(error), Some(open_inode)) if shared::is_fenced(&error) => {
+                    open_inode.discard();
                     return Err(error);
                 }
-                (Ok(None), Some(body)) if lock.kind != LockKind::Unlock => {
-                    body.refresh_after_lock().await;
+                (Ok(None), Some(open_inode)) if lock.kind != LockKind::Unlock => {
+                    open_inode.refresh_after_lock().await;
                     return Ok(None);
                 }
                 (outcome, _) => return outcome,
@@ -715,12 +744,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `SessionOver`, `Connection`.
     pub async fn unlock_all(&self, node: Node, owner: u64) -> Result<(), ClientError> {
-        let body = self.shared.body(node.inode);
-        let _one = match &body {
-            Some(body) => Some(body.locking.lock().await),
+        let open_inode = self.shared.open_inode(node.inode);
+        let _guard = match &open_inode {
+            Some(open_inode) => Some(open_inode.lock_requests.lock().await),
             None => None,
         };
-        if !shared::lock(&self.shared.locks).forget(node.inode, owner) {
+        if !shared::lock(&self.shared.locks).remove_owner(node.inode, owner) {
             return Ok(());
         }
         let client_id = self.shared.client_id;
@@ -750,9 +779,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
 
 /// Ends a local change whose request failed: a refusal changed nothing; after other errors the
 /// outcome is unknown.
-fn not_done(own: Own<'_>, error: ClientError) -> ClientError {
+fn end_failed_change(change_guard: LocalChangeGuard<'_>, error: ClientError) -> ClientError {
     if matches!(error, ClientError::Refused(_)) {
-        own.refused();
+        change_guard.refused();
     }
     error
 }

@@ -12,37 +12,37 @@ use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{ErrorCode, Failure, LeaseKind};
 use tokio::task::JoinSet;
 
-use super::ahead::Block;
-use super::body::Body;
-use super::dirty::{gaps, lay};
-use super::prove::{CUT_AGAIN, REOPENS_MAX};
+use super::dirty::{copy_overlap, gaps};
+use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
+use super::inode_state::ObjectSet;
+use super::open_inode::OpenInode;
+use super::readahead::ReadBlock;
 use super::shared::is_fenced;
-use super::state::Objects;
 use crate::open::is_stale;
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
-impl<M: Metadata, D: Devices> Body<M, D> {
+impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Reads a range, as far as the file has it.
     pub(super) async fn read(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
-        self.lease(LeaseKind::Read, false).await?;
+        self.wait_for_lease(LeaseKind::Read, false).await?;
         for _ in 0..=REOPENS_MAX {
-            let openings = self.state().openings;
-            match self.read_as_it_is(offset, length).await {
-                Err(error) if is_stale(&error) => self.reopen_to_read(openings).await?,
+            let layouts_received = self.state().layouts_received;
+            match self.read_once(offset, length).await {
+                Err(error) if is_stale(&error) => self.refresh_layout_to_read(layouts_received).await?,
                 // The write credentials are void; the remaining bytes are those of other clients.
                 Err(error) if is_fenced(&error) => self.discard(),
                 outcome => return outcome,
             }
         }
-        Err(CUT_AGAIN)
+        Err(TRUNCATED_REPEATEDLY)
     }
 
-    async fn read_as_it_is(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
+    async fn read_once(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
         let (range, objects, mut here, covered, advice) = {
             let mut state = self.state();
             let others = state.objects.is_none() && state.stat.as_ref().is_some_and(|stat| stat.width > 0);
-            if others || state.outdated {
+            if others || state.layout_stale {
                 // The known objects lack what others wrote.
                 return Err(Failure::new(ErrorCode::Stale, "the file was changed by another client").into());
             }
@@ -51,12 +51,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 return Ok(Bytes::new());
             }
             let range = offset..end;
-            let nothing_here = state.held.is_empty() && state.dirty.is_empty();
+            let nothing_here = state.in_flight.is_empty() && state.dirty.is_empty();
             let (mut here, mut covered) = (Vec::new(), Vec::new());
             if !nothing_here {
                 here.resize((end - offset) as usize, 0);
-                for held in state.held.values() {
-                    lay(offset, &mut here, held.offset, &held.data, &mut covered);
+                for piece in state.in_flight.values() {
+                    copy_overlap(offset, &mut here, piece.offset, &piece.data, &mut covered);
                 }
                 state.dirty.overlay(offset, &mut here, &mut covered);
                 if covered.is_empty() {
@@ -65,7 +65,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             }
             let size = state.size;
             let advice = match &state.objects {
-                Some(_) => state.ahead.advise(&range, size),
+                Some(_) => state.readahead.plan_read(&range, size),
                 None => Default::default(),
             };
             (range, state.objects.clone(), here, covered, advice)
@@ -75,7 +75,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(here.into());
         };
         for (number, block) in advice.fetch {
-            self.fetch_behind(&objects, number, block);
+            self.fetch_in_background(&objects, number, block);
         }
         let holes = gaps(range.clone(), covered);
         if holes.is_empty() {
@@ -111,7 +111,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 let (from, to) = (hole.start.max(start), hole.end.min(start + bytes.len() as u64));
                 if from < to {
                     let piece = &bytes[(from - start) as usize..(to - start) as usize];
-                    lay(range.start, &mut here, from, piece, &mut Vec::new());
+                    copy_overlap(range.start, &mut here, from, piece, &mut Vec::new());
                 }
             }
         }
@@ -123,18 +123,18 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Fetches a block in the background, if memory is available.
-    fn fetch_behind(self: &Arc<Self>, objects: &Objects<M, D>, number: u64, block: Block) {
-        let (body, objects) = (self.clone(), objects.clone());
-        if body.shared.core.budget.try_take(body.block_size() as usize).is_none() {
-            body.state().ahead.give_up(number);
+    fn fetch_in_background(self: &Arc<Self>, objects: &ObjectSet<M, D>, number: u64, block: ReadBlock) {
+        let (open_inode, objects) = (self.clone(), objects.clone());
+        if open_inode.shared.core.budget.try_take(open_inode.block_size() as usize).is_none() {
+            open_inode.state().readahead.drop_block(number);
             return;
         }
         self.shared.runtime.spawn(async move {
             // Reserved only when this task fetches: a reader that fetches it already may be waiting
             // for that memory.
             let read = block.get_or_try_init(|| async {
-                match body.shared.core.budget.try_take(body.block_size() as usize) {
-                    Some(lease) => body.read_block(&objects, number, Some(lease)).await.map_err(Some),
+                match open_inode.shared.core.budget.try_take(open_inode.block_size() as usize) {
+                    Some(permit) => open_inode.read_block(&objects, number, Some(permit)).await.map_err(Some),
                     None => Err(None),
                 }
             });
@@ -142,7 +142,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 // A reader that needs the block fetches it again and gets the error.
                 let error = error.map(tracing::field::display);
                 tracing::debug!(number, error, "read-ahead failed");
-                body.state().ahead.give_up(number);
+                open_inode.state().readahead.drop_block(number);
             }
         });
     }
@@ -150,43 +150,43 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Returns a block; fetches it or waits for its fetch.
     async fn fetch(
         self: &Arc<Self>,
-        objects: &Objects<M, D>,
+        objects: &ObjectSet<M, D>,
         number: u64,
-        block: &Block,
+        block: &ReadBlock,
     ) -> Result<Bytes, ClientError> {
         block.get_or_try_init(|| self.read_block(objects, number, None)).await.cloned()
     }
 
     async fn read_block(
         self: &Arc<Self>,
-        objects: &Objects<M, D>,
+        objects: &ObjectSet<M, D>,
         number: u64,
-        lease: Option<crate::Lease>,
+        permit: Option<crate::MemoryPermit>,
     ) -> Result<Bytes, ClientError> {
         let start = number * self.block_size();
         let end = (start + self.block_size()).min(self.state().size);
         let length = (end.saturating_sub(start)) as usize;
-        let lease = match lease {
-            Some(lease) => lease,
-            None => self.shared.room(length).await,
+        let permit = match permit {
+            Some(permit) => permit,
+            None => self.shared.wait_for_memory(length).await,
         };
         let mut extents = objects.open.layout.extents(start..end);
         if let (Some(extent), None) = (extents.next(), extents.next()) {
             let place = (extent.index, extent.object_offset);
             let data = self.read_object(objects, place, length).await?;
-            return Ok(self.shared.core.buffers.freeze(data, lease));
+            return Ok(self.shared.core.buffers.freeze(data, permit));
         }
         let mut bytes = self.shared.core.buffers.take(length);
         bytes.clear();
         bytes.resize(length, 0);
         self.read_range(objects, start..end, &mut bytes).await?;
-        Ok(self.shared.core.buffers.freeze(bytes, lease))
+        Ok(self.shared.core.buffers.freeze(bytes, permit))
     }
 
     /// Reads a range of the file from its devices in parallel.
     async fn read_range(
         self: &Arc<Self>,
-        objects: &Objects<M, D>,
+        objects: &ObjectSet<M, D>,
         range: Range<u64>,
         into: &mut [u8],
     ) -> Result<(), ClientError> {
@@ -209,9 +209,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
         let mut reads = JoinSet::new();
         for (index, offset, at, length) in parts {
-            let (body, objects) = (self.clone(), objects.clone());
+            let (open_inode, objects) = (self.clone(), objects.clone());
             reads.spawn(async move {
-                body.read_object(&objects, (index, offset), length).await.map(|data| (at, data))
+                open_inode.read_object(&objects, (index, offset), length).await.map(|data| (at, data))
             });
         }
         while let Some(read) = reads.join_next().await {
@@ -225,7 +225,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Reads bytes of one object; missing bytes are zeros.
     async fn read_object(
         &self,
-        objects: &Objects<M, D>,
+        objects: &ObjectSet<M, D>,
         (index, offset): (usize, u64),
         length: usize,
     ) -> Result<Vec<u8>, ClientError> {
@@ -234,7 +234,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let buffer = self.shared.core.buffers.take(length);
             Operation::Read { object, offset, length, buffer }
         };
-        let mut data = match self.shared.patiently(|| objects.open.execute(index, read)).await {
+        let mut data = match self.shared.with_retry(|| objects.open.execute(index, read)).await {
             Ok(completion) => completion.data,
             Err(ClientError::Device { error: OsdError::ReadPastEnd { data }, .. }) => {
                 let missing = offset + data.len() as u64;
@@ -245,7 +245,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 data
             }
             Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
-                self.check_unmade(objects, error).await?;
+                self.check_not_created(objects, error).await?;
                 Vec::new()
             }
             Err(error) => return Err(error),
@@ -261,14 +261,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Fails if a missing object is lost; succeeds if it was not created yet and so is a hole.
-    pub(super) async fn check_unmade(
+    pub(super) async fn check_not_created(
         &self,
-        objects: &Objects<M, D>,
+        objects: &ObjectSet<M, D>,
         missing: ClientError,
     ) -> Result<(), ClientError> {
         // Objects are removed when their file is truncated or removed; then this returns `Stale`.
         objects.open.check_current().await?;
-        match self.state().made {
+        match self.state().all_created {
             true => Err(missing),
             false => Ok(()),
         }

@@ -19,15 +19,15 @@ use sealstone_mds_protocol::{ClientId, Lock, Node};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::body::Body;
-use super::closing::Closings;
-use super::leases::Leases;
-use super::ledger::Ledger;
-use super::locks::Locks;
-use super::names::Names;
-use super::turns::{Place, Turns};
-use crate::budget::Lease;
-use crate::open::{Core, Life};
+use super::async_close::AsyncCloses;
+use super::dentry_cache::DentryCache;
+use super::leases::LeaseManager;
+use super::locks::GrantedLocks;
+use super::name_queue::NameOpQueue;
+use super::open_inode::OpenInode;
+use super::request_slots::{RequestSlots, SlotGuard};
+use crate::budget::MemoryPermit;
+use crate::open::{Core, DeviceEpoch};
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
@@ -37,10 +37,10 @@ pub(super) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a change is retried: less than the replay cache of the server keeps its answer.
-pub(super) const REMEMBERED_MS: u64 = 23 * 3600 * 1000;
+pub(super) const CHANGE_RETRY_MS: u64 = 23 * 3600 * 1000;
 
 /// Maximum files that an operation on all files handles in parallel.
-const AT_ONCE_MAX: usize = 256;
+const PARALLEL_MAX: usize = 256;
 
 /// Options of a file system of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +50,15 @@ pub struct NodesOptions {
     /// How long a request to an unreachable server or device is retried; none for no limit.
     pub timeout: Option<Duration>,
     /// How long names and attributes are cached without a lease.
-    pub attributes_for: Duration,
+    pub attr_timeout: Duration,
     /// Whether leases are used, which keep files and attributes cached until another client needs
     /// them.
     pub leases: bool,
     /// Maximum closed files that leases keep cached.
-    pub leases_kept: usize,
+    pub cached_files_max: usize,
     /// Whether directory delegations are used: names are then changed locally, and are durable
     /// after a sync.
-    pub names_ahead: bool,
+    pub directory_delegations: bool,
 }
 
 impl Default for NodesOptions {
@@ -66,10 +66,10 @@ impl Default for NodesOptions {
         Self {
             method: Method::AllData,
             timeout: Some(Duration::from_secs(60)),
-            attributes_for: Duration::from_secs(1),
+            attr_timeout: Duration::from_secs(1),
             leases: false,
-            leases_kept: 2_048,
-            names_ahead: true,
+            cached_files_max: 2_048,
+            directory_delegations: true,
         }
     }
 }
@@ -79,18 +79,18 @@ pub(super) struct Shared<M, D> {
     pub(super) core: Arc<Core<M, D>>,
     pub(super) options: NodesOptions,
     pub(super) client_id: ClientId,
-    turns: Turns,
+    slots: RequestSlots,
     /// Runs the background tasks, since callers may be threads outside the runtime.
     pub(super) runtime: tokio::runtime::Handle,
     /// Last known boot epoch of each device.
-    lives: Mutex<BTreeMap<DeviceId, u16>>,
-    bodies: Mutex<BTreeMap<InodeId, Weak<Body<M, D>>>>,
+    epochs: Mutex<BTreeMap<DeviceId, u16>>,
+    open_inodes: Mutex<BTreeMap<InodeId, Weak<OpenInode<M, D>>>>,
     /// Locks that were granted to programs on this client.
-    pub(super) locks: Mutex<Locks>,
-    pub(super) leases: Leases<M, D>,
-    pub(super) names: Names,
-    pub(super) ledger: Arc<Ledger>,
-    pub(super) closings: Arc<Closings>,
+    pub(super) locks: Mutex<GrantedLocks>,
+    pub(super) leases: LeaseManager<M, D>,
+    pub(super) dentries: DentryCache,
+    pub(super) name_queue: Arc<NameOpQueue>,
+    pub(super) async_closes: Arc<AsyncCloses>,
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
@@ -98,34 +98,34 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let mut number = [0; 8];
         core.environment.fill_random(&mut number);
         let client_id = ClientId { number: u64::from_be_bytes(number) };
-        let second = if options.leases { core.metadata.second() } else { None };
+        let recall_link = if options.leases { core.metadata.second() } else { None };
         Self {
-            leases: Leases::new(second),
+            leases: LeaseManager::new(recall_link),
             core,
             options,
             client_id,
-            turns: Turns::new(client_id),
+            slots: RequestSlots::new(client_id),
             runtime: tokio::runtime::Handle::current(),
-            lives: Mutex::default(),
-            bodies: Mutex::default(),
+            epochs: Mutex::default(),
+            open_inodes: Mutex::default(),
             locks: Mutex::default(),
-            names: Names::new(),
-            ledger: Arc::default(),
-            closings: Arc::default(),
+            dentries: DentryCache::new(),
+            name_queue: Arc::default(),
+            async_closes: Arc::default(),
         }
     }
 
     /// Runs `attempt` until it succeeds, fails permanently, or the timeout ends.
-    pub(super) async fn patiently<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, ClientError>
+    pub(super) async fn with_retry<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
     {
         let begun = Instant::now();
-        self.patiently_since(|| begun, attempt).await
+        self.with_retry_since(|| begun, attempt).await
     }
 
-    /// As [`Self::patiently`], with a start of the timeout that may move.
-    pub(super) async fn patiently_since<T, F>(
+    /// As [`Self::with_retry`], with a start of the timeout that may move.
+    pub(super) async fn with_retry_since<T, F>(
         &self,
         begun: impl Fn() -> Instant,
         mut attempt: impl FnMut() -> F,
@@ -137,9 +137,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         loop {
             match attempt().await {
                 Err(error)
-                    if passes(&error) && self.options.timeout.is_none_or(|max| begun().elapsed() < max) =>
+                    if is_transient(&error)
+                        && self.options.timeout.is_none_or(|max| begun().elapsed() < max) =>
                 {
-                    tracing::debug!(%error, "trying again");
+                    tracing::debug!(%error, "retrying");
                     sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
@@ -150,21 +151,21 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// Sends a request to the metadata server, with retries.
     pub(super) async fn call(&self, request: &Request) -> Result<Response, ClientError> {
-        self.told_before(request).await?;
-        self.patiently(|| self.core.metadata.call(request.clone())).await
+        self.flush_dependencies_of(request).await?;
+        self.with_retry(|| self.core.metadata.call(request.clone())).await
     }
 
     /// Sends a change that the server does exactly once, with retries.
-    pub(super) async fn change(&self, request: Request) -> Result<Response, ClientError> {
-        self.told_before(&request).await?;
+    pub(super) async fn change_once(&self, request: Request) -> Result<Response, ClientError> {
+        self.flush_dependencies_of(&request).await?;
         let name = request.name();
         let change = ChangeRequest::new(request)
             .map_err(|_| ClientError::Protocol("the request cannot be sent as an exactly-once change"))?;
-        let place = self.turns.take().await;
-        let request = Request::Once { id: place.turn(), request: change };
+        let slot = self.slots.acquire().await;
+        let request = Request::Once { id: slot.request_id(), request: change };
         // This clock also counts the time that the machine is suspended.
-        let until_ms = self.core.now_ms().saturating_add(REMEMBERED_MS);
-        self.patiently(|| async {
+        let until_ms = self.core.now_ms().saturating_add(CHANGE_RETRY_MS);
+        self.with_retry(|| async {
             if self.core.now_ms() > until_ms {
                 // The replay cache may not have the answer any more.
                 return Err(ClientError::OutcomeUnknown { request: name });
@@ -175,13 +176,13 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// Waits for a slot for an exactly-once request.
-    pub(super) async fn turns_place(&self) -> Place<'_> {
-        self.turns.take().await
+    pub(super) async fn acquire_slot(&self) -> SlotGuard<'_> {
+        self.slots.acquire().await
     }
 
     /// As [`Self::change`], for an answer with attributes.
     pub(super) async fn change_stat(&self, request: Request) -> Result<Stat, ClientError> {
-        match self.change(request).await? {
+        match self.change_once(request).await? {
             Response::Stat { stat } => Ok(stat),
             _ => Err(ClientError::OTHER_ANSWER),
         }
@@ -217,61 +218,61 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    pub(super) fn life(&self, device: DeviceId) -> Option<Life> {
-        lock(&self.lives).get(&device).map(|epoch| (device, *epoch))
+    pub(super) fn device_epoch(&self, device: DeviceId) -> Option<DeviceEpoch> {
+        lock(&self.epochs).get(&device).map(|epoch| (device, *epoch))
     }
 
-    pub(super) fn set_life(&self, (device, epoch): Life) {
-        lock(&self.lives).insert(device, epoch);
+    pub(super) fn set_device_epoch(&self, (device, epoch): DeviceEpoch) {
+        lock(&self.epochs).insert(device, epoch);
     }
 
     /// Returns the open inode of a node, if there is one.
-    pub(super) fn body(&self, inode: InodeId) -> Option<Arc<Body<M, D>>> {
-        lock(&self.bodies).get(&inode).and_then(Weak::upgrade)
+    pub(super) fn open_inode(&self, inode: InodeId) -> Option<Arc<OpenInode<M, D>>> {
+        lock(&self.open_inodes).get(&inode).and_then(Weak::upgrade)
     }
 
     /// Returns the open inode of a node; creates it if there is none.
-    pub(super) fn body_or_make(self: &Arc<Self>, node: Node) -> Arc<Body<M, D>> {
-        let mut bodies = lock(&self.bodies);
-        if let Some(body) = bodies.get(&node.inode).and_then(Weak::upgrade) {
-            return body;
+    pub(super) fn open_inode_or_new(self: &Arc<Self>, node: Node) -> Arc<OpenInode<M, D>> {
+        let mut open_inodes = lock(&self.open_inodes);
+        if let Some(open_inode) = open_inodes.get(&node.inode).and_then(Weak::upgrade) {
+            return open_inode;
         }
-        let body = Arc::new(Body::new(self.clone(), node));
-        bodies.insert(node.inode, Arc::downgrade(&body));
-        body
+        let open_inode = Arc::new(OpenInode::new(self.clone(), node));
+        open_inodes.insert(node.inode, Arc::downgrade(&open_inode));
+        open_inode
     }
 
     /// Removes an open inode that nothing uses any more.
-    pub(super) fn forget(&self, inode: InodeId) {
-        let mut bodies = lock(&self.bodies);
-        if bodies.get(&inode).is_some_and(|body| body.strong_count() == 0) {
-            bodies.remove(&inode);
+    pub(super) fn evict_if_unused(&self, inode: InodeId) {
+        let mut open_inodes = lock(&self.open_inodes);
+        if open_inodes.get(&inode).is_some_and(|open_inode| open_inode.strong_count() == 0) {
+            open_inodes.remove(&inode);
         }
     }
 
     /// Removes an open inode; a later open creates a new one.
-    pub(super) fn leave(&self, inode: InodeId) {
-        lock(&self.bodies).remove(&inode);
+    pub(super) fn evict(&self, inode: InodeId) {
+        lock(&self.open_inodes).remove(&inode);
     }
 
     /// Returns all open inodes.
-    pub(super) fn bodies(&self) -> Vec<Arc<Body<M, D>>> {
-        lock(&self.bodies).values().filter_map(Weak::upgrade).collect()
+    pub(super) fn open_inodes(&self) -> Vec<Arc<OpenInode<M, D>>> {
+        lock(&self.open_inodes).values().filter_map(Weak::upgrade).collect()
     }
 
     /// Reserves memory, waiting for it; buffered bytes of all files are flushed meanwhile.
-    pub(super) async fn room(self: &Arc<Self>, bytes: usize) -> Lease {
-        if let Some(lease) = self.core.budget.try_take(bytes) {
-            return lease;
+    pub(super) async fn wait_for_memory(self: &Arc<Self>, bytes: usize) -> MemoryPermit {
+        if let Some(permit) = self.core.budget.try_take(bytes) {
+            return permit;
         }
-        self.relieve();
+        self.free_memory();
         // Repeated, since another piece may become complete meanwhile.
         let take = self.core.budget.take(bytes);
         tokio::pin!(take);
         loop {
             tokio::select! {
-                lease = &mut take => return lease,
-                () = sleep(PAUSE_MAX) => self.relieve(),
+                permit = &mut take => return permit,
+                () = sleep(PAUSE_MAX) => self.free_memory(),
             }
         }
     }
@@ -281,22 +282,22 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     ///
     /// # Errors
     /// The first error of any of them, after all have ended.
-    pub(super) async fn with_all<F>(
+    pub(super) async fn for_each_inode<F>(
         self: &Arc<Self>,
-        bodies: impl IntoIterator<Item = Arc<Body<M, D>>>,
-        work: impl Fn(Arc<Body<M, D>>) -> F,
+        open_inodes: impl IntoIterator<Item = Arc<OpenInode<M, D>>>,
+        work: impl Fn(Arc<OpenInode<M, D>>) -> F,
     ) -> Result<(), ClientError>
     where
         F: Future<Output = Result<(), ClientError>> + Send + 'static,
     {
         let (mut works, mut outcome) = (JoinSet::new(), Ok(()));
-        for body in bodies {
-            if works.len() >= AT_ONCE_MAX
+        for open_inode in open_inodes {
+            if works.len() >= PARALLEL_MAX
                 && let Some(done) = works.join_next().await
             {
                 outcome = outcome.and(joined(done));
             }
-            works.spawn_on(work(body), &self.runtime);
+            works.spawn_on(work(open_inode), &self.runtime);
         }
         while let Some(done) = works.join_next().await {
             outcome = outcome.and(joined(done));
@@ -305,19 +306,19 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     /// Sends and flushes everything in the background, and drops read-ahead blocks at once.
-    fn relieve(self: &Arc<Self>) {
-        for body in self.bodies() {
+    fn free_memory(self: &Arc<Self>) {
+        for open_inode in self.open_inodes() {
             {
-                let mut state = body.state();
-                state.ahead.forget(0..u64::MAX);
-                let here = !state.held.is_empty() || !state.dirty.is_empty();
-                if !here || core::mem::replace(&mut state.yielding, true) {
+                let mut state = open_inode.state();
+                state.readahead.invalidate(0..u64::MAX);
+                let here = !state.in_flight.is_empty() || !state.dirty.is_empty();
+                if !here || core::mem::replace(&mut state.freeing_memory, true) {
                     continue;
                 }
             }
             self.runtime.spawn(async move {
-                body.give_way().await;
-                body.state().yielding = false;
+                open_inode.flush_all().await;
+                open_inode.state().freeing_memory = false;
             });
         }
     }
@@ -354,7 +355,7 @@ pub(super) fn is_over_quota(error: &ClientError) -> bool {
 }
 
 /// Whether the error is transient: a restarting server or device, or an interrupted network.
-pub(super) fn passes(error: &ClientError) -> bool {
+pub(super) fn is_transient(error: &ClientError) -> bool {
     match error {
         ClientError::Connection(_) | ClientError::LoginBusy { .. } => true,
         ClientError::Refused(failure) => failure.code == ErrorCode::Busy,

@@ -30,11 +30,11 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<(), ClientError> {
         // The attribute may be an access control list, which rules out a delegation on this
         // directory.
-        self.shared.lead_no_more(node.inode).await?;
-        let own = self.shared.names.change(&[(node.inode, None)]);
-        let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
-        self.note_unsure(node);
-        self.ended(own, set).map(drop)
+        self.shared.release_dir_lease(node.inode).await?;
+        let change_guard = self.shared.dentries.begin_change(&[(node.inode, None)]);
+        let set = self.shared.change_once(Request::SetXattr { node, name, value, mode }).await;
+        self.note_attr_change(node);
+        self.end_change(change_guard, set).map(drop)
     }
 
     /// Returns the names of the visible extended attributes.
@@ -55,18 +55,18 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
         // The attribute may be an access control list, which rules out a delegation on this
         // directory.
-        self.shared.lead_no_more(node.inode).await?;
-        let own = self.shared.names.change(&[(node.inode, None)]);
-        let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
-        self.note_unsure(node);
-        self.ended(own, removed).map(drop)
+        self.shared.release_dir_lease(node.inode).await?;
+        let change_guard = self.shared.dentries.begin_change(&[(node.inode, None)]);
+        let removed = self.shared.change_once(Request::RemoveXattr { node, name }).await;
+        self.note_attr_change(node);
+        self.end_change(change_guard, removed).map(drop)
     }
 
     /// Records that the attributes of an open node changed, and rights too if it was an access
     /// control list.
-    fn note_unsure(&self, node: Node) {
-        if let Some(body) = self.shared.body(node.inode) {
-            body.note_unsure(true);
+    fn note_attr_change(&self, node: Node) {
+        if let Some(open_inode) = self.shared.open_inode(node.inode) {
+            open_inode.note_attr_change(true);
         }
     }
 }

@@ -1,9 +1,11 @@
-//! One object of a file that is being stored.
+//! Writing one object of a file that is being stored.
 //!
-//! Does: send its commands, keep their bytes until the device has proven them durable, send them again when the device
-//! restarted in between. Does not: read the source, decide when to prove.
-//! Contract: bytes leave a lane when a FLUSH that began after their acknowledgement succeeded in the same life of the
-//! device, or when their one command made the whole object. So no acknowledged put lacks a byte, whatever restarts.
+//! Does: sends its commands, keeps their bytes until a flush made them durable, sends them again if
+//! the device restarted in between.
+//! Does not: read the source, or decide when to flush.
+//! Contract: bytes leave memory when a FLUSH that began after their acknowledgement succeeded in
+//! the same boot epoch, or when their single command created the object. So no acknowledged put
+//! lacks a byte, whatever restarts.
 //! Truth: docs/adr/0006-puts-survive-restarts.md; docs/standards/device.md (boot epoch).
 
 use std::collections::BTreeMap;
@@ -13,21 +15,22 @@ use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
 use tokio::sync::{OnceCell, RwLock, Semaphore};
 
-use crate::open::{Life, OpenObjects};
+use crate::open::{DeviceEpoch, OpenObjects};
 use crate::{ClientError, Devices, Metadata};
 
-/// Times that the bytes of one object are sent again because its device restarted, before the put fails.
+/// Maximum times that bytes of one object are sent again because its device restarted, before the
+/// put fails.
 pub(crate) const REDOS_MAX: u32 = 8;
 
-/// One object, its commands and the bytes that may still be lost.
-pub(crate) struct Lane<M, D> {
+/// One object, its commands, and the bytes that may still be lost.
+pub(crate) struct ObjectWriter<M, D> {
     objects: Arc<OpenObjects<M, D>>,
     index: usize,
-    /// Whoever writes shares it; whoever sends again has it alone.
+    /// Shared by writes; exclusive for sending again.
     gate: RwLock<()>,
     depth: Semaphore,
     made: OnceCell<()>,
-    /// Held while the epoch is asked for, so that writers ask once.
+    /// Serializes requests for the boot epoch, so that it is requested once.
     asking: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
@@ -37,13 +40,13 @@ struct State {
     /// By order of dispatch.
     held: BTreeMap<u64, Held>,
     next: u64,
-    /// The device's boot epoch, asked for before the second command went out.
-    life: Option<Life>,
-    /// A flush has succeeded: the object cannot be gone any more.
+    /// The device's boot epoch as of before the second command.
+    life: Option<DeviceEpoch>,
+    /// Whether a flush succeeded: a restart cannot lose the object.
     durable: bool,
-    /// The device did not know the object any more.
+    /// Whether the device reported the object as missing.
     lost: bool,
-    /// Bytes that were acknowledged and are not proven.
+    /// Acknowledged bytes that are not flushed.
     unproven: usize,
 }
 
@@ -53,14 +56,14 @@ struct Held {
     acknowledged: bool,
 }
 
-/// What a flush proved.
+/// The result of a flush.
 enum Proof {
     Durable,
-    /// The device restarted since: what is held may be gone.
+    /// The device restarted: unflushed bytes may be lost.
     Restarted,
 }
 
-impl<M: Metadata, D: Devices> Lane<M, D> {
+impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
     pub(crate) fn new(objects: Arc<OpenObjects<M, D>>, index: usize) -> Arc<Self> {
         let depth = Semaphore::new(objects.core.tuning.depth);
         Arc::new(Self {
@@ -74,18 +77,18 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         })
     }
 
-    /// Bytes that were acknowledged and are not proven durable.
+    /// Number of acknowledged bytes that are not flushed.
     pub(crate) fn unproven(&self) -> usize {
         self.state().unproven
     }
 
-    /// Is there anything that a flush has to prove?
+    /// Whether a flush is needed.
     pub(crate) fn is_open(&self) -> bool {
         let state = self.state();
         !state.durable || !state.held.is_empty()
     }
 
-    /// Takes bytes over, to be sent by [`Lane::send`] with the number this gives.
+    /// Takes over bytes; returns the number to pass to [`ObjectWriter::send`].
     pub(crate) fn hold(&self, offset: u64, data: Bytes) -> u64 {
         let mut state = self.state();
         let number = state.next;
@@ -94,22 +97,23 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         number
     }
 
-    /// Sends what [`Lane::hold`] took.
+    /// Sends the bytes that [`ObjectWriter::hold`] took over.
     pub(crate) async fn send(&self, number: u64) -> Result<(), ClientError> {
         let _shared = self.gate.read().await;
         let _turn = self.depth.acquire().await;
         let held = self.state().held.get(&number).map(|held| (held.offset, held.data.clone()));
-        // Gone: it was sent with what a restart had lost, and proven since.
+        // Already sent again and flushed after a restart.
         let Some((offset, data)) = held else { return Ok(()) };
         let mut done = false;
-        // Whoever comes first makes the object, with its own bytes in it; the others wait for that.
+        // The first command creates the object with its own bytes; the others wait for it.
         let make = async {
             self.create(Some((offset, data.clone()))).await?;
             done = true;
             Ok::<(), ClientError>(())
         };
         if let Err(error) = self.made.get_or_try_init(|| make).await {
-            // A second restart, while it was being found out whether the first one had lost the object.
+            // The device restarted again while it was checked whether the first restart lost the
+            // object.
             return self.lost_or(error);
         }
         let written = if done { Ok(()) } else { self.write_once_more(offset, data).await };
@@ -122,7 +126,7 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         }
     }
 
-    /// An object that the device lost is no failure: what was to be sent is held, and the next proof sends it again.
+    /// Treats a lost object as no failure: the next flush sends its bytes again.
     fn lost_or(&self, error: ClientError) -> Result<(), ClientError> {
         if self.may_be_lost(&error) {
             self.state().lost = true;
@@ -131,10 +135,10 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         Err(error)
     }
 
-    /// Returns when everything that was acknowledged before is durable, and the object exists.
+    /// Returns when all acknowledged bytes are durable and the object exists.
     pub(crate) async fn prove(&self) -> Result<(), ClientError> {
         if !self.made.initialized() {
-            // Nothing was ever sent: an object without bytes.
+            // Nothing was sent: an object without bytes.
             self.made.get_or_try_init(|| self.create(None)).await?;
         }
         for _ in 0..=REDOS_MAX {
@@ -159,8 +163,8 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
             let numbers = state.held.iter().filter(|(_, held)| held.acknowledged).map(|(number, _)| *number);
             (numbers.collect::<Vec<_>>(), state.life)
         };
-        // One life of the device has to have seen all of it. That the object is there proves nothing: the server may have
-        // made it again, empty, to fence it.
+        // All of it must have been written in one boot epoch. The existence of the object proves
+        // nothing: the server may have created it again, empty, to fence it.
         match self.objects.execute_in(self.index, |object| Operation::Flush { object }).await {
             Ok(now) if now.is_some() && now == life => {}
             Ok(_) => return Ok(Proof::Restarted),
@@ -177,7 +181,8 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         Ok(Proof::Durable)
     }
 
-    /// Sends everything that is held again, alone. What is lost once more, the next flush finds.
+    /// Sends all unflushed bytes again with no other write in flight. The next flush finds what is
+    /// lost once more.
     async fn send_again(&self) -> Result<(), ClientError> {
         let _alone = self.gate.write().await;
         let held: Vec<(u64, u64, Bytes)> = {
@@ -210,7 +215,7 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         Ok(())
     }
 
-    /// A command after the first one: several need the life of the device that sees them.
+    /// Writes after the first command, which requires a known boot epoch.
     async fn write_once_more(&self, offset: u64, data: Bytes) -> Result<(), ClientError> {
         {
             let _asking = self.asking.lock().await;
@@ -237,9 +242,9 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         Ok(())
     }
 
-    /// The boot epoch of the device, asked of the object.
-    async fn epoch(&self) -> Result<Life, ClientError> {
-        self.objects.life(self.index).await
+    /// Reads the boot epoch of the device through the object.
+    async fn epoch(&self) -> Result<DeviceEpoch, ClientError> {
+        self.objects.device_epoch(self.index).await
     }
 
     fn acknowledge(&self, number: u64) {
@@ -252,7 +257,8 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
         }
     }
 
-    /// Does this mean that the device lost the object when it restarted? Once it was durable, it cannot have.
+    /// Whether the error means that a restart of the device lost the object; impossible once it was
+    /// durable.
     fn may_be_lost(&self, error: &ClientError) -> bool {
         matches!(error, ClientError::Device { error: OsdError::NotFound, .. }) && !self.state().durable
     }

@@ -1,9 +1,11 @@
-//! Bytes of a source, cut into commands and handed to the lanes of a file's objects.
+//! The pipeline of a put: bytes of a source, split into commands for the writers of the objects.
 //!
-//! Does: read ahead of the devices within the memory budget, write several commands to several devices at once, have
-//! what was acknowledged proven before it fills the memory. Does not: talk to devices; [`super::lane`] does.
-//! Contract: bytes stay in memory until they are proven durable, at most [`window`] of them for one put; whoever waits
-//! for memory, or for a slow source, first has its own bytes proven, so that puts do not wait for each other forever.
+//! Does: reads ahead of the devices within the memory budget, writes to several devices at once,
+//! and flushes acknowledged bytes before they fill the memory.
+//! Does not: talk to devices; [`super::lane`] does.
+//! Contract: bytes stay in memory until a flush made them durable, at most [`window`] of them for
+//! one put. A put that waits for memory or for a slow source flushes its own bytes first, so that
+//! puts do not deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,64 +16,65 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
 
 use super::PutOptions;
-use super::lane::Lane;
+use super::lane::ObjectWriter;
 use super::source::Source;
-use crate::budget::Lease;
+use crate::budget::MemoryPermit;
 use crate::checksum::Running;
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata, Tuning};
 
-/// Silence of a source after which what it gave is written and proven, so that its memory is free for others.
+/// Pause of a source after which its bytes are written and flushed, so that their memory is free
+/// for others.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// Bytes of one object that will be one WRITE.
+/// Bytes of one object that become one WRITE.
 struct Batch {
     buffer: Vec<u8>,
-    lease: Lease,
-    /// Where the first byte lies in the object.
+    lease: MemoryPermit,
+    /// Offset of the first byte in the object.
     offset: u64,
 }
 
 /// Moves bytes from the source into the objects.
-pub(super) struct Pump<'a, M, D> {
+pub(super) struct PutPipeline<'a, M, D> {
     objects: Arc<OpenObjects<M, D>>,
     /// One for each object.
-    lanes: Vec<Arc<Lane<M, D>>>,
-    /// Per object: what is being filled.
+    lanes: Vec<Arc<ObjectWriter<M, D>>>,
+    /// The batch that is being filled, for each object.
     batches: Vec<Option<Batch>>,
     work: JoinSet<Result<Done, ClientError>>,
-    /// Per object: is a proof under way?
+    /// Whether a flush is in progress, for each object.
     proving: Vec<bool>,
-    /// Memory was short: prove at once whatever is acknowledged.
+    /// Whether memory is short, so that acknowledged bytes are flushed at once.
     starved: bool,
     position: u64,
     written: u64,
-    /// Bytes of holes, for which nothing is written.
+    /// Bytes of holes, which are not written.
     skipped: u64,
-    /// Per object: where what was written ends.
+    /// End of the written bytes, for each object.
     ends: Vec<u64>,
     checksum: Option<Running>,
     progress: Option<&'a mut Box<dyn FnMut(u64) + Send>>,
 }
 
-/// What ended.
+/// A completed task.
 enum Done {
-    /// So many bytes were written.
+    /// A write of this many bytes.
     Written(usize),
-    /// The proof of this object.
+    /// A flush of this object.
     Proven(usize),
 }
 
-/// Bytes of one put that are acknowledged and not proven, at which proofs begin.
+/// Acknowledged unflushed bytes of one put at which flushes begin.
 const fn window(tuning: &Tuning) -> usize {
     tuning.memory_bytes / 4
 }
 
-impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
+impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
     pub(super) fn new(objects: Arc<OpenObjects<M, D>>, options: &'a mut PutOptions) -> Self {
         let width = objects.layout.width();
         Self {
-            lanes: (0..width).map(|index| Lane::new(objects.clone(), index)).collect(),
+            lanes: (0..width).map(|index| ObjectWriter::new(objects.clone(), index)).collect(),
             objects,
             batches: (0..width).map(|_| None).collect(),
             work: JoinSet::new(),
@@ -86,8 +89,8 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         }
     }
 
-    /// The bytes read before the file was created: sliced, not copied.
-    pub(super) async fn head(&mut self, head: Vec<u8>, lease: Lease) -> Result<(), ClientError> {
+    /// Writes the bytes that were read before the file was created, without a copy.
+    pub(super) async fn head(&mut self, head: Vec<u8>, lease: MemoryPermit) -> Result<(), ClientError> {
         if let Some(checksum) = &mut self.checksum {
             checksum.update(&head);
         }
@@ -112,7 +115,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         Ok(())
     }
 
-    /// Everything that the source still gives.
+    /// Writes everything that the source still returns.
     pub(super) async fn rest(&mut self, source: &mut impl Source) -> Result<(), ClientError> {
         loop {
             if source.is_sparse() {
@@ -161,7 +164,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         }
     }
 
-    /// Makes sure that object `index` has a batch with room at `offset`.
+    /// Makes sure that object `index` has a batch with space at `offset`.
     async fn ready_batch(&mut self, index: usize, offset: u64) -> Result<(), ClientError> {
         if self.batches.get(index).is_some_and(Option::is_some) {
             return Ok(());
@@ -171,8 +174,8 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         let lease = match budget.try_take(size) {
             Some(lease) => lease,
             None => {
-                // Whoever waits for memory must not sit on some: what is half full goes out as it is, and what is
-                // acknowledged is proven.
+                // A put that waits for memory must not occupy any: partial batches are sent and
+                // acknowledged bytes flushed.
                 (0..self.batches.len()).for_each(|index| self.dispatch(index));
                 self.starved = true;
                 self.prove(0);
@@ -194,7 +197,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         &mut self,
         budget: &crate::MemoryBudget,
         size: usize,
-    ) -> Result<Lease, ClientError> {
+    ) -> Result<MemoryPermit, ClientError> {
         loop {
             tokio::select! {
                 biased;
@@ -204,7 +207,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         }
     }
 
-    /// Sends off the batch of object `index`, if there is one.
+    /// Sends the batch of object `index`, if there is one.
     fn dispatch(&mut self, index: usize) {
         let Some(Batch { buffer, lease, offset }) = self.batches.get_mut(index).and_then(Option::take) else {
             return;
@@ -217,9 +220,9 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         self.write(index, offset, data);
     }
 
-    /// Leaves a hole: nothing is written for it.
+    /// Skips a hole, which is not written.
     fn skip(&mut self, hole: u64) {
-        // What is behind the hole does not follow what was gathered before it.
+        // Bytes after the hole do not adjoin those before it.
         (0..self.batches.len()).for_each(|index| self.dispatch(index));
         if let Some(checksum) = &mut self.checksum {
             checksum.zeros(hole);
@@ -228,8 +231,8 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         self.skipped = self.skipped.saturating_add(hole);
     }
 
-    /// Makes each object as long as the file needs it where its end is in a hole: what is missing at the end of an object
-    /// counts as lost.
+    /// Extends each object whose end is in a hole to its full length, since missing bytes at the
+    /// end of an object count as lost.
     fn write_tails(&mut self, size: u64) {
         if self.skipped == 0 {
             return;
@@ -254,7 +257,8 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         });
     }
 
-    /// Begins a proof of every object with unproven bytes, if they are more than `more_than` together.
+    /// Starts a flush of every object with unflushed bytes, if they are more than `more_than` in
+    /// total.
     fn prove(&mut self, more_than: usize) {
         if self.lanes.iter().map(|lane| lane.unproven()).sum::<usize>() > more_than {
             for index in 0..self.lanes.len() {
@@ -290,7 +294,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         Ok(())
     }
 
-    /// Waits until nothing is under way.
+    /// Waits for all tasks.
     async fn settle(&mut self) -> Result<(), ClientError> {
         while let Some(done) = self.work.join_next().await {
             self.ended(done)?;
@@ -298,7 +302,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         Ok(())
     }
 
-    /// Waits for all writes, makes objects that got no bytes, has everything proven durable.
+    /// Waits for all writes, creates objects without bytes, and flushes everything.
     pub(super) async fn finish(
         mut self,
         announced: Option<u64>,
@@ -323,7 +327,8 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
     }
 }
 
-/// Commands end at multiples of their size in the object, so that later reads of the same size meet whole ones.
+/// Returns the space left in a batch. Commands end at multiples of their size, so that later reads
+/// of the same size match them.
 fn batch_room(batch: &Batch, command_bytes: usize) -> usize {
     let misaligned = usize::try_from(batch.offset % command_bytes as u64).unwrap_or(0);
     command_bytes - misaligned - batch.buffer.len().min(command_bytes - misaligned)

@@ -1,7 +1,8 @@
-//! Where the bytes of a put come from: a stream, or a file of this machine with its holes.
+//! Sources of a put: a stream, or a local file with holes.
 //!
-//! Contract: a source returns its bytes in order; a hole is reported instead of its zeros where the reader stands at its
-//! beginning. A file ends where it ended when it was opened, so that one that grows meanwhile is stored as a prefix.
+//! Contract: a source returns its bytes in order, and reports a hole instead of its zeros at the
+//! hole's start. A file ends where it ended at the open, so that a growing file is stored as a
+//! prefix.
 
 use std::fs::Metadata;
 use std::io::{self, SeekFrom};
@@ -12,27 +13,28 @@ use rustix::fs::SeekFrom as Seek;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt};
 
-/// Holes that are shorter are stored as zeros, bytes: a command costs more than so many zeros.
+/// Minimum length of a hole, in bytes; shorter holes are stored as zeros, since a command costs
+/// more.
 pub(crate) const HOLE_MIN: u64 = 64 << 10;
-/// Bytes of a block as `st_blocks` counts them.
+/// Bytes of a block in `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// Bytes to be stored.
+/// A source of bytes to be stored.
 pub(crate) trait Source: Send {
-    /// Whether it may have holes: then they are looked for before each read.
+    /// Whether it may have holes, which are then searched before each read.
     fn is_sparse(&self) -> bool {
         false
     }
 
-    /// Bytes that it takes on its own disk, if it has holes.
+    /// Bytes that it occupies on its own disk, if it has holes.
     fn allocated(&self) -> Option<u64> {
         None
     }
 
-    /// The length of the hole at the current place; 0 if data is there. The place is behind the hole then.
+    /// Skips the hole at the current position and returns its length; 0 if data is there.
     fn skip_hole(&mut self) -> impl Future<Output = io::Result<u64>> + Send;
 
-    /// Reads some bytes; 0 at the end.
+    /// Reads some bytes; returns 0 at the end.
     fn read_buf(&mut self, into: &mut (impl BufMut + Send))
     -> impl Future<Output = io::Result<usize>> + Send;
 }
@@ -50,7 +52,7 @@ impl<R: AsyncRead + Unpin + Send> Source for Stream<R> {
     }
 }
 
-/// What tells one state of a file from another.
+/// Attributes that identify a state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileState {
     size: u64,
@@ -68,14 +70,14 @@ impl FileState {
     }
 }
 
-/// A regular file of this machine.
+/// A local regular file.
 pub(super) struct LocalFile {
     file: tokio::fs::File,
     opened: FileState,
     is_sparse: bool,
     allocated: u64,
     at: u64,
-    /// Data reaches so far, or the file system does not say where holes are.
+    /// End of the current data; the maximum if the file system does not report holes.
     data_until: u64,
 }
 
@@ -88,12 +90,13 @@ impl LocalFile {
         Self { file: tokio::fs::File::from_std(file), opened, is_sparse, allocated, at: 0, data_until }
     }
 
-    /// Whether the file is another one than it was when it was opened.
+    /// Whether the file changed since it was opened.
     pub(super) async fn has_changed(&self) -> io::Result<bool> {
         Ok(FileState::of(&self.file.metadata().await?) != self.opened)
     }
 
-    /// Finds the data at or after the current place: where it begins and ends; none if only a hole is left.
+    /// Returns start and end of the data at or after the current position; none if only a hole is
+    /// left.
     fn next_data(&self) -> Result<Option<(u64, u64)>, Errno> {
         let size = self.opened.size;
         match rustix::fs::seek(&self.file, Seek::Data(self.at)) {
@@ -122,7 +125,7 @@ impl Source for LocalFile {
         let (start, end) = match self.next_data() {
             Ok(Some((start, end))) => (start, end),
             Ok(None) => (size, u64::MAX),
-            // Not every file system knows holes.
+            // Not every file system reports holes.
             Err(_) => (self.at, u64::MAX),
         };
         let hole = start - self.at;
@@ -130,7 +133,7 @@ impl Source for LocalFile {
             self.at = start;
         }
         self.data_until = end.max(self.at + 1);
-        // The place of the descriptor moved with the search.
+        // The search moved the offset of the descriptor.
         self.file.seek(SeekFrom::Start(self.at)).await?;
         Ok(if hole >= HOLE_MIN { hole } else { 0 })
     }

@@ -1,4 +1,4 @@
-//! Devices that lose their power when a test says so.
+//! Devices that lose power when a test requests it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,15 +10,16 @@ use sealstone_osd::ObjectId;
 
 use super::{Machine, World};
 
-/// How often each command was done.
+/// Number of executions of each command.
 pub type Counts = Arc<Mutex<BTreeMap<&'static str, usize>>>;
 
-/// Devices that count commands, and whose power is cut when the n-th of some was done; they boot again at once.
+/// Devices that count commands and lose power after the n-th of one kind; they boot again at once.
 pub struct Cutting {
     pool: DevicePool,
     machines: Arc<BTreeMap<String, Machine>>,
     at: Vec<(&'static str, usize)>,
-    /// What was made and lost is there again before anybody asks, empty: as after the server fenced whoever could make it.
+    /// Creates lost objects again, empty, before the next command: as the server does to fence a
+    /// client.
     pub remakes: bool,
     pub counts: Counts,
     pub cuts: Arc<AtomicUsize>,

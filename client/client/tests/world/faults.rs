@@ -1,4 +1,4 @@
-//! Streams that break or lie.
+//! Streams that break or corrupt bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -7,25 +7,25 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// What is to happen to one stream.
+/// A fault of one stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// It breaks when this many bytes have been written.
     CutWrites(usize),
     /// It breaks when this many bytes have been read.
     CutReads(usize),
-    /// One bit of the byte read at this position is another.
+    /// One bit of the byte at this position is flipped when it is read.
     FlipRead(usize),
-    /// One bit of each run of 64 of this byte that is read is another.
+    /// One bit of each run of 64 of this byte is flipped when it is read.
     FlipRuns(u8),
-    /// Nothing comes any more when this many bytes have been read, and nobody says so.
+    /// It stalls without an error when this many bytes have been read.
     StallReads(usize),
 }
 
 /// Bytes of a run.
 const RUN: usize = 64;
 
-/// Faults that wait for streams: each new stream takes the next one.
+/// Faults for future streams: each new stream takes the next one.
 #[derive(Default)]
 pub struct Faults {
     waiting: Mutex<Vec<Option<Fault>>>,
@@ -33,7 +33,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// The next streams meet these, in order.
+    /// Adds faults for the next streams, in order.
     pub fn next(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
         let mut waiting = self.waiting.lock().unwrap();
         *waiting = faults.into_iter().collect();

@@ -1,10 +1,10 @@
-//! A gate in the way of commands and requests: a test decides who goes through when.
+//! Gates for commands and requests: a test decides when each one passes.
 
 use std::sync::Mutex;
 
 use tokio::sync::Semaphore;
 
-/// Stops the next one of a name.
+/// Stops the next command or request of a name.
 pub struct Gate {
     closed: Mutex<Option<&'static str>>,
     waiting: Semaphore,
@@ -18,22 +18,22 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// The next of this name waits here.
+    /// Stops the next one of this name.
     pub fn close(&self, name: &'static str) {
         *self.closed.lock().unwrap() = Some(name);
     }
 
-    /// Returns when somebody waits.
+    /// Waits until one has stopped at the gate.
     pub async fn reached(&self) {
         self.waiting.acquire().await.unwrap().forget();
     }
 
-    /// Lets whoever waits go on.
+    /// Releases the stopped one.
     pub fn open(&self) {
         self.opened.add_permits(1);
     }
 
-    /// Goes through, or waits.
+    /// Passes the gate, or stops at it.
     pub async fn pass(&self, name: &str) {
         let stops = self.closed.lock().unwrap().take_if(|closed| *closed == name).is_some();
         if stops {

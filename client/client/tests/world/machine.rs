@@ -1,4 +1,4 @@
-//! A device that can lose its power: the real store on a simulated disk.
+//! A device that can lose power: the real store on a simulated disk.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{Clockwork, DeviceClockwork, GIB, iqn};
 
-/// One device and what of it survives.
+/// One device, and its state that survives a power failure.
 pub struct Machine {
     place: u8,
     clock: Arc<Clockwork>,
@@ -36,7 +36,7 @@ struct Life {
 }
 
 impl Machine {
-    /// A formatted device, running.
+    /// Starts a formatted device.
     pub fn new(place: u8, clock: &Arc<Clockwork>, config: OsdConfig) -> Self {
         let medium = SimMedium::new(u64::from(place));
         sealstone_store::format(&medium, &FormatOptions::new(GIB, [place + 1; 16])).unwrap();
@@ -46,7 +46,8 @@ impl Machine {
         this
     }
 
-    /// The power is cut: what was not synced is gone, and every connection. [`Machine::boot`] starts it again.
+    /// Cuts the power: unsynced data and all connections are lost. [`Machine::boot`] starts it
+    /// again.
     pub fn power_cut(&self) {
         let mut state = self.state.lock().unwrap();
         if let Some(life) = state.life.take() {
@@ -55,7 +56,7 @@ impl Machine {
         state.medium = state.medium.crash();
     }
 
-    /// Starts it.
+    /// Starts the device.
     pub fn boot(&self) {
         let mut state = self.state.lock().unwrap();
         state.epoch += 1;
@@ -95,18 +96,18 @@ impl Machine {
         state.life = Some(Life { target, tasks: vec![upkeep.abort_handle()] });
     }
 
-    /// One bit of the medium rots, where these bytes lie.
+    /// Flips one bit of the medium at these bytes.
     pub fn rot(&self, bytes: &[u8]) {
         let medium = self.state.lock().unwrap().medium.clone();
         let file = medium.open("segment-00000", false).unwrap();
-        // The first objects lie at the beginning.
+        // The first objects are at the beginning of the disk.
         let mut all = vec![0; file.length().unwrap().min(4 << 20) as usize];
         file.read_at(0, &mut all).unwrap();
         let place = all.windows(bytes.len()).position(|window| window == bytes).unwrap();
         medium.rot("segment-00000", place as u64, 0x04);
     }
 
-    /// Serves a connection, unless there is no power.
+    /// Serves a connection, unless the power is off.
     pub fn serve(&self, far: DuplexStream) {
         let mut state = self.state.lock().unwrap();
         let Some(life) = state.life.as_mut() else { return };

@@ -1,5 +1,5 @@
-//! A whole deployment in one process and one thread, on paused time: real devices behind real targets, the real
-//! metadata server, streams that can be cut and bent.
+//! A whole cluster in one process and one thread, on paused time: real devices behind real targets,
+//! the real metadata server, and streams that can break or corrupt bytes.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
@@ -35,12 +35,12 @@ pub use faults::Faults;
 pub use gate::Gate;
 pub use machine::Machine;
 
-/// Commands of 64 KiB and a window of 512 KiB.
+/// Commands of 64 KiB and a memory budget of 512 KiB.
 pub fn tuning() -> Tuning {
     Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 }
 }
 
-/// Bytes that differ from each other wherever they are swapped.
+/// Returns bytes in which swapped blocks are detected.
 pub fn content(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16).wrapping_mul(31)) as u8).collect()
 }
@@ -54,7 +54,7 @@ const BINDING: [u8; 32] = [0xB1; 32];
 pub struct Clockwork {
     began: Instant,
     rng: Mutex<StdRng>,
-    /// Added to the clock, milliseconds.
+    /// Offset of the clock, in milliseconds.
     pub skew_ms: AtomicI64,
 }
 
@@ -95,7 +95,7 @@ impl sealstone_device::Environment for DeviceClockwork {
     }
 }
 
-/// The deployment.
+/// The cluster.
 pub struct World {
     /// Clock of the servers.
     pub clock: Arc<Clockwork>,
@@ -103,16 +103,16 @@ pub struct World {
     pub client_clock: Arc<Clockwork>,
     pub mds: Arc<Mds>,
     pub machines: Arc<BTreeMap<String, Machine>>,
-    /// What happens to each new stream to a device.
+    /// Faults of new streams to devices.
     pub faults: Arc<Faults>,
-    /// Frames that the metadata server answered.
+    /// Number of frames that the metadata server answered.
     pub answered: Arc<AtomicU64>,
-    /// Do clients that come now ask for recalls?
+    /// Whether new clients use leases.
     pub leads: AtomicBool,
 }
 
 impl World {
-    /// `devices` devices of 1 GiB, partition made, in use.
+    /// Starts `devices` devices of 1 GiB, with a partition, in use.
     pub async fn new(devices: u8) -> Self {
         Self::with(devices, Config::default()).await
     }
@@ -166,7 +166,7 @@ impl World {
         self.prepare(device.id, i, rng).await;
     }
 
-    /// What the metadata server's housekeeper does.
+    /// Runs the housekeeping of the metadata server.
     async fn prepare(&self, id: DeviceId, i: u8, rng: &mut StdRng) {
         let credential =
             self.mds.own_credential(id, ServerPurpose::PreparePartition, self.clock.now(), rng).unwrap();
@@ -180,7 +180,7 @@ impl World {
         self.mds.device_prepared(id).unwrap();
     }
 
-    /// What the metadata server does with files that were cut.
+    /// Runs the clearing of truncated files of the metadata server.
     pub async fn clear(&self) {
         let items = self.mds.next_clears(None, 1000).unwrap();
         let places: Vec<_> = self.mds.devices().iter().map(|(device, _)| device.id).collect();
@@ -191,7 +191,7 @@ impl World {
         self.mds.cleared(&items).unwrap();
     }
 
-    /// An object has this length at most from here on.
+    /// Truncates an object to this length.
     pub async fn cut_object(&self, place: u8, object: ObjectId, length: u64) {
         let bearer = self.own(place, ServerPurpose::TruncateObject(object));
         let length = bytes::Bytes::copy_from_slice(&length.to_be_bytes());
@@ -205,12 +205,12 @@ impl World {
         }
     }
 
-    /// The machine of a device.
+    /// Returns the machine of a device.
     pub fn machine(&self, i: u8) -> &Machine {
         &self.machines[&iqn(i)]
     }
 
-    /// A device by itself.
+    /// Returns a client of one device.
     pub fn osd(&self, i: u8) -> OsdClient {
         let url: TargetUrl = url(i).parse().unwrap();
         let options = OsdOptions::new(&*self.client_clock);
@@ -222,7 +222,7 @@ impl World {
         OsdClient::new(Arc::new(dial), &url, self.client_clock.clone(), options)
     }
 
-    /// A credential of the metadata server's own.
+    /// Returns a credential of the metadata server itself.
     pub fn own(&self, i: u8, purpose: ServerPurpose) -> Bearer {
         let mut rng = StdRng::seed_from_u64(9);
         let id = self.mds.devices()[usize::from(i)].0.id;
@@ -237,12 +237,12 @@ impl World {
         })
     }
 
-    /// A client that is logged in without the cost of a password.
+    /// Returns a client that is logged in without the cost of a password.
     pub async fn client(&self, tuning: Tuning) -> TestClient {
         self.client_over(self.pool(), tuning).await
     }
 
-    /// The same over devices of a test's own.
+    /// As `client`, over devices of the test.
     pub async fn client_over<D: Devices>(&self, devices: D, tuning: Tuning) -> Client<Direct, D> {
         let direct = Direct::login(self).await;
         Client::new(direct, devices, self.client_clock.clone(), Arc::default(), tuning)
@@ -282,38 +282,40 @@ impl Dial for ToTarget {
     }
 }
 
-/// The metadata server behind a function call, its password checked without OPAQUE.
+/// The metadata server behind a function call, with a password check without OPAQUE.
 pub struct Direct {
     mds: Arc<Mds>,
     clock: Arc<Clockwork>,
     session: SessionId,
     rng: Mutex<StdRng>,
-    /// Every request by name, in order.
+    /// All requests by name, in order.
     pub calls: Mutex<Vec<&'static str>>,
-    /// What files were opened for again, in order.
+    /// Accesses with which files were opened again, in order.
     pub opened: Mutex<Vec<Access>>,
-    /// The answer to the next request of this name is lost: nobody knows whether it was done, unless it is asked for again.
+    /// The answer to the next request of this name is lost.
     pub lose: Mutex<Option<&'static str>>,
     /// The next request of this name is refused.
     pub refuse: Mutex<Option<&'static str>>,
-    /// The next answer to Allocate has no objects: the file was cut to nothing between its being done and its being answered.
+    /// The next answer to Allocate has no objects: the file was truncated to zero before the answer
+    /// was sent.
     pub cut_while_answered: AtomicBool,
-    /// Leases on files are not told.
+    /// Leases on files are removed from answers.
     pub no_leases_on_files: AtomicBool,
-    /// Answers pass here.
+    /// The gate for answers.
     pub gate: Gate,
-    /// The same of what is to be given back.
+    /// The gate for answers to Recalls.
     pub recalls: Arc<Gate>,
-    /// Requests and answers take so long at most, milliseconds, and overtake each other.
+    /// Maximum random delay of requests and answers in milliseconds, by which they overtake each
+    /// other.
     pub jitter_ms: AtomicU64,
-    /// Nothing arrives, of the second connection neither.
+    /// Nothing arrives, on the second connection neither.
     pub cut: Arc<AtomicBool>,
     leads: bool,
 }
 
 impl Direct {
     async fn login(world: &World) -> Self {
-        // One login by password for a session id; requests then go straight to the server.
+        // One login with a password for a session id; later requests go directly to the server.
         let mds = connect(world).await.unwrap();
         let session = mds.ticket().session;
         Self {
@@ -335,7 +337,7 @@ impl Direct {
         }
     }
 
-    /// Waits as a server does that has nothing to tell.
+    /// Waits as the server does if nothing is recalled.
     async fn wait(&self, request: &Request) {
         let Request::Recalls { wait_ms, .. } = request else { return };
         let body = request.encode(0).unwrap();
@@ -348,7 +350,7 @@ impl Direct {
         self.recalls.pass("Recalls").await;
     }
 
-    /// A request or an answer is on its way.
+    /// Delays a request or an answer.
     async fn travel(&self) {
         let most_ms = self.jitter_ms.load(Ordering::Relaxed);
         if most_ms > 0 {
@@ -357,7 +359,7 @@ impl Direct {
         }
     }
 
-    /// Requests of any name.
+    /// Number of requests of all names.
     pub fn requests(&self) -> usize {
         self.calls.lock().unwrap().len()
     }
@@ -456,7 +458,7 @@ pub struct ToMds {
     mds: Arc<Mds>,
     clock: Arc<Clockwork>,
     answered: Arc<AtomicU64>,
-    /// Streams break after this many answers of a session, the last one not being sent.
+    /// Streams break after this many answers of a session; the last one is not sent.
     pub break_after: Arc<AtomicU64>,
 }
 

@@ -1,9 +1,9 @@
-//! Mounts behind a gate, and what the metadata server does with objects that move.
+//! Mounts behind a gate, and the metadata server's work on objects that move.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CreateParams, File, Nodes, NodesOptions};
 use sealstone_client::{Client, Device, DeviceId, DevicePool, Devices, Metadata, Name, OsdError, PutOptions};
 use sealstone_initiator::{Bearer, Completion, Operation};
 use sealstone_mds::ServerPurpose;
@@ -42,11 +42,11 @@ impl Mount {
         Self::with(world, NodesOptions::default()).await
     }
 
-    /// One that believes what it was told by leases.
+    /// Creates a mount with leases.
     pub async fn leased(world: &World) -> Self {
         world.leads.store(true, Ordering::Relaxed);
         let mount = Self::with(world, NodesOptions { leases: true, ..NodesOptions::default() }).await;
-        // It hears of its era.
+        // Receives its epoch.
         let _ = mount.nodes.lookup(Node::ROOT, &Name::new("nothing").unwrap()).await;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         mount
@@ -65,8 +65,9 @@ impl Mount {
     }
 
     pub async fn create(&self, name: &str) -> OpenFile {
-        let making = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
-        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), making).await.unwrap().1
+        let create_params =
+            CreateParams { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
+        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), create_params).await.unwrap().1
     }
 
     pub async fn open(&self, name: &str, access: Access) -> OpenFile {
@@ -86,7 +87,7 @@ pub fn place_of(world: &World, device: DeviceId) -> u8 {
     u8::try_from(place).unwrap()
 }
 
-/// Where the objects of a file are.
+/// Returns the locations of a file's objects.
 pub async fn objects<D: Devices>(client: &Client<Direct, D>, path: &str) -> (InodeId, Vec<ObjectRef>) {
     let path = FilePath::new(path).unwrap();
     let Response::Placement { layout, .. } =
@@ -100,7 +101,7 @@ pub async fn objects<D: Devices>(client: &Client<Direct, D>, path: &str) -> (Ino
     (stat.inode, layout.unwrap().objects().to_vec())
 }
 
-/// What the metadata server does with new tags.
+/// Runs the server's distribution of new tags to devices.
 pub async fn tell_tags(world: &World) {
     for (device, _) in world.mds.devices() {
         let items = world.mds.next_retags(device.id, 99).unwrap();
@@ -124,7 +125,7 @@ pub async fn tell_tags(world: &World) {
     }
 }
 
-/// What the metadata server does with objects that no file has.
+/// Runs the server's removal of objects that belong to no file.
 pub async fn reap(world: &World) {
     let now = world.clock.now();
     let items = world.mds.next_reap(None, 99, now).unwrap();
@@ -146,19 +147,20 @@ pub fn power_fails(world: &World, device: DeviceId) {
     machine.boot();
 }
 
-/// As if nobody had been heard of for a minute.
+/// Advances time so that the server drops all clients, after a minute of silence.
 pub fn forget_clients(world: &World) {
     world.mds.tidy_memory(world.clock.now() + 61_000);
 }
 
-/// A file with bytes that are acknowledged and not proven, of whose writer the metadata server does not know any more.
+/// Creates a file with bytes that are acknowledged but not flushed, whose writer the server has
+/// forgotten.
 pub async fn forgotten_writer(world: &World, mount: &Mount, bytes: &[u8]) -> (OpenFile, ObjectRef) {
     let file = mount.create("f").await;
     file.write(0, &vec![7; bytes.len()]).await.unwrap();
     file.sync().await.unwrap();
     let at = objects(&mount.client, "/f").await.1[0];
     file.write(0, bytes).await.unwrap();
-    // Acknowledged, and the server was told: others see it.
+    // Acknowledged and reported: other clients see the bytes.
     file.flush().await.unwrap();
     assert!(seen(world, "f").await == bytes);
     forget_clients(world);

@@ -1,4 +1,4 @@
-//! What the kernel is answered: the fields of each kind of answer as bytes.
+//! Answers to the kernel as bytes.
 //!
 //! Truth: include/uapi/linux/fuse.h of Linux, protocol 7.36.
 
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 /// Bytes before the fields of an answer.
 pub(crate) const HEADER_BYTES: usize = 16;
-/// An open answer: reads and writes of this open file bypass the page cache, each write as one request.
+/// Flag of an open answer: reads and writes bypass the page cache, each write as one request.
 pub(crate) const DIRECT_IO: u32 = 1 << 0;
-/// An open answer: the kernel may keep the pages that it has.
+/// Flag of an open answer: the kernel may keep its cached pages.
 pub(crate) const KEEP_CACHE: u32 = 1 << 1;
-/// The same of a directory: the kernel may keep what it is told of its entries.
+/// Flag of an open answer for a directory: the kernel may cache its entries.
 pub(crate) const CACHE_DIRECTORY: u32 = 1 << 3;
 
-/// What `stat` shows of a node.
+/// The attributes that `stat` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) ino: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Attributes {
     pub(crate) block_bytes: u32,
 }
 
-/// An answer's fields.
+/// The fields of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Answer(Vec<u8>);
 
@@ -77,7 +77,8 @@ impl Answer {
             .u32(0)
     }
 
-    /// A node under a name, each believed for a while, the name first. Without attributes: there is none, believed for as long.
+    /// Answer with a node, and how long its name and its attributes may be cached. Without
+    /// attributes it is a negative entry.
     pub(crate) fn entry(
         self,
         attributes: Option<&Attributes>,
@@ -94,27 +95,27 @@ impl Answer {
             .attributes(a)
     }
 
-    /// To GETATTR and SETATTR.
+    /// Answer to GETATTR and SETATTR.
     pub(crate) fn attr(attributes: &Attributes, believed: Duration) -> Self {
         Self::default().u64(believed.as_secs()).u32(believed.subsec_nanos()).u32(0).attributes(attributes)
     }
 
-    /// To OPEN and, after the entry, to CREATE.
+    /// Answer to OPEN, and, after the entry, to CREATE.
     pub(crate) fn open(self, handle: u64, flags: u32) -> Self {
         self.u64(handle).u32(flags).u32(0)
     }
 
-    /// Bytes taken, or of an attribute that is asked for its length.
+    /// Answer with the number of bytes written, or the length of an attribute.
     pub(crate) fn count(count: u32) -> Self {
         Self::default().u32(count).u32(0)
     }
 
-    /// To LSEEK: where.
+    /// Answer to LSEEK.
     pub(crate) fn offset(offset: u64) -> Self {
         Self::default().u64(offset)
     }
 
-    /// To STATFS: blocks of `block` bytes, and numbers of nodes.
+    /// Answer to STATFS: blocks of `block` bytes, and numbers of nodes.
     pub(crate) fn file_system(
         (blocks, free): (u64, u64),
         (nodes, nodes_free): (u64, u64),
@@ -125,12 +126,12 @@ impl Answer {
         (0..6).fold(head, |answer, _| answer.u32(0))
     }
 
-    /// To GETLK.
+    /// Answer to GETLK.
     pub(crate) fn lock(start: u64, end: u64, kind: u32, pid: u32) -> Self {
         Self::default().u64(start).u64(end).u32(kind).u32(pid)
     }
 
-    /// To INIT.
+    /// Answer to INIT.
     pub(crate) fn init(
         minor: u32,
         readahead_max: u32,
@@ -146,16 +147,16 @@ impl Answer {
     }
 }
 
-/// Entries of a directory, as many as the kernel has room for.
+/// Directory entries, up to the size that the kernel requested.
 #[derive(Debug)]
 pub(crate) struct Entries {
     answer: Answer,
     room: usize,
 }
 
-/// Room that is taken at once for entries, bytes; more comes when it is needed.
+/// Initial capacity for entries, in bytes; it grows when needed.
 const ROOM_USUAL: u32 = 64 << 10;
-/// Bytes of an entry before its name, and of what READDIRPLUS has before that.
+/// Bytes of an entry before its name, and of the attributes before it in READDIRPLUS.
 const ENTRY_BYTES: usize = 24;
 const PLUS_BYTES: usize = 128;
 
@@ -164,7 +165,8 @@ impl Entries {
         Self { answer: Answer(Vec::with_capacity(room.min(ROOM_USUAL) as usize)), room: room as usize }
     }
 
-    /// One more, `next` being the number of the one after it; false if it found no room. With `plus` all of it is told.
+    /// Adds an entry with the offset of the next one; returns false if it does not fit. With `plus`
+    /// it includes the attributes.
     pub(crate) fn push(
         &mut self,
         (ino, kind): (u64, u32),

@@ -1,7 +1,7 @@
-//! The device through which the kernel asks and is answered.
+//! The device file through which the kernel sends requests and receives answers.
 //!
-//! Contract: each request is answered once, whatever happens to who works on it. Whoever waits for an answer and is
-//! killed meanwhile goes at once; the work goes on and its answer is dropped.
+//! Contract: each request is answered exactly once, even if its handler panics. A program that is
+//! killed while it waits ends at once; its request continues, and the answer is dropped.
 //! Truth: Documentation/filesystems/fuse.rst of Linux (interrupting filesystem operations).
 
 use core::ops::Range;
@@ -18,28 +18,28 @@ use rustix::io::Errno;
 use super::answer::{Answer, HEADER_BYTES};
 use super::wire::{self, Header, Operation, forgets, parse};
 
-/// Bytes that one write or read carries at most.
+/// Maximum bytes of one write or read.
 const REQUEST_MAX: u32 = 1 << 20;
 const WRITE_MAX: usize = REQUEST_MAX as usize;
-/// Bytes before the data of a write: the header of every request, and its own.
+/// Bytes before the data of a write: the header of the request and that of the write.
 const WRITE_HEAD: usize = 80;
-/// A page of memory.
+/// Bytes of a memory page.
 const PAGE: usize = 4096;
-/// Reads ahead and the like that the kernel may have under way.
+/// Maximum background requests of the kernel in flight, such as read-ahead.
 const BACKGROUND_MAX: u16 = 64;
-/// What we speak.
+/// Protocol version that is spoken.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 36;
-/// A kernel that speaks less is refused: answers were shorter then.
+/// Minimum minor version of the kernel; older versions have shorter answers.
 const MINOR_MIN: u32 = 23;
-/// How often it is looked whether a waiting program was killed.
+/// How often it is checked whether a waiting program was killed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What the kernel is told without being asked: a node is not as it was.
+/// Notification code: attributes or pages of an inode are invalid.
 const INVALIDATE_INODE: i32 = 2;
 /// SIGKILL in the masks of `/proc/PID/status`.
 const KILLED: u64 = 1 << 8;
 
-/// What a kernel may do for us, if it knows it.
+/// Capabilities that are requested of the kernel.
 const FEATURES: u32 = ASYNC_READ
     | RANGE_LOCKS
     | WHOLE_LOCKS
@@ -67,69 +67,70 @@ const ASYNC_DIRECT: u32 = 1 << 15;
 const PARALLEL_DIRECTORIES: u32 = 1 << 18;
 const MAX_PAGES: u32 = 1 << 22;
 const CACHE_LINKS: u32 = 1 << 23;
-/// The kernel says what a maker masks, and whoever makes it decides.
+/// The kernel sends the umask; the file system applies it.
 const TELL_UMASK: u32 = 1 << 6;
-/// What a file runs as is taken away here when somebody writes to it who may not keep it; the kernel says so, and does not ask whether
-/// there is anything of the kind before each write.
+/// Writes remove set-user-ID bits here. The kernel says when, and does not request
+/// `security.capability` before each write.
 const WRITES_TAKE_SET_IDS: u32 = 1 << 28;
 /// There are flags from bit 32 on.
 const MORE_FLAGS: u32 = 1 << 30;
-/// Of those from bit 32 on: files that bypass the page cache can be mapped shared (Linux 6.6).
+/// Of the flags from bit 32 on: files that bypass the page cache can be mapped shared (Linux 6.6).
 const FEATURES_HIGH: u32 = DIRECT_MAPPINGS;
 const DIRECT_MAPPINGS: u32 = 1 << 4;
 /// The kernel checks access control lists, together with owners and permission bits.
 const LISTS: u32 = 1 << 20;
 
-/// Who answers.
+/// Handles the requests of a channel.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers a request, now or later.
     fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply);
-    /// Answers a write of as many bytes as one carries, which are a part of this memory. It may be kept: what comes back is
-    /// for the next requests, and as large.
+    /// Answers a write of maximum size, whose bytes are a part of `memory`. The memory may be kept;
+    /// the returned buffer of the same size is used for the next requests.
     fn write_whole(&self, to: Writing, memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8>;
-    /// The kernel counts less on a node.
+    /// Removes references of the kernel to a node.
     fn forget(&self, node: u64, count: u64);
     /// Runs a task in the background.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
-    /// While this lives, this thread may begin what tasks go on with.
+    /// Enters the runtime: while the guard lives, this thread may start futures.
     fn enter(&self) -> tokio::runtime::EnterGuard<'_>;
 }
 
-/// Where a write goes.
+/// The target of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
     pub(crate) node: u64,
     pub(crate) handle: u64,
     pub(crate) offset: u64,
-    /// It takes away what the file runs as.
+    /// Whether it removes the set-user-ID and set-group-ID bits.
     pub(crate) kills: bool,
-    /// The bytes go to the end of the file, and the kernel's offset is ignored.
+    /// Whether the bytes go to the end of the file, and the offset is ignored.
     pub(crate) appends: bool,
 }
 
-/// The device.
+/// The device file of a mount.
 #[derive(Debug)]
 pub(crate) struct Channel {
     device: File,
-    /// Requests that are not answered.
+    /// Requests without an answer.
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
-/// Who waits for an answer.
+/// A program that waits for an answer.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     /// Its thread.
     pid: u32,
-    /// Does any signal end it? So it is with waiting for a lock; all else is as on a disk.
+    /// Whether any signal ends the wait, as for locks; for other requests only SIGKILL does, as on
+    /// a local disk.
     any_signal: bool,
 }
 
 impl Channel {
-    /// Over the device of a mount; agrees with the kernel on how to talk. With `checks` it is the kernel that decides who
-    /// may do what.
+    /// Negotiates the protocol over the device of a mount. With `checks` the kernel checks
+    /// permissions.
     ///
     /// # Errors
-    /// The kernel speaks an older protocol, or the mount is gone.
+    /// The kernel speaks an older protocol, or the mount no longer exists.
     pub(crate) fn open(device: OwnedFd, checks: bool) -> io::Result<Arc<Self>> {
         let channel = Self { device: File::from(device), waiting: Mutex::default() };
         let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
@@ -146,7 +147,7 @@ impl Channel {
             ));
         }
         if checks && flags & LISTS == 0 {
-            // It would give a file's group what the mask of its list is for.
+            // Otherwise the kernel would apply the mask of a list as the rights of the group.
             channel.write(header.unique, Errno::PROTO.raw_os_error(), &[])?;
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -162,13 +163,13 @@ impl Channel {
         Ok(Arc::new(channel))
     }
 
-    /// One request; none if the mount is gone.
+    /// Reads one request; none if the file system was unmounted.
     fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match (&self.device).read(buffer) {
                 Ok(length) => return Ok(Some(length)),
                 Err(error) => match Errno::from_io_error(&error) {
-                    // ENOENT: the request was taken back while it was being read.
+                    // ENOENT: the request was cancelled while it was being read.
                     Some(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
                     Some(Errno::NODEV) => return Ok(None),
                     _ => return Err(error),
@@ -185,51 +186,53 @@ impl Channel {
         header[8..].copy_from_slice(&unique.to_ne_bytes());
         let mut slices = vec![IoSlice::new(&header)];
         slices.extend(parts.iter().map(|part| IoSlice::new(part)));
-        // The kernel takes an answer whole or not at all.
+        // The kernel accepts an answer completely or not at all.
         (&self.device).write_vectored(&slices).map(drop)
     }
 
-    /// Has the kernel ask for the attributes of a node before it uses them again. Waits for nothing.
+    /// Invalidates the kernel's attributes of a node, so that it requests them before the next use.
+    /// Does not wait.
     pub(crate) fn doubt_attributes(&self, ino: u64) {
         self.tell_of_inode(ino, -1, 0);
     }
 
-    /// Has the kernel drop all pages of a file, those that were written by a mapping being written first. Waits for requests that
-    /// are under way on them.
+    /// Drops all pages of a file in the kernel, after writing back what programs wrote through a
+    /// mapping. Waits for requests on these pages.
     pub(crate) fn drop_pages(&self, ino: u64) {
         self.tell_of_inode(ino, 0, 0);
     }
 
     fn tell_of_inode(&self, ino: u64, offset: i64, length: i64) {
         let told = [ino.to_ne_bytes(), offset.to_ne_bytes(), length.to_ne_bytes()].concat();
-        // Where an answer has its error, and no number of a request.
+        // A notification has its code in place of the error, and no request number.
         if let Err(error) = self.write(0, -INVALIDATE_INODE, &[&told]) {
-            // ENOENT: it does not know it. ENODEV: the mount is gone.
+            // ENOENT: the kernel does not know the node. ENODEV: unmounted.
             let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
             if !gone {
-                tracing::warn!(ino, %error, "the kernel could not be told that a file is another one");
+                tracing::warn!(ino, %error, "could not invalidate the kernel's cache of a file");
             }
         }
     }
 
-    /// Answers, and tells whether the kernel took it: what it did not take it knows nothing of.
+    /// Sends an answer; returns whether the kernel accepted it. Otherwise the kernel knows nothing
+    /// of its contents.
     fn answer(&self, unique: u64, errno: i32, parts: &[&[u8]]) -> bool {
         if self.waiting.lock().remove(&unique).is_none() {
             return false;
         }
         let Err(error) = self.write(unique, errno, parts) else { return true };
-        // ENOENT: nobody waits any more. ENODEV: the mount is gone.
+        // ENOENT: the request was interrupted. ENODEV: unmounted.
         let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
         if !gone {
-            tracing::warn!(%error, "the kernel did not take an answer");
+            tracing::warn!(%error, "the kernel did not accept an answer");
         }
         false
     }
 
-    /// Takes requests until the mount is gone.
+    /// Serves requests until the file system is unmounted.
     ///
     /// # Errors
-    /// The device fails.
+    /// Reading the device failed.
     pub(crate) fn serve(self: &Arc<Self>, handler: &impl Handler) -> io::Result<()> {
         let _inside = handler.enter();
         let mut memory = request_memory();
@@ -247,7 +250,7 @@ impl Channel {
                 }
                 Ok((header, operation)) => self.dispatch(handler, header, operation),
                 Err(wire::Unreadable { unique: Some(unique) }) => {
-                    tracing::warn!(unique, "the kernel sent a request that cannot be read");
+                    tracing::warn!(unique, "malformed request from the kernel");
                     self.write(unique, Errno::IO.raw_os_error(), &[])?;
                 }
                 Err(wire::Unreadable { unique: None }) => return Err(Errno::PROTO.into()),
@@ -271,16 +274,18 @@ impl Channel {
         }
     }
 
-    /// Somebody waits for an answer.
+    /// Whether any program waits for an answer.
     fn expect(self: &Arc<Self>, header: Header, any_signal: bool) -> Reply {
         self.waiting.lock().insert(header.unique, Waiting { pid: header.pid, any_signal });
         Reply { channel: Some(self.clone()), unique: header.unique }
     }
 
-    /// A signal came for whoever waits. Most signals can wait as on any disk; one that is killed need not.
+    /// Handles a signal to a waiting program. Most signals may wait, as on a local disk; SIGKILL
+    /// may not.
     fn interrupt(self: &Arc<Self>, handler: &impl Handler, header: Header, unique: u64) {
         let Some(waiting) = self.waiting.lock().get(&unique).copied() else {
-            // It was overtaken by its own interrupt, or is answered: the kernel knows which, and asks again.
+            // The interrupt arrived before its request, or after the answer. EAGAIN makes the
+            // kernel send it again if needed.
             let _ = self.write(header.unique, Errno::AGAIN.raw_os_error(), &[]);
             return;
         };
@@ -301,20 +306,20 @@ impl Channel {
     }
 }
 
-/// Memory for requests.
+/// Returns a buffer for requests.
 fn request_memory() -> Vec<u8> {
     vec![0; WRITE_MAX + 3 * PAGE]
 }
 
-/// Where in it they are to begin: so that what is written lies on whole pages. The kernel fills it page by page, and each one
-/// that it had to fill by halves would take twice the work.
+/// Returns where requests begin in it, so that the data of writes is page-aligned. The kernel
+/// copies page by page, and partial pages take twice the work.
 fn request_start(memory: &[u8]) -> usize {
     memory.as_ptr().align_offset(PAGE).min(PAGE) + PAGE - WRITE_HEAD
 }
 
-/// Was this thread sent SIGKILL?
+/// Whether SIGKILL is pending for this thread.
 fn is_killed(pid: u32) -> bool {
-    // A program's name in it need not be UTF-8.
+    // The program name in it need not be UTF-8.
     let Ok(status) = std::fs::read(format!("/proc/{pid}/status")) else { return false };
     String::from_utf8_lossy(&status).lines().any(|line| {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
@@ -322,7 +327,7 @@ fn is_killed(pid: u32) -> bool {
     })
 }
 
-/// The answer to one request. Whoever drops it without one has answered that it failed.
+/// The answer to one request. Dropping it without an answer sends an error.
 #[derive(Debug)]
 pub(crate) struct Reply {
     channel: Option<Arc<Channel>>,
@@ -334,7 +339,7 @@ impl Reply {
         self.channel.take().is_some_and(|channel| channel.answer(self.unique, errno, parts))
     }
 
-    /// Does anybody still wait for it?
+    /// Whether a program still waits for the answer.
     pub(crate) fn is_wanted(&self) -> bool {
         self.channel.as_ref().is_some_and(|channel| channel.waiting.lock().contains_key(&self.unique))
     }
@@ -347,8 +352,9 @@ impl Reply {
         self.send(0, &[bytes]);
     }
 
-    /// The same for what names something that the kernel will let go of later: false if it did not take it, because
-    /// whoever waited was killed. Then nobody will let go of it.
+    /// As [`Self::bytes`], for an answer with a reference that the kernel will release later.
+    /// Returns false if the kernel did not accept it, because the program was killed; then it will
+    /// release nothing.
     #[must_use]
     pub(crate) fn naming(self, bytes: &[u8]) -> bool {
         self.send(0, &[bytes])
@@ -372,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_told_that_he_was_interrupted_took_no_answer() {
+    fn interrupted_request_has_no_answer() {
         let (ours, mut kernel) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let device = File::from(OwnedFd::from(ours));
         let channel = Arc::new(Channel { device, waiting: Mutex::default() });
@@ -391,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_checks_no_lists_is_refused_where_it_has_to() {
+    fn kernel_without_acl_checks_is_refused_if_needed() {
         for (flags, checks, taken) in [(0, false, true), (0, true, false), (LISTS, true, true)] {
             let (ours, mut kernel) = std::os::unix::net::UnixStream::pair().expect("a pair");
             let mut init = Vec::new();
@@ -409,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_lies_on_whole_pages_and_every_request_has_room() {
+    fn write_data_is_page_aligned_and_fits() {
         let memory = request_memory();
         let start = request_start(&memory);
         assert_eq!(memory[start + WRITE_HEAD..].as_ptr().align_offset(PAGE), 0);
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_killed_is_not_taken_for_it() {
+    fn live_thread_is_not_reported_killed() {
         assert!(!is_killed(std::process::id()));
         assert!(!is_killed(0));
     }

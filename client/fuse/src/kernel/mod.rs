@@ -1,4 +1,5 @@
-//! The kernel's side of a mount: its requests as types, answers as bytes, the device between them, the mount itself.
+//! The kernel's side of a mount: requests as types, answers as bytes, the device file, and
+//! mounting.
 
 mod answer;
 mod channel;

@@ -1,6 +1,7 @@
-//! The mount itself: by the system call for root, by the helper `fusermount3` for others.
+//! Mounting: by the system call for root, by the helper `fusermount3` for other users.
 //!
-//! Truth: mount(2); fusermount3(1) and its protocol: it sends the open device over the socket named in `_FUSE_COMMFD`.
+//! Truth: mount(2); fusermount3(1) and its protocol: it sends the open device over the socket named
+//! in `_FUSE_COMMFD`.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, IoSliceMut};
@@ -18,34 +19,35 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::MountOptions;
 
-/// The device through which the kernel asks.
+/// The device file of FUSE.
 const DEVICE: &str = "/dev/fuse";
-/// The kind of file system in the table of mounts is `fuse.` and this.
+/// File system type in the table of mounts, after `fuse.`.
 const SUBTYPE: &str = "sealstone";
 
-/// How far the kernel reads ahead of whoever reads on, KiB: as much as one request carries, so that eight of them become one.
+/// Read-ahead of the kernel in KiB: as much as one request carries, so that eight requests become
+/// one.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// Why there is no mount.
+/// Why mounting failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
     /// This kernel has no FUSE, or this process may not use it.
     #[error("{DEVICE} cannot be opened")]
     NoDevice(#[source] io::Error),
-    /// The place is not there, or no directory.
+    /// The mount point does not exist or is not a directory.
     #[error("the mount point is not a directory")]
     NotADirectory,
-    /// The place cannot be looked at.
+    /// The mount point cannot be accessed.
     #[error("the mount point cannot be used")]
     Mountpoint(#[source] io::Error),
-    /// A mount whose process is gone is still there.
+    /// There is a mount whose process has ended.
     #[error("the mount point has a mount whose process is gone")]
     Dead,
-    /// Only root mounts by itself; others need a helper.
+    /// Only root can mount without the helper.
     #[error("only root can mount without fusermount3, which is not installed")]
     NoHelper,
-    /// The helper refused; what it said.
+    /// The helper refused, with its message.
     #[error("fusermount3: {0}")]
     Helper(String),
     /// The kernel refused.
@@ -53,21 +55,21 @@ pub enum MountError {
     Refused(#[source] io::Error),
 }
 
-/// Has the kernel read ahead as far as one request goes, where it lets us say so, which takes root. Else it reads as far as it
-/// does by itself.
+/// Sets the kernel's read-ahead to the size of one request, which only root may do. Otherwise the
+/// default stays.
 pub(crate) fn read_ahead(place: &Path) {
-    // What the kernel knows already: the mount is not asked, it may wait for a server.
+    // Only what the kernel has cached: the mount is not queried, since it may wait for a server.
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let told = statx(CWD, place, flags, StatxFlags::empty()).map_err(io::Error::from).and_then(|stat| {
         let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
         std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
     });
     if let Err(error) = told {
-        tracing::debug!(%error, "the kernel reads ahead as far as it does by itself");
+        tracing::debug!(%error, "could not set the kernel's read-ahead; the default stays");
     }
 }
 
-/// Can something be mounted there?
+/// Checks whether a file system can be mounted on this path.
 ///
 /// # Errors
 /// `NotADirectory`, `Dead`, `Mountpoint`.
@@ -83,7 +85,7 @@ pub fn check_place(place: &Path) -> Result<(), MountError> {
     }
 }
 
-/// The helper that mounts for those who are not root, if it is installed.
+/// Returns the path of the helper, if it is installed.
 #[must_use]
 pub fn helper() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -91,7 +93,7 @@ pub fn helper() -> Option<PathBuf> {
     folders.map(|folder| folder.join("fusermount3")).find(|helper| helper.is_file())
 }
 
-/// Mounts; gives the device of the mount.
+/// Mounts; returns the device file of the mount.
 pub(crate) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
     check_place(&options.mountpoint)?;
     if !rustix::process::geteuid().is_root() {
@@ -164,7 +166,7 @@ fn by_helper(helper: &Path, options: &MountOptions) -> Result<OwnedFd, MountErro
     }
 }
 
-/// The descriptor that the helper sends, with one byte beside it.
+/// Receives the descriptor that the helper sends with one byte.
 fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,41 +1,43 @@
-//! What the kernel asks: requests as bytes, taken apart into types.
+//! Requests of the kernel: parsing bytes into types.
 //!
-//! Does: read headers, fields and names; refuse what is short. Does not: answer.
-//! Contract: arbitrary bytes never panic; a request that cannot be read is [`Unreadable`], with its number if it has one.
+//! Does: reads headers, fields and names, and refuses short requests.
+//! Does not: answer.
+//! Contract: arbitrary bytes never panic. A malformed request is [`Unreadable`], with its number if
+//! it has one.
 //! Truth: include/uapi/linux/fuse.h of Linux, protocol 7.36.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Who asks what about which node.
+/// The header of a request: the caller and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Number of the request: its answer has it too.
+    /// Number of the request, which its answer repeats.
     pub(crate) unique: u64,
-    /// The kernel's number of a node.
+    /// The kernel's inode number.
     pub(crate) node: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// The thread that waits; 0 if none does.
+    /// The waiting thread; 0 if there is none.
     pub(crate) pid: u32,
 }
 
-/// A time as the kernel tells it.
+/// A time in the kernel's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Now,
     At { seconds: i64, nanoseconds: u32 },
 }
 
-/// Flags by which a request takes away what a file runs as.
+/// Flags of requests that remove set-user-ID and set-group-ID bits.
 const OPEN_KILLS: u32 = 1;
 const WRITE_KILLS: u32 = 1 << 2;
-/// A write of pages that a program changed through a mapping, or that the kernel wrote back late.
+/// A write of pages that were changed through a mapping or written back late.
 const WRITE_CACHE: u32 = 1 << 0;
 /// `O_APPEND` among the flags of an open file.
 pub(crate) const O_APPEND: u32 = rustix::fs::OFlags::APPEND.bits();
 
-/// What SETATTR changes.
+/// The changes of SETATTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) handle: Option<u64>,
@@ -45,7 +47,7 @@ pub(crate) struct Changes {
     pub(crate) size: Option<u64>,
     pub(crate) atime: Option<When>,
     pub(crate) mtime: Option<When>,
-    /// It takes away what the file runs as.
+    /// Whether it removes the set-user-ID and set-group-ID bits.
     pub(crate) kills: bool,
 }
 
@@ -56,16 +58,16 @@ pub(crate) struct LockWish {
     pub(crate) handle: u64,
     pub(crate) owner: u64,
     pub(crate) start: u64,
-    /// The last byte, not the one after it.
+    /// The last byte (inclusive).
     pub(crate) end: u64,
     /// F_RDLCK 0, F_WRLCK 1, F_UNLCK 2.
     pub(crate) kind: u32,
     pub(crate) pid: u32,
-    /// By flock(2).
+    /// Whether it is a lock of flock(2).
     pub(crate) whole: bool,
 }
 
-/// What the kernel asks.
+/// An operation that the kernel requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation<'a> {
     Lookup {
@@ -114,7 +116,7 @@ pub(crate) enum Operation<'a> {
     },
     Open {
         flags: i32,
-        /// If it cuts the file, that takes away what it runs as.
+        /// Whether truncating the file removes its set-user-ID and set-group-ID bits.
         kills: bool,
     },
     Read {
@@ -126,9 +128,10 @@ pub(crate) enum Operation<'a> {
         handle: u64,
         offset: u64,
         data: &'a [u8],
-        /// It takes away what the file runs as.
+        /// Whether it removes the set-user-ID and set-group-ID bits.
         kills: bool,
-        /// The file is open with `O_APPEND`: the bytes go to its end, whatever `offset` says.
+        /// Whether the file is open with `O_APPEND`: the bytes go to its end, whatever `offset`
+        /// says.
         appends: bool,
     },
     StatFs,
@@ -164,7 +167,7 @@ pub(crate) enum Operation<'a> {
         minor: u32,
         readahead_max: u32,
         flags: u32,
-        /// Flags from bit 32 on; 0 of a kernel that has none.
+        /// Flags from bit 32 on; 0 from a kernel that has none.
         flags_high: u32,
     },
     OpenDirectory,
@@ -199,25 +202,25 @@ pub(crate) enum Operation<'a> {
         length: u64,
         mode: u32,
     },
-    /// Where data or a hole begins from `offset` on.
+    /// Finds data or a hole from `offset` on.
     Seek {
         handle: u64,
         offset: u64,
         whence: u32,
     },
-    /// Something that we do without: the kernel then does so too.
+    /// An operation that is not supported; the kernel then works without it.
     Other {
         code: u32,
     },
 }
 
-/// A request that cannot be read.
+/// A malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub(crate) unique: Option<u64>,
 }
 
-/// Fields one after the other.
+/// Reads fields in order.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -227,7 +230,7 @@ impl<'a> Fields<'a> {
         Some(*head)
     }
 
-    // The kernel and we share a machine, and its order of bytes.
+    // The kernel runs on the same machine, so its byte order is the native one.
     fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_ne_bytes)
     }
@@ -241,7 +244,7 @@ impl<'a> Fields<'a> {
         Some(())
     }
 
-    /// Text up to its NUL.
+    /// Reads text up to its NUL.
     fn text(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let (text, rest) = self.0.split_at(end);
@@ -260,12 +263,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Takes a request apart.
+/// Parses a request.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Header, Operation<'_>), Unreadable> {
     let mut fields = Fields(bytes);
     let (header, code, length) = header(&mut fields).ok_or(Unreadable { unique: None })?;
     let unreadable = Unreadable { unique: Some(header.unique) };
-    // The kernel says how long it is, and reads are whole.
+    // The header has the length, and the kernel delivers complete requests.
     if length as usize != bytes.len() {
         return Err(unreadable);
     }
@@ -425,7 +428,7 @@ fn wish(fields: &mut Fields<'_>) -> Option<LockWish> {
     Some(LockWish { handle, owner, start, end, kind, pid, whole: flags & 1 != 0 })
 }
 
-/// The pairs of a BATCH_FORGET: node and count.
+/// Returns the pairs of a BATCH_FORGET: node and count.
 pub(crate) fn forgets(nodes: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
     nodes.chunks_exact(16).filter_map(|pair| {
         let mut fields = Fields(pair);
@@ -469,7 +472,7 @@ mod tests {
         let bytes = request(16, &body);
         let write = Operation::Write { handle: 3, offset: 4096, data: b"bytes", kills: true, appends: false };
         assert_eq!(parse(&bytes).unwrap().1, write);
-        // One byte less than it says.
+        // One byte less than the header says.
         body.pop();
         let bytes = request(16, &body);
         assert_eq!(parse(&bytes), Err(Unreadable { unique: Some(7) }));

@@ -1,9 +1,10 @@
-//! Data of a large READ, hashed while the rest is under way.
+//! Hashing the data of a large READ while the rest of it is being received.
 //!
-//! Does: compute digests in the session's task from bytes that it has just received, while the device prepares and sends
-//! the next ones. Does not: believe anything: the check value of the answer decides, over these digests.
-//! Contract: one for each sending of a command. [`Watch`] shows bytes in order and none twice with another value, so
-//! that what was hashed is what the caller gets.
+//! Does: computes digests in the session's task from bytes that were just received, while the
+//! device prepares and sends the next ones.
+//! Does not: trust the data: the check value of the answer over these digests decides.
+//! Contract: one for each sending of a command. [`Watch`] passes bytes in order and never changes
+//! them, so that the caller gets what was hashed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,15 +14,15 @@ use sealstone_seal::signer::Signed;
 use super::bearer::Bearer;
 use crate::driver::Watch;
 
-/// Shorter data are hashed by whoever asked for them: they come in one piece, and the session's task has other commands
-/// to serve.
+/// Minimum length: shorter data arrive in one piece and are hashed by the caller, since the
+/// session's task serves other commands too.
 const WATCHED_MIN: u64 = 128 << 10;
 
-/// The digests of what came so far.
+/// The digests of the data received so far.
 pub(super) struct Arrival(Mutex<ReceivedDigests>);
 
 impl Arrival {
-    /// For a command about to be sent; none where it does not pay.
+    /// Creates one for a command about to be sent; none if it is too short to pay off.
     pub(super) fn of(bearer: &Bearer, signed: &Signed) -> Option<Arc<Self>> {
         if signed.data_in_len < WATCHED_MIN {
             return None;
@@ -29,7 +30,7 @@ impl Arrival {
         Some(Arc::new(Self(Mutex::new(bearer.signer().arriving(signed)?))))
     }
 
-    /// Lets somebody see them.
+    /// Passes the digests to `look`.
     pub(super) fn show<T>(&self, look: impl FnOnce(&ReceivedDigests) -> T) -> T {
         look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

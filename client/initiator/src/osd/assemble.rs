@@ -1,7 +1,8 @@
-//! From what is meant to the bytes that go out: CDB and Data-Out Buffer, signed as the method asks.
+//! Assembling a command: CDB and Data-Out Buffer, signed with the credential's method.
 //!
-//! Does: lay out both buffers, build the CDB, have it signed. Does not: send, nor know check values; `seal` does.
-//! Contract: command data is never copied; the parts beside it are one small allocation.
+//! Does: lays out both buffers, builds the CDB, has it signed.
+//! Does not: send, or compute check values; `seal` does.
+//! Contract: command data is never copied; the other parts are one small allocation.
 //! Truth: t10-osd §1.5–1.7.
 
 use bytes::Bytes;
@@ -14,27 +15,27 @@ use sealstone_seal::signer::{Parts, SignError, Signed};
 use super::bearer::Bearer;
 use crate::{Environment, OsdError};
 
-/// The parts of a command before they have their places.
+/// The parts of a command before they are laid out.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) command: Command,
-    /// CDB continuation segment, its check value not yet made; none if empty.
+    /// CDB continuation segment without its check value; empty if there is none.
     pub(crate) continuation: Vec<u8>,
     pub(crate) data_out: Bytes,
     /// Set attributes list, encoded.
     pub(crate) set: Vec<u8>,
     /// Get attributes list, encoded.
     pub(crate) get: Vec<u8>,
-    /// Room for retrieved attributes, bytes.
+    /// Maximum bytes of retrieved attributes.
     pub(crate) retrieved_max: u32,
-    /// Force unit access: the answer comes when the change is durable.
+    /// Force unit access: the answer is sent when the change is durable.
     pub(crate) durable: bool,
-    /// Whose capabilities are in the segment; room for their proofs is at its end.
+    /// Credentials whose capabilities are in the segment; space for their proofs is at its end.
     pub(crate) extensions: Vec<Bearer>,
 }
 
 impl Draft {
-    /// A command with no attributes.
+    /// Creates a command without attributes.
     pub(crate) const fn new(command: Command, data_out: Bytes) -> Self {
         Self {
             command,
@@ -48,13 +49,13 @@ impl Draft {
         }
     }
 
-    /// The same; these attributes come back with the answer: few and short ones.
+    /// Adds attributes to retrieve with the answer; few and short ones.
     pub(crate) fn asking(self, generation: Generation, ids: &[AttributeId]) -> Self {
         Self { get: list::encode_get(generation, ids), retrieved_max: ASKED_ROOM, ..self }
     }
 }
 
-/// Room for two attributes of 8 bytes with their heads.
+/// Space for two attributes of 8 bytes with their headers.
 const ASKED_ROOM: u32 = 128;
 
 /// A command ready to be sent.
@@ -63,7 +64,8 @@ pub(crate) struct Assembled {
     pub(crate) data_out: Vec<Bytes>,
 }
 
-/// Builds and signs; `time_ms` is the estimate of the device's clock, `token` what CAPKEY signs.
+/// Builds and signs a command; `time_ms` is the estimate of the device's clock, `token` the value
+/// that CAPKEY signs.
 pub(crate) fn assemble(
     bearer: &Bearer,
     draft: &Draft,
@@ -133,7 +135,7 @@ fn unsigned(error: SignError) -> OsdError {
     }
 }
 
-/// Gives out places of a buffer, one after the other, each where an offset field can point.
+/// Allocates consecutive places of a buffer at offsets that an offset field can encode.
 struct Place {
     generation: Generation,
     at: u64,

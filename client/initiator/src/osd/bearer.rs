@@ -1,4 +1,5 @@
-//! A credential made ready for use: capability, and the keys to sign with, their midstates computed.
+//! A credential prepared for use: the capability, and the signing keys with their precomputed
+//! midstates.
 
 use core::fmt;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use sealstone_osd::{Capability, CapabilityBytes, Generation, SecurityMethod};
 use sealstone_seal::signer::{SignError, Signer};
 use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential};
 
-/// Whoever holds this may do what its capability says, by the method its capability says. Clones share it.
+/// A capability with its key: its holder has the rights of the capability, with the method of the
+/// capability. Clones share it.
 #[derive(Clone)]
 pub struct Bearer(Arc<Inner>);
 
@@ -18,24 +20,24 @@ struct Inner {
     signer: Signer<RustCrypto>,
 }
 
-/// Why bytes are no usable credential.
+/// Why bytes are not a usable credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BearerError {
     /// Not 80 or 104 bytes, or not a capability.
     #[error("not a capability")]
     Capability,
-    /// Not a key of the length that the capability's algorithm has.
+    /// The key does not have the length that the capability's algorithm requires.
     #[error("not a capability key of the right length")]
     Key,
-    /// An algorithm slot that this client has no algorithm for.
+    /// The client has no algorithm for this slot.
     #[error("unknown integrity check value algorithm slot {0}")]
     Slot(u8),
 }
 
 impl Bearer {
-    /// From a capability of 80 (OSD-1) or 104 bytes (OSD-2) and its key of 20 or 32 bytes; NOSEC needs no key. The
-    /// algorithm slots are those of every Sealstone device.
+    /// Creates it from a capability of 80 (OSD-1) or 104 bytes (OSD-2) and its key of 20 or 32
+    /// bytes; NOSEC needs no key. Uses the default algorithm slots of Sealstone devices.
     ///
     /// # Errors
     /// See [`BearerError`].
@@ -67,7 +69,7 @@ impl Bearer {
         Ok(Self(Arc::new(Inner { bytes, capability, signer })))
     }
 
-    /// From a credential that this process issued itself.
+    /// Creates it from a credential that this process issued itself.
     ///
     /// # Errors
     /// See [`BearerError`].
@@ -75,8 +77,9 @@ impl Bearer {
         Self::new(&credential.capability, credential.key.expose())
     }
 
-    /// The same where a device has more in its slots than others: [`AlgorithmSlots::WITH_BROKEN`] if its administrator
-    /// asked for what is broken, and so did whoever runs this client.
+    /// As [`Self::of`], for a device with additional algorithm slots:
+    /// [`AlgorithmSlots::WITH_BROKEN`] if its administrator and the user of this client enabled
+    /// broken algorithms.
     ///
     /// # Errors
     /// See [`BearerError`].
@@ -84,31 +87,31 @@ impl Bearer {
         Self::from_parts(&credential.capability, credential.key.expose(), slots)
     }
 
-    /// What the capability says; `None` if it is sealed, so that only the device can read it.
+    /// Returns the capability; `None` if it is sealed, so that only the device can read it.
     #[must_use]
     pub fn capability(&self) -> Option<&Capability> {
         self.0.capability.as_ref()
     }
 
-    /// The capability as it stands in a CDB.
+    /// Returns the capability as encoded in a CDB.
     #[must_use]
     pub fn capability_bytes(&self) -> &CapabilityBytes {
         &self.0.bytes
     }
 
-    /// The method it signs by.
+    /// Returns the security method.
     #[must_use]
     pub fn method(&self) -> SecurityMethod {
         self.0.signer.method()
     }
 
-    /// Which generation of commands it is for.
+    /// Returns the generation of its commands.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.0.bytes.generation()
     }
 
-    /// Are digests checked that a device stores, and not the bytes?
+    /// Whether stored digests are verified instead of the bytes.
     pub(super) fn trusts_digests(&self) -> bool {
         self.method() >= SecurityMethod::AllData && self.signer().algorithm().digest().is_some()
     }

@@ -1,8 +1,9 @@
-//! A device as its client sees it: typed commands in, results out, whatever happens to the connection.
+//! A client of one device: runs typed commands, and hides reconnects and retries.
 //!
-//! Does: connect when first needed, sign, send, verify; try again where that is harmless. Does not: get credentials.
-//! Contract: an operation whose repetition could change its outcome is sent at most once after it may have been done;
-//! then its error is `OutcomeUnknown`.
+//! Does: connects on demand, signs, sends, verifies, and retries idempotent commands.
+//! Does not: obtain credentials.
+//! Contract: an operation that is not idempotent is never sent again after it may have been
+//! executed; its error is then `OutcomeUnknown`.
 //! Truth: security.md §3.4 (client skew); t10-osd §1.10.
 
 use core::time::Duration;
@@ -30,49 +31,50 @@ use crate::{
 
 /// TEST UNIT READY.
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
-/// Times it is sent after login, to hear unit attentions before the first command does.
+/// How often it is sent after a login, to consume unit attentions before the first command.
 const TEST_UNIT_READY_MAX: u32 = 5;
 /// INQUIRY of VPD page B1h: the security token of this nexus.
 const INQUIRY_TOKEN: [u8; 6] = [0x12, 0x01, 0xB1, 0x00, 0xFF, 0x00];
 /// Bytes before the contents of a VPD page.
 const PAGE_HEAD: usize = 4;
-/// Where the token stands in that page.
+/// Offset of the token in that page.
 const TOKEN_AT: usize = PAGE_HEAD;
-/// Bytes of VPD page C0h that are asked for: more than the longest key has.
+/// Maximum bytes of VPD page C0h; the longest key fits.
 const CIPHER_MAX: usize = 0x1000;
 /// INQUIRY of VPD page C0h: the public key of the device's method cipher.
 const INQUIRY_CIPHER: [u8; 6] = [0x12, 0x01, 0xC0, 0x10, 0x00, 0x00];
 
-/// How a device is talked to.
+/// Options of a client of a device.
 #[derive(Clone, Debug)]
 pub struct OsdOptions {
-    /// The session: timeouts, queue depth, digests. Name and ISID are filled in for each device.
+    /// The session: timeouts, queue depth, digests. Name and ISID are set for each device.
     pub session: SessionConfig,
-    /// Times that a lost connection is made again for one operation.
+    /// Maximum reconnects for one operation.
     pub reconnects_max: u32,
-    /// The pause before the first of them; it doubles up to [`OsdOptions::RECONNECT_PAUSE_MAX`].
+    /// Pause before the first reconnect; it doubles up to [`OsdOptions::RECONNECT_PAUSE_MAX`].
     pub reconnect_pause: Duration,
-    /// Times that an operation is sent again to a busy device.
+    /// Maximum retries of an operation while the device is busy.
     pub busy_retries_max: u32,
-    /// The pause before the first of them; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
+    /// Pause before the first retry; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
     pub busy_pause: Duration,
-    /// Conceal the method of each command by the paper's cipher, for a device that asks for it. Protects nothing
-    /// (`sealstone_seal::mceliece`).
+    /// Conceals the method of each command with the paper's cipher, for devices that require it. It
+    /// gives no protection (`sealstone_seal::mceliece`).
     pub conceal_method: bool,
-    /// Device clock minus ours, milliseconds, as far as the metadata server knows: read when the first session with a
-    /// device is prepared, and from then on only the device's own word counts.
+    /// Device clock minus ours, in milliseconds, as far as the metadata server knows. Read before
+    /// the first session with a device; later only the device's own clock counts.
     pub clock_offset_ms: Arc<AtomicI64>,
-    /// When devices are talked to inside TLS.
+    /// When TLS is used.
     pub tls: TlsPolicy,
 }
 
 impl OsdOptions {
-    /// The longest pause between two tries at a busy device.
+    /// Longest pause between two tries at a busy device.
     pub const BUSY_PAUSE_MAX: Duration = Duration::from_secs(1);
-    /// The longest pause between two tries to connect.
+    /// Longest pause between two tries to connect.
     pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-    /// Usual values: a device that is away for seven seconds, as when it is restarted, costs time and no error.
+    /// Returns the default options, with which a restart of a device of up to seven seconds causes
+    /// no error.
     #[must_use]
     pub fn new(environment: &dyn Environment) -> Self {
         Self {
@@ -115,7 +117,7 @@ struct Inner {
     nexus: tokio::sync::Mutex<Option<Nexus>>,
 }
 
-/// A session and what belongs to it.
+/// A session with its number, token and cipher.
 #[derive(Clone)]
 struct Nexus {
     session: Session,
@@ -124,7 +126,7 @@ struct Nexus {
     cipher: Option<Arc<PublicKey>>,
 }
 
-/// What one operation has used up of its patience.
+/// The retries that one operation has used.
 #[derive(Default)]
 struct Patience {
     reconnects: u32,
@@ -133,14 +135,14 @@ struct Patience {
     replays: u32,
     clock_waits: u32,
     skew: Retry,
-    /// The data were wrong, and the device was asked to look at them.
+    /// Whether the data were wrong and the device was asked to read them from its medium.
     looked: bool,
-    /// The operation may have been done already.
+    /// Whether the operation may have been executed already.
     unknown: bool,
 }
 
 impl Patience {
-    /// Waits for a device whose clock is not right, or returns `error` after [`CLOCK_WAITS_MAX`].
+    /// Waits for a device whose clock is wrong, or returns `error` after [`CLOCK_WAITS_MAX`].
     async fn wait_for_clock(&mut self, error: OsdError) -> Result<(), OsdError> {
         if self.clock_waits >= CLOCK_WAITS_MAX {
             return Err(error);
@@ -155,17 +157,18 @@ impl Patience {
     }
 }
 
-/// The first pause for a device whose clock is not right; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
+/// First pause for a device whose clock is wrong; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
 const CLOCK_WAIT_MIN: Duration = Duration::from_millis(10);
-/// Such pauses of one operation: half a minute, in which a step of a clock is confirmed.
+/// Maximum such pauses of one operation: half a minute, in which a clock step is confirmed.
 const CLOCK_WAITS_MAX: u32 = 36;
-/// Unit attentions that one operation sits out.
+/// Maximum unit attentions that one operation survives.
 const ATTENTIONS_MAX: u32 = 4;
-/// New nonces that one operation tries after one was not unique.
+/// Maximum new nonces after one was not unique.
 const REPLAYS_MAX: u32 = 1;
 
 impl OsdClient {
-    /// The device at `url`, over connections that `dial` makes. Connects when the first operation comes.
+    /// Creates a client of the device at `url`, over connections of `dial`. Connects at the first
+    /// operation.
     #[must_use]
     pub fn new(
         dial: Arc<dyn Dial>,
@@ -182,13 +185,13 @@ impl OsdClient {
     /// Runs one operation.
     ///
     /// # Errors
-    /// Any [`OsdError`]. What may be repeated without changing the outcome has been repeated within the limits of
+    /// Any [`OsdError`]. Idempotent operations were already retried, within the limits of
     /// [`OsdOptions`].
     pub async fn execute(&self, bearer: &Bearer, operation: Operation) -> Result<Completion, OsdError> {
         self.carry(bearer, operation, false).await
     }
 
-    /// Runs one operation with FUA: what it changed is durable when the answer comes.
+    /// Runs one operation with FUA: its changes are durable when it returns.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -261,7 +264,8 @@ impl OsdClient {
                     return Err(OsdError::ReadPastEnd { data: parts.data });
                 }
                 Heard::Failed(OsdError::Exists) if patience.unknown => {
-                    // What we find is what we made: nobody else was given the id.
+                    // The object is the one that this operation created: the id was given to no
+                    // other client.
                     match operation {
                         Operation::CreateAndWrite { object, offset, data } => {
                             operation = Operation::Write { object, offset, data };
@@ -272,15 +276,16 @@ impl OsdClient {
                 }
                 Heard::Failed(error) => return Err(error),
                 Heard::WrongData(what) => {
-                    // Of data whose stored digests it sends the device has not looked at a byte: with FUA it does, and
-                    // says so if its medium is at fault. If it is not, somebody on the way is.
+                    // For data with stored digests the device has not read the bytes. With FUA it
+                    // does, and reports a medium error. If it reports none, the data were changed
+                    // in transit.
                     if patience.looked
                         || !bearer.trusts_digests()
                         || !matches!(operation, Operation::Read { .. })
                     {
                         return Err(OsdError::IntegrityFailure(what));
                     }
-                    tracing::warn!(what, "asking the device to look at the data of a READ");
+                    tracing::warn!(what, "wrong data of a READ; the device verifies its medium");
                     patience.looked = true;
                     draft.durable = true;
                 }
@@ -296,7 +301,8 @@ impl OsdClient {
                     }
                 }
                 Heard::NotReady(code) => {
-                    // Without a check value an attacker may have said so after the command was done.
+                    // Without a check value the status may be forged, after the command was
+                    // executed.
                     if operation.repeat() == Repeat::Unsafe {
                         return Err(OsdError::NotReady(code));
                     }
@@ -321,7 +327,7 @@ impl OsdClient {
         }
     }
 
-    /// Sends bytes as they are and hands back what comes: nothing is signed, verified or repeated.
+    /// Sends a raw command and returns the response; nothing is signed, verified or retried.
     ///
     /// # Errors
     /// Any [`SessionError`].
@@ -331,8 +337,8 @@ impl OsdClient {
         nexus.session.execute(request).await
     }
 
-    /// The security token of the current nexus, which CAPKEY signs: inside TLS the channel's, else what the device says (VPD
-    /// page B1h); none if it has none.
+    /// Returns the security token of the current nexus, which CAPKEY signs. With TLS it is that of
+    /// the channel, else that of VPD page B1h; none if there is none.
     ///
     /// # Errors
     /// Any [`SessionError`].
@@ -351,7 +357,7 @@ impl OsdClient {
         work(&mut self.0.clock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The session, made if there is none, within the operation's patience.
+    /// Returns the session; establishes one within the operation's retries.
     async fn nexus(&self, bearer: &Bearer, patience: &mut Patience) -> Result<Nexus, OsdError> {
         let wants_token = bearer.method() == SecurityMethod::CapKey;
         loop {
@@ -385,7 +391,7 @@ impl OsdClient {
                 break;
             }
         }
-        // Inside TLS the token is our own end's: what the other end says could be somebody else's.
+        // With TLS the token is computed at this end, since one from the peer could be relayed.
         let token = match token {
             None if wants_token => self.fetch_token(&session).await?,
             token => token,
@@ -396,19 +402,19 @@ impl OsdClient {
         Ok(nexus)
     }
 
-    /// The CDB as it goes out.
+    /// Returns the CDB to send, concealed if configured.
     fn conceal(&self, nexus: &Nexus, cdb: &[u8]) -> Bytes {
         let Some(cipher) = &nexus.cipher else { return Bytes::copy_from_slice(cdb) };
         let mut concealed = cdb.to_vec();
         let mut random = |into: &mut [u8]| self.0.environment.fill_random(into);
-        // What cannot be concealed was not signed by us: the device will say so.
+        // A CDB that cannot be concealed is sent as it is, and the device refuses it.
         if let Err(error) = cipher.conceal(&mut concealed, &mut random) {
-            tracing::debug!(%error, "sent in the clear");
+            tracing::debug!(%error, "the CDB could not be concealed; sent in the clear");
         }
         concealed.into()
     }
 
-    /// The key of the cipher that the device asks for.
+    /// Reads the key of the method cipher from the device.
     async fn fetch_cipher(&self, session: &Session) -> Result<Option<Arc<PublicKey>>, SessionError> {
         if !self.0.options.conceal_method {
             return Ok(None);
@@ -435,7 +441,7 @@ impl OsdClient {
         Ok(token.filter(|_| page.status == 0).and_then(|token| token.try_into().ok()).map(SecurityToken))
     }
 
-    /// After a command without status: may the operation be sent again?
+    /// Handles a command without status: fails if it may not be sent again.
     async fn lost(
         &self,
         nexus: &Nexus,
@@ -448,7 +454,7 @@ impl OsdClient {
         }
         {
             let mut held = self.0.nexus.lock().await;
-            // Another operation may have connected again already.
+            // Another operation may have reconnected already.
             if held.as_ref().is_some_and(|current| {
                 current.number == nexus.number && !matches!(error, SessionError::Timeout(_))
             }) {
@@ -464,7 +470,7 @@ impl OsdClient {
         if patience.reconnects >= self.0.options.reconnects_max {
             return Err(error.into());
         }
-        tracing::debug!(%error, attempt = patience.reconnects, "connecting to the device again");
+        tracing::debug!(%error, attempt = patience.reconnects, "reconnecting to the device");
         let pause = self.0.options.reconnect_pause.saturating_mul(2u32.saturating_pow(patience.reconnects));
         sleep(pause.min(OsdOptions::RECONNECT_PAUSE_MAX)).await;
         patience.reconnects += 1;
@@ -488,13 +494,14 @@ impl OsdClient {
     }
 }
 
-/// `a - b` of two times; saturates where no real clock gets.
+/// Returns `a - b` of two times, saturating.
 fn difference(a: u64, b: u64) -> i64 {
     let [a, b] = [a, b].map(|time| i64::try_from(time).unwrap_or(i64::MAX));
     a.saturating_sub(b)
 }
 
-/// Unless it is proven that nothing was done, only what may be repeated goes on.
+/// Fails if the operation may have been executed and is not idempotent. `proven`: the device has
+/// confirmed that it was not executed.
 fn doubt(operation: &Operation, proven: bool, patience: &mut Patience) -> Result<(), OsdError> {
     if proven {
         return Ok(());
@@ -509,7 +516,7 @@ fn doubt(operation: &Operation, proven: bool, patience: &mut Patience) -> Result
     }
 }
 
-/// Does trying again make no sense?
+/// Whether a retry is useless.
 const fn is_final(error: &SessionError) -> bool {
     matches!(error, SessionError::LoginRefused { class, .. } if *class == 2)
         || matches!(error, SessionError::NoMethodCipher)

@@ -1,4 +1,4 @@
-//! Commands on collections: from what is meant to a command, and back; and by name.
+//! Commands on collections: drafts, answers, and methods of [`OsdClient`].
 //!
 //! Truth: t10-osd §1.8, §1.9, §3.3.
 
@@ -26,7 +26,7 @@ fn bounded(what: &'static str, actual: usize, max: usize) -> Result<(), OsdError
     if actual > max { Err(OsdError::TooLong { what, actual, max }) } else { Ok(()) }
 }
 
-/// The command that is meant.
+/// Returns the command of an operation.
 pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft, OsdError> {
     let plain = |command| Draft::new(command, Bytes::new());
     Ok(match what {
@@ -124,7 +124,7 @@ pub(super) fn matches(data: &[u8], ids_max: usize) -> Result<(Listed, u64), OsdE
     if !ids.is_sorted() {
         return Err(SHORT);
     }
-    // 4 bytes of header are counted, in older drafts 5.
+    // The header counts 4 bytes, in older drafts 5.
     let total = u64::from_be_bytes(*length) / 8;
     Ok((Listed { ids, next: None }, total))
 }
@@ -146,7 +146,7 @@ pub(super) fn members(attributes: &[u8]) -> Result<Vec<Member>, OsdError> {
 
 /// The commands on collections.
 impl OsdClient {
-    /// Any command on a collection.
+    /// Runs any operation on a collection.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -158,7 +158,7 @@ impl OsdClient {
         self.execute(bearer, Operation::Collection(what)).await
     }
 
-    /// CREATE COLLECTION; object number 0 lets the device choose. Gives the collection's id.
+    /// Runs CREATE COLLECTION; object number 0 lets the device choose. Returns the collection's id.
     ///
     /// # Errors
     /// `Exists` among others.
@@ -171,7 +171,7 @@ impl OsdClient {
         Ok(done.created.unwrap_or(collection))
     }
 
-    /// REMOVE COLLECTION; the members stay.
+    /// Runs REMOVE COLLECTION; the members stay.
     ///
     /// # Errors
     /// `NotEmpty`, unless `force`, among others.
@@ -184,7 +184,8 @@ impl OsdClient {
         self.on_collection(bearer, OnCollection::Remove { collection, force }).await.map(drop)
     }
 
-    /// LIST COLLECTION: members, or with object number 0 the collections of a partition, from `from` on.
+    /// Runs LIST COLLECTION: lists members, or with object number 0 the collections of a partition,
+    /// from `from` on.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -199,7 +200,7 @@ impl OsdClient {
         done.listed.ok_or(OsdError::Malformed("the list of ids"))
     }
 
-    /// QUERY: members that match, and how many match in all.
+    /// Runs QUERY: returns members that match, and the number of all matches.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -215,8 +216,8 @@ impl OsdClient {
         Ok((listed.ids, done.matches_total.unwrap_or(0)))
     }
 
-    /// Makes `object` a member of a collection, as number `number` of its memberships; collection 0 ends the one of
-    /// that number.
+    /// Makes `object` a member of a collection, in membership `number`; collection 0 removes that
+    /// membership.
     ///
     /// # Errors
     /// `NoSpace` beyond the quota, among others.
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_brings_its_question_in_the_continuation_segment() {
+    fn query_criteria_are_in_continuation_segment() {
         let collection = ObjectId::new(0x1_0000, 0x2_0000);
         let id = AttributeId::new(0x1_0000, 1);
         let within = crate::Within { id, min: Bytes::from_static(b"a"), max: Bytes::new() };

@@ -1,4 +1,4 @@
-//! The OSD commands by name, for callers that need no [`Operation`] of their own.
+//! Methods of [`OsdClient`] for single commands.
 
 use bytes::Bytes;
 use sealstone_osd::cdb::Rewrite;
@@ -11,9 +11,9 @@ use super::client::OsdClient;
 use crate::operation::STRETCHES_MAX;
 use crate::{Listed, Operation, OsdError};
 
-/// The typed commands.
+/// One method for each command.
 impl OsdClient {
-    /// CREATE PARTITION; id 0 lets the device choose. Gives the id.
+    /// Runs CREATE PARTITION; id 0 lets the device choose. Returns the id.
     ///
     /// # Errors
     /// As [`OsdClient::execute`], as do all typed commands.
@@ -22,7 +22,7 @@ impl OsdClient {
         Ok(done.created.map_or(partition, |created| created.partition))
     }
 
-    /// REMOVE PARTITION, which must be empty.
+    /// Runs REMOVE PARTITION; the partition must be empty.
     ///
     /// # Errors
     /// `NotEmpty` among others.
@@ -30,7 +30,7 @@ impl OsdClient {
         self.execute(bearer, Operation::RemovePartition { partition }).await.map(drop)
     }
 
-    /// CREATE; object number 0 lets the device choose. Gives the object's id.
+    /// Runs CREATE; object number 0 lets the device choose. Returns the object's id.
     ///
     /// # Errors
     /// `Exists` among others.
@@ -39,7 +39,7 @@ impl OsdClient {
         Ok(done.created.unwrap_or(object))
     }
 
-    /// CREATE AND WRITE; object number 0 lets the device choose. Gives the object's id.
+    /// Runs CREATE AND WRITE; object number 0 lets the device choose. Returns the object's id.
     ///
     /// # Errors
     /// `Exists`, `NoSpace` among others.
@@ -54,7 +54,7 @@ impl OsdClient {
         Ok(done.created.unwrap_or(object))
     }
 
-    /// WRITE.
+    /// Runs WRITE.
     ///
     /// # Errors
     /// `NoSpace` among others.
@@ -68,19 +68,19 @@ impl OsdClient {
         self.execute(bearer, Operation::Write { object, offset, data }).await.map(drop)
     }
 
-    /// APPEND. Gives the offset at which the bytes begin.
+    /// Runs APPEND. Returns the offset of the bytes.
     ///
     /// # Errors
     /// `OutcomeUnknown` among others.
     pub async fn append(&self, bearer: &Bearer, object: ObjectId, data: Bytes) -> Result<u64, OsdError> {
         let done = self.execute(bearer, Operation::Append { object, data }).await?;
-        done.appended_at.ok_or(OsdError::Malformed("the device does not say where it appended"))
+        done.appended_at.ok_or(OsdError::Malformed("no offset in the answer to APPEND"))
     }
 
-    /// READ: exactly `length` bytes.
+    /// Runs READ: returns exactly `length` bytes.
     ///
     /// # Errors
-    /// `ReadPastEnd` with what is there, among others.
+    /// `ReadPastEnd` with the existing bytes, among others.
     pub async fn read(
         &self,
         bearer: &Bearer,
@@ -92,7 +92,7 @@ impl OsdClient {
         Ok(self.execute(bearer, operation).await?.data)
     }
 
-    /// CLEAR: zeroes a range.
+    /// Runs CLEAR, which zeroes a range.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -106,7 +106,7 @@ impl OsdClient {
         self.execute(bearer, Operation::Clear { object, offset, length }).await.map(drop)
     }
 
-    /// PUNCH: takes a range out.
+    /// Runs PUNCH, which removes a range.
     ///
     /// # Errors
     /// `OutcomeUnknown` among others.
@@ -120,7 +120,7 @@ impl OsdClient {
         self.execute(bearer, Operation::Punch { object, offset, length }).await.map(drop)
     }
 
-    /// REMOVE.
+    /// Runs REMOVE.
     ///
     /// # Errors
     /// `NotFound`, `OutcomeUnknown` among others.
@@ -128,7 +128,7 @@ impl OsdClient {
         self.execute(bearer, Operation::Remove { object }).await.map(drop)
     }
 
-    /// FLUSH: returns when the object is durable.
+    /// Runs FLUSH: returns when the object is durable.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -136,7 +136,7 @@ impl OsdClient {
         self.execute(bearer, Operation::Flush { object }).await.map(drop)
     }
 
-    /// FLUSH PARTITION: returns when the partition and all in it is durable.
+    /// Runs FLUSH PARTITION: returns when the partition and everything in it is durable.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -144,7 +144,7 @@ impl OsdClient {
         self.execute(bearer, Operation::FlushPartition { partition }).await.map(drop)
     }
 
-    /// FLUSH OSD: returns when everything is durable.
+    /// Runs FLUSH OSD: returns when everything is durable.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -152,7 +152,7 @@ impl OsdClient {
         self.execute(bearer, Operation::FlushOsd).await.map(drop)
     }
 
-    /// LIST: ids in a partition, or of partitions with partition 0, from `from` on.
+    /// Runs LIST: returns ids in a partition, or of partitions with partition 0, from `from` on.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -167,7 +167,7 @@ impl OsdClient {
         done.listed.ok_or(OsdError::Malformed("the list of ids"))
     }
 
-    /// GET ATTRIBUTES, in the order asked for; at most 64 KiB of them.
+    /// Runs GET ATTRIBUTES; returns at most 64 KiB of attributes in the requested order.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -181,7 +181,7 @@ impl OsdClient {
         Ok(self.execute(bearer, operation).await?.attributes)
     }
 
-    /// SET ATTRIBUTES.
+    /// Runs SET ATTRIBUTES.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -194,7 +194,7 @@ impl OsdClient {
         self.execute(bearer, Operation::SetAttributes { object, values }).await.map(drop)
     }
 
-    /// FORMAT OSD: erases everything.
+    /// Runs FORMAT OSD, which erases everything.
     ///
     /// # Errors
     /// `OutcomeUnknown` among others.
@@ -202,7 +202,8 @@ impl OsdClient {
         self.execute(bearer, Operation::FormatOsd { capacity }).await.map(drop)
     }
 
-    /// COPY USER OBJECTS: gives the copy's id. `reading` is the right to read the source.
+    /// Runs COPY USER OBJECTS; returns the copy's id. `reading` is the credential to read the
+    /// source.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NoSpace`, `OutcomeUnknown` among others.
@@ -218,7 +219,7 @@ impl OsdClient {
         Ok(self.execute(bearer, operation).await?.created.unwrap_or(object))
     }
 
-    /// CREATE SNAPSHOT; id 0 lets the device choose. Gives the id.
+    /// Runs CREATE SNAPSHOT; id 0 lets the device choose. Returns the id.
     ///
     /// # Errors
     /// `OutcomeUnknown` among others, as do all commands on snapshots and clones.
@@ -232,7 +233,7 @@ impl OsdClient {
         Ok(done.created.map_or(partition, |created| created.partition))
     }
 
-    /// CREATE CLONE; id 0 lets the device choose. Gives the id.
+    /// Runs CREATE CLONE; id 0 lets the device choose. Returns the id.
     ///
     /// # Errors
     /// As [`OsdClient::create_snapshot`].
@@ -241,7 +242,7 @@ impl OsdClient {
         Ok(done.created.map_or(partition, |created| created.partition))
     }
 
-    /// DETACH CLONE.
+    /// Runs DETACH CLONE.
     ///
     /// # Errors
     /// As [`OsdClient::create_snapshot`].
@@ -249,7 +250,7 @@ impl OsdClient {
         self.execute(bearer, Operation::DetachClone { partition }).await.map(drop)
     }
 
-    /// REFRESH SNAPSHOT OR CLONE.
+    /// Runs REFRESH SNAPSHOT OR CLONE.
     ///
     /// # Errors
     /// As [`OsdClient::create_snapshot`].
@@ -257,7 +258,7 @@ impl OsdClient {
         self.execute(bearer, Operation::Refresh { partition }).await.map(drop)
     }
 
-    /// RESTORE PARTITION FROM SNAPSHOT.
+    /// Runs RESTORE PARTITION FROM SNAPSHOT.
     ///
     /// # Errors
     /// As [`OsdClient::create_snapshot`].
@@ -265,7 +266,7 @@ impl OsdClient {
         self.execute(bearer, Operation::Restore { partition, snapshot }).await.map(drop)
     }
 
-    /// READ MAP: what is where from a byte on; ask again from the end of the last stretch.
+    /// Runs READ MAP: returns extents from a byte on; continue from the end of the last one.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -275,7 +276,8 @@ impl OsdClient {
         Ok(self.execute(bearer, operation).await?.map)
     }
 
-    /// READ MAPS AND COMPARE: where an object differs from the one that it was duplicated from.
+    /// Runs READ MAPS AND COMPARE: returns where an object differs from the one that it was
+    /// duplicated from.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -289,7 +291,7 @@ impl OsdClient {
         Ok(self.execute(bearer, operation).await?.map)
     }
 
-    /// OBJECT STRUCTURE CHECK; what it finds is in the Error Recovery attributes.
+    /// Runs OBJECT STRUCTURE CHECK; the findings are in the Error Recovery attributes.
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
@@ -297,10 +299,10 @@ impl OsdClient {
         self.execute(bearer, Operation::CheckStructure { object }).await.map(drop)
     }
 
-    /// REWRITE: gives what it was asked to return.
+    /// Runs REWRITE; returns the requested result.
     ///
     /// # Errors
-    /// `OutcomeUnknown` among others; a condition that fails is a refusal with MISCOMPARE.
+    /// `OutcomeUnknown` among others; a failed condition is a refusal with MISCOMPARE.
     pub async fn rewrite(
         &self,
         bearer: &Bearer,

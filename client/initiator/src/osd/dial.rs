@@ -1,4 +1,4 @@
-//! Ways to reach a device: TCP, inside TLS where it is known by a pin, or whatever a simulation supplies.
+//! Connections to a device: TCP, with TLS if a pin is known, or what a simulation supplies.
 
 use core::future::Future;
 use core::pin::Pin as Pinned;
@@ -11,44 +11,43 @@ use sealstone_seal::SecurityToken;
 use crate::session::tcp;
 use crate::{SessionError, TargetUrl};
 
-/// How long a TCP connection may take to be made, and as long again a TLS handshake.
+/// Time limit for a TCP connection, and again for a TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a device.
 pub struct Dialed {
-    /// The bytes.
+    /// The stream.
     pub stream: Box<dyn Stream>,
-    /// Inside TLS: what CAPKEY signs there, computed at this end.
+    /// With TLS: the token that CAPKEY signs, computed at this end.
     pub token: Option<SecurityToken>,
 }
 
 impl Dialed {
-    /// A connection that nothing protects.
+    /// Wraps a connection without TLS.
     #[must_use]
     pub fn plain(stream: Box<dyn Stream>) -> Self {
         Self { stream, token: None }
     }
 }
 
-/// A connection under way.
+/// A connection being established.
 pub type Dialing<'a> = Pinned<Box<dyn Future<Output = Result<Dialed, SessionError>> + Send + 'a>>;
 
-/// Makes connections to one portal.
+/// Opens connections to one portal.
 pub trait Dial: Send + Sync + 'static {
-    /// Makes a new one.
+    /// Opens a new connection.
     fn dial(&self) -> Dialing<'_>;
 }
 
-/// When devices are talked to inside TLS. Whatever it says, it is decided before the first byte, never by what the
-/// other end answers.
+/// When TLS is used. The decision is made before the first byte, never by an answer of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsPolicy {
-    /// Whenever the device is known by a pin.
+    /// If a pin of the device is known.
     #[default]
     Auto,
-    /// Always; a device without a pin is not talked to.
+    /// Always; a device without a pin is refused.
     Required,
-    /// Never; a device with a pin only on this machine's own addresses.
+    /// Never; a device with a pin is refused unless it is on this machine.
     Off,
 }
 
@@ -59,32 +58,32 @@ pub struct TcpDial {
     known: Option<Known>,
 }
 
-/// Who must answer there.
+/// The expected identity of the peer.
 #[derive(Clone, Debug)]
 struct Known {
     pin: Pin,
-    /// In certificates of an authority.
+    /// The name in certificates of an authority.
     name: String,
 }
 
 impl TcpDial {
-    /// To the host and port of `url`, in plain text.
+    /// Connects to host and port of `url` without TLS.
     #[must_use]
     pub fn new(url: &TargetUrl) -> Self {
         Self { authority: url.authority(), known: None }
     }
 
-    /// Inside TLS, to who holds the certificate of `pin`; below an authority it must be for `name`
-    /// ([`device_name`](sealstone_channel::device_name)).
+    /// Connects with TLS to the owner of the certificate of `pin`; a certificate of an authority
+    /// must be for `name` ([`device_name`](sealstone_channel::device_name)).
     #[must_use]
     pub fn sealed(url: &TargetUrl, pin: Pin, name: String) -> Self {
         Self { authority: url.authority(), known: Some(Known { pin, name }) }
     }
 
-    /// To the device of this system id, inside TLS or not as `policy` says.
+    /// Connects to the device with this system id, with or without TLS as `policy` requires.
     ///
     /// # Errors
-    /// `NoPin`, `Plain`: what policy demands cannot be had, or not safely.
+    /// `NoPin`, `Plain`: the policy cannot be fulfilled.
     pub fn by_policy(
         url: &TargetUrl,
         pin: Option<Pin>,
@@ -102,7 +101,7 @@ impl TcpDial {
     }
 }
 
-/// Is it an address of this machine that no network sees? Names are not: whoever answers for names could say so.
+/// Whether it is a loopback address. Names do not count, since a name server could forge them.
 fn is_loopback(host: &str) -> bool {
     host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }

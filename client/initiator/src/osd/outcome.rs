@@ -1,8 +1,9 @@
-//! From the bytes that came back to what happened: check values verified, sense data understood.
+//! Decoding of responses: verifies check values and interprets sense data.
 //!
-//! Does: decide what an answer proves. Does not: retry; `client` does.
-//! Contract: under CMDRSP and ALLDATA a success, and every refusal that changes what a caller believes about data,
-//! counts only with the right check value. What counts without one is listed in [`Heard::Unsigned`].
+//! Does: decides what a response proves.
+//! Does not: retry; `client` does.
+//! Contract: under CMDRSP and ALLDATA, a success, and every refusal that changes what a caller
+//! believes about data, counts only with a valid check value.
 //! Truth: security.md §3.2–3.4; t10-osd §1.10, §5.
 
 use sealstone_osd::Generation;
@@ -19,37 +20,39 @@ const BECOMING_READY: AdditionalSense = AdditionalSense(0x0401);
 /// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED: its clock is wrong.
 const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
 
-/// What an answer says.
+/// The outcome of a command according to its response.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// Done.
+    /// Success.
     Done(Parts),
-    /// Done as far as the object goes: READ beyond the end. The number of bytes that are there.
+    /// READ beyond the end of the object; with the number of existing bytes.
     Short(Parts, u64),
     /// Refused or failed; final unless the caller knows better.
     Failed(OsdError),
-    /// Status and sense are proven, and the data are others than the device says that it stored: what its medium gave is
-    /// wrong, or what came over the wire.
+    /// Status and sense are authenticated, but the data do not match the stored digests: the medium
+    /// or the transport changed them.
     WrongData(&'static str),
-    /// The nonce's time was off; the sense data is proven and tells the device's clock.
+    /// The nonce's time was out of range; the sense data is authenticated and has the device's
+    /// clock.
     Skewed(Sense),
-    /// The nonce was seen before.
+    /// The nonce was used before.
     Replayed,
-    /// Not before the device's clock is right: it says so before it looks at the command.
+    /// The device is not ready until its clock is right; it reports that before it checks the
+    /// command.
     NotReady(AdditionalSense),
-    /// Not now; `proven` if the device itself said so.
+    /// The device is busy.
     Busy {
-        /// May it be believed that nothing was done?
+        /// Whether it is authenticated that the command was not executed.
         proven: bool,
     },
-    /// A unit attention: something happened before this command, which was not run.
+    /// A unit attention: the command was not executed because of an earlier event.
     Attention {
-        /// May it be believed that nothing was done?
+        /// Whether it is authenticated that the command was not executed.
         proven: bool,
     },
 }
 
-/// The parts of a verified answer.
+/// The parts of a verified response.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     /// Command data.
@@ -58,9 +61,9 @@ pub(crate) struct Parts {
     pub(crate) attributes: Vec<u8>,
 }
 
-/// Understands the answer to one command.
+/// Decodes the response to one command.
 ///
-/// `arrived` was told of the data as they came.
+/// `arrived` has the digests of the data received so far.
 pub(crate) fn hear(
     bearer: &Bearer,
     signed: &Signed,
@@ -75,7 +78,7 @@ pub(crate) fn hear(
     let reply = Reply { status: status.byte(), sense: &sense, data_in: &data_in };
     let (parts, proven) = match bearer.signer().verify_arrived(signed, &reply, arrived) {
         Ok(checked) => {
-            // Command data begins the buffer, so the buffer itself is handed on.
+            // Command data is at the start of the buffer, so the buffer itself is returned.
             let (length, attributes) = (checked.data.len(), checked.attributes.to_vec());
             data_in.truncate(length);
             (Parts { data: data_in, attributes }, true)
@@ -139,7 +142,8 @@ fn check(generation: Generation, operation: &Operation, sense: &[u8], parts: Par
     Heard::Failed(error)
 }
 
-/// Would a caller conclude something about stored data from it? An attacker must not be able to say such things.
+/// Whether a caller would conclude something about stored data from the error. An attacker must not
+/// be able to forge these.
 const fn changes_beliefs(error: &OsdError) -> bool {
     matches!(
         error,
@@ -151,7 +155,7 @@ const fn changes_beliefs(error: &OsdError) -> bool {
     )
 }
 
-/// INVALID FIELD IN CDB says everything through its field pointer; without one it is about the credential.
+/// Decodes INVALID FIELD IN CDB by its field pointer; without one it is about the credential.
 fn refused(generation: Generation, operation: &Operation, field: Option<u16>) -> OsdError {
     let Some(field) = field else { return OsdError::AccessDenied { field } };
     if field >= pointer::CAPABILITY {
@@ -235,7 +239,7 @@ mod tests {
         Operation::CreateAndWrite { object: OBJECT, offset: 0, data: Bytes::from_static(b"x") }
     }
 
-    /// What is heard when somebody without the key answers.
+    /// Returns the outcome of a response from a peer without the key.
     fn forged(method: SecurityMethod, operation: &Operation, status: Status, sense: Option<Sense>) -> Heard {
         let bearer = bearer(method);
         let draft = draft(Generation::Osd2, operation).unwrap();
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn unsigned_refusals_cannot_make_us_believe_things_about_data() {
+    fn unauthenticated_refusals_say_nothing_about_data() {
         let past_end = Sense::new(SenseKey::RecoveredError, additional::READ_PAST_END_OF_USER_OBJECT);
         for method in SEALED {
             for (operation, sense) in [
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_before_the_proof_is_an_access_denied() {
+    fn unauthenticated_refusal_is_access_denied() {
         let sense = Sense::new(SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB);
         let heard = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));
         assert!(matches!(heard, Heard::Failed(OsdError::AccessDenied { field: None })), "{heard:?}");
@@ -308,7 +312,7 @@ mod tests {
 
     #[test]
     fn field_pointers_become_names() {
-        // Without check values (NOSEC) the pointers are taken at their word.
+        // Without check values (NOSEC) the field pointers are trusted.
         let heard = |operation: &Operation, at| {
             forged(SecurityMethod::NoSec, operation, Status::CheckCondition, Some(invalid_field(at)))
         };

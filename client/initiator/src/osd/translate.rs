@@ -1,4 +1,4 @@
-//! Operations to commands, and answers back to what the caller asked for.
+//! Conversion of operations to commands, and of verified answers to results.
 
 use bytes::Bytes;
 use sealstone_osd::attribute::list::{self, Values};
@@ -17,13 +17,13 @@ use super::outcome::Parts;
 use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, STRETCHES_MAX, TRANSFER_MAX};
 use crate::{Completion, Listed, OnCollection, Operation, OsdError};
 
-/// Current Command page and the attributes of it that tell what a device chose (t10-osd §3.6).
+/// Current Command page, and its attributes with the values that a device chose (t10-osd §3.6).
 const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
 const PARTITION: AttributeId = AttributeId::new(CURRENT_COMMAND, 3);
 const OBJECT: AttributeId = AttributeId::new(CURRENT_COMMAND, 4);
 const APPENDED_AT: AttributeId = AttributeId::new(CURRENT_COMMAND, 5);
 
-/// The command that an operation stands for.
+/// Returns the command of an operation.
 pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Draft, OsdError> {
     let bounded = |what, actual: usize, max: usize| {
         if actual > max { Err(OsdError::TooLong { what, actual, max }) } else { Ok(()) }
@@ -62,7 +62,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         Operation::Punch { object, offset, length } => {
             plain(Command::Punch(Extent { object: *object, start: *offset, length: *length }))
         }
-        // Whoever removes an object forgets it afterwards: a device that loses power must not bring it back.
+        // The caller forgets a removed object, so a device that loses power must not restore it.
         Operation::Remove { object } => {
             Draft { durable: true, ..plain(Command::Remove(Target { object: *object })) }
         }
@@ -192,7 +192,7 @@ fn duplicate(partition: u64, source: u64) -> Duplicate {
     Duplicate { partition, source, method: 0 }
 }
 
-/// A segment as it goes out, which the device could read.
+/// Encodes a segment; fails if the device could not parse it.
 fn encoded(segment: &ContinuationSegment, command: Command) -> Result<Vec<u8>, OsdError> {
     let wrong = OsdError::Malformed("the command cannot be encoded");
     let bytes = command.row().osd2.and_then(|action| segment.encode(action)).ok_or(wrong)?;
@@ -201,7 +201,7 @@ fn encoded(segment: &ContinuationSegment, command: Command) -> Result<Vec<u8>, O
     Ok(bytes)
 }
 
-/// What the caller gets from a verified answer.
+/// Returns the result of a verified answer.
 pub(super) fn completion(
     generation: Generation,
     operation: &Operation,
@@ -269,7 +269,7 @@ fn retrieved(
 fn number(done: &Completion, wanted: AttributeId) -> Result<u64, OsdError> {
     let value = done.attributes.iter().find(|(id, _)| *id == wanted).and_then(|(_, value)| value.as_deref());
     let bytes = value.and_then(|value| value.try_into().ok());
-    bytes.map(u64::from_be_bytes).ok_or(OsdError::Malformed("the device does not say what it chose"))
+    bytes.map(u64::from_be_bytes).ok_or(OsdError::Malformed("no chosen id in the answer"))
 }
 
 /// Bytes before the ids of a LIST (t10-osd §1.9).
@@ -280,7 +280,7 @@ fn listed(data: &[u8], ids_max: usize) -> Result<Listed, OsdError> {
     let (header, ids) = data.split_at_checked(LIST_HEADER).ok_or(SHORT)?;
     let (words, _) = header.as_chunks::<8>();
     let [length, next] = [0, 1].map(|at| words.get(at).copied().map_or(0, u64::from_be_bytes));
-    // The length is that of the whole list, 16 bytes of header included; fewer ids may have found room.
+    // The length is that of the whole list with 16 bytes of header; fewer ids may have fit.
     let all = usize::try_from(length.saturating_sub(16) / 8).unwrap_or(usize::MAX);
     let (ids, _) = ids.as_chunks::<8>();
     let ids: Vec<u64> = ids.iter().take(all.min(ids_max)).map(|id| u64::from_be_bytes(*id)).collect();

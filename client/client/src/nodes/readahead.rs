@@ -16,16 +16,16 @@ use tokio::sync::OnceCell;
 /// Maximum blocks fetched ahead of a reader.
 const WINDOW_MAX: u64 = 8;
 /// Maximum blocks kept.
-const KEPT_MAX: usize = 24;
+const BLOCKS_MAX: usize = 24;
 
 /// A block; empty until it was read. A reader fetches a block again whose read-ahead failed.
-pub(super) type Block = Arc<OnceCell<Bytes>>;
+pub(super) type ReadBlock = Arc<OnceCell<Bytes>>;
 
 /// Read-ahead state of a file.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     size: u64,
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, ReadBlock>,
     /// Largest end of the recent reads.
     last_end: u64,
     /// Number of sequential reads in a row, up to a maximum.
@@ -34,21 +34,21 @@ pub(super) struct Ahead {
 
 /// The blocks that one read should use and fetch.
 #[derive(Debug, Default)]
-pub(super) struct Advice {
+pub(super) struct ReadPlan {
     /// Blocks to use, and to fetch if they are empty, by number.
-    pub(super) blocks: Vec<(u64, Block)>,
+    pub(super) blocks: Vec<(u64, ReadBlock)>,
     /// Blocks to fetch in the background.
-    pub(super) fetch: Vec<(u64, Block)>,
+    pub(super) fetch: Vec<(u64, ReadBlock)>,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Creates an empty state with blocks of `size` bytes.
     pub(super) const fn new(size: u64) -> Self {
         Self { size, blocks: BTreeMap::new(), last_end: 0, streak: 0 }
     }
 
     /// Returns what a read of this range should use and fetch.
-    pub(super) fn advise(&mut self, range: &Range<u64>, file_size: u64) -> Advice {
+    pub(super) fn plan_read(&mut self, range: &Range<u64>, file_size: u64) -> ReadPlan {
         // Concurrent reads may arrive in any order.
         let near = range.start.abs_diff(self.last_end) <= self.size;
         if near {
@@ -59,7 +59,7 @@ impl Ahead {
             self.last_end = range.end;
         }
         let (first, last) = (range.start / self.size, (range.end - 1) / self.size);
-        let mut advice = Advice::default();
+        let mut advice = ReadPlan::default();
         // A single read in the middle of a file fetches only its own range.
         let whole = range.end - range.start >= self.size;
         if self.streak < 2 && !whole {
@@ -72,7 +72,7 @@ impl Ahead {
         advice.blocks = (first..=last).map(|number| (number, self.block(number).0)).collect();
         let window = (self.streak / 2).min(WINDOW_MAX);
         for number in last + 1..=last + window {
-            if number * self.size >= file_size || self.blocks.len() >= KEPT_MAX {
+            if number * self.size >= file_size || self.blocks.len() >= BLOCKS_MAX {
                 break;
             }
             if let (block, true) = self.block(number) {
@@ -83,17 +83,17 @@ impl Ahead {
     }
 
     /// Returns the block of this number and whether it is new.
-    fn block(&mut self, number: u64) -> (Block, bool) {
+    fn block(&mut self, number: u64) -> (ReadBlock, bool) {
         let mut new = false;
         let block = self.blocks.entry(number).or_insert_with(|| {
             new = true;
-            Block::default()
+            ReadBlock::default()
         });
         (block.clone(), new)
     }
 
     /// Drops the blocks that overlap a range.
-    pub(super) fn forget(&mut self, range: Range<u64>) {
+    pub(super) fn invalidate(&mut self, range: Range<u64>) {
         let size = self.size;
         if !self.blocks.is_empty() {
             self.blocks.retain(|number, _| (number + 1) * size <= range.start || number * size >= range.end);
@@ -101,7 +101,7 @@ impl Ahead {
     }
 
     /// Drops a block that could not be fetched.
-    pub(super) fn give_up(&mut self, number: u64) {
+    pub(super) fn drop_block(&mut self, number: u64) {
         self.blocks.remove(&number);
     }
 }
@@ -112,16 +112,16 @@ mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    fn numbers(blocks: &[(u64, Block)]) -> Vec<u64> {
+    fn numbers(blocks: &[(u64, ReadBlock)]) -> Vec<u64> {
         blocks.iter().map(|(number, _)| *number).collect()
     }
 
     #[test]
-    fn who_reads_on_has_more_and_more_fetched_and_never_behind_the_end() {
-        let mut ahead = Ahead::new(SIZE);
+    fn sequential_reads_grow_window_up_to_end() {
+        let mut ahead = ReadAhead::new(SIZE);
         let (mut at, mut fetched) = (0, Vec::new());
         while at < 20 * SIZE {
-            let advice = ahead.advise(&(at..at + SIZE / 8), 20 * SIZE);
+            let advice = ahead.plan_read(&(at..at + SIZE / 8), 20 * SIZE);
             fetched.extend(numbers(&advice.fetch));
             at += SIZE / 8;
         }
@@ -130,24 +130,24 @@ mod tests {
     }
 
     #[test]
-    fn who_jumps_about_has_nothing_fetched() {
-        let mut ahead = Ahead::new(SIZE);
+    fn random_reads_fetch_nothing_ahead() {
+        let mut ahead = ReadAhead::new(SIZE);
         for at in [50, 3, 90, 17, 71] {
-            let advice = ahead.advise(&(at * SIZE..at * SIZE + 4096), 100 * SIZE);
+            let advice = ahead.plan_read(&(at * SIZE..at * SIZE + 4096), 100 * SIZE);
             assert!(advice.blocks.is_empty() && advice.fetch.is_empty());
         }
     }
 
     #[test]
-    fn what_was_written_over_is_forgotten() {
-        let mut ahead = Ahead::new(SIZE);
+    fn overwritten_blocks_are_dropped() {
+        let mut ahead = ReadAhead::new(SIZE);
         for at in 0..4 {
-            ahead.advise(&(at * SIZE..(at + 1) * SIZE), 100 * SIZE);
+            ahead.plan_read(&(at * SIZE..(at + 1) * SIZE), 100 * SIZE);
         }
         let before = ahead.blocks.len();
-        ahead.forget(4 * SIZE + 5..4 * SIZE + 6);
+        ahead.invalidate(4 * SIZE + 5..4 * SIZE + 6);
         assert_eq!(ahead.blocks.len(), before - 1);
-        ahead.forget(0..u64::MAX);
+        ahead.invalidate(0..u64::MAX);
         assert!(ahead.blocks.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Mounts that change names first and tell the metadata server then: what it costs, and that others never see less than was done.
+//! Write-back of directory changes: the number of requests, and that other mounts see all changes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::world::{Direct, World, tuning};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CreateParams, File, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, DevicePool, Name};
 use sealstone_mds_protocol::{
     Access, ErrorCode, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, Stat,
 };
 use tokio::time::sleep;
 
-/// Longer than a directory that was called back is looked at without a lease.
+/// Longer than a directory is without leases after a recall.
 const QUIET: Duration = Duration::from_secs(12);
 
 struct Mount {
@@ -26,8 +26,8 @@ fn name(name: &str) -> Name {
     Name::new(name).unwrap()
 }
 
-fn making(what: NodeKind) -> Making {
-    Making { what, mode: 0o666, umask: 0o022, owner: None, group: None }
+fn create_params(what: NodeKind) -> CreateParams {
+    CreateParams { what, mode: 0o666, umask: 0o022, owner: None, group: None }
 }
 
 impl Mount {
@@ -38,16 +38,20 @@ impl Mount {
     async fn with(world: &World, options: NodesOptions) -> Self {
         let client = world.client_over(world.pool(), tuning()).await;
         let mount = Self { nodes: Nodes::new(&client, options), client };
-        // It hears of its era.
+        // Receives its epoch.
         let _ = mount.nodes.lookup(Node::ROOT, &name("nothing")).await;
         sleep(Duration::from_millis(100)).await;
         mount
     }
 
-    /// A directory that this mount leads.
+    /// Creates a directory and gets a delegation on it.
     async fn led(&self, at: &str) -> Node {
-        let directory =
-            self.nodes.make(Node::ROOT, &name(at), making(NodeKind::Directory)).await.unwrap().node();
+        let directory = self
+            .nodes
+            .create_node(Node::ROOT, &name(at), create_params(NodeKind::Directory))
+            .await
+            .unwrap()
+            .node();
         for at in ["first", "second", "third"] {
             self.touch(directory, at).await;
             sleep(Duration::from_millis(20)).await;
@@ -59,14 +63,16 @@ impl Mount {
     }
 
     async fn touch(&self, directory: Node, at: &str) -> Stat {
-        let (stat, file) = self.nodes.create(directory, &name(at), making(NodeKind::File)).await.unwrap();
+        let (stat, file) =
+            self.nodes.create(directory, &name(at), create_params(NodeKind::File)).await.unwrap();
         file.close().await.unwrap();
         stat
     }
 
-    /// A new file of these bytes, open.
+    /// Creates a file with these bytes, which stays open.
     async fn write(&self, directory: Node, at: &str, bytes: &[u8]) -> (Stat, File<Direct, DevicePool>) {
-        let (stat, file) = self.nodes.create(directory, &name(at), making(NodeKind::File)).await.unwrap();
+        let (stat, file) =
+            self.nodes.create(directory, &name(at), create_params(NodeKind::File)).await.unwrap();
         file.write(0, bytes).await.unwrap();
         (stat, file)
     }
@@ -116,7 +122,7 @@ async fn leading() -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_alone_in_a_directory_changes_it_without_a_request_for_each_and_others_see_all_of_it() {
+async fn delegated_changes_are_batched_and_visible_to_others() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
@@ -134,7 +140,7 @@ async fn who_is_alone_in_a_directory_changes_it_without_a_request_for_each_and_o
     }
     let asked = one.requests() - before;
     assert!(asked <= 4, "{asked} requests for 200 changes");
-    // No time has passed for those that were done last: who asks has them told.
+    // The last changes were just made: a request of another mount recalls the delegation.
     let seen = other.names(directory).await;
     assert_eq!(seen.len(), 4 + 50);
     for number in 50..100 {
@@ -143,7 +149,7 @@ async fn who_is_alone_in_a_directory_changes_it_without_a_request_for_each_and_o
             (one.look(directory, &at).await.unwrap(), other.look(directory, &at).await.unwrap());
         assert_eq!(mine, Stat { proof: mine.proof, ..his }, "times and all");
     }
-    // From then on both ask, and neither sees what was.
+    // From here on both mounts send requests, and neither caches the directory.
     one.remove(directory, "f50").await;
     assert_eq!(other.look(directory, "f50").await, None);
     other.touch(directory, "f50").await;
@@ -151,7 +157,7 @@ async fn who_is_alone_in_a_directory_changes_it_without_a_request_for_each_and_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_was_made_first_and_told_then_is_written_and_read_like_any_other() {
+async fn locally_created_file_is_written_and_read() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
@@ -163,7 +169,7 @@ async fn a_file_that_was_made_first_and_told_then_is_written_and_read_like_any_o
     let (read, _) = other.nodes.open(his.node(), Access::Read).await.unwrap();
     assert_eq!(read.read(0, 99).await.unwrap(), &b"some bytes"[..]);
     drop(read);
-    // Its last name goes while it is open: it stays for who has it.
+    // The last name is removed while the file is open, so it stays for its program.
     file.write(10, b" more").await.unwrap();
     one.remove(directory, "g").await;
     assert_eq!(file.read(0, 99).await.unwrap(), &b"some bytes more"[..]);
@@ -173,11 +179,11 @@ async fn a_file_that_was_made_first_and_told_then_is_written_and_read_like_any_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_made_and_removed_while_it_is_open_stays_for_its_program() {
+async fn removed_open_file_stays_usable() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
-    let (_, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
+    let (_, file) = one.nodes.create(directory, &name("f"), create_params(NodeKind::File)).await.unwrap();
     one.remove(directory, "f").await;
     assert_eq!(one.look(directory, "f").await, None);
     file.write(0, b"bytes").await.unwrap();
@@ -199,7 +205,7 @@ async fn a_lost_answer_does_nothing_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_does_not_take_is_told_once_and_not_believed() {
+async fn refused_change_is_reported_once_and_dropped() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
@@ -208,21 +214,21 @@ async fn what_the_server_does_not_take_is_told_once_and_not_believed() {
     one.nodes.sync_all().await.unwrap_err();
     one.nodes.sync_all().await.unwrap();
     assert_eq!(one.look(directory, "f").await, None);
-    // And it goes on.
+    // The mount continues to work.
     one.touch(directory, "g").await;
     one.nodes.sync_all().await.unwrap();
     assert!(one.look(directory, "g").await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_heard_of_loses_what_he_did_not_tell_and_hears_of_it() {
+async fn fenced_client_loses_unsent_changes_and_reports() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
     one.nodes.sync_all().await.unwrap();
-    // Neither his changes nor his answers to recalls arrive.
+    // Neither changes nor answers to recalls of this mount arrive.
     one.client.metadata().cut.store(true, Ordering::Relaxed);
-    let (_, file) = one.nodes.create(directory, &name("lost"), making(NodeKind::File)).await.unwrap();
+    let (_, file) = one.nodes.create(directory, &name("lost"), create_params(NodeKind::File)).await.unwrap();
     one.remove(directory, "first").await;
     let begun = tokio::time::Instant::now();
     assert_eq!(other.look(directory, "lost").await, None);
@@ -256,9 +262,14 @@ async fn who_ends_keeps_nobody_waiting() {
 #[tokio::test(start_paused = true)]
 async fn with_dirsync_each_change_is_asked_for() {
     let world = leading().await;
-    let options = NodesOptions { leases: true, names_ahead: false, ..NodesOptions::default() };
+    let options = NodesOptions { leases: true, directory_delegations: false, ..NodesOptions::default() };
     let one = Mount::with(&world, options).await;
-    let directory = one.nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap().node();
+    let directory = one
+        .nodes
+        .create_node(Node::ROOT, &name("d"), create_params(NodeKind::Directory))
+        .await
+        .unwrap()
+        .node();
     for number in 0..20 {
         one.touch(directory, &format!("f{number}")).await;
         sleep(Duration::from_millis(20)).await;
@@ -267,7 +278,7 @@ async fn with_dirsync_each_change_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_directory_goes_though_names_in_it_were_told_of_only_now() {
+async fn directory_is_removed_after_flushing_its_changes() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
@@ -281,19 +292,19 @@ async fn an_empty_directory_goes_though_names_in_it_were_told_of_only_now() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_away_for_a_day_makes_files_by_numbers_that_are_his() {
+async fn client_away_for_a_day_gets_new_inodes() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
     one.nodes.sync_all().await.unwrap();
-    // Nothing is heard of it for so long that nothing is known of it.
+    // The server has dropped all state of the client after a long silence.
     for hours in [1, 26] {
         world.mds.tidy_memory(world.clock.now() + hours * 3_600_000);
     }
     sleep(QUIET).await;
     let led = one.called("DelegateDir");
     for number in 0..40 {
-        // As a mount does before it makes something.
+        // As a mount does before it creates a file.
         assert_eq!(one.look(directory, &format!("f{number}")).await, None);
         one.touch(directory, &format!("f{number}")).await;
         sleep(Duration::from_millis(500)).await;
@@ -306,14 +317,14 @@ async fn who_was_away_for_a_day_makes_files_by_numbers_that_are_his() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_for_which_no_lease_was_to_be_had_is_as_long_as_it_was_written() {
+async fn unleased_file_has_written_size() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
     one.client.metadata().no_leases_on_files.store(true, Ordering::Relaxed);
     let (_, file) = one.write(directory, "f", b"some bytes").await;
     file.close().await.unwrap();
-    // It is let go of while the directory is in use.
+    // The lease is dropped while the directory is in use.
     for _ in 0..5 {
         sleep(Duration::from_secs(1)).await;
         one.touch(directory, "again").await;
@@ -323,7 +334,7 @@ async fn a_file_for_which_no_lease_was_to_be_had_is_as_long_as_it_was_written() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_syncs_a_file_hears_that_it_has_not_the_name_that_it_was_given() {
+async fn fsync_reports_refused_rename() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
@@ -339,7 +350,7 @@ async fn who_syncs_a_file_hears_that_it_has_not_the_name_that_it_was_given() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_a_server_that_is_away_hears_so_in_the_end() {
+async fn waiting_for_unavailable_server_ends_with_error() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.led("d").await;
@@ -353,7 +364,7 @@ async fn whoever_waits_for_a_server_that_is_away_hears_so_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_one_directory_keeps_what_he_did_in_another() {
+async fn lost_delegation_keeps_changes_of_others() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let (lost, kept) = (one.led("lost").await, one.led("kept").await);
@@ -362,7 +373,7 @@ async fn who_loses_one_directory_keeps_what_he_did_in_another() {
     let (from, to) = (name("first"), name("moved"));
     one.nodes.rename((lost, &from), (kept, &to), RenameMode::Replace).await.unwrap();
     one.touch(kept, "made").await;
-    // He takes the one.
+    // The client uses one inode number.
     assert!(other.look(lost, "first").await.is_some());
     one.client.metadata().cut.store(false, Ordering::Relaxed);
     sleep(Duration::from_secs(30)).await;
@@ -373,7 +384,7 @@ async fn who_loses_one_directory_keeps_what_he_did_in_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_open_without_a_lease_is_held_on_when_the_server_begins_anew() {
+async fn unleased_open_file_is_reopened_after_restart() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
@@ -386,7 +397,7 @@ async fn what_is_open_without_a_lease_is_held_on_when_the_server_begins_anew() {
     reads.read(0, 9).await.unwrap();
     sleep(QUIET).await;
     world.mds.tidy_memory(world.clock.now() + 61_000);
-    // Another one is closed again and again: it counts for the server, too.
+    // Closing another file repeatedly also counts for the server.
     let another = one.look(directory, "first").await.unwrap();
     for _ in 0..25 {
         one.nodes.open(another.node(), Access::Read).await.unwrap().0.close().await.unwrap();
@@ -398,7 +409,8 @@ async fn what_is_open_without_a_lease_is_held_on_when_the_server_begins_anew() {
     assert!(in_the_way.is_some(), "{:?} is locked", stat.inode);
 }
 
-/// Whatever two mounts do, in whatever order requests and answers travel: who looks sees what was done before he asked.
+/// Two mounts act at random, with requests and answers in any order: a lookup sees every
+/// change that returned before it.
 #[tokio::test(start_paused = true)]
 async fn each_sees_what_the_other_has_done() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -407,7 +419,7 @@ async fn each_sees_what_the_other_has_done() {
         let world = leading().await;
         let mounts = [Mount::of(&world).await, Mount::of(&world).await].map(Arc::new);
         let directories = [mounts[0].led("x").await, mounts[1].led("y").await];
-        // What each name leads to, as of the last change that returned.
+        // The node of each name, as of the last change that returned.
         let mut truth: std::collections::BTreeMap<(usize, String), sealstone_mds_protocol::InodeId> =
             std::collections::BTreeMap::new();
         for (place, directory) in directories.iter().enumerate() {
@@ -427,7 +439,10 @@ async fn each_sees_what_the_other_has_done() {
                 let key = (from, at.clone());
                 match rng.gen_range(0..3) {
                     0 => {
-                        match mount.nodes.create(directories[from], &name(&at), making(NodeKind::File)).await
+                        match mount
+                            .nodes
+                            .create(directories[from], &name(&at), create_params(NodeKind::File))
+                            .await
                         {
                             Ok((stat, _file)) => {
                                 assert_eq!(

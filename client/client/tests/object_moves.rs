@@ -1,4 +1,4 @@
-//! Objects that move to other devices under the hands of who reads and writes them.
+//! Moves of objects to other devices while their files are read and written.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ async fn copy(world: &World, order: &MoveOrder) -> u64 {
     let (source, target) = (world.osd(from), world.osd(to));
     let mut done = 0;
     loop {
-        // In pieces that a device takes without a thread of its own: paused time would go on meanwhile.
+        // In pieces that a device handles without a thread of its own, since paused time would
+        // advance meanwhile.
         let (object_read, offset) = (order.from.object, done);
         let read = Operation::Read { object: object_read, offset, length: UNIT, buffer: Vec::new() };
         let data = match source.execute(&reader, read).await {
@@ -56,7 +57,7 @@ async fn copy(world: &World, order: &MoveOrder) -> u64 {
     done
 }
 
-/// Moves one object off its device, and has the old one removed; where it is then.
+/// Moves one object off its device and removes the old one; returns the new location.
 async fn move_off(world: &World, mount: &Mount, path: &str, index: usize) -> ObjectRef {
     tell_tags(world).await;
     let (inode, before) = objects(&mount.client, path).await;
@@ -71,7 +72,7 @@ async fn move_off(world: &World, mount: &Mount, path: &str, index: usize) -> Obj
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_a_file_in_place_reads_on_wherever_it_moves() {
+async fn reader_in_place_follows_moves() {
     let world = World::new(5).await;
     let bytes = content(STRIPED);
     let mount = Mount::of(&world).await;
@@ -90,7 +91,7 @@ async fn who_reads_a_file_in_place_reads_on_wherever_it_moves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_opens_it_or_reads_by_a_lease_reads_what_others_wrote_where_it_is_now() {
+async fn open_and_leased_reads_follow_migration() {
     let bytes = content(STRIPED);
     for leased in [true, false] {
         let world = World::new(5).await;
@@ -105,7 +106,7 @@ async fn who_opens_it_or_reads_by_a_lease_reads_what_others_wrote_where_it_is_no
         };
         tell_tags(&world).await;
         let copied = copy(&world, &order).await;
-        // Whose credentials are for the tag of now may read the old object as long as it is there.
+        // Credentials with the current tag may read the old object as long as it exists.
         assert!(file.read(0, bytes.len()).await.unwrap() == bytes);
         assert!(world.mds.finish_move(&order, copied, world.clock.now()).unwrap());
         let writer = other.open("f", Access::Update).await;
@@ -118,11 +119,11 @@ async fn who_opens_it_or_reads_by_a_lease_reads_what_others_wrote_where_it_is_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_moved_is_no_hole_though_nobody_can_say_where_it_is() {
+async fn moved_object_is_never_a_hole() {
     let world = World::new(3).await;
     let mount = Mount::of(&world).await;
     let bytes = content(UNIT);
-    // Written in place: whatever is not on its device is zeros.
+    // Written in place: missing bytes read as zeros.
     let written = mount.create("f").await;
     written.write(0, &bytes).await.unwrap();
     written.close().await.unwrap();
@@ -131,7 +132,7 @@ async fn an_object_that_moved_is_no_hole_though_nobody_can_say_where_it_is() {
     assert!(file.read(0, UNIT).await.unwrap() == bytes);
     move_off(&world, &mount, "/f", 0).await;
     *mount.client.metadata().refuse.lock().unwrap() = Some("RenewGrants");
-    // An error would do; zeros would not.
+    // An error is acceptable, zeros are not.
     if let Ok(read) = file.read(0, UNIT).await {
         assert!(read == bytes);
     }
@@ -139,7 +140,7 @@ async fn an_object_that_moved_is_no_hole_though_nobody_can_say_where_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_get_that_has_begun_comes_to_its_end_at_the_new_place() {
+async fn running_get_follows_moved_object() {
     let world = World::new(5).await;
     let bytes = content(STRIPED);
     let mount = Mount::of(&world).await;
@@ -159,7 +160,7 @@ async fn a_get_that_has_begun_comes_to_its_end_at_the_new_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_open_to_write_stays_until_it_is_closed_and_proven() {
+async fn file_open_for_writing_is_not_moved() {
     let world = World::new(2).await;
     let bytes = content(3 * UNIT);
     let mount = Mount::of(&world).await;
@@ -184,7 +185,7 @@ async fn what_is_open_to_write_stays_until_it_is_closed_and_proven() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_a_device_lost_before_they_were_copied_are_sent_again_to_the_new_place() {
+async fn bytes_lost_before_copy_are_resent() {
     for power in [true, false] {
         let world = World::new(2).await;
         let bytes = content(UNIT);
@@ -205,7 +206,7 @@ async fn bytes_that_a_device_lost_before_they_were_copied_are_sent_again_to_the_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_writes_while_his_object_is_copied_goes_first() {
+async fn write_during_object_copy_wins() {
     let world = World::new(2).await;
     let bytes = content(UNIT);
     let mount = Mount::of(&world).await;
@@ -215,7 +216,7 @@ async fn who_writes_while_his_object_is_copied_goes_first() {
     let MoveStart::Started(order) = begin(&world, inode, at.device) else { panic!("it is in use") };
     tell_tags(&world).await;
     let copied = copy(&world, &order).await;
-    // Refused with what he has, he asks, and writes to where it is.
+    // The old credential is refused; after a renewal the write goes to the new location.
     file.write(0, b"newer").await.unwrap();
     file.flush().await.unwrap();
     assert!(!world.mds.finish_move(&order, copied, world.clock.now()).unwrap());
@@ -227,7 +228,7 @@ async fn who_writes_while_his_object_is_copied_goes_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_whose_file_was_cut_and_moved_keeps_what_is_left_of_his_bytes() {
+async fn writer_keeps_remaining_bytes_after_truncate_and_move() {
     let world = World::new(2).await;
     let bytes = content(UNIT);
     let mount = Mount::of(&world).await;
@@ -238,9 +239,9 @@ async fn a_writer_whose_file_was_cut_and_moved_keeps_what_is_left_of_his_bytes()
     other.nodes.set(cut.node(), change, false).await.unwrap();
     drop(cut);
     world.clear().await;
-    // The other has let it go, and nobody was asked yet whether he still has it.
+    // The other client has closed it, and this one was not asked yet whether it is still open.
     sleep(Duration::from_secs(5)).await;
-    // The server forgets once more who writes.
+    // The server drops the writer's state again.
     forget_clients(&world);
     power_fails(&world, at.device);
     move_off(&world, &mount, "/f", 0).await;
@@ -251,7 +252,7 @@ async fn a_writer_whose_file_was_cut_and_moved_keeps_what_is_left_of_his_bytes()
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_of_another_content_are_not_taken_for_those_that_moved() {
+async fn other_content_is_not_taken_for_moved_object() {
     let world = World::new(2).await;
     let (old, new) = (content(UNIT), vec![9; UNIT]);
     let mount = Mount::of(&world).await;

@@ -1,4 +1,4 @@
-//! Mounts that believe names by the leases on their directories: what they ask, and that what they believe is so.
+//! The dentry cache: which requests it saves, and that its entries are current.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::world::{Direct, World, tuning};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_client::nodes::{Edition, Listed, Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CacheListing, CreateParams, ListEdition, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, DevicePool, Name};
 use sealstone_mds_protocol::{
     DirEntry, ErrorCode, FileKind, InodeId, Node, NodeChange, NodeKind, RenameMode, Stat,
@@ -15,10 +15,10 @@ use sealstone_mds_protocol::{
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Longer than a directory that was called back is looked at without a lease.
+/// Longer than a directory is without leases after a recall.
 const QUIET: Duration = Duration::from_secs(12);
 
-/// A name, and what it leads to.
+/// A name with its node.
 type Entry = (Name, InodeId, FileKind);
 
 struct Mount {
@@ -30,8 +30,8 @@ fn name(name: &str) -> Name {
     Name::new(name).unwrap()
 }
 
-fn making(what: NodeKind) -> Making {
-    Making { what, mode: 0o755, umask: 0, owner: None, group: None }
+fn create_params(what: NodeKind) -> CreateParams {
+    CreateParams { what, mode: 0o755, umask: 0, owner: None, group: None }
 }
 
 impl Mount {
@@ -43,14 +43,14 @@ impl Mount {
         let client = world.client_over(world.pool(), tuning()).await;
         let mount =
             Self { nodes: Nodes::new(&client, NodesOptions { leases, ..NodesOptions::default() }), client };
-        // It hears of its era.
+        // Receives its epoch.
         let _ = mount.nodes.lookup(Node::ROOT, &name("nothing")).await;
         sleep(Duration::from_millis(100)).await;
         mount
     }
 
     async fn make(&self, parent: Node, at: &str, what: NodeKind) -> Stat {
-        self.nodes.make(parent, &name(at), making(what)).await.unwrap()
+        self.nodes.create_node(parent, &name(at), create_params(what)).await.unwrap()
     }
 
     async fn look(&self, parent: Node, at: &str) -> Option<Stat> {
@@ -61,14 +61,14 @@ impl Mount {
         }
     }
 
-    /// All that is in a directory, as the server tells it.
+    /// Returns the entries of a directory from the server.
     async fn list(&self, directory: Node) -> Vec<Entry> {
         let (entries, more) = self.nodes.read_directory(directory, None).await.unwrap();
         assert!(!more);
         entries.into_iter().map(|entry| (entry.name, entry.inode, entry.kind)).collect()
     }
 
-    /// The same as it is known here, three at a time.
+    /// Returns the entries of a directory from the cache, three at a time.
     fn list_known(&self, directory: Node) -> Option<Vec<Entry>> {
         let mut entries: Vec<Entry> = Vec::new();
         loop {
@@ -81,14 +81,14 @@ impl Mount {
                 full
             });
             match listed {
-                Listed::End => return Some(entries),
-                Listed::Upto(None) => return None,
-                Listed::Upto(last) => assert_eq!(last, entries.last().map(|(name, ..)| name.clone())),
+                CacheListing::End => return Some(entries),
+                CacheListing::Upto(None) => return None,
+                CacheListing::Upto(last) => assert_eq!(last, entries.last().map(|(name, ..)| name.clone())),
             }
         }
     }
 
-    /// Requests for names and nodes.
+    /// Number of requests for names and nodes.
     fn asked(&self) -> usize {
         ["Lookup", "GetNode", "ReadNodes"].iter().map(|name| self.client.metadata().called(name)).sum()
     }
@@ -101,7 +101,7 @@ async fn leading() -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_looked_up_is_not_asked_for_again_until_somebody_else_changes_it() {
+async fn lookup_is_cached_until_remote_change() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     other
@@ -118,7 +118,7 @@ async fn what_was_looked_up_is_not_asked_for_again_until_somebody_else_changes_i
         sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(one.asked(), asked);
-    // Each of these is in the way of what the first one believes.
+    // Each of these conflicts with a lease of the first mount.
     other
         .nodes
         .rename((Node::ROOT, &name("f")), (Node::ROOT, &name("g")), RenameMode::Replace)
@@ -132,13 +132,13 @@ async fn what_was_looked_up_is_not_asked_for_again_until_somebody_else_changes_i
     other.nodes.set(first.node(), change, false).await.unwrap();
     let after = one.look(Node::ROOT, "g").await.unwrap();
     assert_eq!((before.mtime_ns == 5, after.mtime_ns), (false, 5));
-    // Nobody used it for long: it is given back, and nothing is left of it.
+    // Unused for long, the lease is returned and the cache is empty.
     sleep(Duration::from_secs(300)).await;
     assert_eq!(world.mds.lease_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_that_was_made_here_is_known_as_a_whole() {
+async fn created_directory_is_cached_completely() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
@@ -159,11 +159,11 @@ async fn a_directory_that_was_made_here_is_known_as_a_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_of_a_whole_directory_is_listed_without_asking_if_the_server_let_it_be_listed() {
+async fn complete_listable_directory_is_listed_from_cache() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
-    let making = Making { mode: 0o300, ..making(NodeKind::Directory) };
-    let directory = one.nodes.make(Node::ROOT, &name("d"), making).await.unwrap().node();
+    let create_params = CreateParams { mode: 0o300, ..create_params(NodeKind::Directory) };
+    let directory = one.nodes.create_node(Node::ROOT, &name("d"), create_params).await.unwrap().node();
     for number in 0..100 {
         one.make(directory, &format!("f{number}"), NodeKind::Fifo).await;
     }
@@ -179,7 +179,7 @@ async fn what_is_known_of_a_whole_directory_is_listed_without_asking_if_the_serv
     for number in 0..50 {
         one.nodes.remove(directory, &name(&format!("f{number}")), false).await.unwrap();
     }
-    // What was being changed when the lease became another one is asked for once more.
+    // Names that were being changed when the lease was replaced are looked up again.
     if one.list_known(directory).is_none() {
         assert_eq!(one.list(directory).await.len(), 50);
         asked += 1;
@@ -193,14 +193,14 @@ async fn what_is_known_of_a_whole_directory_is_listed_without_asking_if_the_serv
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_made_here_is_listed_with_all_that_is_known_of_it_without_asking() {
+async fn created_nodes_are_listed_from_cache_with_attributes() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
-    assert_eq!(one.nodes.page_known(directory, None, 9), Some((Vec::new(), false)));
+    assert_eq!(one.nodes.cached_page(directory, None, 9), Some((Vec::new(), false)));
     for number in 0..20 {
         let at = name(&format!("f{number:02}"));
-        let (_, file) = one.nodes.create(directory, &at, making(NodeKind::File)).await.unwrap();
+        let (_, file) = one.nodes.create(directory, &at, create_params(NodeKind::File)).await.unwrap();
         file.write(0, &vec![1; number]).await.unwrap();
         file.close().await.unwrap();
     }
@@ -208,13 +208,13 @@ async fn what_was_made_here_is_listed_with_all_that_is_known_of_it_without_askin
     let (mut entries, mut more) = (Vec::new(), true);
     while more {
         let after = entries.last().map(|entry: &DirEntry| entry.name.clone());
-        let (page, rest) = one.nodes.page_known(directory, after.as_ref(), 6).expect("all is known");
+        let (page, rest) = one.nodes.cached_page(directory, after.as_ref(), 6).expect("all is known");
         entries.extend(page);
         more = rest;
     }
     assert_eq!(one.client.metadata().called("ReadNodes"), asked);
     let sizes = entries.iter().map(|entry| entry.stat.as_ref().map(|stat| stat.size));
-    // Of what was asked for before the directory was led more may not be known.
+    // More of the entries from before the delegation may not be cached.
     let known = sizes.zip(0..).filter(|(size, number)| size.is_none_or(|size| size == *number)).count();
     assert_eq!(known, 20);
     entries.retain(|entry| entry.stat.is_some());
@@ -230,7 +230,7 @@ async fn what_was_made_here_is_listed_with_all_that_is_known_of_it_without_askin
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edition_of_a_directory_ends_with_each_change_here_or_elsewhere() {
+async fn each_change_ends_directory_edition() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     assert_eq!(
@@ -240,7 +240,7 @@ async fn an_edition_of_a_directory_ends_with_each_change_here_or_elsewhere() {
     );
     let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
     let mut seen = Vec::new();
-    let mut another = |edition: Option<Edition>| {
+    let mut another = |edition: Option<ListEdition>| {
         let edition = edition.unwrap();
         assert!(!seen.contains(&edition));
         seen.push(edition);
@@ -257,13 +257,13 @@ async fn an_edition_of_a_directory_ends_with_each_change_here_or_elsewhere() {
     another(one.nodes.edition(directory));
     one.client.metadata().gate.close("MakeNode");
     {
-        let making = one.nodes.make(directory, &f, making(NodeKind::Directory));
-        tokio::pin!(making);
+        let create_params = one.nodes.create_node(directory, &f, create_params(NodeKind::Directory));
+        tokio::pin!(create_params);
         tokio::select! {
-            _ = &mut making => panic!("it waits"),
+            _ = &mut create_params => panic!("it waits"),
             () = one.client.metadata().gate.reached() => {}
         }
-        // Whoever asked for it gives up.
+        // The caller drops its request.
     }
     another(one.nodes.edition(directory));
     other.make(directory, "h", NodeKind::Fifo).await;
@@ -278,7 +278,7 @@ async fn an_edition_of_a_directory_ends_with_each_change_here_or_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_in_which_names_are_looked_up_in_vain_is_listed_once() {
+async fn directory_is_listed_once_after_repeated_misses() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = other.make(Node::ROOT, "d", NodeKind::Directory).await.node();
@@ -300,20 +300,20 @@ async fn a_directory_in_which_names_are_looked_up_in_vain_is_listed_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_change_of_which_nobody_knows_whether_it_was_done_names_are_asked_for() {
+async fn unknown_outcome_of_change_disables_cache() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
     one.client.metadata().gate.close("MakeNode");
     {
         let at = name("f");
-        let making = one.nodes.make(directory, &at, making(NodeKind::Fifo));
-        tokio::pin!(making);
+        let create_params = one.nodes.create_node(directory, &at, create_params(NodeKind::Fifo));
+        tokio::pin!(create_params);
         tokio::select! {
-            _ = &mut making => panic!("it waits"),
+            _ = &mut create_params => panic!("it waits"),
             () = one.client.metadata().gate.reached() => {}
         }
-        // Whoever asked for it gives up.
+        // The caller drops its request.
     }
     assert!(one.look(directory, "f").await.is_some(), "it was done");
     let asked = one.asked();
@@ -328,17 +328,17 @@ async fn after_a_change_of_which_nobody_knows_whether_it_was_done_names_are_aske
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Something is done by a mount, whatever comes of it.
+/// Runs a random operation and ignores its outcome.
 async fn step(mount: &Mount, directories: [Node; 2], seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut any = || (directories[rng.gen_range(0..2)], name(NAMES[rng.gen_range(0..NAMES.len())]));
     let ((parent, at), (to_parent, to)) = (any(), any());
     let nodes = &mount.nodes;
     match rng.gen_range(0..12) {
-        0 | 1 => drop(nodes.make(parent, &at, making(NodeKind::Fifo)).await),
-        2 => drop(nodes.make(parent, &at, making(NodeKind::Directory)).await),
+        0 | 1 => drop(nodes.create_node(parent, &at, create_params(NodeKind::Fifo)).await),
+        2 => drop(nodes.create_node(parent, &at, create_params(NodeKind::Directory)).await),
         3 => {
-            if let Ok((_, file)) = nodes.create(parent, &at, making(NodeKind::File)).await {
+            if let Ok((_, file)) = nodes.create(parent, &at, create_params(NodeKind::File)).await {
                 let _ = file.close().await;
             }
         }
@@ -368,9 +368,10 @@ async fn step(mount: &Mount, directories: [Node; 2], seed: u64) {
     }
 }
 
-/// Requests and answers overtake each other; when all came to rest each mount believes what is so.
+/// Requests and answers overtake each other; when nothing is in flight, each mount's cache is
+/// correct.
 #[tokio::test(start_paused = true)]
-async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
+async fn idle_mounts_agree_on_names() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
     let (mut all_listed, mut all_same) = (0, 0);
     for seed in seed.map_or(0..10_u64, |seed| seed..seed + 1) {
@@ -381,10 +382,10 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
         let directories = [mounts[0].make(Node::ROOT, "x", NodeKind::Directory).await.node(), Node::ROOT];
         let mut believed = [0, 0];
         let (mut listed, mut same) = (0, 0);
-        let mut editions: [[Option<(Edition, Vec<Entry>)>; 2]; 2] = Default::default();
+        let mut editions: [[Option<(ListEdition, Vec<Entry>)>; 2]; 2] = Default::default();
         let mut alone = 0;
         for round in 0..30 {
-            // Mostly one mount, for a while: where several change a directory none is given leases on it.
+            // Mostly one mount for a while: a directory that several mounts change gets no leases.
             if rng.gen_range(0..6) == 0 {
                 alone = rng.gen_range(0..3);
             }
@@ -458,13 +459,14 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_nobody_has_open_goes_with_its_last_name() {
+async fn closed_file_is_removed_with_last_name() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     for (at, over) in [("f", false), ("g", true)] {
-        let (stat, file) = one.nodes.create(Node::ROOT, &name(at), making(NodeKind::File)).await.unwrap();
+        let (stat, file) =
+            one.nodes.create(Node::ROOT, &name(at), create_params(NodeKind::File)).await.unwrap();
         file.close().await.unwrap();
-        // It is kept by its lease, and looked up before anything is done to it.
+        // Its lease keeps it cached, and it is looked up before it is removed.
         sleep(Duration::from_secs(3)).await;
         one.look(Node::ROOT, at).await.unwrap();
         match over {
@@ -478,8 +480,8 @@ async fn a_file_that_nobody_has_open_goes_with_its_last_name() {
         let gone = other.nodes.node(stat.node()).await;
         assert!(gone.is_err(), "nothing keeps it for a moment");
     }
-    // One that is refused stays, and is opened as before.
-    let (stat, file) = one.nodes.create(Node::ROOT, &name("h"), making(NodeKind::File)).await.unwrap();
+    // A removal that is refused leaves the file, which opens as before.
+    let (stat, file) = one.nodes.create(Node::ROOT, &name("h"), create_params(NodeKind::File)).await.unwrap();
     file.write(0, b"bytes").await.unwrap();
     file.sync().await.unwrap();
     drop(file);
@@ -492,7 +494,7 @@ async fn a_file_that_nobody_has_open_goes_with_its_last_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_after_its_lease_was_given_back_is_not_believed() {
+async fn late_answer_of_returned_lease_is_ignored() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     other.make(Node::ROOT, "f", NodeKind::Fifo).await;
@@ -503,7 +505,7 @@ async fn an_answer_that_comes_after_its_lease_was_given_back_is_not_believed() {
         tokio::spawn(async move { nodes.lookup(Node::ROOT, &name("f")).await })
     };
     one.client.metadata().gate.reached().await;
-    // It is called back before it is known here, and the one that calls it back does not wait for the answer.
+    // The recall arrives before the grant, and the server does not wait for the answer.
     let way = ((Node::ROOT, &name("f")), (Node::ROOT, &name("g")));
     other.nodes.rename(way.0, way.1, RenameMode::Replace).await.unwrap();
     one.client.metadata().gate.open();
@@ -513,7 +515,7 @@ async fn an_answer_that_comes_after_its_lease_was_given_back_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_takes_rights_to_a_directory_from_himself_has_its_names_asked_for() {
+async fn losing_own_rights_invalidates_cached_directory() {
     let world = leading().await;
     let one = Mount::of(&world).await;
     let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();

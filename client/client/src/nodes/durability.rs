@@ -2,8 +2,8 @@
 //! device, and reporting to the metadata server.
 //!
 //! Contract: a piece leaves memory when each of its objects was flushed after the acknowledgement,
-//! in the boot epoch from before it was sent, and the server knows the size. The server is told
-//! that all objects exist only after they were flushed.
+//! in the boot epoch from before it was sent, and the server knows the size. That all objects exist
+//! is reported only after they were flushed.
 //! Truth: docs/adr/0036-close-and-sync-of-files-in-place.md;
 //! docs/adr/0006-puts-survive-restarts.md.
 
@@ -16,128 +16,138 @@ use sealstone_mds_protocol::{
 };
 use tokio::time::Instant;
 
-use super::body::Body;
-use super::keep::{close, lock_again};
+use super::background::{close, reclaim_locks};
+use super::inode_state::{InFlightWrite, ObjectSet, WritePosition};
+use super::open_inode::OpenInode;
 use super::shared::{is_denied, is_fenced, is_over_quota, lock};
-use super::state::{Held, Mark, Objects};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 /// Maximum times that bytes are sent again because a device restarted.
-pub(super) const REDOS_MAX: u32 = 8;
+pub(super) const RESENDS_MAX: u32 = 8;
 /// Maximum times that an operation follows a truncation or migration of the file.
 pub(super) const REOPENS_MAX: u32 = 4;
 
 /// Another client truncates the file faster than this one can open it again.
-pub(super) const CUT_AGAIN: ClientError =
+pub(super) const TRUNCATED_REPEATEDLY: ClientError =
     ClientError::Protocol("too many concurrent truncations of the file");
 
 /// The result of a flush.
 #[derive(PartialEq, Eq)]
-enum Proof {
+enum FlushOutcome {
     Durable,
     /// A device restarted: sent bytes may be lost.
     Restarted,
     /// Another client truncated the file: bytes that were not reported may be lost.
-    Overtaken,
+    Truncated,
 }
 
-impl<M: Metadata, D: Devices> Body<M, D> {
+impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Returns when all bytes acknowledged before are durable on the devices.
-    pub(super) async fn prove(self: &Arc<Self>) -> Result<(), ClientError> {
-        let _alone = self.turn.lock().await;
-        self.prove_alone().await
+    pub(super) async fn make_durable(self: &Arc<Self>) -> Result<(), ClientError> {
+        let _guard = self.server_lock.lock().await;
+        self.make_durable_locked().await
     }
 
-    async fn prove_alone(self: &Arc<Self>) -> Result<(), ClientError> {
+    async fn make_durable_locked(self: &Arc<Self>) -> Result<(), ClientError> {
         let mut restarted = None;
-        for _ in 0..=REDOS_MAX {
-            let (objects, held) = {
+        for _ in 0..=RESENDS_MAX {
+            let (objects, has_acknowledged) = {
                 let state = self.state();
-                (state.objects.clone(), state.held.values().any(|held| held.acknowledged))
+                (state.objects.clone(), state.in_flight.values().any(|piece| piece.acknowledged))
             };
             let objects = match objects {
                 Some(objects) => objects,
-                None if !held => return Ok(()),
+                None if !has_acknowledged => return Ok(()),
                 // Truncated to zero by another client: the bytes need new objects.
                 None => self.objects_to_write(Instant::now()).await?,
             };
-            let proven = match self.shared.patiently(|| self.flush_objects(&objects)).await {
-                Ok(Proof::Durable) => return self.make_missing(&objects).await,
-                Ok(Proof::Overtaken) => self.send_again(false).await,
-                Ok(Proof::Restarted) => {
+            let handled = match self.shared.with_retry(|| self.flush_objects(&objects)).await {
+                Ok(FlushOutcome::Durable) => return self.create_missing_objects(&objects).await,
+                Ok(FlushOutcome::Truncated) => self.resend(false).await,
+                Ok(FlushOutcome::Restarted) => {
                     let device = objects.open.device_of(0).await?;
                     restarted = Some(objects.open.core.device_label(device).await);
                     tracing::debug!(inode = self.node.inode.0, "a device restarted; sending again");
-                    self.send_all_again().await
+                    self.resend_all().await
                 }
                 Err(error) => Err(error),
             };
-            match proven {
+            match handled {
                 // The objects were removed by a truncation.
-                Err(error) if is_stale(&error) => self.reopen().await?,
-                proven => proven?,
+                Err(error) if is_stale(&error) => self.refresh_layout().await?,
+                handled => handled?,
             }
         }
-        Err(restarted.map_or(CUT_AGAIN, ClientError::Restarted))
+        Err(restarted.map_or(TRUNCATED_REPEATEDLY, ClientError::Restarted))
     }
 
-    async fn flush_objects(self: &Arc<Self>, objects: &Objects<M, D>) -> Result<Proof, ClientError> {
+    async fn flush_objects(self: &Arc<Self>, objects: &ObjectSet<M, D>) -> Result<FlushOutcome, ClientError> {
         let numbers: Vec<u64> = {
             let state = self.state();
-            if state.lost {
-                return Ok(Proof::Restarted);
+            if state.device_restarted {
+                return Ok(FlushOutcome::Restarted);
             }
-            if state.overtaken {
-                return Ok(Proof::Overtaken);
+            if state.truncated_remotely {
+                return Ok(FlushOutcome::Truncated);
             }
-            state.held.iter().filter(|(_, held)| held.acknowledged).map(|(number, _)| *number).collect()
+            state
+                .in_flight
+                .iter()
+                .filter(|(_, piece)| piece.acknowledged)
+                .map(|(number, _)| *number)
+                .collect()
         };
-        let open: Vec<usize> =
-            (0..objects.each.len()).filter(|index| lock(&objects.each[*index].facts).open).collect();
+        let open: Vec<usize> = (0..objects.each.len())
+            .filter(|index| lock(&objects.each[*index].flush_state).has_unflushed)
+            .collect();
         if let [index] = open[..] {
-            if self.flush_object(objects, index).await? == Proof::Restarted {
-                return Ok(Proof::Restarted);
+            if self.flush_object(objects, index).await? == FlushOutcome::Restarted {
+                return Ok(FlushOutcome::Restarted);
             }
         } else {
             let mut flushes = tokio::task::JoinSet::new();
             for index in open {
-                let (body, objects) = (self.clone(), objects.clone());
-                flushes.spawn(async move { body.flush_object(&objects, index).await });
+                let (open_inode, objects) = (self.clone(), objects.clone());
+                flushes.spawn(async move { open_inode.flush_object(&objects, index).await });
             }
             while let Some(flushed) = flushes.join_next().await {
-                if crate::put::joined(flushed)? == Proof::Restarted {
-                    return Ok(Proof::Restarted);
+                if crate::put::joined(flushed)? == FlushOutcome::Restarted {
+                    return Ok(FlushOutcome::Restarted);
                 }
             }
         }
         let mut state = self.state();
-        if state.lost {
+        if state.device_restarted {
             // A lost object was found while the flushes were in progress.
-            return Ok(Proof::Restarted);
+            return Ok(FlushOutcome::Restarted);
         }
-        let same = |known: &Objects<M, D>| known.open.layout.number() == objects.open.layout.number();
+        let same = |known: &ObjectSet<M, D>| known.open.layout.number() == objects.open.layout.number();
         let current = state.objects.as_ref().is_some_and(same);
-        if state.overtaken || !current {
-            return Ok(Proof::Overtaken);
+        if state.truncated_remotely || !current {
+            return Ok(FlushOutcome::Truncated);
         }
-        state.proven(&numbers);
-        Ok(Proof::Durable)
+        state.mark_durable(&numbers);
+        Ok(FlushOutcome::Durable)
     }
 
-    async fn flush_object(&self, objects: &Objects<M, D>, index: usize) -> Result<Proof, ClientError> {
+    async fn flush_object(
+        &self,
+        objects: &ObjectSet<M, D>,
+        index: usize,
+    ) -> Result<FlushOutcome, ClientError> {
         let known = &objects.each[index];
-        let (life, writes) = {
-            let facts = lock(&known.facts);
-            (facts.life, facts.writes)
+        let (device_epoch, writes) = {
+            let flush_state = lock(&known.flush_state);
+            (flush_state.device_epoch, flush_state.unflushed_writes)
         };
         let now = match objects.open.execute_in(index, |object| Operation::Flush { object }).await {
             Ok(now) => now,
             Err(ClientError::Device { error: OsdError::NotFound, .. })
-                if !lock(&known.facts).durable && !self.state().made =>
+                if !lock(&known.flush_state).durable && !self.state().all_created =>
             {
-                *known.made.lock().await = false;
-                return Ok(Proof::Restarted);
+                *known.created.lock().await = false;
+                return Ok(FlushOutcome::Restarted);
             }
             Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
                 // Objects are removed when their file is truncated or removed.
@@ -147,140 +157,142 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             Err(error) => return Err(error),
         };
         if let Some(now) = now {
-            self.shared.set_life(now);
+            self.shared.set_device_epoch(now);
         }
         // The existence of the object proves nothing: the server may have created it again, empty,
         // to fence it.
-        if life.is_none() || life != now {
-            return Ok(Proof::Restarted);
+        if device_epoch.is_none() || device_epoch != now {
+            return Ok(FlushOutcome::Restarted);
         }
-        let mut facts = lock(&known.facts);
+        let mut flush_state = lock(&known.flush_state);
         // Writes during the flush may not be durable.
-        facts.open = facts.writes != writes;
-        facts.writes = facts.writes.saturating_sub(writes);
-        facts.durable = true;
-        Ok(Proof::Durable)
+        flush_state.has_unflushed = flush_state.unflushed_writes != writes;
+        flush_state.unflushed_writes = flush_state.unflushed_writes.saturating_sub(writes);
+        flush_state.durable = true;
+        Ok(FlushOutcome::Durable)
     }
 
     /// Creates objects that got no bytes, if they were allocated for this client. Once all exist, a
     /// missing one is known to be lost.
-    async fn make_missing(&self, objects: &Objects<M, D>) -> Result<(), ClientError> {
+    async fn create_missing_objects(&self, objects: &ObjectSet<M, D>) -> Result<(), ClientError> {
         {
             let state = self.state();
-            let begun = objects.each.iter().any(|object| lock(&object.facts).durable);
-            if state.made || !state.ours || !begun {
+            let begun = objects.each.iter().any(|object| lock(&object.flush_state).durable);
+            if state.all_created || !state.allocated_here || !begun {
                 return Ok(());
             }
         }
         for (index, known) in objects.each.iter().enumerate() {
-            if lock(&known.facts).durable {
+            if lock(&known.flush_state).durable {
                 continue;
             }
-            let mut made = known.made.lock().await;
-            if !*made {
-                let make = |object| Operation::Create { object };
-                match self.shared.patiently(|| objects.open.execute(index, make)).await {
-                    Ok(_) | Err(ClientError::Device { error: OsdError::Exists, .. }) => *made = true,
+            let mut created = known.created.lock().await;
+            if !*created {
+                let create = |object| Operation::Create { object };
+                match self.shared.with_retry(|| objects.open.execute(index, create)).await {
+                    Ok(_) | Err(ClientError::Device { error: OsdError::Exists, .. }) => *created = true,
                     Err(error) => return Err(error),
                 }
             }
-            drop(made);
+            drop(created);
             let flush = |object| Operation::Flush { object };
-            match self.shared.patiently(|| objects.open.execute(index, flush)).await {
+            match self.shared.with_retry(|| objects.open.execute(index, flush)).await {
                 Ok(_) => {}
                 // Lost in a restart before it was durable: the next flush creates it again.
                 Err(ClientError::Device { error: OsdError::NotFound, .. }) => {
-                    *known.made.lock().await = false;
+                    *known.created.lock().await = false;
                     return Ok(());
                 }
                 Err(error) => return Err(error),
             }
-            let mut facts = lock(&known.facts);
+            let mut flush_state = lock(&known.flush_state);
             // Concurrent writes are covered by the next flush.
-            facts.durable = !facts.open;
+            flush_state.durable = !flush_state.has_unflushed;
         }
         Ok(())
     }
 
     /// Sends all bytes again after a restart. Of reported bytes only those that the server still
     /// has are sent; a truncation right after that check is not seen.
-    async fn send_all_again(&self) -> Result<(), ClientError> {
-        if self.state().held.values().any(|held| held.told) {
-            self.reopen().await?;
+    async fn resend_all(&self) -> Result<(), ClientError> {
+        if self.state().in_flight.values().any(|piece| piece.size_reported) {
+            self.refresh_layout().await?;
         }
-        self.send_again(true).await
+        self.resend(true).await
     }
 
     /// Sends bytes again with no other write in flight: all after a restart, else those that were
     /// not reported. The next flush finds what is lost once more.
-    async fn send_again(&self, all: bool) -> Result<(), ClientError> {
+    async fn resend(&self, all: bool) -> Result<(), ClientError> {
         let begun = Instant::now();
-        if self.state().held.is_empty() {
-            self.forget_touched();
+        if self.state().in_flight.is_empty() {
+            self.clear_flush_state();
             return Ok(());
         }
         let objects = self.objects_to_write(begun).await?;
-        let _alone = self.gate.write().await;
-        let held: Vec<(u64, Held)> = {
+        let _guard = self.write_barrier.write().await;
+        let pieces: Vec<(u64, InFlightWrite)> = {
             let mut state = self.state();
             if !state.writes_to(&objects) {
                 // Truncated again meanwhile; the caller checks again.
                 return Ok(());
             }
             if all {
-                state.lost = false;
+                state.device_restarted = false;
             }
-            state.overtaken = false;
-            let wanted = state.held.iter_mut().filter(|(_, held)| all || !held.told);
+            state.truncated_remotely = false;
+            let wanted = state.in_flight.iter_mut().filter(|(_, piece)| all || !piece.size_reported);
             wanted
-                .map(|(number, held)| {
-                    (held.sent, held.proven) = (true, false);
-                    (*number, held.clone())
+                .map(|(number, piece)| {
+                    (piece.sent, piece.durable) = (true, false);
+                    (*number, piece.clone())
                 })
                 .collect()
         };
-        let sent = self.send_pieces(&objects, held, all, begun).await;
+        let sent = self.resend_pieces(&objects, pieces, all, begun).await;
         if sent.is_err() {
             let mut state = self.state();
-            state.lost |= all;
-            state.overtaken = true;
+            state.device_restarted |= all;
+            state.truncated_remotely = true;
         }
         sent
     }
 
-    async fn send_pieces(
+    async fn resend_pieces(
         &self,
-        objects: &Objects<M, D>,
-        held: Vec<(u64, Held)>,
+        objects: &ObjectSet<M, D>,
+        pieces: Vec<(u64, InFlightWrite)>,
         all: bool,
         begun: Instant,
     ) -> Result<(), ClientError> {
-        let touched: BTreeSet<usize> = held
+        let touched: BTreeSet<usize> = pieces
             .iter()
-            .flat_map(|(_, held)| objects.open.layout.extents(held.range()))
+            .flat_map(|(_, piece)| objects.open.layout.extents(piece.range()))
             .map(|extent| extent.index)
             .collect();
         // Bytes that are sent again count for the new boot epoch, so it is read before that.
         for index in (0..objects.each.len()).filter(|_| all) {
             let known = &objects.each[index];
             if !touched.contains(&index) {
-                known.forget_touched();
+                known.clear_flush_state();
                 continue;
             }
-            match self.shared.patiently(|| objects.open.life(index)).await {
-                Ok(life) => {
-                    self.shared.set_life(life);
-                    lock(&known.facts).life = Some(life);
+            match self.shared.with_retry(|| objects.open.device_epoch(index)).await {
+                Ok(device_epoch) => {
+                    self.shared.set_device_epoch(device_epoch);
+                    lock(&known.flush_state).device_epoch = Some(device_epoch);
                 }
-                Err(ClientError::Device { error: OsdError::NotFound, .. }) if !lock(&known.facts).durable => {
-                    *known.made.lock().await = false;
-                    lock(&known.facts).life = None;
+                Err(ClientError::Device { error: OsdError::NotFound, .. })
+                    if !lock(&known.flush_state).durable =>
+                {
+                    *known.created.lock().await = false;
+                    lock(&known.flush_state).device_epoch = None;
                 }
                 Err(error) => return Err(error),
             }
         }
-        for (number, piece) in held {
-            self.write_out(objects, &piece, begun).await?;
+        for (number, piece) in pieces {
+            self.write_piece(objects, &piece, begun).await?;
             let mut state = self.state();
             self.acknowledge(&mut state, number);
         }
@@ -288,19 +300,19 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Clears the flush state, since no buffered bytes could be lost by a restart.
-    fn forget_touched(&self) {
+    fn clear_flush_state(&self) {
         let mut state = self.state();
-        (state.lost, state.overtaken) = (false, false);
+        (state.device_restarted, state.truncated_remotely) = (false, false);
         for known in state.objects.iter().flat_map(|objects| &objects.each) {
-            known.forget_touched();
+            known.clear_flush_state();
         }
     }
 
     /// Reports to the metadata server what was written up to a position and is not known there; all
     /// of it has been sent.
-    pub(super) async fn tell(self: &Arc<Self>, upto: Mark) -> Result<(), ClientError> {
-        let _alone = self.turn.lock().await;
-        self.tell_alone(&upto, 0).await
+    pub(super) async fn report_size(self: &Arc<Self>, upto: WritePosition) -> Result<(), ClientError> {
+        let _guard = self.server_lock.lock().await;
+        self.report_size_locked(&upto, 0).await
     }
 
     /// Extends the file to at least `size` bytes at the server.
@@ -309,50 +321,50 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
         let upto = self.dispatch_all();
-        self.settle().await;
-        let _alone = self.turn.lock().await;
-        self.tell_alone(&upto, size).await
+        self.wait_in_flight().await;
+        let _guard = self.server_lock.lock().await;
+        self.report_size_locked(&upto, size).await
     }
 
-    async fn tell_alone(&self, upto: &Mark, grow: u64) -> Result<(), ClientError> {
+    async fn report_size_locked(&self, upto: &WritePosition, grow: u64) -> Result<(), ClientError> {
         let mut denied = false;
         for _ in 0..=REOPENS_MAX {
-            match self.tell_once(upto, grow).await {
+            match self.try_report_size(upto, grow).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) if is_stale(&error) => self.reopen().await?,
+                Err(error) if is_stale(&error) => self.refresh_layout().await?,
                 Err(error) if is_denied(&error) && !core::mem::replace(&mut denied, true) => {
-                    self.hold_again().await?;
+                    self.reopen().await?;
                 }
                 Err(error) => return Err(error),
             }
         }
-        Err(CUT_AGAIN)
+        Err(TRUNCATED_REPEATEDLY)
     }
 
     /// Returns false if it has to be repeated.
-    async fn tell_once(&self, upto: &Mark, grow: u64) -> Result<bool, ClientError> {
-        let (lost, overtaken) = {
+    async fn try_report_size(&self, upto: &WritePosition, grow: u64) -> Result<bool, ClientError> {
+        let (lost, truncated_remotely) = {
             let state = self.state();
-            (state.lost, state.overtaken)
+            (state.device_restarted, state.truncated_remotely)
         };
         // Only bytes that are in the objects are reported.
         if lost {
-            self.send_all_again().await?;
-        } else if overtaken {
-            self.send_again(false).await?;
+            self.resend_all().await?;
+        } else if truncated_remotely {
+            self.resend(false).await?;
         }
         if grow > 0 {
             self.objects_to_write(Instant::now()).await?;
         }
         let (request, generation, made, objects) = {
             let state = self.state();
-            if state.overtaken || state.lost {
+            if state.truncated_remotely || state.device_restarted {
                 return Ok(false);
             }
-            let made = state.made || self.all_made(&state.objects);
+            let made = state.all_created || self.are_all_created(&state.objects);
             let changed_ns = state.changed_ns.or_else(|| (grow > 0).then(|| self.now_ns()));
-            let news = changed_ns.is_some() || (made && !state.made && state.objects.is_some());
+            let news = changed_ns.is_some() || (made && !state.all_created && state.objects.is_some());
             if !news {
                 return Ok(true);
             }
@@ -360,7 +372,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let written = changed_ns.is_some() && state.objects.is_some();
             let request = Request::Written {
                 node: self.node,
-                size_at_least: if written { upto.end.min(state.written_end).max(grow) } else { 0 },
+                size_at_least: if written { upto.end.min(state.unreported_end).max(grow) } else { 0 },
                 mtime_ns: changed_ns,
                 generation: state.generation,
                 made,
@@ -371,15 +383,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         };
         let stat = match self.shared.call_stat(&request).await {
             Err(error) if grow == 0 && is_over_quota(&error) => {
-                self.keep_what_fits(upto, request, generation).await?
+                self.truncate_to_quota(upto, request, generation).await?
             }
             outcome => outcome?,
         };
         let mut state = self.state();
-        state.told(upto);
+        state.on_size_reported(upto);
         if state.generation == generation {
-            state.made = made;
-            state.see_own(&stat);
+            state.all_created = made;
+            state.update_own_attrs(&stat);
         } else {
             // Truncated right after that: the reported bytes are gone.
             let now = state.objects.as_ref().map(|objects| &objects.open);
@@ -387,16 +399,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 .zip(objects.as_ref())
                 .is_some_and(|(now, then)| now.layout.number() == then.layout.number());
             let end = if same { state.stat.as_ref().map_or(0, |stat| stat.size) } else { 0 };
-            state.forget_told(end);
+            state.truncate_reported(end);
         }
         Ok(true)
     }
 
     /// Handles a quota that is smaller than the written file: the part that fits is kept, the rest
     /// truncated. The error is returned, unless there is space meanwhile.
-    async fn keep_what_fits(
+    async fn truncate_to_quota(
         &self,
-        upto: &Mark,
+        upto: &WritePosition,
         mut request: Request,
         generation: u32,
     ) -> Result<Stat, ClientError> {
@@ -404,7 +416,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             *fit = true;
         }
         // Bytes that arrived after the truncation would stay in the objects.
-        let _alone = self.gate.write().await;
+        let _guard = self.write_barrier.write().await;
         if self.state().generation != generation {
             return Err(Failure::new(ErrorCode::Stale, "the file was truncated meanwhile").into());
         }
@@ -412,12 +424,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             Err(error) if is_over_quota(&error) => {
                 let stat = self.shared.call_stat(&Request::GetNode { node: self.node }).await?;
                 let mut state = self.state();
-                state.told(upto);
-                state.was_cut(&stat);
-                state.missing = true;
+                state.on_size_reported(upto);
+                state.on_truncated(&stat);
+                state.data_lost = true;
                 drop(state);
                 // In-flight pieces may have been dropped.
-                self.moved.notify_waiters();
+                self.completed.notify_waiters();
                 Err(error)
             }
             outcome => outcome,
@@ -425,11 +437,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Whether all objects of the file are durable.
-    fn all_made(&self, objects: &Option<Objects<M, D>>) -> bool {
-        let state_made = |objects: &Objects<M, D>| {
+    fn are_all_created(&self, objects: &Option<ObjectSet<M, D>>) -> bool {
+        let state_made = |objects: &ObjectSet<M, D>| {
             objects.each.iter().all(|object| {
-                let facts = lock(&object.facts);
-                facts.durable
+                let flush_state = lock(&object.flush_state);
+                flush_state.durable
             })
         };
         objects.as_ref().is_some_and(state_made)
@@ -437,58 +449,58 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Applies a truncation or migration by another client. Buffered bytes that were not reported
     /// are then written again.
-    async fn reopen(&self) -> Result<(), ClientError> {
+    async fn refresh_layout(&self) -> Result<(), ClientError> {
         let access = self.state().access();
         let opened = self.shared.open_node(self.node, access, true).await?;
         // After a restart of the server this open registers the file again, so locks are reclaimed
         // at once.
-        lock_again(&self.shared, self.node).await?;
-        self.take_opened(opened, access, false).await
+        reclaim_locks(&self.shared, self.node).await?;
+        self.apply_layout(opened, access, false).await
     }
 
     /// Opens the file again and reclaims its locks, after the server restarted or dropped this
     /// client.
-    pub(super) async fn hold_again(&self) -> Result<(), ClientError> {
+    pub(super) async fn reopen(&self) -> Result<(), ClientError> {
         let access = self.state().access();
         self.shared.open_node(self.node, access, true).await?;
-        self.was_forgotten();
-        lock_again(&self.shared, self.node).await
+        self.mark_layout_stale();
+        reclaim_locks(&self.shared, self.node).await
     }
 
     /// Marks the layout as possibly stale: while the server did not know of this open, it may have
     /// moved the objects.
-    pub(super) fn was_forgotten(&self) {
+    pub(super) fn mark_layout_stale(&self) {
         let mut state = self.state();
-        state.outdated |= state.objects.is_some();
+        state.layout_stale |= state.objects.is_some();
     }
 
     /// Discards unsaved bytes and closes the file at the server, after all programs that lost a
     /// lock on it have closed it.
-    pub(super) async fn begin_anew(self: &Arc<Self>) {
+    pub(super) async fn reset_after_fence(self: &Arc<Self>) {
         self.discard();
         self.shared.drop_lease(self.node.inode);
         close(self).await;
-        self.shared.names.forget(self.node.inode);
+        self.shared.dentries.invalidate(self.node.inode);
         let mut state = self.state();
         if self.open_count() == 0 {
             (state.lock_lost, state.error) = (false, None);
         }
     }
 
-    /// Opens the file again for reading, unless another task has done so since `openings`.
-    pub(super) async fn reopen_to_read(&self, openings: u64) -> Result<(), ClientError> {
-        let _alone = self.turn.lock().await;
-        if self.state().openings != openings {
+    /// Opens the file again for reading, unless another task has done so since `layouts_received`.
+    pub(super) async fn refresh_layout_to_read(&self, layouts_received: u64) -> Result<(), ClientError> {
+        let _guard = self.server_lock.lock().await;
+        if self.state().layouts_received != layouts_received {
             return Ok(());
         }
         let opened = self.shared.open_node(self.node, Access::Read, true).await?;
         // A lost lock does not prevent reading.
-        if let Err(error) = lock_again(&self.shared, self.node).await
+        if let Err(error) = reclaim_locks(&self.shared, self.node).await
             && !is_fenced(&error)
         {
             return Err(error);
         }
-        self.take_opened(opened, Access::Read, false).await
+        self.apply_layout(opened, Access::Read, false).await
     }
 }
 
@@ -499,8 +511,8 @@ impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
         access: Access,
         reclaim: bool,
     ) -> Result<OpenedNode, ClientError> {
-        let answer = self.call(&self.opening(node, access, reclaim)).await?;
-        self.take_lease(node, &answer);
+        let answer = self.call(&self.open_request(node, access, reclaim)).await?;
+        self.record_open_lease(node, &answer);
         match answer {
             Response::NodeOpened { node } => Ok(node),
             _ => Err(ClientError::OTHER_ANSWER),
@@ -508,14 +520,14 @@ impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
     }
 
     /// Records the lease that an open may have returned.
-    pub(super) fn take_lease(self: &Arc<Self>, node: Node, answer: &Response) {
+    pub(super) fn record_open_lease(self: &Arc<Self>, node: Node, answer: &Response) {
         if let Response::NodeOpened { node: OpenedNode { lease: Some(lease), .. } } = answer {
-            self.given(node.inode, *lease);
+            self.record_grant(node.inode, *lease);
         }
     }
 
     /// Returns the request that opens a node.
-    pub(super) fn opening(&self, node: Node, access: Access, reclaim: bool) -> Request {
+    pub(super) fn open_request(&self, node: Node, access: Access, reclaim: bool) -> Request {
         Request::OpenNode { node, access, method: self.options.method, client_id: self.client_id, reclaim }
     }
 }

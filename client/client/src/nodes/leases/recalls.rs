@@ -8,13 +8,13 @@ use sealstone_mds_protocol::{RECALLS_MAX, Request, Response};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::shared::{Shared, lock};
-use super::{AGAIN, IDLE, NONE_HERE, PACE, Until, WAIT_MS};
+use super::{DISABLED_RETRY, Deadline, LISTEN_IDLE, POLL_INTERVAL, RETRY_PAUSE, WAIT_MS};
 use crate::{Devices, Metadata};
 
 /// Sends Recalls requests in a loop.
-pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
-    let Some((second, wanted, client_id)) = weak.upgrade().and_then(|shared| {
-        Some((shared.leases.second.clone()?, shared.leases.wanted.clone(), shared.client_id))
+pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
+    let Some((recall_link, wake, client_id)) = weak.upgrade().and_then(|shared| {
+        Some((shared.leases.recall_link.clone()?, shared.leases.wake.clone(), shared.client_id))
     }) else {
         return;
     };
@@ -22,35 +22,37 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
     loop {
         let (epoch, known, sent, wall_ms) = {
             let Some(shared) = weak.upgrade() else { return };
-            if shared.leases.ended.load(Ordering::Acquire) {
+            if shared.leases.stopped.load(Ordering::Acquire) {
                 return;
             }
-            let open = shared.tend() || shared.bodies().iter().any(|body| body.open_count() > 0);
+            let open = shared.expire_idle()
+                || shared.open_inodes().iter().any(|open_inode| open_inode.open_count() > 0);
             if open {
                 busy = Instant::now();
             }
-            let book = lock(&shared.leases.book);
-            (book.epoch, book.known, Instant::now(), shared.wall_ms())
+            let table = lock(&shared.leases.table);
+            (table.epoch, table.last_recall, Instant::now(), shared.wall_ms())
         };
-        if busy.elapsed() > IDLE {
-            if timeout(PACE, wanted.notified()).await.is_ok() {
+        if busy.elapsed() > LISTEN_IDLE {
+            if timeout(POLL_INTERVAL, wake.notified()).await.is_ok() {
                 busy = Instant::now();
             }
             continue;
         }
-        let answer = second.call(Request::Recalls { client_id, epoch, known, wait_ms: WAIT_MS }).await;
+        let answer =
+            recall_link.call(Request::Recalls { client_id, epoch: epoch, known, wait_ms: WAIT_MS }).await;
         let Some(shared) = weak.upgrade() else { return };
-        if shared.leases.ended.load(Ordering::Acquire) {
+        if shared.leases.stopped.load(Ordering::Acquire) {
             // A request now would register this client again.
             return;
         }
         let paced;
         match answer {
             Ok(Response::Recalls { epoch: 0, .. }) => {
-                shared.begin_era(0).await;
+                shared.begin_epoch(0).await;
                 drop(shared);
-                for _ in 0..NONE_HERE.as_secs() {
-                    sleep(PACE).await;
+                for _ in 0..DISABLED_RETRY.as_secs() {
+                    sleep(POLL_INTERVAL).await;
                     if weak.strong_count() == 0 {
                         return;
                     }
@@ -58,26 +60,28 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
                 continue;
             }
             Ok(Response::Recalls { epoch: now, .. }) if now != epoch => {
-                shared.begin_era(now).await;
+                shared.begin_epoch(now).await;
                 // Limits the rate if each answer has another epoch.
-                paced = epoch != 0 && sent.elapsed() < AGAIN;
+                paced = epoch != 0 && sent.elapsed() < RETRY_PAUSE;
             }
             Ok(Response::Recalls { lease_ms, last, recalls, .. }) => {
                 // Done first, since the answer does not renew the leases that it recalls.
-                shared.recalled(&recalls);
-                let believed = Duration::from_millis(u64::from(lease_ms));
-                let until =
-                    Until { instant: sent + believed, wall_ms: wall_ms.saturating_add(u64::from(lease_ms)) };
-                let mut book = lock(&shared.leases.book);
-                book.known = last;
+                shared.on_recalls(&recalls);
+                let validity = Duration::from_millis(u64::from(lease_ms));
+                let until = Deadline {
+                    instant: sent + validity,
+                    wall_ms: wall_ms.saturating_add(u64::from(lease_ms)),
+                };
+                let mut table = lock(&shared.leases.table);
+                table.last_recall = last;
                 // A full answer may be incomplete: more leases may have been recalled before it was
                 // requested.
                 if recalls.len() < RECALLS_MAX {
-                    book.until = Some(until);
+                    table.valid_until = Some(until);
                 }
-                drop(book);
-                shared.leases.moved.notify_waiters();
-                paced = recalls.is_empty() && sent.elapsed() < PACE;
+                drop(table);
+                shared.leases.changed.notify_waiters();
+                paced = recalls.is_empty() && sent.elapsed() < POLL_INTERVAL;
             }
             Ok(_) => paced = true,
             Err(error) => {
@@ -87,7 +91,7 @@ pub(in super::super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<
         }
         drop(shared);
         if paced {
-            sleep(PACE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }

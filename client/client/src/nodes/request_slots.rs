@@ -10,41 +10,41 @@ use sealstone_mds_protocol::{ClientId, RequestId, SLOTS_MAX};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The slots of one client.
-pub(super) struct Turns {
+pub(super) struct RequestSlots {
     client_id: ClientId,
-    room: Semaphore,
+    permits: Semaphore,
     /// Free slots, the last released one on top.
     free: Mutex<Vec<u16>>,
     last: AtomicU64,
 }
 
 /// A slot in use; the drop frees it.
-pub(super) struct Place<'a> {
-    turns: &'a Turns,
-    turn: RequestId,
-    _room: Option<SemaphorePermit<'a>>,
+pub(super) struct SlotGuard<'a> {
+    slots: &'a RequestSlots,
+    request_id: RequestId,
+    _permit: Option<SemaphorePermit<'a>>,
 }
 
-impl Turns {
+impl RequestSlots {
     pub(super) fn new(client_id: ClientId) -> Self {
         Self {
             client_id,
-            room: Semaphore::new(usize::from(SLOTS_MAX)),
+            permits: Semaphore::new(usize::from(SLOTS_MAX)),
             free: Mutex::new((0..SLOTS_MAX).rev().collect()),
             last: AtomicU64::new(0),
         }
     }
 
     /// Waits for a free slot.
-    pub(super) async fn take(&self) -> Place<'_> {
+    pub(super) async fn acquire(&self) -> SlotGuard<'_> {
         // The semaphore is never closed.
-        let room = self.room.acquire().await.ok();
-        let place = self.free().pop().unwrap_or_default();
+        let permit = self.permits.acquire().await.ok();
+        let slot = self.free().pop().unwrap_or_default();
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        Place {
-            turns: self,
-            turn: RequestId { client_id: self.client_id, slot: place, sequence: number },
-            _room: room,
+        SlotGuard {
+            slots: self,
+            request_id: RequestId { client_id: self.client_id, slot, sequence: number },
+            _permit: permit,
         }
     }
 
@@ -53,15 +53,15 @@ impl Turns {
     }
 }
 
-impl Place<'_> {
-    pub(super) const fn turn(&self) -> RequestId {
-        self.turn
+impl SlotGuard<'_> {
+    pub(super) const fn request_id(&self) -> RequestId {
+        self.request_id
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        self.turns.free().push(self.turn.slot);
+        self.slots.free().push(self.request_id.slot);
     }
 }
 
@@ -70,19 +70,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_place_is_one_changes_at_a_time_and_its_numbers_grow() {
-        let turns = Turns::new(ClientId { number: 7 });
+    async fn slots_are_exclusive_and_sequences_grow() {
+        let slots = RequestSlots::new(ClientId { number: 7 });
         let mut held = Vec::new();
         for _ in 0..SLOTS_MAX {
-            held.push(turns.take().await);
+            held.push(slots.acquire().await);
         }
-        let mut places: Vec<u16> = held.iter().map(|place| place.turn().slot).collect();
-        places.sort_unstable();
-        assert_eq!(places, (0..SLOTS_MAX).collect::<Vec<_>>());
-        let waiting = tokio::time::timeout(std::time::Duration::from_millis(5), turns.take()).await;
+        let mut slots_used: Vec<u16> = held.iter().map(|guard| guard.request_id().slot).collect();
+        slots_used.sort_unstable();
+        assert_eq!(slots_used, (0..SLOTS_MAX).collect::<Vec<_>>());
+        let waiting = tokio::time::timeout(std::time::Duration::from_millis(5), slots.acquire()).await;
         assert!(waiting.is_err(), "a slot in use is not given again");
-        let before = held.swap_remove(9).turn();
-        let after = turns.take().await.turn();
+        let before = held.swap_remove(9).request_id();
+        let after = slots.acquire().await.request_id();
         assert!(after.slot == before.slot && after.sequence > before.sequence);
     }
 }

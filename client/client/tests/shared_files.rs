@@ -1,11 +1,11 @@
-//! One file and several mounts: what each promises the others, and itself, whatever they do at the same time.
+//! One file and several mounts: consistency between them, whatever they do at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::world::{Direct, Gate, World, content, tuning};
-use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{CreateParams, File, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, Device, DevicePool, Devices, Name, OsdError, Tuning};
 use sealstone_initiator::{Bearer, Completion, Operation};
 use sealstone_mds_protocol::Access;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 const UNIT: usize = 64 << 10;
 
-/// Devices behind two gates, through which commands go before they are done.
+/// Devices behind two gates, which commands pass before they are executed.
 struct Gated {
     pool: DevicePool,
     gates: [Arc<Gate>; 2],
@@ -37,7 +37,7 @@ impl Devices for Gated {
 
 type OpenFile = File<Direct, Gated>;
 
-/// A mount, and the gates in its way.
+/// A mount, and its gates.
 struct Mount {
     nodes: Nodes<Direct, Gated>,
     client: Client<Direct, Gated>,
@@ -58,8 +58,9 @@ impl Mount {
     }
 
     async fn create(&self, name: &str) -> OpenFile {
-        let making = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
-        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), making).await.unwrap().1
+        let create_params =
+            CreateParams { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
+        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), create_params).await.unwrap().1
     }
 
     async fn look(&self, name: &str) -> sealstone_mds_protocol::Stat {
@@ -84,7 +85,7 @@ impl Mount {
     }
 }
 
-/// Everything of a file as somebody sees it who was not there before.
+/// Returns all bytes of a file as a new client reads them.
 async fn seen(world: &World, name: &str) -> Vec<u8> {
     let mount = Mount::of(world).await;
     let file = mount.open(name).await;
@@ -102,7 +103,7 @@ fn power_fails(world: &World, devices: u8) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sync_does_not_return_for_bytes_that_came_after_its_flush() {
+async fn sync_waits_for_bytes_after_flush() {
     let world = World::new(1).await;
     let mount = Mount::of(&world).await;
     let file = Arc::new(mount.create("file").await);
@@ -114,7 +115,8 @@ async fn a_sync_does_not_return_for_bytes_that_came_after_its_flush() {
         let file = file.clone();
         tokio::spawn(async move { file.sync().await })
     };
-    // Two syncs, one behind the other, and a write that the second one sees begun: it reaches the device after the flush.
+    // Two syncs in a row, and a write that starts before the second one and reaches the device
+    // after its flush.
     mount.gate.close("FLUSH");
     let first = sync();
     mount.gate.reached().await;
@@ -133,13 +135,14 @@ async fn a_sync_does_not_return_for_bytes_that_came_after_its_flush() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_appends_while_another_closes_is_heard_at_his_own_close() {
+async fn append_during_close_is_reported_at_own_close() {
     let world = World::new(1).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     let first = one.create("log").await;
     let second = one.open("log").await;
     first.write(0, b"first line\n").await.unwrap();
-    // The answer to the first one's close is on its way when the second one appends, in the same millisecond.
+    // The answer to the first one's close is in flight when the second one appends, in the same
+    // millisecond.
     one.client.metadata().gate.close("Written");
     let closing = tokio::spawn(first.close());
     one.client.metadata().gate.reached().await;
@@ -154,7 +157,7 @@ async fn who_appends_while_another_closes_is_heard_at_his_own_close() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_opens_a_file_sees_what_others_closed_whatever_is_held_here() {
+async fn open_sees_remote_close_despite_buffers() {
     for by_cut in [false, true] {
         let world = World::new(2).await;
         let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
@@ -171,7 +174,7 @@ async fn who_opens_a_file_sees_what_others_closed_whatever_is_held_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_small_write_does_not_undo_what_another_cut() {
+async fn small_write_keeps_remote_truncation() {
     let world = World::new(2).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     let bytes = content(200_000);
@@ -193,23 +196,24 @@ async fn a_small_write_does_not_undo_what_another_cut() {
         expected[..10].copy_from_slice(b"0123456789");
         expected[50_000..].fill(0);
         assert!(seen(&world, name).await == expected, "{name}");
-        // Nor when a restart has what is held sent again.
+        // Nor when a restart causes buffered bytes to be sent again.
         power_fails(&world, 2);
         one.nodes.sync_all().await.unwrap();
         assert!(seen(&world, name).await == expected, "{name}, after a restart");
     }
 }
 
-/// What the server was told of belongs to the file there. What was cut off there, a device that comes back does not get again.
+/// Reported bytes belong to the file at the server. Bytes that were truncated there are not sent
+/// again after a restart of a device.
 #[tokio::test(start_paused = true)]
-async fn what_another_cut_off_is_not_sent_again_after_a_restart() {
+async fn remotely_truncated_bytes_are_not_resent() {
     for size in [0, 50_000] {
         let world = World::new(2).await;
         let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
         let bytes = content(200_000);
         let file = one.create("file").await;
         file.write(0, &bytes).await.unwrap();
-        // Told, and not proven yet.
+        // Reported, but not flushed yet.
         file.flush().await.unwrap();
         two.cut("file", size).await.unwrap();
         world.clear().await;
@@ -223,7 +227,7 @@ async fn what_another_cut_off_is_not_sent_again_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_cut_of_ones_own_others_cuts_hold_too() {
+async fn remote_truncation_after_own_one_is_followed() {
     let world = World::new(2).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     let file = one.create("file").await;
@@ -238,7 +242,7 @@ async fn after_a_cut_of_ones_own_others_cuts_hold_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_told_is_written_again_after_anothers_cut() {
+async fn unreported_bytes_are_rewritten_after_remote_truncation() {
     let world = World::new(2).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     let bytes = content(4 * UNIT);
@@ -247,7 +251,7 @@ async fn what_was_not_told_is_written_again_after_anothers_cut() {
         let file = one.create(&name).await;
         file.write(0, &bytes).await.unwrap();
         file.flush().await.unwrap();
-        // These are on their device, and nobody was told.
+        // The bytes are on their device, but not reported.
         file.write(UNIT as u64, &bytes[..UNIT]).await.unwrap();
         sleep(Duration::from_millis(200)).await;
         two.cut(&name, size).await.unwrap();
@@ -264,7 +268,8 @@ async fn what_was_not_told_is_written_again_after_anothers_cut() {
     }
 }
 
-/// What a sync returned for is the file's and durable, though its objects were given up or cleared before anybody said so.
+/// Synced bytes are in the file and durable, even if its objects were replaced or cleared before
+/// the client learned of it.
 #[tokio::test(start_paused = true)]
 async fn a_sync_holds_after_anothers_cut() {
     for size in [0, 1000] {
@@ -274,7 +279,7 @@ async fn a_sync_holds_after_anothers_cut() {
         let file = one.create("file").await;
         file.write(0, &bytes).await.unwrap();
         file.sync().await.unwrap();
-        // In the old objects, or behind the cut; nobody was told.
+        // In the old objects, or behind the truncation, and not reported.
         file.write(2 * UNIT as u64, &bytes[..UNIT]).await.unwrap();
         sleep(Duration::from_millis(200)).await;
         two.cut("file", size).await.unwrap();
@@ -288,9 +293,9 @@ async fn a_sync_holds_after_anothers_cut() {
     }
 }
 
-/// Old objects take bytes for a while, and flush them.
+/// Old objects accept and flush bytes for a while.
 #[tokio::test(start_paused = true)]
-async fn what_is_written_to_objects_that_were_given_up_is_written_again() {
+async fn bytes_in_removed_objects_are_rewritten() {
     for synced in [true, false] {
         let world = World::new(2).await;
         let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
@@ -298,7 +303,7 @@ async fn what_is_written_to_objects_that_were_given_up_is_written_again() {
         file.write(0, &content(UNIT)).await.unwrap();
         file.sync().await.unwrap();
         two.cut("file", 0).await.unwrap();
-        // More than waits for a proof.
+        // More than the limit of unflushed bytes.
         let bytes = content(12 * UNIT);
         file.write(0, if synced { b"new" } else { &bytes }).await.unwrap();
         if synced {
@@ -314,7 +319,7 @@ async fn what_is_written_to_objects_that_were_given_up_is_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sync_flushes_the_objects_that_came_after_a_cut() {
+async fn sync_flushes_objects_after_truncation() {
     let world = World::new(2).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     let bytes = content(UNIT);
@@ -324,7 +329,7 @@ async fn a_sync_flushes_the_objects_that_came_after_a_cut() {
     file.write(0, &bytes).await.unwrap();
     sleep(Duration::from_millis(200)).await;
     two.cut("file", 0).await.unwrap();
-    // He learns of the cut before he syncs: the file has no objects now.
+    // The client learns of the truncation before the sync: the file has no objects now.
     assert_eq!(one.look("file").await.size, UNIT as u64);
     assert!(file.read(0, UNIT).await.unwrap() == bytes);
     file.sync().await.unwrap();
@@ -333,7 +338,7 @@ async fn a_sync_flushes_the_objects_that_came_after_a_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_punch_is_made_in_the_objects_that_the_file_has() {
+async fn punch_uses_current_objects() {
     let world = World::new(2).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     let file = one.create("file").await;
@@ -345,9 +350,9 @@ async fn a_punch_is_made_in_the_objects_that_the_file_has() {
     assert_eq!(seen(&world, "file").await, [vec![0; 100], vec![7; 900]].concat());
 }
 
-/// An answer with the objects of before a cut does not bring them back.
+/// An answer with objects from before a truncation does not restore them.
 #[tokio::test(start_paused = true)]
-async fn objects_from_before_ones_own_cut_are_not_taken_over() {
+async fn objects_before_own_truncation_are_ignored() {
     let world = World::new(2).await;
     let mount = Mount::of(&world).await;
     let file = Arc::new(mount.create("file").await);
@@ -374,7 +379,7 @@ async fn objects_from_before_ones_own_cut_are_not_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_stored_is_told_to_who_wrote_it() {
+async fn write_error_is_reported_to_writer() {
     let world = World::new(1).await;
     let options = NodesOptions { timeout: Some(Duration::from_secs(2)), ..NodesOptions::default() };
     let mount = Mount::with(&world, tuning(), options).await;
@@ -385,7 +390,7 @@ async fn what_could_not_be_stored_is_told_to_who_wrote_it() {
     file.write(0, b"behind").await.unwrap();
     sleep(Duration::from_secs(60)).await;
     world.machine(0).boot();
-    // Neither who sets a time nor who syncs a directory takes it from him.
+    // Neither setting a time nor syncing a directory consumes the error.
     let change = NodeChange { mtime: Some(SetTime::Now), ..NodeChange::default() };
     mount.nodes.set(file.node(), change, false).await.unwrap();
     let others = mount.nodes.sync_all().await.unwrap_err();
@@ -396,9 +401,9 @@ async fn what_could_not_be_stored_is_told_to_who_wrote_it() {
     mount.nodes.sync_all().await.unwrap();
 }
 
-/// A server that does not know any more who holds what is asked again for what the file was opened for.
+/// After the server dropped its state, the file is opened again with the same access.
 #[tokio::test(start_paused = true)]
-async fn an_open_file_is_held_for_writing_again_though_it_has_no_objects() {
+async fn empty_open_file_is_reopened_for_writing() {
     let world = World::new(1).await;
     let mount = Mount::of(&world).await;
     let file = mount.create("file").await;
@@ -414,7 +419,7 @@ async fn an_open_file_is_held_for_writing_again_though_it_has_no_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_write_after_ones_own_cut_is_read() {
+async fn remote_write_after_own_truncation_is_read() {
     for kept in [false, true] {
         let world = World::new(2).await;
         let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
@@ -424,7 +429,7 @@ async fn what_others_write_after_ones_own_cut_is_read() {
         one.cut("log", 0).await.unwrap();
         two.put("log", 0, b"hello").await;
         if kept {
-            // Whoever has it open all the time sees it when he looks how long it is.
+            // A client that has it open all the time sees it when it requests the size.
             assert_eq!(one.look("log").await.size, 5);
             assert_eq!(&file.read(0, 10).await.unwrap()[..], b"hello");
         } else {
@@ -432,7 +437,7 @@ async fn what_others_write_after_ones_own_cut_is_read() {
             let (file, _) = one.nodes.open(stat.node(), Access::Read).await.unwrap();
             assert_eq!(&file.read(0, 10).await.unwrap()[..], b"hello");
         }
-        // The same cut shorter.
+        // The same, truncated shorter.
         two.put("log", 0, &content(100_000)).await;
         one.cut("log", 10).await.unwrap();
         world.clear().await;
@@ -444,7 +449,7 @@ async fn what_others_write_after_ones_own_cut_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_was_opened_empty_is_read_when_another_has_written_it() {
+async fn file_opened_empty_shows_remote_writes() {
     let world = World::new(2).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     drop(two.create("file").await);
@@ -475,9 +480,10 @@ async fn a_cut_that_is_refused_takes_nothing() {
     }
 }
 
-/// The credentials of a file that has other objects by now are not its any more: who has it open goes on with those.
+/// Credentials of a file that has other objects now are not used for it; an open file continues
+/// with the new objects.
 #[tokio::test(start_paused = true)]
-async fn a_file_that_was_written_anew_is_followed_when_credentials_run_out() {
+async fn rewritten_file_is_followed_after_credentials_expire() {
     for late in [false, true] {
         let world = World::new(2).await;
         let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
@@ -500,7 +506,7 @@ async fn a_file_that_was_written_anew_is_followed_when_credentials_run_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_grows_is_not_cut_where_others_made_it_longer() {
+async fn growing_never_shortens_extended_file() {
     let world = World::new(2).await;
     let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
     let file = one.create("file").await;
@@ -511,7 +517,7 @@ async fn a_file_that_grows_is_not_cut_where_others_made_it_longer() {
     assert!(seen(&world, "file").await == content(1000));
     file.grow(2000).await.unwrap();
     assert_eq!(two.look("file").await.size, 2000);
-    // An empty one too, which has no objects yet.
+    // Also an empty file, which has no objects yet.
     let empty = one.create("empty").await;
     empty.grow(70_000).await.unwrap();
     assert_eq!(seen(&world, "empty").await, vec![0; 70_000]);
@@ -536,7 +542,7 @@ async fn readers_of_more_than_memory_holds_go_on() {
         let (file, bytes) = (file.clone(), bytes.clone());
         readers.spawn(async move {
             for turn in 0..3 {
-                // Each needs two blocks.
+                // Each read needs two blocks.
                 let at = ((reader * 5 + turn) % 30) * UNIT + UNIT / 2;
                 let read = file.read(at as u64, UNIT).await.unwrap();
                 assert!(read == bytes[at..at + UNIT]);
@@ -552,7 +558,7 @@ async fn readers_of_more_than_memory_holds_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_punched_does_not_come_back_out_of_what_was_read_ahead() {
+async fn punched_range_is_dropped_from_readahead() {
     let world = World::new(1).await;
     let mount = Mount::of(&world).await;
     let file = Arc::new(mount.create("file").await);
@@ -579,7 +585,7 @@ async fn patience_is_not_multiplied_by_what_waits() {
     file.write(0, &content(UNIT)).await.unwrap();
     file.sync().await.unwrap();
     world.machine(0).power_cut();
-    // More pieces than are under way at once.
+    // More pieces than the limit of commands in flight.
     file.write(0, &content(24 * UNIT)).await.unwrap();
     let begun = Instant::now();
     file.flush().await.unwrap_err();
@@ -588,7 +594,7 @@ async fn patience_is_not_multiplied_by_what_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_whose_device_is_away_keeps_no_other_from_being_sent() {
+async fn device_outage_does_not_delay_other_files() {
     let world = World::new(2).await;
     let options = NodesOptions { timeout: None, ..NodesOptions::default() };
     let mount = Mount::with(&world, tuning(), options).await;
@@ -605,7 +611,7 @@ async fn a_file_whose_device_is_away_keeps_no_other_from_being_sent() {
     for (_, file, _) in &files {
         file.write(0, b"behind").await.unwrap();
     }
-    // Nobody closes them; what has its device is sent.
+    // The files stay open; those on available devices are sent.
     sleep(Duration::from_secs(30)).await;
     let mut sent = Vec::new();
     for (name, _, version) in &files {

@@ -15,22 +15,22 @@ use bytes::Bytes;
 use sealstone_mds_protocol::{Access, DirLeaseId, Stat};
 use tokio::time::Instant;
 
-use super::ahead::Ahead;
-use super::dirty::Dirty;
+use super::dirty::DirtyPieces;
+use super::readahead::ReadAhead;
 use super::shared::lock;
 use crate::ClientError;
-use crate::budget::Lease;
+use crate::budget::MemoryPermit;
 use crate::buffers::Buffers;
-use crate::open::{Life, OpenObjects};
+use crate::open::{DeviceEpoch, OpenObjects};
 
 /// The objects of a file with the state of each.
-pub(super) struct Objects<M, D> {
+pub(super) struct ObjectSet<M, D> {
     pub(super) open: Arc<OpenObjects<M, D>>,
     /// One entry for each object.
-    pub(super) each: Vec<Object>,
+    pub(super) each: Vec<ObjectState>,
 }
 
-impl<M, D> Clone for Objects<M, D> {
+impl<M, D> Clone for ObjectSet<M, D> {
     fn clone(&self) -> Self {
         Self { open: self.open.clone(), each: self.each.clone() }
     }
@@ -38,34 +38,35 @@ impl<M, D> Clone for Objects<M, D> {
 
 /// State of one object.
 #[derive(Clone)]
-pub(super) struct Object {
+pub(super) struct ObjectState {
     /// Locked while the object is created; true when it exists.
-    pub(super) made: Arc<tokio::sync::Mutex<bool>>,
-    pub(super) facts: Arc<Mutex<Facts>>,
+    pub(super) created: Arc<tokio::sync::Mutex<bool>>,
+    pub(super) flush_state: Arc<Mutex<ObjectFlushState>>,
 }
 
-impl Object {
+impl ObjectState {
     /// Clears the flush state: no buffered write of this object could be lost by a restart of its
     /// device.
-    pub(super) fn forget_touched(&self) {
-        let mut facts = lock(&self.facts);
-        (facts.open, facts.writes, facts.life) = (false, 0, None);
+    pub(super) fn clear_flush_state(&self) {
+        let mut flush_state = lock(&self.flush_state);
+        (flush_state.has_unflushed, flush_state.unflushed_writes, flush_state.device_epoch) =
+            (false, 0, None);
     }
 }
 
 #[derive(Default)]
-pub(super) struct Facts {
+pub(super) struct ObjectFlushState {
     /// Boot epoch of the device as of before the first unflushed command.
-    pub(super) life: Option<Life>,
+    pub(super) device_epoch: Option<DeviceEpoch>,
     /// Number of unflushed commands after the one that created the object.
-    pub(super) writes: u32,
+    pub(super) unflushed_writes: u32,
     /// Whether there are unflushed commands.
-    pub(super) open: bool,
+    pub(super) has_unflushed: bool,
     /// Whether the object was flushed: a restart cannot lose it.
     pub(super) durable: bool,
 }
 
-pub(super) struct State<M, D> {
+pub(super) struct InodeState<M, D> {
     /// File size as programs on this client see it.
     pub(super) size: u64,
     /// The last attributes from the server.
@@ -73,93 +74,93 @@ pub(super) struct State<M, D> {
     /// Generation (number of truncations) of the objects that are written.
     pub(super) generation: u32,
     /// Version of the content, if only this client has changed it since the open.
-    pub(super) ours_alone: Option<u64>,
+    pub(super) exclusive_since_version: Option<u64>,
     /// Time of the last local change of content that was not reported, in nanoseconds since 1970.
     pub(super) changed_ns: Option<i64>,
     /// Number of local changes of content.
     pub(super) changes: u64,
     /// End of the written bytes whose size was not reported; 0 if all are.
-    pub(super) written_end: u64,
-    pub(super) dirty: Dirty,
+    pub(super) unreported_end: u64,
+    pub(super) dirty: DirtyPieces,
     /// Memory reserved for dirty bytes.
-    pub(super) pot: Lease,
+    pub(super) reserved: MemoryPermit,
     /// Pieces that are sent or being sent, in order of dispatch.
-    pub(super) held: BTreeMap<u64, Held>,
+    pub(super) in_flight: BTreeMap<u64, InFlightWrite>,
     pub(super) next: u64,
-    pub(super) unproven: usize,
+    pub(super) unflushed_bytes: usize,
     /// When a piece was last acknowledged.
     pub(super) progress: Option<Instant>,
     /// The write-back error to report at the next fsync or close.
     pub(super) error: Option<ClientError>,
     /// Whether written bytes were lost since the file was last truncated to zero.
-    pub(super) missing: bool,
+    pub(super) data_lost: bool,
     /// Whether locks of programs were lost: writes fail until all of them have closed the file.
     pub(super) lock_lost: bool,
     /// Whether a device restarted and may have lost sent bytes.
-    pub(super) lost: bool,
+    pub(super) device_restarted: bool,
     /// Whether the file was truncated or replaced remotely: bytes sent but not reported may be
     /// missing in its objects.
-    pub(super) overtaken: bool,
-    pub(super) proving: bool,
+    pub(super) truncated_remotely: bool,
+    pub(super) flushing: bool,
     /// Whether a task is sending dirty bytes.
     pub(super) sending: bool,
     /// Whether a task is flushing this inode to free memory.
-    pub(super) yielding: bool,
-    pub(super) objects: Option<Objects<M, D>>,
+    pub(super) freeing_memory: bool,
+    pub(super) objects: Option<ObjectSet<M, D>>,
     /// Whether the credentials of `objects` permit writing.
     pub(super) writable: bool,
     /// Whether the layout may be stale: since it was fetched the file was truncated, or others
     /// wrote it, perhaps in other objects.
-    pub(super) outdated: bool,
+    pub(super) layout_stale: bool,
     /// Number of layouts received from the server.
-    pub(super) openings: u64,
+    pub(super) layouts_received: u64,
     /// Whether it is open for reading here; a write-only open gets no right to read.
     pub(super) reads: bool,
     /// Whether it is open for writing here, whatever the current objects permit.
     pub(super) writes: bool,
     /// Whether the objects were allocated for this client, which then has to create all of them.
-    pub(super) ours: bool,
+    pub(super) allocated_here: bool,
     /// Whether the server knows that all objects exist on their devices.
-    pub(super) made: bool,
+    pub(super) all_created: bool,
     /// From here on the objects may contain truncated bytes that are not cleared yet; these read as
     /// zeros.
     pub(super) clean_until: u64,
     /// Whether the file was written in place: then missing bytes at the end of an object are zeros.
     pub(super) sparse: bool,
-    pub(super) ahead: Ahead,
+    pub(super) readahead: ReadAhead,
     /// Number of the lease under which the attributes were received; 0 for none.
-    pub(super) seen_under: u64,
+    pub(super) lease_seen: u64,
     /// Number of local attribute changes whose result is not known, and its value when the cached
     /// attributes were requested.
-    pub(super) unsure: u64,
-    pub(super) sure: u64,
+    pub(super) attr_epoch: u64,
+    pub(super) attr_epoch_cached: u64,
     /// Whether rights were changed here since the open.
-    pub(super) rights_unsure: bool,
+    pub(super) rights_changed: bool,
     /// No lease is requested before this time, since the server denied one.
-    pub(super) without_until: Option<Instant>,
+    pub(super) no_lease_until: Option<Instant>,
     /// Whether the server knows that this client has closed it.
-    pub(super) let_go: bool,
+    pub(super) released: bool,
     /// Whether this client created the file and opened it with the creation.
-    pub(super) made_here: bool,
+    pub(super) created_locally: bool,
     /// The directory delegation under which the file was created, while it has not left that
     /// directory.
-    pub(super) made_in: Option<DirLeaseId>,
+    pub(super) created_under: Option<DirLeaseId>,
 }
 
 #[derive(Clone)]
-pub(super) struct Held {
+pub(super) struct InFlightWrite {
     pub(super) offset: u64,
     pub(super) data: Bytes,
     /// Whether a command with these bytes was sent.
     pub(super) sent: bool,
     pub(super) acknowledged: bool,
     /// Whether a size that includes these bytes was reported to the server.
-    pub(super) told: bool,
+    pub(super) size_reported: bool,
     /// Whether a flush made these bytes durable.
-    pub(super) proven: bool,
+    pub(super) durable: bool,
 }
 
-impl Held {
+impl InFlightWrite {
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.data.len() as u64
     }
@@ -167,7 +168,7 @@ impl Held {
 
 /// A position in the sequence of local writes.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct WritePosition {
     /// Number of changes at that time; none if some of them are on no device.
     pub(super) changes: Option<u64>,
     /// Number of the first piece after the position.
@@ -176,74 +177,74 @@ pub(super) struct Mark {
     pub(super) end: u64,
 }
 
-impl<M, D> State<M, D> {
+impl<M, D> InodeState<M, D> {
     /// Creates the state of an inode without data.
-    pub(super) fn new(unit: usize, pot: Lease, buffers: Buffers) -> Self {
+    pub(super) fn new(unit: usize, reserved: MemoryPermit, buffers: Buffers) -> Self {
         Self {
             size: 0,
             stat: None,
             generation: 0,
-            ours_alone: None,
+            exclusive_since_version: None,
             changed_ns: None,
             changes: 0,
-            written_end: 0,
-            dirty: Dirty::new(unit, buffers),
-            pot,
-            held: BTreeMap::new(),
+            unreported_end: 0,
+            dirty: DirtyPieces::new(unit, buffers),
+            reserved,
+            in_flight: BTreeMap::new(),
             next: 0,
-            unproven: 0,
+            unflushed_bytes: 0,
             progress: None,
             error: None,
-            missing: false,
+            data_lost: false,
             lock_lost: false,
-            lost: false,
-            overtaken: false,
-            proving: false,
+            device_restarted: false,
+            truncated_remotely: false,
+            flushing: false,
             sending: false,
-            yielding: false,
+            freeing_memory: false,
             objects: None,
             writable: false,
-            outdated: false,
-            openings: 0,
+            layout_stale: false,
+            layouts_received: 0,
             reads: false,
             writes: false,
-            ours: false,
-            made: false,
+            allocated_here: false,
+            all_created: false,
             clean_until: u64::MAX,
             sparse: false,
-            ahead: Ahead::new(unit as u64),
-            seen_under: 0,
-            unsure: 0,
-            sure: 0,
-            rights_unsure: false,
-            without_until: None,
-            let_go: false,
-            made_here: false,
-            made_in: None,
+            readahead: ReadAhead::new(unit as u64),
+            lease_seen: 0,
+            attr_epoch: 0,
+            attr_epoch_cached: 0,
+            rights_changed: false,
+            no_lease_until: None,
+            released: false,
+            created_locally: false,
+            created_under: None,
         }
     }
 
     /// Returns the position after all writes so far, all of which were dispatched.
-    pub(super) fn mark(&self) -> Mark {
-        Mark { changes: Some(self.changes), next: self.next, end: self.written_end }
+    pub(super) fn position(&self) -> WritePosition {
+        WritePosition { changes: Some(self.changes), next: self.next, end: self.unreported_end }
     }
 
     /// Returns the position up to which all pieces are acknowledged; none if all of that was
     /// reported.
-    pub(super) fn stored(&self) -> Option<Mark> {
-        let waits = self.held.iter().find(|(_, held)| !held.acknowledged);
+    pub(super) fn acknowledged_position(&self) -> Option<WritePosition> {
+        let waits = self.in_flight.iter().find(|(_, piece)| !piece.acknowledged);
         if waits.is_none() && self.dirty.is_empty() {
-            return self.changed_ns.map(|_| self.mark());
+            return self.changed_ns.map(|_| self.position());
         }
         let next = waits.map_or(self.next, |(number, _)| *number);
-        let untold = self.held.range(..next).filter(|(_, held)| !held.told);
-        let end = untold.map(|(_, held)| held.range().end).max()?;
-        Some(Mark { changes: None, next, end })
+        let unreported = self.in_flight.range(..next).filter(|(_, piece)| !piece.size_reported);
+        let end = unreported.map(|(_, piece)| piece.range().end).max()?;
+        Some(WritePosition { changes: None, next, end })
     }
 
     /// Whether all bytes are durable and reported.
     pub(super) fn is_stored(&self) -> bool {
-        self.dirty.is_empty() && self.held.is_empty() && self.changed_ns.is_none()
+        self.dirty.is_empty() && self.in_flight.is_empty() && self.changed_ns.is_none()
     }
 
     /// Whether the file was created here and not written since, so that no other copy of its state
@@ -252,17 +253,17 @@ impl<M, D> State<M, D> {
         let empty =
             self.stat.as_ref().is_some_and(|stat| stat.width == 0 && stat.size == 0 && stat.links == 1);
         let untouched = self.objects.is_none() && self.is_settled() && !self.lock_lost;
-        self.made_here && empty && untouched && !self.let_go
+        self.created_locally && empty && untouched && !self.released
     }
 
     /// Whether there is nothing to send or report, and no pending error.
     pub(super) fn is_settled(&self) -> bool {
-        let here = !self.held.is_empty() || !self.dirty.is_empty() || self.changed_ns.is_some();
-        !here && self.error.is_none() && !self.lost && !self.overtaken
+        let here = !self.in_flight.is_empty() || !self.dirty.is_empty() || self.changed_ns.is_some();
+        !here && self.error.is_none() && !self.device_restarted && !self.truncated_remotely
     }
 
     /// Records a local change of content.
-    pub(super) fn changed(&mut self, now_ns: i64) {
+    pub(super) fn record_change(&mut self, now_ns: i64) {
         self.changed_ns = Some(now_ns);
         self.changes += 1;
     }
@@ -277,12 +278,12 @@ impl<M, D> State<M, D> {
     }
 
     /// Whether these are the current objects, with credentials to write.
-    pub(super) fn writes_to(&self, objects: &Objects<M, D>) -> bool {
+    pub(super) fn writes_to(&self, objects: &ObjectSet<M, D>) -> bool {
         self.writable && self.objects.as_ref().is_some_and(|known| Arc::ptr_eq(&known.open, &objects.open))
     }
 
     /// Sets new objects; keeps the state of each one if the layout is the same.
-    pub(super) fn take_objects(&mut self, mut objects: Objects<M, D>) -> Objects<M, D> {
+    pub(super) fn set_objects(&mut self, mut objects: ObjectSet<M, D>) -> ObjectSet<M, D> {
         if let Some(known) =
             self.objects.take().filter(|known| known.open.layout.number() == objects.open.layout.number())
         {
@@ -294,13 +295,13 @@ impl<M, D> State<M, D> {
 
     /// Records attributes from the server; returns false if newer ones are known. A new version
     /// drops the read-ahead blocks.
-    pub(super) fn see(&mut self, stat: &Stat) -> bool {
+    pub(super) fn update_attrs(&mut self, stat: &Stat) -> bool {
         let known = self.stat.as_ref().map(|known| known.version);
         if known.is_some_and(|known| known > stat.version) {
             return false;
         }
         if known != Some(stat.version) {
-            self.ahead.forget(0..u64::MAX);
+            self.readahead.invalidate(0..u64::MAX);
             // The server grows a file only after the truncated bytes are cleared.
             if stat.size > self.clean_until {
                 self.clean_until = u64::MAX;
@@ -309,176 +310,179 @@ impl<M, D> State<M, D> {
         // Objects of a file that is open for writing do not move; those of a file that is only read
         // may have been migrated.
         let elsewhere = stat.generation != self.generation || (known != Some(stat.version) && !self.writes);
-        self.outdated |= self.objects.is_some() && elsewhere;
-        self.size = stat.size.max(self.written_end);
+        self.layout_stale |= self.objects.is_some() && elsewhere;
+        self.size = stat.size.max(self.unreported_end);
         self.stat = Some(stat.clone());
         true
     }
 
     /// Records the attributes that the server returned for a change of this client.
-    pub(super) fn see_own(&mut self, stat: &Stat) {
+    pub(super) fn update_own_attrs(&mut self, stat: &Stat) {
         // The version grew by more than one: another client wrote in between.
-        self.ours_alone = self.ours_alone.filter(|known| stat.version <= known + 1).map(|_| stat.version);
-        self.see(stat);
+        self.exclusive_since_version =
+            self.exclusive_since_version.filter(|known| stat.version <= known + 1).map(|_| stat.version);
+        self.update_attrs(stat);
     }
 
     /// Follows a new generation or a new layout (`other`). A truncation drops bytes that were
     /// reported; the others are written again. A new layout without a truncation is a copy.
-    pub(super) fn follow(&mut self, stat: &Stat, other: bool) {
-        self.openings += 1;
+    pub(super) fn follow_layout(&mut self, stat: &Stat, other: bool) {
+        self.layouts_received += 1;
         if stat.generation == self.generation {
             if other {
-                self.was_carried();
+                self.on_migrated();
             }
             return;
         }
         self.generation = stat.generation;
-        self.forget_told(if other { 0 } else { stat.size });
-        for held in self.held.values_mut().filter(|held| !held.told) {
-            held.proven = false;
+        self.truncate_reported(if other { 0 } else { stat.size });
+        for piece in self.in_flight.values_mut().filter(|piece| !piece.size_reported) {
+            piece.durable = false;
         }
-        self.written_end = self.untold_end();
-        self.overtaken |= self.held.values().any(|held| held.sent && !held.told);
-        self.ahead.forget(0..u64::MAX);
+        self.unreported_end = self.end_of_unreported();
+        self.truncated_remotely |= self.in_flight.values().any(|piece| piece.sent && !piece.size_reported);
+        self.readahead.invalidate(0..u64::MAX);
     }
 
     /// The file was migrated to other objects. Acknowledged bytes that were not flushed may have
     /// been lost before the copy.
-    fn was_carried(&mut self) {
-        self.lost |= self.held.values().any(|held| held.sent && !held.proven);
+    fn on_migrated(&mut self) {
+        self.device_restarted |= self.in_flight.values().any(|piece| piece.sent && !piece.durable);
     }
 
     /// Records that the server knows everything up to a position.
-    pub(super) fn told(&mut self, upto: &Mark) {
-        for held in self.held.range_mut(..upto.next).map(|(_, held)| held) {
-            held.told |= held.acknowledged;
+    pub(super) fn on_size_reported(&mut self, upto: &WritePosition) {
+        for piece in self.in_flight.range_mut(..upto.next).map(|(_, piece)| piece) {
+            piece.size_reported |= piece.acknowledged;
         }
-        self.let_go();
+        self.drop_durable();
         if upto.changes == Some(self.changes) {
             self.changed_ns = None;
-            self.written_end = 0;
+            self.unreported_end = 0;
         }
     }
 
     /// A piece could not be stored and was dropped. The file ends before it, since a hole of zeros
     /// there would look like data.
-    pub(super) fn was_not_stored(&mut self) {
-        self.missing = true;
-        self.written_end = self.written_end.min(self.untold_end());
+    pub(super) fn on_write_failed(&mut self) {
+        self.data_lost = true;
+        self.unreported_end = self.unreported_end.min(self.end_of_unreported());
         let known = self.stat.as_ref().map_or(0, |stat| stat.size);
-        self.size = self.size.min(known.max(self.written_end));
+        self.size = self.size.min(known.max(self.unreported_end));
     }
 
     /// Drops durable bytes that cannot be reported; the writer gets an error.
-    pub(super) fn give_up(&mut self) {
-        self.missing = true;
-        for held in self.held.values_mut() {
-            held.told |= held.proven;
+    pub(super) fn drop_unreported(&mut self) {
+        self.data_lost = true;
+        for piece in self.in_flight.values_mut() {
+            piece.size_reported |= piece.durable;
         }
-        self.let_go();
+        self.drop_durable();
     }
 
     /// Records that a flush made these pieces durable.
-    pub(super) fn proven(&mut self, numbers: &[u64]) {
+    pub(super) fn mark_durable(&mut self, numbers: &[u64]) {
         for number in numbers {
-            if let Some(held) = self.held.get_mut(number) {
-                held.proven = true;
+            if let Some(piece) = self.in_flight.get_mut(number) {
+                piece.durable = true;
             }
         }
-        self.let_go();
+        self.drop_durable();
     }
 
     /// Drops pieces that are durable and reported. Others are kept, since a remote truncation could
     /// remove them.
-    fn let_go(&mut self) {
-        let Self { held, unproven, ahead, .. } = self;
-        held.retain(|_, held| {
-            let goes = held.proven && held.told;
-            if goes {
-                *unproven -= held.data.len();
+    fn drop_durable(&mut self) {
+        let Self { in_flight: pieces, unflushed_bytes, readahead, .. } = self;
+        pieces.retain(|_, piece| {
+            let is_done = piece.durable && piece.size_reported;
+            if is_done {
+                *unflushed_bytes -= piece.data.len();
                 // Read-ahead blocks lack these bytes, and were correct only while the piece covered
                 // them.
-                ahead.forget(held.range());
+                readahead.invalidate(piece.range());
             }
-            !goes
+            !is_done
         });
     }
 
     /// Drops reported bytes from `end` on.
-    pub(super) fn forget_told(&mut self, end: u64) {
-        self.shorten(end, |held| held.told);
+    pub(super) fn truncate_reported(&mut self, end: u64) {
+        self.truncate_matching(end, |piece| piece.size_reported);
     }
 
     /// Drops all bytes from `end` on: the file was truncated by this client.
-    pub(super) fn cut(&mut self, end: u64) {
+    pub(super) fn truncate(&mut self, end: u64) {
         self.dirty.truncate(end);
-        self.settle_pot();
-        self.shorten(end, |_| true);
-        self.written_end = self.written_end.min(end);
-        self.missing &= end > 0;
-        self.ahead.forget(0..u64::MAX);
-        let untold = !self.dirty.is_empty() || self.held.values().any(|held| !held.told);
-        if !untold {
+        self.release_excess_memory();
+        self.truncate_matching(end, |_| true);
+        self.unreported_end = self.unreported_end.min(end);
+        self.data_lost &= end > 0;
+        self.readahead.invalidate(0..u64::MAX);
+        let unreported = !self.dirty.is_empty() || self.in_flight.values().any(|piece| !piece.size_reported);
+        if !unreported {
             // The server set version and time with the truncation, so nothing is left to report.
-            (self.changed_ns, self.written_end) = (None, 0);
+            (self.changed_ns, self.unreported_end) = (None, 0);
         }
     }
 
     /// Records a truncation that the server did for this client while no command was in flight.
-    pub(super) fn was_cut(&mut self, stat: &Stat) {
-        self.cut(stat.size);
+    pub(super) fn on_truncated(&mut self, stat: &Stat) {
+        self.truncate(stat.size);
         let other = stat.width == 0;
         // The generation grew by more than one: another client truncated it before and may have
         // written other objects since.
         let alone = [self.generation, self.generation.wrapping_add(1)].contains(&stat.generation);
-        self.outdated |= self.objects.is_some() && !alone;
-        self.follow(stat, other);
+        self.layout_stale |= self.objects.is_some() && !alone;
+        self.follow_layout(stat, other);
         if other {
             // An empty file has no objects.
             self.objects = None;
-            self.ours = false;
+            self.allocated_here = false;
         }
-        self.made &= !other;
+        self.all_created &= !other;
         self.writable = false;
         self.sparse = true;
         // The server grows the file only after truncated bytes are cleared; this client may grow it
         // before that.
         self.clean_until = stat.size;
-        self.see_own(stat);
+        self.update_own_attrs(stat);
     }
 
-    fn shorten(&mut self, end: u64, which: impl Fn(&Held) -> bool) {
-        let behind =
-            |(number, held): (&u64, &Held)| (which(held) && held.range().end > end).then_some(*number);
-        let behind: Vec<u64> = self.held.iter().filter_map(behind).collect();
+    fn truncate_matching(&mut self, end: u64, which: impl Fn(&InFlightWrite) -> bool) {
+        let behind = |(number, piece): (&u64, &InFlightWrite)| {
+            (which(piece) && piece.range().end > end).then_some(*number)
+        };
+        let behind: Vec<u64> = self.in_flight.iter().filter_map(behind).collect();
         for number in behind {
-            let Some(held) = self.held.get_mut(&number) else { continue };
+            let Some(piece) = self.in_flight.get_mut(&number) else { continue };
             let left =
-                usize::try_from(end.saturating_sub(held.offset)).unwrap_or(usize::MAX).min(held.data.len());
-            if held.acknowledged {
-                self.unproven -= held.data.len() - left;
+                usize::try_from(end.saturating_sub(piece.offset)).unwrap_or(usize::MAX).min(piece.data.len());
+            if piece.acknowledged {
+                self.unflushed_bytes -= piece.data.len() - left;
             }
-            held.data.truncate(left);
+            piece.data.truncate(left);
             if left == 0 {
-                self.held.remove(&number);
+                self.in_flight.remove(&number);
             }
         }
-        if self.held.is_empty() {
-            (self.lost, self.overtaken) = (false, false);
+        if self.in_flight.is_empty() {
+            (self.device_restarted, self.truncated_remotely) = (false, false);
         }
     }
 
     /// Returns the end of the bytes whose size was not reported.
-    fn untold_end(&self) -> u64 {
-        let untold = self.held.values().filter(|held| !held.told).map(|held| held.range().end);
-        untold.max().unwrap_or(0).max(self.dirty.end())
+    fn end_of_unreported(&self) -> u64 {
+        let unreported =
+            self.in_flight.values().filter(|piece| !piece.size_reported).map(|piece| piece.range().end);
+        unreported.max().unwrap_or(0).max(self.dirty.end())
     }
 
     /// Releases reserved memory that the dirty bytes do not need.
-    pub(super) fn settle_pot(&mut self) {
-        let more = self.pot.bytes().saturating_sub(self.dirty.room());
+    pub(super) fn release_excess_memory(&mut self) {
+        let more = self.reserved.bytes().saturating_sub(self.dirty.memory());
         if more > 0 {
-            drop(self.pot.split(more));
+            drop(self.reserved.split(more));
         }
     }
 }

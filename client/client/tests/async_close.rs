@@ -1,4 +1,4 @@
-//! New files that are closed before they are stored: nobody sees less than was written, and what is lost is told.
+//! Asynchronous close: other mounts see all written bytes, and errors are reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::world::mounts::{Gated, Mount, OpenFile};
 use crate::world::{Direct, GIB, World};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_client::nodes::{Making, Nodes};
+use sealstone_client::nodes::{CreateParams, Nodes};
 use sealstone_client::{ClientError, Metadata, Name};
 use sealstone_mds_protocol::{
     Access, Lock, LockKind, Node, NodeChange, NodeKind, QuotaChange, QuotaOf, RenameMode, Request, Stat,
@@ -21,8 +21,8 @@ fn name(name: &str) -> Name {
     Name::new(name).unwrap()
 }
 
-fn making(what: NodeKind) -> Making {
-    Making { what, mode: 0o666, umask: 0o022, owner: None, group: None }
+fn create_params(what: NodeKind) -> CreateParams {
+    CreateParams { what, mode: 0o666, umask: 0o022, owner: None, group: None }
 }
 
 struct Scene {
@@ -32,12 +32,16 @@ struct Scene {
 }
 
 impl Scene {
-    /// A mount that leads a directory, and knows that there is room.
+    /// Creates a mount with a directory delegation that knows the free space.
     async fn new() -> Self {
         let world = World::new(1).await;
         let one = Mount::leased(&world).await;
-        let directory =
-            one.nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap().node();
+        let directory = one
+            .nodes
+            .create_node(Node::ROOT, &name("d"), create_params(NodeKind::Directory))
+            .await
+            .unwrap()
+            .node();
         let scene = Self { world, one, directory };
         for at in ["a", "b", "c", "e"] {
             scene.put(at, b"old").await;
@@ -48,21 +52,22 @@ impl Scene {
 
     async fn create(&self, at: &str, bytes: &[u8]) -> OpenFile {
         let (_, file) =
-            self.one.nodes.create(self.directory, &name(at), making(NodeKind::File)).await.unwrap();
+            self.one.nodes.create(self.directory, &name(at), create_params(NodeKind::File)).await.unwrap();
         file.write(0, bytes).await.unwrap();
         file
     }
 
-    /// Written, and closed as a mount closes it. Says whether its program went on at once.
+    /// Writes and closes a file as a mount does. Returns whether the close was asynchronous.
     async fn put(&self, at: &str, bytes: &[u8]) -> bool {
         close(self.create(at, bytes).await).await
     }
 
-    /// Does who closes a file go on at once sooner or later? The directory has to be led again, and it to be known that there is room.
+    /// Retries until a close is asynchronous again, which needs a new delegation and the free
+    /// space.
     async fn goes_on_at_once(&self, at: &str) -> bool {
         for number in 0..60 {
             let at = format!("{at}{number}");
-            // As a mount does before it makes something.
+            // As a mount does before it creates a file.
             let _ = self.one.nodes.lookup(self.directory, &name(&at)).await;
             if self.put(&at, b"bytes").await {
                 return true;
@@ -72,7 +77,7 @@ impl Scene {
         false
     }
 
-    /// How many bytes its user may have.
+    /// Sets the user's quota in bytes.
     async fn limit(&self, bytes_max: Option<u64>) {
         let of = QuotaOf::User(UserName::new("admin").unwrap());
         let change = QuotaChange { bytes_max: Some(bytes_max), nodes_max: None };
@@ -93,9 +98,9 @@ impl Scene {
 }
 
 async fn close(file: OpenFile) -> bool {
-    match file.closes_soon() {
+    match file.begin_async_close() {
         Some(closing) => {
-            tokio::spawn(async move { file.store_soon(closing).await });
+            tokio::spawn(async move { file.finish_async_close(closing).await });
             true
         }
         None => {
@@ -106,7 +111,7 @@ async fn close(file: OpenFile) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_closes_a_new_file_goes_on_and_who_looks_at_it_elsewhere_sees_all_of_it() {
+async fn async_close_is_complete_for_other_mounts() {
     let scene = Scene::new().await;
     let other = Arc::new(Mount::leased(&scene.world).await);
     scene.one.gate.close("CREATE AND WRITE");
@@ -121,12 +126,12 @@ async fn who_closes_a_new_file_goes_on_and_who_looks_at_it_elsewhere_sees_all_of
     let seen: Stat = looks.await.unwrap();
     assert_eq!(seen.size, 10);
     assert_eq!(scene.read(&other.nodes, "f").await, b"some bytes");
-    // Now that both look into it, each close waits.
+    // Both mounts use the directory now, so each close is synchronous.
     assert!(!scene.put("g", b"more").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_is_away_keeps_nobody_from_a_directory_for_long() {
+async fn device_outage_delays_directory_only_briefly() {
     let scene = Scene::new().await;
     let other = Mount::leased(&scene.world).await;
     scene.one.gate.close("CREATE AND WRITE");
@@ -140,13 +145,14 @@ async fn a_device_that_is_away_keeps_nobody_from_a_directory_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_is_away_keeps_nobody_from_other_directories() {
+async fn device_outage_does_not_delay_other_directories() {
     let scene = Scene::new().await;
     let other = Mount::leased(&scene.world).await;
     let nodes = &scene.one.nodes;
-    let second = nodes.make(Node::ROOT, &name("d2"), making(NodeKind::Directory)).await.unwrap().node();
+    let second =
+        nodes.create_node(Node::ROOT, &name("d2"), create_params(NodeKind::Directory)).await.unwrap().node();
     for at in ["a", "b", "c", "e"] {
-        let (_, file) = nodes.create(second, &name(at), making(NodeKind::File)).await.unwrap();
+        let (_, file) = nodes.create(second, &name(at), create_params(NodeKind::File)).await.unwrap();
         file.close().await.unwrap();
         sleep(Duration::from_millis(50)).await;
     }
@@ -155,7 +161,7 @@ async fn a_device_that_is_away_keeps_nobody_from_other_directories() {
     scene.one.gate.reached().await;
     let begun = Instant::now();
     other.nodes.lookup(second, &name("e")).await.unwrap();
-    // Both use it now: what has its names is asked for.
+    // Both mounts use the directory now, so names are looked up.
     let (from, to) = (name("a"), name("b"));
     nodes.rename((second, &from), (second, &to), RenameMode::Replace).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
@@ -163,12 +169,12 @@ async fn a_device_that_is_away_keeps_nobody_from_other_directories() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_takes_the_place_of_something_is_stored_before() {
+async fn replacing_file_is_stored_before_rename() {
     let scene = Scene::new().await;
     scene.one.gate.close("CREATE AND WRITE");
     assert!(scene.put("new", b"new bytes").await);
     scene.one.gate.reached().await;
-    // Another name of its own needs no waiting.
+    // A rename to another name of its own need not wait.
     scene.rename("new", "newer").await.unwrap();
     let replaced = timeout(Duration::from_secs(1), scene.rename("newer", "a")).await;
     assert!(replaced.is_err(), "it waits for the device");
@@ -180,7 +186,7 @@ async fn what_takes_the_place_of_something_is_stored_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_stored_takes_the_place_of_nothing_and_is_told_to_who_syncs() {
+async fn unstored_file_replaces_nothing_and_sync_reports() {
     let scene = Scene::new().await;
     assert!(scene.put("before", b"bytes").await);
     scene.limit(Some(1)).await;
@@ -189,7 +195,7 @@ async fn what_could_not_be_stored_takes_the_place_of_nothing_and_is_told_to_who_
     assert!(matches!(refused, Err(ClientError::NotStored)), "{refused:?}");
     assert_eq!(scene.read(&scene.one.nodes, "a").await, b"old");
     let next = scene.create("next", b"bytes").await;
-    assert!(next.closes_soon().is_none(), "closes wait for a while");
+    assert!(next.begin_async_close().is_none(), "closes wait for a while");
     next.close().await.unwrap_err();
     sleep(Duration::from_secs(5)).await;
     scene.one.nodes.sync_all().await.unwrap_err();
@@ -200,14 +206,14 @@ async fn what_could_not_be_stored_takes_the_place_of_nothing_and_is_told_to_who_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_stored_takes_the_place_of_nothing_later_either() {
+async fn unstored_file_replaces_nothing_later() {
     let scene = Scene::new().await;
     let other = Mount::leased(&scene.world).await;
     sleep(Duration::from_secs(15)).await;
     assert!(scene.goes_on_at_once("before").await);
     scene.limit(Some(1)).await;
     assert!(scene.put("new", b"new bytes").await);
-    // The file is let go of, and what is known of its name is forgotten.
+    // The file is closed at the server, and its cached dentry is dropped.
     sleep(Duration::from_secs(5)).await;
     let refused = scene.rename("new", "a").await;
     assert!(matches!(refused, Err(ClientError::NotStored)), "{refused:?}");
@@ -218,7 +224,7 @@ async fn what_could_not_be_stored_takes_the_place_of_nothing_later_either() {
     let exchanged = scene.one.nodes.rename((there, &new), (there, &a), RenameMode::Exchange).await;
     assert!(matches!(exchanged, Err(ClientError::NotStored)), "{exchanged:?}");
     assert_eq!(scene.read(&scene.one.nodes, "a").await, b"old");
-    // Who writes it anew, from nothing, has another one.
+    // A rewrite from zero clears the failed mark.
     scene.limit(None).await;
     let stat = scene.one.nodes.lookup(scene.directory, &new).await.unwrap();
     let cut = NodeChange { size: Some(0), ..NodeChange::default() };
@@ -231,13 +237,13 @@ async fn what_could_not_be_stored_takes_the_place_of_nothing_later_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_stored_late_after_all_takes_any_place() {
+async fn lately_stored_file_replaces_others() {
     let scene = Scene::new().await;
     let metadata = scene.one.client.metadata();
     scene.one.gate.close("CREATE AND WRITE");
     assert!(scene.put("new", b"new bytes").await);
     scene.one.gate.reached().await;
-    // Its bytes come to the device, and the server hears of that minutes later.
+    // The bytes reach the device, and the size is reported minutes later.
     metadata.cut.store(true, Ordering::Relaxed);
     scene.one.gate.open();
     sleep(Duration::from_secs(70)).await;
@@ -250,7 +256,7 @@ async fn what_was_stored_late_after_all_takes_any_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_stored_may_have_any_name_that_is_free() {
+async fn unstored_file_may_take_free_name() {
     let scene = Scene::new().await;
     scene.limit(Some(1)).await;
     assert!(scene.put("new", b"new bytes").await);
@@ -264,11 +270,12 @@ async fn what_could_not_be_stored_may_have_any_name_that_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_to_another_directory_by_an_exchange_is_stored_before() {
+async fn exchange_to_other_directory_stores_file_first() {
     let scene = Scene::new().await;
     let nodes = &scene.one.nodes;
-    let second = nodes.make(Node::ROOT, &name("d2"), making(NodeKind::Directory)).await.unwrap().node();
-    let (_, old) = nodes.create(second, &name("old"), making(NodeKind::File)).await.unwrap();
+    let second =
+        nodes.create_node(Node::ROOT, &name("d2"), create_params(NodeKind::Directory)).await.unwrap().node();
+    let (_, old) = nodes.create(second, &name("old"), create_params(NodeKind::File)).await.unwrap();
     old.close().await.unwrap();
     scene.one.gate.close("CREATE AND WRITE");
     assert!(scene.put("new", b"new bytes").await);
@@ -283,13 +290,13 @@ async fn what_comes_to_another_directory_by_an_exchange_is_stored_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_is_away_for_long_after_a_close_costs_nothing_and_somebody_hears_of_it() {
+async fn long_device_outage_after_close_is_reported() {
     let scene = Scene::new().await;
     let nodes = Mount::of(&scene.world).await;
     let file = nodes.create("f").await;
     file.write(0, b"some bytes").await.unwrap();
     file.close().await.unwrap();
-    // It goes without having flushed, and comes back much later.
+    // The device stops without a flush and restarts much later.
     scene.world.machine(0).power_cut();
     sleep(Duration::from_secs(90)).await;
     nodes.nodes.sync_all().await.unwrap_err();
@@ -301,7 +308,7 @@ async fn a_device_that_is_away_for_long_after_a_close_costs_nothing_and_somebody
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_what_somebody_else_removes_right_after_a_close_nobody_hears() {
+async fn removal_right_after_close_reports_no_error() {
     let scene = Scene::new().await;
     let (one, other) = (Mount::of(&scene.world).await, Mount::of(&scene.world).await);
     let file = one.create("f").await;
@@ -329,11 +336,11 @@ async fn a_sync_waits_for_what_was_closed_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_new_small_file_of_one_name_without_locks_is_closed_before_it_is_stored() {
+async fn only_qualifying_files_close_asynchronously() {
     let scene = Scene::new().await;
     let nodes = &scene.one.nodes;
     assert!(scene.put("plain", b"bytes").await);
-    // One that was there, and that nobody else knows of.
+    // An existing file that no other client knows.
     let old = nodes.lookup(scene.directory, &name("e")).await.unwrap();
     let (file, _) = nodes.open(old.node(), Access::Update).await.unwrap();
     file.write(0, b"OLD").await.unwrap();
@@ -345,23 +352,23 @@ async fn only_a_new_small_file_of_one_name_without_locks_is_closed_before_it_is_
     let (file, _) = nodes.open(old.node(), Access::Update).await.unwrap();
     file.write(0, b"old").await.unwrap();
     assert!(!close(file).await, "others were led to it");
-    // One with a lock.
+    // A file with a lock.
     let file = scene.create("locked", b"bytes").await;
     let lock = Lock { kind: LockKind::Write, owner: 1, start: 0, end: 9, whole: false, pid: 1 };
     assert!(nodes.lock(file.node(), lock).await.unwrap().is_none());
     assert!(!close(file).await);
-    // One with two names.
+    // A file with two names.
     let file = scene.create("linked", b"bytes").await;
     nodes.link(file.node(), Node::ROOT, &name("too")).await.unwrap();
     assert!(!close(file).await);
-    // One that was moved.
+    // A file that was moved.
     let file = scene.create("moved", b"bytes").await;
     nodes
         .rename((scene.directory, &name("moved")), (Node::ROOT, &name("moved")), RenameMode::Replace)
         .await
         .unwrap();
     assert!(!close(file).await);
-    // A large one.
+    // A large file.
     assert!(!scene.put("large", &vec![7; (1 << 20) + 1]).await);
     assert!(scene.put("small", &vec![7; 1 << 20]).await);
 }
@@ -380,7 +387,7 @@ async fn where_room_is_short_each_close_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_while_its_objects_are_given_costs_a_file_nothing() {
+async fn truncate_during_allocation_keeps_file_intact() {
     let scene = Scene::new().await;
     scene.one.client.metadata().cut_while_answered.store(true, Ordering::Relaxed);
     assert!(scene.put("f", b"some bytes").await);
@@ -389,7 +396,8 @@ async fn a_cut_while_its_objects_are_given_costs_a_file_nothing() {
     assert_eq!(scene.read(&Mount::leased(&scene.world).await.nodes, "f").await, b"some bytes");
 }
 
-/// Whatever two mounts make, replace and move, in whatever order requests and answers travel: who looks and opens sees what was closed before.
+/// Whatever two mounts create, replace and rename, in whatever order requests and answers arrive:
+/// an open sees what was closed before.
 #[tokio::test(start_paused = true)]
 async fn each_sees_all_that_the_other_closed() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -400,14 +408,18 @@ async fn each_sees_all_that_the_other_closed() {
         let other = Mount::leased(&scene.world).await;
         let mounts = [&scene.one, &other];
         let nodes = &scene.one.nodes;
-        let second = nodes.make(Node::ROOT, &name("d2"), making(NodeKind::Directory)).await.unwrap().node();
+        let second = nodes
+            .create_node(Node::ROOT, &name("d2"), create_params(NodeKind::Directory))
+            .await
+            .unwrap()
+            .node();
         let places = [scene.directory, second];
         let mut truth: BTreeMap<(usize, String), Vec<u8>> = BTreeMap::new();
         for round in 0..400_u32 {
             for mount in mounts {
                 mount.client.metadata().jitter_ms.store(rng.gen_range(0..8), Ordering::Relaxed);
             }
-            // Now and then the other one does something.
+            // Sometimes the other mount acts.
             let nodes = &mounts[usize::from(rng.gen_range(0..40) == 0)].nodes;
             let mut any = || (rng.gen_range(0..2_usize), format!("n{}", rng.gen_range(0..5)));
             let ((place, at), (to, new)) = (any(), any());
@@ -424,7 +436,11 @@ async fn each_sees_all_that_the_other_closed() {
                             nodes.open(stat.node(), Access::Update).await.unwrap().0
                         }
                         false => {
-                            nodes.create(places[place], &name(&at), making(NodeKind::File)).await.unwrap().1
+                            nodes
+                                .create(places[place], &name(&at), create_params(NodeKind::File))
+                                .await
+                                .unwrap()
+                                .1
                         }
                     };
                     file.write(0, &bytes).await.unwrap();

@@ -9,17 +9,17 @@ use core::ops::Bound;
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, NodeLease};
 
 use super::super::shared::lock;
-use super::{Directory, Known, Names, number, way};
+use super::{CachedDirectory, Dentry, DentryCache, lease_id, stripe};
 
 /// Identifies a state of a directory's list: one lease and a number of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edition {
+pub struct ListEdition {
     epoch: u64,
     lease: u64,
     changes: u64,
 }
 
-impl Edition {
+impl ListEdition {
     /// Creates the edition of this lease after `changes` changes.
     #[must_use]
     pub const fn new(lease: &NodeLease, changes: u64) -> Self {
@@ -29,16 +29,16 @@ impl Edition {
 
 /// Where a listing from the cache ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum CacheListing {
     /// Before an entry that is not cached or not taken; with the last name that was taken, if any.
     Upto(Option<Name>),
     /// At the end of the directory.
     End,
 }
 
-impl Directory {
+impl CachedDirectory {
     /// Marks the cached names in the range of a listed page that the page lacks as absent.
-    pub(super) fn has_no_others(&mut self, after: Option<&Name>, page: &[DirEntry], more: bool) {
+    pub(super) fn mark_absent(&mut self, after: Option<&Name>, page: &[DirEntry], more: bool) {
         let until = match page.last() {
             Some(last) if more => Bound::Included(&last.name),
             _ if more => return,
@@ -51,17 +51,17 @@ impl Directory {
         }
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         for (_, known) in self.names.range_mut::<Name, _>((from, until)) {
-            if *known == Known::Unknown {
-                *known = Known::Nothing;
+            if *known == Dentry::NotCached {
+                *known = Dentry::Absent;
             }
         }
     }
 }
 
-impl Names {
+impl DentryCache {
     /// Returns the edition of a directory under a valid lease.
-    pub(in super::super) fn edition(&self, directory: InodeId, lease: &NodeLease) -> Edition {
-        Edition::new(lease, lock(&self.0).ways[way(directory)].count)
+    pub(in super::super) fn edition(&self, directory: InodeId, lease: &NodeLease) -> ListEdition {
+        ListEdition::new(lease, lock(&self.0).counters[stripe(directory)].count)
     }
 
     /// Returns the number of local changes.
@@ -70,10 +70,10 @@ impl Names {
     }
 
     /// Whether all of a directory is cached and may be listed, under a valid lease.
-    pub(in super::super) fn lists(&self, directory: InodeId, lease: &NodeLease) -> bool {
-        let book = lock(&self.0);
-        let one = book.directories.get(&directory).filter(|one| one.lease == number(lease));
-        one.is_some_and(|one| one.whole && one.shown)
+    pub(in super::super) fn is_listable(&self, directory: InodeId, lease: &NodeLease) -> bool {
+        let cache = lock(&self.0);
+        let one = cache.directories.get(&directory).filter(|one| one.lease == lease_id(lease));
+        one.is_some_and(|one| one.complete && one.listable)
     }
 
     /// Passes names after `after` to `take`, in byte order, until it returns true, which means that
@@ -83,22 +83,22 @@ impl Names {
         (directory, lease): (InodeId, &NodeLease),
         after: Option<&Name>,
         mut take: impl FnMut(&Name, InodeId, FileKind) -> bool,
-    ) -> Listed {
-        let book = &mut *lock(&self.0);
-        let one = book.directories.get_mut(&directory);
-        let Some(one) = one.filter(|one| one.lease == number(lease) && one.whole && one.shown) else {
-            return Listed::Upto(None);
+    ) -> CacheListing {
+        let cache = &mut *lock(&self.0);
+        let one = cache.directories.get_mut(&directory);
+        let Some(one) = one.filter(|one| one.lease == lease_id(lease) && one.complete && one.listable) else {
+            return CacheListing::Upto(None);
         };
         one.used = tokio::time::Instant::now();
         let mut last = None;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         for (name, known) in one.names.range::<Name, _>((from, Bound::Unbounded)) {
             match known {
-                Known::Nothing => {}
-                Known::There(node, kind) if !take(name, node.inode, *kind) => last = Some(name),
-                Known::There(..) | Known::Unknown => return Listed::Upto(last.cloned()),
+                Dentry::Absent => {}
+                Dentry::Present(node, kind) if !take(name, node.inode, *kind) => last = Some(name),
+                Dentry::Present(..) | Dentry::NotCached => return CacheListing::Upto(last.cloned()),
             }
         }
-        Listed::End
+        CacheListing::End
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are carried over to another layout under the hands of who reads and writes them.
+//! Migration of files to another layout while they are read and written.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
 
 const UNIT: usize = 64 << 10;
-/// Bytes of a file that has outgrown one object.
+/// Size of a file that has outgrown one object.
 const GROWN: usize = (5 << 20) + 77;
 
-/// How far a file is carried over.
+/// Steps of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Noted,
@@ -29,7 +29,7 @@ enum Step {
 
 const STEPS: [Step; 5] = [Step::Noted, Step::Fenced, Step::Copied, Step::Changed, Step::Removed];
 
-/// A file on its way.
+/// A file being migrated.
 struct Way<'a> {
     world: &'a World,
     order: MigrationOrder,
@@ -46,7 +46,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Does what leads to a step; false if it was given up.
+    /// Executes the next step; returns false if the migration was aborted.
     async fn reach(&self, step: Step) -> bool {
         match step {
             Step::Noted => {}
@@ -61,7 +61,7 @@ impl<'a> Way<'a> {
         true
     }
 
-    /// All of it, by way of the file's bytes.
+    /// Executes all steps, copying the file's bytes.
     async fn copy(&self) {
         let order = &self.order;
         assert!(self.world.mds.is_migration_fenced(order).unwrap());
@@ -118,7 +118,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// A file that was small, and grew through a mount; nobody has it open.
+/// Creates a small file that grew through a mount and is not open.
 async fn grown(mount: &Mount, bytes: &[u8]) {
     let file = growing(mount, bytes).await;
     file.close().await.unwrap();
@@ -135,7 +135,7 @@ async fn growing(mount: &Mount, bytes: &[u8]) -> OpenFile {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_a_file_in_place_reads_on_whatever_step_it_is_at() {
+async fn reader_in_place_follows_each_migration_step() {
     let world = World::new(4).await;
     let bytes = content(GROWN);
     let mount = Mount::of(&world).await;
@@ -145,7 +145,7 @@ async fn who_reads_a_file_in_place_reads_on_whatever_step_it_is_at() {
     let way = Way::begin(&world, &mount).await;
     for (turn, step) in STEPS.into_iter().enumerate() {
         assert!(way.reach(step).await, "{step:?}");
-        // A device that was not told the tag yet refuses who has it for a second or so.
+        // A device without the new tag yet refuses credentials with it for about a second.
         if step != Step::Noted {
             let at = turn * 11 * UNIT + 5;
             assert!(file.read(at as u64, 4 * UNIT).await.unwrap() == bytes[at..at + 4 * UNIT], "{step:?}");
@@ -160,7 +160,7 @@ async fn who_reads_a_file_in_place_reads_on_whatever_step_it_is_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_get_that_has_begun_comes_to_its_end_in_the_other_layout() {
+async fn running_get_follows_migrated_file() {
     let bytes = content(GROWN);
     for step in STEPS {
         let world = World::new(4).await;
@@ -185,7 +185,7 @@ async fn a_get_that_has_begun_comes_to_its_end_in_the_other_layout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_of_an_open_file_is_read_from_wherever_it_is() {
+async fn range_read_follows_moved_object() {
     let world = World::new(4).await;
     let bytes = content(GROWN);
     let mount = Mount::of(&world).await;
@@ -198,12 +198,12 @@ async fn a_range_of_an_open_file_is_read_from_wherever_it_is() {
     }
     assert!(file.read(100..GROWN as u64).await.unwrap() == bytes[100..]);
     assert!(file.read(10..2000).await.unwrap() == bytes[10..2000]);
-    // Once more: each time it is asked who took their place.
+    // Again: each migration has to be followed.
     assert_eq!(mount.client.metadata().called("Open"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_knows_only_a_device_that_is_away_asks_where_the_file_is() {
+async fn client_of_unavailable_device_requests_new_location() {
     let world = World::new(4).await;
     let bytes = content(GROWN);
     let mount = Mount::of(&world).await;
@@ -212,7 +212,7 @@ async fn who_knows_only_a_device_that_is_away_asks_where_the_file_is() {
     let by_path = mount.client.open("/f", Method::AllData).await.unwrap();
     assert!(file.read(0, 10).await.unwrap() == bytes[..10]);
     assert!(by_path.read(0..10).await.unwrap() == bytes[..10]);
-    // So that the new objects are on others.
+    // The new objects are to be on other devices.
     let old = objects(&mount.client, "/f").await.1[0].device;
     mount.client.metadata().call(Request::DeviceDrain { id: old, rate: 0 }).await.unwrap();
     let way = Way::begin(&world, &mount).await;
@@ -226,7 +226,7 @@ async fn who_knows_only_a_device_that_is_away_asks_where_the_file_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_of_another_content_are_not_taken_for_those_that_were_carried_over() {
+async fn other_content_is_not_taken_for_migrated_file() {
     let world = World::new(3).await;
     let bytes = content(GROWN);
     let mount = Mount::of(&world).await;
@@ -249,7 +249,7 @@ async fn bytes_of_another_content_are_not_taken_for_those_that_were_carried_over
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_by_a_lease_reads_what_others_wrote_where_it_is_now() {
+async fn leased_reader_follows_move() {
     let bytes = content(GROWN);
     for open_again in [false, true] {
         let world = World::new(4).await;
@@ -261,7 +261,7 @@ async fn who_reads_by_a_lease_reads_what_others_wrote_where_it_is_now() {
         for step in STEPS.into_iter().filter(|step| *step < Step::Removed) {
             assert!(way.reach(step).await, "{step:?}");
             if step != Step::Noted {
-                // Whose credentials are for the tag of now may read the old objects as long as they are there.
+                // Credentials with the current tag may read the old objects as long as they exist.
                 assert!(file.read(0, bytes.len()).await.unwrap() == bytes, "{step:?}");
             }
         }
@@ -279,7 +279,7 @@ async fn who_reads_by_a_lease_reads_what_others_wrote_where_it_is_now() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cuts_what_others_wrote_anew_reads_what_is_left_of_that() {
+async fn truncation_of_rewritten_file_reads_remaining_bytes() {
     for looked_at in [true, false] {
         let world = World::new(3).await;
         let (mount, other) = (Mount::of(&world).await, Mount::of(&world).await);
@@ -297,13 +297,13 @@ async fn who_cuts_what_others_wrote_anew_reads_what_is_left_of_that() {
         }
         let stat = mount.nodes.set(file.node(), cut(UNIT as u64), true).await.unwrap();
         assert_eq!(stat.size, UNIT as u64);
-        // The objects of before are there for a while.
+        // The old objects exist for a while.
         assert!(file.read(0, old.len()).await.unwrap() == new[..UNIT], "looked at: {looked_at}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_opens_it_to_write_at_any_step_writes_to_what_counts() {
+async fn writer_opened_during_migration_uses_current_objects() {
     let bytes = content(GROWN);
     for step in STEPS {
         let world = World::new(3).await;
@@ -336,20 +336,21 @@ async fn who_opens_it_to_write_at_any_step_writes_to_what_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_whom_the_server_has_forgotten_loses_nothing_at_any_step() {
+async fn forgotten_writer_loses_nothing_during_migration() {
     let bytes = content(GROWN);
     for (step, power) in STEPS.into_iter().flat_map(|step| [(step, false), (step, true)]) {
         let world = World::new(4).await;
         let mount = Mount::of(&world).await;
         let file = growing(&mount, &vec![7; GROWN]).await;
-        // Acknowledged, told, and not proven.
+        // Acknowledged and reported, but not flushed.
         file.write(0, &bytes[..2 * UNIT]).await.unwrap();
         file.flush().await.unwrap();
         forget_clients(&world);
         let at = objects(&mount.client, "/f").await.1[0];
         if power {
             power_fails(&world, at.device);
-            // None of the new objects is where they would learn of that.
+            // None of the new objects is on a device from which the client would learn of the
+            // restart.
             mount.client.metadata().call(Request::DeviceDrain { id: at.device, rate: 0 }).await.unwrap();
         }
         let way = Way::begin(&world, &mount).await;
@@ -359,7 +360,7 @@ async fn a_writer_whom_the_server_has_forgotten_loses_nothing_at_any_step() {
                 if step == Step::Noted {
                     tell_tags(&world).await;
                 }
-                // And longer than it was when it began.
+                // The file grows beyond its size at the start of the migration.
                 file.write(2 * UNIT as u64, &bytes[2 * UNIT..]).await.unwrap();
                 file.write(bytes.len() as u64, b"end").await.unwrap();
                 file.flush().await.unwrap();
@@ -379,12 +380,12 @@ async fn a_writer_whom_the_server_has_forgotten_loses_nothing_at_any_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_behind_the_end_that_are_told_after_it_was_carried_over_are_there() {
+async fn bytes_reported_after_migration_are_kept() {
     let world = World::new(3).await;
     let bytes = content(GROWN + 2 * UNIT);
     let mount = Mount::of(&world).await;
     let file = growing(&mount, &bytes[..GROWN]).await;
-    // They are on their device, and the server does not hear of them yet.
+    // The bytes are on their device, but the size is not reported yet.
     mount.client.metadata().gate.close("Written");
     file.write(GROWN as u64, &bytes[GROWN..]).await.unwrap();
     let flushed = tokio::spawn(async move {
@@ -432,7 +433,7 @@ async fn holes_read_as_zeros_wherever_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_begins_anew_gives_up_what_was_under_way_and_readers_do_not_notice() {
+async fn server_restart_aborts_migration_unnoticed_by_readers() {
     let bytes = content(GROWN);
     for step in STEPS {
         let world = World::new(3).await;
@@ -451,7 +452,7 @@ async fn a_server_that_begins_anew_gives_up_what_was_under_way_and_readers_do_no
         if given_up == 0 {
             continue;
         }
-        // A late end of the one before changes nothing.
+        // A late end of the previous migration changes nothing.
         assert!(!way.reach(Step::Changed).await);
         let again = Way::begin(&world, &mount).await;
         for reached in STEPS {

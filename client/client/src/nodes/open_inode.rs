@@ -23,11 +23,11 @@ use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio::time::{Instant, sleep};
 
-use super::dirty::Taken;
-use super::leases::Standing;
-use super::prove::{CUT_AGAIN, REOPENS_MAX};
+use super::dirty::DirtyPiece;
+use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
+use super::inode_state::{InodeState, ObjectSet, ObjectState};
+use super::leases::LeaseState;
 use super::shared::{Shared, fenced, is_fenced, is_over_quota, lock};
-use super::state::{Object, Objects, State};
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata};
 
@@ -47,102 +47,103 @@ fn is_full(error: &ClientError) -> bool {
 }
 
 /// One open inode, shared by all opens of it on this client.
-pub(super) struct Body<M, D> {
+pub(super) struct OpenInode<M, D> {
     pub(super) shared: Arc<Shared<M, D>>,
     pub(super) node: Node,
     /// Number of opens on this client.
     pub(super) opens: AtomicUsize,
-    pub(super) state: Mutex<State<M, D>>,
+    pub(super) state: Mutex<InodeState<M, D>>,
     /// Shared by opens at the server, exclusive for a close there, so that neither request
     /// overtakes the other.
-    pub(super) holding: Arc<RwLock<()>>,
+    pub(super) open_lock: Arc<RwLock<()>>,
     /// Serializes lock requests, so that reclaimed locks are those that programs have.
-    pub(super) locking: tokio::sync::Mutex<()>,
+    pub(super) lock_requests: tokio::sync::Mutex<()>,
     /// Serializes lease requests.
-    pub(super) leasing: tokio::sync::Mutex<()>,
+    pub(super) lease_requests: tokio::sync::Mutex<()>,
     /// Shared by commands that write; exclusive for truncating and for sending again.
-    pub(super) gate: RwLock<()>,
+    pub(super) write_barrier: RwLock<()>,
     /// Serializes flushes, size reports and opens at the server.
-    pub(super) turn: tokio::sync::Mutex<()>,
-    pub(super) allocating: tokio::sync::Mutex<()>,
+    pub(super) server_lock: tokio::sync::Mutex<()>,
+    pub(super) allocate_lock: tokio::sync::Mutex<()>,
     /// Notified when a command completes.
-    pub(super) moved: Notify,
-    pub(super) depth: Semaphore,
+    pub(super) completed: Notify,
+    pub(super) command_permits: Semaphore,
 }
 
-impl<M: Metadata, D: Devices> Body<M, D> {
+impl<M: Metadata, D: Devices> OpenInode<M, D> {
     pub(super) fn new(shared: Arc<Shared<M, D>>, node: Node) -> Self {
         let tuning = shared.core.tuning;
-        let pot = shared.core.budget.nothing();
+        let reserved = shared.core.budget.empty();
         Self {
             node,
             opens: AtomicUsize::new(0),
-            state: Mutex::new(State::new(tuning.command_bytes, pot, shared.core.buffers.clone())),
-            holding: Arc::default(),
-            locking: tokio::sync::Mutex::new(()),
-            leasing: tokio::sync::Mutex::new(()),
-            gate: RwLock::new(()),
-            turn: tokio::sync::Mutex::new(()),
-            allocating: tokio::sync::Mutex::new(()),
-            moved: Notify::new(),
-            depth: Semaphore::new(tuning.depth * 4),
+            state: Mutex::new(InodeState::new(tuning.command_bytes, reserved, shared.core.buffers.clone())),
+            open_lock: Arc::default(),
+            lock_requests: tokio::sync::Mutex::new(()),
+            lease_requests: tokio::sync::Mutex::new(()),
+            write_barrier: RwLock::new(()),
+            server_lock: tokio::sync::Mutex::new(()),
+            allocate_lock: tokio::sync::Mutex::new(()),
+            completed: Notify::new(),
+            command_permits: Semaphore::new(tuning.depth * 4),
             shared,
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State<M, D>> {
+    pub(super) fn state(&self) -> MutexGuard<'_, InodeState<M, D>> {
         lock(&self.state)
     }
 
     /// Applies the answer to OpenNode or MakeNode for a new open. The open sees what others closed
     /// before, whatever is buffered here.
-    pub(super) async fn opened(
+    pub(super) async fn apply_open(
         self: &Arc<Self>,
         opened: OpenedNode,
         access: Access,
     ) -> Result<(), ClientError> {
         let changed = {
             let mut state = self.state();
-            state.let_go = false;
+            state.released = false;
             state.reads |= access != Access::Write;
             state.writes |= access != Access::Read;
-            !state.held.is_empty() && state.ours_alone.is_none_or(|known| known < opened.stat.version)
+            !state.in_flight.is_empty()
+                && state.exclusive_since_version.is_none_or(|known| known < opened.stat.version)
         };
         if changed {
-            self.settle().await;
+            self.wait_in_flight().await;
         }
-        self.take_opened(opened, access, true).await?;
+        self.apply_layout(opened, access, true).await?;
         let freed = match changed {
-            true => self.prove().await.and(self.tell_stored().await),
+            true => self.make_durable().await.and(self.report_acknowledged().await),
             false => Ok(()),
         };
         if let Err(error) = freed {
             // The bytes stay buffered and cover what others wrote.
-            tracing::warn!(inode = self.node.inode.0, %error, "what was written here before is not durable yet");
+            tracing::warn!(inode = self.node.inode.0, %error, "earlier local writes are not durable yet; they stay buffered");
         }
         Ok(())
     }
 
     /// Applies a layout from the server; `is_new_open`: for a new open on this client.
-    pub(super) async fn take_opened(
+    pub(super) async fn apply_layout(
         &self,
         opened: OpenedNode,
         access: Access,
-        anew: bool,
+        is_new_open: bool,
     ) -> Result<(), ClientError> {
         let OpenedNode { stat, layout, grants, made, sparse, lease, .. } = opened;
         // Objects at their old location, before a move, may still be readable but lack later writes
         // of others.
         let objects = self.state().objects.clone();
-        let there = match (objects, &layout) {
+        let is_at_location = match (objects, &layout) {
             (Some(known), Some(layout)) => known.open.is_at(layout.objects()).await,
             _ => false,
         };
-        let known = |state: &State<M, D>| {
+        let known = |state: &InodeState<M, D>| {
             let number = layout.as_ref().map(Layout::number);
             let same =
                 state.objects.as_ref().is_some_and(|objects| Some(objects.open.layout.number()) == number);
-            same && there && (state.writable || access == Access::Read)
+            same && is_at_location && (state.writable || access == Access::Read)
         };
         let objects = match &layout {
             Some(layout) if !known(&self.state()) => {
@@ -152,9 +153,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         };
         let mut state = self.state();
         if let Some(lease) = lease {
-            state.seen_under = lease.number;
+            state.lease_seen = lease.number;
         }
-        state.rights_unsure &= !anew;
+        state.rights_changed &= !is_new_open;
         if state.stat.as_ref().is_some_and(|known| known.version > stat.version) {
             // Newer attributes are known; a writer requests the objects itself.
             return Ok(());
@@ -165,27 +166,27 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             (Some(_), None) => state.generation != stat.generation,
             (None, _) => false,
         };
-        state.follow(&stat, other);
+        state.follow_layout(&stat, other);
         if other {
             state.objects = None;
-            (state.writable, state.ours) = (false, false);
+            (state.writable, state.allocated_here) = (false, false);
         }
         if let Some(objects) = objects {
-            state.take_objects(objects);
+            state.set_objects(objects);
             state.writable = access != Access::Read;
         }
         if access != Access::Read {
             // The server permits writing only after truncated bytes are cleared.
             state.clean_until = u64::MAX;
         }
-        state.made = made;
+        state.all_created = made;
         state.sparse |= sparse;
-        state.ours_alone = match anew {
+        state.exclusive_since_version = match is_new_open {
             true => Some(stat.version),
-            false => state.ours_alone.filter(|known| *known == stat.version),
+            false => state.exclusive_since_version.filter(|known| *known == stat.version),
         };
-        state.see(&stat);
-        state.outdated = false;
+        state.update_attrs(&stat);
+        state.layout_stale = false;
         Ok(())
     }
 
@@ -194,13 +195,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         layout: Layout,
         grants: &[Grant],
         access: Access,
-        there: bool,
-    ) -> Result<Objects<M, D>, ClientError> {
+        exist: bool,
+    ) -> Result<ObjectSet<M, D>, ClientError> {
         let handle = OpenHandle::Node { node: self.node, access, client_id: self.shared.client_id };
         let (core, method) = (self.shared.core.clone(), self.shared.options.method);
         let open = Arc::new(OpenObjects::new(core, handle, method, layout, grants).await?);
-        let object = |_| Object { made: Arc::new(tokio::sync::Mutex::new(there)), facts: Arc::default() };
-        Ok(Objects { each: (0..open.layout.width()).map(object).collect(), open })
+        let object = |_| ObjectState {
+            created: Arc::new(tokio::sync::Mutex::new(exist)),
+            flush_state: Arc::default(),
+        };
+        Ok(ObjectSet { each: (0..open.layout.width()).map(object).collect(), open })
     }
 
     /// Merges attributes from the server with local changes that it does not know.
@@ -210,14 +214,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if let Some(known) = state.stat.as_ref().filter(|known| newer(known)) {
             // A newer change of attributes is known, with the same content.
             stat = known.clone();
-        } else if !state.see(&stat)
+        } else if !state.update_attrs(&stat)
             && let Some(known) = &state.stat
         {
             // Newer attributes are known.
             (stat.size, stat.version, stat.mtime_ns) = (known.size, known.version, known.mtime_ns);
         }
         if let Some(changed_ns) = state.changed_ns {
-            stat.size = stat.size.max(state.written_end);
+            stat.size = stat.size.max(state.unreported_end);
             stat.mtime_ns = changed_ns;
             stat.ctime_ns = stat.ctime_ns.max(changed_ns);
             // The written bytes will get objects if there are none yet.
@@ -229,10 +233,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Buffers a write if memory is available; false if it is not, or a lease is needed.
     pub(super) fn try_write(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<bool, ClientError> {
         let mut state = self.state();
-        if !self.makes_room(&mut state, offset, data.len())? {
+        if !self.reserve_memory(&mut state, offset, data.len())? {
             return Ok(false);
         }
-        self.take_over(&mut state, offset, data);
+        self.buffer_write(&mut state, offset, data);
         Ok(true)
     }
 
@@ -246,15 +250,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     ) -> Result<Vec<u8>, Vec<u8>> {
         let mut state = self.state();
         // `try_write` reports the error.
-        let whole = state.error.is_none() && state.dirty.is_whole(offset, part.len());
-        if !whole || !matches!(self.makes_room(&mut state, offset, part.len()), Ok(true)) {
+        let whole = state.error.is_none() && state.dirty.is_complete_unit(offset, part.len());
+        if !whole || !matches!(self.reserve_memory(&mut state, offset, part.len()), Ok(true)) {
             return Err(memory);
         }
         let length = memory.len();
-        self.took(&mut state, offset..offset + part.len() as u64);
-        let room = part.len();
-        self.dispatch(&mut state, vec![Taken { offset, data: memory, part, room }]);
-        state.settle_pot();
+        self.record_write(&mut state, offset..offset + part.len() as u64);
+        let reserved_bytes = part.len();
+        self.dispatch(&mut state, vec![DirtyPiece { offset, data: memory, part, memory: reserved_bytes }]);
+        state.release_excess_memory();
         drop(state);
         let mut other = self.shared.core.buffers.take(length);
         other.resize(length, 0);
@@ -262,9 +266,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Reserves memory for a write; false if memory or a lease has to be waited for.
-    pub(super) fn makes_room(
+    pub(super) fn reserve_memory(
         &self,
-        state: &mut State<M, D>,
+        state: &mut InodeState<M, D>,
         offset: u64,
         length: usize,
     ) -> Result<bool, ClientError> {
@@ -274,9 +278,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if state.lock_lost {
             return Err(fenced());
         }
-        let standing = self.shared.standing(self.node.inode, LeaseKind::Write, state.seen_under);
-        let without = || state.without_until.is_some_and(|until| Instant::now() < until);
-        if matches!(standing, Standing::Missing | Standing::Over) && !without() {
+        let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Write, state.lease_seen);
+        let without = || state.no_lease_until.is_some_and(|until| Instant::now() < until);
+        if matches!(lease_state, LeaseState::None | LeaseState::Expired) && !without() {
             return Ok(false);
         }
         if let Some(error) = state.error.take_if(|error| is_over_quota(error)) {
@@ -287,11 +291,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             // Likewise; the error stays pending, since bytes of earlier writes are lost.
             return Err(Failure::new(ErrorCode::NoSpace, "earlier writes were not stored").into());
         }
-        let needed = state.dirty.room() + state.dirty.cost(offset, length);
-        let more = needed.saturating_sub(state.pot.bytes());
+        let needed = state.dirty.memory() + state.dirty.cost(offset, length);
+        let more = needed.saturating_sub(state.reserved.bytes());
         if more > 0 {
-            let Some(lease) = self.shared.core.budget.try_take(more) else { return Ok(false) };
-            state.pot.merge(lease);
+            let Some(permit) = self.shared.core.budget.try_take(more) else { return Ok(false) };
+            state.reserved.merge(permit);
         }
         Ok(true)
     }
@@ -300,17 +304,17 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     pub(super) async fn write(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         let unit = self.shared.core.tuning.command_bytes as u64;
         let (mut offset, mut data) = (offset, data);
-        self.needs_locks()?;
+        self.require_locks()?;
         // One piece at a time: memory for one becomes free in time, memory for all of it may never.
         while !data.is_empty() {
             let within = usize::try_from(unit - offset % unit).unwrap_or(usize::MAX);
             let (head, rest) = data.split_at(within.min(data.len()));
-            self.lease(LeaseKind::Write, false).await?;
+            self.wait_for_lease(LeaseKind::Write, false).await?;
             while !self.try_write(offset, head)? {
                 let cost = self.state().dirty.cost(offset, head.len());
-                let lease = self.shared.room(cost).await;
-                self.state().pot.merge(lease);
-                self.lease(LeaseKind::Write, false).await?;
+                let permit = self.shared.wait_for_memory(cost).await;
+                self.state().reserved.merge(permit);
+                self.wait_for_lease(LeaseKind::Write, false).await?;
             }
             offset += head.len() as u64;
             data = rest;
@@ -318,24 +322,24 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
-    pub(super) fn take_over(self: &Arc<Self>, state: &mut State<M, D>, offset: u64, data: &[u8]) {
+    pub(super) fn buffer_write(self: &Arc<Self>, state: &mut InodeState<M, D>, offset: u64, data: &[u8]) {
         state.dirty.write(offset, data);
-        self.took(state, offset..offset + data.len() as u64);
+        self.record_write(state, offset..offset + data.len() as u64);
         let ready = match state.dirty.len() > PIECES_MAX {
             true => state.dirty.take_all(),
-            false => state.dirty.take_whole(),
+            false => state.dirty.take_complete(),
         };
         self.dispatch(state, ready);
-        state.settle_pot();
+        state.release_excess_memory();
     }
 
     /// Records that a range was written.
-    fn took(&self, state: &mut State<M, D>, range: Range<u64>) {
-        state.ahead.forget(range.clone());
+    fn record_write(&self, state: &mut InodeState<M, D>, range: Range<u64>) {
+        state.readahead.invalidate(range.clone());
         state.size = state.size.max(range.end);
-        state.written_end = state.written_end.max(range.end);
+        state.unreported_end = state.unreported_end.max(range.end);
         state.sparse = true;
-        state.changed(self.now_ns());
+        state.record_change(self.now_ns());
     }
 
     pub(super) fn now_ns(&self) -> i64 {
@@ -345,16 +349,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Returns the pending error, once.
     pub(super) fn take_error(&self) -> Result<(), ClientError> {
         self.state().error.take().map_or(Ok(()), Err)?;
-        self.needs_locks()
+        self.require_locks()
     }
 
     /// Fails if locks of programs on this file were lost.
-    pub(super) fn needs_locks(&self) -> Result<(), ClientError> {
+    pub(super) fn require_locks(&self) -> Result<(), ClientError> {
         if self.state().lock_lost { Err(fenced()) } else { Ok(()) }
     }
 
     /// Discards unsaved bytes if the error says that this client is fenced.
-    pub(super) fn unless_fenced<T>(&self, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
+    pub(super) fn discard_if_fenced<T>(&self, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
         outcome.inspect_err(|error| {
             if is_fenced(error) {
                 self.discard();
@@ -365,21 +369,21 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Returns when all earlier writes are on the devices and the size is reported, so that an open
     /// elsewhere sees them.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), ClientError> {
-        let told = self.hand_over().await;
+        let reported = self.send_and_report().await;
         self.take_error()?;
-        told
+        reported
     }
 
     /// As [`Self::flush`], but leaves the pending error to programs that have the file open.
-    pub(super) async fn hand_over(self: &Arc<Self>) -> Result<(), ClientError> {
+    pub(super) async fn send_and_report(self: &Arc<Self>) -> Result<(), ClientError> {
         let upto = self.dispatch_all();
-        self.settle().await;
-        self.unless_fenced(self.tell(upto).await)
+        self.wait_in_flight().await;
+        self.discard_if_fenced(self.report_size(upto).await)
     }
 
     /// Returns when all earlier writes are durable, on devices and metadata server.
     pub(super) async fn sync(self: &Arc<Self>) -> Result<(), ClientError> {
-        let stored = self.store().await.and(self.shared.names_told().await);
+        let stored = self.store().await.and(self.shared.sync_names().await);
         self.take_error()?;
         stored
     }
@@ -388,51 +392,51 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// file open.
     pub(super) async fn store(self: &Arc<Self>) -> Result<(), ClientError> {
         let upto = self.dispatch_all();
-        self.settle().await;
+        self.wait_in_flight().await;
         for _ in 0..=REOPENS_MAX {
-            let proven = self.prove().await;
-            let told = self.tell(upto).await;
-            self.unless_fenced(proven.and(told))?;
+            let flushed = self.make_durable().await;
+            let reported = self.report_size(upto).await;
+            self.discard_if_fenced(flushed.and(reported))?;
             // The server may have returned other objects: the bytes were sent to those and are not
             // flushed yet.
-            if self.state().held.range(..upto.next).next().is_none() {
-                if !self.state().missing {
+            if self.state().in_flight.range(..upto.next).next().is_none() {
+                if !self.state().data_lost {
                     // The file is now as its program wrote it.
-                    self.shared.closings.forgive(self.node.inode);
+                    self.shared.async_closes.clear_write_failure(self.node.inode);
                 }
                 return Ok(());
             }
         }
-        Err(CUT_AGAIN)
+        Err(TRUNCATED_REPEATEDLY)
     }
 
     /// Reports the size of what is acknowledged; durable bytes are then dropped from memory.
-    pub(super) async fn tell_stored(self: &Arc<Self>) -> Result<(), ClientError> {
-        let stored = self.state().stored();
+    pub(super) async fn report_acknowledged(self: &Arc<Self>) -> Result<(), ClientError> {
+        let stored = self.state().acknowledged_position();
         match stored {
-            Some(upto) => self.unless_fenced(self.tell(upto).await),
+            Some(upto) => self.discard_if_fenced(self.report_size(upto).await),
             None => Ok(()),
         }
     }
 
     /// Flushes and reports acknowledged bytes to free their memory. Errors are reported at close.
-    pub(super) async fn make_room(self: &Arc<Self>) {
-        if let Err(error) = self.prove().await {
-            return self.fail(error);
+    pub(super) async fn flush_to_free_memory(self: &Arc<Self>) {
+        if let Err(error) = self.make_durable().await {
+            return self.record_error(error);
         }
-        if let Err(error) = self.tell_stored().await {
-            self.fail(error);
+        if let Err(error) = self.report_acknowledged().await {
+            self.record_error(error);
             // Other writers need the memory. The bytes are durable, and the size is reported later.
-            self.state().give_up();
+            self.state().drop_unreported();
         }
     }
 
     /// Sends and flushes all buffered bytes to free memory. Errors are reported at close.
-    pub(super) async fn give_way(self: &Arc<Self>) {
+    pub(super) async fn flush_all(self: &Arc<Self>) {
         self.dispatch_all();
-        self.settle().await;
-        if !self.state().held.is_empty() {
-            self.make_room().await;
+        self.wait_in_flight().await;
+        if !self.state().in_flight.is_empty() {
+            self.flush_to_free_memory().await;
         }
     }
 
@@ -442,14 +446,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Whether the server has this client's open state of it, as far as is known here.
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn is_open_at_server(&self) -> bool {
         let state = self.state();
-        state.stat.is_some() && !state.let_go
+        state.stat.is_some() && !state.released
     }
 
     /// Whether no program has it open. `wait`: waits up to [`CLOSE_WAIT`], since the kernel reports
     /// the last close late.
-    pub(super) async fn closed_soon(&self, wait: bool) -> bool {
+    pub(super) async fn wait_closed(&self, wait: bool) -> bool {
         let until = Instant::now() + CLOSE_WAIT;
         while self.open_count() != 0 {
             if !wait || Instant::now() >= until {
