@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::Outcome;
 use crate::daemon::{Mds, Osd};
-use crate::rotation::{User, text};
+use crate::rotation::{BenchUser, text};
 use crate::settings::Run;
 use crate::workload::median;
 
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
     let folder = arguments.stage.scratch()?;
     let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &[])?;
-    let admin = User::new(&settings.binary, &folder.path().join("session"));
+    let admin = BenchUser::new(&settings.binary, &folder.path().join("session"));
     let (cluster, secret) = (mds.data.join("cluster.toml"), mds.data.join("admin-secret"));
     let cluster = text(&cluster)?;
     admin.run(&["login", "admin", "--cluster", cluster, "--password-file", text(&secret)?])?;
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         let name = format!("user{held}");
         let key = folder.path().join(format!("{name}.key"));
         admin.run(&["user", "add", &name, "--service", "--key-file", text(&key)?])?;
-        let user = User { session: folder.path().join(&name), ..admin.clone() };
+        let user = BenchUser { session: folder.path().join(&name), ..admin.clone() };
         user.run(&["login", "--key-file", text(&key)?, "--cluster", cluster])?;
         let tree = folder.path().join(format!("tree{held}"));
         fs::create_dir(&tree)?;

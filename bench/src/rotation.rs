@@ -53,14 +53,14 @@ struct RotationResults {
 
 /// A user of the measured system.
 #[derive(Clone)]
-pub(crate) struct User {
+pub(crate) struct BenchUser {
     pub(crate) binary: PathBuf,
     pub(crate) session: PathBuf,
     /// End of the run, which also ends the user's commands.
     pub(crate) end: Option<RunEnd>,
 }
 
-impl User {
+impl BenchUser {
     /// Creates a user whose session is in this file.
     pub(crate) fn new(binary: &Path, session: &Path) -> Self {
         Self { binary: binary.to_owned(), session: session.to_owned(), end: None }
@@ -133,7 +133,10 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &flags)?;
     let osd = Osd::new(&settings.binary, &folder.path().join("osd"))?;
     let end = RunEnd::watch(Duration::from_secs(RUN_S_MAX))?;
-    let user = User { end: Some(end.clone()), ..User::new(&settings.binary, &folder.path().join("session")) };
+    let user = BenchUser {
+        end: Some(end.clone()),
+        ..BenchUser::new(&settings.binary, &folder.path().join("session"))
+    };
     user.login(&mds)?;
     eprintln!("making {PARTITIONS} partitions and setting their keys; at most {RUN_S_MAX} s in all");
     let key = osd.data.join("initial.key");
@@ -174,7 +177,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
 
 /// Rotates repeatedly, and once more with the superseded keys overwritten; returns the seconds of
 /// that.
-fn rotate_all(user: &User, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
+fn rotate_all(user: &BenchUser, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
     let rotate = |further: &[&str]| -> Outcome<f64> {
         let arguments = [&["mds", "keys", "rotate", "working"][..], further].concat();
         let told = user.run(&arguments)?;
@@ -189,7 +192,7 @@ fn rotate_all(user: &User, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
 }
 
 /// Runs one client. Operations in flight at the end of the run are not counted.
-fn put_and_get(client: usize, user: &User, end: &RunEnd, stop: &AtomicBool, tally: &OperationCounters) {
+fn put_and_get(client: usize, user: &BenchUser, end: &RunEnd, stop: &AtomicBool, tally: &OperationCounters) {
     let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| (at * 31 + client) as u8).collect();
     for round in 0.. {
         if stop.load(Ordering::Relaxed) || end.has_come() {

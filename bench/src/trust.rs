@@ -29,7 +29,7 @@ use crate::daemon::{Mds, Osd};
 use crate::keys;
 use crate::latency::CommandLatency;
 use crate::machine::{CoreWaker, MachineInfo};
-use crate::rotation::User;
+use crate::rotation::BenchUser;
 use crate::settings::Trust;
 use crate::verdicts::Verdict;
 use crate::workload::median;
@@ -302,7 +302,7 @@ fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> O
 fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Outcome<Vec<MetadataRow>> {
     let mds = Mds::new(binary, &folder.join("mds"), &["--method-floor", "nosec"])?;
     let osd = Osd::new(binary, &folder.join("osd"))?;
-    let user = User::new(binary, &folder.join("session"));
+    let user = BenchUser::new(binary, &folder.join("session"));
     let secret = mds.data.join("admin-secret");
     user.login(&mds)?;
     let key = osd.data.join("initial.key");

@@ -70,7 +70,9 @@ fn sessions_that_are_over_or_altered_are_refused() {
         let flipped = if value.as_bytes()[1] == b'0' { '1' } else { '0' };
         with(&replaced(name, &format!("\"{flipped}{}", &value[2..]))).fails(3).says(&["sealstone login"]);
     }
-    with(&replaced("server_id", &format!("\"{}\"", "00".repeat(16)))).fails(1).says(&["another server"]);
+    with(&replaced("server_id", &format!("\"{}\"", "00".repeat(16))))
+        .fails(1)
+        .says(&["different metadata server"]);
     with(&replaced("fingerprint", &format!("\"{}\"", "00".repeat(32)))).fails(3).says(&["certificate"]);
     with(&replaced("keys", "\"00\"")).fails(1).says(&["session file", "damaged", "sealstone login"]);
     with("neither = toml").fails(1).says(&["session file", "damaged", "sealstone login"]);

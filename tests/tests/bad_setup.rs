@@ -132,7 +132,7 @@ fn device_takeover_requires_its_private_key() {
     fs::write(key, &right).expect("written");
     system.run(&["mds", "add-osd", &closed, "--key", key, "--wait", "3"]).fails(1).says(&[
         "second",
-        "within 3 s",
+        "after 3 s",
         "could not be reached",
         "keeps trying",
     ]);
@@ -188,7 +188,7 @@ fn folders_of_other_kinds_stay_unchanged() {
     refused(&["up", "--data", text(&old), "--listen", "127.0.0.1:0"]).fails(1).says(&[
         "up.toml",
         "version 7",
-        "reads 1",
+        "supports 1",
     ]);
 }
 

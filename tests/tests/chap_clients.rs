@@ -64,7 +64,7 @@ fn device_with_chap_serves_authenticated_clients() {
     let guessed = private(&folder, "guessed", &account("what the guest says", None));
     put(&system, Some(&guessed), "/no").fails(3).says(&["refused the login"]);
     let impostor = private(&folder, "impostor", &account(ours, Some("what it does not say")));
-    put(&system, Some(&impostor), "/no").fails(3).says(&["did not prove who it is"]);
+    put(&system, Some(&impostor), "/no").fails(3).says(&["did not authenticate"]);
     // The device authenticates itself with SHA-256 only; an initiator limited to MD5 is refused.
     let old = private(&folder, "old", &format!("algorithms = [\"md5\"]\n{}", account(ours, None)));
     put(&system, Some(&old), "/no").fails(3).says(&["refused the login"]);

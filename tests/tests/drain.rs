@@ -69,7 +69,7 @@ fn device_drains_while_its_files_are_used() {
     assert_eq!(devices_of(&system, "/large").len(), 3);
     let leaves = devices_of(&system, "/small-0").remove(0);
     let said = system.run(&["stat", "/large"]).ok().text();
-    for words in ["3 devices could be chosen", "good when chosen", "now active"] {
+    for words in ["3 devices were eligible", "good when chosen", "now active"] {
         assert!(said.contains(words), "{said}");
     }
 

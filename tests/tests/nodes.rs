@@ -32,7 +32,7 @@ fn command_line_creates_and_shows_links() {
     assert!(long.contains("link -> ../file") && long.contains("lrwxrwxrwx"), "{long}");
     assert!(long.lines().any(|line| line.starts_with("-rw-r--r-- 2 ") && line.ends_with(" file")), "{long}");
     let stat = system.run(&["stat", "/d/link"]).ok().text();
-    assert!(stat.contains("symlink") && stat.contains("leads to  ../file"), "{stat}");
+    assert!(stat.contains("symlink") && stat.contains("target  ../file"), "{stat}");
     let json = system.run(&["--json", "stat", "/file"]).ok().text();
     assert!(json.contains("\"links\":2") || json.contains("\"links\": 2"), "{json}");
     // Removing, moving and linking affects the link, not its target.

@@ -54,7 +54,7 @@ fn quotas_of_users_and_trees_survive_kills() {
     let bob = |system: &System, arguments: &[&str]| other(system, "bob.toml", arguments);
     bob(&system, &["put", &big, "/big"]).fails(1).says(&[
         "user bob",
-        "quota is used up",
+        "quota exceeded",
         "sealstone quota set",
     ]);
     bob(&system, &["put", &small, "/small"]).ok();
@@ -77,7 +77,7 @@ fn quotas_of_users_and_trees_survive_kills() {
         .run(&["put", &small, "/t/b"])
         .fails(1)
         .says(&["tree /t: 100 of 150 bytes in use, 100 more requested"]);
-    bob(&system, &["mv", "/t/a", "/a"]).fails(1).says(&["copy it there"]);
+    bob(&system, &["mv", "/t/a", "/a"]).fails(1).says(&["copy it instead"]);
     system.run(&["quota", "set", "--tree", "/", "--size", "1"]).fails(1).says(&["begins empty"]);
     let before = system.run(&["--json", "quota", "list"]).ok().json();
     assert_eq!(before["quotas"].as_array().map(Vec::len), Some(3), "{before}");

@@ -237,7 +237,7 @@ fn logout_revokes_only_the_sessions_credentials() {
     assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
     // Without the flag they stay valid.
     let told = other(&system, "bob", &["--json", "logout"]).ok().json();
-    assert_eq!(told, serde_json::json!({ "user": "bob" }));
+    assert_eq!(told, serde_json::json!({ "user": "bob", "revocation": null }));
     assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
     login(&system, "bob").ok();
     let second = delegate(&system, "bob", "/a");

@@ -328,7 +328,7 @@ fn exposed_or_wrong_private_key_is_refused() {
     fs::remove_file(&key).expect("removed");
     serve().fails(4).says(&["certificate-key.der"]);
     fs::copy(other.join("certificate-key.der"), &key).expect("copied");
-    serve().fails(1).says(&["certificate.der", "do not fit"]);
+    serve().fails(1).says(&["certificate.der", "do not match"]);
     fs::write(&key, b"no key").expect("written");
     serve().fails(1).says(&["certificate.der"]);
     // A folder of a release without TLS gets a new certificate.
@@ -401,6 +401,6 @@ fn authority_certifies_only_its_cluster() {
     login(&pin).fails(3).says(&["certificate is not the pinned one"]);
     login(authority).ok();
     let other = Pin::authority(b"another").to_string();
-    login(&other).fails(3).says(&["not one of the pinned authority"]);
+    login(&other).fails(3).says(&["not from the pinned authority"]);
     assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"vouched for");
 }

@@ -13,13 +13,13 @@ use super::served::{can_mount, new_folder};
 use super::slapd::Slapd;
 use crate::Outcome;
 use crate::daemon::{Daemon, Mds, Osd};
-use crate::rotation::{User, text};
+use crate::rotation::{BenchUser, text};
 
 /// A metadata server and its devices, each a process.
 pub(crate) struct System {
     mds: Option<Mds>,
     osds: Vec<Osd>,
-    user: User,
+    user: BenchUser,
     folder: PathBuf,
     binary: PathBuf,
     // Dropped after its clients.
@@ -72,7 +72,7 @@ impl System {
         let flags = database.flags()?;
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let mds = Mds::with_store(binary, &folder.join("mds"), &flags)?;
-        let user = User::new(binary, &folder.join("session"));
+        let user = BenchUser::new(binary, &folder.join("session"));
         user.login(&mds)?;
         let mut osds = Vec::new();
         for number in 0..devices {

@@ -333,7 +333,7 @@ struct Part {
 }
 
 /// A range of the file that was read completely.
-struct Group {
+struct ReadStripe {
     range: Range<u64>,
     layout: Layout,
     parts: Vec<Part>,
@@ -353,14 +353,14 @@ impl<M: Metadata, D: Devices> ReadAhead<M, D> {
         wanted.min(tuning.memory_bytes / 4).max(1) as u64
     }
 
-    async fn next(&mut self) -> Result<Option<Group>, ClientError> {
+    async fn next(&mut self) -> Result<Option<ReadStripe>, ClientError> {
         loop {
             self.fill().await;
             let Some(mut reading) = self.groups.pop_front() else { return Ok(None) };
             match reading.parts().await {
                 Ok(parts) => {
                     let layout = self.objects.layout.clone();
-                    let group = Group { range: reading.range, layout, parts, _lease: reading.lease };
+                    let group = ReadStripe { range: reading.range, layout, parts, _lease: reading.lease };
                     self.fill().await;
                     return Ok(Some(group));
                 }
@@ -471,7 +471,7 @@ async fn read_part<M: Metadata, D: Devices>(
     Err(ClientError::DataMissing { offset })
 }
 
-impl Group {
+impl ReadStripe {
     /// Returns the bytes in file order. A piece ends where a stripe unit or a command ends.
     fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
         let Self { range, layout, parts, .. } = self;

@@ -159,12 +159,12 @@ struct Bearers {
     /// One for each object of the layout; none where a capability file has none.
     bearers: Vec<Option<Bearer>>,
     /// The location of each object, according to the credentials.
-    places: Vec<Place>,
+    places: Vec<ObjectLocation>,
 }
 
 /// The location of an object.
 #[derive(Clone)]
-struct Place {
+struct ObjectLocation {
     device: Arc<Device>,
     object: ObjectId,
 }
@@ -175,12 +175,12 @@ struct Ready {
     generation: u64,
     /// Whether the credential was renewed by this call.
     fresh: bool,
-    place: Place,
+    place: ObjectLocation,
 }
 
 impl Bearers {
-    fn new(generation: u64, places: Vec<Place>, grants: &[Grant]) -> Result<Self, ClientError> {
-        let same = |(grant, place): (&Grant, &Place)| {
+    fn new(generation: u64, places: Vec<ObjectLocation>, grants: &[Grant]) -> Result<Self, ClientError> {
+        let same = |(grant, place): (&Grant, &ObjectLocation)| {
             (grant.object.device, grant.object.object) == (place.device.id, place.object)
         };
         if grants.len() != places.len() || !grants.iter().zip(&places).all(same) {
@@ -206,10 +206,10 @@ impl Bearers {
 async fn places<M: Metadata, D: Devices>(
     core: &Core<M, D>,
     objects: &[ObjectRef],
-) -> Result<Vec<Place>, ClientError> {
+) -> Result<Vec<ObjectLocation>, ClientError> {
     let mut places = Vec::with_capacity(objects.len());
     for object in objects {
-        places.push(Place { device: core.device(object.device).await?, object: object.object });
+        places.push(ObjectLocation { device: core.device(object.device).await?, object: object.object });
     }
     Ok(places)
 }
@@ -250,7 +250,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             let bearer = grant.map(|grant| Bearer::new(grant.capability.as_slice(), grant.key.expose()));
             bearers.push(bearer.transpose().map_err(|_| UNUSABLE)?);
             let device = known.get(&object.device).ok_or(ClientError::UnknownDevice(object.device))?.clone();
-            places.push(Place { device, object: object.object });
+            places.push(ObjectLocation { device, object: object.object });
         }
         let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers, places });
         let (missing, method, successor) = (Missing::Lost, Method::AllData, OnceLock::new());
@@ -377,7 +377,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         if !sure && matches!(outcome, Err(OsdError::NotFound)) {
             return Err(Failure::new(ErrorCode::Busy, "the object keeps moving between devices").into());
         }
-        let Place { device, object } = ready.place;
+        let ObjectLocation { device, object } = ready.place;
         match outcome {
             Ok(completion) => Ok((device.id, completion)),
             Err(error @ OsdError::Medium { .. }) => Err(ClientError::Damaged {

@@ -24,13 +24,13 @@ pub struct ServiceKey {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct ServiceKeyToml {
     user: String,
     suite: u16,
     secret: String,
 }
 
-impl Drop for Text {
+impl Drop for ServiceKeyToml {
     fn drop(&mut self) {
         self.secret.zeroize();
     }
@@ -68,7 +68,7 @@ impl ServiceKey {
     /// # Errors
     /// `KeyFile`.
     pub fn from_text(text: &str) -> Result<Self, ClientError> {
-        let text: Text =
+        let text: ServiceKeyToml =
             toml::from_str(text).map_err(|_| ClientError::KeyFile("needs user, suite and secret"))?;
         let user = UserName::new(text.user.as_str()).map_err(|_| ClientError::KeyFile("bad user name"))?;
         if !is_service_suite(text.suite) {

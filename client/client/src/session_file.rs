@@ -40,7 +40,7 @@ pub struct SavedSession {
 /// The text form of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct SessionToml {
     server: String,
     /// `paper`, or nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ struct Text {
     keys: String,
 }
 
-impl Drop for Text {
+impl Drop for SessionToml {
     fn drop(&mut self) {
         self.keys.zeroize();
     }
@@ -67,7 +67,7 @@ impl SavedSession {
     /// `SessionFileIo`; the older file then still exists.
     pub fn save(&self, path: &Path) -> Result<(), ClientError> {
         let profile = matches!(self.ticket.keys, TicketKeys::Paper(_)).then(|| PAPER.to_owned());
-        let text = Text {
+        let text = SessionToml {
             server: self.server.clone(),
             profile,
             fingerprint: self.fingerprint.map(|fingerprint| fingerprint.to_string()),
@@ -119,7 +119,7 @@ impl SavedSession {
 
     fn parse(text: &str) -> Result<Self, ClientError> {
         const DAMAGED: ClientError = ClientError::SessionFile("it is damaged; log in again");
-        let text: Text = toml::from_str(text).map_err(|_| DAMAGED)?;
+        let text: SessionToml = toml::from_str(text).map_err(|_| DAMAGED)?;
         let fingerprint = text.fingerprint.as_deref().map(str::parse).transpose().map_err(|_| DAMAGED)?;
         let keys = match (text.profile.as_deref(), &fingerprint) {
             (None, Some(_)) => {

@@ -62,11 +62,11 @@ pub(crate) struct Directory {
     kept: Option<ListEdition>,
     /// Whether it counts as a reader in [`Listings`].
     reads: AtomicBool,
-    place: Mutex<Place>,
+    place: Mutex<DirectoryPage>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct DirectoryPage {
     /// The name before the first entry of each page, by the entry's offset.
     pages: BTreeMap<u64, Option<Name>>,
     /// Offset of the first entry of the current page.
@@ -85,7 +85,7 @@ struct Next {
     page: oneshot::Receiver<Result<Page, ClientError>>,
 }
 
-impl Place {
+impl DirectoryPage {
     fn turn_to(&mut self, first: u64, entries: Vec<DirEntry>, more: bool) {
         (self.first, self.entries, self.more) = (first, entries, more);
     }
@@ -105,7 +105,7 @@ impl Directory {
     pub(crate) fn new(nodes: &Nodes, node: Node, kept: Option<ListEdition>) -> Self {
         let pages = BTreeMap::from([(DOTS, None)]);
         let asked = Asked::now(nodes);
-        let place = Place { pages, first: DOTS, entries: Vec::new(), more: true, asked, next: None };
+        let place = DirectoryPage { pages, first: DOTS, entries: Vec::new(), more: true, asked, next: None };
         Self { node, kept, reads: AtomicBool::new(false), place: Mutex::new(place) }
     }
 
@@ -223,7 +223,7 @@ impl Directory {
     async fn page(
         &self,
         nodes: &Nodes,
-        place: &mut Place,
+        place: &mut DirectoryPage,
         after: Option<Name>,
         plus: bool,
     ) -> Result<Page, ClientError> {

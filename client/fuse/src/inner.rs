@@ -18,7 +18,7 @@ use crate::acl::from_kernel;
 use crate::attributes::{attributes, kind_number};
 use crate::directory::{DOTS, Directory, Shown};
 use crate::errno::errno;
-use crate::kernel::{Answer, Attributes, DIRECT_IO, Entries, Header, KEEP_CACHE, O_APPEND, Reply};
+use crate::kernel::{Answer, Attributes, DIRECT_IO, Entries, KEEP_CACHE, O_APPEND, Reply, RequestHeader};
 use crate::link_rights::{LinkCaller, may_link};
 use crate::lock_owners::LockOwners;
 use crate::pages::Pages;
@@ -38,7 +38,7 @@ const FALLOC_PUNCH_HOLE: i32 = 2;
 const FALLOC_ZERO_RANGE: i32 = 16;
 
 /// State that all requests share.
-pub(crate) struct Inner {
+pub(crate) struct MountState {
     pub(crate) nodes: Nodes,
     pub(crate) table: table::Nodes,
     pub(crate) files: Handles<File>,
@@ -55,7 +55,7 @@ pub(crate) fn name(name: &OsStr) -> Result<Name, Errno> {
     Name::new(name.as_bytes()).map_err(|error| errno(&ClientError::Name(error)))
 }
 
-impl Inner {
+impl MountState {
     pub(crate) fn node(&self, ino: u64) -> Result<Node, Errno> {
         self.table.node(ino).ok_or(Errno::STALE)
     }
@@ -314,7 +314,7 @@ impl Inner {
 
     /// Refuses a hard link to another user's file, as the server does for its accounts: the session
     /// of a mount for many users may link any file.
-    pub(crate) async fn needs_link(&self, header: Header, node: Node) -> Result<(), Errno> {
+    pub(crate) async fn needs_link(&self, header: RequestHeader, node: Node) -> Result<(), Errno> {
         if !self.people.mounter().others || header.uid == 0 {
             return Ok(());
         }
@@ -454,8 +454,8 @@ pub(crate) struct Who {
     pub(crate) gid: u32,
 }
 
-impl From<&Header> for Who {
-    fn from(header: &Header) -> Self {
+impl From<&RequestHeader> for Who {
+    fn from(header: &RequestHeader) -> Self {
         Self { uid: header.uid, gid: header.gid }
     }
 }

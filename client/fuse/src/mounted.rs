@@ -28,8 +28,8 @@ use crate::acl::{is_list, to_kernel};
 use crate::attributes::nanoseconds;
 use crate::directory::Directory;
 use crate::errno::errno;
-use crate::inner::{Inner, Who, name};
-use crate::kernel::{Answer, Changes, Handler, Header, LockWish, Operation, Reply, When, Writing};
+use crate::inner::{MountState, Who, name};
+use crate::kernel::{Answer, Changes, Handler, LockWish, Operation, Reply, RequestHeader, When, Writing};
 use crate::lock_owners::LockOwners;
 use crate::pages::Pages;
 use crate::people::People;
@@ -67,7 +67,7 @@ const CAPABILITY: &str = "security.capability";
 
 /// A mounted file system.
 pub(crate) struct Mounted {
-    inner: Arc<Inner>,
+    inner: Arc<MountState>,
 }
 
 /// Unwraps a result, or answers with its error and returns.
@@ -83,7 +83,7 @@ macro_rules! or_reply {
 impl Mounted {
     pub(crate) fn new(nodes: Nodes, root: Node, people: People, pages: Arc<Pages>) -> Self {
         let attr_timeout = nodes.options().attr_timeout;
-        let inner = Inner {
+        let inner = MountState {
             nodes,
             table: table::Nodes::new(root),
             files: Handles::new(),
@@ -99,7 +99,7 @@ impl Mounted {
 
     /// Polls the answer to a request once on this thread, which often completes it, and runs the
     /// rest in a task.
-    fn task<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<Inner>) -> F) {
+    fn task<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<MountState>) -> F) {
         let mut answer = Box::pin(answer(self.inner.clone()));
         // The task polls again, and is the one that is woken.
         let mut context = Context::from_waker(Waker::noop());
@@ -114,7 +114,7 @@ impl Mounted {
 }
 
 impl Handler for Mounted {
-    fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply) {
+    fn handle(&self, header: RequestHeader, operation: Operation<'_>, reply: Reply) {
         let node = header.node;
         if self.is_unknown_caller(&header) && acts_for_caller(&operation) {
             return reply.error(Errno::ACCESS);
@@ -268,7 +268,7 @@ impl Handler for Mounted {
 impl Mounted {
     /// Whether the caller has a number for unknown accounts: the kernel would treat it as owner of
     /// their files.
-    fn is_unknown_caller(&self, header: &Header) -> bool {
+    fn is_unknown_caller(&self, header: &RequestHeader) -> bool {
         let people = &self.inner.people;
         people.mounter().others && (people.is_unknown_uid(header.uid) || people.is_unknown_gid(header.gid))
     }
@@ -334,7 +334,7 @@ impl Mounted {
         });
     }
 
-    fn make(&self, header: &Header, entry: &OsStr, what: NodeKind, modes: (u32, u32), reply: Reply) {
+    fn make(&self, header: &RequestHeader, entry: &OsStr, what: NodeKind, modes: (u32, u32), reply: Reply) {
         let entry = or_reply!(reply, name(entry));
         let parent = or_reply!(reply, self.inner.node(header.node));
         let who = Who::from(header);
@@ -367,7 +367,7 @@ impl Mounted {
         });
     }
 
-    fn link(&self, header: Header, ino: u64, new: &OsStr, reply: Reply) {
+    fn link(&self, header: RequestHeader, ino: u64, new: &OsStr, reply: Reply) {
         let new = or_reply!(reply, name(new));
         let node = or_reply!(reply, self.inner.node(ino));
         let parent = or_reply!(reply, self.inner.node(header.node));
@@ -391,7 +391,7 @@ impl Mounted {
         });
     }
 
-    fn create(&self, header: &Header, entry: &OsStr, modes: (u32, u32), flags: i32, reply: Reply) {
+    fn create(&self, header: &RequestHeader, entry: &OsStr, modes: (u32, u32), flags: i32, reply: Reply) {
         let entry = or_reply!(reply, name(entry));
         let (who, parent) = (Who::from(header), header.node);
         self.task(|inner| async move {

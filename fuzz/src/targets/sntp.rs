@@ -148,7 +148,7 @@ pub(crate) const PACKET: Target = Target {
     seeds: packets,
     cost: 1,
     quarantine: None,
-    covers: &["sntp::Packet::parse"],
+    covers: &["sntp::NtpPacket::parse"],
 };
 
 pub(crate) const TALK: Target = Target {

@@ -16,7 +16,7 @@ use sealstone_mds_protocol::{
     Failure, Grant, KeyInfo, KeyPlace, Method, NewDevice, ObjectRef, ProblemKind, Secret,
 };
 use sealstone_osd::{
-    Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod, capability::Range,
+    Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, capability::Range,
     capability::Scope,
 };
 use sealstone_seal::algorithm::preferred_slot;
@@ -31,6 +31,10 @@ use crate::keys;
 use crate::placement::{Candidate, DevicePool};
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
 use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
+pub use rights::security_method;
+pub(crate) use rights::{CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS};
+
+mod rights;
 
 /// Maximum number of devices.
 pub(crate) const DEVICES_MAX: usize = 4096;
@@ -100,29 +104,6 @@ pub(crate) type AddedDevice = (DeviceId, DeviceRecord, device_keys::UnsavedKeys)
 
 /// All devices, as stored.
 pub(crate) struct DeviceTable(RwLock<BTreeMap<DeviceId, DeviceEntry>>);
-
-/// Rights to the objects of a file opened for reading.
-pub(crate) const READ_RIGHTS: Permissions = Permissions::READ;
-/// Rights to the objects of a create. FLUSH needs OBJ_MGMT. GET_ATTR lets a client check before
-/// Commit whether the device has restarted since its first write.
-pub(crate) const CREATE_RIGHTS: Permissions =
-    Permissions::CREATE.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
-/// Rights to the objects of a file opened for update.
-pub(crate) const UPDATE_RIGHTS: Permissions = READ_RIGHTS.union(WRITE_RIGHTS);
-/// Rights to the objects of a file opened for writing only.
-pub(crate) const WRITE_RIGHTS: Permissions =
-    Permissions::WRITE.union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
-
-/// Converts the method of a message to that of the OSD standard.
-#[must_use]
-pub const fn security_method(method: Method) -> SecurityMethod {
-    match method {
-        Method::NoSec => SecurityMethod::NoSec,
-        Method::CapKey => SecurityMethod::CapKey,
-        Method::CmdRsp => SecurityMethod::CmdRsp,
-        Method::AllData => SecurityMethod::AllData,
-    }
-}
 
 /// Address and identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

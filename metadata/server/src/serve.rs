@@ -20,7 +20,7 @@ use crate::devices::Devices;
 use crate::environment::Environment;
 use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
-use crate::setup::Opened;
+use crate::setup::OpenedServer;
 use crate::time::{ClockStateSource, TimePort};
 
 /// Pause after a failed accept (too many open files, for example), to avoid a busy loop.
@@ -76,7 +76,7 @@ impl Server {
     ///
     /// # Errors If the listener has no address.
     pub fn start(
-        opened: &Opened,
+        opened: &OpenedServer,
         listener: TcpListener,
         devices: Arc<dyn Devices>,
         environment: Environment,

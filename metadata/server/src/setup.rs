@@ -417,14 +417,14 @@ fn server_name(folder: &Path, environment: &Environment) -> Result<ServerName, S
 }
 
 /// An opened data folder, ready to be served.
-pub struct Opened {
+pub struct OpenedServer {
     pub(crate) mds: Arc<Mds>,
     pub(crate) tls: Server,
     fingerprint: CertificateFingerprint,
     authority: Option<Pin>,
 }
 
-impl Opened {
+impl OpenedServer {
     /// Returns the metadata server.
     #[must_use]
     pub fn mds(&self) -> &Arc<Mds> {
@@ -456,7 +456,7 @@ pub fn is_set_up(folder: &Path) -> Result<(), SetupError> {
 /// Opens a data folder without an audit log.
 ///
 /// # Errors See [`SetupError`].
-pub fn open(folder: &Path, config: Config) -> Result<Opened, SetupError> {
+pub fn open(folder: &Path, config: Config) -> Result<OpenedServer, SetupError> {
     open_with_audit(folder, config, Arc::new(NoAudit))
 }
 
@@ -467,7 +467,7 @@ pub fn open_with_audit(
     folder: &Path,
     config: Config,
     audit: Arc<dyn AuditSink>,
-) -> Result<Opened, SetupError> {
+) -> Result<OpenedServer, SetupError> {
     open_under(folder, config, audit, &KeystoreSecrets::default(), None)
 }
 
@@ -481,7 +481,7 @@ pub fn open_under(
     audit: Arc<dyn AuditSink>,
     secrets: &KeystoreSecrets,
     location: Option<&Location>,
-) -> Result<Opened, SetupError> {
+) -> Result<OpenedServer, SetupError> {
     is_set_up(folder)?;
     let environment = Environment::system();
     let location = crate::location::of(folder, location)?;
@@ -528,5 +528,5 @@ pub fn open_under(
     let fingerprint = CertificateFingerprint::of(&certificate);
     identity.chain.insert(0, certificate);
     let tls = tls::server(&identity)?;
-    Ok(Opened { mds: Arc::new(mds.with_audit(audit)), tls, fingerprint, authority: pin })
+    Ok(OpenedServer { mds: Arc::new(mds.with_audit(audit)), tls, fingerprint, authority: pin })
 }

@@ -30,14 +30,14 @@ const LUN_MAX: u16 = 0x3FFF;
 #[serde(deny_unknown_fields)]
 struct AccessFile {
     algorithms: Option<Vec<String>>,
-    target: Option<Target>,
+    target: Option<TargetAccount>,
     #[serde(default)]
     initiator: Vec<Initiator>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Target {
+struct TargetAccount {
     user: String,
     secret: String,
 }
@@ -69,7 +69,7 @@ fn parse(text: &str) -> Outcome<Access> {
     let rules: Vec<Rule> = file.initiator.into_iter().map(rule).collect::<Outcome<_>>()?;
     let mut access = Access::new(rules);
     access.algorithms = algorithms(file.algorithms)?;
-    if let Some(Target { user, secret }) = file.target {
+    if let Some(TargetAccount { user, secret }) = file.target {
         let own = account(user, secret)?;
         let mut accounts = access.rules.iter().filter_map(|rule| rule.account.as_ref());
         // RFC 7143 §12.1.3: otherwise responses of one direction could be used in the other.

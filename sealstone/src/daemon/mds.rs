@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 
 use super::audit_log::{AuditLog, AuditState};
 use super::machine_clock::{self, KeptClock, MACHINE_CLOCK_FILE};
-use super::time::{self, FollowedClock, Following, Proof};
+use super::time::{self, FollowedClock, Following, ResponseAuth};
 use super::{
     AUDIT_FILE, MDS_AUDIT_MIB_DEFAULT, MetricsPort, Shutdown, bind, check_data_folder, identity, keystore,
 };
@@ -367,7 +367,7 @@ async fn bind_time(address: &str) -> Outcome<UdpSocket> {
 /// The time server that the clock follows, its authentication, and the limits of corrections.
 struct TimeSource {
     server: String,
-    proof: Proof,
+    proof: ResponseAuth,
     policy: FollowPolicy,
 }
 
@@ -383,7 +383,7 @@ async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
     }
     if let Some(path) = &options.time_key_file {
         let key = time::key_file(path)?;
-        let proof = Proof::Key(Arc::new(move || Some(key.clone())));
+        let proof = ResponseAuth::Key(Arc::new(move || Some(key.clone())));
         return Ok(Some(TimeSource { server, proof, policy: FollowPolicy::SIGNED }));
     }
     if !time::is_here(&server).await {
@@ -397,7 +397,7 @@ async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
         }
         tracing::warn!("--insecure-time: a man in the middle can move this clock, within limits");
     }
-    Ok(Some(TimeSource { server, proof: Proof::None, policy: FollowPolicy::UNSIGNED }))
+    Ok(Some(TimeSource { server, proof: ResponseAuth::None, policy: FollowPolicy::UNSIGNED }))
 }
 
 /// Starts to follow the time source and waits for its first answer. Refuses a clock that would make

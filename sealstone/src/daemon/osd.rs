@@ -30,7 +30,7 @@ use super::identity;
 use super::machine_clock::{self, KeptClock};
 use super::osd_create::{StorePlace, init, new_key};
 use super::scrub::{self, Scrubber};
-use super::time::{FollowedClock, Following, Proof};
+use super::time::{FollowedClock, Following, ResponseAuth};
 use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms};
 use crate::cli::{GlobalArgs, Osd};
 use crate::command::osd_check;
@@ -456,7 +456,7 @@ async fn follow(
     unit: &Arc<OsdUnit>,
 ) -> Arc<Following> {
     let keys = Arc::downgrade(unit);
-    let proof = Proof::Key(Arc::new(move || Some(TimeKey::derived(&*keys.upgrade()?.time_key()?))));
+    let proof = ResponseAuth::Key(Arc::new(move || Some(TimeKey::derived(&*keys.upgrade()?.time_key()?))));
     let following = Following::new(server, proof, Arc::clone(&clock), audit);
     following.first().await;
     clock.begin();

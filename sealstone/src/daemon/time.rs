@@ -197,7 +197,7 @@ pub(crate) type KeyNow = Arc<dyn Fn() -> Option<TimeKey> + Send + Sync>;
 
 /// Authentication of responses.
 #[derive(Clone)]
-pub(crate) enum Proof {
+pub(crate) enum ResponseAuth {
     /// Signed with this key.
     Key(KeyNow),
     /// Not authenticated.
@@ -216,7 +216,7 @@ struct ResultCount {
 /// Requests the time of a server, and lets a clock follow it.
 pub(crate) struct Following {
     server: String,
-    proof: Proof,
+    proof: ResponseAuth,
     clock: Arc<FollowedClock>,
     audit: Arc<AuditLog>,
     found: Mutex<BTreeMap<&'static str, ResultCount>>,
@@ -240,7 +240,7 @@ enum RequestResult {
 impl Following {
     pub(crate) fn new(
         server: &str,
-        proof: Proof,
+        proof: ResponseAuth,
         clock: Arc<FollowedClock>,
         audit: Arc<AuditLog>,
     ) -> Arc<Self> {
@@ -357,8 +357,8 @@ impl Following {
 
     async fn exchange(&self) -> std::io::Result<RequestResult> {
         let key = match &self.proof {
-            Proof::None => None,
-            Proof::Key(key) => match key() {
+            ResponseAuth::None => None,
+            ResponseAuth::Key(key) => match key() {
                 Some(key) => Some(key),
                 None => return Ok(RequestResult::NoKey),
             },

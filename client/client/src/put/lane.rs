@@ -57,7 +57,7 @@ struct Held {
 }
 
 /// The result of a flush.
-enum Proof {
+enum FlushOutcome {
     Durable,
     /// The device restarted: unflushed bytes may be lost.
     Restarted,
@@ -142,7 +142,7 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
             self.made.get_or_try_init(|| self.create(None)).await?;
         }
         for _ in 0..=REDOS_MAX {
-            if let Proof::Durable = self.flush().await? {
+            if let FlushOutcome::Durable = self.flush().await? {
                 return Ok(());
             }
             tracing::debug!(
@@ -154,11 +154,11 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
         Err(ClientError::Restarted(self.objects.core.device_label(self.device()).await))
     }
 
-    async fn flush(&self) -> Result<Proof, ClientError> {
+    async fn flush(&self) -> Result<FlushOutcome, ClientError> {
         let (acknowledged, life) = {
             let state = self.state();
             if state.lost {
-                return Ok(Proof::Restarted);
+                return Ok(FlushOutcome::Restarted);
             }
             let numbers = state.held.iter().filter(|(_, held)| held.acknowledged).map(|(number, _)| *number);
             (numbers.collect::<Vec<_>>(), state.life)
@@ -167,8 +167,8 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
         // nothing: the server may have created it again, empty, to fence it.
         match self.objects.execute_in(self.index, |object| Operation::Flush { object }).await {
             Ok(now) if now.is_some() && now == life => {}
-            Ok(_) => return Ok(Proof::Restarted),
-            Err(error) if self.may_be_lost(&error) => return Ok(Proof::Restarted),
+            Ok(_) => return Ok(FlushOutcome::Restarted),
+            Err(error) if self.may_be_lost(&error) => return Ok(FlushOutcome::Restarted),
             Err(error) => return Err(error),
         }
         let mut state = self.state();
@@ -178,7 +178,7 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
                 state.unproven -= held.data.len();
             }
         }
-        Ok(Proof::Durable)
+        Ok(FlushOutcome::Durable)
     }
 
     /// Sends all unflushed bytes again with no other write in flight. The next flush finds what is

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::answer::{Answer, HEADER_BYTES};
-use super::wire::{self, Header, Operation, forgets, parse};
+use super::wire::{self, Operation, RequestHeader, forgets, parse};
 
 /// Maximum bytes of one write or read.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -83,7 +83,7 @@ const LISTS: u32 = 1 << 20;
 /// Handles the requests of a channel.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers a request, now or later.
-    fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply);
+    fn handle(&self, header: RequestHeader, operation: Operation<'_>, reply: Reply);
     /// Answers a write of maximum size, whose bytes are a part of `memory`. The memory may be kept;
     /// the returned buffer of the same size is used for the next requests.
     fn write_whole(&self, to: Writing, memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8>;
@@ -259,7 +259,7 @@ impl Channel {
         Ok(())
     }
 
-    fn dispatch(self: &Arc<Self>, handler: &impl Handler, header: Header, operation: Operation<'_>) {
+    fn dispatch(self: &Arc<Self>, handler: &impl Handler, header: RequestHeader, operation: Operation<'_>) {
         match operation {
             Operation::Forget { count } => handler.forget(header.node, count),
             Operation::BatchForget { nodes } => {
@@ -275,14 +275,14 @@ impl Channel {
     }
 
     /// Whether any program waits for an answer.
-    fn expect(self: &Arc<Self>, header: Header, any_signal: bool) -> Reply {
+    fn expect(self: &Arc<Self>, header: RequestHeader, any_signal: bool) -> Reply {
         self.waiting.lock().insert(header.unique, Waiting { pid: header.pid, any_signal });
         Reply { channel: Some(self.clone()), unique: header.unique }
     }
 
     /// Handles a signal to a waiting program. Most signals may wait, as on a local disk; SIGKILL
     /// may not.
-    fn interrupt(self: &Arc<Self>, handler: &impl Handler, header: Header, unique: u64) {
+    fn interrupt(self: &Arc<Self>, handler: &impl Handler, header: RequestHeader, unique: u64) {
         let Some(waiting) = self.waiting.lock().get(&unique).copied() else {
             // The interrupt arrived before its request, or after the answer. EAGAIN makes the
             // kernel send it again if needed.

@@ -10,4 +10,6 @@ pub(crate) use answer::{Answer, Attributes, CACHE_DIRECTORY, DIRECT_IO, Entries,
 pub(crate) use channel::{Channel, Handler, Reply, Writing};
 pub use place::{MountError, check_place, helper};
 pub(crate) use place::{mount, read_ahead};
-pub(crate) use wire::{Changes, Header, LockWish, O_APPEND, Operation, Unreadable, When, forgets, parse};
+pub(crate) use wire::{
+    Changes, LockWish, O_APPEND, Operation, RequestHeader, Unreadable, When, forgets, parse,
+};

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The header of a request: the caller and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct RequestHeader {
     /// Number of the request, which its answer repeats.
     pub(crate) unique: u64,
     /// The kernel's inode number.
@@ -264,7 +264,7 @@ impl<'a> Fields<'a> {
 }
 
 /// Parses a request.
-pub(crate) fn parse(bytes: &[u8]) -> Result<(Header, Operation<'_>), Unreadable> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<(RequestHeader, Operation<'_>), Unreadable> {
     let mut fields = Fields(bytes);
     let (header, code, length) = header(&mut fields).ok_or(Unreadable { unique: None })?;
     let unreadable = Unreadable { unique: Some(header.unique) };
@@ -276,13 +276,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Header, Operation<'_>), Unreadable>
     Ok((header, operation))
 }
 
-fn header(fields: &mut Fields<'_>) -> Option<(Header, u32, u32)> {
+fn header(fields: &mut Fields<'_>) -> Option<(RequestHeader, u32, u32)> {
     let length = fields.u32()?;
     let code = fields.u32()?;
     let (unique, node) = (fields.u64()?, fields.u64()?);
     let (uid, gid, pid) = (fields.u32()?, fields.u32()?, fields.u32()?);
     fields.skip(4)?;
-    Some((Header { unique, node, uid, gid, pid }, code, length))
+    Some((RequestHeader { unique, node, uid, gid, pid }, code, length))
 }
 
 fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
@@ -461,7 +461,7 @@ mod tests {
     fn requests_are_what_the_kernel_wrote() {
         let bytes = request(1, b"name\0");
         let (header, operation) = parse(&bytes).unwrap();
-        assert_eq!(header, Header { unique: 7, node: 1, uid: 1000, gid: 100, pid: 4242 });
+        assert_eq!(header, RequestHeader { unique: 7, node: 1, uid: 1000, gid: 100, pid: 4242 });
         assert_eq!(operation, Operation::Lookup { name: OsStr::new("name") });
         let mut body = 3u64.to_ne_bytes().to_vec();
         body.extend(4096u64.to_ne_bytes());

@@ -76,10 +76,10 @@ pub(crate) fn assemble(
     let generation = bearer.generation();
     let mut continuation = draft.continuation.clone();
     let base = (continuation.len() + draft.data_out.len()) as u64;
-    let mut out = Place { generation, at: base };
+    let mut out = DataOffset { generation, at: base };
     let set = out.take(draft.set.len())?;
     let get = out.take(draft.get.len())?;
-    let mut inward = Place { generation, at: draft.command.data_in_len() };
+    let mut inward = DataOffset { generation, at: draft.command.data_in_len() };
     let retrieved = if get.is_some() { inward.take(draft.retrieved_max as usize)? } else { None };
 
     let mut cdb = Cdb::new(generation, draft.command);
@@ -136,12 +136,12 @@ fn unsigned(error: SignError) -> OsdError {
 }
 
 /// Allocates consecutive places of a buffer at offsets that an offset field can encode.
-struct Place {
+struct DataOffset {
     generation: Generation,
     at: u64,
 }
 
-impl Place {
+impl DataOffset {
     fn take(&mut self, length: usize) -> Result<Option<Segment>, OsdError> {
         let too_long = || OsdError::TooLong { what: "a data buffer", actual: length, max: u32::MAX as usize };
         if length == 0 {

@@ -12,9 +12,9 @@ use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential};
 /// A capability with its key: its holder has the rights of the capability, with the method of the
 /// capability. Clones share it.
 #[derive(Clone)]
-pub struct Bearer(Arc<Inner>);
+pub struct Bearer(Arc<BearerState>);
 
-struct Inner {
+struct BearerState {
     bytes: CapabilityBytes,
     capability: Option<Capability>,
     signer: Signer<RustCrypto>,
@@ -66,7 +66,7 @@ impl Bearer {
                 SignError::Algorithm(slot) => BearerError::Slot(slot),
                 _ => BearerError::Capability,
             })?;
-        Ok(Self(Arc::new(Inner { bytes, capability, signer })))
+        Ok(Self(Arc::new(BearerState { bytes, capability, signer })))
     }
 
     /// Creates it from a credential that this process issued itself.

@@ -106,9 +106,9 @@ impl OsdOptions {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct OsdClient(Arc<Inner>);
+pub struct OsdClient(Arc<ClientState>);
 
-struct Inner {
+struct ClientState {
     dial: Arc<dyn Dial>,
     environment: Arc<dyn Environment>,
     options: OsdOptions,
@@ -179,7 +179,7 @@ impl OsdClient {
         options.session.target_name = Some(url.target.clone());
         let clock = Mutex::new(DeviceClock::new(options.clock_offset_ms.load(Ordering::Relaxed), 0));
         let nexus = tokio::sync::Mutex::new(None);
-        Self(Arc::new(Inner { dial, environment, options, lun: url.lun, clock, nexus }))
+        Self(Arc::new(ClientState { dial, environment, options, lun: url.lun, clock, nexus }))
     }
 
     /// Runs one operation.

@@ -1,17 +1,15 @@
 //! The refusals: each sample with each single defect, by each method.
 
+use super::conditions::{self as condition, Condition};
+use super::samples::Sample;
+use super::support::{START_MS, Wish};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{Action, pointer};
 use sealstone_osd::table::{ByteRule, SERVICE_ACTIONS};
 use sealstone_osd::{
     Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
-
 use sealstone_seal::algorithm::preferred_slot;
-
-use super::conditions::{self as condition, Condition};
-use super::samples::Sample;
-use super::support::{START_MS, Wish};
 
 /// Change of the capability before it is signed.
 pub type Edit = Box<dyn Fn(&mut Capability)>;

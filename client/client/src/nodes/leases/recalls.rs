@@ -39,8 +39,7 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
             }
             continue;
         }
-        let answer =
-            recall_link.call(Request::Recalls { client_id, epoch: epoch, known, wait_ms: WAIT_MS }).await;
+        let answer = recall_link.call(Request::Recalls { client_id, epoch, known, wait_ms: WAIT_MS }).await;
         let Some(shared) = weak.upgrade() else { return };
         if shared.leases.stopped.load(Ordering::Acquire) {
             // A request now would register this client again.

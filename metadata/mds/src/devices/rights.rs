@@ -1,0 +1,29 @@
+//! Rights in the credentials of files, and the security methods of the OSD standard.
+//!
+//! Source of truth: docs/standards/mds/layouts.md (rights).
+
+use sealstone_mds_protocol::Method;
+use sealstone_osd::{Permissions, SecurityMethod};
+
+/// Rights to the objects of a file opened for reading.
+pub(crate) const READ_RIGHTS: Permissions = Permissions::READ;
+/// Rights to the objects of a create. FLUSH needs OBJ_MGMT. GET_ATTR lets a client check before
+/// Commit whether the device has restarted since its first write.
+pub(crate) const CREATE_RIGHTS: Permissions =
+    Permissions::CREATE.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
+/// Rights to the objects of a file opened for update.
+pub(crate) const UPDATE_RIGHTS: Permissions = READ_RIGHTS.union(WRITE_RIGHTS);
+/// Rights to the objects of a file opened for writing only.
+pub(crate) const WRITE_RIGHTS: Permissions =
+    Permissions::WRITE.union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
+
+/// Converts the method of a message to that of the OSD standard.
+#[must_use]
+pub const fn security_method(method: Method) -> SecurityMethod {
+    match method {
+        Method::NoSec => SecurityMethod::NoSec,
+        Method::CapKey => SecurityMethod::CapKey,
+        Method::CmdRsp => SecurityMethod::CmdRsp,
+        Method::AllData => SecurityMethod::AllData,
+    }
+}
