@@ -114,7 +114,7 @@ fn delegated_program_accesses_only_its_byte_range() {
     assert_eq!(std::fs::read(&local).expect("fetched"), &bytes[1_000_001..1_000_004]);
     program(&["cap", "get", &cap, "-", "--range", "999999..1000001"]).fails(3).says(&["outside its range"]);
     program(&["cap", "get", &cap, "-", "--range", "3000006..3000008"]).fails(3).says(&["outside its range"]);
-    program_with_input(&["cap", "put", &cap, "-"], b"x").fails(3).says(&["for reading"]);
+    program_with_input(&["cap", "put", &cap, "-"], b"x").fails(3).says(&["reading only"]);
     // In place, across devices; durable when it returns.
     let new = content(2_100_000).iter().map(|byte| !byte).collect::<Vec<u8>>();
     program_with_input(&["cap", "put", &rw, "-", "--at", "1500000"], &new).ok();
