@@ -41,6 +41,7 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     }
     check_reasons(&mut findings);
     check_names(&files, &mut findings);
+    check_paths(&files, &mut findings);
     attacks::check(&mut findings);
     match areas() {
         Ok(areas) => language::check(&files, &areas, &mut findings),
@@ -244,6 +245,30 @@ fn check_names(files: &[PathBuf], findings: &mut Vec<String>) {
     }
 }
 
+/// Checks that source files and pages that Markdown names in backquotes exist. A path may begin at
+/// the workspace, at a crate or at a folder of it.
+fn check_paths(files: &[PathBuf], findings: &mut Vec<String>) {
+    for file in files.iter().filter(|file| is_markdown(file) && !file.ends_with("CHANGELOG.md")) {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            let quotes = line.split('`').skip(1).step_by(2);
+            for path in quotes.filter(|quoted| is_source_path(quoted) && !is_tracked(quoted, files)) {
+                findings.push(format!("{}:{}: no such file: {path}", file.display(), number + 1));
+            }
+        }
+    }
+}
+
+/// Whether a quotation is the path of a source file: a folder, and a name with the extension `rs`.
+fn is_source_path(quoted: &str) -> bool {
+    let is_plain = |c: char| is_of_a_word(c) || matches!(c, '/' | '.' | '-');
+    quoted.contains('/') && quoted.ends_with(".rs") && quoted.chars().all(is_plain)
+}
+
+fn is_tracked(path: &str, files: &[PathBuf]) -> bool {
+    files.iter().any(|file| file.ends_with(path))
+}
+
 fn is_of_a_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
@@ -300,6 +325,15 @@ mod tests {
         fs::remove_dir_all(&folder).expect("clean up");
         assert_eq!(findings.len(), 1);
         assert!(findings[0].contains("sample.rs:2"));
+    }
+
+    #[test]
+    fn missing_source_path_is_found() {
+        let files = ["device/store/tests/crash.rs", "xtask/src/tidy.rs"].map(PathBuf::from);
+        assert!(["tests/crash.rs", "xtask/src/tidy.rs"].iter().all(|path| is_tracked(path, &files)));
+        assert!(!is_tracked("xtask/src/gone.rs", &files) && !is_tracked("ash.rs", &files));
+        assert!(is_source_path("xtask/src/gone.rs"));
+        assert!(!["tidy.rs", "a/b.md", "src/*.rs"].iter().any(|quoted| is_source_path(quoted)));
     }
 
     #[test]
