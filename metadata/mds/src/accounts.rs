@@ -55,24 +55,24 @@ const fn suite_fits(kind: AccountKind, suite: u16) -> bool {
     matches!(kind, AccountKind::Service) == is_service_suite(suite)
 }
 
-/// Fails unless `who` may register a password or key for `name`.
-pub(crate) fn may_register(who: &Principal, name: &UserName) -> Result<()> {
-    if *name == who.user { Ok(()) } else { who.needs_admin() }
+/// Fails unless `principal` may register a password or key for `name`.
+pub(crate) fn may_register(principal: &Principal, name: &UserName) -> Result<()> {
+    if *name == principal.user { Ok(()) } else { principal.needs_admin() }
 }
 
 /// Adds an account, or changes a password or key. Returns the sessions that ended.
 pub(crate) fn register(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     new: &AccountRegistration,
     now_ms: u64,
 ) -> Result<Vec<SessionId>> {
-    may_register(who, &new.name)?;
+    may_register(principal, &new.name)?;
     check_record(new.suite, &new.record)?;
     let key = keys::user(&new.name);
     let credential = AccountCredential { suite: new.suite, record: new.record };
     if !new.replace {
-        who.needs_admin()?;
+        principal.needs_admin()?;
         let service = is_service_suite(new.suite);
         let kind = if service { AccountKind::Service } else { AccountKind::Password };
         add(tx, &new.name, kind, new.role, now_ms)?;
@@ -86,7 +86,7 @@ pub(crate) fn register(
     }
     // A stolen session must not be enough to take over the account, an administrator's included.
     let proves = |proven: &AccountCredential| account.credential(proven.suite) == Some(proven);
-    if new.name == who.user && !new.proven.as_ref().is_some_and(proves) {
+    if new.name == principal.user && !new.proven.as_ref().is_some_and(proves) {
         return Err(MdsError::refused(ErrorCode::Denied, "proof of the current password or key required"));
     }
     match account.kind {
@@ -99,7 +99,7 @@ pub(crate) fn register(
     // Sessions opened with the old password or key end; only the session of this request continues.
     let service = account.kind == AccountKind::Service;
     sessions::end_where(tx, &new.name, |id, session| {
-        *id != who.session && (!service || session.suite == new.suite)
+        *id != principal.session && (!service || session.suite == new.suite)
     })
 }
 

@@ -180,11 +180,11 @@ pub(crate) struct LastCheck(Mutex<Option<Arc<CheckJob>>>);
 impl Mds {
     pub(crate) fn check_begin(
         &self,
-        who: &Principal,
+        principal: &Principal,
         (scope, repair): (CheckScope, bool),
         now_ms: u64,
     ) -> Result<Response> {
-        who.needs_admin()?;
+        principal.needs_admin()?;
         let view = self.store.snapshot()?;
         let nodes_all = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
         let mut last = self.checks.0.lock();
@@ -211,13 +211,13 @@ impl Mds {
         Ok(Response::Check { check: Some(job.to_wire()) })
     }
 
-    pub(crate) fn check_show(&self, who: &Principal) -> Result<Response> {
-        who.needs_admin()?;
+    pub(crate) fn check_show(&self, principal: &Principal) -> Result<Response> {
+        principal.needs_admin()?;
         Ok(Response::Check { check: self.checks.0.lock().as_ref().map(|job| job.to_wire()) })
     }
 
-    pub(crate) fn check_findings(&self, who: &Principal, number: u64, from: u32) -> Result<Response> {
-        who.needs_admin()?;
+    pub(crate) fn check_findings(&self, principal: &Principal, number: u64, from: u32) -> Result<Response> {
+        principal.needs_admin()?;
         let last = self.checks.0.lock();
         let job = last.as_ref().filter(|job| job.number == number);
         let job = job.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "that check"))?;

@@ -27,7 +27,7 @@ use crate::login::PendingLogin;
 use crate::server::Mds;
 use crate::violation::{ProtocolViolation, ViolationContext};
 
-/// What the caller does after a frame.
+/// The actions of the caller after a frame.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Bytes to send.

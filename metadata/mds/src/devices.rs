@@ -658,9 +658,9 @@ fn capability(
 }
 
 /// Returns the audit field: session id, then the credential number.
-pub(crate) fn audit_field(who: &Principal, number: u32) -> [u8; 20] {
+pub(crate) fn audit_field(principal: &Principal, number: u32) -> [u8; 20] {
     let mut audit = [0; 20];
-    audit[..16].copy_from_slice(&who.session);
+    audit[..16].copy_from_slice(&principal.session);
     audit[16..].copy_from_slice(&number.to_be_bytes());
     audit
 }

@@ -62,17 +62,22 @@ impl Mds {
         let operation = request.name();
         let result = match request {
             Request::Hello { oldest, newest, software: _ } => self.hello(oldest, newest, now_ms),
-            request => self.principal_of(session, operation, now_ms).and_then(|who| {
+            request => self.principal_of(session, operation, now_ms).and_then(|principal| {
                 let subject = people::subject(&request);
                 let wanted = requested_file(&request);
-                let checked = roles::check(who.role, &who.user, &request)
+                let checked = roles::check(principal.role, &principal.user, &request)
                     .and_then(|()| self.check_disk_space(&request));
                 let result = checked.and_then(|()| {
-                    let as_it =
-                        leases::request_context(&self.leases, &who, &request, replay_key.as_ref(), now_ms);
+                    let as_it = leases::request_context(
+                        &self.leases,
+                        &principal,
+                        &request,
+                        replay_key.as_ref(),
+                        now_ms,
+                    );
                     leases::with_request_context(as_it, || match &replay_key {
-                        Some(replay_key) => self.change(&who, request, Some(replay_key), now_ms),
-                        None => self.dispatch(&who, request, now_ms, rng),
+                        Some(replay_key) => self.change(&principal, request, Some(replay_key), now_ms),
+                        None => self.dispatch(&principal, request, now_ms, rng),
                     })
                 });
                 if result.is_err() && self.leases.has_unreturned() {
@@ -83,11 +88,11 @@ impl Mds {
                     && failure.code.is_denial()
                 {
                     let wanted = RefusedRequest { path: path.as_ref(), inode: *inode, method: *method };
-                    self.write_refusal(&who, &wanted, now_ms);
+                    self.write_refusal(&principal, &wanted, now_ms);
                 }
-                self.record(&who, operation, subject.as_deref(), result.as_ref().err(), now_ms);
+                self.record(&principal, operation, subject.as_deref(), result.as_ref().err(), now_ms);
                 result.map(|mut response| {
-                    self.prove_all(&who, &mut response);
+                    self.prove_all(&principal, &mut response);
                     response
                 })
             }),
@@ -143,7 +148,7 @@ impl Mds {
     /// Writes an audit record for a request that changes something, grants a right, or is denied.
     fn record(
         &self,
-        who: &Principal,
+        principal: &Principal,
         action: &str,
         subject: Option<&str>,
         error: Option<&MdsError>,
@@ -156,7 +161,7 @@ impl Mds {
             return;
         }
         let verdict = failure.as_ref().map_or("ok", |failure| failure.code.name());
-        let (user, session) = (who.user.as_str(), Some(&who.session));
+        let (user, session) = (principal.user.as_str(), Some(&principal.session));
         self.audit.record(&AuditRecord {
             time_ms,
             user,
@@ -186,65 +191,74 @@ impl Mds {
 
     fn dispatch(
         &self,
-        who: &Principal,
+        principal: &Principal,
         request: Request,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
             Request::Hello { .. } => Err(MdsError::refused(ErrorCode::Invalid, "Hello needs no session")),
-            Request::WhoAmI {} => self.who_am_i(who),
+            Request::WhoAmI {} => self.who_am_i(principal),
             Request::ServerInfo {} => self.server_info(now_ms),
-            Request::Stat { path } => self.stat(who, &path, FinalLink::Follow),
-            Request::Lstat { path } => self.stat(who, &path, FinalLink::NoFollow),
+            Request::Stat { path } => self.stat(principal, &path, FinalLink::Follow),
+            Request::Lstat { path } => self.stat(principal, &path, FinalLink::NoFollow),
             Request::Placement { path } => {
-                let (layout, placed) = namespace::placement(&*self.store.snapshot()?, who, &path)?;
+                let (layout, placed) = namespace::placement(&*self.store.snapshot()?, principal, &path)?;
                 Ok(Response::Placement { layout, placed })
             }
             Request::ReadDir { path, after, limit } => {
                 let view = self.store.snapshot()?;
-                let (entries, more) = namespace::read_dir(&*view, who, &path, after.as_ref(), limit)?;
+                let (entries, more) = namespace::read_dir(&*view, principal, &path, after.as_ref(), limit)?;
                 Ok(Response::Directory { entries, more })
             }
             Request::MakeDir { path, parents, mode } => {
-                let stat = self.update(|tx| namespace::make_dir(tx, who, &path, parents, mode, now_ms))?;
+                let stat =
+                    self.update(|tx| namespace::make_dir(tx, principal, &path, parents, mode, now_ms))?;
                 Ok(Response::Stat { stat })
             }
             Request::Create { path, size_hint, mode, replace, method } => {
-                self.create(who, &path, size_hint, (mode, replace, method), now_ms, rng)
+                self.create(principal, &path, size_hint, (mode, replace, method), now_ms, rng)
             }
-            Request::Open { path, access, method } => self.open_file(who, &path, access, method, now_ms, rng),
-            Request::RenewGrants { handle, method } => self.renew(who, handle, method, now_ms, rng),
+            Request::Open { path, access, method } => {
+                self.open_file(principal, &path, access, method, now_ms, rng)
+            }
+            Request::RenewGrants { handle, method } => self.renew(principal, handle, method, now_ms, rng),
             Request::Commit { intent, size, mtime_ns, checksum } => {
                 let stat = self.with_unlink_context(now_ms, |tx, ending| {
-                    namespace::commit(tx, who, intent, CommitParams { size, mtime_ns, checksum }, ending)
+                    namespace::commit(
+                        tx,
+                        principal,
+                        intent,
+                        CommitParams { size, mtime_ns, checksum },
+                        ending,
+                    )
                 })?;
                 Ok(Response::Stat { stat })
             }
             Request::Abandon { intent } => {
-                self.update(|tx| namespace::abandon(tx, who, intent, now_ms, now_ms))?;
+                self.update(|tx| namespace::abandon(tx, principal, intent, now_ms, now_ms))?;
                 Ok(Response::Done {})
             }
             Request::Rename { from, to, replace } => {
                 self.with_unlink_context(now_ms, |tx, ending| {
-                    namespace::rename(tx, who, &from, &to, replace, ending)
+                    namespace::rename(tx, principal, &from, &to, replace, ending)
                 })?;
                 Ok(Response::Done {})
             }
             Request::Remove { path, recursive } => {
                 let (count, more) = self.with_unlink_context(now_ms, |tx, ending| {
-                    namespace::remove(tx, who, &path, recursive, &self.remove_cursors, ending)
+                    namespace::remove(tx, principal, &path, recursive, &self.remove_cursors, ending)
                 })?;
                 Ok(Response::Removed { count, more })
             }
             Request::SetMode { path, mode } => {
-                let stat = self.update(|tx| namespace::set_mode(tx, who, &path, mode, now_ms))?;
+                let stat = self.update(|tx| namespace::set_mode(tx, principal, &path, mode, now_ms))?;
                 Ok(Response::Stat { stat })
             }
             Request::SetOwner { path, owner, group } => {
                 // Directory groups are not stored here, so administrators may use any name.
                 let new = NewOwner { owner, group, any_group: self.has_directory() };
-                let stat = self.update(|tx| namespace::set_owner(tx, who, &path, &new, now_ms))?;
+                let stat = self.update(|tx| namespace::set_owner(tx, principal, &path, &new, now_ms))?;
                 Ok(Response::Stat { stat })
             }
             Request::DiskFree {} => {
@@ -259,9 +273,9 @@ impl Mds {
                 }
                 Ok(Response::Devices { devices, more })
             }
-            Request::DeviceAdd { device } => self.add_device(who, &device),
+            Request::DeviceAdd { device } => self.add_device(principal, &device),
             Request::DeviceSetState { id, state: DeviceState::Joining } => {
-                who.needs_admin()?;
+                principal.needs_admin()?;
                 self.approve_device(id)
             }
             Request::DeviceSetState { id, state } => {
@@ -323,20 +337,20 @@ impl Mds {
             | Request::GroupRemoveMember { .. }
             | Request::GroupList { .. }
             | Request::GroupMembers { .. }
-            | Request::GrantHolders { .. }) => self.account_request(who, request, now_ms, rng),
+            | Request::GrantHolders { .. }) => self.account_request(principal, request, now_ms, rng),
             Request::Delegate { path, read, write, start, end, until_ms, method } => {
                 let replay_key = DelegationRequest { path, read, write, start, end, until_ms, method };
-                self.delegate(who, &replay_key, now_ms, rng)
+                self.delegate(principal, &replay_key, now_ms, rng)
             }
-            Request::Revoke { what } => self.revoke(who, what, now_ms),
-            Request::RevocationProgress { id } => self.revocation_progress(who, id),
+            Request::Revoke { what } => self.revoke(principal, what, now_ms),
+            Request::RevocationProgress { id } => self.revocation_progress(principal, id),
             Request::RevocationList {} => self.revocation_list(),
             Request::IssueList { path, user, since_ms, until_ms, from } => {
-                self.issue_list(who, &path, user.as_ref(), (since_ms, until_ms), from)
+                self.issue_list(principal, &path, user.as_ref(), (since_ms, until_ms), from)
             }
             Request::KeyList { device, from } => self.key_list(device, from),
             Request::KeyRotate { level, device, partition, revoke } => {
-                self.key_rotate(who, level, device, partition, revoke, now_ms)
+                self.key_rotate(principal, level, device, partition, revoke, now_ms)
             }
             Request::KeyProgress { device } => self.key_progress(device, now_ms),
             request @ (Request::QuotaSet { .. }
@@ -345,25 +359,25 @@ impl Mds {
             | Request::QuotaList { .. }
             | Request::CheckBegin { .. }
             | Request::CheckShow {}
-            | Request::CheckFindings { .. }) => self.quota_request(who, request, now_ms),
-            request => self.nodes(who, request, now_ms, rng),
+            | Request::CheckFindings { .. }) => self.quota_request(principal, request, now_ms),
+            request => self.nodes(principal, request, now_ms, rng),
         }
     }
 
-    fn stat(&self, who: &Principal, path: &FilePath, last: FinalLink) -> Result<Response> {
-        Ok(Response::Stat { stat: namespace::stat(&*self.store.snapshot()?, who, path, last)? })
+    fn stat(&self, principal: &Principal, path: &FilePath, last: FinalLink) -> Result<Response> {
+        Ok(Response::Stat { stat: namespace::stat(&*self.store.snapshot()?, principal, path, last)? })
     }
 
-    fn who_am_i(&self, who: &Principal) -> Result<Response> {
+    fn who_am_i(&self, principal: &Principal) -> Result<Response> {
         let expires_ms = self
             .sessions
-            .expires_ms(&who.session)
+            .expires_ms(&principal.session)
             .ok_or_else(|| MdsError::refused(ErrorCode::NotLoggedIn, ""))?;
         Ok(Response::WhoAmI {
-            user: who.user.clone(),
-            role: who.role,
-            groups: who.groups.to_vec(),
-            session: who.session,
+            user: principal.user.clone(),
+            role: principal.role,
+            groups: principal.groups.to_vec(),
+            session: principal.session,
             expires_ms,
         })
     }
@@ -384,7 +398,7 @@ impl Mds {
 
     fn create(
         &self,
-        who: &Principal,
+        principal: &Principal,
         path: &FilePath,
         size_hint: Option<u64>,
         (mode, replace, method): (u16, bool, Method),
@@ -405,7 +419,7 @@ impl Mds {
         let pool = self.devices.pool();
         let (intent, record) = self.update(|tx| {
             let new = NewIntent { size_hint, mode, replace, method, expires_ms, grants_until_ms };
-            namespace::begin_create(tx, who, path, new, |tx| {
+            namespace::begin_create(tx, principal, path, new, |tx| {
                 let inode = InodeId(next_number(tx, counter::INODE)?);
                 let (layout, placed) =
                     self.allocate_layout(tx, inode, size_hint, (&pool, now_ms), &path.shown())?;
@@ -416,11 +430,11 @@ impl Mds {
         let issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
         let written = LengthTarget::Create(intent, record.inode);
         let counted = size_hint.unwrap_or_default();
-        if let Err(error) = self.check_lengths_later(written, &who.user, counted, grants_until_ms) {
+        if let Err(error) = self.check_lengths_later(written, &principal.user, counted, grants_until_ms) {
             self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
             return Err(error);
         }
-        let (grants, _) = self.issue(&issuing, who, &issue, now_ms, rng)?;
+        let (grants, _) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
         let file = CreatedFile {
             intent,
             inode: record.inode,
@@ -471,7 +485,7 @@ impl Mds {
 
     fn open_file(
         &self,
-        who: &Principal,
+        principal: &Principal,
         path: &FilePath,
         access: Access,
         method: Method,
@@ -480,22 +494,22 @@ impl Mds {
     ) -> Result<Response> {
         let issuing = self.issuing();
         let view = self.store.snapshot()?;
-        let (id, _) = namespace::resolve(&*view, who, path)?;
-        let (inode, _) = namespace::file_for(&*view, who, id, access, &path.shown())?;
+        let (id, _) = namespace::resolve(&*view, principal, path)?;
+        let (inode, _) = namespace::file_for(&*view, principal, id, access, &path.shown())?;
         drop(view);
         self.check_not_clearing(&inode, access)?;
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         self.recall_for_path_access(id, access, until, now_ms)?;
         // Read again, because returned leases may have changed the file.
         let view = self.store.snapshot()?;
-        let (inode, layout) = namespace::file_for(&*view, who, id, access, &path.shown())?;
+        let (inode, layout) = namespace::file_for(&*view, principal, id, access, &path.shown())?;
         drop(view);
         let grants = match &layout {
             Some(layout) => {
                 let terms = (self.method(method), rights(access), until);
                 self.issue(
                     &issuing,
-                    who,
+                    principal,
                     &IssueParams::whole(IssueKind::Open, id, layout, terms),
                     now_ms,
                     rng,
@@ -515,7 +529,7 @@ impl Mds {
 
     fn renew(
         &self,
-        who: &Principal,
+        principal: &Principal,
         handle: OpenHandle,
         method: Method,
         now_ms: u64,
@@ -526,12 +540,12 @@ impl Mds {
         let method = self.method(method);
         let (inode, layout, generation, rights) = match handle {
             OpenHandle::Node { node, access, client_id } => {
-                return self.renew_node(&issuing, who, (node, access, client_id), method, now_ms, rng);
+                return self.renew_node(&issuing, principal, (node, access, client_id), method, now_ms, rng);
             }
             OpenHandle::File { node, access } => {
-                let inode = self.node(who, node)?;
+                let inode = self.node(principal, node)?;
                 let (file, layout) =
-                    namespace::file_for(&*self.store.snapshot()?, who, inode, access, "file")?;
+                    namespace::file_for(&*self.store.snapshot()?, principal, inode, access, "file")?;
                 self.check_not_clearing(&file, access)?;
                 self.recall_for_path_access(inode, access, until, now_ms)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile");
@@ -539,24 +553,24 @@ impl Mds {
             }
             OpenHandle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
-                let record =
-                    self.update(|tx| namespace::renew_create(tx, who, intent, expires_ms, until, now_ms))?;
+                let record = self
+                    .update(|tx| namespace::renew_create(tx, principal, intent, expires_ms, until, now_ms))?;
                 // After a restart: its charge covers at least the lengths of its objects at that
                 // time.
                 let written = LengthTarget::Create(intent, record.inode);
-                self.check_lengths_later(written, &who.user, 0, until)?;
+                self.check_lengths_later(written, &principal.user, 0, until)?;
                 (record.inode, record.layout, 0, CREATE_RIGHTS)
             }
         };
         let issue = IssueParams::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
-        let grants = self.issue(&issuing, who, &issue, now_ms, rng)?.0;
+        let grants = self.issue(&issuing, principal, &issue, now_ms, rng)?.0;
         Ok(Response::Grants { layout, generation, grants })
     }
 
-    fn add_device(&self, who: &Principal, new: &NewDevice) -> Result<Response> {
+    fn add_device(&self, principal: &Principal, new: &NewDevice) -> Result<Response> {
         let _turn = self.key_lock.lock();
         let fresh = devices::factory_keys(new, self.config.file_partitions())?;
-        let approved = who.is_admin();
+        let approved = principal.is_admin();
         let (id, record, rest) = self.update(|tx| self.devices.add(tx, new, &fresh, approved))?;
         self.devices.insert(id, record, new, fresh)?;
         if !rest.is_empty() {

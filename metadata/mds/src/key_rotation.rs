@@ -171,14 +171,14 @@ impl Mds {
     /// Durably requests key changes; housekeeping performs them.
     pub(crate) fn key_rotate(
         &self,
-        who: &Principal,
+        principal: &Principal,
         level: KeyLevel,
         device: Option<DeviceId>,
         partition: Option<u64>,
         revoke: bool,
         now_ms: u64,
     ) -> Result<Response> {
-        who.needs_admin()?;
+        principal.needs_admin()?;
         let above = matches!(level, KeyLevel::Master | KeyLevel::Root);
         if above && (partition.is_some() || revoke) {
             let what = "master and root keys have no partition, and changing one revokes all credentials";

@@ -118,21 +118,21 @@ pub(crate) fn is_empty<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<bo
 /// Returns the attributes of a path. `last` says whether a final symbolic link is followed.
 pub(crate) fn stat<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     last: FinalLink,
 ) -> Result<Stat> {
-    let (id, inode) = resolve_to(view, who, path, last)?;
+    let (id, inode) = resolve_to(view, principal, path, last)?;
     Ok(inode.stat(id))
 }
 
 /// Returns the layout of a path with the reason for it; none for nodes without bytes.
 pub(crate) fn placement<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
 ) -> Result<(Option<Layout>, Option<PlacementRecord>)> {
-    let (_, inode) = resolve_to(view, who, path, FinalLink::NoFollow)?;
+    let (_, inode) = resolve_to(view, principal, path, FinalLink::NoFollow)?;
     Ok((inode.layout, inode.placed))
 }
 
@@ -146,28 +146,28 @@ pub(crate) fn inspect<S: Snapshot + ?Sized>(view: &S, path: &FilePath) -> Result
 /// Returns a page of a directory.
 pub(crate) fn read_dir<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     after: Option<&Name>,
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
-    let (id, directory) = resolve(view, who, path)?;
+    let (id, directory) = resolve(view, principal, path)?;
     need_directory(&directory, &path.shown())?;
-    who.needs(AccessRight::Read, &directory, &path.shown())?;
-    page(view, who, (id, &directory), after, limit)
+    principal.needs(AccessRight::Read, &directory, &path.shown())?;
+    page(view, principal, (id, &directory), after, limit)
 }
 
 /// Returns a page of a directory in O(entries of the page). Without the search permission the
 /// entries have no attributes and no proofs.
 pub(crate) fn page<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     (id, directory): (InodeId, &Inode),
     after: Option<&Name>,
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
     recall_dir_writer(id)?;
-    let passes = who.needs(AccessRight::Search, directory, "").is_ok();
+    let passes = principal.needs(AccessRight::Search, directory, "").is_ok();
     let all = keys::entries(id);
     let from = after.map_or_else(|| all.clone(), |name| [&keys::entry(id, name)[..], &[0]].concat());
     let limit = usize::from(limit.clamp(1, PAGE_MAX));
@@ -195,7 +195,7 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
 /// Creates a directory, with `parents` also missing directories above it.
 pub(crate) fn make_dir(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     parents: bool,
     mode: u16,
@@ -203,7 +203,7 @@ pub(crate) fn make_dir(
 ) -> Result<Stat> {
     let subject = path.shown();
     let last = if parents { FinalLink::Follow } else { FinalLink::NoFollow };
-    match walk::walk(tx, who, path, last)? {
+    match walk::walk(tx, principal, path, last)? {
         PathLookup::Node { id, inode, .. } if parents && inode.is_directory() => Ok(inode.stat(id)),
         PathLookup::Node { .. } => Err(MdsError::refused(ErrorCode::Exists, subject)),
         PathLookup::Missing { rest, .. } if !rest.is_empty() && !parents => {
@@ -217,7 +217,7 @@ pub(crate) fn make_dir(
                 let PathStep::Down(name) = step else {
                     return Err(MdsError::refused(ErrorCode::NotFound, subject));
                 };
-                at = add_directory(tx, who, at, &name, mode, &subject, now_ms)?;
+                at = add_directory(tx, principal, at, &name, mode, &subject, now_ms)?;
                 next = rest.pop();
             }
             Ok(at.1.stat(at.0))
@@ -227,19 +227,19 @@ pub(crate) fn make_dir(
 
 fn add_directory(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     (parent, parent_inode): (InodeId, Inode),
     name: &Name,
     mode: u16,
     subject: &str,
     now_ms: u64,
 ) -> Result<(InodeId, Inode)> {
-    who.needs_entries(&parent_inode, subject)?;
+    principal.needs_entries(&parent_inode, subject)?;
     let id = InodeId(next_number(tx, counter::INODE)?);
     // A directory below one with the set-group-id bit inherits the bit and the group.
     let mode = (mode & MODE_MASK & !SETGID) | (parent_inode.mode & SETGID);
     let group = inherited_group(&parent_inode);
-    let mut made = Inode::new(FileKind::Directory, mode, who.user.clone(), group, now_ms);
+    let mut made = Inode::new(FileKind::Directory, mode, principal.user.clone(), group, now_ms);
     made.parent = parent;
     made.tree = parent_inode.tree;
     acl::inherit(&parent_inode, &mut made, 0);
@@ -263,22 +263,22 @@ pub(crate) fn need_file(inode: &Inode, subject: &str) -> Result<()> {
 /// Loads a file that the user may open with this access: for Open and for renewed grants.
 pub(crate) fn file_for<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     id: InodeId,
     access: Access,
     subject: &str,
 ) -> Result<(Inode, Option<Layout>)> {
     let inode: Inode =
         load(view, &keys::inode(id))?.ok_or_else(|| MdsError::refused(ErrorCode::Stale, subject))?;
-    check_file(who, &inode, access, subject)?;
+    check_file(principal, &inode, access, subject)?;
     let layout = inode.layout.clone();
     Ok((inode, layout))
 }
 
 /// Fails unless the node is a file that the user may open with this access.
-pub(crate) fn check_file(who: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
+pub(crate) fn check_file(principal: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
     need_file(inode, subject)?;
-    who.needs_all(AccessRight::to(access != Access::Write, access != Access::Read), inode, subject)
+    principal.needs_all(AccessRight::to(access != Access::Write, access != Access::Read), inode, subject)
 }
 
 pub(crate) fn check_size(size: u64) -> Result<()> {

@@ -39,34 +39,37 @@ impl ProofKey {
 impl Mds {
     /// Returns the number of a node if its proof is valid. A wrong proof gets the same answer as a
     /// number without a node.
-    pub(crate) fn node(&self, who: &Principal, node: Node) -> Result<InodeId> {
+    pub(crate) fn node(&self, principal: &Principal, node: Node) -> Result<InodeId> {
         let stale = || MdsError::refused(ErrorCode::Stale, format!("node {}", node.inode.0));
-        let proven = ct_eq(&self.proof_key.prove(&who.user, node.inode), &node.proof);
+        let proven = ct_eq(&self.proof_key.prove(&principal.user, node.inode), &node.proof);
         if proven || node.inode == ROOT { Ok(node.inode) } else { Err(stale()) }
     }
 
-    fn prove(&self, who: &Principal, stat: &mut Stat) {
-        stat.proof = self.proof_key.prove(&who.user, stat.inode);
+    fn prove(&self, principal: &Principal, stat: &mut Stat) {
+        stat.proof = self.proof_key.prove(&principal.user, stat.inode);
     }
 
     /// Adds the proofs to a response. A delegated file gets none, because it is for a program
     /// without a session.
-    pub(crate) fn prove_all(&self, who: &Principal, response: &mut Response) {
+    pub(crate) fn prove_all(&self, principal: &Principal, response: &mut Response) {
         match response {
             Response::Stat { stat } | Response::Made { stat, .. } | Response::Leased { stat, .. } => {
-                self.prove(who, stat);
+                self.prove(principal, stat);
             }
-            Response::LookedUp { stat: Some(stat), .. } => self.prove(who, stat),
+            Response::LookedUp { stat: Some(stat), .. } => self.prove(principal, stat),
             Response::Directory { entries, .. } | Response::Listed { entries, .. } => {
                 // Entries of a directory that the user may not search have no stat: the user was
                 // not led to them.
-                entries.iter_mut().flat_map(|entry| &mut entry.stat).for_each(|stat| self.prove(who, stat));
+                entries
+                    .iter_mut()
+                    .flat_map(|entry| &mut entry.stat)
+                    .for_each(|stat| self.prove(principal, stat));
             }
-            Response::Opened { file } => self.prove(who, &mut file.stat),
-            Response::NodeOpened { node } => self.prove(who, &mut node.stat),
+            Response::Opened { file } => self.prove(principal, &mut file.stat),
+            Response::NodeOpened { node } => self.prove(principal, &mut node.stat),
             Response::Renamed { moved, other } => {
-                self.prove(who, moved);
-                other.iter_mut().for_each(|other| self.prove(who, other));
+                self.prove(principal, moved);
+                other.iter_mut().for_each(|other| self.prove(principal, other));
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 //!
 //! Does: count nodes, their sizes, the bytes of their extended attributes, and open creates, for
 //! every owner and every directory that is a tree; refuse changes beyond a limit; recount. Does
-//! not: decide who may set limits, or count blocks of a device.
+//! not: check the right to set limits, or count blocks of a device.
 //! Contract: usage is updated in the transaction that changes the counted node, so it is exact
 //! after every commit and crash. Each update reads and writes one record; nothing is walked.
 //! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md, 0062-bounds-per-user.md.
@@ -261,8 +261,8 @@ const fn of(place: &QuotaPlace) -> UsageCount<'_> {
 
 /// Fails for further names of a node by other users if its owner or tree has a limit: the owner
 /// could not free usage that such a name keeps.
-pub(crate) fn check_link<S: Snapshot + ?Sized>(view: &S, who: &Principal, node: &Inode) -> Result<()> {
-    if who.user == node.owner || who.is_admin() {
+pub(crate) fn check_link<S: Snapshot + ?Sized>(view: &S, principal: &Principal, node: &Inode) -> Result<()> {
+    if principal.user == node.owner || principal.is_admin() {
         return Ok(());
     }
     for count in counts(node) {

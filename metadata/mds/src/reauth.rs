@@ -34,35 +34,35 @@ impl Mds {
     /// Starts a reauthentication and returns its challenge.
     pub(crate) fn reauth_start(
         &self,
-        who: &Principal,
+        principal: &Principal,
         start: &LoginStart,
         now_ms: u64,
         mut rng: &mut dyn Entropy,
     ) -> Result<LoginChallenge> {
-        if start.user != who.user {
+        if start.user != principal.user {
             return Err(MdsError::refused(ErrorCode::Invalid, "proof for another account"));
         }
         if Stretch::for_suite(start.suite).is_err() {
             return Err(MdsError::refused(ErrorCode::Invalid, "login suite"));
         }
-        let account = accounts::existing_enabled(&*self.store.snapshot()?, &who.user)?;
+        let account = accounts::existing_enabled(&*self.store.snapshot()?, &principal.user)?;
         let credential = account.and_then(|account| account.credential(start.suite).cloned());
         let record = credential.as_ref().and_then(|one| AccountRecord::parse(&one.record).ok());
-        let context = LoginContext::again(&self.server_id, &who.session);
+        let context = LoginContext::again(&self.server_id, &principal.session);
         let (id, skew) = (random(rng), self.config.clock_error_ms);
         let (challenge, started) = self
             .login_keys
             .challenge(&mut rng, record.as_ref(), start, context, id, now_ms, skew)
             .map_err(|_| MdsError::refused(ErrorCode::Invalid, "proof"))?;
         let until_ms = now_ms.saturating_add(REAUTH_MS);
-        if self.sessions.set_reauth(&who.session, Reauth { started, credential, until_ms }).is_some() {
+        if self.sessions.set_reauth(&principal.session, Reauth { started, credential, until_ms }).is_some() {
             // The trace of a wrong guess: the client notices it in the challenge and sends no
             // proof.
             add(&self.counters.login_refused, 1);
             self.audit.record(&AuditRecord {
                 time_ms: now_ms,
-                user: who.user.as_str(),
-                session: Some(&who.session),
+                user: principal.user.as_str(),
+                session: Some(&principal.session),
                 proven: true,
                 source: None,
                 action: "prove",
@@ -77,12 +77,12 @@ impl Mds {
     /// checks that it is still the current one.
     pub(crate) fn reauth_finish(
         &self,
-        who: &Principal,
+        principal: &Principal,
         finish: &LoginFinish,
         now_ms: u64,
     ) -> Result<AccountCredential> {
         let denied = |what: &str| MdsError::refused(ErrorCode::Denied, what);
-        let reauth = self.sessions.take_reauth(&who.session);
+        let reauth = self.sessions.take_reauth(&principal.session);
         let reauth = reauth.filter(|reauth| now_ms <= reauth.until_ms);
         let Reauth { started, credential, .. } =
             *reauth.ok_or_else(|| denied("no proof was started, or it expired"))?;

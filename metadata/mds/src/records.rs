@@ -216,7 +216,7 @@ record! {
     pub struct Account {
         /// Person or service.
         pub kind: AccountKind,
-        /// What it may do.
+        /// The role, which determines its rights.
         pub role: Role,
         /// Whether it may log in.
         pub enabled: bool,

@@ -334,11 +334,11 @@ fn pending_devices<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<DeviceId>> {
 }
 
 impl Mds {
-    pub(crate) fn revoke(&self, who: &Principal, what: RevokeWhat, now_ms: u64) -> Result<Response> {
+    pub(crate) fn revoke(&self, principal: &Principal, what: RevokeWhat, now_ms: u64) -> Result<Response> {
         let id = match what {
-            RevokeWhat::Object(path) => self.revoke_object(who, path, now_ms)?,
+            RevokeWhat::Object(path) => self.revoke_object(principal, path, now_ms)?,
             RevokeWhat::User(name) => {
-                who.needs_admin()?;
+                principal.needs_admin()?;
                 let held = self.credentials_of(&name, now_ms);
                 let view = self.store.snapshot()?;
                 if held.holders.is_empty() && self.servers(&*view)?.len() == 1 {
@@ -351,7 +351,7 @@ impl Mds {
                 let _stopped = self.issuing.write();
                 self.update(|tx| {
                     let servers = self.servers(tx)?;
-                    begin(tx, who, RevokeWhat::User(name.clone()), servers, true, now_ms)
+                    begin(tx, principal, RevokeWhat::User(name.clone()), servers, true, now_ms)
                 })?
             }
             RevokeWhat::Session(_) => {
@@ -363,18 +363,18 @@ impl Mds {
         self.revocation(id)
     }
 
-    fn revoke_object(&self, who: &Principal, path: FilePath, now_ms: u64) -> Result<u64> {
+    fn revoke_object(&self, principal: &Principal, path: FilePath, now_ms: u64) -> Result<u64> {
         let _stopped = self.issuing.write();
         let (id, inode) = self.update(|tx| {
-            let (inode, file) = namespace::resolve(tx, who, &path)?;
-            who.needs_ownership(&file, &path.shown())?;
+            let (inode, file) = namespace::resolve(tx, principal, &path)?;
+            principal.needs_ownership(&file, &path.shown())?;
             if file.is_directory() {
                 return Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()));
             }
             let objects = objects_of(&file, now_ms);
             let mut servers = self.servers(tx)?;
             servers.retain(|server| *server != self.config.server);
-            let id = begin(tx, who, RevokeWhat::Object(path.clone()), servers, true, now_ms)?;
+            let id = begin(tx, principal, RevokeWhat::Object(path.clone()), servers, true, now_ms)?;
             retag(tx, &objects, id)?;
             let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
             record.inode = Some(inode);
@@ -688,11 +688,15 @@ impl Mds {
     }
 
     /// Returns the progress of a revocation.
-    pub(crate) fn revocation_progress(&self, who: &Principal, id: u64) -> Result<Response> {
+    pub(crate) fn revocation_progress(&self, principal: &Principal, id: u64) -> Result<Response> {
         let record: RevocationRecord =
             load(&*self.store.snapshot()?, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
         // A revocation of another user looks like one that does not exist.
-        if record.by == who.user || who.is_admin() { self.revocation(id) } else { Err(unknown(id)) }
+        if record.by == principal.user || principal.is_admin() {
+            self.revocation(id)
+        } else {
+            Err(unknown(id))
+        }
     }
 
     pub(crate) fn revocation(&self, id: u64) -> Result<Response> {

@@ -2,8 +2,8 @@
 //!
 //! Contract: a window is listed before the compared state is read, and an object is recorded before
 //! it is created. So a listed object without a record was leaked, or removed meanwhile; a second
-//! query of the device tells which. An object created after the listing exists when the device is
-//! queried again.
+//! query of the device distinguishes the two. An object created after the listing exists when the
+//! device is queried again.
 
 use sealstone_mds_protocol::{DeviceId, FindingKind, InodeId, Layout, ObjectRef};
 

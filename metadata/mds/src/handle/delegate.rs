@@ -86,12 +86,12 @@ impl Mds {
     pub(super) fn issue(
         &self,
         _: &IssueGuard<'_>,
-        who: &Principal,
+        principal: &Principal,
         issue: &IssueParams,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<(Vec<Grant>, [u8; 20])> {
-        if self.sessions.expires_ms(&who.session).is_none() {
+        if self.sessions.expires_ms(&principal.session).is_none() {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
         let &IssueParams { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
@@ -104,8 +104,8 @@ impl Mds {
             to_sign.push(ObjectToSign { object: *object, range: *range, tag: tags::of(&*view, *object)? });
         }
         drop(view);
-        let number = self.sessions.next_grant(&who.session);
-        let audit = audit_field(who, number);
+        let number = self.sessions.next_grant(&principal.session);
+        let audit = audit_field(principal, number);
         let sealed = self.config.seal_capabilities;
         let terms = CapabilityTerms { method, permissions, expires_ms, audit, sealed };
         // In the table first, so that it never misses an issued credential.
@@ -116,16 +116,16 @@ impl Mds {
             lasting_until_ms: if kind == IssueKind::Delegate { expires_ms } else { 0 },
             expires_ms,
         };
-        self.holdings(now_ms).add(&who.session, &who.user, &objects, held, now_ms);
+        self.holdings(now_ms).add(&principal.session, &principal.user, &objects, held, now_ms);
         if held.writes && kind != IssueKind::Create {
-            self.check_lengths_later(LengthTarget::File(inode), &who.user, 0, expires_ms)?;
+            self.check_lengths_later(LengthTarget::File(inode), &principal.user, 0, expires_ms)?;
         }
         let grants = self.devices.grants(&to_sign, &terms, rng)?;
         let entry = IssueEntry {
             time_ms: now_ms,
             kind,
-            user: who.user.clone(),
-            session: who.session,
+            user: principal.user.clone(),
+            session: principal.session,
             number,
             permissions: bits(permissions),
             method,
@@ -163,7 +163,7 @@ impl Mds {
     /// Issues credentials for a part of a file, to be put into a capability file.
     pub(super) fn delegate(
         &self,
-        who: &Principal,
+        principal: &Principal,
         asked: &DelegationRequest,
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -185,14 +185,14 @@ impl Mds {
         let rights = namespace::DelegatedRange { read, write, start, end };
         let issuing = self.issuing();
         let access = if write { Access::Update } else { Access::Read };
-        let (inode, _) = namespace::resolve(&*self.store.snapshot()?, who, &asked.path)?;
+        let (inode, _) = namespace::resolve(&*self.store.snapshot()?, principal, &asked.path)?;
         // Users without the right are refused before any lease is recalled.
-        namespace::file_for(&*self.store.snapshot()?, who, inode, access, &asked.path.shown())?;
+        namespace::file_for(&*self.store.snapshot()?, principal, inode, access, &asked.path.shown())?;
         self.recall_for_path_access(inode, access, expires_ms, now_ms)?;
         let (inode, stat, layout, end) = if write {
-            self.update(|tx| namespace::delegate_writing(tx, who, &asked.path, rights, now_ms))?
+            self.update(|tx| namespace::delegate_writing(tx, principal, &asked.path, rights, now_ms))?
         } else {
-            namespace::delegate(&*self.store.snapshot()?, who, &asked.path, rights)?
+            namespace::delegate(&*self.store.snapshot()?, principal, &asked.path, rights)?
         };
         let expires_ms = self.within_drains(&layout, expires_ms, now_ms)?;
         let part = |(index, object): (usize, &ObjectRef)| {
@@ -214,9 +214,19 @@ impl Mds {
             permissions,
             expires_ms,
         };
-        self.holdings(now_ms).check_delegation(&who.user, issue.parts.len(), now_ms)?;
-        let (grants, principal) = self.issue(&issuing, who, &issue, now_ms, rng)?;
-        let file = DelegatedFile { stat, layout, grants, start, end, read, write, expires_ms, principal };
+        self.holdings(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
+        let (grants, audit_field) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
+        let file = DelegatedFile {
+            stat,
+            layout,
+            grants,
+            start,
+            end,
+            read,
+            write,
+            expires_ms,
+            principal: audit_field,
+        };
         Ok(Response::Delegated { file })
     }
 }

@@ -27,15 +27,22 @@ struct LockRequest {
 
 impl Mds {
     /// Handles lock requests.
-    pub(super) fn lock_nodes(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
+    pub(super) fn lock_nodes(
+        &self,
+        principal: &Principal,
+        request: Request,
+        now_ms: u64,
+    ) -> Result<Response> {
         match request {
             Request::LockNode { node, client_id, lock, test, reclaim } => {
-                let by = (who.user.clone(), client_id);
-                self.lock_node(who, node, &by, LockRequest { lock, test, reclaim }, now_ms)
+                let by = (principal.user.clone(), client_id);
+                self.lock_node(principal, node, &by, LockRequest { lock, test, reclaim }, now_ms)
             }
             Request::UnlockNode { node, client_id, owner } => {
-                let id = self.node(who, node)?;
-                self.with_locks(|locks| locks.release(&(who.user.clone(), client_id), id, Some(owner)))?;
+                let id = self.node(principal, node)?;
+                self.with_locks(|locks| {
+                    locks.release(&(principal.user.clone(), client_id), id, Some(owner))
+                })?;
                 Ok(Response::Done {})
             }
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about locks")),
@@ -44,13 +51,13 @@ impl Mds {
 
     fn lock_node(
         &self,
-        who: &Principal,
+        principal: &Principal,
         node: Node,
         by: &ClientKey,
         request: LockRequest,
         now_ms: u64,
     ) -> Result<Response> {
-        let id = self.node(who, node)?;
+        let id = self.node(principal, node)?;
         let has = || {
             let has = self.open_files.has_open(&by.0, by.1, id, now_ms);
             let closed = || MdsError::refused(ErrorCode::Invalid, "the client does not have the file open");
@@ -60,7 +67,7 @@ impl Mds {
         // POSIX: an exclusive lock of a range needs a file that is open for writing; flock(2) does
         // not.
         if request.lock.kind == LockKind::Write && !request.lock.whole && !request.test {
-            self.may_write(who, id, by.1, now_ms)?;
+            self.may_write(principal, id, by.1, now_ms)?;
         }
         if request.lock.kind != LockKind::Unlock
             && let Some(answer) = self.before_locking(id, by, request, now_ms)?

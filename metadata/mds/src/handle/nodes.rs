@@ -29,7 +29,7 @@ use crate::store::Transaction;
 /// An open request: the caller, the file and the access.
 struct Opening<'a> {
     issuing: &'a IssueGuard<'a>,
-    who: &'a Principal,
+    principal: &'a Principal,
     id: InodeId,
     held: OpenModes,
     method: Method,
@@ -49,45 +49,47 @@ impl Mds {
 
     pub(super) fn nodes(
         &self,
-        who: &Principal,
+        principal: &Principal,
         request: Request,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
             Request::Lookup { parent, name, client_id } => {
-                let parent = self.node(who, parent)?;
+                let parent = self.node(principal, parent)?;
                 match client_id {
-                    Some(client_id) => self.look_up_with_leases(who, (parent, &name), client_id, now_ms),
+                    Some(client_id) => {
+                        self.look_up_with_leases(principal, (parent, &name), client_id, now_ms)
+                    }
                     None => {
-                        let stat = namespace::look_up(&*self.store.snapshot()?, who, parent, &name)?;
+                        let stat = namespace::look_up(&*self.store.snapshot()?, principal, parent, &name)?;
                         Ok(Response::Stat { stat })
                     }
                 }
             }
             Request::GetNode { node } => {
-                let id = self.node(who, node)?;
+                let id = self.node(principal, node)?;
                 Ok(Response::Stat { stat: namespace::node(&*self.store.snapshot()?, id)?.stat(id) })
             }
             Request::ReadNodes { directory, after, limit, client_id } => {
-                let id = self.node(who, directory)?;
-                self.list_with_lease(who, (id, after.as_ref(), limit), client_id, now_ms)
+                let id = self.node(principal, directory)?;
+                self.list_with_lease(principal, (id, after.as_ref(), limit), client_id, now_ms)
             }
             Request::ReadLink { node } => {
-                let id = self.node(who, node)?;
+                let id = self.node(principal, node)?;
                 Ok(Response::Target { target: namespace::read_link(&*self.store.snapshot()?, id)? })
             }
             Request::SetNode { node, change, client_id, through } => {
-                let id = self.node(who, node)?;
+                let id = self.node(principal, node)?;
                 if let (Some(client_id), Some(_)) = (client_id, change.size) {
-                    self.check_not_fenced(id, &(who.user.clone(), client_id), false)?;
+                    self.check_not_fenced(id, &(principal.user.clone(), client_id), false)?;
                 }
                 let client_id = client_id.filter(|_| through);
                 let held = client_id
-                    .is_some_and(|one| self.open_files.open_modes(&who.user, one, id, now_ms).writes);
+                    .is_some_and(|one| self.open_files.open_modes(&principal.user, one, id, now_ms).writes);
                 let terms = (held, self.has_directory());
                 let set = self.with_unlink_context(now_ms, |tx, ending| {
-                    namespace::set_node(tx, who, id, &change, terms, ending)
+                    namespace::set_node(tx, principal, id, &change, terms, ending)
                 });
                 let stat = self.clearing(set)?;
                 if change.size.is_some() {
@@ -97,45 +99,48 @@ impl Mds {
                 Ok(Response::Stat { stat })
             }
             Request::GetXattr { node, name } => {
-                let id = self.node(who, node)?;
+                let id = self.node(principal, node)?;
                 let value = namespace::get_xattr(
                     &*self.store.snapshot()?,
-                    who,
+                    principal,
                     (id, &name),
                     self.config.method_floor,
                 )?;
                 Ok(Response::Xattr { value })
             }
             Request::ListXattr { node } => {
-                let id = self.node(who, node)?;
-                Ok(Response::Xattrs { names: namespace::list_xattrs(&*self.store.snapshot()?, who, id)? })
+                let id = self.node(principal, node)?;
+                Ok(Response::Xattrs {
+                    names: namespace::list_xattrs(&*self.store.snapshot()?, principal, id)?,
+                })
             }
-            Request::StatFs { node } => self.stat_fs(who, node),
+            Request::StatFs { node } => self.stat_fs(principal, node),
             request @ (Request::MakeNode { .. }
             | Request::LinkNode { .. }
             | Request::RemoveNode { .. }
             | Request::RenameNode { .. }
             | Request::NameBatch { .. }
             | Request::SetXattr { .. }
-            | Request::RemoveXattr { .. }) => self.change(who, request, None, now_ms),
-            request => self.open_nodes(who, request, now_ms, rng),
+            | Request::RemoveXattr { .. }) => self.change(principal, request, None, now_ms),
+            request => self.open_nodes(principal, request, now_ms, rng),
         }
     }
 
     /// Changes names and extended attributes; exactly once, if it has a request id.
     pub(super) fn change(
         &self,
-        who: &Principal,
+        principal: &Principal,
         request: Request,
         replay_key: Option<&ReplayKey>,
         now_ms: u64,
     ) -> Result<Response> {
         if let Request::NameBatch { changes } = &request {
             let alone = || MdsError::refused(ErrorCode::Invalid, "allowed only inside Once");
-            return self.apply_name_batch(who, changes, replay_key.ok_or_else(alone)?, now_ms);
+            return self.apply_name_batch(principal, changes, replay_key.ok_or_else(alone)?, now_ms);
         }
-        let replay_entry =
-            replay_key.map(|replay_key| self.replay_entry(&who.user, replay_key, now_ms)).transpose()?;
+        let replay_entry = replay_key
+            .map(|replay_key| self.replay_entry(&principal.user, replay_key, now_ms))
+            .transpose()?;
         let replay_entry = replay_entry.as_ref();
         let told = match request {
             Request::MakeNode { parent, name, what, mode, umask, owner, group, client_id } => {
@@ -143,51 +148,52 @@ impl Mds {
                 let (owner, group) = (owner.as_ref(), group.as_ref());
                 let new =
                     NewNode { name: &name, what: &what, mode, umask, owner, group, any_group, number: None };
-                return self.make_node(who, parent, &new, client_id, replay_entry, now_ms);
+                return self.make_node(principal, parent, &new, client_id, replay_entry, now_ms);
             }
             Request::LinkNode { node, parent, name } => {
-                let (id, parent) = (self.node(who, node)?, self.node(who, parent)?);
+                let (id, parent) = (self.node(principal, node)?, self.node(principal, parent)?);
                 self.update(|tx| {
                     replay_cache::answer(tx, replay_entry, |tx| {
-                        let stat = namespace::link_node(tx, who, id, (parent, &name), now_ms)?;
+                        let stat = namespace::link_node(tx, principal, id, (parent, &name), now_ms)?;
                         Ok(Response::Stat { stat })
                     })
                 })?
             }
             Request::RemoveNode { parent, name, directory } => {
-                let place = (self.node(who, parent)?, &name);
+                let place = (self.node(principal, parent)?, &name);
                 self.with_unlink_context(now_ms, |tx, ending| {
                     replay_cache::answer(tx, replay_entry, |tx| {
-                        let stat = namespace::remove_node(tx, who, place, directory, ending)?;
+                        let stat = namespace::remove_node(tx, principal, place, directory, ending)?;
                         Ok(Response::Stat { stat })
                     })
                 })?
             }
             Request::RenameNode { from_parent, from, to_parent, to, mode } => {
-                let (from_parent, to_parent) = (self.node(who, from_parent)?, self.node(who, to_parent)?);
+                let (from_parent, to_parent) =
+                    (self.node(principal, from_parent)?, self.node(principal, to_parent)?);
                 let way = RenameParams { from_parent, from: &from, to_parent, to: &to, mode };
                 self.with_unlink_context(now_ms, |tx, ending| {
                     replay_cache::answer(tx, replay_entry, |tx| {
-                        let (moved, other) = namespace::rename_node(tx, who, &way, ending)?;
+                        let (moved, other) = namespace::rename_node(tx, principal, &way, ending)?;
                         Ok(Response::Renamed { moved, other })
                     })
                 })?
             }
             Request::SetXattr { node, name, value, mode } => {
-                let id = self.node(who, node)?;
+                let id = self.node(principal, node)?;
                 let (what, any_group) = ((&name, &value, mode), self.has_directory());
                 self.update(|tx| {
                     replay_cache::answer(tx, replay_entry, |tx| {
-                        namespace::set_xattr(tx, who, id, what, any_group, now_ms)?;
+                        namespace::set_xattr(tx, principal, id, what, any_group, now_ms)?;
                         Ok(Response::Done {})
                     })
                 })?
             }
             Request::RemoveXattr { node, name } => {
-                let id = self.node(who, node)?;
+                let id = self.node(principal, node)?;
                 self.update(|tx| {
                     replay_cache::answer(tx, replay_entry, |tx| {
-                        namespace::remove_xattr(tx, who, id, &name, now_ms)?;
+                        namespace::remove_xattr(tx, principal, id, &name, now_ms)?;
                         Ok(Response::Done {})
                     })
                 })?
@@ -208,30 +214,31 @@ impl Mds {
     /// Handles requests of clients about open files and leases.
     fn open_nodes(
         &self,
-        who: &Principal,
+        principal: &Principal,
         request: Request,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
             Request::OpenNode { node, access, method, client_id, reclaim } => {
-                let (id, issuing) = (self.node(who, node)?, &self.issuing());
+                let (id, issuing) = (self.node(principal, node)?, &self.issuing());
                 let method = self.method(method);
-                let opening = Opening { issuing, who, id, held: OpenModes::of(access), method };
+                let opening = Opening { issuing, principal, id, held: OpenModes::of(access), method };
                 self.open_node(&opening, client_id, reclaim, now_ms, rng)
             }
             Request::Allocate { node, size_hint, method, client_id } => {
-                let (id, issuing) = (self.node(who, node)?, &self.issuing());
-                let held = self.may_write(who, id, client_id, now_ms)?;
-                let opening = Opening { issuing, who, id, held, method: self.method(method) };
+                let (id, issuing) = (self.node(principal, node)?, &self.issuing());
+                let held = self.may_write(principal, id, client_id, now_ms)?;
+                let opening = Opening { issuing, principal, id, held, method: self.method(method) };
                 self.allocate(&opening, client_id, size_hint, now_ms, rng)
             }
             Request::Written { node, size_at_least, mtime_ns, generation, made, fit, client_id } => {
-                let id = self.node(who, node)?;
-                self.may_write(who, id, client_id, now_ms)?;
+                let id = self.node(principal, node)?;
+                self.may_write(principal, id, client_id, now_ms)?;
                 let writing = WriteReport { size_at_least, mtime_ns, generation, made, fit };
                 let due_ms = self.reap_due(now_ms);
-                let written = self.update(|tx| namespace::written(tx, who, id, &writing, due_ms, now_ms));
+                let written =
+                    self.update(|tx| namespace::written(tx, principal, id, &writing, due_ms, now_ms));
                 let (stat, over) = self.clearing(written)?;
                 if let Some(error) = over {
                     // There are objects to clear.
@@ -241,34 +248,34 @@ impl Mds {
                 Ok(Response::Stat { stat })
             }
             Request::CloseNode { node, client_id } => {
-                let id = self.node(who, node)?;
-                self.release(id, &(who.user.clone(), client_id), now_ms)?;
+                let id = self.node(principal, node)?;
+                self.release(id, &(principal.user.clone(), client_id), now_ms)?;
                 self.remove_if_unused(id, now_ms)?;
-                let (held, until_ms) = self.open_files.keep_alive(&who.user, client_id, now_ms);
+                let (held, until_ms) = self.open_files.keep_alive(&principal.user, client_id, now_ms);
                 Ok(Response::Kept { held, until_ms })
             }
             Request::KeepNodes { client_id } => {
-                let (held, until_ms) = self.open_files.keep_alive(&who.user, client_id, now_ms);
+                let (held, until_ms) = self.open_files.keep_alive(&principal.user, client_id, now_ms);
                 Ok(Response::Kept { held, until_ms })
             }
             Request::EndClient { client_id } => {
-                self.end_client(&(who.user.clone(), client_id), now_ms)?;
+                self.end_client(&(principal.user.clone(), client_id), now_ms)?;
                 Ok(Response::Done {})
             }
             request @ (Request::LockNode { .. } | Request::UnlockNode { .. }) => {
-                self.lock_nodes(who, request, now_ms)
+                self.lock_nodes(principal, request, now_ms)
             }
             Request::Recalls { client_id, epoch, known, wait_ms: _ } => {
-                self.recalls(who, client_id, (epoch, known), now_ms, rng)
+                self.recalls(principal, client_id, (epoch, known), now_ms, rng)
             }
             Request::DelegateDir { directory, client_id, numbers } => {
-                self.delegate_dir(who, directory, client_id, numbers, now_ms)
+                self.delegate_dir(principal, directory, client_id, numbers, now_ms)
             }
             Request::LeaseNode { node, client_id, kind } => {
-                self.lease_node(who, node, client_id, kind, now_ms)
+                self.lease_node(principal, node, client_id, kind, now_ms)
             }
             Request::ReturnLease { inode, client_id, number } => {
-                let by = (who.user.clone(), client_id);
+                let by = (principal.user.clone(), client_id);
                 self.release_delegation(inode, &by, number)?;
                 self.leases.return_lease(inode, &by, Some(number), now_ms);
                 Ok(Response::Done {})
@@ -279,14 +286,14 @@ impl Mds {
 
     fn make_node(
         &self,
-        who: &Principal,
+        principal: &Principal,
         parent: Node,
         new: &NewNode<'_>,
         client_id: Option<ClientId>,
         replay_entry: Option<&ReplayEntry<'_>>,
         now_ms: u64,
     ) -> Result<Response> {
-        let parent = self.node(who, parent)?;
+        let parent = self.node(principal, parent)?;
         let leads = *new.what == NodeKind::Directory;
         if client_id.is_some() && !leads && *new.what != NodeKind::File {
             return Err(MdsError::refused(ErrorCode::Invalid, "only files can be opened"));
@@ -294,17 +301,17 @@ impl Mds {
         // A concurrent revocation drops cached access before or after this, not between.
         let _issuing = self.issuing();
         if let Some(client_id) = client_id.filter(|_| !leads) {
-            self.register_client(&who.user, client_id, now_ms)?;
+            self.register_client(&principal.user, client_id, now_ms)?;
         }
         let OnceOutcome { response, now } = self.update(|tx| {
             replay_cache::answer(tx, replay_entry, |tx| {
-                let stat = namespace::make_node(tx, who, parent, new, now_ms)?;
+                let stat = namespace::make_node(tx, principal, parent, new, now_ms)?;
                 Ok(Response::Stat { stat })
             })
         })?;
         let response = match (client_id, response) {
             (Some(client_id), Response::Stat { stat }) if leads && now && !self.config.shared => {
-                return self.lease_created(who, client_id, stat, now_ms);
+                return self.lease_created(principal, client_id, stat, now_ms);
             }
             (_, response) => response,
         };
@@ -312,12 +319,15 @@ impl Mds {
             // A repeated request: the file may have changed since, so it is opened like any other.
             let own = || -> Result<bool> {
                 Ok(namespace::node(&*self.store.snapshot()?, stat.inode)
-                    .is_ok_and(|file| file.owner == who.user))
+                    .is_ok_and(|file| file.owner == principal.user))
             };
             let held = if now || own()? { OpenModes::of(Access::Update) } else { OpenModes::default() };
-            self.open_files.open(&who.user, client_id, stat.inode, held, now_ms)?;
+            self.open_files.open(&principal.user, client_id, stat.inode, held, now_ms)?;
             let id = stat.inode;
-            if now && let Some(lease) = self.lease(who, client_id, id, (LeaseKind::Write, false), now_ms)? {
+            if now
+                && let Some(lease) =
+                    self.lease(principal, client_id, id, (LeaseKind::Write, false), now_ms)?
+            {
                 // Read while the lease is held.
                 let stat = namespace::node(&*self.store.snapshot()?, id)?.stat(id);
                 return Ok(Response::Made { stat, lease });
@@ -329,19 +339,19 @@ impl Mds {
     /// Returns the access to write to a file: from its open modes, or from its mode.
     pub(super) fn may_write(
         &self,
-        who: &Principal,
+        principal: &Principal,
         id: InodeId,
         client_id: ClientId,
         now_ms: u64,
     ) -> Result<OpenModes> {
-        self.check_not_fenced(id, &(who.user.clone(), client_id), false)?;
-        let held = self.open_files.open_modes(&who.user, client_id, id, now_ms);
+        self.check_not_fenced(id, &(principal.user.clone(), client_id), false)?;
+        let held = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
         if held.writes {
             return Ok(held);
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
-        who.needs(AccessRight::Write, &file, "node")?;
-        let reads = who.needs_all([AccessRight::Read, AccessRight::Write], &file, "node").is_ok();
+        principal.needs(AccessRight::Write, &file, "node")?;
+        let reads = principal.needs_all([AccessRight::Read, AccessRight::Write], &file, "node").is_ok();
         Ok(OpenModes { reads, writes: true })
     }
 
@@ -353,19 +363,20 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let &Opening { who, id, held, .. } = opening;
+        let &Opening { principal, id, held, .. } = opening;
         // Checked first: an expired client has nothing open.
-        let before = self.open_files.open_modes(&who.user, client_id, id, now_ms);
-        self.register_client(&who.user, client_id, now_ms)?;
-        self.open_files.begin_open(&who.user, client_id, id, now_ms)?;
+        let before = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
+        self.register_client(&principal.user, client_id, now_ms)?;
+        self.open_files.begin_open(&principal.user, client_id, id, now_ms)?;
         let opened = self.opened(opening, client_id, (before, reclaim), now_ms, rng);
         match opened {
             Ok(mut node) => {
-                node.held_until_ms = self.open_files.end_open(&who.user, client_id, id, held, now_ms)?;
+                node.held_until_ms =
+                    self.open_files.end_open(&principal.user, client_id, id, held, now_ms)?;
                 Ok(Response::NodeOpened { node })
             }
             Err(error) => {
-                if self.open_files.abort_open(&who.user, client_id, id) {
+                if self.open_files.abort_open(&principal.user, client_id, id) {
                     self.remove_if_unused(id, now_ms)?;
                 }
                 Err(error)
@@ -381,20 +392,20 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
-        let &Opening { who, id, held, .. } = opening;
+        let &Opening { principal, id, held, .. } = opening;
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         namespace::need_file(&file, "node")?;
-        let may_reclaim = reclaim && file.owner == who.user;
+        let may_reclaim = reclaim && file.owner == principal.user;
         if !before.includes(held) && !may_reclaim {
-            who.needs_all(AccessRight::to(held.reads, held.writes), &file, "node")?;
+            principal.needs_all(AccessRight::to(held.reads, held.writes), &file, "node")?;
         }
-        let by = (who.user.clone(), client_id);
+        let by = (principal.user.clone(), client_id);
         if held.writes {
             self.check_not_fenced(id, &by, !reclaim)?;
         }
         if reclaim {
             // Credentials from before the restart are not known.
-            self.open_files.note_write_credential(&who.user, client_id, id);
+            self.open_files.note_write_credential(&principal.user, client_id, id);
         }
         let lease = self.lease_to_open(opening, client_id, reclaim, now_ms)?;
         let mut granted = || {
@@ -422,8 +433,8 @@ impl Mds {
         reclaim: bool,
         now_ms: u64,
     ) -> Result<Option<(NodeLease, bool)>> {
-        let &Opening { who, id, held, .. } = opening;
-        let by = (who.user.clone(), client_id);
+        let &Opening { principal, id, held, .. } = opening;
+        let by = (principal.user.clone(), client_id);
         // A client with leases requests one before it writes.
         let writes = held.writes && !self.leases.can_cache(&by, now_ms);
         if writes {
@@ -433,8 +444,8 @@ impl Mds {
         self.recall_conflicting(id, Some(&by), what, reclaim, now_ms)?;
         let known = self.leases.on_node(id).into_iter().any(|(one, _)| one == by);
         let first = if held.writes { LeaseKind::Write } else { LeaseKind::Read };
-        let lease = match self.lease(who, client_id, id, (first, false), now_ms)? {
-            None if held.writes => self.lease(who, client_id, id, (LeaseKind::Read, false), now_ms)?,
+        let lease = match self.lease(principal, client_id, id, (first, false), now_ms)? {
+            None if held.writes => self.lease(principal, client_id, id, (LeaseKind::Read, false), now_ms)?,
             lease => lease,
         };
         Ok(lease.map(|lease| (lease, !known)))
@@ -449,31 +460,31 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
-        let &Opening { issuing, who, id, held, method } = opening;
+        let &Opening { issuing, principal, id, held, method } = opening;
         let until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
         if held.writes {
             self.clearing(namespace::check_clear(&file))?;
         }
         if held.writes && !file.objects_exist && file.layout.is_some() {
-            // Nobody sees that.
+            // An internal change: no client caches it, so no lease is recalled.
             file = as_server(|| self.update(|tx| namespace::note_create_grant(tx, id, until_ms)))?;
         }
         if held.writes {
-            self.open_files.note_write_credential(&who.user, client_id, id);
+            self.open_files.note_write_credential(&principal.user, client_id, id);
         }
         let grants = match &file.layout {
             Some(layout) => {
                 let terms = (method, rights(held, !file.objects_exist), until_ms);
-                self.issue(issuing, who, &IssueParams::whole(kind, id, layout, terms), now_ms, rng)?.0
+                self.issue(issuing, principal, &IssueParams::whole(kind, id, layout, terms), now_ms, rng)?.0
             }
             None => Vec::new(),
         };
         if held.writes {
             // A client that was fenced meanwhile must not get credentials with the new tags.
-            self.check_not_fenced(id, &(who.user.clone(), client_id), kind == IssueKind::Open)?;
+            self.check_not_fenced(id, &(principal.user.clone(), client_id), kind == IssueKind::Open)?;
         }
         if held.writes && kind == IssueKind::Create {
-            self.check_lengths_later(LengthTarget::File(id), &who.user, 0, until_ms)?;
+            self.check_lengths_later(LengthTarget::File(id), &principal.user, 0, until_ms)?;
         }
         let (stat, made, sparse) = (file.stat(id), file.objects_exist, file.sparse);
         Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0, lease: None })
@@ -508,7 +519,7 @@ impl Mds {
         });
         let (file, _) = self.clearing(allocated)?;
         let mut node = self.grant(opening, client_id, (file, IssueKind::Create), now_ms, rng)?;
-        let held = self.open_files.has_open(&opening.who.user, client_id, id, now_ms);
+        let held = self.open_files.has_open(&opening.principal.user, client_id, id, now_ms);
         node.held_until_ms = if held { now_ms + crate::open_files::CLIENT_TIMEOUT_MS } else { 0 };
         Ok(Response::NodeOpened { node })
     }
@@ -517,21 +528,21 @@ impl Mds {
     pub(super) fn renew_node(
         &self,
         issuing: &IssueGuard<'_>,
-        who: &Principal,
+        principal: &Principal,
         (node, access, client_id): (Node, Access, ClientId),
         method: Method,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let id = self.node(who, node)?;
-        let opening = Opening { issuing, who, id, held: OpenModes::of(access), method };
-        let before = self.open_files.open_modes(&who.user, client_id, id, now_ms);
+        let id = self.node(principal, node)?;
+        let opening = Opening { issuing, principal, id, held: OpenModes::of(access), method };
+        let before = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
         if opening.held.writes {
-            self.check_not_fenced(id, &(who.user.clone(), client_id), false)?;
+            self.check_not_fenced(id, &(principal.user.clone(), client_id), false)?;
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         if !before.includes(opening.held) {
-            namespace::check_file(who, &file, access, "node")?;
+            namespace::check_file(principal, &file, access, "node")?;
         }
         let cut = || MdsError::refused(ErrorCode::Stale, "the file was truncated meanwhile");
         if file.layout.is_none() {

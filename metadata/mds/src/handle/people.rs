@@ -22,23 +22,24 @@ use crate::store::Transaction;
 impl Mds {
     pub(super) fn account_request(
         &self,
-        who: &Principal,
+        principal: &Principal,
         request: Request,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
             Request::UserRegisterStart { name, request, proof } => {
-                accounts::may_register(who, &name)?;
+                accounts::may_register(principal, &name)?;
                 // With a recorded challenge this answer is enough to test a guess of the password.
                 // The limit makes a session, own or stolen, no faster way to guess than a login.
                 let nowhere = (LoginSource::default(), Familiarity::Stranger);
                 self.registrations.lock().attempt(&name, nowhere.0, nowhere.1, now_ms).map_err(
                     |wait_ms| MdsError::Refused(Failure::busy(u32::try_from(wait_ms).unwrap_or(u32::MAX))),
                 )?;
-                let own = name == who.user;
+                let own = name == principal.user;
                 let proof = proof.as_ref().filter(|_| own);
-                let challenge = proof.map(|start| self.reauth_start(who, start, now_ms, rng)).transpose()?;
+                let challenge =
+                    proof.map(|start| self.reauth_start(principal, start, now_ms, rng)).transpose()?;
                 let response = self
                     .login_keys
                     .register(&name, &request)
@@ -46,14 +47,14 @@ impl Mds {
                 Ok(Response::UserRegisterStart { response, challenge })
             }
             Request::UserRegisterFinish { name, record, suite, role, replace, proof } => {
-                let own = name == who.user;
+                let own = name == principal.user;
                 let proof = proof.as_ref().filter(|_| own);
-                let proven = proof.map(|finish| self.reauth_finish(who, finish, now_ms)).transpose()?;
+                let proven = proof.map(|finish| self.reauth_finish(principal, finish, now_ms)).transpose()?;
                 let new = AccountRegistration { name, record, suite, role, replace, proven };
-                self.end_sessions(|tx| accounts::register(tx, who, &new, now_ms))
+                self.end_sessions(|tx| accounts::register(tx, principal, &new, now_ms))
             }
             Request::UserInvite { name, kind, role, lifetime_s, replace } => {
-                who.needs_admin()?;
+                principal.needs_admin()?;
                 let entry = self.entry_to_invite(&name, kind, replace)?;
                 let invited = InvitedAccount { kind, role, replace, entry };
                 let (code, expires_ms, over) =
@@ -63,18 +64,18 @@ impl Mds {
             }
             // A service may retire its own key; `roles` has checked that.
             Request::UserRetireKey { name, suite } => {
-                accounts::may_register(who, &name)?;
+                accounts::may_register(principal, &name)?;
                 self.end_sessions(|tx| accounts::retire_key(tx, &name, suite))
             }
             request => {
-                who.needs_admin()?;
-                self.administer(who, request, now_ms)
+                principal.needs_admin()?;
+                self.administer(principal, request, now_ms)
             }
         }
     }
 
     /// Handles requests of administrators.
-    fn administer(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
+    fn administer(&self, principal: &Principal, request: Request, now_ms: u64) -> Result<Response> {
         match request {
             Request::UserList { after, limit } => {
                 let (users, more) = accounts::list(&*self.store.snapshot()?, after.as_ref(), limit)?;
@@ -85,14 +86,14 @@ impl Mds {
             }
             Request::UserSetEnabled { name, enabled: false } => {
                 let other = self.another_admin(&name)?;
-                self.end_user_access(who, &name, now_ms, |tx| {
+                self.end_user_access(principal, &name, now_ms, |tx| {
                     accounts::set_enabled(tx, &name, false, other.as_ref())
                 })
             }
             Request::UserRemove { name } => {
                 let other = self.another_admin(&name)?;
                 let remove = |tx: &mut dyn Transaction| accounts::remove(tx, &name, other.as_ref());
-                let revoking = self.end_user_access(who, &name, now_ms, remove)?;
+                let revoking = self.end_user_access(principal, &name, now_ms, remove)?;
                 self.invalidate_groups();
                 Ok(revoking)
             }
@@ -203,7 +204,7 @@ impl Mds {
     /// Ends the access of a user: sessions end and credentials are revoked in one transaction.
     fn end_user_access(
         &self,
-        who: &Principal,
+        principal: &Principal,
         user: &UserName,
         now_ms: u64,
         mut change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>,
@@ -216,7 +217,7 @@ impl Mds {
             self.end_sessions_with(|tx| {
                 let over = change(tx)?;
                 let servers = self.servers(tx)?;
-                id = revoke::begin_for_user(tx, &who.user, user, servers, now_ms)?;
+                id = revoke::begin_for_user(tx, &principal.user, user, servers, now_ms)?;
                 Ok(over)
             })?;
         }

@@ -14,28 +14,33 @@ use crate::server::Mds;
 use crate::store::Snapshot;
 
 impl Mds {
-    pub(super) fn quota_request(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
+    pub(super) fn quota_request(
+        &self,
+        principal: &Principal,
+        request: Request,
+        now_ms: u64,
+    ) -> Result<Response> {
         match request {
             Request::QuotaSet { of, change } => {
-                who.needs_admin()?;
+                principal.needs_admin()?;
                 let quota = self.update(|tx| match &of {
                     QuotaOf::User(name) => {
                         namespace::check_owner(tx, name)?;
                         quota::set_user(tx, name, &change)
                     }
-                    QuotaOf::Tree(path) => namespace::set_tree(tx, who, path, &change, now_ms),
+                    QuotaOf::Tree(path) => namespace::set_tree(tx, principal, path, &change, now_ms),
                 })?;
                 Ok(Response::Quota { quota })
             }
             Request::QuotaClear { of } => {
-                who.needs_admin()?;
+                principal.needs_admin()?;
                 let none = QuotaChange { bytes_max: Some(None), nodes_max: Some(None) };
                 let quota = self.update(|tx| match &of {
                     QuotaOf::User(name) => {
                         check_quota_owner(tx, name)?;
                         quota::set_user(tx, name, &none)
                     }
-                    QuotaOf::Tree(path) => namespace::clear_tree(tx, who, path),
+                    QuotaOf::Tree(path) => namespace::clear_tree(tx, principal, path),
                 })?;
                 Ok(Response::Quota { quota })
             }
@@ -43,46 +48,46 @@ impl Mds {
                 let view = self.store.snapshot()?;
                 let mut quota = match &of {
                     QuotaOf::User(name) => {
-                        if *name != who.user {
-                            who.needs_admin()?;
+                        if *name != principal.user {
+                            principal.needs_admin()?;
                             check_quota_owner(&*view, name)?;
                         }
                         quota::of_user(&*view, name)?
                     }
-                    QuotaOf::Tree(path) => namespace::tree_of(&*view, who, path)?,
+                    QuotaOf::Tree(path) => namespace::tree_of(&*view, principal, path)?,
                 };
                 drop_stale_path(&*view, &mut quota);
                 Ok(Response::Quota { quota })
             }
             Request::QuotaList { after, limit } => {
                 let view = self.store.snapshot()?;
-                if !who.is_admin() {
-                    let own = after.is_none().then(|| quota::of_user(&*view, &who.user)).transpose()?;
+                if !principal.is_admin() {
+                    let own = after.is_none().then(|| quota::of_user(&*view, &principal.user)).transpose()?;
                     return Ok(Response::Quotas { quotas: own.into_iter().collect(), more: false });
                 }
                 let (mut quotas, more) = quota::list(&*view, after.as_ref(), limit)?;
                 quotas.iter_mut().for_each(|quota| drop_stale_path(&*view, quota));
                 Ok(Response::Quotas { quotas, more })
             }
-            Request::CheckBegin { scope, repair } => self.check_begin(who, (scope, repair), now_ms),
-            Request::CheckShow {} => self.check_show(who),
-            Request::CheckFindings { number, from } => self.check_findings(who, number, from),
+            Request::CheckBegin { scope, repair } => self.check_begin(principal, (scope, repair), now_ms),
+            Request::CheckShow {} => self.check_show(principal),
+            Request::CheckFindings { number, from } => self.check_findings(principal, number, from),
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about quotas")),
         }
     }
 
-    pub(super) fn stat_fs(&self, who: &Principal, node: Option<Node>) -> Result<Response> {
+    pub(super) fn stat_fs(&self, principal: &Principal, node: Option<Node>) -> Result<Response> {
         let (total, used, ..) = self.devices.space_figures();
         let view = self.store.snapshot()?;
         let tree = match node {
-            Some(node) => namespace::node(&*view, self.node(who, node)?)?.tree,
+            Some(node) => namespace::node(&*view, self.node(principal, node)?)?.tree,
             None => None,
         };
         let nodes = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
         let nodes_free = (i64::MAX as u64).saturating_sub(figure(&*view, counter::INODE)?);
         let figures = SpaceFigures { total, used, nodes, nodes_free };
         let SpaceFigures { total, used, nodes, nodes_free } =
-            quota::limit_figures(&*view, &who.user, tree, figures)?;
+            quota::limit_figures(&*view, &principal.user, tree, figures)?;
         Ok(Response::FileSystem { total, used, nodes, nodes_free })
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn parse(value: &XattrValue) -> Result<Acl> {
 /// in the list stay.
 pub(super) fn check_names<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     (acl, before): (&Acl, Option<&Acl>),
     any_group: bool,
 ) -> Result<()> {
@@ -64,7 +64,7 @@ pub(super) fn check_names<S: Snapshot + ?Sized>(
     }
     for (name, _) in &acl.groups {
         if !before.is_some_and(|before| before.groups.iter().any(|(known, _)| known == name)) {
-            owner::check_known_group(view, who, name, any_group)?;
+            owner::check_known_group(view, principal, name, any_group)?;
         }
     }
     Ok(())
@@ -72,7 +72,7 @@ pub(super) fn check_names<S: Snapshot + ?Sized>(
 
 /// Sets or removes a list of a node of the caller. After a removal the group bits grant no more
 /// than the list's group entry.
-pub(super) fn set(who: &Principal, inode: &mut Inode, which: AclKind, acl: Option<Acl>) -> Result<()> {
+pub(super) fn set(principal: &Principal, inode: &mut Inode, which: AclKind, acl: Option<Acl>) -> Result<()> {
     if inode.kind == FileKind::Symlink {
         return Err(MdsError::refused(ErrorCode::NotSupported, "the access control list of a symbolic link"));
     }
@@ -92,7 +92,7 @@ pub(super) fn set(who: &Principal, inode: &mut Inode, which: AclKind, acl: Optio
             }
             if let Some(acl) = &acl {
                 inode.mode = (inode.mode & !CLASSES) | acl.mode();
-                owner::clear_foreign_setgid(who, inode);
+                owner::clear_foreign_setgid(principal, inode);
             }
             inode.acl = acl.filter(Acl::is_extended);
         }

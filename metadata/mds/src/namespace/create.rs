@@ -42,25 +42,25 @@ pub(crate) struct NewIntent {
 /// `lay_out` chooses number and layout.
 pub(crate) fn begin_create(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     new: NewIntent,
     lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout, PlacementRecord)>,
 ) -> Result<(IntentId, Intent)> {
-    let (place, old) = place(tx, who, path, FinalLink::Follow)?;
-    who.needs_entries(&place.directory_inode, &path.shown())?;
+    let (place, old) = place(tx, principal, path, FinalLink::Follow)?;
+    principal.needs_entries(&place.directory_inode, &path.shown())?;
     if let Some((_, old)) = &old {
-        check_replaceable(who, &place.directory_inode, old, new.replace, &path.shown())?;
+        check_replaceable(principal, &place.directory_inode, old, new.replace, &path.shown())?;
     }
-    let mut coming = Inode::new(FileKind::File, new.mode & MODE_MASK, who.user.clone(), None, 0);
+    let mut coming = Inode::new(FileKind::File, new.mode & MODE_MASK, principal.user.clone(), None, 0);
     coming.tree = place.directory_inode.tree;
     coming.size = new.size_hint.unwrap_or(0);
-    let own = check_share(tx, &who.user)?;
+    let own = check_share(tx, &principal.user)?;
     let charges = quota::reserve(tx, &coming, old.as_ref().map(|(_, old)| old))?;
     let (inode, layout, placed) = lay_out(tx)?;
     let id = IntentId(next_number(tx, counter::INTENT)?);
     let intent = Intent {
-        user: who.user.clone(),
+        user: principal.user.clone(),
         parent: place.directory,
         name: place.name,
         inode,
@@ -75,7 +75,7 @@ pub(crate) fn begin_create(
     save(tx, &keys::intent(id), &intent)?;
     save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
     save(tx, &keys::create_charge(id), &charges)?;
-    save(tx, &keys::create_count(&who.user), &(own + 1))?;
+    save(tx, &keys::create_count(&principal.user), &(own + 1))?;
     count(tx, counter::INTENTS, 1)?;
     Ok((id, intent))
 }
@@ -104,7 +104,7 @@ fn decrement_count(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
 }
 
 fn check_replaceable(
-    who: &Principal,
+    principal: &Principal,
     directory: &Inode,
     old: &Inode,
     replace: bool,
@@ -116,20 +116,20 @@ fn check_replaceable(
     if !replace {
         return Err(MdsError::refused(ErrorCode::Exists, subject));
     }
-    who.needs_removal(directory, old, subject)
+    principal.needs_removal(directory, old, subject)
 }
 
 /// Loads a create that the caller may continue.
 pub(crate) fn load_intent<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     id: IntentId,
     now_ms: u64,
 ) -> Result<Intent> {
     let stale = || MdsError::refused(ErrorCode::Stale, "create");
     let intent: Intent = load(view, &keys::intent(id))?.ok_or_else(stale)?;
     // A create of another user looks like one that does not exist.
-    if intent.user != who.user || now_ms > intent.expires_ms {
+    if intent.user != principal.user || now_ms > intent.expires_ms {
         return Err(stale());
     }
     Ok(intent)
@@ -161,13 +161,13 @@ fn delete_intent(
 /// Extends the lifetime of a create.
 pub(crate) fn renew_create(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     id: IntentId,
     expires_ms: u64,
     grants_until_ms: u64,
     now_ms: u64,
 ) -> Result<Intent> {
-    let mut intent = load_intent(tx, who, id, now_ms)?;
+    let mut intent = load_intent(tx, principal, id, now_ms)?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
     intent.expires_ms = expires_ms.max(intent.expires_ms);
     intent.grants_until_ms = grants_until_ms.max(intent.grants_until_ms);
@@ -180,29 +180,29 @@ pub(crate) fn renew_create(
 /// for removal.
 pub(crate) fn commit(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     id: IntentId,
     done: CommitParams,
     ending: &UnlinkContext<'_>,
 ) -> Result<Stat> {
     let now_ms = ending.now_ms;
     check_size(done.size)?;
-    let intent = load_intent(tx, who, id, now_ms)?;
+    let intent = load_intent(tx, principal, id, now_ms)?;
     let name = &*intent.name.shown();
     let directory: Inode = load(tx, &keys::inode(intent.parent))?
         .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "directory was removed"))?;
-    who.needs_entries(&directory, name)?;
+    principal.needs_entries(&directory, name)?;
     delete_intent(tx, id, &intent, None)?;
     let group = inherited_group(&directory);
     let mut file = Inode::new(FileKind::File, intent.mode, intent.user.clone(), group, now_ms);
     file.version = 1;
     match child(tx, intent.parent, &intent.name)? {
         Some((old_id, old)) => {
-            check_replaceable(who, &directory, &old, intent.replace, name)?;
+            check_replaceable(principal, &directory, &old, intent.replace, name)?;
             file.version = old.version + 1;
-            if old.kind == FileKind::File && who.needs(AccessRight::Write, &old, name).is_ok() {
+            if old.kind == FileKind::File && principal.needs(AccessRight::Write, &old, name).is_ok() {
                 keep_attributes(tx, (old_id, &old), (intent.inode, &mut file))?;
-                owner::clear_setid_bits(who, &mut file);
+                owner::clear_setid_bits(principal, &mut file);
             } else {
                 inherit(&directory, &mut file, 0);
             }
@@ -219,7 +219,7 @@ pub(crate) fn commit(
     file.layout = Some(intent.layout.clone());
     file.placed.clone_from(&intent.placed);
     file.checksum = done.checksum;
-    owner::clear_foreign_setgid(who, &mut file);
+    owner::clear_foreign_setgid(principal, &mut file);
     file.create_grants_until_ms = intent.grants_until_ms;
     mark_outgrown(tx, intent.inode, &file, 0, done.size)?;
     save(tx, &keys::inode(intent.inode), &file)?;
@@ -253,12 +253,12 @@ fn keep_attributes(
 /// Abandons a create of the caller.
 pub(crate) fn abandon(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     id: IntentId,
     reap_due_ms: u64,
     now_ms: u64,
 ) -> Result<()> {
-    let intent = load_intent(tx, who, id, now_ms)?;
+    let intent = load_intent(tx, principal, id, now_ms)?;
     // Otherwise a client could fill the removal queue by beginning and abandoning creates.
     let spent_until_ms = (intent.grants_until_ms >= now_ms).then_some(intent.grants_until_ms);
     delete_intent(tx, id, &intent, spent_until_ms)?;

@@ -24,15 +24,15 @@ pub(crate) struct DelegatedRange {
 /// rights.
 fn check<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     wanted: DelegatedRange,
 ) -> Result<(InodeId, Inode, Layout, u64)> {
-    let (id, inode) = resolve(view, who, path)?;
+    let (id, inode) = resolve(view, principal, path)?;
     super::need_file(&inode, &path.shown())?;
     let empty = || MdsError::refused(ErrorCode::Invalid, "file is empty");
     let layout = inode.layout.clone().ok_or_else(empty)?;
-    who.needs_all(AccessRight::to(wanted.read, wanted.write), &inode, &path.shown())?;
+    principal.needs_all(AccessRight::to(wanted.read, wanted.write), &inode, &path.shown())?;
     let end = wanted.end.unwrap_or(inode.size);
     if wanted.start >= end || end > inode.size {
         let subject = format!("bytes {}..{end} of a file of {} bytes", wanted.start, inode.size);
@@ -44,11 +44,11 @@ fn check<S: Snapshot + ?Sized>(
 /// Delegates reading of a file.
 pub(crate) fn delegate<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     wanted: DelegatedRange,
 ) -> Result<(InodeId, Stat, Layout, u64)> {
-    let (id, inode, layout, end) = check(view, who, path, wanted)?;
+    let (id, inode, layout, end) = check(view, principal, path, wanted)?;
     Ok((id, inode.stat(id), layout, end))
 }
 
@@ -56,12 +56,12 @@ pub(crate) fn delegate<S: Snapshot + ?Sized>(
 /// now.
 pub(crate) fn delegate_writing(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     wanted: DelegatedRange,
     now_ms: u64,
 ) -> Result<(InodeId, Stat, Layout, u64)> {
-    let (id, mut inode, layout, end) = check(tx, who, path, wanted)?;
+    let (id, mut inode, layout, end) = check(tx, principal, path, wanted)?;
     inode.checksum = None;
     inode.version += 1;
     inode.mtime_ns = ns(now_ms);

@@ -42,32 +42,37 @@ pub(crate) fn node<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Inode>
 }
 
 /// Loads a directory that the user may search.
-fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, subject: &str) -> Result<Inode> {
+fn directory<S: Snapshot + ?Sized>(
+    view: &S,
+    principal: &Principal,
+    id: InodeId,
+    subject: &str,
+) -> Result<Inode> {
     let inode = node(view, id)?;
     need_directory(&inode, subject)?;
-    who.needs(AccessRight::Search, &inode, subject)?;
+    principal.needs(AccessRight::Search, &inode, subject)?;
     Ok(inode)
 }
 
 /// Fails unless the user may search this directory.
 pub(crate) fn check_passes<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     parent: InodeId,
     name: &Name,
 ) -> Result<()> {
-    directory(view, who, parent, &name.shown()).map(drop)
+    directory(view, principal, parent, &name.shown()).map(drop)
 }
 
 /// Looks up a name in a directory.
 pub(crate) fn look_up<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     parent: InodeId,
     name: &Name,
 ) -> Result<Stat> {
     let subject = name.shown();
-    directory(view, who, parent, &subject)?;
+    directory(view, principal, parent, &subject)?;
     let (id, found) =
         child(view, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &subject))?;
     Ok(found.stat(id))
@@ -76,20 +81,20 @@ pub(crate) fn look_up<S: Snapshot + ?Sized>(
 /// Returns a page of a directory.
 pub(crate) fn read_nodes<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     id: InodeId,
     after: Option<&Name>,
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
-    let inode = listable(view, who, id)?;
-    page(view, who, (id, &inode), after, limit)
+    let inode = listable(view, principal, id)?;
+    page(view, principal, (id, &inode), after, limit)
 }
 
 /// Loads a directory that the user may list.
-pub(crate) fn listable<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId) -> Result<Inode> {
+pub(crate) fn listable<S: Snapshot + ?Sized>(view: &S, principal: &Principal, id: InodeId) -> Result<Inode> {
     let inode = node(view, id)?;
     need_directory(&inode, "directory")?;
-    who.needs(AccessRight::Read, &inode, "directory")?;
+    principal.needs(AccessRight::Read, &inode, "directory")?;
     Ok(inode)
 }
 
@@ -101,21 +106,21 @@ pub(crate) fn read_link<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<L
 /// Creates a node.
 pub(crate) fn make_node(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     parent: InodeId,
     new: &NewNode<'_>,
     now_ms: u64,
 ) -> Result<Stat> {
     let subject = new.name.shown();
-    let above = directory(tx, who, parent, &subject)?;
+    let above = directory(tx, principal, parent, &subject)?;
     if child(tx, parent, new.name)?.is_some() {
         return Err(MdsError::refused(ErrorCode::Exists, &subject));
     }
-    who.needs_entries(&above, &subject)?;
+    principal.needs_entries(&above, &subject)?;
     let kind = new.what.kind();
-    let mut made = Inode::new(kind, new.mode & MODE_MASK, who.user.clone(), None, now_ms);
-    if let Some(other) = new.owner.filter(|owner| **owner != who.user) {
-        if !who.is_admin() {
+    let mut made = Inode::new(kind, new.mode & MODE_MASK, principal.user.clone(), None, now_ms);
+    if let Some(other) = new.owner.filter(|owner| **owner != principal.user) {
+        if !principal.is_admin() {
             return Err(MdsError::refused(ErrorCode::NotPermitted, "administrators only"));
         }
         owner::check_owner(tx, other)?;
@@ -124,7 +129,7 @@ pub(crate) fn make_node(
     match new.group {
         _ if above.mode & SETGID != 0 => made.group = inherited_group(&above),
         Some(group) => {
-            owner::check_group(tx, who, group, new.any_group)?;
+            owner::check_group(tx, principal, group, new.any_group)?;
             made.group = Some(group.clone());
         }
         None => {}
@@ -141,7 +146,7 @@ pub(crate) fn make_node(
             made.target = Some(target.clone());
         }
         NodeKind::CharDevice(number) | NodeKind::BlockDevice(number) => {
-            if !who.is_admin() {
+            if !principal.is_admin() {
                 return Err(MdsError::refused(
                     ErrorCode::NotPermitted,
                     "only administrators create device nodes",
@@ -154,7 +159,7 @@ pub(crate) fn make_node(
     made.tree = above.tree;
     inherit(&above, &mut made, new.umask);
     if !made.is_directory() {
-        owner::clear_foreign_setgid(who, &mut made);
+        owner::clear_foreign_setgid(principal, &mut made);
     }
     quota::charge_node(tx, &made)?;
     let id = match new.number {
@@ -171,24 +176,24 @@ pub(crate) fn make_node(
 /// Adds a name to a node.
 pub(crate) fn link_node(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     id: InodeId,
     (parent, name): (InodeId, &Name),
     now_ms: u64,
 ) -> Result<Stat> {
     let subject = name.shown();
     let mut linked = node(tx, id)?;
-    let above = directory(tx, who, parent, &subject)?;
+    let above = directory(tx, principal, parent, &subject)?;
     if child(tx, parent, name)?.is_some() {
         return Err(MdsError::refused(ErrorCode::Exists, &subject));
     }
-    who.needs_entries(&above, &subject)?;
+    principal.needs_entries(&above, &subject)?;
     if linked.is_directory() {
         return Err(MdsError::refused(ErrorCode::NotPermitted, "cannot hard link a directory"));
     }
-    who.needs_link(&linked, &subject)?;
+    principal.needs_link(&linked, &subject)?;
     check_same(id, &linked, &above, &subject)?;
-    quota::check_link(tx, who, &linked)?;
+    quota::check_link(tx, principal, &linked)?;
     if linked.links == 0 {
         return Err(MdsError::refused(ErrorCode::NotFound, "its last name was removed"));
     }
@@ -206,16 +211,16 @@ pub(crate) fn link_node(
 /// Removes a name; returns the attributes of the node after it.
 pub(crate) fn remove_node(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     (parent, name): (InodeId, &Name),
     is_directory: bool,
     ending: &UnlinkContext<'_>,
 ) -> Result<Stat> {
     let subject = name.shown();
-    let above = directory(tx, who, parent, &subject)?;
+    let above = directory(tx, principal, parent, &subject)?;
     let (id, found) =
         child(tx, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &subject))?;
-    who.needs_removal(&above, &found, &subject)?;
+    principal.needs_removal(&above, &found, &subject)?;
     match (is_directory, found.is_directory()) {
         (true, false) => return Err(MdsError::refused(ErrorCode::NotADirectory, &subject)),
         (false, true) => return Err(MdsError::refused(ErrorCode::IsADirectory, &subject)),

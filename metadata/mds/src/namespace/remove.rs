@@ -104,16 +104,16 @@ impl RemovalLevel {
 /// number of entries removed, at most [`REMOVE_BATCH`], and whether more remain.
 pub(crate) fn remove(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     recursive: bool,
     cursors: &RemoveCursors,
     ending: &UnlinkContext<'_>,
 ) -> Result<(u64, bool)> {
     let now_ms = ending.now_ms;
-    let (top, found) = place(tx, who, path, FinalLink::NoFollow)?;
+    let (top, found) = place(tx, principal, path, FinalLink::NoFollow)?;
     let (id, found) = found.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, path.shown()))?;
-    who.needs_removal(&top.directory_inode, &found, &path.shown())?;
+    principal.needs_removal(&top.directory_inode, &found, &path.shown())?;
     if !found.is_directory() {
         unlink_name(tx, id, found, ending)?;
         tx.delete(&keys::entry(top.directory, &top.name))?;
@@ -149,7 +149,7 @@ pub(crate) fn remove(
         let name = keys::entry_name(&key).ok_or(MetaError::Damaged("entry with an impossible name"))?;
         let child: InodeId = crate::records::decode(&value)?;
         let entry = inode(tx, child)?;
-        who.needs_removal(&level.inode, &entry, &name.shown())?;
+        principal.needs_removal(&level.inode, &entry, &name.shown())?;
         if entry.is_directory() {
             levels.push(RemovalLevel::new(child, entry, name, cursors));
             continue;

@@ -30,28 +30,28 @@ type RenameOutcome = (Stat, Option<Stat>);
 /// Renames `from` to `to`, given as paths.
 pub(crate) fn rename(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     from: &FilePath,
     to: &FilePath,
     replace: bool,
     ending: &UnlinkContext<'_>,
 ) -> Result<()> {
-    let (source, moved) = place(tx, who, from, FinalLink::NoFollow)?;
+    let (source, moved) = place(tx, principal, from, FinalLink::NoFollow)?;
     let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, from.shown()))?;
-    let (target, old) = place(tx, who, to, FinalLink::NoFollow)?;
+    let (target, old) = place(tx, principal, to, FinalLink::NoFollow)?;
     if (source.directory, &source.name) == (target.directory, &target.name) {
         return Ok(());
     }
     let mode = if replace { RenameMode::Replace } else { RenameMode::NoReplace };
     let subject = [&*from.shown(), &*to.shown()];
-    rename_entry(tx, who, (source, moved), (target, old), mode, subject, ending)?;
+    rename_entry(tx, principal, (source, moved), (target, old), mode, subject, ending)?;
     Ok(())
 }
 
 /// Renames an entry of directories given by number.
 pub(crate) fn rename_node(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     rename: &RenameParams<'_>,
     ending: &UnlinkContext<'_>,
 ) -> Result<RenameOutcome> {
@@ -59,19 +59,19 @@ pub(crate) fn rename_node(
     let at = |directory, name: &Name, subject: &str| {
         let directory_inode = nodes::node(tx, directory)?;
         need_directory(&directory_inode, subject)?;
-        who.needs(AccessRight::Search, &directory_inode, subject)?;
+        principal.needs(AccessRight::Search, &directory_inode, subject)?;
         let found = child(tx, directory, name)?;
         Ok::<_, MdsError>((NameInDirectory { directory, directory_inode, name: name.clone() }, found))
     };
     let (source, moved) = at(rename.from_parent, rename.from, subject[0])?;
     let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, subject[0]))?;
     let (target, old) = at(rename.to_parent, rename.to, subject[1])?;
-    rename_entry(tx, who, (source, moved), (target, old), rename.mode, subject, ending)
+    rename_entry(tx, principal, (source, moved), (target, old), rename.mode, subject, ending)
 }
 
 fn rename_entry(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     (source, (moved_id, mut moved)): (NameInDirectory, (InodeId, Inode)),
     (target, old): (NameInDirectory, Option<(InodeId, Inode)>),
     mode: RenameMode,
@@ -88,10 +88,10 @@ fn rename_entry(
         _ => {}
     }
     let across = source.directory != target.directory;
-    check_may_leave(who, &source, &moved, across, from)?;
-    who.needs_entries(&target.directory_inode, to)?;
+    check_may_leave(principal, &source, &moved, across, from)?;
+    principal.needs_entries(&target.directory_inode, to)?;
     if let Some((_, old)) = &old {
-        who.needs_removal(&target.directory_inode, old, to)?;
+        principal.needs_removal(&target.directory_inode, old, to)?;
     }
     if moved.is_directory() {
         check_no_cycle(tx, moved_id, target.directory, to)?;
@@ -107,7 +107,7 @@ fn rename_entry(
             None
         }
         Some((old_id, mut old)) if mode == RenameMode::Exchange => {
-            check_may_leave(who, &target, &old, across, to)?;
+            check_may_leave(principal, &target, &old, across, to)?;
             check_same(old_id, &old, &source.directory_inode, from)?;
             if old.is_directory() {
                 check_no_cycle(tx, old_id, source.directory, from)?;
@@ -144,15 +144,15 @@ fn rename_entry(
 /// Fails unless a node may leave its directory. A directory with a new parent changes its `..`
 /// entry, which needs the write permission on itself.
 fn check_may_leave(
-    who: &Principal,
+    principal: &Principal,
     place: &NameInDirectory,
     node: &Inode,
     across: bool,
     subject: &str,
 ) -> Result<()> {
-    who.needs_removal(&place.directory_inode, node, subject)?;
+    principal.needs_removal(&place.directory_inode, node, subject)?;
     if across && node.is_directory() {
-        who.needs(AccessRight::Write, node, subject)?;
+        principal.needs(AccessRight::Write, node, subject)?;
     }
     Ok(())
 }

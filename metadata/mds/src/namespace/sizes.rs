@@ -2,7 +2,7 @@
 //!
 //! Contract: truncated bytes never reappear. A file truncated to nothing releases its objects. A
 //! file truncated to a shorter size does not grow again before the server has cleared its objects
-//! from there on. The generation tells a writer that the file was truncated behind it.
+//! from there on. A writer detects a concurrent truncation by the generation.
 //! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0035-truncated-data-is-cleared.md.
 
 use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, PlacementRecord, Stat};
@@ -165,7 +165,7 @@ pub(crate) type WriteOutcome = (Stat, Option<MdsError>);
 /// beyond the quota are truncated and the refusal is returned with the new attributes.
 pub(crate) fn written(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     id: InodeId,
     writing: &WriteReport,
     reap_due_ms: u64,
@@ -205,7 +205,7 @@ pub(crate) fn written(
     file.checksum = None;
     file.mtime_ns = writing.mtime_ns.unwrap_or(ns(now_ms));
     file.changes(now_ms);
-    owner::clear_setid_bits(who, &mut file);
+    owner::clear_setid_bits(principal, &mut file);
     save(tx, &keys::inode(id), &file)?;
     Ok((file.stat(id), over))
 }

@@ -26,13 +26,13 @@ pub(super) fn check_same(id: InodeId, node: &Inode, directory: &Inode, subject: 
 /// Sets the limits of a directory's tree; an empty directory outside of trees becomes a tree.
 pub(crate) fn set_tree(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     change: &QuotaChange,
     now_ms: u64,
 ) -> Result<Quota> {
     let subject = path.shown();
-    let (id, mut directory) = resolve(tx, who, path)?;
+    let (id, mut directory) = resolve(tx, principal, path)?;
     need_directory(&directory, &subject)?;
     match directory.tree {
         Some(tree) if tree == id => {}
@@ -54,8 +54,8 @@ pub(crate) fn set_tree(
 }
 
 /// Removes the limits of a directory's tree.
-pub(crate) fn clear_tree(tx: &mut dyn Transaction, who: &Principal, path: &FilePath) -> Result<Quota> {
-    let (id, mut directory) = resolve(tx, who, path)?;
+pub(crate) fn clear_tree(tx: &mut dyn Transaction, principal: &Principal, path: &FilePath) -> Result<Quota> {
+    let (id, mut directory) = resolve(tx, principal, path)?;
     if directory.tree != Some(id) {
         return Err(no_tree(path));
     }
@@ -64,8 +64,12 @@ pub(crate) fn clear_tree(tx: &mut dyn Transaction, who: &Principal, path: &FileP
 }
 
 /// Returns the quota of the tree that contains a path.
-pub(crate) fn tree_of<S: Snapshot + ?Sized>(view: &S, who: &Principal, path: &FilePath) -> Result<Quota> {
-    let (_, node) = resolve(view, who, path)?;
+pub(crate) fn tree_of<S: Snapshot + ?Sized>(
+    view: &S,
+    principal: &Principal,
+    path: &FilePath,
+) -> Result<Quota> {
+    let (_, node) = resolve(view, principal, path)?;
     quota::of_tree(view, node.tree.ok_or_else(|| no_tree(path))?)
 }
 

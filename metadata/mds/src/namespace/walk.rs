@@ -57,7 +57,7 @@ fn steps(target: &[u8]) -> Result<Vec<PathStep>> {
 /// Resolves a path; the user needs the search permission on every directory on the way.
 pub(super) fn walk<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     last: FinalLink,
 ) -> Result<PathLookup> {
@@ -67,7 +67,7 @@ pub(super) fn walk<S: Snapshot + ?Sized>(
     let mut followed = 0;
     while let Some(step) = rest.pop() {
         need_directory(&at, &subject)?;
-        who.needs(AccessRight::Search, &at, &subject)?;
+        principal.needs(AccessRight::Search, &at, &subject)?;
         let name = match step {
             PathStep::Up => {
                 id = at.parent;
@@ -110,19 +110,19 @@ fn not_found(path: &FilePath) -> MdsError {
 /// Resolves a path to an inode and follows a final link.
 pub(crate) fn resolve<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
 ) -> Result<(InodeId, Inode)> {
-    resolve_to(view, who, path, FinalLink::Follow)
+    resolve_to(view, principal, path, FinalLink::Follow)
 }
 
 pub(crate) fn resolve_to<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     last: FinalLink,
 ) -> Result<(InodeId, Inode)> {
-    match walk(view, who, path, last)? {
+    match walk(view, principal, path, last)? {
         PathLookup::Node { id, inode, .. } => Ok((id, inode)),
         PathLookup::Missing { .. } => Err(not_found(path)),
     }
@@ -134,11 +134,11 @@ pub(crate) type EntryLookup = (NameInDirectory, Option<(InodeId, Inode)>);
 /// Resolves a path to its directory and last name, with the node of that name.
 pub(crate) fn place<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     path: &FilePath,
     last: FinalLink,
 ) -> Result<EntryLookup> {
-    match walk(view, who, path, last)? {
+    match walk(view, principal, path, last)? {
         PathLookup::Node { place: Some(place), id, inode } => Ok((place, Some((id, inode)))),
         PathLookup::Node { place: None, inode, .. } if !path.is_root() && inode.is_directory() => {
             Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()))

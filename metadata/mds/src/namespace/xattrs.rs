@@ -58,13 +58,13 @@ fn not_permitted() -> MdsError {
     MdsError::refused(ErrorCode::NotPermitted, "attribute")
 }
 
-fn check_read(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<()> {
+fn check_read(principal: &Principal, inode: &Inode, space: XattrNamespace) -> Result<()> {
     match space {
         XattrNamespace::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => {
             Err(no_attribute())
         }
-        XattrNamespace::User => who.needs(AccessRight::Read, inode, "attribute"),
-        XattrNamespace::Trusted if !who.is_admin() => Err(no_attribute()),
+        XattrNamespace::User => principal.needs(AccessRight::Read, inode, "attribute"),
+        XattrNamespace::Trusted if !principal.is_admin() => Err(no_attribute()),
         XattrNamespace::Trusted
         | XattrNamespace::Security
         | XattrNamespace::Sealstone
@@ -72,18 +72,18 @@ fn check_read(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<(
     }
 }
 
-fn check_write(who: &Principal, inode: &Inode, space: XattrNamespace) -> Result<()> {
+fn check_write(principal: &Principal, inode: &Inode, space: XattrNamespace) -> Result<()> {
     match space {
         XattrNamespace::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => {
             Err(not_permitted())
         }
         // Otherwise every user could fill the attributes of a shared directory.
         XattrNamespace::User if inode.is_directory() && inode.mode & STICKY != 0 => {
-            who.needs_ownership(inode, "attribute")
+            principal.needs_ownership(inode, "attribute")
         }
-        XattrNamespace::User => who.needs(AccessRight::Write, inode, "attribute"),
-        XattrNamespace::Trusted | XattrNamespace::Security if who.is_admin() => Ok(()),
-        XattrNamespace::Acl(_) => who.needs_ownership(inode, "access control list"),
+        XattrNamespace::User => principal.needs(AccessRight::Write, inode, "attribute"),
+        XattrNamespace::Trusted | XattrNamespace::Security if principal.is_admin() => Ok(()),
+        XattrNamespace::Acl(_) => principal.needs_ownership(inode, "access control list"),
         XattrNamespace::Trusted | XattrNamespace::Security | XattrNamespace::Sealstone => {
             Err(not_permitted())
         }
@@ -121,12 +121,12 @@ fn computed_value(inode: &Inode, name: &XattrName, method: Method) -> Option<Str
 /// Returns the value of an attribute.
 pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     (id, name): (InodeId, &XattrName),
     method: Method,
 ) -> Result<XattrValue> {
     let (inode, space) = (node(view, id)?, space(name)?);
-    check_read(who, &inode, space)?;
+    check_read(principal, &inode, space)?;
     let made = match space {
         XattrNamespace::Sealstone => computed_value(&inode, name, method),
         XattrNamespace::Acl(which) => acl::list(&inode, which).map(|acl| acl.to_string()),
@@ -140,7 +140,7 @@ pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
 /// Sets or removes an access control list.
 fn set_acl(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     (id, mut inode): (InodeId, Inode),
     (which, acl): (AclKind, Option<Acl>),
     (mode, any_group): (XattrMode, bool),
@@ -153,9 +153,9 @@ fn set_acl(
         _ => {}
     }
     if let Some(acl) = &acl {
-        acl::check_names(tx, who, (acl, before.as_ref()), any_group)?;
+        acl::check_names(tx, principal, (acl, before.as_ref()), any_group)?;
     }
-    acl::set(who, &mut inode, which, acl)?;
+    acl::set(principal, &mut inode, which, acl)?;
     inode.changes(now_ms);
     Ok(save(tx, &keys::inode(id), &inode)?)
 }
@@ -164,7 +164,7 @@ fn set_acl(
 /// not include them.
 pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
+    principal: &Principal,
     id: InodeId,
 ) -> Result<Vec<XattrName>> {
     let inode = node(view, id)?;
@@ -177,7 +177,7 @@ pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
     }
     for (key, _) in view.scan(&all, &keys::after_prefix(&all), usize::from(XATTRS_MAX))? {
         let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an invalid name"))?;
-        if space(&name)? != XattrNamespace::Trusted || who.is_admin() {
+        if space(&name)? != XattrNamespace::Trusted || principal.is_admin() {
             names.push(name);
         }
     }
@@ -187,17 +187,17 @@ pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
 /// Sets an attribute. `any_group`: a list may use groups that are not stored here.
 pub(crate) fn set_xattr(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     id: InodeId,
     (name, value, mode): (&XattrName, &XattrValue, XattrMode),
     any_group: bool,
     now_ms: u64,
 ) -> Result<()> {
     let (mut inode, space) = (node(tx, id)?, space(name)?);
-    check_write(who, &inode, space)?;
+    check_write(principal, &inode, space)?;
     if let XattrNamespace::Acl(which) = space {
         let acl = acl::parse(value)?;
-        return set_acl(tx, who, (id, inode), (which, Some(acl)), (mode, any_group), now_ms);
+        return set_acl(tx, principal, (id, inode), (which, Some(acl)), (mode, any_group), now_ms);
     }
     let key = keys::xattr(id, name);
     let old: Option<XattrValue> = load(tx, &key)?;
@@ -222,15 +222,15 @@ pub(crate) fn set_xattr(
 /// Removes an attribute.
 pub(crate) fn remove_xattr(
     tx: &mut dyn Transaction,
-    who: &Principal,
+    principal: &Principal,
     id: InodeId,
     name: &XattrName,
     now_ms: u64,
 ) -> Result<()> {
     let (mut inode, space) = (node(tx, id)?, space(name)?);
-    check_write(who, &inode, space)?;
+    check_write(principal, &inode, space)?;
     if let XattrNamespace::Acl(which) = space {
-        return set_acl(tx, who, (id, inode), (which, None), (XattrMode::Replace, false), now_ms);
+        return set_acl(tx, principal, (id, inode), (which, None), (XattrMode::Replace, false), now_ms);
     }
     let key = keys::xattr(id, name);
     let old: XattrValue = load(tx, &key)?.ok_or_else(no_attribute)?;

@@ -38,7 +38,7 @@ fn is_free(answer: &Response) -> bool {
     }
 }
 
-/// What a returning client does with its earlier writes.
+/// Returns the requests of a returning client for its earlier writes.
 fn late(node: Node) -> [Request; 6] {
     let handle = OpenHandle::Node { node, access: Access::Update, client_id: HERS };
     let change = NodeChange { size: Some(3), ..NodeChange::default() };

@@ -187,7 +187,7 @@ fn grants_have_exactly_the_requested_rights() {
             assert_eq!(capability.expires_ms, world.now + 300_000);
             assert_eq!(capability.method as u8, grant.method.code());
             discriminators.push(capability.discriminator);
-            // What a device computes that shares only the initial key.
+            // The same computation at a device, which shares only the initial key.
             let i = object.device.0 as u8 - 1;
             let initial = InitialKey::new(new_device(i).master_key.expose()).unwrap();
             let mut keys =

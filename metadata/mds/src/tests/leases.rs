@@ -320,7 +320,7 @@ fn read_leases_share_write_lease_is_exclusive() {
     let bobs = world.node(BOB, file.inode);
     let second = world.leased(BOB, open(bobs, Access::Read, HIS)).expect("both read");
     assert_eq!(world.mds.lease_count(), 2);
-    // He requests an upgrade: hers is recalled, and he keeps his until then.
+    // BOB requests an upgrade: ALICE's lease is recalled, and BOB keeps the read lease until then.
     assert!(is_busy(&world.ask(BOB, lease(bobs, HIS, LeaseKind::Write))));
     assert_eq!(
         world.poll_recalls(ALICE, HERS, hers, 0).2,
@@ -456,7 +456,7 @@ fn fenced_client_cannot_report_old_writes() {
     let generation = world.node_stat(ALICE, Request::GetNode { node: file }).generation;
     assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
     assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
-    // Not before every device refuses his credentials.
+    // Not before every device refuses the fenced client's credentials.
     for _ in 0..5 {
         assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
     }
@@ -504,7 +504,7 @@ fn restart_waits_for_earlier_leases() {
     assert!(is_busy(&world.ask(BOB, open(world.node(BOB, other.inode), Access::Read, PLAIN))));
     assert!(matches!(world.ask(BOB, Request::Stat { path: path("/f") }), Response::Stat { .. }));
     world.mkdir(BOB, "/d", 0o755);
-    // He reports his writes before he confirms the new epoch.
+    // The client reports its writes before it confirms the new epoch.
     let (now_era, ..) = world.poll_recalls(ALICE, HERS, epoch, 0);
     assert_ne!(now_era, epoch);
     let again = Request::OpenNode {
@@ -560,7 +560,7 @@ fn ended_client_has_no_state() {
     assert_eq!(world.mds.lease_count(), 0);
     assert_eq!(world.refused(ALICE, Request::GetNode { node: orphan }), ErrorCode::Stale);
     assert!(matches!(world.ask(ADMIN, change.clone()), Response::Stat { .. }));
-    // The end of his pending `Recalls` does not register him again.
+    // The end of the pending `Recalls` does not register the client again.
     assert_eq!(world.poll_recalls(ALICE, HERS, epoch, 0), (0, 0, vec![]));
     world.restart();
     assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }), "nobody may come back");
