@@ -103,7 +103,8 @@ pub fn minimise(target: &Target, input: &[u8]) -> Vec<u8> {
 /// The minimised corpus of earlier long runs from `corpus/TARGET.inputs`, one hexadecimal line for
 /// each input; empty without the file.
 ///
-/// # Panics If a line of the file is not hexadecimal.
+/// # Panics
+/// If a line of the file is not hexadecimal.
 #[must_use]
 pub fn kept(target: &Target) -> Vec<Vec<u8>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");

@@ -47,7 +47,8 @@ pub struct Wiretap {
 impl Wiretap {
     /// Starts a relay to `device` on a loopback port.
     ///
-    /// # Errors No port is free.
+    /// # Errors
+    /// No port is free.
     pub fn before(device: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;

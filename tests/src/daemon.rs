@@ -54,7 +54,8 @@ impl Daemon {
 
     /// Does the same as [`Daemon::start`] for a daemon that may fail to start.
     ///
-    /// # Errors How it ended.
+    /// # Errors
+    /// How it ended.
     #[track_caller]
     pub fn try_start(mut command: Command) -> Result<Self, CommandResult> {
         let mut child =
@@ -143,7 +144,8 @@ impl Daemon {
 
     /// Ends it, waits, and returns the exit code, or -1 for a signal.
     ///
-    /// # Panics If it still runs after 120 seconds.
+    /// # Panics
+    /// If it still runs after 120 seconds.
     pub fn end(&mut self, signal: Signal) -> i32 {
         let id = rustix::process::Pid::from_child(&self.child);
         let number = match signal {

@@ -59,7 +59,8 @@ impl Initiator {
 
     /// Receives the next PDU, header and data; `None` if the device closed the connection.
     ///
-    /// # Panics If the device does neither in time.
+    /// # Panics
+    /// If the device does neither in time.
     #[track_caller]
     pub fn answer(&mut self) -> Option<Vec<u8>> {
         let mut pdu = vec![0; HEADER_BYTES];
@@ -97,7 +98,8 @@ impl Initiator {
     /// Sends a command to a logical unit. Returns its status byte and data-in. Data-out is
     /// immediate, so it is limited to 8 KiB.
     ///
-    /// # Panics If the device closes the connection instead of answering.
+    /// # Panics
+    /// If the device closes the connection instead of answering.
     #[track_caller]
     pub fn command(&mut self, lun: u8, cdb: &[u8], data_out: &[u8], data_in_max: u32) -> (u8, Vec<u8>) {
         let mut pdu = header(0x01, 0x80 | 0x01, data_out.len());

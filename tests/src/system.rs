@@ -221,7 +221,8 @@ impl System {
 
 /// Returns a path as an argument.
 ///
-/// # Panics If it is not UTF-8; temporary paths are.
+/// # Panics
+/// If it is not UTF-8; temporary paths are.
 #[must_use]
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")

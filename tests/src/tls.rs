@@ -62,7 +62,8 @@ pub fn gullible(protocols: &[Vec<u8>]) -> ClientConfig {
 
 /// Connects with TLS to any metadata server.
 ///
-/// # Panics If the connection fails.
+/// # Panics
+/// If the connection fails.
 #[track_caller]
 #[must_use]
 pub fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
@@ -71,7 +72,8 @@ pub fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
 
 /// Connects with TLS and one of these application protocols to any server.
 ///
-/// # Panics If the connection fails.
+/// # Panics
+/// If the connection fails.
 #[track_caller]
 #[must_use]
 pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientConnection, TcpStream> {
@@ -82,7 +84,8 @@ pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientCon
 
 /// Starts TLS to a metadata server over an open stream.
 ///
-/// # Panics Never: the name is valid.
+/// # Panics
+/// Never: the name is valid.
 #[must_use]
 pub fn over(stream: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
     let name = ServerName::try_from("mds.example").expect("a name");

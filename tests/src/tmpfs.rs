@@ -22,7 +22,8 @@ pub fn can_mount_tmpfs() -> bool {
 impl Tmpfs {
     /// Mounts a tmpfs of this many MiB at a new folder.
     ///
-    /// # Panics If the system refuses.
+    /// # Panics
+    /// If the system refuses.
     #[track_caller]
     #[must_use]
     pub fn mount(place: &Path, size_mib: u32) -> Self {
@@ -42,7 +43,8 @@ impl Drop for Tmpfs {
 
 /// Fills a file system completely with a file of this name. Returns its length.
 ///
-/// # Panics If the file cannot be created.
+/// # Panics
+/// If the file cannot be created.
 #[track_caller]
 pub fn fill(path: &Path) -> u64 {
     let mut file = File::create(path).expect("made");

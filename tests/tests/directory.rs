@@ -235,7 +235,7 @@ fn directory_outage_ends_sessions_after_the_grace_time() {
     assert!(in_time(|| office.by("erika", &["whoami"]).code == 3), "the grace is over");
     assert!(before.elapsed() >= Duration::from_secs(20), "and not before");
     assert!(office.is_audited("directory", "erika", "no directory for too long"));
-    // A local administrator is independent of the directory, and is told why enrolment fails.
+    // A local administrator does not need the directory, and sees why enrolment fails.
     office.system.run(&["whoami"]).ok();
     office.system.run(&["user", "add", "max", "--directory", "--enrol"]).fails(1).says(&["unavailable"]);
     office.slapd.restart();

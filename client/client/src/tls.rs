@@ -19,8 +19,8 @@ const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 /// The server name in certificates that an authority signed.
 const SERVER_NAME: &str = "mds.sealstone.invalid";
 
-/// A value that binds a login to one TLS channel: a man in the middle has different values on his
-/// two channels.
+/// A value that binds a login to one TLS channel. The two channels of a man in the middle have
+/// different values.
 pub type ChannelBinding = [u8; 32];
 
 /// Performs the handshake over `stream`; the server must have the certificate that `pin` names.

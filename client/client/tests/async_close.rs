@@ -396,8 +396,8 @@ async fn truncate_during_allocation_keeps_file_intact() {
     assert_eq!(scene.read(&Mount::leased(&scene.world).await.nodes, "f").await, b"some bytes");
 }
 
-/// Whatever two mounts create, replace and rename, in whatever order requests and answers arrive:
-/// an open sees what was closed before.
+/// Two mounts create, replace and rename files, and requests and responses arrive in any order: an
+/// open sees all data of earlier closes.
 #[tokio::test(start_paused = true)]
 async fn each_sees_all_that_the_other_closed() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());

@@ -2,7 +2,7 @@
 //!
 //! Does: decides as Linux does with `fs.protected_hardlinks`, regardless of the setting of this
 //! machine.
-//! Does not: decide for the owner or root, who may link. The session of such a mount is an
+//! Does not: check the owner or root, which may always link. The session of such a mount is an
 //! administrator's, so the server cannot decide this.
 //! Truth: `safe_hardlink_source` in fs/namei.c of Linux; docs/standards/mds/operations.md §5.3.
 

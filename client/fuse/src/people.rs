@@ -6,7 +6,7 @@
 //! Does not: query directory services of this machine; their users are shown as `uid-N`.
 //! Contract: a number that was stored is shown as the same number. On a mount for many users, a
 //! name without a local number, and a file without a group, is shown under a number that no local
-//! user or group has, so that the kernel treats nobody as owner.
+//! user or group has, so that no local user owns it for the kernel.
 //! Truth: docs/adr/0059-unknown-accounts-and-new-devices.md.
 
 use std::collections::{BTreeMap, BTreeSet};

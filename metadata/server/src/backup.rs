@@ -103,7 +103,8 @@ pub struct BackupReport {
 
 /// Writes a backup of a folder that no server uses. The file gets mode 0600 and must not exist.
 ///
-/// # Errors [`BackupError`]; the partial file is removed.
+/// # Errors
+/// [`BackupError`]; the partial file is removed.
 pub fn backup(
     folder: &Path,
     secrets: &KeystoreSecrets,
@@ -319,7 +320,8 @@ fn entries(mut frame: &[u8]) -> impl Iterator<Item = Option<(u8, &[u8], &[u8])>>
 
 /// Reads a whole backup and returns its counts; writes nothing.
 ///
-/// # Errors [`BackupError`].
+/// # Errors
+/// [`BackupError`].
 pub fn verify_backup(from: &Path, secrets: &KeystoreSecrets) -> Result<BackupReport, BackupError> {
     let mut source = BackupReader::open(from, secrets)?;
     let mut records = 0;
@@ -335,7 +337,8 @@ pub fn verify_backup(from: &Path, secrets: &KeystoreSecrets) -> Result<BackupRep
 /// Restores a data folder from a backup and seals its keystore under `protection`. The folder must
 /// be empty or missing; files of an interrupted restore are allowed.
 ///
-/// # Errors [`BackupError`].
+/// # Errors
+/// [`BackupError`].
 pub fn restore(
     from: &Path,
     secrets: &KeystoreSecrets,

@@ -253,7 +253,8 @@ impl ListenerState {
 /// Serves one stream that is secure by itself, or simulated. Both ends must know `channel`, which
 /// replaces the TLS exporter. Returns when the peer closes, violates the protocol or is too slow.
 ///
-/// # Errors Errors of the stream.
+/// # Errors
+/// Errors of the stream.
 pub async fn serve_stream<S>(
     stream: S,
     channel: ChannelBinding,

@@ -186,7 +186,8 @@ impl Keystore {
 
     /// Opens the keystore of a data folder; `None` if there is none.
     ///
-    /// # Errors [`KeystoreError`].
+    /// # Errors
+    /// [`KeystoreError`].
     pub(crate) fn open(folder: &Path, secrets: &KeystoreSecrets) -> Result<Option<Self>, KeystoreError> {
         let path = folder.join(KEYSTORE_FILE);
         if !path.exists() {
@@ -209,7 +210,8 @@ impl Keystore {
     /// Seals the keystore under `protection` as the next generation and replaces the folder's
     /// keystore.
     ///
-    /// # Errors [`KeystoreError`]; the folder's keystore is the old or the new one.
+    /// # Errors
+    /// [`KeystoreError`]; the folder's keystore is the old or the new one.
     pub(crate) fn write(
         &mut self,
         folder: &Path,
@@ -355,7 +357,8 @@ fn of_credential(content: &[u8]) -> Result<Zeroizing<[u8; SECRET_LEN]>, Keystore
 
 /// Reads the systemd credential of this name (`LoadCredential=`), without a trailing newline.
 ///
-/// # Errors `CredentialName`, `NoCredential`, `File`.
+/// # Errors
+/// `CredentialName`, `NoCredential`, `File`.
 pub fn systemd_credential(name: &str) -> Result<Zeroizing<Vec<u8>>, KeystoreError> {
     let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     if !plain {

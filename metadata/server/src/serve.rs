@@ -74,7 +74,8 @@ enum TransportProtection {
 impl Server {
     /// Serves a data folder on a listener, and starts the background tasks.
     ///
-    /// # Errors If the listener has no address.
+    /// # Errors
+    /// If the listener has no address.
     pub fn start(
         opened: &OpenedServer,
         listener: TcpListener,
@@ -115,7 +116,8 @@ impl Server {
     /// Serves the paper's profile on a separate listener, over plain TCP. An attacker who records a
     /// login can guess its passphrase offline.
     ///
-    /// # Errors If the listener has no address, or this was called before.
+    /// # Errors
+    /// If the listener has no address, or this was called before.
     pub fn serve_paper(&self, listener: TcpListener, paper: Arc<PaperListener>) -> io::Result<SocketAddr> {
         let address = listener.local_addr()?;
         self.paper.set(paper.clone()).map_err(|_| io::Error::from(io::ErrorKind::AlreadyExists))?;

@@ -149,7 +149,8 @@ pub struct InitReport {
 /// interrupted one starts from the beginning. The keystore is sealed under a key file in the
 /// folder.
 ///
-/// # Errors See [`SetupError`].
+/// # Errors
+/// See [`SetupError`].
 pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Result<InitReport, SetupError> {
     init_under(folder, admin, environment, &KeystoreProtection::KeyFile(None), None)
 }
@@ -157,7 +158,8 @@ pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Resul
 /// Sets up a data folder with a keystore sealed under `protection`, and the metadata at `location`
 /// if given.
 ///
-/// # Errors See [`SetupError`].
+/// # Errors
+/// See [`SetupError`].
 pub fn init_under(
     folder: &Path,
     admin: &UserName,
@@ -248,7 +250,8 @@ fn authority(folder: &Path) -> Result<Option<Authority>, SetupError> {
 /// Creates a key and a certificate for `name`, signed by the authority of the folder, valid from
 /// now for `life`.
 ///
-/// # Errors `NoAuthority`, `File`, `Certificate`.
+/// # Errors
+/// `NoAuthority`, `File`, `Certificate`.
 pub fn issue_certificate(
     folder: &Path,
     name: &str,
@@ -310,7 +313,8 @@ pub(crate) fn keystore_of(
 /// Creates the folder of another server on the same database. It gets the keystore, the certificate
 /// and the location, and a credential log of its own.
 ///
-/// # Errors See [`SetupError`]; `NotShared` if the metadata is not in a database.
+/// # Errors
+/// See [`SetupError`]; `NotShared` if the metadata is not in a database.
 pub fn join(from: &Path, folder: &Path) -> Result<(), SetupError> {
     is_set_up(from)?;
     let location = Location::of_folder(from)?.filter(Location::is_shared);
@@ -344,7 +348,8 @@ pub fn join(from: &Path, folder: &Path) -> Result<(), SetupError> {
 
 /// Reseals the keystore of a folder that no server uses under another protection.
 ///
-/// # Errors See [`SetupError`]; the folder's keystore is the old or the new one, and either is
+/// # Errors
+/// See [`SetupError`]; the folder's keystore is the old or the new one, and either is
 /// accepted.
 pub fn rekey_keystore(
     folder: &Path,
@@ -447,7 +452,8 @@ impl OpenedServer {
 
 /// Checks that the folder has a store; opening it may still fail with `Unfinished`.
 ///
-/// # Errors `Unfinished`.
+/// # Errors
+/// `Unfinished`.
 pub fn is_set_up(folder: &Path) -> Result<(), SetupError> {
     let is_set_up = [STORE_FILE, LOCATION_FILE].iter().any(|name| folder.join(name).exists());
     if is_set_up { Ok(()) } else { Err(SetupError::Unfinished(folder.to_owned())) }
@@ -455,14 +461,16 @@ pub fn is_set_up(folder: &Path) -> Result<(), SetupError> {
 
 /// Opens a data folder without an audit log.
 ///
-/// # Errors See [`SetupError`].
+/// # Errors
+/// See [`SetupError`].
 pub fn open(folder: &Path, config: Config) -> Result<OpenedServer, SetupError> {
     open_with_audit(folder, config, Arc::new(NoAudit))
 }
 
 /// Opens a data folder; decisions are recorded in `audit`.
 ///
-/// # Errors See [`SetupError`].
+/// # Errors
+/// See [`SetupError`].
 pub fn open_with_audit(
     folder: &Path,
     config: Config,
@@ -474,7 +482,8 @@ pub fn open_with_audit(
 /// Opens a data folder with secrets for the keystore. The metadata is at `location`, if it differs
 /// from the folder's own.
 ///
-/// # Errors See [`SetupError`].
+/// # Errors
+/// See [`SetupError`].
 pub fn open_under(
     folder: &Path,
     config: Config,

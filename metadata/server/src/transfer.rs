@@ -143,7 +143,8 @@ fn record_head(key: &[u8], value: &[u8]) -> [u8; 6] {
 
 /// Writes one snapshot of a folder's store to a file, which must not exist and gets mode 0600.
 ///
-/// # Errors [`TransferError`]; the partial file is removed.
+/// # Errors
+/// [`TransferError`]; the partial file is removed.
 pub fn export(
     folder: &Path,
     to: &Path,
@@ -278,7 +279,8 @@ fn read_export(
 
 /// Reads a whole exported file and returns its counts; writes nothing.
 ///
-/// # Errors [`TransferError`].
+/// # Errors
+/// [`TransferError`].
 pub fn verify_export(from: &Path) -> Result<TransferReport, TransferError> {
     read_export(from, |_, _| Ok(()))
 }
@@ -287,7 +289,8 @@ pub fn verify_export(from: &Path) -> Result<TransferReport, TransferError> {
 /// folder must be that server's, with its keystore and certificate, and uses the new store
 /// afterwards.
 ///
-/// # Errors [`TransferError`]; the folder then still uses its old store.
+/// # Errors
+/// [`TransferError`]; the folder then still uses its old store.
 pub fn import(
     from: &Path,
     folder: &Path,

@@ -181,7 +181,8 @@ impl EmbeddedMeta {
     /// Opens the store at `path`, or creates an empty one with mode 0600, for short work: each
     /// commit goes to the file. The file may be renamed meanwhile.
     ///
-    /// # Errors See [`OpenError`].
+    /// # Errors
+    /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Self::start(path, false)
     }
@@ -189,7 +190,8 @@ impl EmbeddedMeta {
     /// Opens the store for a server: commits go to a journal of two files beside it, and a
     /// background thread applies them to the file. After a close the file is complete.
     ///
-    /// # Errors See [`OpenError`].
+    /// # Errors
+    /// See [`OpenError`].
     pub fn serve(path: &Path) -> Result<Self, OpenError> {
         Self::start(path, true)
     }
@@ -246,7 +248,8 @@ impl EmbeddedMeta {
 
     /// Renames a store that no process has open, with its journal if there is one.
     ///
-    /// # Errors Those of the file system.
+    /// # Errors
+    /// Those of the file system.
     pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
         for (from, to) in journal::paths(from).iter().zip(journal::paths(to)) {
             match std::fs::rename(from, to) {

@@ -47,14 +47,16 @@ pub enum LdapError {
 /// Returns the length of the message that starts with these bytes, header included. Returns `None`
 /// if the header is incomplete.
 ///
-/// # Errors `Unexpected` if the bytes are no message, `Encoding`, `TooLong`.
+/// # Errors
+/// `Unexpected` if the bytes are no message, `Encoding`, `TooLong`.
 pub fn message_length(bytes: &[u8]) -> Result<Option<usize>, LdapError> {
     message_length_up_to(bytes, MESSAGE_BYTES_MAX)
 }
 
 /// Does the same as [`message_length`] with another maximum.
 ///
-/// # Errors As [`message_length`].
+/// # Errors
+/// As [`message_length`].
 pub fn message_length_up_to(bytes: &[u8], bytes_max: usize) -> Result<Option<usize>, LdapError> {
     match bytes.first() {
         None => return Ok(None),

@@ -33,7 +33,8 @@ pub struct Attribute(String);
 impl Attribute {
     /// Validates a name.
     ///
-    /// # Errors [`FilterError`].
+    /// # Errors
+    /// [`FilterError`].
     pub fn new(name: &str) -> Result<Self, FilterError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.;".contains(&byte);
         if name.len() > ATTRIBUTE_BYTES_MAX {
@@ -107,7 +108,8 @@ impl Filter {
 
     /// Parses a filter such as `(&(objectClass=person)(!(employeeType=guest)))`.
     ///
-    /// # Errors [`FilterError`].
+    /// # Errors
+    /// [`FilterError`].
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         if text.len() > FILTER_BYTES_MAX {
             return Err(FilterError { what: "filter too long", at: FILTER_BYTES_MAX });

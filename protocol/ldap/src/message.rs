@@ -249,14 +249,16 @@ pub struct Message {
 impl Message {
     /// Decodes exactly one message.
     ///
-    /// # Errors [`LdapError`].
+    /// # Errors
+    /// [`LdapError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, LdapError> {
         Self::parse_up_to(bytes, MESSAGE_BYTES_MAX)
     }
 
     /// Does the same as [`Message::parse`] with another maximum length.
     ///
-    /// # Errors [`LdapError`].
+    /// # Errors
+    /// [`LdapError`].
     pub fn parse_up_to(bytes: &[u8], bytes_max: usize) -> Result<Self, LdapError> {
         match message_length_up_to(bytes, bytes_max)? {
             Some(length) if length == bytes.len() => {}

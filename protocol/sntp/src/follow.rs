@@ -234,7 +234,8 @@ impl Follower {
 
     /// Judges a sample and slews the clock by it. `machine_ms` is the machine's clock now.
     ///
-    /// # Errors [`ImplausibleSample`]; the clock is unchanged.
+    /// # Errors
+    /// [`ImplausibleSample`]; the clock is unchanged.
     pub fn apply_sample(
         &mut self,
         sample: ClockSample,

@@ -89,7 +89,8 @@ pub enum KeyFileError {
 /// Parses a line `NUMBER AES128 HEX:DIGITS`, as in chrony's key files, or `NUMBER AES128CMAC
 /// DIGITS` (ntpsec). Returns `None` for an empty line and a comment. Errors do not quote the line.
 ///
-/// # Errors [`KeyFileError`].
+/// # Errors
+/// [`KeyFileError`].
 pub fn parse_key_line(line: &str) -> Result<Option<TimeKey>, KeyFileError> {
     let line = line.split('#').next().unwrap_or_default().trim();
     if line.is_empty() {

@@ -139,7 +139,8 @@ pub enum PacketError {
 impl NtpPacket {
     /// Parses a datagram.
     ///
-    /// # Errors [`PacketError`].
+    /// # Errors
+    /// [`PacketError`].
     pub fn parse(bytes: &[u8]) -> Result<(Self, Trailer), PacketError> {
         let wrong = PacketError::Length(bytes.len());
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(wrong)?;

@@ -170,7 +170,8 @@ impl TimeQuery {
     /// Validates a datagram received at `received_ms` of our stopwatch; `near_ms` is within decades
     /// of the time.
     ///
-    /// # Errors [`ResponseError`]; the query still waits.
+    /// # Errors
+    /// [`ResponseError`]; the query still waits.
     pub fn read(
         &self,
         datagram: &[u8],

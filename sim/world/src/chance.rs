@@ -48,7 +48,8 @@ impl RandomSource {
 
     /// Returns one of the choices.
     ///
-    /// # Panics If there is none.
+    /// # Panics
+    /// If there is none.
     #[must_use]
     pub fn pick<'a, T>(&self, choices: &'a [T]) -> &'a T {
         let last = choices.len().checked_sub(1).expect("there is something to choose from");

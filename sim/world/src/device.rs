@@ -124,7 +124,8 @@ pub fn place_in(devices: &[DeviceRecord], id: DeviceId) -> Option<u8> {
 impl DeviceHost {
     /// Creates a stopped machine with a formatted disk.
     ///
-    /// # Panics If an empty disk cannot be formatted.
+    /// # Panics
+    /// If an empty disk cannot be formatted.
     #[must_use]
     pub fn new(
         place: u8,

@@ -92,7 +92,8 @@ impl fmt::Display for RunReport {
 
 /// Runs the world of a seed in the calling thread, outside of any runtime.
 ///
-/// # Panics If no runtime can be created.
+/// # Panics
+/// If no runtime can be created.
 #[must_use]
 pub fn run(seed: u64) -> RunReport {
     run_to(seed, false)
@@ -100,7 +101,8 @@ pub fn run(seed: u64) -> RunReport {
 
 /// Does the same as [`run`], with every delivery and command in the report.
 ///
-/// # Panics If no runtime can be created.
+/// # Panics
+/// If no runtime can be created.
 #[must_use]
 pub fn trace(seed: u64) -> RunReport {
     run_to(seed, true)

@@ -62,7 +62,8 @@ pub struct Target {
 impl Target {
     /// Returns the device at an address, used with ALLDATA if there is a key file, else with NOSEC.
     ///
-    /// # Errors Description of an invalid address or file.
+    /// # Errors
+    /// Description of an invalid address or file.
     pub fn at(url: &str, key: Option<&Path>, block: Option<&str>) -> Result<Self, String> {
         let keys = key.map(read_keys).transpose()?;
         let block = block.map(Portal::parse).transpose()?;

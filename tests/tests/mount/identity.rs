@@ -113,7 +113,8 @@ fn unknown_accounts_give_no_local_user_rights() {
         "setfacl -m o::rw mine",
         "ln mine other",
     ];
-    // nobody; the group of the mounting user; a local user that has the number all the same.
+    // Local users that must not own the file: 65534, the mounting user's group, and a local user
+    // with the number for unknown accounts.
     for (uid, gid) in [(65_534, 65_534), (71_000, 0), (71_000, 65_534), (UNKNOWN, 71_000), (71_000, UNKNOWN)]
     {
         for attempt in attempts {

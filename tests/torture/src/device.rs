@@ -258,7 +258,8 @@ impl DeviceRig {
 
     /// Runs and kills the device until the time is over.
     ///
-    /// # Errors A violation, with details.
+    /// # Errors
+    /// A violation, with details.
     pub fn torture(
         &mut self,
         runtime: &Runtime,

@@ -27,7 +27,8 @@ pub struct CredentialIssuer(KeyHierarchy<RustCrypto>);
 impl CredentialIssuer {
     /// Reads the file that `osd init --key-out` wrote, for these partitions.
     ///
-    /// # Panics If the file is invalid.
+    /// # Panics
+    /// If the file is invalid.
     #[must_use]
     pub fn of(path: &Path, partitions: impl Iterator<Item = u64>) -> Self {
         let text = Zeroizing::new(fs::read_to_string(path).expect("the key file"));

@@ -120,7 +120,8 @@ const NAMES_SHARE: f64 = 0.5;
 
 /// Runs the test; `tell` receives the current part.
 ///
-/// # Errors A violation.
+/// # Errors
+/// A violation.
 pub fn run(wish: &RunOptions, mut tell: impl FnMut(&'static str)) -> Result<RunReport, Violation> {
     let mut report = RunReport { seed: wish.seed, ..RunReport::default() };
     let began = Instant::now();

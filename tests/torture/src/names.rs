@@ -46,7 +46,8 @@ pub struct ClientCrowd {
 impl ClientCrowd {
     /// Starts everything.
     ///
-    /// # Errors A client cannot log in.
+    /// # Errors
+    /// A client cannot log in.
     pub fn new(runtime: &Runtime, seed: u64) -> Result<Self, String> {
         let pair = ServerPair::start(0);
         let mut this =
@@ -71,7 +72,8 @@ impl ClientCrowd {
 
     /// Runs rounds until the time is over, at least one.
     ///
-    /// # Errors The history is not linearizable.
+    /// # Errors
+    /// The history is not linearizable.
     pub fn torture(
         &mut self,
         runtime: &Runtime,

@@ -391,7 +391,8 @@ impl WorkerHistory {
     /// Checks a restarted device, and continues from its state. It must have every acknowledged
     /// step, and of the unanswered one nothing, all, or its first parts.
     ///
-    /// # Errors The difference to the nearest such state, in words.
+    /// # Errors
+    /// The difference to the nearest such state, in words.
     pub fn settle(&mut self, found: ObjectStates) -> Result<(), String> {
         let parts = self.under_way.as_ref().map_or_else(Vec::new, |step| step.parts(&self.now));
         let count = |state: &ObjectStates| {

@@ -47,7 +47,8 @@ impl SystemDrill {
 
     /// Runs rounds until the time is over.
     ///
-    /// # Errors A violation, with details.
+    /// # Errors
+    /// A violation, with details.
     pub fn torture(&mut self, until: Instant, report: &mut RunReport) -> Result<(), String> {
         while Instant::now() < until {
             self.round(report)?;

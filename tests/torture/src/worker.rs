@@ -141,7 +141,8 @@ impl Worker {
 
     /// Compares all of its objects with the acknowledged state, after a restart.
     ///
-    /// # Errors A missing acknowledged step, or another difference.
+    /// # Errors
+    /// A missing acknowledged step, or another difference.
     pub async fn verify(&mut self, device: &OsdClient, life: &RunState<'_>) -> Result<(), String> {
         let mut found = ObjectStates::new();
         for partition in core::iter::once(self.partition).chain(self.duplicates()) {
@@ -152,7 +153,8 @@ impl Worker {
 
     /// Works until the device is down.
     ///
-    /// # Errors A violation of the device.
+    /// # Errors
+    /// A violation of the device.
     pub async fn live(&mut self, device: &OsdClient, life: &RunState<'_>) -> Result<(), String> {
         loop {
             let fate = match self.random.gen_range(0..100) {

@@ -73,7 +73,8 @@ impl UserDirectory for LdapDirectory {
 impl LdapDirectory {
     /// Looks up a name, even one that no account can have.
     ///
-    /// # Errors See [`DirectoryError`].
+    /// # Errors
+    /// See [`DirectoryError`].
     pub fn look_up_name(&self, name: &str) -> Result<DirectoryLookup, DirectoryError> {
         self.check_pause()?;
         // On a thread of its own: the caller may run inside a runtime, where another cannot be

@@ -193,7 +193,8 @@ impl DirectoryAddress {
 impl LdapDirectory {
     /// Checks the settings and reads the CA file; does not connect.
     ///
-    /// # Errors See [`DirectorySettingsError`].
+    /// # Errors
+    /// See [`DirectorySettingsError`].
     pub fn new(settings: DirectorySettings) -> Result<Self, DirectorySettingsError> {
         let address = DirectoryAddress::parse(&settings.url, settings.ca_file.is_some(), settings.insecure)?;
         let tls = settings.ca_file.as_deref().map(client_config).transpose()?;

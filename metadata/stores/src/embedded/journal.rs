@@ -406,7 +406,8 @@ fn records(bytes: &[u8], epoch: u64) -> Vec<JournalRecord> {
 
 /// Returns the records after `applied` that a crash left in the two files, without gaps.
 ///
-/// # Errors If a durable record is missing, or a file is not of this epoch.
+/// # Errors
+/// If a durable record is missing, or a file is not of this epoch.
 pub(super) fn replay(
     files: &[Vec<u8>; 2],
     epoch: u64,

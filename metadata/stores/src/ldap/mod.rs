@@ -250,7 +250,8 @@ pub struct LdapMeta {
 impl LdapMeta {
     /// Connects to the server and reads all records; creates the store if it does not exist.
     ///
-    /// # Errors See [`LdapStoreError`].
+    /// # Errors
+    /// See [`LdapStoreError`].
     pub fn open(settings: &LdapSettings) -> Result<Self, LdapStoreError> {
         let target = LdapTarget::new(settings)?;
         let tree = StoreTree::new(&target.base, &target.name);

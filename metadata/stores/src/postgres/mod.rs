@@ -129,7 +129,8 @@ pub struct PostgresMeta {
 impl PostgresMeta {
     /// Connects to the database, and creates the tables if they do not exist.
     ///
-    /// # Errors See [`PostgresError`].
+    /// # Errors
+    /// See [`PostgresError`].
     pub fn open(settings: &PostgresSettings) -> Result<Self, PostgresError> {
         let target = DatabaseTarget::new(settings)?;
         let (name, exposed) = (target.name.clone(), target.exposed);

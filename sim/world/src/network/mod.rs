@@ -184,7 +184,8 @@ impl Network {
 
     /// Connects two hosts.
     ///
-    /// # Errors `ConnectionRefused`, `TimedOut`.
+    /// # Errors
+    /// `ConnectionRefused`, `TimedOut`.
     pub async fn dial(self: &Arc<Self>, from: Host, to: Host) -> io::Result<WireEnd> {
         let weather = self.state.lock().weather;
         let trip = Duration::from_micros(self.chance.range(weather.latency_us.0..=weather.latency_us.1));
