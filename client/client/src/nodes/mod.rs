@@ -337,7 +337,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// Creates a file and opens it for reading and writing.
     ///
     /// # Errors
-    /// As [`Nodes::make`].
+    /// As [`Nodes::create_node`].
     pub async fn create(
         &self,
         parent: Node,
