@@ -16,7 +16,7 @@ use sealstone_initiator::{
     Bearer, Operation, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
 };
 use sealstone_osd::{ObjectId, SecurityMethod};
-use sealstone_seal::mceliece::{Parameters, PrivateKey};
+use sealstone_seal::paper::mceliece::{Parameters, PrivateKey};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
 use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};

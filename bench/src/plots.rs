@@ -10,8 +10,9 @@ use std::path::Path;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use sealstone_digest::cost::{COMPRESSION, complement, compressions, direct};
-use sealstone_digest::{AdHash, CoverPart, DigestCover, Profile};
+use sealstone_digest::paper::AdHash;
+use sealstone_digest::paper::cost::{COMPRESSION, complement, compressions, direct};
+use sealstone_digest::{CoverPart, DigestCover, Profile};
 
 use crate::Outcome;
 use crate::contender::Contender;

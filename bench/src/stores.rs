@@ -15,7 +15,7 @@ use sealstone_ldap::{
     bind_request, delete_request, message_length, replace_request, search_request,
 };
 use sealstone_mds::store::MetaStore;
-use sealstone_meta::{EmbeddedMeta, LdapMeta, LdapSettings, PostgresMeta, PostgresSettings};
+use sealstone_meta_store::{EmbeddedMeta, LdapMeta, LdapSettings, PostgresMeta, PostgresSettings};
 use serde::Serialize;
 use zeroize::Zeroizing;
 

@@ -139,7 +139,8 @@ pub(crate) struct GlobalArgs {
         hide_short_help = true
     )]
     pub(crate) conceal_method: bool,
-    /// Format of log lines. `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
+    /// Format of log lines. `SEALSTONE_LOG` takes a filter such as
+    /// `info,sealstone_osd_device=debug`.
     #[arg(
         long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto", value_name = "FORMAT",
         help_heading = help::ADVANCED, hide_short_help = true

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::ValueRange;
-use sealstone_seal::mceliece::Parameters;
+use sealstone_seal::paper::mceliece::Parameters;
 use serde::Deserialize;
 
 use crate::cli::MethodName;

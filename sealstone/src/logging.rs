@@ -36,7 +36,7 @@ impl io::Write for LossyStderr {
     }
 }
 
-/// Starts logging; `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
+/// Starts logging; `SEALSTONE_LOG` takes a filter such as `info,sealstone_osd_device=debug`.
 pub(crate) fn start(format: LogFormat, default_filter: &str) {
     let filter = EnvFilter::try_from_env("SEALSTONE_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
     let json = match format {

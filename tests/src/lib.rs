@@ -13,7 +13,7 @@ mod json_shape;
 mod left_out;
 mod mounted;
 mod pair;
-#[path = "../../metadata/stores/tests/support/postgres.rs"]
+#[path = "../../metadata/meta-store/tests/support/postgres.rs"]
 pub mod postgres;
 mod system;
 pub mod tls;

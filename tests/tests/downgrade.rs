@@ -5,7 +5,7 @@
 //! It works against a device that trusts the method named in a capability. Then each defence is
 //! tested.
 
-use sealstone_seal::mceliece::PublicKey;
+use sealstone_seal::paper::mceliece::PublicKey;
 use sealstone_tests::{CapturedCommand, Initiator, System, Wiretap, run_with_input, text};
 
 /// Service actions of OSD-2 WRITE, and CREATE AND WRITE.

@@ -44,7 +44,7 @@ mod restriping;
 mod revocation;
 mod shared_locks;
 mod shared_store;
-#[path = "../../metadata/stores/tests/support/slapd.rs"]
+#[path = "../../metadata/meta-store/tests/support/slapd.rs"]
 mod slapd;
 mod slow_peers;
 mod terminal;

@@ -37,7 +37,7 @@ const PROGRAM_OF_MODULES: &str = "all";
 const LONGEST: [&str; 8] = [
     "sealstone-client/nodes",
     "sealstone-client/carries",
-    "sealstone-meta/sealstone_meta",
+    "sealstone-meta-store/sealstone_meta_store",
     "sealstone-store/crash",
     "sealstone-store/faults",
     "sealstone-store/room",

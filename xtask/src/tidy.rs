@@ -171,6 +171,9 @@ fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
         members.iter().enumerate().map(|(index, (_, manifest))| (name_of(manifest), index)).collect();
     for (index, (folder, manifest)) in members.iter().enumerate() {
         let name = name_of(manifest);
+        if !is_named_after_folder(&name, folder) {
+            findings.push(format!("{folder}/Cargo.toml: {name} is not named after its folder"));
+        }
         if manifest.get("lints").and_then(|lints| lints.get("workspace")).is_none() {
             findings.push(format!("{folder}/Cargo.toml: lacks `[lints] workspace = true`"));
         }
@@ -182,7 +185,7 @@ fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
             if !from_workspace {
                 findings.push(format!("{folder}/Cargo.toml: {dependency} is not taken from the workspace"));
             }
-            // The seal crate is above the crypto crate that implements its provider, and so on: a plain order.
+            // For instance, the seal crate is above the crypto crate that implements its provider.
             if place.get(dependency).is_some_and(|&other| other > index) {
                 findings
                     .push(format!("{folder}/Cargo.toml: {name} uses {dependency}, which stands below it"));
@@ -196,6 +199,12 @@ fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// Whether a crate has the name of its folder, with or without the name of the project before it.
+fn is_named_after_folder(name: &str, folder: &str) -> bool {
+    let last = folder.rsplit('/').next().unwrap_or(folder);
+    last != "target" && name.strip_prefix("sealstone-").unwrap_or(name) == last
 }
 
 /// Each dependency of the workspace has its reason on the line above it.
@@ -325,6 +334,14 @@ mod tests {
         fs::remove_dir_all(&folder).expect("clean up");
         assert_eq!(findings.len(), 1);
         assert!(findings[0].contains("sample.rs:2"));
+    }
+
+    #[test]
+    fn crate_named_unlike_its_folder_is_found() {
+        assert!(is_named_after_folder("sealstone-store", "device/store"));
+        assert!(is_named_after_folder("xtask", "xtask"));
+        assert!(!is_named_after_folder("sealstone-device", "device/osd"));
+        assert!(!is_named_after_folder("sealstone-target", "device/target"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::world::faults::Fault;
 use crate::world::{World, content};
 use sealstone_client::{ClientError, GetOptions, Method, OsdError, PutOptions, Tuning};
-use sealstone_device::OsdConfig;
+use sealstone_osd_device::OsdConfig;
 
 const INSECURE: OsdConfig = OsdConfig {
     allow_osd1: false,

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use sealstone_initiator::{
     Environment, Residual, ScsiRequest, Session, SessionConfig, SessionError, SystemEnvironment, discover,
 };
+use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Status};
-use sealstone_target::{IscsiTarget, TargetConfig};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 

@@ -1,4 +1,4 @@
-//! `sealstone-device`: the OSD logical unit with arbitrary CDBs and data, and its files.
+//! `sealstone-osd-device`: the OSD logical unit with arbitrary CDBs and data, and its files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,14 +7,14 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
-use sealstone_device::provision::{self, DataDir, DeviceIdentity, InitialKeyFile};
-use sealstone_device::{DeviceParts, Environment, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
 use sealstone_osd::cdb::{Extent, GetList, GetPage, OPERATION_CODE, Segment, SetValue};
 use sealstone_osd::table::Transfer;
 use sealstone_osd::{
     AttributeId, AttributeParameters, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType,
     Permissions, SecurityMethod, attribute, capability::Range, capability::Scope,
 };
+use sealstone_osd_device::provision::{self, DataDir, DeviceIdentity, InitialKeyFile};
+use sealstone_osd_device::{DeviceParts, Environment, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
 use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
 };
@@ -382,7 +382,7 @@ pub(crate) const UNIT: Target = Target {
     seeds: unit_seeds,
     cost: 150,
     quarantine: None,
-    covers: &["device::OsdUnit::execute", "osd::Cdb::parse", "scsi::SpcCommand::parse"],
+    covers: &["osd-device::OsdUnit::execute", "osd::Cdb::parse", "scsi::SpcCommand::parse"],
 };
 
 fn locked_unit(input: &[u8]) {
@@ -416,7 +416,7 @@ pub(crate) const LOCKED_UNIT: Target = Target {
     },
     cost: 150,
     quarantine: None,
-    covers: &["device::OsdUnit::execute"],
+    covers: &["osd-device::OsdUnit::execute"],
 };
 
 /// The three files of a data directory, one after the other.
@@ -462,7 +462,7 @@ pub(crate) const DIRECTORY: Target = Target {
     seeds: directory_seeds,
     cost: 4000,
     quarantine: None,
-    covers: &["device::DataDir::open"],
+    covers: &["osd-device::DataDir::open"],
 };
 
 fn key_file(input: &[u8]) {
@@ -490,5 +490,5 @@ pub(crate) const KEY_FILE: Target = Target {
     },
     cost: 20,
     quarantine: None,
-    covers: &["device::InitialKeyFile::parse"],
+    covers: &["osd-device::InitialKeyFile::parse"],
 };

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use sealstone_iscsi::{
-    Buffer, Cdb, DigestChoice, Gather, Policy, Pool, TaskAttribute, TaskId, crc32c_append, initiator, target,
+    Buffer, Cdb, DigestChoice, Gather, Policy, Pool, TaskAttribute, TaskId, crc32c_append, initiator,
+    target_side,
 };
 
 use crate::Target;
@@ -121,9 +122,9 @@ fn with_digests(mut stream: &[u8], flags: u8) -> Vec<u8> {
 
 /// The target end with a shell and a logical unit.
 pub(super) struct TargetEnd {
-    connection: target::Connection,
+    connection: target_side::Connection,
     slow: bool,
-    held: Vec<target::Command>,
+    held: Vec<target_side::Command>,
     seen: HashSet<TaskId>,
     closed: bool,
     pieces: usize,
@@ -132,14 +133,15 @@ pub(super) struct TargetEnd {
 
 impl TargetEnd {
     pub(super) fn new(flags: u8) -> Self {
-        let entry = target::TargetEntry { name: NAME.into(), alias: Some("fuzz".into()), addresses: vec![] };
-        let mut config = target::Config::new(vec![entry]);
+        let entry =
+            target_side::TargetEntry { name: NAME.into(), alias: Some("fuzz".into()), addresses: vec![] };
+        let mut config = target_side::Config::new(vec![entry]);
         config.policy = policy(flags);
         config.queue_depth = 8;
         config.data_out_max = DATA_OUT_MAX;
         let pool: Arc<dyn Pool> = Arc::new(BoundedPool::default());
         Self {
-            connection: target::Connection::new(Arc::new(config), pool, "127.0.0.1:3260".into(), 0),
+            connection: target_side::Connection::new(Arc::new(config), pool, "127.0.0.1:3260".into(), 0),
             slow: flags & flag::SLOW != 0,
             held: Vec::new(),
             seen: HashSet::new(),
@@ -149,10 +151,10 @@ impl TargetEnd {
         }
     }
 
-    fn execute(&mut self, command: target::Command) {
+    fn execute(&mut self, command: target_side::Command) {
         let length = command.data_in_max.min(DATA_IN_MAX);
         let out = command.data_out.as_slice();
-        let reply = target::Reply {
+        let reply = target_side::Reply {
             status: if out.first() == Some(&0xBD) { 2 } else { 0 },
             sense: vec![0x72; out.len().min(18)],
             data_in: Gather::from(Bytes::from(vec![0xD1; length as usize])),
@@ -170,20 +172,20 @@ impl TargetEnd {
             assert!(!self.closed, "an event after the last one: {event:?}");
             moved = true;
             match event {
-                target::Event::Login(login) if login.initiator.ends_with("refuse") => {
-                    self.connection.refuse(target::Refusal::Authorization);
+                target_side::Event::Login(login) if login.initiator.ends_with("refuse") => {
+                    self.connection.refuse(target_side::Refusal::Authorization);
                 }
-                target::Event::Login(_) => self.connection.admit(7),
-                target::Event::Command(command) => {
+                target_side::Event::Login(_) => self.connection.admit(7),
+                target_side::Event::Command(command) => {
                     assert!(self.seen.insert(command.task), "a task twice");
                     assert!(command.cdb.as_slice().len() >= 16);
                     assert!(command.data_out.len() <= DATA_OUT_MAX as usize);
                     if self.slow { self.held.push(command) } else { self.execute(command) }
                 }
-                target::Event::Management { id, .. } => {
-                    self.connection.managed(id, target::FunctionResult::Complete);
+                target_side::Event::Management { id, .. } => {
+                    self.connection.managed(id, target_side::FunctionResult::Complete);
                 }
-                target::Event::Closed(_) => self.closed = true,
+                target_side::Event::Closed(_) => self.closed = true,
             }
         }
         while let Some(piece) = self.connection.poll_transmit() {
@@ -437,7 +439,7 @@ pub(crate) const TARGET: Target = Target {
     seeds: || seeds(0),
     cost: 40,
     quarantine: None,
-    covers: &["iscsi::target::Connection::received"],
+    covers: &["iscsi::target_side::Connection::received"],
 };
 
 fn initiator_end(input: &[u8]) {
@@ -551,5 +553,5 @@ pub(crate) const SESSION: Target = Target {
     seeds: session_seeds,
     cost: 60,
     quarantine: None,
-    covers: &["iscsi::target::Connection::received", "iscsi::initiator::Connection::received"],
+    covers: &["iscsi::target_side::Connection::received", "iscsi::initiator::Connection::received"],
 };

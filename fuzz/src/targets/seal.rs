@@ -13,7 +13,7 @@ use sealstone_osd::{
 use sealstone_scsi::{Sense, SenseKey, additional};
 use sealstone_seal::cover::Place;
 use sealstone_seal::icv::DataInCounts;
-use sealstone_seal::mceliece::{Parameters, PrivateKey, PublicKey};
+use sealstone_seal::paper::mceliece::{Parameters, PrivateKey, PublicKey};
 use sealstone_seal::{
     Admitted, AlgorithmSlots, Credential, Facts, Gate, GatePolicy, Hash, InitialKey, KeyHierarchy, Nexus,
     NonceLimits, ObjectFacts, Parts, Random, Reply, Request, SecurityToken, Signed, Signer, sense,
@@ -139,7 +139,7 @@ pub(crate) const METHOD_CIPHER: Target = Target {
     seeds: method_cipher_seeds,
     cost: 60,
     quarantine: None,
-    covers: &["seal::PublicKey::parse", "seal::mceliece::reveal"],
+    covers: &["seal::PublicKey::parse", "seal::paper::mceliece::reveal"],
 };
 
 /// The objects of a device.

@@ -1,6 +1,6 @@
-//! `sealstone-target`: the whole shell on in-memory streams with simulated time: logins with and
-//! without CHAP, PDUs built from fields, incomplete PDUs, lost and returning initiators, resets,
-//! added and removed units.
+//! `sealstone-iscsi-target`: the whole shell on in-memory streams with simulated time: logins with
+//! and without CHAP, PDUs built from fields, incomplete PDUs, lost and returning initiators,
+//! resets, added and removed units.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use sealstone_iscsi::chap::{Account, Algorithm, Secret};
 use sealstone_iscsi::initiator::{Chap, Config as Caller, Connection, Event};
-use sealstone_iscsi::target::{Access, Rule};
+use sealstone_iscsi::target_side::{Access, Rule};
+use sealstone_iscsi_target::{Counter, IscsiTarget as Shell, TargetConfig};
 use sealstone_scsi::AdditionalSense;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
-use sealstone_target::{Counter, IscsiTarget as Shell, TargetConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -75,8 +75,8 @@ fn account(name: &str, secret: &[u8]) -> Account {
 fn config(flags: u8) -> TargetConfig {
     let mut config = TargetConfig::new(NAME);
     let began = Instant::now();
-    config.clock = sealstone_target::MonotonicClock::new(move || began.elapsed().as_millis() as u64);
-    config.random = sealstone_target::RandomSource::new(|into| into.fill(0x42));
+    config.clock = sealstone_iscsi_target::MonotonicClock::new(move || began.elapsed().as_millis() as u64);
+    config.random = sealstone_iscsi_target::RandomSource::new(|into| into.fill(0x42));
     config.protocol.queue_depth = 8;
     config.protocol.data_out_max = 16 << 10;
     config.protocol.allow_target_reset = flags & flag::RESETS != 0;
@@ -337,5 +337,5 @@ pub(crate) const SHELL: Target = Target {
     seeds,
     cost: 400,
     quarantine: None,
-    covers: &["target::IscsiTarget::serve_stream"],
+    covers: &["iscsi-target::IscsiTarget::serve_stream"],
 };

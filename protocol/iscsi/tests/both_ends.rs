@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use proptest::prelude::*;
 use sealstone_iscsi::{
-    Buffer, Cdb, DigestChoice, Gather, Policy, Pool, Residual, TaskAttribute, TaskId, initiator, target,
+    Buffer, Cdb, DigestChoice, Gather, Policy, Pool, Residual, TaskAttribute, TaskId, initiator, target_side,
 };
 
 const TARGET: &str = "iqn.2026-11.org.sealstone:osd.test";
@@ -54,10 +54,10 @@ fn data_for(cdb: &[u8], out: &[u8]) -> Vec<u8> {
     (0..wanted).map(|i| (sum as usize + i * 7) as u8).collect()
 }
 
-fn execute(command: &target::Command) -> target::Reply {
+fn execute(command: &target_side::Command) -> target_side::Reply {
     let (cdb, out) = (command.cdb.as_slice(), command.data_out.as_slice());
     let data = data_for(cdb, out);
-    target::Reply {
+    target_side::Reply {
         status: cdb[1],
         sense: vec![0x72; usize::from(cdb[2])],
         data_in_wanted: data.len() as u64,
@@ -69,11 +69,11 @@ fn execute(command: &target::Command) -> target::Reply {
 
 struct Pair {
     initiator: initiator::Connection,
-    target: target::Connection,
+    target: target_side::Connection,
     pool: Arc<Counting>,
     wires: [VecDeque<u8>; 2],
     events: Vec<initiator::Event>,
-    target_events: Vec<target::Event>,
+    target_events: Vec<target_side::Event>,
     hold: bool,
     now: u64,
 }
@@ -87,7 +87,7 @@ impl Pair {
         offers: Policy,
         grants: Policy,
         name: Option<&str>,
-        change: impl FnOnce(&mut initiator::Config, &mut target::Config),
+        change: impl FnOnce(&mut initiator::Config, &mut target_side::Config),
     ) -> Self {
         let mut client = initiator::Config::new(
             "iqn.2026-11.org.sealstone:client".into(),
@@ -96,14 +96,14 @@ impl Pair {
         );
         client.policy = offers;
         let entry =
-            target::TargetEntry { name: TARGET.into(), alias: Some("test".into()), addresses: vec![] };
-        let mut server = target::Config::new(vec![entry]);
+            target_side::TargetEntry { name: TARGET.into(), alias: Some("test".into()), addresses: vec![] };
+        let mut server = target_side::Config::new(vec![entry]);
         server.policy = grants;
         change(&mut client, &mut server);
         let pool = Arc::new(Counting::default());
         Self {
             initiator: initiator::Connection::new(client, 0),
-            target: target::Connection::new(
+            target: target_side::Connection::new(
                 Arc::new(server),
                 Arc::clone(&pool) as Arc<dyn Pool>,
                 "127.0.0.1:3260".into(),
@@ -128,13 +128,13 @@ impl Pair {
         while let Some(event) = self.target.poll_event() {
             moved = true;
             match event {
-                target::Event::Login(_) => self.target.admit(7),
-                target::Event::Command(command) if !self.hold => {
+                target_side::Event::Login(_) => self.target.admit(7),
+                target_side::Event::Command(command) if !self.hold => {
                     let reply = execute(&command);
                     self.target.complete(command.task, reply);
                 }
-                target::Event::Management { id, .. } => {
-                    self.target.managed(id, target::FunctionResult::Complete);
+                target_side::Event::Management { id, .. } => {
+                    self.target.managed(id, target_side::FunctionResult::Complete);
                 }
                 other => self.target_events.push(other),
             }
@@ -161,13 +161,13 @@ impl Pair {
         while self.step(usize::MAX) {}
     }
 
-    fn closed(&self) -> (Option<&initiator::Closed>, Option<&target::Closed>) {
+    fn closed(&self) -> (Option<&initiator::Closed>, Option<&target_side::Closed>) {
         let ours = self.events.iter().find_map(|event| match event {
             initiator::Event::Closed(reason) => Some(reason),
             _ => None,
         });
         let theirs = self.target_events.iter().find_map(|event| match event {
-            target::Event::Closed(reason) => Some(reason),
+            target_side::Event::Closed(reason) => Some(reason),
             _ => None,
         });
         (ours, theirs)
@@ -377,14 +377,14 @@ fn a_session_lives_from_login_to_logout() {
     assert!(pair.logged_in());
     pair.initiator.logout();
     pair.run();
-    assert_eq!(pair.closed(), (Some(&initiator::Closed::LoggedOut), Some(&target::Closed::LoggedOut)));
+    assert_eq!(pair.closed(), (Some(&initiator::Closed::LoggedOut), Some(&target_side::Closed::LoggedOut)));
 }
 
 #[test]
 fn discovery_tells_targets_and_nothing_else() {
     let mut pair = Pair::with(Policy::default(), Policy::default(), None, |_, server| {
         for n in 0..40 {
-            server.targets.push(target::TargetEntry {
+            server.targets.push(target_side::TargetEntry {
                 name: format!("{TARGET}-{n}"),
                 alias: None,
                 addresses: vec!["10.0.0.1:3260".into(), "[::1]:3260".into()],
@@ -409,7 +409,7 @@ fn discovery_tells_targets_and_nothing_else() {
 #[test]
 fn normal_session_discovers_only_its_own_target() {
     let mut pair = Pair::with(Policy::default(), Policy::default(), Some(TARGET), |_, server| {
-        let other = target::TargetEntry {
+        let other = target_side::TargetEntry {
             name: "iqn.2026-11.org.sealstone:secret".into(),
             alias: None,
             addresses: vec![],
@@ -431,7 +431,7 @@ fn a_target_that_is_not_there_is_refused() {
     let mut pair = Pair::with(Policy::default(), Policy::default(), Some("iqn.none"), |_, _| {});
     pair.run();
     let (ours, theirs) = pair.closed();
-    assert_eq!(theirs, Some(&target::Closed::Refused(target::Refusal::NotFound)));
+    assert_eq!(theirs, Some(&target_side::Closed::Refused(target_side::Refusal::NotFound)));
     assert!(matches!(ours, Some(initiator::Closed::Refused(r)) if (r.class, r.detail) == (2, 3)));
 }
 
@@ -504,11 +504,11 @@ fn aborting_waits_until_the_logical_unit_let_go() {
     pair.hold = true;
     let task = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 10], 0)).unwrap();
     pair.run();
-    let Some(target::Event::Command(held)) = pair.target_events.pop() else { panic!() };
+    let Some(target_side::Event::Command(held)) = pair.target_events.pop() else { panic!() };
     let id = pair.initiator.manage(initiator::Function::AbortTask(task)).unwrap();
     pair.run();
     assert!(!pair.events.iter().any(|event| matches!(event, initiator::Event::Managed { .. })));
-    pair.target.complete(held.task, target::Reply::default());
+    pair.target.complete(held.task, target_side::Reply::default());
     pair.run();
     let complete = initiator::FunctionResult::Complete;
     assert!(
@@ -572,8 +572,8 @@ fn the_window_closes_and_opens() {
     let refused = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap_err();
     assert_eq!(refused.error, initiator::SubmitError::WindowFull);
     pair.run();
-    let Some(target::Event::Command(held)) = pair.target_events.pop() else { panic!() };
-    pair.target.complete(held.task, target::Reply::default());
+    let Some(target_side::Event::Command(held)) = pair.target_events.pop() else { panic!() };
+    pair.target.complete(held.task, target_side::Reply::default());
     pair.run();
     assert!(pair.events.iter().any(|event| matches!(event, initiator::Event::WindowOpen)));
     pair.initiator.submit(refused.command).unwrap();
@@ -654,7 +654,10 @@ fn both_ends_ping_and_close_silent_peers() {
     }
     pair.wires = Default::default();
     let drained = (pair.target.poll_event(), pair.initiator.poll_event());
-    assert!(matches!(drained.0, Some(target::Event::Closed(target::Closed::PingTimeout))), "{drained:?}");
+    assert!(
+        matches!(drained.0, Some(target_side::Event::Closed(target_side::Closed::PingTimeout))),
+        "{drained:?}"
+    );
     assert!(matches!(drained.1, Some(initiator::Event::Closed(initiator::Closed::PingTimeout))));
 }
 
@@ -667,7 +670,10 @@ fn both_ends_close_a_stalled_login() {
     pair.target.handle_timeout(due);
     pair.initiator.handle_timeout(pair.initiator.poll_timeout().unwrap());
     pair.step(0);
-    assert_eq!(pair.closed(), (Some(&initiator::Closed::LoginTimeout), Some(&target::Closed::LoginTimeout)));
+    assert_eq!(
+        pair.closed(),
+        (Some(&initiator::Closed::LoginTimeout), Some(&target_side::Closed::LoginTimeout))
+    );
 }
 
 #[test]
@@ -680,7 +686,7 @@ fn partial_pdu_and_missing_data_time_out() {
     pair.now = 30_000;
     pair.target.handle_timeout(30_000);
     pair.step(0);
-    assert!(matches!(pair.closed().1, Some(target::Closed::PduTimeout)), "{:?}", pair.closed());
+    assert!(matches!(pair.closed().1, Some(target_side::Closed::PduTimeout)), "{:?}", pair.closed());
 
     let asks = Policy { immediate_data: false, initial_r2t: true, ..Policy::default() };
     let mut pair = Pair::with(asks.clone(), asks, Some(TARGET), |_, server| server.ping_after_ms = 1_000_000);
@@ -690,7 +696,7 @@ fn partial_pdu_and_missing_data_time_out() {
     pair.wires = Default::default();
     pair.target.handle_timeout(30_000);
     pair.step(0);
-    assert_eq!(pair.closed().1, Some(&target::Closed::TransferTimeout));
+    assert_eq!(pair.closed().1, Some(&target_side::Closed::TransferTimeout));
 }
 
 #[test]
@@ -705,5 +711,5 @@ fn a_target_that_leaves_says_so_and_waits() {
     assert!(pair.outcomes()[&task].is_ok(), "work goes on until logout");
     pair.target.handle_timeout(5000);
     pair.run();
-    assert_eq!(pair.closed().1, Some(&target::Closed::LogoutTimeout));
+    assert_eq!(pair.closed().1, Some(&target_side::Closed::LogoutTimeout));
 }

@@ -8,7 +8,7 @@ use sealstone_iscsi::{
     Pool,
     chap::{Account, Algorithm, Secret},
     initiator::{self, Chap},
-    target::{self, Access, Doorkeeper, Rule},
+    target_side::{self, Access, Doorkeeper, Rule},
 };
 
 const TARGET: &str = "iqn.2026-11.org.sealstone:osd.test";
@@ -45,15 +45,16 @@ fn connect(
     access: Option<Access>,
     chap: Option<Chap>,
     discovery: bool,
-) -> (Result<(), initiator::Closed>, Option<target::LoginRequest>, Vec<String>) {
-    let entry = |name: &str| target::TargetEntry { name: name.into(), alias: None, addresses: vec![] };
-    let mut server = target::Config::new(vec![entry(TARGET), entry("iqn.2026-11.org.sealstone:osd.hidden")]);
+) -> (Result<(), initiator::Closed>, Option<target_side::LoginRequest>, Vec<String>) {
+    let entry = |name: &str| target_side::TargetEntry { name: name.into(), alias: None, addresses: vec![] };
+    let mut server =
+        target_side::Config::new(vec![entry(TARGET), entry("iqn.2026-11.org.sealstone:osd.hidden")]);
     server.access = access.map(Arc::new);
     let target_name = (!discovery).then(|| TARGET.into());
     let mut client = initiator::Config::new(INITIATOR.into(), target_name, [0x80, 0, 0, 1, 0, 0]);
     client.chap = chap;
     let mut initiator = initiator::Connection::new(client, 0);
-    let target = target::Connection::new(Arc::new(server), Arc::new(Heap), "127.0.0.1:3260".into(), 0);
+    let target = target_side::Connection::new(Arc::new(server), Arc::new(Heap), "127.0.0.1:3260".into(), 0);
     let mut target = target.with_doorkeeper(Arc::new(Door));
     let (mut result, mut learned, mut told) = (None, None, Vec::new());
     for _ in 0..100 {
@@ -65,7 +66,7 @@ fn connect(
             });
         }
         while let Some(event) = target.poll_event() {
-            if let target::Event::Login(request) = event {
+            if let target_side::Event::Login(request) = event {
                 learned = Some(request);
                 target.admit(1);
             }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sealstone_device::{DataDir, ProvisionError};
+use sealstone_osd_device::{DataDir, ProvisionError};
 use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, StoreOptions, open_store_medium};
 
 use crate::cli::Block;

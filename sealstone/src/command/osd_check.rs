@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use sealstone_device::inspect::{DamagedObject, Inspection, inspect};
-use sealstone_device::{DataDir, ProvisionError};
 use sealstone_osd::ObjectType;
+use sealstone_osd_device::inspect::{DamagedObject, Inspection, inspect};
+use sealstone_osd_device::{DataDir, ProvisionError};
 use sealstone_store::{
     DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreError, StoreFault, StoreOptions,
     open_store_medium,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use sealstone_iscsi::chap::{Account, Algorithm, Secret};
 use sealstone_iscsi::limits::NAME_MAX;
-use sealstone_iscsi::target::{Access, Rule};
+use sealstone_iscsi::target_side::{Access, Rule};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 

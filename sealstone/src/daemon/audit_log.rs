@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sealstone_block::{LossSink, LostWrites};
-use sealstone_device::audit::{AuditRecord, AuditSink, AuditVerdict};
-use sealstone_target::{RefusalRecord, RefusalSink};
+use sealstone_iscsi_target::{RefusalRecord, RefusalSink};
+use sealstone_osd_device::audit::{AuditRecord, AuditSink, AuditVerdict};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
@@ -473,8 +473,8 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
-    use sealstone_device::audit::Principal;
     use sealstone_osd::ObjectId;
+    use sealstone_osd_device::audit::Principal;
     use sealstone_scsi::lu::NexusId;
 
     #[test]

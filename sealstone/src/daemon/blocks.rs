@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, NewUnit, UnitOptions, UnitStatus};
-use sealstone_iscsi::target::{Access, Rule};
+use sealstone_iscsi::target_side::{Access, Rule};
+use sealstone_iscsi_target::IscsiTarget;
 use sealstone_scsi::lu::LogicalUnit;
-use sealstone_target::IscsiTarget;
 use serde::{Deserialize, Serialize};
 
 use super::{now_ms, random};

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use sealstone_channel::{Pin, device_name};
 use sealstone_client::{Client, Metadata};
-use sealstone_device::provision::InitialKeyFile;
 use sealstone_mds::{Config, PaperListener};
 use sealstone_mds_protocol::{
     Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Response,
@@ -19,9 +18,10 @@ use sealstone_mds_server::{
     ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Location, LocationError, Server, SetupError,
 };
 #[cfg(feature = "ldap")]
-use sealstone_meta::LdapStoreError;
+use sealstone_meta_store::LdapStoreError;
 #[cfg(feature = "postgres")]
-use sealstone_meta::PostgresError;
+use sealstone_meta_store::PostgresError;
+use sealstone_osd_device::provision::InitialKeyFile;
 use sealstone_sntp::FollowPolicy;
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;

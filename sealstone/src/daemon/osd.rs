@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use sealstone_block::{LossSink, UnitOptions};
 use sealstone_channel::{Identity, Pin};
-use sealstone_device::boot::{self, BootError, RunningDevice};
-use sealstone_device::provision::DataDir;
-use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
+use sealstone_iscsi_target::{
+    CommandPacing, ConnectionRate, Counter, IscsiTarget, ListenerTls, RefusalSinkHandle, TargetConfig,
+    TlsMode,
+};
 use sealstone_osd::SecurityMethod;
+use sealstone_osd_device::boot::{self, BootError, RunningDevice};
+use sealstone_osd_device::provision::DataDir;
+use sealstone_osd_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_sntp::{FollowPolicy, TimeKey};
 use sealstone_store::disk::BackgroundThread;
 use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, StoreOptions};
-use sealstone_target::{
-    CommandPacing, ConnectionRate, Counter, IscsiTarget, ListenerTls, RefusalSinkHandle, TargetConfig,
-    TlsMode,
-};
 use tokio::task::JoinHandle;
 
 use super::access;
@@ -85,7 +85,7 @@ impl Environment for Machine {
 }
 
 pub(super) fn boot_failure(error: BootError, data: &Path) -> Failure {
-    use sealstone_device::ProvisionError as P;
+    use sealstone_osd_device::ProvisionError as P;
     let error = match error {
         BootError::Store(error) => return store_failure(error, data),
         other => other,
@@ -248,7 +248,7 @@ impl OsdDaemon {
         let audit_state = audit.state();
         let audit = Arc::new(audit);
         let refusal_sink =
-            RefusalSinkHandle::by(Arc::clone(&audit) as Arc<dyn sealstone_target::RefusalSink>);
+            RefusalSinkHandle::by(Arc::clone(&audit) as Arc<dyn sealstone_iscsi_target::RefusalSink>);
         let kept = KeptClock::open(data)?;
         let clock = match options.time {
             Some(_) => Some(FollowedClock::open(data, FollowPolicy::SIGNED)?),

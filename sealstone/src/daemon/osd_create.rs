@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sealstone_channel::Pin;
-use sealstone_device::boot::{self, NewDevice};
-use sealstone_device::provision::{DataDir, InitialKey};
+use sealstone_osd_device::boot::{self, NewDevice};
+use sealstone_osd_device::provision::{DataDir, InitialKey};
 use sealstone_store::{FileMedium, bytes_with_reserve, free_space_of, survey_device};
 use zeroize::Zeroizing;
 

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use sealstone_device::{Damage, OsdUnit, ScrubState, ScrubStep};
 use sealstone_osd::ObjectId;
+use sealstone_osd_device::{Damage, OsdUnit, ScrubState, ScrubStep};
 use serde::{Deserialize, Serialize};
 
 use super::now_ms;
@@ -82,7 +82,7 @@ pub(crate) struct DamageReport {
 impl DamageReport {
     pub(crate) fn new(id: ObjectId, damage: &Damage) -> Self {
         let bytes =
-            |range: &sealstone_device::Range| DamagedRange { offset: range.offset, length: range.length };
+            |range: &sealstone_osd_device::Range| DamagedRange { offset: range.offset, length: range.length };
         Self {
             object: id.to_string(),
             bytes: damage.bytes(),
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn finding_is_one_line() {
         let ranges: Vec<_> =
-            (0..100).map(|n| sealstone_device::Range { offset: n * 8192, length: 4096 }).collect();
+            (0..100).map(|n| sealstone_osd_device::Range { offset: n * 8192, length: 4096 }).collect();
         let found = DamageReport::new(ObjectId::new(0x10000, 0x10001), &Damage { ranges, attributes: true });
         assert_eq!((found.ranges.len(), found.bytes), (RANGES_MAX, 409_600));
         let line = found.line();

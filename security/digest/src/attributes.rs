@@ -9,8 +9,9 @@ use alloc::vec::Vec;
 
 use blake3::Hasher;
 
-use crate::cost::PlainEngine;
-use crate::{DigestValue, Profile, sha1};
+use crate::paper::cost::PlainEngine;
+use crate::paper::sha1;
+use crate::{DigestValue, Profile};
 
 /// Separates digests of pages from all other BLAKE3 uses.
 const CONTEXT: &str = "sealstone attribute page v1";

@@ -18,18 +18,15 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod adhash;
 mod arriving;
 mod attributes;
-pub mod cost;
 mod cover;
 mod header;
 mod lthash;
+pub mod paper;
 mod profile;
-mod sha1;
 mod subtree;
 
-pub use adhash::AdHash;
 pub use arriving::ReceivedDigests;
 pub use attributes::AttributePage;
 pub use cover::{CoverPart, CoveredDigests, DigestCover};

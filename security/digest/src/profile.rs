@@ -7,8 +7,9 @@
 
 use core::fmt;
 
-use crate::cost::{CompressionEngine, PlainEngine};
-use crate::{AdHash, sha1, subtree};
+use crate::paper::cost::{CompressionEngine, PlainEngine};
+use crate::paper::{AdHash, sha1};
+use crate::subtree;
 
 /// Longest value of any profile, in bytes.
 pub const VALUE_BYTES_MAX: usize = 32;

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealstone_device::{DeviceParts, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
+use sealstone_iscsi_target::IscsiTarget;
+use sealstone_osd_device::{DeviceParts, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{DiskStore, FormatOptions, Medium as _, StoreOptions};
-use sealstone_target::IscsiTarget;
 use tokio::io::DuplexStream;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -86,9 +86,9 @@ impl Machine {
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
         });
-        let mut config = sealstone_target::TargetConfig::new(iqn(self.place));
+        let mut config = sealstone_iscsi_target::TargetConfig::new(iqn(self.place));
         let began = Instant::now();
-        config.clock = sealstone_target::MonotonicClock::new(move || {
+        config.clock = sealstone_iscsi_target::MonotonicClock::new(move || {
             u64::try_from(began.elapsed().as_millis()).unwrap()
         });
         let unit: Arc<dyn LogicalUnit> = unit;

@@ -18,7 +18,6 @@ use rand::{Rng, SeedableRng};
 use sealstone_client::{
     Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
 };
-use sealstone_device::OsdConfig;
 use sealstone_initiator::{Bearer, Dial, Dialed, Dialing, Environment, Operation, OsdClient, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
@@ -28,6 +27,7 @@ use sealstone_mds_protocol::{
     Secret, Text, login::SessionId,
 };
 use sealstone_osd::ObjectId;
+use sealstone_osd_device::OsdConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -86,7 +86,7 @@ impl Environment for Clockwork {
 /// The same for devices.
 struct DeviceClockwork(Arc<Clockwork>);
 
-impl sealstone_device::Environment for DeviceClockwork {
+impl sealstone_osd_device::Environment for DeviceClockwork {
     fn now_ms(&self) -> u64 {
         self.0.now()
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use sealstone_osd::SecurityMethod;
 use sealstone_seal::SecurityToken;
 use sealstone_seal::clock::{Advice, DeviceClock, Retry};
-use sealstone_seal::mceliece::PublicKey;
+use sealstone_seal::paper::mceliece::PublicKey;
 use tokio::time::sleep;
 
 use super::arrival::Arrival;
@@ -58,7 +58,7 @@ pub struct OsdOptions {
     /// Pause before the first retry; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
     pub busy_pause: Duration,
     /// Conceals the method of each command with the paper's cipher, for devices that require it. It
-    /// gives no protection (`sealstone_seal::mceliece`).
+    /// gives no protection (`sealstone_seal::paper::mceliece`).
     pub conceal_method: bool,
     /// Device clock minus ours, in milliseconds, as far as the metadata server knows. Read before
     /// the first session with a device; later only the device's own clock counts.

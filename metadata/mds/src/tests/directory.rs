@@ -1,5 +1,5 @@
 //! Directory accounts: access, loss of access, and an unavailable directory. The directory here is
-//! a stub; `metadata/server/tests/directory.rs` tests a real one.
+//! a stub; `metadata/mds-server/tests/directory.rs` tests a real one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Attacks with a device's public key alone: no private key, no captured secret.
 
-use sealstone_seal::mceliece::PublicKey;
+use sealstone_seal::paper::mceliece::PublicKey;
 
 /// Decrypts with the public key alone. Any check matrix of a Hamming code decodes it: the columns
 /// all differ, so the syndrome of one wrong bit identifies it, whatever the private form of the

@@ -7,7 +7,7 @@ mod breaks;
 use breaks::{Breaker, difference};
 use proptest::prelude::*;
 use sealstone_osd::Generation;
-use sealstone_seal::mceliece::{CONCEALED, CipherError, Parameters, PrivateKey, PublicKey};
+use sealstone_seal::paper::mceliece::{CONCEALED, CipherError, Parameters, PrivateKey, PublicKey};
 
 /// Returns the method bits of a code word: of H3 its first four, of H4 bits 7 to 10, otherwise 12
 /// to 15. The highest comes first.

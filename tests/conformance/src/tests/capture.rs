@@ -8,7 +8,7 @@ use crate::iscsi::Connection;
 use crate::list;
 use crate::suite::behaviours;
 
-const CAPTURE: &str = include_str!("../../../../device/osd/tests/data/exofs-linux-4.14.txt");
+const CAPTURE: &str = include_str!("../../../../device/osd-device/tests/data/exofs-linux-4.14.txt");
 
 behaviours! { "A real client";
     Whole "t10-osd 6.3, T1, T2, T27" captured_linux_session_gets_the_same_answers;

@@ -1,0 +1,3 @@
+//! Code that only reproduces a paper. A device uses it only where its configuration enables it.
+
+pub(crate) mod concealment;

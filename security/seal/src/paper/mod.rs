@@ -1,0 +1,3 @@
+//! Code that only reproduces a paper. The default path uses nothing of it.
+
+pub mod mceliece;
