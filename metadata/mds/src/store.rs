@@ -201,7 +201,7 @@ pub fn each_record<E: From<MetaError>>(
 }
 
 /// Calls `work` for each record with `from <= key < until`, in order of keys; reads
-/// [`RECORDS_PAGE`] records at once.
+/// `RECORDS_PAGE` records at once.
 ///
 /// # Errors
 /// Those of the store and of `work`; each ends the loop.
