@@ -1,8 +1,8 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, device, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd, osd_lists, paper,
-    scsi, seal, shell, sntp, store,
+    block, device, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd, osd_function,
+    osd_lists, paper, scsi, seal, shell, sntp, store,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -35,6 +35,7 @@ pub static TARGETS: &[Target] = &[
     osd::MASTER_KEY,
     osd::OFFSET,
     osd::TASK,
+    osd_function::FUNCTION,
     osd_lists::ATTRIBUTE_LISTS,
     osd_lists::ATTRIBUTE_PAGES,
     osd_lists::LISTING,

@@ -4,8 +4,11 @@
 //! Does not: encode or sign; `osd` does.
 //! Truth: t10-osd §1.2, §1.10.
 
+use core::time::Duration;
+
 use bytes::Bytes;
 use sealstone_osd::cdb::{Rewrite, SetKey, SetMasterKey};
+use sealstone_osd::function::{ExecuteRequest, JobAction};
 use sealstone_osd::map::Stretch;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, ObjectId};
@@ -232,6 +235,18 @@ pub enum Operation {
         /// Attributes to set in the same command.
         values: Vec<(AttributeId, Bytes)>,
     },
+    /// Runs a function object, or acts on one of its jobs.
+    ExecuteFunction {
+        /// The function object.
+        object: ObjectId,
+        /// The request.
+        request: Box<ExecuteRequest>,
+        /// Maximum bytes of the reply, within the bounds of `sealstone_osd::function`.
+        reply_max: u32,
+        /// The credentials for the object entries of the request, in their order; none without
+        /// security.
+        data: Vec<Bearer>,
+    },
     /// Runs another operation on an object with a known number, and reads attributes of the object
     /// in the same command. None are returned if the answer was lost and only the success is known.
     Asking {
@@ -298,6 +313,7 @@ impl Operation {
             Self::ReadMap { compare: true, .. } => "READ MAPS AND COMPARE",
             Self::CheckStructure { .. } => "OBJECT STRUCTURE CHECK",
             Self::Rewrite { .. } => "REWRITE",
+            Self::ExecuteFunction { .. } => "EXECUTE FUNCTION",
             Self::Asking { operation, .. } => operation.name(),
             Self::Other { .. } => "OTHER",
         }
@@ -338,6 +354,7 @@ impl Operation {
             Self::CreatePartition { partition } if *partition != 0 => Repeat::CreateOfKnownId,
             // "Exists" may also mean that another client created it, with other attributes.
             Self::CreateWith { .. } => Repeat::Unsafe,
+            Self::ExecuteFunction { request, .. } if matches!(**request, ExecuteRequest::Job(_)) => Repeat::Safe,
             Self::Collection(what) if what.is_repeatable() => Repeat::Safe,
             Self::Collection(OnCollection::Create { collection }) if collection.object != 0 => {
                 Repeat::CreateOfKnownId
@@ -360,8 +377,26 @@ impl Operation {
             | Self::Refresh { .. }
             | Self::Restore { .. }
             | Self::Rewrite { .. }
+            // A repetition would run the function twice.
+            | Self::ExecuteFunction { .. }
             | Self::Other { .. } => Repeat::Unsafe,
         }
+    }
+}
+
+impl Operation {
+    /// Returns the time that the device may take for it besides the usual one.
+    #[must_use]
+    pub fn device_time(&self) -> Duration {
+        let Self::ExecuteFunction { request, .. } = self else { return Duration::ZERO };
+        let ms = match &**request {
+            ExecuteRequest::Run(run) => run.timeout_ms,
+            ExecuteRequest::Job(job) => match job.action {
+                JobAction::Wait { timeout_ms } => timeout_ms,
+                _ => 0,
+            },
+        };
+        Duration::from_millis(ms.into())
     }
 }
 

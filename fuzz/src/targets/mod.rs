@@ -16,6 +16,7 @@ pub(crate) mod login;
 pub(crate) mod mds;
 pub(crate) mod mds_connection;
 pub(crate) mod osd;
+pub(crate) mod osd_function;
 pub(crate) mod osd_lists;
 pub(crate) mod paper;
 pub(crate) mod scsi;

@@ -43,8 +43,13 @@ pub(crate) fn cdbs() -> Vec<Cdb> {
         if row.name == "REWRITE" {
             put(pointer::length(generation) + 4, &30_u32.to_be_bytes());
         }
-        if matches!(row.continuation, Continuation::Query | Continuation::CopySource | Continuation::Rewrite)
-        {
+        if row.name == "EXECUTE FUNCTION" {
+            put(pointer::length(generation) + 4, &128_u32.to_be_bytes());
+        }
+        if matches!(
+            row.continuation,
+            Continuation::Query | Continuation::CopySource | Continuation::Rewrite | Continuation::Function
+        ) {
             put(pointer::CONTINUATION, &72_u32.to_be_bytes());
         }
         put(pointer::data_in_icv_offset(generation), &[0xFF; 8]);
@@ -231,6 +236,12 @@ fn continuation_seeds() -> Vec<Vec<u8>> {
                     length: 8,
                     operand: 0,
                 }],
+                ..Default::default()
+            },
+            Continuation::Function => continuation::Segment {
+                function: Some(super::osd_function::run_request()),
+                extensions: extensions.clone(),
+                proofs: vec![[9; 32]; extensions.len()],
                 ..Default::default()
             },
             Continuation::NotThere | Continuation::Refused => continuation::Segment::default(),

@@ -15,6 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bytes::{u8_at, u64_at};
 use crate::cdb::{self, Command};
+use crate::function::{self, ExecuteRequest, paper::PaperRequest};
 use crate::rewrite::{self, OPERATION_LEN, OPERATIONS_MAX, RewriteOperation};
 use crate::table::Continuation;
 use crate::{CapabilityBytes, Generation, ObjectId};
@@ -25,8 +26,10 @@ pub const SEGMENT_MIN: u32 = 48;
 pub const SEGMENT_UNIT: u32 = 8;
 /// Maximum number of entries of a scatter/gather list.
 pub const SCATTER_GATHER_MAX: usize = 4096;
-/// Maximum number of capabilities of an extension descriptor.
+/// Maximum number of capabilities of an extension descriptor, except for EXECUTE FUNCTION.
 pub const EXTENSION_MAX: usize = 16;
+/// Maximum number of capabilities of EXECUTE FUNCTION: one for each object entry.
+pub const FUNCTION_EXTENSION_MAX: usize = function::OBJECTS_MAX;
 
 /// CONTINUATION ICV: zero while it is computed.
 pub const ICV_BYTES: core::ops::Range<usize> =
@@ -76,6 +79,10 @@ pub struct Segment {
     pub proofs: Vec<[u8; PROOF_LEN]>,
     /// Operations (FF10h, ours) of REWRITE.
     pub rewrite: Vec<RewriteOperation>,
+    /// Request (FF01h, ours) of EXECUTE FUNCTION.
+    pub function: Option<ExecuteRequest>,
+    /// Request (0003h, of the ASF paper) of EXECUTE FUNCTION.
+    pub paper_function: Option<PaperRequest>,
 }
 
 /// One entry of a scatter/gather list.
@@ -105,7 +112,10 @@ const SCATTER_GATHER: u16 = 0x0001;
 const QUERY_LIST: u16 = 0x0002;
 const COPY_SOURCE: u16 = 0x0101;
 const EXTENSION: u16 = 0xFFEE;
+/// Type of the ASF paper; OSD-2 r05a uses it for something else, with other commands.
+const PAPER_FUNCTION: u16 = 0x0003;
 /// Our own types.
+const FUNCTION: u16 = 0xFF01;
 const REWRITE: u16 = 0xFF10;
 const PROOFS: u16 = 0xFF11;
 const NO_MORE: u16 = 0x0000;
@@ -234,12 +244,14 @@ impl Segment {
             .filter(|whole| whole.is_multiple_of(SEGMENT_UNIT as usize))
             .ok_or(malformed)?;
         let data = body.get(..whole).ok_or(malformed)?.get(..length).ok_or(malformed)?;
+        let body_at = at + size_of::<DescriptorHeader>();
         let repeated = match kind {
             SCATTER_GATHER => self.scatter_gather.is_some(),
             QUERY_LIST => self.query.is_some(),
             COPY_SOURCE => self.copy_source.is_some(),
             EXTENSION => !self.extensions.is_empty(),
             REWRITE => !self.rewrite.is_empty(),
+            FUNCTION | PAPER_FUNCTION => self.function.is_some() || self.paper_function.is_some(),
             PROOFS => !self.proofs.is_empty(),
             _ => true,
         };
@@ -250,12 +262,19 @@ impl Segment {
             SCATTER_GATHER => self.scatter_gather = Some(pieces(data, pad).ok_or(malformed)?),
             QUERY_LIST if pad == 0 => self.query = Some(data.to_vec()),
             COPY_SOURCE => self.copy_source = Some(CopySource::read(data).ok_or(malformed)?),
-            EXTENSION => self.extensions = extensions(data).ok_or(malformed)?,
-            PROOFS => self.proofs = proofs(data).ok_or(malformed)?,
-            REWRITE => self.rewrite = operations(command, data, at + size_of::<DescriptorHeader>())?,
+            EXTENSION => self.extensions = extensions(data, extension_max(command)).ok_or(malformed)?,
+            PROOFS => self.proofs = proofs(data, extension_max(command)).ok_or(malformed)?,
+            FUNCTION => {
+                let wrong = |offset| ContinuationError::Descriptor { at: body_at + offset };
+                self.function = Some(ExecuteRequest::parse(data).map_err(wrong)?);
+            }
+            PAPER_FUNCTION => {
+                self.paper_function = Some(PaperRequest::parse(data).ok_or(malformed)?);
+            }
+            REWRITE => self.rewrite = operations(command, data, body_at)?,
             _ => return Err(malformed),
         }
-        Ok(Some(at + size_of::<DescriptorHeader>() + whole))
+        Ok(Some(body_at + whole))
     }
 
     /// Checks that all descriptors that the command needs are present.
@@ -264,6 +283,7 @@ impl Segment {
             Continuation::Query => self.query.is_none(),
             Continuation::CopySource => self.copy_source.is_none(),
             Continuation::Rewrite => self.rewrite.is_empty(),
+            Continuation::Function => self.function.is_none() && self.paper_function.is_none(),
             Continuation::ScatterGather
             | Continuation::Extensions
             | Continuation::Refused
@@ -315,9 +335,19 @@ impl Segment {
         if let Some(source) = &self.copy_source {
             push(&mut out, COPY_SOURCE, &source.write())?;
         }
+        let extension_max = match self.function {
+            Some(_) => FUNCTION_EXTENSION_MAX,
+            None => EXTENSION_MAX,
+        };
+        if let Some(function) = &self.function {
+            push(&mut out, FUNCTION, &function.encode()?)?;
+        }
+        if let Some(function) = &self.paper_function {
+            push(&mut out, PAPER_FUNCTION, &function.encode()?)?;
+        }
         if !self.extensions.is_empty() {
             let right = |one: &CapabilityBytes| one.generation() == Generation::Osd2;
-            if self.extensions.len() > EXTENSION_MAX || !self.extensions.iter().all(right) {
+            if self.extensions.len() > extension_max || !self.extensions.iter().all(right) {
                 return None;
             }
             let data: Vec<u8> = self.extensions.iter().flat_map(|one| one.iter().copied()).collect();
@@ -332,7 +362,7 @@ impl Segment {
         }
         // The last one, so that the signer finds its location.
         if !self.proofs.is_empty() {
-            if self.proofs.len() > EXTENSION_MAX {
+            if self.proofs.len() > extension_max {
                 return None;
             }
             push(&mut out, PROOFS, &self.proofs.concat())?;
@@ -350,7 +380,8 @@ fn allowed(command: &Command, kind: u16) -> bool {
         (Continuation::ScatterGather, SCATTER_GATHER)
         | (Continuation::Query, QUERY_LIST)
         | (Continuation::CopySource, COPY_SOURCE | EXTENSION | PROOFS)
-        | (Continuation::Rewrite, REWRITE) => true,
+        | (Continuation::Rewrite, REWRITE)
+        | (Continuation::Function, FUNCTION | PAPER_FUNCTION | EXTENSION | PROOFS) => true,
         (Continuation::Query, EXTENSION | PROOFS) => {
             matches!(command, Command::Query(query) if query.matches != 0)
         }
@@ -387,15 +418,23 @@ fn operations(
     }
 }
 
-fn proofs(data: &[u8]) -> Option<Vec<[u8; PROOF_LEN]>> {
+/// Returns the maximum number of extension capabilities of a command.
+fn extension_max(command: &Command) -> usize {
+    match command.row().continuation {
+        Continuation::Function => FUNCTION_EXTENSION_MAX,
+        _ => EXTENSION_MAX,
+    }
+}
+
+fn proofs(data: &[u8], max: usize) -> Option<Vec<[u8; PROOF_LEN]>> {
     let (proofs, rest) = data.as_chunks::<PROOF_LEN>();
-    let fits = rest.is_empty() && !proofs.is_empty() && proofs.len() <= EXTENSION_MAX;
+    let fits = rest.is_empty() && !proofs.is_empty() && proofs.len() <= max;
     fits.then(|| proofs.to_vec())
 }
 
-fn extensions(data: &[u8]) -> Option<Vec<CapabilityBytes>> {
+fn extensions(data: &[u8], max: usize) -> Option<Vec<CapabilityBytes>> {
     let one = Generation::Osd2.capability_len();
-    if data.is_empty() || !data.len().is_multiple_of(one) || data.len() / one > EXTENSION_MAX {
+    if data.is_empty() || !data.len().is_multiple_of(one) || data.len() / one > max {
         return None;
     }
     data.chunks_exact(one).map(|bytes| CapabilityBytes::new(Generation::Osd2, bytes)).collect()
@@ -529,6 +568,53 @@ mod tests {
         assert_eq!(Segment::parse(&READ, &wire).unwrap_err(), ContinuationError::ServiceAction(0x8F90));
         let empty = Segment::default().encode(0x8F90).unwrap();
         assert_eq!(Segment::parse(&rewrite(10, 12, true), &empty), Err(ContinuationError::Missing));
+    }
+
+    #[test]
+    fn function_descriptor_needs_its_command() {
+        use crate::cdb::ExecuteFunction;
+        use crate::function::{JobAction, JobId, JobRequest};
+        let execute = Command::ExecuteFunction(ExecuteFunction { object: OBJECT, allocation: 128 });
+        let request = JobRequest { action: JobAction::Status, job: JobId([1; 16]) };
+        let segment = Segment {
+            function: Some(ExecuteRequest::Job(request)),
+            extensions: std::vec![CapabilityBytes::absent(Generation::Osd2); FUNCTION_EXTENSION_MAX],
+            proofs: std::vec![[1; 32]; FUNCTION_EXTENSION_MAX],
+            ..Segment::default()
+        };
+        let wire = segment.encode(0x8F91).unwrap();
+        assert_eq!(Segment::parse(&execute, &wire), Ok(segment.clone()));
+        let more = Segment { proofs: std::vec![[1; 32]; FUNCTION_EXTENSION_MAX + 1], ..segment.clone() };
+        assert!(more.encode(0x8F91).is_none());
+        let mut wrong = wire.clone();
+        wrong[48 + 1] = 9;
+        assert_eq!(Segment::parse(&execute, &wrong), Err(ContinuationError::Descriptor { at: 49 }));
+        let wire = segment.encode(0x8893).unwrap();
+        assert_eq!(
+            Segment::parse(&COPY, &wire),
+            Err(ContinuationError::NotAllowed { kind: FUNCTION, at: 40 })
+        );
+        let empty = Segment::default().encode(0x8F91).unwrap();
+        assert_eq!(Segment::parse(&execute, &empty), Err(ContinuationError::Missing));
+    }
+
+    #[test]
+    fn paper_function_descriptor_reads_back() {
+        use crate::cdb::ExecuteFunction;
+        let execute = Command::ExecuteFunction(ExecuteFunction { object: OBJECT, allocation: 128 });
+        let request = PaperRequest {
+            code_bundle: 0x1_0001,
+            timeout_ms: 100,
+            method: "wordcount".into(),
+            arguments: zeroize::Zeroizing::new(std::vec![5; 9]),
+        };
+        let segment = Segment { paper_function: Some(request), ..Segment::default() };
+        let wire = segment.encode(0x8F91).unwrap();
+        assert_eq!(wire[40..48], [0, 3, 0, 6, 0, 0, 0, 34]);
+        assert_eq!(Segment::parse(&execute, &wire), Ok(segment));
+        let twice = [&wire[..], &wire[40..]].concat();
+        let kind = PAPER_FUNCTION;
+        assert_eq!(Segment::parse(&execute, &twice), Err(ContinuationError::NotAllowed { kind, at: 88 }));
     }
 
     #[test]

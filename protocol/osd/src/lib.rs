@@ -19,6 +19,7 @@ mod bytes;
 pub mod capability;
 pub mod cdb;
 pub mod continuation;
+pub mod function;
 mod generation;
 mod id;
 pub mod integrity;

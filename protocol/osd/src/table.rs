@@ -108,6 +108,8 @@ pub enum Continuation {
     CopySource,
     /// Exactly one list of operations.
     Rewrite,
+    /// Exactly one request to run a function or about a job.
+    Function,
 }
 
 /// Range of all service action codes of OSD.
@@ -165,7 +167,7 @@ mod tests {
     fn service_action_code_determines_the_generation() {
         for row in SERVICE_ACTIONS {
             let osd1 = |code: u16| matches!(code, 0x8801..=0x887F | 0x8F7E | 0x8F7F);
-            let osd2 = |code: u16| matches!(code, 0x8880..=0x88FF | 0x8F7C | 0x8F7D | 0x8F90);
+            let osd2 = |code: u16| matches!(code, 0x8880..=0x88FF | 0x8F7C | 0x8F7D | 0x8F90 | 0x8F91);
             assert!(row.osd1.is_none_or(osd1) && row.osd2.is_some_and(osd2), "{}", row.name);
             let same = row.osd1.zip(row.osd2).is_none_or(|(one, two)| one + 0x80 == two || two + 2 == one);
             assert!(same, "{}", row.name);
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn no_row_goes_without_a_permission() {
         assert!(SERVICE_ACTIONS.iter().all(|row| !row.permissions.is_empty() && !row.objects.is_empty()));
-        assert_eq!(SERVICE_ACTIONS.len(), 40);
+        assert_eq!(SERVICE_ACTIONS.len(), 41);
     }
 
     /// A range restricts user objects alone, and a command on one that transfers data specifies the

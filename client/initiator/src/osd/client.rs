@@ -228,6 +228,8 @@ impl OsdClient {
             })
         };
         let mut draft = drafted(&operation)?;
+        let device_time = operation.device_time();
+        let limit = (!device_time.is_zero()).then(|| device_time + self.0.options.session.command_timeout);
         loop {
             let nexus = self.nexus(bearer, &mut patience).await?;
             let now_ms = self.0.environment.now_ms();
@@ -239,7 +241,7 @@ impl OsdClient {
                 data_out: sent.data_out,
                 data_in_max: usize::try_from(sent.signed.data_in_len).unwrap_or(usize::MAX),
                 buffer: core::mem::take(&mut buffer),
-                timeout: None,
+                timeout: limit,
             };
             let arrival = Arrival::of(bearer, &sent.signed);
             let watch = arrival.clone().map(|arrival| arrival as Arc<dyn Watch>);

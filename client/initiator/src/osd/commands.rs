@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use sealstone_osd::cdb::Rewrite;
+use sealstone_osd::function::{ExecuteRequest, JobRequest, REPLY_MAX, ReplyParts, RunRequest};
 use sealstone_osd::map::Stretch;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, ObjectId};
@@ -311,5 +312,47 @@ impl OsdClient {
         values: Vec<(AttributeId, Bytes)>,
     ) -> Result<Vec<u8>, OsdError> {
         Ok(self.execute(bearer, Operation::Rewrite { rewrite, operations, values }).await?.data)
+    }
+
+    /// Runs EXECUTE FUNCTION on a function object. `data` has the credentials for the object
+    /// entries of the request, in their order.
+    ///
+    /// # Errors
+    /// `AccessDenied`, `NotImplemented` without the engine, `Busy` beyond the job limits, and
+    /// `OutcomeUnknown` among others. A function that failed is no error: the reply has its state.
+    pub async fn execute_function(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        request: RunRequest,
+        data: &[Bearer],
+    ) -> Result<ReplyParts, OsdError> {
+        self.function_request(bearer, object, ExecuteRequest::Run(request), data.to_vec()).await
+    }
+
+    /// Runs EXECUTE FUNCTION about a job of a function object: status, wait, cancel, log, result.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute_function`].
+    pub async fn function_job(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        request: JobRequest,
+    ) -> Result<ReplyParts, OsdError> {
+        self.function_request(bearer, object, ExecuteRequest::Job(request), Vec::new()).await
+    }
+
+    async fn function_request(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        request: ExecuteRequest,
+        data: Vec<Bearer>,
+    ) -> Result<ReplyParts, OsdError> {
+        let (request, reply_max) = (Box::new(request), REPLY_MAX as u32);
+        let operation = Operation::ExecuteFunction { object, request, reply_max, data };
+        let done = self.execute(bearer, operation).await?;
+        ReplyParts::parse(&done.data).map_err(|_| OsdError::Malformed("the reply to EXECUTE FUNCTION"))
     }
 }

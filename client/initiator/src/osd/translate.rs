@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use sealstone_osd::attribute::list::{self, Values};
 use sealstone_osd::cdb::{
-    Append, ContainerScope, CopyObjects, Create, CreatePartition, Duplicate, Extent, Flush, FlushContainer,
-    FlushScope, FormatOsd, List, ReadMap, RemovePartition, Rewrite, Target,
+    Append, ContainerScope, CopyObjects, Create, CreatePartition, Duplicate, ExecuteFunction, Extent, Flush,
+    FlushContainer, FlushScope, FormatOsd, List, ReadMap, RemovePartition, Rewrite, Target,
 };
 use sealstone_osd::continuation::{CopySource, PROOF_LEN, Segment as ContinuationSegment};
+use sealstone_osd::function::ExecuteRequest;
 use sealstone_osd::map;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
@@ -183,6 +184,18 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             let continuation = encoded(&segment, command)?;
             Draft { continuation, set, ..Draft::new(command, data.into()) }
         }
+        Operation::ExecuteFunction { object, request, reply_max, data } => {
+            let command =
+                Command::ExecuteFunction(ExecuteFunction { object: *object, allocation: *reply_max });
+            let segment = ContinuationSegment {
+                function: Some(ExecuteRequest::clone(request)),
+                extensions: data.iter().map(|bearer| *bearer.capability_bytes()).collect(),
+                proofs: vec![[0; PROOF_LEN]; data.len()],
+                ..ContinuationSegment::default()
+            };
+            let continuation = encoded(&segment, command)?;
+            Draft { continuation, extensions: data.clone(), ..plain(command) }
+        }
         Operation::Asking { operation, ids } => draft(generation, operation)?.asking(generation, ids),
         Operation::Other { command, data_out } => Draft::new(*command, data_out.clone()),
     })
@@ -245,6 +258,7 @@ pub(super) fn completion(
         Operation::Read { .. }
         | Operation::SetMasterKey { .. }
         | Operation::Rewrite { .. }
+        | Operation::ExecuteFunction { .. }
         | Operation::Other { .. } => {
             done.data = data;
         }

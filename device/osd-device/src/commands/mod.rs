@@ -155,6 +155,7 @@ pub(crate) const fn row(action: Action) -> Option<ActionRow> {
         Action::PerformTask => ActionRow { changes: true, ..ActionRow::LOOK }.attributes_first(),
         Action::CopyUserObjects => ActionRow::POPULATE.long(),
         Action::Rewrite => ActionRow::CHANGE,
+        Action::ExecuteFunction => return None,
     })
 }
 
@@ -362,6 +363,7 @@ pub(crate) fn run(run: &mut CommandRun<'_>, _permit: Permit) -> Result<CommandRe
         | Command::Query(_)
         | Command::RemoveMemberObjects(_)
         | Command::GetMemberAttributes(_)
-        | Command::SetMemberAttributes(_) => Err(OsdFailure::UnsupportedAction),
+        | Command::SetMemberAttributes(_)
+        | Command::ExecuteFunction(_) => Err(OsdFailure::UnsupportedAction),
     }
 }

@@ -1,6 +1,7 @@
 //! The commands, one line each; the enum, its dispatch and the table derive from these lines.
 
 use super::flush::{Flush, FlushContainer};
+use super::function::ExecuteFunction;
 use super::keys::{SetKey, SetMasterKey};
 use super::operands::{
     Append, CopyObjects, Create, CreatePartition, CreateTracking, Duplicate, Extent, FormatOsd, List,
@@ -133,6 +134,7 @@ commands! {
     PerformScsi(PerformScsi) = "PERFORM SCSI COMMAND", 0x8F7E / 0x8F7C, Mandatory, [Root Partition Collection User], DEV_MGMT => NONE, Both, Refused, None;
     PerformTask(PerformTask) = "PERFORM TASK MANAGEMENT FUNCTION", 0x8F7F / 0x8F7D, Mandatory, [Root Partition Collection User], DEV_MGMT => NONE, In, Refused, None;
     Rewrite(Rewrite) = "REWRITE", 0 / 0x8F90, Optional, [User], WRITE => READ, Both, Rewrite, Extent;
+    ExecuteFunction(ExecuteFunction) = "EXECUTE FUNCTION", 0 / 0x8F91, Optional, [User], EXECUTE => NONE, In, Function, None;
 }
 
 /// Bytes that an allowed range must cover.

@@ -11,6 +11,7 @@ mod attributes;
 mod command;
 mod error;
 mod flush;
+mod function;
 mod keys;
 mod operands;
 mod rewrite;
@@ -29,6 +30,7 @@ pub use attributes::{AttributeParameters, GetList, GetPage, ONE_VALUE_MAX, Segme
 pub use command::{Action, BytesNeeded, Command, SERVICE_ACTIONS};
 pub use error::{CdbError, Fault};
 pub use flush::{ContainerScope, Flush, FlushContainer, FlushScope};
+pub use function::ExecuteFunction;
 pub use keys::{DhStep, KeyIdentifier, KeyToSet, SetKey, SetMasterKey};
 pub use operands::{
     Append, CopyObjects, Create, CreatePartition, CreateTracking, Duplicate, Extent, FormatOsd, List,
@@ -406,7 +408,10 @@ fn continuation_length(wire: &CdbWire, kind: Continuation) -> Result<u32, CdbErr
         return Ok(0);
     }
     match (wire.generic().tail, kind) {
-        (0, Continuation::Query | Continuation::CopySource | Continuation::Rewrite) => wrong,
+        (
+            0,
+            Continuation::Query | Continuation::CopySource | Continuation::Rewrite | Continuation::Function,
+        ) => wrong,
         (0, _) => Ok(0),
         (_, Continuation::Refused | Continuation::NotThere) => wrong,
         (length, _) if length < SEGMENT_MIN || !length.is_multiple_of(SEGMENT_UNIT) => wrong,

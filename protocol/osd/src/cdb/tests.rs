@@ -120,6 +120,25 @@ fn rewrite_operands_round_trip() {
     assert_eq!(refused(51, &[0]), 48, "no operations");
 }
 
+#[test]
+fn execute_function_bounds_its_allocation() {
+    use crate::function::{REPLY_HEADER_LEN, REPLY_MAX};
+    let with = |length: usize| {
+        let mut cdb = blank(Osd2, 0x8F91);
+        put(&mut cdb, 32, &(length as u64).to_be_bytes());
+        put(&mut cdb, 51, &[48]);
+        Cdb::parse(&cdb).map(|cdb| cdb.command.data_in_len()).map_err(|error| error.field_pointer())
+    };
+    assert_eq!(with(REPLY_HEADER_LEN), Ok(REPLY_HEADER_LEN as u64));
+    assert_eq!(with(REPLY_MAX), Ok(REPLY_MAX as u64));
+    assert_eq!((with(REPLY_HEADER_LEN - 1), with(REPLY_MAX + 1), with(0)), (Err(32), Err(32), Err(32)));
+    let fields = [PID, OID, (39, &[128][..]), (51, &[48])];
+    let execute = command(Osd2, 0x8F91, &fields);
+    assert_eq!(execute, Command::ExecuteFunction(ExecuteFunction { object: OBJECT, allocation: 128 }));
+    assert_eq!((execute.permissions(), execute.data_out_len()), (crate::Permissions::EXECUTE, 0));
+    assert_eq!(refused(Osd2, 0x8F91, 39, &[128]).field_pointer(), 48, "no request");
+}
+
 /// T7: OSD-1 has FLUSH SCOPE in byte 10, OSD-2 in byte 11; an ambiguous one flushes everything.
 #[test]
 fn a_doubtful_flush_takes_everything() {
