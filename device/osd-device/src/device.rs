@@ -22,6 +22,7 @@ use crate::clock::OsdClock;
 use crate::damage::{DamageList, Examiner};
 use crate::digests::Hashing;
 use crate::failure::OsdFailure;
+use crate::functions::FunctionRunner;
 use crate::guard::Guard;
 use crate::locks::ObjectLocks;
 use crate::paper::concealment::Concealment;
@@ -95,6 +96,8 @@ pub(crate) struct OsdDevice {
     /// Partitions whose duplication must be retried.
     pub(crate) stranded: Stranded,
     pub(crate) hashing: Hashing,
+    /// The service that runs functions, once set.
+    pub(crate) functions: OnceLock<Arc<dyn FunctionRunner>>,
 }
 
 /// Guard that exists while a FORMAT OSD runs.

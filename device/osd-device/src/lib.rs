@@ -25,6 +25,7 @@ mod environment;
 mod execute;
 mod failure;
 pub mod folder;
+mod functions;
 mod guard;
 pub mod inspect;
 mod isolation;
@@ -51,6 +52,10 @@ pub use damage::{Damage, Range};
 pub use device::OsdConfig;
 pub use digests::HashingCount;
 pub use environment::Environment;
+pub use functions::{
+    EngineInfo, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner, GrantError, GrantedList,
+    GrantedObject, JobCall,
+};
 pub use guard::{LeaseStore, VolatileLease};
 pub use keyring::{KeyRecord, KeyStore, KeyringError, VolatileKeys};
 pub use metrics::{CommandCount, Metrics};

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use sealstone_scsi::additional::BUS_DEVICE_RESET_OCCURRED;
@@ -29,6 +30,7 @@ pub(crate) struct OsdNexus {
     pub(crate) initiator: String,
     pub(crate) secure_channel: bool,
     state: Mutex<NexusState>,
+    lost: AtomicBool,
     env: Env,
 }
 
@@ -61,6 +63,11 @@ impl OsdNexus {
         }
     }
 
+    /// Whether the nexus was lost with all its commands.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
     pub(crate) fn luns_reported(&self) {
         self.state.lock().attentions.luns_reported();
     }
@@ -87,6 +94,7 @@ impl OsdNexusTable {
             initiator: port.name.to_owned(),
             secure_channel: port.channel.is_some(),
             state: Mutex::new(state),
+            lost: AtomicBool::new(false),
             env: self.env.clone(),
         });
         let mut known = self.known.write();
@@ -100,7 +108,9 @@ impl OsdNexusTable {
     }
 
     pub(crate) fn lose(&self, id: NexusId) {
-        self.known.write().remove(&id);
+        if let Some(nexus) = self.known.write().remove(&id) {
+            nexus.lost.store(true, Ordering::Release);
+        }
     }
 
     pub(crate) fn get(&self, id: NexusId) -> Arc<OsdNexus> {

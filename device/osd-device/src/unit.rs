@@ -35,6 +35,7 @@ use crate::digests::{Hashing, HashingCount};
 use crate::environment::{Env, Environment};
 use crate::execute::{Execution, Outcome};
 use crate::failure::OsdFailure;
+use crate::functions::FunctionRunner;
 use crate::guard::{Guard, LeaseStore};
 use crate::keyring::{KeyRecord, Keyring, KeyringError};
 use crate::locks::ObjectLocks;
@@ -90,7 +91,7 @@ pub enum StartError {
 
 /// An OSD as a logical unit.
 pub struct OsdUnit {
-    pub(crate) device: OsdDevice,
+    pub(crate) device: Arc<OsdDevice>,
     nexuses: OsdNexusTable,
     pub(crate) audit: Arc<dyn AuditSink>,
     metrics: Metrics,
@@ -127,7 +128,7 @@ impl OsdUnit {
         let scrub = DeviceScrub::load(&*parts.store);
         let names = SERVICE_ACTIONS.iter().map(|row| row.name).chain([UNKNOWN]).collect();
         let unit = Self {
-            device: OsdDevice {
+            device: Arc::new(OsdDevice {
                 config: parts.config,
                 store: parts.store,
                 catalog,
@@ -149,7 +150,8 @@ impl OsdUnit {
                 tracking: Tracking::default(),
                 stranded: Stranded::default(),
                 hashing: Hashing::default(),
-            },
+                functions: OnceLock::new(),
+            }),
             nexuses: OsdNexusTable::new(env),
             audit: parts.audit,
             metrics: Metrics::new(names),
@@ -163,6 +165,13 @@ impl OsdUnit {
     pub fn set_target_name(&self, name: &str) {
         // A unit has one target, so a second name is ignored.
         let _ = self.device.target.set(name.to_owned());
+    }
+
+    /// Sets the service that runs functions. Only the first call has an effect. Without it, EXECUTE
+    /// FUNCTION is refused.
+    pub fn set_function_runner(&self, runner: Arc<dyn FunctionRunner>) {
+        // A unit has one service, so a second one is ignored.
+        let _ = self.device.functions.set(runner);
     }
 
     /// Renews the nonce lease and frees unused memory. Call about twice a second.
