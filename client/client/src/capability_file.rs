@@ -99,18 +99,20 @@ impl CapabilityFile {
 
     /// Checks the invariants that later code relies on.
     fn check(&self) -> Result<(), ClientError> {
-        let DelegatedFile { layout, grants, start, end, read, write, .. } = &self.delegated;
+        let DelegatedFile { layout, grants, start, end, .. } = &self.delegated;
         let mut objects = layout.objects().iter();
         // Objects of grants appear in the layout in the same order.
         let in_order = grants.iter().all(|grant| objects.any(|object| *object == grant.object));
         let known: BTreeSet<DeviceId> = self.devices.iter().map(|device| device.id).collect();
         let all_known = layout.objects().iter().all(|object| known.contains(&object.device));
         let distinct = known.len() == self.devices.len();
-        if in_order && all_known && distinct && start < end && (*read || *write) {
-            Ok(())
-        } else {
-            Err(INCONSISTENT)
-        }
+        if in_order && all_known && distinct && start < end { Ok(()) } else { Err(INCONSISTENT) }
+    }
+
+    /// Whether it permits to execute the file, and neither to read nor to write it.
+    #[must_use]
+    pub const fn executes(&self) -> bool {
+        !self.delegated.read && !self.delegated.write
     }
 
     /// Writes the file with mode 0600, replacing an older one.
@@ -241,7 +243,6 @@ mod tests {
             assert!(matches!(CapabilityFile::parse(&bytes), Err(ClientError::CapabilityFile(_))));
         };
         refused(|file| file.delegated.end = file.delegated.start);
-        refused(|file| file.delegated.read = false);
         refused(|file| drop(file.devices.pop()));
         refused(|file| file.devices.push(file.devices[0].clone()));
         refused(|file| file.delegated.grants[0].object.object.object += 1);

@@ -13,7 +13,9 @@ use std::sync::atomic::AtomicI64;
 
 use bytes::{Bytes, BytesMut};
 use sealstone_initiator::{Environment, Operation, OsdOptions, SystemEnvironment};
-use sealstone_mds_protocol::{Device, DeviceState, Method, Request, Response, Revocation, RevokeWhat};
+use sealstone_mds_protocol::{
+    Device, DeviceState, FilePath, Method, Request, Response, Revocation, RevokeWhat,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 
@@ -121,7 +123,7 @@ impl<D: Devices> Delegated<D> {
     ) -> Result<u64, ClientError> {
         let delegated = &self.file.delegated;
         if !delegated.read {
-            return Err(ClientError::NotDelegated("it permits writing only"));
+            return Err(ClientError::NotDelegated("it does not permit reading"));
         }
         let range = range.unwrap_or_else(|| self.range());
         self.check_range(&range)?;
@@ -295,6 +297,27 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         let path = file_path(path)?;
         let Delegation { read, write, start, end, until_ms, method } = wanted;
         let request = Request::Delegate { path: path.clone(), read, write, start, end, until_ms, method };
+        self.capability_file(path, request).await
+    }
+
+    /// Returns credentials to execute a function file on the devices that have its code, for a
+    /// program that does not log in.
+    ///
+    /// # Errors
+    /// `Refused` with `Denied`, `Invalid` or `Limit` among others.
+    pub async fn delegate_execution(
+        &self,
+        path: impl AsRef<[u8]>,
+        until_ms: u64,
+        method: Method,
+    ) -> Result<CapabilityFile, ClientError> {
+        let path = file_path(path)?;
+        let request = Request::DelegateExecution { path: path.clone(), until_ms, method };
+        self.capability_file(path, request).await
+    }
+
+    /// Sends a request for a capability file, and adds the devices.
+    async fn capability_file(&self, path: FilePath, request: Request) -> Result<CapabilityFile, ClientError> {
         let Response::Delegated { file: delegated } = self.core.metadata.call(request).await? else {
             return Err(ClientError::OTHER_ANSWER);
         };

@@ -275,6 +275,8 @@ pub(crate) fn requests() -> Vec<Request> {
             until_ms: 60_000,
             method,
         },
+        Request::DelegateExecution { path: path("/f"), until_ms: 60_000, method },
+        Request::CopyFunction { path: path("/f"), device: DeviceId(1), method },
         Request::Revoke { what: RevokeWhat::Object(path("/f")) },
         Request::Revoke { what: RevokeWhat::User(user("bob")) },
         Request::Revoke { what: RevokeWhat::Session([6; 16]) },

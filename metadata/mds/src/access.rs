@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{ErrorCode, FileKind, GroupName, Role, UserName};
+use sealstone_mds_protocol::{Access, ErrorCode, FileKind, GroupName, Role, UserName};
 
 use crate::error::{MdsError, Result};
 use crate::records::Inode;
@@ -46,6 +46,11 @@ pub(crate) enum AccessRight {
 }
 
 impl AccessRight {
+    /// Returns the rights on a file that an access needs.
+    pub(crate) fn of(access: Access) -> impl Iterator<Item = Self> {
+        Self::to(access.reads(), access.writes()).chain(access.executes().then_some(Self::Search))
+    }
+
     /// Returns the rights that an access for reading, writing or both needs.
     pub(crate) fn to(reads: bool, writes: bool) -> impl Iterator<Item = Self> {
         [reads.then_some(Self::Read), writes.then_some(Self::Write)].into_iter().flatten()

@@ -32,7 +32,10 @@ use crate::placement::{Candidate, DevicePool};
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
 use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
 pub use rights::security_method;
-pub(crate) use rights::{CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS};
+pub(crate) use rights::{
+    CALL_READ_RIGHTS, COPY_RIGHTS, CREATE_RIGHTS, DESCRIBE_RIGHTS, EXECUTE_RIGHTS, READ_RIGHTS,
+    UPDATE_RIGHTS, WRITE_RIGHTS,
+};
 
 mod rights;
 

@@ -14,7 +14,10 @@ use sealstone_osd::{ObjectId, Permissions};
 
 use crate::access::Principal;
 use crate::audit::AuditRecord;
-use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS};
+use crate::devices::{
+    self, CALL_READ_RIGHTS, COPY_RIGHTS, CREATE_RIGHTS, DESCRIBE_RIGHTS, EXECUTE_RIGHTS, READ_RIGHTS,
+    UPDATE_RIGHTS, WRITE_RIGHTS,
+};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::issue::RefusedRequest;
@@ -28,6 +31,7 @@ use crate::server::Mds;
 use crate::store::{SERVER_DISK, Transaction};
 
 mod delegate;
+mod functions;
 pub(crate) mod leases;
 mod locks;
 mod name_batch;
@@ -116,6 +120,7 @@ impl Mds {
         let adds = matches!(
             request,
             Request::Create { .. }
+                | Request::CopyFunction { .. }
                 | Request::MakeDir { .. }
                 | Request::MakeNode { .. }
                 | Request::LinkNode { .. }
@@ -342,6 +347,12 @@ impl Mds {
                 let replay_key = DelegationRequest { path, read, write, start, end, until_ms, method };
                 self.delegate(principal, &replay_key, now_ms, rng)
             }
+            Request::DelegateExecution { path, until_ms, method } => {
+                self.delegate_execution(principal, &path, (until_ms, method), now_ms, rng)
+            }
+            Request::CopyFunction { path, device, method } => {
+                self.copy_function(principal, &path, (device, method), now_ms, rng)
+            }
             Request::Revoke { what } => self.revoke(principal, what, now_ms),
             Request::RevocationProgress { id } => self.revocation_progress(principal, id),
             Request::RevocationList {} => self.revocation_list(),
@@ -507,14 +518,8 @@ impl Mds {
         let grants = match &layout {
             Some(layout) => {
                 let terms = (self.method(method), rights(access), until);
-                self.issue(
-                    &issuing,
-                    principal,
-                    &IssueParams::whole(IssueKind::Open, id, layout, terms),
-                    now_ms,
-                    rng,
-                )?
-                .0
+                let issue = IssueParams::of_access(IssueKind::Open, (id, access), layout, inode.size, terms);
+                self.issue(&issuing, principal, &issue, now_ms, rng)?.0
             }
             None => Vec::new(),
         };
@@ -524,7 +529,7 @@ impl Mds {
 
     /// Fails for writers while truncated bytes are being cleared.
     fn check_not_clearing(&self, file: &Inode, access: Access) -> Result<()> {
-        if access == Access::Read { Ok(()) } else { self.clearing(namespace::check_clear(file)) }
+        if access.changes_data() { self.clearing(namespace::check_clear(file)) } else { Ok(()) }
     }
 
     fn renew(
@@ -538,7 +543,7 @@ impl Mds {
         let issuing = self.issuing();
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let method = self.method(method);
-        let (inode, layout, generation, rights) = match handle {
+        let (issue, layout, generation) = match handle {
             OpenHandle::Node { node, access, client_id } => {
                 return self.renew_node(&issuing, principal, (node, access, client_id), method, now_ms, rng);
             }
@@ -549,7 +554,11 @@ impl Mds {
                 self.check_not_clearing(&file, access)?;
                 self.recall_for_path_access(inode, access, until, now_ms)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile");
-                (inode, layout.ok_or_else(cut)?, file.generation, rights(access))
+                let layout = layout.ok_or_else(cut)?;
+                let terms = (method, rights(access), until);
+                let of = (inode, access);
+                let issue = IssueParams::of_access(IssueKind::Renew, of, &layout, file.size, terms);
+                (issue, layout, file.generation)
             }
             OpenHandle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
@@ -559,10 +568,13 @@ impl Mds {
                 // time.
                 let written = LengthTarget::Create(intent, record.inode);
                 self.check_lengths_later(written, &principal.user, 0, until)?;
-                (record.inode, record.layout, 0, CREATE_RIGHTS)
+                let is_copy = namespace::is_function_copy(&*self.store.snapshot()?, intent)?;
+                let rights = if is_copy { COPY_RIGHTS } else { CREATE_RIGHTS };
+                let terms = (method, rights, until);
+                let issue = IssueParams::whole(IssueKind::Renew, record.inode, &record.layout, terms);
+                (issue, record.layout, 0)
             }
         };
-        let issue = IssueParams::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
         let grants = self.issue(&issuing, principal, &issue, now_ms, rng)?.0;
         Ok(Response::Grants { layout, generation, grants })
     }
@@ -624,6 +636,8 @@ fn requested_file(request: &Request) -> Option<(Option<FilePath>, Option<InodeId
     match request {
         Request::Create { path, method, .. }
         | Request::Open { path, method, .. }
+        | Request::CopyFunction { path, method, .. }
+        | Request::DelegateExecution { path, method, .. }
         | Request::Delegate { path, method, .. } => Some((Some(path.clone()), None, *method)),
         Request::RenewGrants {
             handle: OpenHandle::File { node, .. } | OpenHandle::Node { node, .. },
@@ -640,6 +654,10 @@ const fn rights(access: Access) -> Permissions {
         Access::Read => READ_RIGHTS,
         Access::Update => UPDATE_RIGHTS,
         Access::Write => WRITE_RIGHTS,
+        Access::Execute => EXECUTE_RIGHTS,
+        Access::CallRead => CALL_READ_RIGHTS,
+        Access::CallUpdate => UPDATE_RIGHTS,
+        Access::Describe => DESCRIBE_RIGHTS,
     }
 }
 

@@ -22,6 +22,7 @@ use crate::store::{MetaError, Snapshot, Transaction};
 mod acl;
 mod create;
 mod delegate;
+mod functions;
 mod nodes;
 mod owner;
 mod remove;
@@ -38,6 +39,7 @@ pub(crate) use create::{
     NewIntent, abandon, begin_create, commit, discard_create, end_creates, expire, renew_create,
 };
 pub(crate) use delegate::{DelegatedRange, delegate, delegate_writing};
+pub(crate) use functions::{NewCopy, begin_copy, is_function_copy};
 pub(crate) use nodes::{
     NewNode, check_passes, link_node, listable, look_up, make_node, node, read_link, read_nodes, remove_node,
 };
@@ -278,7 +280,7 @@ pub(crate) fn file_for<S: Snapshot + ?Sized>(
 /// Fails unless the node is a file that the user may open with this access.
 pub(crate) fn check_file(principal: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
     need_file(inode, subject)?;
-    principal.needs_all(AccessRight::to(access != Access::Write, access != Access::Read), inode, subject)
+    principal.needs_all(AccessRight::of(access), inode, subject)
 }
 
 pub(crate) fn check_size(size: u64) -> Result<()> {

@@ -61,11 +61,16 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::LockNode { lock: Lock { kind: LockKind::Read | LockKind::Unlock, .. }, .. }
         | Request::UnlockNode { .. }
         | Request::RenewGrants { handle: OpenHandle::Node { access: Access::Read, .. }, .. }
-        | Request::Open { access: Access::Read, .. }
+        | Request::Open { access: Access::Read | Access::Execute | Access::CallRead, .. }
+        | Request::CopyFunction { .. }
+        | Request::DelegateExecution { .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
         | Request::QuotaShow { of: QuotaOf::Tree(_) }
-        | Request::RenewGrants { handle: OpenHandle::File { access: Access::Read, .. }, .. } => RequestClass::Read,
+        | Request::RenewGrants {
+            handle: OpenHandle::File { access: Access::Read | Access::Execute | Access::CallRead, .. },
+            ..
+        } => RequestClass::Read,
         Request::MakeDir { .. }
         | Request::Create { .. }
         | Request::Open { .. }

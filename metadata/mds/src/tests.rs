@@ -12,6 +12,7 @@ mod ending;
 mod enrolment;
 mod fences;
 mod files;
+mod functions;
 mod grants;
 mod groups;
 mod keys;

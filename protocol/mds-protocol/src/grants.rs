@@ -23,7 +23,9 @@ record! {
         pub start: u64,
         /// End of the range, exclusive.
         pub end: u64,
+        /// Whether it may read.
         pub read: bool,
+        /// Whether it may write in place. If it may do neither, it may execute the file.
         pub write: bool,
         /// Expiry, milliseconds since 1970.
         pub expires_ms: u64,
@@ -140,6 +142,8 @@ code! {
         Delegate = 4,
         /// The request was refused.
         Refused = 5,
+        /// For the execution of a function.
+        Execute = 6,
     }
 }
 

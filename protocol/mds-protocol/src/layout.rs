@@ -59,11 +59,13 @@ impl Wire for ObjectRef {
     }
 }
 
-/// How bytes are distributed over the objects. Codes 3 (mirror) and 4 (Reed-Solomon) are reserved.
+/// How bytes are distributed over the objects. Code 4 (Reed-Solomon) is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LayoutKind {
     Single = 1,
     Striped = 2,
+    /// Each object has all bytes.
+    Copies = 3,
 }
 
 /// The objects of a file and how its bytes are distributed over them. Always consistent.
@@ -117,6 +119,51 @@ impl Layout {
         Ok(Self { kind: LayoutKind::Striped, unit, number, objects })
     }
 
+    /// Returns a layout in which each object has all bytes. Files are read from the first one and
+    /// written only there: the others serve functions.
+    ///
+    /// # Errors
+    /// `TooLong` for more than [`WIDTH_MAX`] objects, `Malformed` for none, or for an object named
+    /// twice.
+    pub fn copies(objects: Vec<ObjectRef>) -> Result<Self, WireError> {
+        if objects.len() > WIDTH_MAX {
+            return Err(WireError::TooLong { limit: WIDTH_MAX });
+        }
+        let twice = objects.iter().enumerate().any(|(i, object)| objects.iter().take(i).any(|o| o == object));
+        match objects.first() {
+            Some(first) if !twice => {
+                Ok(Self { kind: LayoutKind::Copies, unit: 0, number: first.object.object, objects })
+            }
+            _ => Err(WireError::Malformed("layout")),
+        }
+    }
+
+    /// Returns the layout of a file with one more copy of its bytes; its number stays.
+    ///
+    /// # Errors
+    /// `Malformed` for a striped layout, or a device that has a copy already; `TooLong` for more
+    /// than [`WIDTH_MAX`] copies.
+    pub fn with_copy(&self, copy: ObjectRef) -> Result<Self, WireError> {
+        let is_present = self.objects.iter().any(|object| object.device == copy.device);
+        if is_present || self.kind == LayoutKind::Striped {
+            return Err(WireError::Malformed("layout"));
+        }
+        let objects = self.objects.iter().copied().chain([copy]).collect();
+        Ok(Self { number: self.number, ..Self::copies(objects)? })
+    }
+
+    /// Whether each object has all bytes of the file.
+    #[must_use]
+    pub fn is_whole_in_each(&self) -> bool {
+        self.kind != LayoutKind::Striped
+    }
+
+    /// Whether the layout was made for copies on several devices; also true while it has one.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.kind == LayoutKind::Copies
+    }
+
     /// Returns the layout with object `index` replaced; `None` if it is not `old`, or if `new` is
     /// already in the layout.
     #[must_use]
@@ -154,23 +201,29 @@ impl Layout {
     #[must_use]
     pub const fn stripe_unit(&self) -> Option<u32> {
         match self.kind {
-            LayoutKind::Single => None,
+            LayoutKind::Single | LayoutKind::Copies => None,
             LayoutKind::Striped => Some(self.unit),
         }
     }
 
-    /// Returns `single` or `striped`.
+    /// Returns `single`, `striped` or `copies`.
     #[must_use]
     pub const fn kind_name(&self) -> &'static str {
         match self.kind {
             LayoutKind::Single => "single",
             LayoutKind::Striped => "striped",
+            LayoutKind::Copies => "copies",
         }
+    }
+
+    /// Returns the position of an object in a stripe; that of every copy is 0.
+    fn slot_of(&self, index: usize) -> usize {
+        if self.kind == LayoutKind::Copies && index < self.objects.len() { 0 } else { index }
     }
 
     fn unit_and_width(&self) -> (u64, u64) {
         match self.kind {
-            LayoutKind::Single => (FILE_SIZE_MAX, 1),
+            LayoutKind::Single | LayoutKind::Copies => (FILE_SIZE_MAX, 1),
             LayoutKind::Striped => (u64::from(self.unit), self.objects.len() as u64),
         }
     }
@@ -199,9 +252,12 @@ impl Layout {
     }
 
     /// Returns the range of object `index` that holds a file range; it is contiguous because
-    /// stripes follow each other. `None` if the object has no bytes of it.
+    /// stripes follow each other. `None` if the object has no bytes of it, or is a further copy.
     #[must_use]
     pub fn object_range(&self, index: usize, range: Range<u64>) -> Option<Range<u64>> {
+        if self.kind == LayoutKind::Copies && index > 0 {
+            return None;
+        }
         if index >= self.objects.len() || range.start >= range.end.min(FILE_SIZE_MAX) {
             return None;
         }
@@ -215,7 +271,7 @@ impl Layout {
     #[must_use]
     pub fn object_length(&self, index: usize, size: u64) -> u64 {
         let (unit, width) = self.unit_and_width();
-        let index = index as u64;
+        let index = self.slot_of(index) as u64;
         if index >= width {
             return 0;
         }
@@ -229,7 +285,7 @@ impl Layout {
     #[must_use]
     pub fn file_offset(&self, index: usize, offset: u64) -> Option<u64> {
         let (unit, width) = self.unit_and_width();
-        let index = u64::try_from(index).ok().filter(|&index| index < width)?;
+        let index = u64::try_from(self.slot_of(index)).ok().filter(|&index| index < width)?;
         let number = (offset / unit).checked_mul(width)?.checked_add(index)?;
         number.checked_mul(unit)?.checked_add(offset % unit).filter(|&at| at < FILE_SIZE_MAX)
     }
@@ -250,12 +306,13 @@ impl Layout {
 impl Wire for Layout {
     fn put(&self, out: &mut WireWriter) {
         let width = self.objects.len() as u16;
+        let (data, copies) = if self.kind == LayoutKind::Copies { (1, width) } else { (width, 1) };
         LAYOUT_VERSION.put(out);
         (self.kind as u8).put(out);
         self.unit.put(out);
-        width.put(out); // data units of a stripe
+        data.put(out); // data units of a stripe
         0u16.put(out); // parity units of a stripe
-        1u16.put(out); // copies of each unit
+        copies.put(out); // copies of each unit
         self.number.put(out);
         self.objects.put(out);
     }
@@ -270,13 +327,16 @@ impl Wire for Layout {
         let (data, parity, copies) = (u16::get(input)?, u16::get(input)?, u16::get(input)?);
         let number = u64::get(input)?;
         let objects = Vec::<ObjectRef>::get(input)?;
-        if usize::from(data) != objects.len() || parity != 0 || copies != 1 {
+        let expected = if kind == LayoutKind::Copies as u8 { (1, objects.len()) } else { (objects.len(), 1) };
+        if (usize::from(data), usize::from(copies)) != expected || parity != 0 {
             return Err(WireError::Malformed("layout"));
         }
         match (kind, unit, objects.as_slice()) {
             (1, 0, [object]) => Ok(Self { number, ..Self::single(*object) }),
             (1, ..) => Err(WireError::Malformed("layout")),
             (2, ..) => Ok(Self { number, ..Self::striped(unit, objects)? }),
+            (3, 0, _) => Ok(Self { number, ..Self::copies(objects)? }),
+            (3, ..) => Err(WireError::Malformed("layout")),
             (kind, ..) => Err(WireError::UnknownCode { what: "layout kind", code: u32::from(kind) }),
         }
     }
@@ -299,8 +359,9 @@ mod tests {
     }
 
     pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
-        (12u32..=26, 0u32..=64).prop_map(|(shift, width)| match width {
+        (12u32..=26, 0u32..=64, any::<bool>()).prop_map(|(shift, width, copies)| match width {
             0 => Layout::single(objects(1)[0]),
+            width if copies => Layout::copies(objects(width)).unwrap(),
             width => Layout::striped(1 << shift, objects(width)).unwrap(),
         })
     }
@@ -344,7 +405,8 @@ mod tests {
         #[test]
         fn object_lengths_match_file_size(layout in any_layout(), size in 0..FILE_SIZE_MAX) {
             let lengths: Vec<u64> = (0..layout.width()).map(|i| layout.object_length(i, size)).collect();
-            prop_assert_eq!(lengths.iter().sum::<u64>(), size);
+            let shown = if layout.is_whole_in_each() { lengths[0] } else { lengths.iter().sum() };
+            prop_assert_eq!(shown, size);
             prop_assert_eq!(layout.file_size(&lengths), size);
         }
 
@@ -359,7 +421,7 @@ mod tests {
         fn arbitrary_bytes_never_decode_inconsistent_layout(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), any_at: u64) {
             if bytes.len() > 1 {
                 bytes[0] = 1;
-                bytes[1] %= 3;
+                bytes[1] %= 4;
             }
             if let Ok(layout) = decode_message::<Layout>(&bytes) {
                 let _ = layout.extents(any_at..any_at.saturating_add(1 << 20)).take(9).count();
@@ -374,7 +436,7 @@ mod tests {
         Layout::single(objects(1)[0]).put(&mut out);
         let bytes = out.finish(999).unwrap();
         for (position, value, what) in
-            [(1, 3, "layout kind"), (1, 4, "layout kind"), (0, 2, "layout version")]
+            [(1, 5, "layout kind"), (1, 4, "layout kind"), (0, 2, "layout version")]
         {
             let mut bytes = bytes.clone();
             bytes[position] = value;
@@ -400,6 +462,23 @@ mod tests {
         }
         let two = Layout::striped(1 << 20, objects(2)).unwrap();
         assert_eq!(two.replaced(0, two.objects()[0], two.objects()[1]), None, "none twice");
+    }
+
+    #[test]
+    fn copies_have_all_bytes_and_one_is_read() {
+        let single = Layout::single(objects(1)[0]);
+        let two = single.with_copy(objects(2)[1]).unwrap();
+        assert_eq!((two.width(), two.number(), two.kind_name()), (2, single.number(), "copies"));
+        assert_eq!([two.object_length(0, 9), two.object_length(1, 9), two.object_length(2, 9)], [9, 9, 0]);
+        assert_eq!([two.object_range(0, 2..5), two.object_range(1, 2..5)], [Some(2..5), None]);
+        assert!(two.extents(0..9).all(|extent| extent.index == 0));
+        assert_eq!(two.file_size(&[9, 9]), 9);
+        assert!(two.is_whole_in_each() && single.is_whole_in_each());
+        let striped = Layout::striped(1 << 20, objects(2)).unwrap();
+        assert!(!striped.is_whole_in_each());
+        assert!(striped.with_copy(objects(3)[2]).is_err(), "a stripe is no copy");
+        assert!(two.with_copy(objects(2)[1]).is_err(), "one copy for each device");
+        assert!(Layout::copies(objects(65)).is_err() && Layout::copies(vec![]).is_err());
     }
 
     #[test]

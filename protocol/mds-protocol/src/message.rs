@@ -668,6 +668,24 @@ messages! {
         0x0087 => EndClient {
             client_id: ClientId,
         },
+        /// Begins a copy of a function file on another device: a create that Commit adds to the
+        /// file's layout. Needs the rights to read and to execute the file.
+        0x0088 => CopyFunction {
+            path: FilePath,
+            /// Device that gets the copy.
+            device: DeviceId,
+            /// Method for its object; raised to the floor of policy.
+            method: Method,
+        },
+        /// Issues credentials to execute a function file to a program that never logs in. They
+        /// grant no more than the caller has.
+        0x0089 => DelegateExecution {
+            path: FilePath,
+            /// Expiry, milliseconds since 1970.
+            until_ms: u64,
+            /// Method; raised to the floor of policy.
+            method: Method,
+        },
     }
 }
 

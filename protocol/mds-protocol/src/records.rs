@@ -82,6 +82,46 @@ code! {
         Update = 2,
         /// Change data in place without reading it.
         Write = 3,
+        /// Run the file as a function on the devices that have its objects. Only by path.
+        Execute = 4,
+        /// Let a function read data and attributes of the objects. Only by path.
+        CallRead = 5,
+        /// Let a function read and change existing data. Only by path.
+        CallUpdate = 6,
+        /// Set the function attributes of the objects. Only by path.
+        Describe = 7,
+    }
+}
+
+impl Access {
+    /// Whether it needs the right to read the file.
+    #[must_use]
+    pub const fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Update | Self::CallRead | Self::CallUpdate)
+    }
+
+    /// Whether it needs the right to write the file.
+    #[must_use]
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::Update | Self::Write | Self::CallUpdate | Self::Describe)
+    }
+
+    /// Whether it needs the right to execute the file.
+    #[must_use]
+    pub const fn executes(self) -> bool {
+        matches!(self, Self::Execute)
+    }
+
+    /// Whether it may change bytes of the objects.
+    #[must_use]
+    pub const fn changes_data(self) -> bool {
+        matches!(self, Self::Update | Self::Write | Self::CallUpdate)
+    }
+
+    /// Whether a client may have a node open with it.
+    #[must_use]
+    pub const fn is_of_nodes(self) -> bool {
+        matches!(self, Self::Read | Self::Update | Self::Write)
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) enum Cap {
 Examples:
   sealstone cap issue --read --until 30m /data/in.csv -o in.cap
   sealstone cap issue --read --write --range 4K..8K --until 10m /data/table -o table.cap
+  sealstone cap issue --execute /.functions/grep --until 10m -o grep.cap
 The file is a secret: it grants access to anyone until it expires or is revoked (`sealstone revoke`). It cannot grant more
 than your own rights, and is valid for an hour at most unless the server is configured otherwise. A stored file with a
 writable capability loses its recorded checksum.")]
@@ -66,7 +67,7 @@ Nothing is written outside of the range. The bytes are durable when the command 
 
 /// Arguments of `cap issue`.
 #[derive(Args, Clone, Debug)]
-#[command(group = ArgGroup::new("rights").required(true).multiple(true).args(["read", "write"]))]
+#[command(group = ArgGroup::new("rights").required(true).multiple(true).args(["read", "write", "execute"]))]
 pub(crate) struct IssueArgs {
     /// The stored file.
     pub(crate) path: OsString,
@@ -76,6 +77,9 @@ pub(crate) struct IssueArgs {
     /// Allow writing in place; the length of the file cannot change.
     #[arg(long)]
     pub(crate) write: bool,
+    /// Allow running the stored file as a function, but neither reading nor writing it.
+    #[arg(long, conflicts_with_all = ["read", "write", "range"])]
+    pub(crate) execute: bool,
     /// Bytes A..B, A.. or ..B, with sizes such as 4K or 1M [default: the whole file].
     #[arg(long, value_name = "A..B", value_parser = parse_range)]
     pub(crate) range: Option<ByteRange>,

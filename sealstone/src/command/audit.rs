@@ -55,6 +55,7 @@ const fn kind(kind: IssueKind) -> &'static str {
         IssueKind::Renew => "renew",
         IssueKind::Delegate => "delegate",
         IssueKind::Refused => "refused",
+        IssueKind::Execute => "execute",
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Cap) -> O
 }
 
 async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Outcome {
-    let IssueArgs { path, read, write, range, until, output: to, force, method } = arguments;
+    let IssueArgs { path, read, write, execute, range, until, output: to, force, method } = arguments;
     let path = &global.stored(path)?;
     if to.exists() && !force {
         return Err(Failure::operation("already exists")
@@ -46,8 +46,15 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
         Until::At(ms) => *ms,
     };
     let ByteRange { start, end } = range.unwrap_or(ByteRange { start: 0, end: None });
-    let wanted = Delegation { read: *read, write: *write, start, end, until_ms, method: (*method).into() };
-    let file = client.delegate(path, wanted).await.map_err(|error| Failure::from(error).at(path))?;
+    let method = (*method).into();
+    let issued = match execute {
+        true => client.delegate_execution(path, until_ms, method).await,
+        false => {
+            let wanted = Delegation { read: *read, write: *write, start, end, until_ms, method };
+            client.delegate(path, wanted).await
+        }
+    };
+    let file = issued.map_err(|error| Failure::from(error).at(path))?;
     file.save(to).map_err(|error| Failure::from(error).at(to.shown()))?;
     let delegated = &file.delegated;
     output.remark(format!(
@@ -64,7 +71,8 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
 fn rights(file: &CapabilityFile) -> Vec<&'static str> {
     let of = |may: bool, what| may.then_some(what);
     let delegated = &file.delegated;
-    [of(delegated.read, "read"), of(delegated.write, "write")].into_iter().flatten().collect()
+    let rights = [of(delegated.read, "read"), of(delegated.write, "write"), of(file.executes(), "execute")];
+    rights.into_iter().flatten().collect()
 }
 
 fn load(path: &Path) -> Outcome<CapabilityFile> {
@@ -136,7 +144,7 @@ fn value(file: &CapabilityFile) -> serde_json::Value {
         })
         .collect();
     let mut value = json!({
-        "read": delegated.read, "write": delegated.write,
+        "read": delegated.read, "write": delegated.write, "execute": file.executes(),
         "start": delegated.start, "end": delegated.end, "size": delegated.stat.size,
         "expires_ms": delegated.expires_ms, "principal": hex(&delegated.principal),
         "devices": devices, "capabilities": capabilities,

@@ -493,6 +493,8 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::SetOwner { .. }
         | Request::GrantHolders { .. }
         | Request::Delegate { .. }
+        | Request::DelegateExecution { .. }
+        | Request::CopyFunction { .. }
         | Request::RevocationProgress { .. }
         | Request::RevocationList {}
         | Request::IssueList { .. }

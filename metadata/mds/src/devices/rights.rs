@@ -13,6 +13,14 @@ pub(crate) const CREATE_RIGHTS: Permissions =
     Permissions::CREATE.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
 /// Rights to the objects of a file opened for update.
 pub(crate) const UPDATE_RIGHTS: Permissions = READ_RIGHTS.union(WRITE_RIGHTS);
+/// Right to run a function. GET_ATTR lets a client compare the description of the code.
+pub(crate) const EXECUTE_RIGHTS: Permissions = Permissions::EXECUTE.union(Permissions::GET_ATTR);
+/// Rights of a function to objects that it may read.
+pub(crate) const CALL_READ_RIGHTS: Permissions = READ_RIGHTS.union(Permissions::GET_ATTR);
+/// Rights to describe the code in an object.
+pub(crate) const DESCRIBE_RIGHTS: Permissions = Permissions::GET_ATTR.union(Permissions::SET_ATTR);
+/// Rights to a new copy of a function, and to describe it.
+pub(crate) const COPY_RIGHTS: Permissions = CREATE_RIGHTS.union(Permissions::SET_ATTR);
 /// Rights to the objects of a file opened for writing only.
 pub(crate) const WRITE_RIGHTS: Permissions =
     Permissions::WRITE.union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);

@@ -5,8 +5,8 @@
 
 use parking_lot::RwLockReadGuard;
 use sealstone_mds_protocol::{
-    Access, DelegatedFile, DeviceState, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout,
-    Method, ObjectRef, Response,
+    Access, DelegatedFile, DeviceState, ErrorCode, FILE_SIZE_MAX, FilePath, Grant, InodeId, IssueEntry,
+    IssueKind, Layout, Method, ObjectRef, Response,
 };
 use sealstone_osd::Permissions;
 use sealstone_osd::capability::Range;
@@ -46,6 +46,9 @@ pub(super) struct IssueParams {
     pub(super) method: Method,
     pub(super) permissions: Permissions,
     pub(super) expires_ms: u64,
+    /// Whether the capabilities have to be readable: a device can use no sealed one as an extension
+    /// capability of a command.
+    pub(super) readable: bool,
 }
 
 impl IssueParams {
@@ -57,9 +60,36 @@ impl IssueParams {
         (method, permissions, expires_ms): (Method, Permissions, u64),
     ) -> Self {
         let parts = layout.objects().iter().map(|object| (*object, Range::ALL)).collect();
-        Self { kind, inode, parts, span: (0, u64::MAX), method, permissions, expires_ms }
+        let readable = false;
+        Self { kind, inode, parts, span: (0, u64::MAX), method, permissions, expires_ms, readable }
+    }
+
+    /// Returns the parameters for a file that is opened by path. A function may change only bytes
+    /// that exist.
+    pub(super) fn of_access(
+        kind: IssueKind,
+        (inode, access): (InodeId, Access),
+        layout: &Layout,
+        size: u64,
+        terms: (Method, Permissions, u64),
+    ) -> Self {
+        let kind = if access == Access::Execute { IssueKind::Execute } else { kind };
+        let mut issue = Self::whole(kind, inode, layout, terms);
+        issue.readable = matches!(access, Access::CallRead | Access::CallUpdate);
+        if access == Access::CallUpdate {
+            for (index, (_, range)) in issue.parts.iter_mut().enumerate() {
+                *range = match layout.object_length(index, size) {
+                    0 => NO_BYTES,
+                    length => Range { start: 0, length },
+                };
+            }
+        }
+        issue
     }
 }
+
+/// A range in which an object has no bytes: length 0 would permit all of them.
+const NO_BYTES: Range = Range { start: FILE_SIZE_MAX, length: 1 };
 
 /// Requests for the longest lifetime are accepted from clients whose clock is ahead by at most
 /// this, milliseconds.
@@ -106,7 +136,7 @@ impl Mds {
         drop(view);
         let number = self.sessions.next_grant(&principal.session);
         let audit = audit_field(principal, number);
-        let sealed = self.config.seal_capabilities;
+        let sealed = self.config.seal_capabilities && !issue.readable;
         let terms = CapabilityTerms { method, permissions, expires_ms, audit, sealed };
         // In the table first, so that it never misses an issued credential.
         let objects: Vec<ObjectRef> = issue.parts.iter().map(|(object, _)| *object).collect();
@@ -140,7 +170,7 @@ impl Mds {
 
     /// Limits the lifetime of a capability file on a drained device to that of one issued when the
     /// drain began.
-    fn within_drains(&self, layout: &Layout, expires_ms: u64, now_ms: u64) -> Result<u64> {
+    pub(super) fn within_drains(&self, layout: &Layout, expires_ms: u64, now_ms: u64) -> Result<u64> {
         let mut ends_ms = expires_ms;
         for object in layout.objects() {
             let device = self.devices.get(object.device);
@@ -160,6 +190,20 @@ impl Mds {
         Ok(ends_ms)
     }
 
+    /// Returns the expiry of a capability file that is requested until `asked_ms`.
+    pub(super) fn delegation_end(&self, asked_ms: u64, now_ms: u64) -> Result<u64> {
+        let lifetime_ms = self.config.delegated_lifetime_ms();
+        if asked_ms <= now_ms {
+            return Err(MdsError::refused(ErrorCode::Invalid, "expiry time has passed"));
+        }
+        let most_ms = now_ms.saturating_add(lifetime_ms);
+        if asked_ms > most_ms.saturating_add(CLOCKS_APART_MS) {
+            let why = format!("maximum lifetime of a delegated credential is {} s", lifetime_ms / 1000);
+            return Err(MdsError::refused(ErrorCode::Limit, why));
+        }
+        Ok(asked_ms.min(most_ms))
+    }
+
     /// Issues credentials for a part of a file, to be put into a capability file.
     pub(super) fn delegate(
         &self,
@@ -172,16 +216,7 @@ impl Mds {
         if !read && !write {
             return Err(MdsError::refused(ErrorCode::Invalid, "neither read nor write requested"));
         }
-        let lifetime_ms = self.config.delegated_lifetime_ms();
-        if asked_ms <= now_ms {
-            return Err(MdsError::refused(ErrorCode::Invalid, "expiry time has passed"));
-        }
-        let most_ms = now_ms.saturating_add(lifetime_ms);
-        if asked_ms > most_ms.saturating_add(CLOCKS_APART_MS) {
-            let why = format!("maximum lifetime of a delegated credential is {} s", lifetime_ms / 1000);
-            return Err(MdsError::refused(ErrorCode::Limit, why));
-        }
-        let expires_ms = asked_ms.min(most_ms);
+        let expires_ms = self.delegation_end(asked_ms, now_ms)?;
         let rights = namespace::DelegatedRange { read, write, start, end };
         let issuing = self.issuing();
         let access = if write { Access::Update } else { Access::Read };
@@ -213,6 +248,7 @@ impl Mds {
             method: self.method(asked.method),
             permissions,
             expires_ms,
+            readable: false,
         };
         self.holdings(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
         let (grants, audit_field) = self.issue(&issuing, principal, &issue, now_ms, rng)?;

@@ -315,7 +315,7 @@ impl Mds {
         until_ms: u64,
         now_ms: u64,
     ) -> Result<()> {
-        let what = if access == Access::Read { LeaseAccess::Read } else { LeaseAccess::Change };
+        let what = if access.changes_data() { LeaseAccess::Change } else { LeaseAccess::Read };
         if what == LeaseAccess::Change {
             self.leases.block_grants_until(id, until_ms);
         }

@@ -221,6 +221,7 @@ impl Mds {
     ) -> Result<Response> {
         match request {
             Request::OpenNode { node, access, method, client_id, reclaim } => {
+                check_node_access(access)?;
                 let (id, issuing) = (self.node(principal, node)?, &self.issuing());
                 let method = self.method(method);
                 let opening = Opening { issuing, principal, id, held: OpenModes::of(access), method };
@@ -534,6 +535,7 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
+        check_node_access(access)?;
         let id = self.node(principal, node)?;
         let opening = Opening { issuing, principal, id, held: OpenModes::of(access), method };
         let before = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
@@ -577,6 +579,11 @@ impl Mds {
         }
         done
     }
+}
+
+/// Fails for an access that exists only for files opened by path.
+fn check_node_access(access: Access) -> Result<()> {
+    if access.is_of_nodes() { Ok(()) } else { Err(MdsError::refused(ErrorCode::Invalid, "access to a node")) }
 }
 
 /// Returns the permissions of a credential; `creates`: the objects may not exist yet.

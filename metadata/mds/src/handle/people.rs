@@ -288,6 +288,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         Request::MakeDir { path, .. }
         | Request::Create { path, .. }
         | Request::Open { path, .. }
+        | Request::CopyFunction { path, .. }
         | Request::Remove { path, .. }
         | Request::SetMode { path, .. }
         | Request::IssueList { path, .. }
@@ -297,6 +298,9 @@ pub(super) fn subject(request: &Request) -> Option<String> {
             let write = if *write { " write" } else { "" };
             let end = end.map_or_else(String::new, |end| end.to_string());
             Some(format!("{path}{read}{write} {start}..{end} until {until_ms}"))
+        }
+        Request::DelegateExecution { path, until_ms, .. } => {
+            Some(format!("{path} execute until {until_ms}"))
         }
         Request::Revoke { what } => Some(what.to_string()),
         Request::SetOwner { path, owner, group } => {

@@ -9,6 +9,7 @@ use sealstone_mds_protocol::{
 };
 
 use super::acl::inherit;
+use super::functions;
 use super::sizes::mark_outgrown;
 use super::unlink::{UnlinkContext, queue_objects, unlink_name};
 use super::walk::{FinalLink, place};
@@ -72,17 +73,28 @@ pub(crate) fn begin_create(
         expires_ms: new.expires_ms,
         grants_until_ms: new.grants_until_ms,
     };
-    save(tx, &keys::intent(id), &intent)?;
-    save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
-    save(tx, &keys::create_charge(id), &charges)?;
-    save(tx, &keys::create_count(&principal.user), &(own + 1))?;
-    count(tx, counter::INTENTS, 1)?;
+    save_new(tx, id, &intent, &charges, own)?;
     Ok((id, intent))
+}
+
+/// Stores a new create of a user with `own` others.
+pub(super) fn save_new(
+    tx: &mut dyn Transaction,
+    id: IntentId,
+    intent: &Intent,
+    charges: &[QuotaCharge],
+    own: u64,
+) -> Result<()> {
+    save(tx, &keys::intent(id), intent)?;
+    save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
+    save(tx, &keys::create_charge(id), &charges.to_vec())?;
+    save(tx, &keys::create_count(&intent.user), &(own + 1))?;
+    Ok(count(tx, counter::INTENTS, 1)?)
 }
 
 /// Fails if the user's share of open creates is used up; returns the number of the user's open
 /// creates.
-fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<u64> {
+pub(super) fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<u64> {
     let own = load::<u64, _>(tx, &keys::create_count(user))?.unwrap_or_default();
     let all = figure(tx, counter::INTENTS)? as usize;
     let of_user = own as usize;
@@ -145,6 +157,9 @@ fn delete_intent(
 ) -> Result<()> {
     tx.delete(&keys::intent(id))?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
+    if tx.get(&keys::function_copy(id))?.is_some() {
+        tx.delete(&keys::function_copy(id))?;
+    }
     let key = keys::create_charge(id);
     // Creates of an earlier release have no charge and are not in the count.
     if let Some(charges) = load::<Vec<QuotaCharge>, _>(tx, &key)? {
@@ -188,6 +203,10 @@ pub(crate) fn commit(
     let now_ms = ending.now_ms;
     check_size(done.size)?;
     let intent = load_intent(tx, principal, id, now_ms)?;
+    if let Some(copy) = load(tx, &keys::function_copy(id))? {
+        delete_intent(tx, id, &intent, None)?;
+        return functions::commit_copy(tx, principal, &intent, copy, done.size, now_ms);
+    }
     let name = &*intent.name.shown();
     let directory: Inode = load(tx, &keys::inode(intent.parent))?
         .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "directory was removed"))?;

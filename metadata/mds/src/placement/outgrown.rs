@@ -25,15 +25,18 @@ pub const UNIT_OUTGROWN: u64 = 4 * MEDIUM_MAX;
 pub struct LayoutForm {
     /// Bytes of a stripe unit; none: one object.
     pub unit: Option<u32>,
-    /// Number of objects.
+    /// Number of objects with different bytes.
     pub width: usize,
+    /// Whether each object has to keep all bytes: such a file never outgrows its layout.
+    pub is_fixed: bool,
 }
 
 impl LayoutForm {
     /// Returns the form of a layout.
     #[must_use]
     pub fn of(layout: &Layout) -> Self {
-        Self { unit: layout.stripe_unit(), width: layout.width() }
+        let is_fixed = layout.is_copied();
+        Self { unit: layout.stripe_unit(), width: if is_fixed { 1 } else { layout.width() }, is_fixed }
     }
 
     /// Whether its unit is too small for a file of that size.
@@ -45,8 +48,10 @@ impl LayoutForm {
 impl From<&FileShape> for LayoutForm {
     fn from(shape: &FileShape) -> Self {
         match shape {
-            FileShape::Single(_) => Self { unit: None, width: 1 },
-            FileShape::Striped(unit, devices) => Self { unit: Some(*unit), width: devices.len() },
+            FileShape::Single(_) => Self { unit: None, width: 1, is_fixed: false },
+            FileShape::Striped(unit, devices) => {
+                Self { unit: Some(*unit), width: devices.len(), is_fixed: false }
+            }
         }
     }
 }
@@ -57,7 +62,7 @@ impl From<&FileShape> for LayoutForm {
 #[must_use]
 pub fn is_marked(form: LayoutForm, placed: Option<&PlacementRecord>, before: u64, size: u64) -> bool {
     let doubled = |size: u64| (size / OUTGROWN_MIN).checked_ilog2();
-    if size <= before || doubled(size) == doubled(before) {
+    if form.is_fixed || size <= before || doubled(size) == doubled(before) {
         return false;
     }
     let unit = if size <= MEDIUM_MAX { UNIT_MEDIUM } else { UNIT_LARGE };
@@ -78,7 +83,7 @@ impl DevicePool {
         seed: u64,
         width_max: usize,
     ) -> Option<PlacementChoice> {
-        if size < OUTGROWN_MIN {
+        if size < OUTGROWN_MIN || form.is_fixed {
             return None;
         }
         let choice = self.place(Some(size), seed, width_max).ok()?;

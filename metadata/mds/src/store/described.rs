@@ -94,6 +94,7 @@ const fn family_name(family: u8) -> &'static str {
         b'E' => "quota charge of a create",
         b'C' => "number of creates of a user",
         b'S' => "ended create that still counts",
+        b'P' => "create that copies a function",
         b'r' => "object to be removed",
         b'v' => "device",
         b'k' => "sealed keys of a device",

@@ -78,7 +78,7 @@ messages! {
             /// Whether there may be more entries; request those after the last name.
             more: bool,
         },
-        /// To Create.
+        /// To Create and CopyFunction.
         0x0013 => Created {
             file: CreatedFile,
         },
@@ -176,7 +176,7 @@ messages! {
             /// lost its table within the longest life of a credential.
             complete: bool,
         },
-        /// To Delegate.
+        /// To Delegate and DelegateExecution.
         0x0041 => Delegated {
             /// The credentials for the program.
             file: DelegatedFile,

@@ -278,6 +278,11 @@ fn grant_request() -> impl Strategy<Value = Request> {
                 method
             }
         ),
+        (path(), of(Method::ALL), any::<u64>())
+            .prop_map(|(path, method, until_ms)| Request::DelegateExecution { path, until_ms, method }),
+        (path(), of(Method::ALL), any::<u32>()).prop_map(|(path, method, device)| {
+            Request::CopyFunction { path, device: DeviceId(device), method }
+        }),
         revoke_what().prop_map(|what| Request::Revoke { what }),
         any::<u64>().prop_map(|id| Request::RevocationProgress { id }),
         Just(Request::RevocationList {}),

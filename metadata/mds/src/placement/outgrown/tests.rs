@@ -29,9 +29,12 @@ fn any_pool() -> impl Strategy<Value = DevicePool> {
 }
 
 fn any_form() -> impl Strategy<Value = LayoutForm> {
-    let striped =
-        (12..27u32, 1..=WIDTH_MAX).prop_map(|(bits, width)| LayoutForm { unit: Some(1 << bits), width });
-    prop_oneof![Just(LayoutForm { unit: None, width: 1 }), striped]
+    let striped = (12..27u32, 1..=WIDTH_MAX).prop_map(|(bits, width)| LayoutForm {
+        unit: Some(1 << bits),
+        width,
+        is_fixed: false,
+    });
+    prop_oneof![Just(LayoutForm { unit: None, width: 1, is_fixed: false }), striped]
 }
 
 fn placed(choice: &PlacementChoice, size_hint: Option<u64>) -> PlacementRecord {
@@ -105,7 +108,7 @@ proptest! {
     fn file_is_migrated_a_few_times_at_most(
         pools in prop::collection::vec((any_pool(), 1..4u64), 1..200), seed: u64, width_max in 1..=WIDTH_MAX
     ) {
-        let (mut form, mut size, mut carries) = (LayoutForm { unit: None, width: 1 }, OUTGROWN_MIN, 0);
+        let (mut form, mut size, mut carries) = (LayoutForm { unit: None, width: 1, is_fixed: false }, OUTGROWN_MIN, 0);
         for (pool, factor) in pools {
             size = (size * factor).min(1 << 50);
             if let Some(choice) = pool.outgrown(form, size, seed, width_max) {
@@ -164,7 +167,7 @@ proptest! {
 
 #[test]
 fn small_files_and_useless_migrations_are_skipped() {
-    let single = LayoutForm { unit: None, width: 1 };
+    let single = LayoutForm { unit: None, width: 1, is_fixed: false };
     let wide =
         |count, size| pool(count, GIB << 10).outgrown(single, size, 1, 8).map(|choice| choice.chosen.len());
     assert_eq!(wide(8, SINGLE_MAX + 1), None);
@@ -176,11 +179,11 @@ fn small_files_and_useless_migrations_are_skipped() {
     // Without enough free space nothing is copied.
     assert_eq!(pool(4, 300 * MIB).outgrown(single, 2 * GIB, 1, 8), None);
     // 1.5 times as wide is not enough.
-    let form = LayoutForm { unit: Some(UNIT_LARGE), width: 5 };
+    let form = LayoutForm { unit: Some(UNIT_LARGE), width: 5, is_fixed: false };
     assert_eq!(pool(9, GIB << 10).outgrown(form, GIB, 1, 64), None);
     assert!(pool(10, GIB << 10).outgrown(form, GIB, 1, 64).is_some());
     // A larger unit on fewer devices is not enough.
-    let small = LayoutForm { unit: Some(UNIT_MEDIUM), width: 8 };
+    let small = LayoutForm { unit: Some(UNIT_MEDIUM), width: 8, is_fixed: false };
     assert!(pool(8, GIB << 10).outgrown(small, UNIT_OUTGROWN + 1, 1, 8).is_some());
     assert_eq!(pool(8, GIB << 10).outgrown(small, UNIT_OUTGROWN, 1, 8), None);
     assert_eq!(pool(7, GIB << 10).outgrown(small, GIB, 1, 8), None);

@@ -1,0 +1,105 @@
+//! Credentials to execute functions, and copies of their code on the devices that have data.
+//!
+//! Contract: the right to execute is the execute permission of the function file. A copy needs the
+//! right to read too, since its creator reads the code.
+//! Truth: docs/standards/mds/functions.md §5.12; docs/adr/0068-copies-of-function-files.md.
+
+use sealstone_mds_protocol::{
+    Access, CreatedFile, DelegatedFile, DeviceId, ErrorCode, FilePath, IssueKind, Method, ObjectRef, Response,
+};
+use sealstone_osd::ObjectId;
+
+use super::delegate::IssueParams;
+use crate::access::Principal;
+use crate::devices::{COPY_RIGHTS, EXECUTE_RIGHTS};
+use crate::entropy::Entropy;
+use crate::error::{MdsError, Result};
+use crate::lengths::LengthTarget;
+use crate::namespace::{self, NewCopy};
+use crate::records::{counter, next_number};
+use crate::server::Mds;
+
+impl Mds {
+    /// Begins a copy of a function file on a device.
+    pub(super) fn copy_function(
+        &self,
+        principal: &Principal,
+        path: &FilePath,
+        (device, method): (DeviceId, Method),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let method = self.method(method);
+        let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
+        let issuing = self.issuing();
+        // Chosen under the lock, because a drain waits for requests that may have chosen the
+        // device.
+        if !self.devices.pool().has(device) {
+            let why = format!("device {} takes no new objects", device.0);
+            return Err(MdsError::refused(ErrorCode::Invalid, why));
+        }
+        let (intent, record) = self.update(|tx| {
+            namespace::begin_copy(tx, principal, path, |tx, inode| {
+                let number = next_number(tx, counter::OBJECT)?;
+                let object = ObjectId::new(self.config.partition_of(inode.0), number);
+                let object = ObjectRef { device, object };
+                Ok(NewCopy { object, method, expires_ms, grants_until_ms })
+            })
+        })?;
+        let terms = (method, COPY_RIGHTS, grants_until_ms);
+        let issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
+        let written = LengthTarget::Create(intent, record.inode);
+        if let Err(error) = self.check_lengths_later(written, &principal.user, 0, grants_until_ms) {
+            self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
+            return Err(error);
+        }
+        let (grants, _) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
+        let file = CreatedFile {
+            intent,
+            inode: record.inode,
+            expires_ms: record.expires_ms,
+            layout: record.layout,
+            grants,
+        };
+        Ok(Response::Created { file })
+    }
+
+    /// Issues credentials to execute a function file, to be put into a capability file.
+    pub(super) fn delegate_execution(
+        &self,
+        principal: &Principal,
+        path: &FilePath,
+        (until_ms, method): (u64, Method),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let expires_ms = self.delegation_end(until_ms, now_ms)?;
+        let issuing = self.issuing();
+        let view = self.store.snapshot()?;
+        let (id, _) = namespace::resolve(&*view, principal, path)?;
+        let (inode, layout) = namespace::file_for(&*view, principal, id, Access::Execute, &path.shown())?;
+        drop(view);
+        let empty = || MdsError::refused(ErrorCode::Invalid, "file is empty");
+        let layout = layout.ok_or_else(empty)?;
+        self.recall_for_path_access(id, Access::Execute, expires_ms, now_ms)?;
+        let expires_ms = self.within_drains(&layout, expires_ms, now_ms)?;
+        let terms = (self.method(method), EXECUTE_RIGHTS, expires_ms);
+        let mut issue = IssueParams::whole(IssueKind::Delegate, id, &layout, terms);
+        issue.span = (0, inode.size);
+        self.holdings(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
+        let (grants, audit_field) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
+        let file = DelegatedFile {
+            stat: inode.stat(id),
+            layout,
+            grants,
+            start: 0,
+            end: inode.size,
+            read: false,
+            write: false,
+            expires_ms,
+            principal: audit_field,
+        };
+        Ok(Response::Delegated { file })
+    }
+}

@@ -1,0 +1,137 @@
+//! Function files: copies of their code on further devices.
+//!
+//! Contract: a copy is a create until Commit adds its object to the layout. It is refused if the
+//! file changed after the copy began. Copies are removed and moved with the file, as all objects of
+//! a layout are. They do not count in quotas: a file has at most one for each device.
+//! Truth: docs/standards/mds/functions.md §5.12; docs/adr/0068-copies-of-function-files.md.
+
+use sealstone_mds_protocol::{
+    Access, ErrorCode, FilePath, InodeId, IntentId, Layout, Method, Name, ObjectRef, Stat, record,
+};
+
+use super::create::{check_share, save_new};
+use super::walk::FinalLink;
+use super::{check_file, need_file};
+use crate::access::Principal;
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::quota;
+use crate::records::{Inode, Intent, counter, load, next_number, save};
+use crate::store::{Snapshot, Transaction};
+
+record! {
+    /// The file of which a create is a copy.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct FunctionCopy {
+        /// Inode number of the function file.
+        pub inode: InodeId,
+        /// Version of its content when the copy began.
+        pub version: u64,
+    }
+}
+
+/// Parameters of a copy.
+pub(crate) struct NewCopy {
+    /// Object that gets the bytes.
+    pub(crate) object: ObjectRef,
+    pub(crate) method: Method,
+    pub(crate) expires_ms: u64,
+    pub(crate) grants_until_ms: u64,
+}
+
+/// Whether a create is a copy of a function file.
+pub(crate) fn is_function_copy<S: Snapshot + ?Sized>(view: &S, id: IntentId) -> Result<bool> {
+    Ok(view.get(&keys::function_copy(id))?.is_some())
+}
+
+/// Fails unless the user may copy the code, which needs the rights to read and to execute it.
+fn check_rights(principal: &Principal, file: &Inode, subject: &str) -> Result<()> {
+    need_file(file, subject)?;
+    check_file(principal, file, Access::Read, subject)?;
+    check_file(principal, file, Access::Execute, subject)
+}
+
+/// Returns the layout of a function file.
+fn layout_of<'a>(file: &'a Inode, subject: &str) -> Result<&'a Layout> {
+    let empty = || MdsError::refused(ErrorCode::Invalid, format!("{subject} is empty"));
+    let layout = file.layout.as_ref().ok_or_else(empty)?;
+    if layout.is_whole_in_each() {
+        Ok(layout)
+    } else {
+        Err(MdsError::refused(ErrorCode::Invalid, format!("{subject} is striped, so no object has all code")))
+    }
+}
+
+/// Begins a copy of a function file. `object` chooses its object.
+pub(crate) fn begin_copy(
+    tx: &mut dyn Transaction,
+    principal: &Principal,
+    path: &FilePath,
+    new: impl FnOnce(&mut dyn Transaction, InodeId) -> Result<NewCopy>,
+) -> Result<(IntentId, Intent)> {
+    let subject = path.shown();
+    let (inode, file) = super::resolve(tx, principal, path)?;
+    check_rights(principal, &file, &subject)?;
+    let (parent, name) = parent_of(tx, principal, path)?;
+    let number = layout_of(&file, &subject)?.clone();
+    let own = check_share(tx, &principal.user)?;
+    let charged = Inode { owner: principal.user.clone(), ..file.clone() };
+    let charges = quota::reserve(tx, &charged, None)?;
+    let NewCopy { object, method, expires_ms, grants_until_ms } = new(tx, inode)?;
+    if number.with_copy(object).is_err() {
+        return Err(match number.objects().iter().any(|one| one.device == object.device) {
+            true => MdsError::refused(ErrorCode::Exists, format!("{subject} has a copy on the device")),
+            false => MdsError::refused(ErrorCode::Limit, format!("copies of {subject}")),
+        });
+    }
+    let id = IntentId(next_number(tx, counter::INTENT)?);
+    let intent = Intent {
+        user: principal.user.clone(),
+        parent,
+        name,
+        inode,
+        mode: file.mode,
+        replace: true,
+        method,
+        layout: Layout::single(object),
+        placed: None,
+        expires_ms,
+        grants_until_ms,
+    };
+    save_new(tx, id, &intent, &charges, own)?;
+    save(tx, &keys::function_copy(id), &FunctionCopy { inode, version: file.version })?;
+    Ok((id, intent))
+}
+
+/// Returns the directory and the name of a file.
+fn parent_of(tx: &mut dyn Transaction, principal: &Principal, path: &FilePath) -> Result<(InodeId, Name)> {
+    let (place, _) = super::walk::place(tx, principal, path, FinalLink::Follow)?;
+    Ok((place.directory, place.name))
+}
+
+/// Adds a finished copy to the layout of its file.
+pub(super) fn commit_copy(
+    tx: &mut dyn Transaction,
+    principal: &Principal,
+    intent: &Intent,
+    copy: FunctionCopy,
+    size: u64,
+    now_ms: u64,
+) -> Result<Stat> {
+    let changed = || MdsError::refused(ErrorCode::Stale, "the function changed while it was copied");
+    let mut file: Inode = load(tx, &keys::inode(copy.inode))?.ok_or_else(changed)?;
+    check_rights(principal, &file, "function")?;
+    if file.version != copy.version || file.size != size {
+        return Err(changed());
+    }
+    let layout = file.layout.as_ref().ok_or_else(changed)?;
+    let object = *intent.layout.objects().first().ok_or_else(changed)?;
+    let added = layout.with_copy(object).map_err(|_| {
+        MdsError::refused(ErrorCode::Exists, "another client made a copy on the device meanwhile")
+    })?;
+    file.layout = Some(added);
+    file.create_grants_until_ms = file.create_grants_until_ms.max(intent.grants_until_ms);
+    file.changes(now_ms);
+    save(tx, &keys::inode(copy.inode), &file)?;
+    Ok(file.stat(copy.inode))
+}

@@ -1,0 +1,274 @@
+//! The right to execute function files, and copies of their code.
+
+use std::collections::BTreeSet;
+
+use sealstone_mds_protocol::{
+    Access, CreatedFile, DeviceId, ErrorCode, IssueKind, Layout, Method, OpenHandle, OpenedFile, Request,
+    Response, Role,
+};
+use sealstone_osd::capability::Range;
+use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, Permissions};
+
+use super::world::{ADMIN, ALICE, BOB, World, create, path};
+use crate::Mds;
+
+const METHOD: Method = Method::AllData;
+const CODE_BYTES: u64 = 10_000;
+
+fn parsed(bytes: &[u8]) -> Capability {
+    CapabilityBytes::new(Generation::Osd2, bytes).unwrap().parse().unwrap()
+}
+
+fn open(at: &str, access: Access) -> Request {
+    Request::Open { path: path(at), access, method: METHOD }
+}
+
+fn copy(at: &str, device: DeviceId) -> Request {
+    Request::CopyFunction { path: path(at), device, method: METHOD }
+}
+
+impl World {
+    /// Creates a world with a function file of alice at `/fn` that has this mode.
+    fn with_function(devices: u8, mode: u16) -> Self {
+        let mut world = Self::with_accounts(devices);
+        world.put(ALICE, "/fn", CODE_BYTES);
+        world.ask(ALICE, Request::SetMode { path: path("/fn"), mode });
+        world
+    }
+
+    fn open_ok(&mut self, who: [u8; 16], at: &str, access: Access) -> OpenedFile {
+        self.open(who, open(at, access))
+    }
+
+    /// Begins a copy on a device.
+    fn begin_copy(&mut self, who: [u8; 16], device: DeviceId) -> CreatedFile {
+        match self.ask(who, copy("/fn", device)) {
+            Response::Created { file } => file,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn code_layout(&mut self) -> Layout {
+        self.open_ok(ALICE, "/fn", Access::Read).layout.unwrap()
+    }
+
+    /// Returns the devices without a copy.
+    fn other_devices(&mut self) -> Vec<DeviceId> {
+        let layout = self.code_layout();
+        let taken: BTreeSet<_> = layout.objects().iter().map(|object| object.device).collect();
+        let all = self.mds.devices();
+        all.iter().map(|(device, _)| device.id).filter(|id| !taken.contains(id)).collect()
+    }
+}
+
+#[test]
+fn execute_needs_x_and_grants_only_it() {
+    let mut world = World::with_function(1, 0o710);
+    let file = world.open_ok(ALICE, "/fn", Access::Execute);
+    let capability = parsed(file.grants[0].capability.as_slice());
+    assert_eq!(capability.permissions, Permissions::EXECUTE | Permissions::GET_ATTR);
+    assert_eq!(world.refused(BOB, open("/fn", Access::Execute)), ErrorCode::Denied);
+    // The right to execute is neither that to read nor that to copy the code.
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o711 });
+    assert_eq!(world.open_ok(BOB, "/fn", Access::Execute).grants.len(), 1);
+    assert_eq!(world.refused(BOB, open("/fn", Access::Read)), ErrorCode::Denied);
+    assert_eq!(world.refused(BOB, copy("/fn", DeviceId(1))), ErrorCode::Denied);
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o644 });
+    assert_eq!(world.refused(ALICE, open("/fn", Access::Execute)), ErrorCode::Denied);
+    assert_eq!(world.refused(ALICE, open("/", Access::Execute)), ErrorCode::IsADirectory);
+}
+
+#[test]
+fn roles_limit_execution_and_description() {
+    let mut world = World::with_function(1, 0o777);
+    let (reader, operator) = ([7; 16], [8; 16]);
+    world.session_as(reader, "carol", Role::ReadOnly);
+    world.session_as(operator, "oscar", Role::Operator);
+    assert_eq!(world.open_ok(reader, "/fn", Access::Execute).grants.len(), 1);
+    assert_eq!(world.open_ok(reader, "/fn", Access::CallRead).grants.len(), 1);
+    for access in [Access::CallUpdate, Access::Describe] {
+        assert_eq!(world.refused(reader, open("/fn", access)), ErrorCode::Denied);
+    }
+    assert_eq!(world.refused(operator, open("/fn", Access::Execute)), ErrorCode::Denied);
+    let description = world.open_ok(ALICE, "/fn", Access::Describe);
+    let rights = parsed(description.grants[0].capability.as_slice()).permissions;
+    assert_eq!(rights, Permissions::GET_ATTR | Permissions::SET_ATTR);
+}
+
+#[test]
+fn data_of_calls_is_limited_to_existing_bytes() {
+    let mut world = World::with_accounts(3);
+    let file = world.put(ALICE, "/data", (4 << 20) + 5);
+    let layout = file.layout;
+    let given = world.open_ok(ALICE, "/data", Access::CallUpdate);
+    for (index, grant) in given.grants.iter().enumerate() {
+        let capability = parsed(grant.capability.as_slice());
+        let expected = Permissions::READ | Permissions::WRITE | Permissions::GET_ATTR | Permissions::OBJ_MGMT;
+        assert_eq!(capability.permissions, expected);
+        let Descriptor::User { range, .. } = capability.descriptor else { panic!("a user object") };
+        assert_eq!(range, Range { start: 0, length: layout.object_length(index, (4 << 20) + 5) });
+    }
+    let given = world.open_ok(ALICE, "/data", Access::CallRead);
+    let capability = parsed(given.grants[0].capability.as_slice());
+    assert_eq!(capability.permissions, Permissions::READ | Permissions::GET_ATTR);
+    world.ask(ALICE, Request::SetMode { path: path("/data"), mode: 0o644 });
+    assert_eq!(world.open_ok(BOB, "/data", Access::CallRead).grants.len(), layout.width());
+    assert_eq!(world.refused(BOB, open("/data", Access::CallUpdate)), ErrorCode::Denied);
+}
+
+#[test]
+fn data_of_calls_is_never_sealed() {
+    let mut world = World::with_function(1, 0o755);
+    let mut config = world.mds.config.clone();
+    config.seal_capabilities = true;
+    world.mds = Mds::open(std::sync::Arc::new(world.disk.clone()), config).unwrap();
+    world.take_up();
+    let is_sealed = |file: OpenedFile| {
+        CapabilityBytes::new(Generation::Osd2, file.grants[0].capability.as_slice()).unwrap().is_sealed()
+    };
+    assert!(is_sealed(world.open_ok(ALICE, "/fn", Access::Execute)));
+    assert!(is_sealed(world.open_ok(ALICE, "/fn", Access::Read)));
+    assert!(!is_sealed(world.open_ok(ALICE, "/fn", Access::CallRead)));
+    let stat = world.stat(ALICE, "/fn").unwrap();
+    let handle = OpenHandle::File { node: stat.node(), access: Access::CallUpdate };
+    let Response::Grants { grants, .. } = world.ask(ALICE, Request::RenewGrants { handle, method: METHOD })
+    else {
+        panic!("not renewed")
+    };
+    assert!(!CapabilityBytes::new(Generation::Osd2, grants[0].capability.as_slice()).unwrap().is_sealed());
+}
+
+#[test]
+fn committed_copy_joins_layout_of_file() {
+    let mut world = World::with_function(3, 0o755);
+    let before = world.code_layout();
+    let device = world.other_devices()[0];
+    let begun = world.begin_copy(ALICE, device);
+    assert_eq!(begun.layout.objects().len(), 1);
+    let rights = parsed(begun.grants[0].capability.as_slice()).permissions;
+    assert!(rights.contains(Permissions::CREATE | Permissions::WRITE | Permissions::SET_ATTR));
+    assert!(!rights.contains(Permissions::READ) && !rights.contains(Permissions::EXECUTE));
+    assert_eq!(world.code_layout(), before, "nothing is visible before the commit");
+    world.commit(ALICE, begun.intent, CODE_BYTES).unwrap();
+    let after = world.code_layout();
+    assert_eq!((after.width(), after.number(), after.kind_name()), (2, before.number(), "copies"));
+    assert_eq!(after.objects()[1].device, device);
+    assert_eq!(world.open_ok(ALICE, "/fn", Access::Execute).grants.len(), 2);
+    assert_eq!(world.refused(ALICE, copy("/fn", device)), ErrorCode::Exists);
+    // The objects are removed with the file.
+    world.ask(ALICE, Request::Remove { path: path("/fn"), recursive: false });
+    world.now += 3_600_000;
+    let gone: BTreeSet<_> = world.reap_all().into_iter().collect();
+    assert!(after.objects().iter().all(|object| gone.contains(object)));
+}
+
+#[test]
+fn copy_of_changed_function_is_refused() {
+    let mut world = World::with_function(2, 0o755);
+    let device = world.other_devices()[0];
+    let wrong_size = world.begin_copy(ALICE, device);
+    assert_eq!(world.commit(ALICE, wrong_size.intent, CODE_BYTES - 1), Err(ErrorCode::Stale));
+    let begun = world.begin_copy(ALICE, device);
+    world.put(ALICE, "/fn", CODE_BYTES);
+    assert_eq!(world.commit(ALICE, begun.intent, CODE_BYTES), Err(ErrorCode::Stale));
+    assert_eq!(world.code_layout().width(), 1);
+}
+
+#[test]
+fn second_copy_on_one_device_is_refused() {
+    let mut world = World::with_function(2, 0o755);
+    let device = world.other_devices()[0];
+    let (first, second) = (world.begin_copy(ALICE, device), world.begin_copy(BOB, device));
+    world.commit(BOB, second.intent, CODE_BYTES).unwrap();
+    assert_eq!(world.commit(ALICE, first.intent, CODE_BYTES), Err(ErrorCode::Exists));
+    assert_eq!(world.code_layout().width(), 2);
+}
+
+#[test]
+fn abandoned_and_expired_copies_are_removed() {
+    let mut world = World::with_function(3, 0o755);
+    let devices = world.other_devices();
+    let (left, expired) = (world.begin_copy(ALICE, devices[0]), world.begin_copy(ALICE, devices[1]));
+    world.ask(ALICE, Request::Abandon { intent: left.intent });
+    world.now += 24 * 3_600_000;
+    world.session(ALICE, "alice", false);
+    let gone: BTreeSet<_> = world.reap_all().into_iter().collect();
+    for begun in [left, expired] {
+        assert!(gone.contains(&begun.layout.objects()[0]));
+        assert_eq!(world.commit(ALICE, begun.intent, CODE_BYTES), Err(ErrorCode::Stale));
+    }
+    assert_eq!(world.code_layout().width(), 1);
+}
+
+#[test]
+fn striped_file_cannot_be_copied() {
+    let mut world = World::with_accounts(3);
+    let file = world.put(ALICE, "/big", 8 << 20);
+    assert!(file.layout.width() > 1);
+    world.ask(ALICE, Request::SetMode { path: path("/big"), mode: 0o755 });
+    assert_eq!(world.refused(ALICE, copy("/big", DeviceId(1))), ErrorCode::Invalid);
+    assert!(matches!(world.ask(ALICE, create("/empty", Some(0))), Response::Created { .. }));
+    assert_eq!(world.refused(ALICE, copy("/fn", DeviceId(99))), ErrorCode::Invalid);
+}
+
+#[test]
+fn copied_function_never_outgrows_its_layout() {
+    let mut world = World::with_accounts(3);
+    let size = 6 << 20;
+    // The hint keeps the code in one object.
+    let begun = world.create(ALICE, "/fn", Some(4096));
+    world.commit(ALICE, begun.intent, size).unwrap();
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o755 });
+    let device = world.other_devices()[0];
+    let copied = world.begin_copy(ALICE, device);
+    world.commit(ALICE, copied.intent, size).unwrap();
+    let inode = world.stat(ALICE, "/fn").unwrap().inode;
+    world.now += 24 * 3_600_000;
+    let begun = world.mds.begin_migration(inode, world.now).unwrap();
+    assert_eq!(begun, crate::MoveStart::NothingToMove);
+}
+
+#[test]
+fn delegated_execution_has_no_other_right() {
+    let mut world = World::with_function(2, 0o711);
+    let until_ms = world.now + 60_000;
+    let request = Request::DelegateExecution { path: path("/fn"), until_ms, method: METHOD };
+    let Response::Delegated { file } = world.ask(BOB, request.clone()) else { panic!("not delegated") };
+    assert_eq!((file.read, file.write, file.start, file.end), (false, false, 0, CODE_BYTES));
+    assert_eq!(file.expires_ms, until_ms);
+    let capability = parsed(file.grants[0].capability.as_slice());
+    assert_eq!(capability.permissions, Permissions::EXECUTE | Permissions::GET_ATTR);
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o644 });
+    assert_eq!(world.refused(BOB, request), ErrorCode::Denied);
+    let late = Request::DelegateExecution { path: path("/fn"), until_ms: u64::MAX, method: METHOD };
+    assert_eq!(world.refused(ADMIN, late), ErrorCode::Limit);
+}
+
+#[test]
+fn execution_is_recorded_as_such() {
+    let (mut world, _log) = World::logged(1);
+    world.put(ALICE, "/fn", CODE_BYTES);
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o700 });
+    world.open_ok(ALICE, "/fn", Access::Execute);
+    world.refused(BOB, open("/fn", Access::Execute));
+    let request =
+        Request::IssueList { path: path("/fn"), user: None, since_ms: 0, until_ms: u64::MAX, from: None };
+    let Response::Issues { entries, .. } = world.ask(ALICE, request) else { panic!("no list") };
+    assert!(entries.iter().any(|entry| entry.kind == IssueKind::Execute));
+}
+
+#[test]
+fn nodes_are_not_opened_with_call_accesses() {
+    let mut world = World::with_function(1, 0o777);
+    let node = world.stat(ALICE, "/fn").unwrap().node();
+    for access in [Access::Execute, Access::CallRead, Access::CallUpdate, Access::Describe] {
+        let request = Request::OpenNode { node, access, method: METHOD, client_id: client(), reclaim: false };
+        assert_eq!(world.refused(ALICE, request), ErrorCode::Invalid);
+        let handle = OpenHandle::Node { node, access, client_id: client() };
+        assert_eq!(world.refused(ALICE, Request::RenewGrants { handle, method: METHOD }), ErrorCode::Invalid);
+    }
+}
+
+fn client() -> sealstone_mds_protocol::ClientId {
+    sealstone_mds_protocol::ClientId { number: 5 }
+}
