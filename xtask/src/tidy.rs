@@ -19,6 +19,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-seal",
     "sealstone-login",
     "sealstone-crypto",
+    "sealstone-function-abi",
 ];
 
 /// Maximum number of lines of a file.
