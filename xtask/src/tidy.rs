@@ -20,6 +20,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-login",
     "sealstone-crypto",
     "sealstone-function-abi",
+    "sealstone-fn",
 ];
 
 /// Maximum number of lines of a file.

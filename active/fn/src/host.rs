@@ -1,0 +1,40 @@
+//! The seam between a function and its host: an engine on a device, or local files.
+
+use crate::FunctionErrno;
+
+/// Severity of a line in the job's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// The function failed or will fail.
+    Error,
+    /// The result may surprise its reader.
+    Warning,
+    /// Progress in words.
+    Info,
+}
+
+/// Calls that a function makes. Objects are named by their index in the call's object list.
+///
+/// The host checks rights, range and expiry on each call; a function gains nothing by any argument.
+pub trait FunctionHost {
+    /// Reads bytes at an offset; returns fewer than requested only at the end of the object.
+    fn read(&mut self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<usize, FunctionErrno>;
+
+    /// Writes all bytes at an offset.
+    fn write(&mut self, object: u32, offset: u64, data: &[u8]) -> Result<(), FunctionErrno>;
+
+    /// Returns the length of an object in bytes.
+    fn length(&mut self, object: u32) -> Result<u64, FunctionErrno>;
+
+    /// Appends bytes to the result that the caller receives.
+    fn result(&mut self, data: &[u8]) -> Result<(), FunctionErrno>;
+
+    /// Appends a line to the log of the job. Text beyond the limit of the log is dropped.
+    fn log(&mut self, level: LogLevel, text: &str);
+
+    /// Reports progress in parts of a thousand.
+    fn progress(&mut self, permille: u32);
+
+    /// Whether the job was cancelled; the function then returns soon, or is killed.
+    fn is_cancelled(&self) -> bool;
+}

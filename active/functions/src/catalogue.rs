@@ -1,0 +1,160 @@
+//! The table of shipped functions. Help texts, manifests and the local runner read it.
+
+use sealstone_fn::{FunctionCall, FunctionFailure};
+
+use crate::search::MakeSearch;
+use crate::{count, digest, filter, grep, transform};
+
+/// Destination of a function's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionOutput {
+    /// JSON lines in the result of the job.
+    Result,
+    /// An output object for each input object; the objects of the call are pairs.
+    Objects,
+}
+
+/// An argument of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionParameter {
+    /// Name in `name=value`, and of the option on the command line.
+    pub name: &'static str,
+    /// Whether the function refuses to run without it.
+    pub required: bool,
+    /// Whether its value must not appear in logs.
+    pub secret: bool,
+    /// Form and meaning of the value.
+    pub help: &'static str,
+}
+
+/// A function that Sealstone ships.
+pub struct ShippedFunction {
+    /// Name of the function and its file.
+    pub name: &'static str,
+    /// One line of help.
+    pub summary: &'static str,
+    /// Arguments, without those that the client adds (`stripe.N`, `header.N`).
+    pub parameters: &'static [FunctionParameter],
+    /// Destination of its output.
+    pub output: FunctionOutput,
+    /// Runs the function on a host.
+    pub run: fn(&mut FunctionCall<'_>) -> Result<(), FunctionFailure>,
+    /// The rule that reduces its results.
+    pub(crate) reduction: ReductionRule,
+}
+
+/// Rule that reduces the results of a function.
+#[derive(Clone, Copy)]
+pub(crate) enum ReductionRule {
+    Counts,
+    ByteCounts,
+    Search(MakeSearch),
+    Digests,
+    Outputs,
+}
+
+const fn parameter(name: &'static str, help: &'static str) -> FunctionParameter {
+    FunctionParameter { name, required: false, secret: false, help }
+}
+
+const fn required(name: &'static str, help: &'static str) -> FunctionParameter {
+    FunctionParameter { name, required: true, secret: false, help }
+}
+
+const COUNT_SWITCH: FunctionParameter = parameter("count", "true: return the number of matches only");
+
+/// All shipped functions.
+pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
+    ShippedFunction {
+        name: "count",
+        summary: "Counts bytes, lines, words and characters",
+        parameters: &[parameter("by", "list of bytes, lines, words, characters (default lines,words,bytes)")],
+        output: FunctionOutput::Result,
+        run: count::run_count,
+        reduction: ReductionRule::Counts,
+    },
+    ShippedFunction {
+        name: "wordcount",
+        summary: "Counts the occurrences of a byte",
+        parameters: &[parameter("byte", "ASCII character, or 0x and two digits (default a space)")],
+        output: FunctionOutput::Result,
+        run: count::run_wordcount,
+        reduction: ReductionRule::ByteCounts,
+    },
+    ShippedFunction {
+        name: "grep",
+        summary: "Finds lines that match a regular expression",
+        parameters: &[
+            required("pattern", "regular expression, at most 4096 bytes"),
+            parameter("fixed", "true: the pattern is plain text"),
+            parameter("ignore-case", "true: upper and lower case are equal"),
+            parameter("word", "true: match whole words only"),
+            parameter("invert", "true: select lines that do not match"),
+            COUNT_SWITCH,
+            parameter("record-bytes", "search records of this size for plain text, instead of lines"),
+        ],
+        output: FunctionOutput::Result,
+        run: grep::run_grep,
+        reduction: ReductionRule::Search(grep::make_grep),
+    },
+    ShippedFunction {
+        name: "filter",
+        summary: "Selects records of CSV or JSON lines by an expression",
+        parameters: &[
+            required("where", "expression, such as: status >= 500 and path starts_with '/api'"),
+            required("format", "csv or jsonl"),
+            parameter("delimiter", "character between the columns of csv, or tab (default a comma)"),
+            parameter("skip-invalid", "true: skip malformed records instead of failing"),
+            COUNT_SWITCH,
+        ],
+        output: FunctionOutput::Result,
+        run: filter::run_filter,
+        reduction: ReductionRule::Search(filter::make_filter),
+    },
+    ShippedFunction {
+        name: "sha256",
+        summary: "Computes SHA-256 digests",
+        parameters: &[],
+        output: FunctionOutput::Result,
+        run: digest::run_sha256,
+        reduction: ReductionRule::Digests,
+    },
+    ShippedFunction {
+        name: "blake3",
+        summary: "Computes BLAKE3 digests, of striped files too",
+        parameters: &[],
+        output: FunctionOutput::Result,
+        run: digest::run_blake3,
+        reduction: ReductionRule::Digests,
+    },
+    ShippedFunction {
+        name: "copy",
+        summary: "Copies objects",
+        parameters: &[],
+        output: FunctionOutput::Objects,
+        run: transform::run_copy,
+        reduction: ReductionRule::Outputs,
+    },
+    ShippedFunction {
+        name: "aes",
+        summary: "Encrypts or decrypts with AES-128 in counter mode",
+        parameters: &[
+            FunctionParameter {
+                name: "key",
+                required: true,
+                secret: true,
+                help: "key, 32 hexadecimal digits; send the arguments as secret",
+            },
+            required("iv", "first counter block, 32 hexadecimal digits; never repeat it with a key"),
+        ],
+        output: FunctionOutput::Objects,
+        run: transform::run_aes,
+        reduction: ReductionRule::Outputs,
+    },
+];
+
+/// Returns the shipped function of this name.
+#[must_use]
+pub fn find_function(name: &str) -> Option<&'static ShippedFunction> {
+    SHIPPED_FUNCTIONS.iter().find(|function| function.name == name)
+}

@@ -1,0 +1,237 @@
+//! Evaluation of filter expressions, with the three-valued logic of SQL.
+//!
+//! A comparison with null, or of values of different types, is unknown. A record is selected only
+//! if the expression is true.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use super::expression::{
+    CompareOperator, FilterExpression, FilterLiteral, FilterNode, FilterOperand, TextTest,
+};
+
+/// Value of a field of a record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum FieldValue<'r> {
+    /// The field is absent or null.
+    #[default]
+    Null,
+    Bool(bool),
+    Integer(i128),
+    Float(f64),
+    Text(Cow<'r, str>),
+    /// Text without a type: a cell of a table. It is a number where it is compared with one.
+    Cell(Cow<'r, str>),
+    /// An array or object.
+    Composite,
+}
+
+impl<'r> From<&'r FilterLiteral> for FieldValue<'r> {
+    fn from(literal: &'r FilterLiteral) -> Self {
+        match literal {
+            FilterLiteral::Null => Self::Null,
+            FilterLiteral::Bool(value) => Self::Bool(*value),
+            FilterLiteral::Integer(value) => Self::Integer(*value),
+            FilterLiteral::Float(value) => Self::Float(*value),
+            FilterLiteral::Text(text) => Self::Text(Cow::Borrowed(text)),
+        }
+    }
+}
+
+impl FieldValue<'_> {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) | Self::Cell(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Returns the cell as a number or truth value, if it has the form of one.
+    fn typed_cell(&self) -> Option<FieldValue<'static>> {
+        let Self::Cell(text) = self else { return None };
+        let text = text.trim();
+        if let Ok(integer) = text.parse() {
+            return Some(FieldValue::Integer(integer));
+        }
+        match text {
+            "true" | "TRUE" | "True" => return Some(FieldValue::Bool(true)),
+            "false" | "FALSE" | "False" => return Some(FieldValue::Bool(false)),
+            // Words such as `inf` and `nan` are text.
+            _ if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) => {}
+            _ => return text.parse().ok().filter(|float: &f64| float.is_finite()).map(FieldValue::Float),
+        }
+        None
+    }
+}
+
+/// Orders two values; `None` if they cannot be compared.
+fn compare(left: &FieldValue<'_>, right: &FieldValue<'_>) -> Option<Ordering> {
+    use FieldValue::{Bool, Cell, Float, Integer, Text};
+    match (left, right) {
+        (Bool(left), Bool(right)) => Some(left.cmp(right)),
+        (Integer(left), Integer(right)) => Some(left.cmp(right)),
+        (Float(left), Float(right)) => left.partial_cmp(right),
+        (Integer(left), Float(right)) => compare_mixed(*left, *right),
+        (Float(left), Integer(right)) => compare_mixed(*right, *left).map(Ordering::reverse),
+        (Text(left), Text(right)) | (Text(left), Cell(right)) | (Cell(left), Text(right)) => {
+            Some(left.cmp(right))
+        }
+        (Cell(left_text), Cell(right_text)) => match (left.typed_cell(), right.typed_cell()) {
+            (Some(left), Some(right)) => compare(&left, &right),
+            _ => Some(left_text.cmp(right_text)),
+        },
+        (Cell(_), Bool(_) | Integer(_) | Float(_)) => compare(&left.typed_cell()?, right),
+        (Bool(_) | Integer(_) | Float(_), Cell(_)) => compare(left, &right.typed_cell()?),
+        _ => None,
+    }
+}
+
+fn compare_mixed(integer: i128, float: f64) -> Option<Ordering> {
+    match (integer as f64).partial_cmp(&float)? {
+        // The conversion may have rounded; the float is then a whole number in range.
+        Ordering::Equal => Some(integer.cmp(&(float as i128))),
+        other => Some(other),
+    }
+}
+
+impl FilterExpression {
+    /// Whether the expression is true for a record with these fields.
+    pub(super) fn is_true(&self, fields: &[FieldValue<'_>]) -> bool {
+        evaluate(&self.root, fields) == Some(true)
+    }
+}
+
+/// Returns `None` for unknown.
+fn evaluate(node: &FilterNode, fields: &[FieldValue<'_>]) -> Option<bool> {
+    match node {
+        FilterNode::Any(parts) => decide(parts, fields, true),
+        FilterNode::All(parts) => decide(parts, fields, false),
+        FilterNode::Not(part) => evaluate(part, fields).map(|value| !value),
+        FilterNode::Compare(left, operator, right) => {
+            let order = compare(&value_of(left, fields), &value_of(right, fields))?;
+            Some(match operator {
+                CompareOperator::Equal => order.is_eq(),
+                CompareOperator::NotEqual => order.is_ne(),
+                CompareOperator::Less => order.is_lt(),
+                CompareOperator::LessOrEqual => order.is_le(),
+                CompareOperator::Greater => order.is_gt(),
+                CompareOperator::GreaterOrEqual => order.is_ge(),
+            })
+        }
+        FilterNode::In(operand, list) => {
+            let value = value_of(operand, fields);
+            if is_null(&value) {
+                return None;
+            }
+            Some(list.iter().any(|literal| compare(&value, &literal.into()) == Some(Ordering::Equal)))
+        }
+        FilterNode::IsNull(operand) => Some(is_null(&value_of(operand, fields))),
+        FilterNode::Text(operand, test) => {
+            let value = value_of(operand, fields);
+            let text = value.text()?;
+            Some(match test {
+                TextTest::Contains(part) => text.contains(part.as_str()),
+                TextTest::StartsWith(part) => text.starts_with(part.as_str()),
+                TextTest::EndsWith(part) => text.ends_with(part.as_str()),
+                TextTest::Matches(regex) => regex.is_match(text),
+            })
+        }
+    }
+}
+
+/// Evaluates parts until one has the value that decides; unknown if none decides and one is
+/// unknown.
+fn decide(parts: &[FilterNode], fields: &[FieldValue<'_>], decisive: bool) -> Option<bool> {
+    let mut result = Some(!decisive);
+    for part in parts {
+        match evaluate(part, fields) {
+            Some(value) if value == decisive => return Some(decisive),
+            Some(_) => {}
+            None => result = None,
+        }
+    }
+    result
+}
+
+/// An empty cell of a table is null.
+fn is_null(value: &FieldValue<'_>) -> bool {
+    match value {
+        FieldValue::Null => true,
+        FieldValue::Cell(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+fn value_of<'v>(operand: &'v FilterOperand, fields: &'v [FieldValue<'_>]) -> FieldValue<'v> {
+    match operand {
+        FilterOperand::Literal(literal) => literal.into(),
+        FilterOperand::Field(index) => match fields.get(*index) {
+            None | Some(FieldValue::Null) => FieldValue::Null,
+            Some(FieldValue::Bool(value)) => FieldValue::Bool(*value),
+            Some(FieldValue::Integer(value)) => FieldValue::Integer(*value),
+            Some(FieldValue::Float(value)) => FieldValue::Float(*value),
+            Some(FieldValue::Text(text)) => FieldValue::Text(Cow::Borrowed(text)),
+            Some(FieldValue::Cell(text)) => FieldValue::Cell(Cow::Borrowed(text)),
+            Some(FieldValue::Composite) => FieldValue::Composite,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_true(text: &str, fields: &[FieldValue<'_>]) -> bool {
+        FilterExpression::parse(text).unwrap().is_true(fields)
+    }
+
+    #[test]
+    fn cell_is_number_where_compared_with_one() {
+        for (text, cell, expected) in [
+            ("a >= 500", "503", true),
+            ("a >= 500", "49", false),
+            ("a >= 500", "abc", false),
+            ("a = 1.5", " 1.50", true),
+            ("a = '503'", "503", true),
+            ("a = true", "True", true),
+            ("not a = 500", "abc", false), // unknown is not false
+            ("a is null", "", true),
+            ("a < 1e3", "-5e-1", true),
+            ("a < 5", "nan", false),
+            ("a != 9007199254740992.0", "9007199254740993", true),
+        ] {
+            assert_eq!(is_true(text, &[FieldValue::Cell(cell.into())]), expected, "{text} for {cell}");
+        }
+    }
+
+    #[test]
+    fn logic_has_three_values() {
+        let fields = [FieldValue::Null, FieldValue::Integer(1)];
+        for (text, expected) in [
+            ("a = 1 or b = 1", true),
+            ("a = 1 and b = 1", false),
+            ("not (a = 1 and b = 2)", true),
+            ("not (a = 1 or b = 2)", false),
+            ("a is null and b is not null", true),
+            ("a = null", false),
+            ("b in (2, 1.0)", true),
+            ("b not in (2)", true),
+            ("a not in (2)", false),
+            ("b = '1'", false),
+            ("b < 2 && !(b > 1)", true),
+        ] {
+            // The first field of each text that names only b is b.
+            let fields = if text.contains("a ") { &fields[..] } else { &fields[1..] };
+            assert_eq!(is_true(text, fields), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn text_tests_apply_to_text_only() {
+        let text = [FieldValue::Text("GET /index".into())];
+        assert!(is_true("a starts_with 'GET' and a ends_with 'dex' and a contains ' /'", &text));
+        assert!(is_true("a ~ '^G.*x$' and a not contains 'POST'", &text));
+        assert!(!is_true("a contains '1'", &[FieldValue::Integer(1)]));
+        assert!(!is_true("a = 1 or a != 1 or a is null", &[FieldValue::Composite]));
+    }
+}

@@ -1,0 +1,50 @@
+//! `filter`: records of CSV and JSON lines for which an expression is true.
+
+mod csv;
+mod evaluate;
+mod expression;
+mod json;
+mod lexer;
+
+use sealstone_fn::{FunctionArguments, FunctionCall, FunctionErrno, FunctionFailure};
+
+pub use expression::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX, FilterExpression};
+pub use lexer::ExpressionError;
+
+use crate::search::{RecordSearch, run_search};
+
+/// Runs `filter`.
+pub(crate) fn run_filter(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+    run_search(call, make_filter)
+}
+
+/// Returns the search that the arguments of `filter` describe.
+pub(crate) fn make_filter(
+    arguments: &FunctionArguments<'_>,
+) -> Result<Box<dyn RecordSearch>, FunctionFailure> {
+    arguments.allow_only(&["where", "format", "delimiter", "skip-invalid", "count", "header.", "stripe."])?;
+    let expression = FilterExpression::parse(arguments.require("where")?)
+        .map_err(|error| FunctionFailure::invalid(format!("where: {error}")))?;
+    let skip_invalid = arguments.switch("skip-invalid")?;
+    match arguments.require("format")? {
+        "csv" => {
+            let delimiter = parse_delimiter(arguments.get("delimiter").unwrap_or(","))?;
+            Ok(Box::new(csv::CsvSearch::new(expression, delimiter, skip_invalid)))
+        }
+        "jsonl" => Ok(Box::new(json::JsonSearch::new(expression, skip_invalid))),
+        _ => Err(FunctionFailure::invalid("argument format: expected csv or jsonl")),
+    }
+}
+
+fn parse_delimiter(text: &str) -> Result<u8, FunctionFailure> {
+    match text.as_bytes() {
+        b"tab" => Ok(b'\t'),
+        [byte] if !matches!(byte, b'"' | b'\n' | b'\r') => Ok(*byte),
+        _ => Err(FunctionFailure::invalid("argument delimiter: expected one ASCII character, or tab")),
+    }
+}
+
+/// Returns the error of a malformed record.
+fn malformed(offset: u64, reason: &str) -> FunctionFailure {
+    FunctionFailure::new(FunctionErrno::BAD_DATA, format!("record at offset {offset}: {reason}"))
+}

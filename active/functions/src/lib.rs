@@ -1,0 +1,28 @@
+//! The functions that Sealstone ships: pure code over the host calls of `sealstone-fn`.
+//!
+//! Does: the functions, their typed results as JSON lines, the reduction of results over devices,
+//! and a runner for local files.
+//! Does not: talk to a device, or choose one.
+//! Contract: a function run on a whole file gives the same reduced result as the same function run
+//! on each object of the striped file.
+//! Source of truth: docs/reference/shipped-functions.md.
+
+mod catalogue;
+mod count;
+mod digest;
+pub mod filter;
+mod grep;
+#[cfg(unix)]
+pub mod local;
+mod reduce;
+mod result;
+mod search;
+mod transform;
+
+pub use catalogue::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction, find_function};
+pub use grep::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX};
+pub use reduce::{FileReduction, JobPart, PartObject, ReduceError, reduce_parts, total_of};
+pub use result::{
+    ByteCountLine, CountLine, DigestLine, EdgeLine, MatchCountLine, MatchLine, OutputLine, RecordText,
+    ResultLine, ResultLineError, SubtreeLine, parse_result,
+};
