@@ -23,6 +23,11 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-fn",
 ];
 
+/// Folders of crates that need unsafe code. Each has the lints of the workspace, but denies unsafe
+/// code instead of forbidding it, so that single modules can allow it with a reason.
+const UNSAFE_CRATES: &[&str] =
+    &["security/sandbox", "active/function-ring", "active/engine-c", "active/engine-wasm"];
+
 /// Maximum number of lines of a file.
 const LINES_PER_FILE_MAX: usize = 800;
 /// Refuses binaries and captures.
@@ -171,12 +176,20 @@ fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
     };
     let place: BTreeMap<String, usize> =
         members.iter().enumerate().map(|(index, (_, manifest))| (name_of(manifest), index)).collect();
+    let workspace_lints = read_toml(Path::new("Cargo.toml"))
+        .ok()
+        .and_then(|manifest| Some(manifest.get("workspace")?.get("lints")?.as_table()?.clone()));
     for (index, (folder, manifest)) in members.iter().enumerate() {
         let name = name_of(manifest);
         if !is_named_after_folder(&name, folder) {
             findings.push(format!("{folder}/Cargo.toml: {name} is not named after its folder"));
         }
-        if manifest.get("lints").and_then(|lints| lints.get("workspace")).is_none() {
+        if UNSAFE_CRATES.contains(&folder.as_str()) {
+            if !has_lints_that_deny_unsafe(manifest, workspace_lints.as_ref()) {
+                findings
+                    .push(format!("{folder}/Cargo.toml: lints differ in more than `unsafe_code = \"deny\"`"));
+            }
+        } else if manifest.get("lints").and_then(|lints| lints.get("workspace")).is_none() {
             findings.push(format!("{folder}/Cargo.toml: lacks `[lints] workspace = true`"));
         }
         let Some(dependencies) = manifest.get("dependencies").and_then(toml::Value::as_table) else {
@@ -201,6 +214,19 @@ fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// Whether a crate has the lints of the workspace, or these with `unsafe_code = "deny"`.
+fn has_lints_that_deny_unsafe(manifest: &toml::Table, workspace: Option<&toml::Table>) -> bool {
+    let (Some(workspace), Some(own)) = (workspace, manifest.get("lints").and_then(toml::Value::as_table))
+    else {
+        return false;
+    };
+    let mut expected = workspace.clone();
+    if let Some(rust) = expected.get_mut("rust").and_then(toml::Value::as_table_mut) {
+        rust.insert("unsafe_code".to_owned(), "deny".into());
+    }
+    own.get("workspace").is_some() || *own == expected
 }
 
 /// Whether a crate has the name of its folder, with or without the name of the project before it.
@@ -344,6 +370,17 @@ mod tests {
         assert!(is_named_after_folder("xtask", "xtask"));
         assert!(!is_named_after_folder("sealstone-device", "device/osd"));
         assert!(!is_named_after_folder("sealstone-target", "device/target"));
+    }
+
+    #[test]
+    fn lints_of_unsafe_crate_are_compared() {
+        let table = |text: &str| text.parse::<toml::Table>().expect("TOML");
+        let workspace = table("[rust]\nunsafe_code = \"forbid\"\nmissing_docs = \"warn\"\n");
+        let lints = |text: &str| table(&format!("[lints.rust]\n{text}"));
+        let is_right = |manifest: &toml::Table| has_lints_that_deny_unsafe(manifest, Some(&workspace));
+        assert!(is_right(&lints("unsafe_code = \"deny\"\nmissing_docs = \"warn\"\n")));
+        assert!(!is_right(&lints("unsafe_code = \"deny\"\n")));
+        assert!(!is_right(&lints("unsafe_code = \"allow\"\nmissing_docs = \"warn\"\n")));
     }
 
     #[test]

@@ -1,0 +1,4 @@
+//! The sandbox against real confined processes.
+
+mod ends;
+mod support;
