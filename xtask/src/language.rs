@@ -1,9 +1,11 @@
-//! The language ratchet: counts prose and names that break the house rules, against ceilings that only fall.
+//! The language ratchet: counts prose and names that break the house rules, against ceilings that
+//! only fall.
 //!
-//! Does: count, per crate and for all Markdown, sentences in literary English, prose lines that are too
-//! long, doc comments of one word; and, for the workspace, names that several types share.
+//! Does: count, per crate and for all Markdown, sentences in literary English, prose lines that are
+//! too long, doc comments of one word; and, for the workspace, names that several types share.
 //! Does not: judge a sentence. A reader does; the counter only keeps old habits from growing back.
-//! Truth: the ceilings in `xtask/language.toml`; `cargo run -p xtask -- language` explains and lowers them.
+//! Truth: the ceilings in `xtask/language.toml`; `cargo run -p xtask -- language` explains and
+//! lowers them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -209,7 +211,7 @@ impl Survey {
             let is_fence = line.trim_start().starts_with("```");
             in_code ^= is_fence;
             let line = if in_code || is_fence { "" } else { line.trim() };
-            let starts_block = line.is_empty() || line.starts_with(['#', '|']) || line.starts_with("- ");
+            let starts_block = line.is_empty() || line.starts_with(['#', '|']) || starts_list_item(line);
             if starts_block && let Some((first, block)) = paragraph.take() {
                 self.add_paragraph(file, first, &block, literary);
             }
@@ -266,13 +268,19 @@ fn declared_type(line: &str) -> Option<&str> {
     Some(&name[..end]).filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
+/// Whether a line starts an item of a list, with a hyphen or a number.
+fn starts_list_item(line: &str) -> bool {
+    let after_number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    line.starts_with("- ") || (after_number.len() < line.len() && after_number.starts_with(". "))
+}
+
 /// Splits prose into sentences; fragments of one or two words are left out.
 fn sentences(text: &str) -> Vec<String> {
     static BOUNDARY: LazyLock<Regex> = LazyLock::new(|| constant(r"[.?!]\s+"));
     let mut sentences = Vec::new();
     let mut start = 0;
     let ends = BOUNDARY.find_iter(text).filter(|found| {
-        text[found.end()..].starts_with(|c: char| c.is_uppercase() || matches!(c, '`' | '['))
+        text[found.end()..].starts_with(|c: char| c.is_uppercase() || matches!(c, '`' | '[' | '*' | '"'))
     });
     for (mark, next) in ends.map(|found| (found.start() + 1, found.end())).chain([(text.len(), text.len())]) {
         sentences.push(text[start..mark].trim().to_owned());
@@ -503,6 +511,16 @@ mod tests {
         let words = |n: usize| format!("{}end.\n", "word ".repeat(n - 1));
         assert_eq!(count(&survey_of("a.md", &words(SENTENCE_WORDS_MAX)), Rule::LongSentence), 0);
         assert_eq!(count(&survey_of("a.md", &words(SENTENCE_WORDS_MAX + 1)), Rule::LongSentence), 1);
+    }
+
+    #[test]
+    fn list_items_and_emphasis_start_sentences() {
+        let words = |n: usize| format!("{}end.", "word ".repeat(n - 1));
+        let half = words(SENTENCE_WORDS_MAX / 2 + 2);
+        let texts = [format!("1. A {half}\n2. **B** {half}\n"), format!("A {half} **B** {half}\n")];
+        for text in texts {
+            assert_eq!(count(&survey_of("a.md", &text), Rule::LongSentence), 0, "{text}");
+        }
     }
 
     #[test]
