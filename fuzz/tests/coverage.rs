@@ -44,8 +44,8 @@ const EXEMPT: &[(&str, &str)] = &[
 
 /// Entry points with other names, which are not found by name.
 const OTHERS: &[&str] = &[
-    "iscsi::target_side::Connection::received",
-    "iscsi::initiator::Connection::received",
+    "iscsi::target_side::TargetConnection::received",
+    "iscsi::initiator::InitiatorConnection::received",
     "store::DiskStore::open",
     "osd-device::OsdUnit::execute",
     "mds::Connection::receive",

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sealstone_initiator::chap::Algorithm;
+use sealstone_initiator::chap::ChapAlgorithm;
 use sealstone_initiator::{Proof, ProofError, Proofs};
 use serde::Deserialize;
 
@@ -77,7 +77,7 @@ fn parse(text: &str) -> Outcome<Vec<ChapEntry>> {
     file.target.into_iter().map(|target| entry(target, &algorithms)).collect()
 }
 
-fn entry(target: TargetTable, algorithms: &[Algorithm]) -> Outcome<ChapEntry> {
+fn entry(target: TargetTable, algorithms: &[ChapAlgorithm]) -> Outcome<ChapEntry> {
     let TargetTable { names, user, secret, target_user, target_secret } = target;
     if names.is_empty() {
         return Err(Failure::usage("a [[target]] has no names"));
@@ -119,7 +119,7 @@ secret = "0x000102030405060708090a0b"
         let of = |target| find(parse(WHOLE).expect("right"), target);
         let first = of("iqn.2026-11.org.sealstone:osd.osd1").expect("named");
         assert_eq!((first.account.name.as_str(), first.target.is_some()), ("ann", true));
-        assert_eq!(first.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
+        assert_eq!(first.algorithms, [ChapAlgorithm::Sha256, ChapAlgorithm::Md5]);
         assert!(of("iqn.2026-11.org.sealstone:osd.osd2").expect("by prefix").target.is_none());
         assert!(of("iqn.2026-11.org.example:disk").is_none(), "nothing is proven to others");
     }

@@ -72,8 +72,8 @@ impl SessionConfig {
         }
     }
 
-    pub(crate) fn machine(&self, proof: Option<Proof>) -> sealstone_iscsi::initiator::Config {
-        let mut config = sealstone_iscsi::initiator::Config::new(
+    pub(crate) fn machine(&self, proof: Option<Proof>) -> sealstone_iscsi::initiator::InitiatorConfig {
+        let mut config = sealstone_iscsi::initiator::InitiatorConfig::new(
             self.initiator_name.clone(),
             self.target_name.clone(),
             self.isid,

@@ -2,7 +2,7 @@
 //!
 //! Does: reads directly into the destination that the machine names, writes vectored, times
 //! commands, aborts late ones.
-//! Does not: decide anything about iSCSI; `sealstone_iscsi::initiator::Connection` does.
+//! Does not: decide anything about iSCSI; `sealstone_iscsi::initiator::InitiatorConnection` does.
 //! Contract: polls its sources in a fixed order, so that it is deterministic for a given stream.
 
 use core::future::poll_fn;
@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{Buf, Bytes};
 use sealstone_channel::poll_receive;
 use sealstone_iscsi::initiator::{
-    Closed, Command, Connection, DiscoveredTarget, Event, Function, FunctionResult, Response, TaskFailure,
-    Violation,
+    CommandResponse, DiscoveredTarget, InitiatorClosed, InitiatorConnection, InitiatorEvent,
+    ManagementFunction, ManagementResult, SubmittedCommand, TaskFailure, Violation,
 };
 use sealstone_iscsi::{Buffer, Cdb, Gather, Pool, TaskAttribute, TaskId};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -55,7 +55,7 @@ pub(crate) struct Order {
 /// A request from a handle to the task.
 pub(crate) enum Ask {
     Execute(Box<Order>),
-    ResetLun(u64, oneshot::Sender<FunctionResult>),
+    ResetLun(u64, oneshot::Sender<ManagementResult>),
     Discover(oneshot::Sender<Vec<DiscoveredTarget>>),
     Logout(oneshot::Sender<()>),
 }
@@ -103,22 +103,22 @@ impl Pool for Lent {
 
 pub(crate) struct Driver<S> {
     stream: S,
-    connection: Connection,
+    connection: InitiatorConnection,
     config: SessionConfig,
     asks: mpsc::Receiver<Ask>,
     ready: Option<oneshot::Sender<Result<(), SessionError>>>,
     /// A command that does not fit into the window yet; no other one is taken meanwhile.
-    held: Option<(Command, Waiting)>,
+    held: Option<(SubmittedCommand, Waiting)>,
     waiting: BTreeMap<TaskId, Waiting>,
     deadlines: BTreeSet<(Instant, TaskId)>,
-    resets: BTreeMap<TaskId, oneshot::Sender<FunctionResult>>,
+    resets: BTreeMap<TaskId, oneshot::Sender<ManagementResult>>,
     discovery: Option<oneshot::Sender<Vec<DiscoveredTarget>>>,
     logouts: Vec<oneshot::Sender<()>>,
     out: VecDeque<Bytes>,
     unflushed: bool,
     handles_gone: bool,
     /// Set when the machine is closed and its last bytes are being written.
-    last_words: Option<Closed>,
+    last_words: Option<InitiatorClosed>,
     began: Instant,
     timer: Pin<Box<Sleep>>,
 }
@@ -133,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
     ) -> Self {
         Self {
             stream,
-            connection: Connection::new(config.machine(proof), 0),
+            connection: InitiatorConnection::new(config.machine(proof), 0),
             config: config.clone(),
             asks,
             ready: Some(ready),
@@ -191,13 +191,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
     fn error_of(&self, closed: &End) -> SessionError {
         match closed {
             End::Io(error) => SessionError::Unreachable(error.kind()),
-            End::Closed(Closed::Refused(refusal)) => {
+            End::Closed(InitiatorClosed::Refused(refusal)) => {
                 SessionError::LoginRefused { class: refusal.class, detail: refusal.detail }
             }
-            End::Closed(Closed::LoginTimeout) => SessionError::LoginTimeout(self.config.login_timeout),
-            End::Closed(Closed::Violation(Violation::Unproven)) => SessionError::TargetUnproven,
-            End::Closed(Closed::Violation(violation)) => SessionError::Protocol(violation.to_string()),
-            End::Closed(Closed::LoggedOut) => SessionError::Closed,
+            End::Closed(InitiatorClosed::LoginTimeout) => {
+                SessionError::LoginTimeout(self.config.login_timeout)
+            }
+            End::Closed(InitiatorClosed::Violation(Violation::Unproven)) => SessionError::TargetUnproven,
+            End::Closed(InitiatorClosed::Violation(violation)) => {
+                SessionError::Protocol(violation.to_string())
+            }
+            End::Closed(InitiatorClosed::LoggedOut) => SessionError::Closed,
             End::Closed(_) | End::AbortTimeout => SessionError::NexusLost,
         }
     }
@@ -342,16 +346,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
             Ask::Execute(order) => {
                 let Order { lun, cdb, data_out, buffer, data_in_max, timeout, memory, watch, reply } = *order;
                 let (lent, data_in) = Lent::lend(buffer, data_in_max);
-                let command = Command { lun, cdb, attribute: TaskAttribute::Simple, data_out, data_in };
+                let command =
+                    SubmittedCommand { lun, cdb, attribute: TaskAttribute::Simple, data_out, data_in };
                 let deadline = Instant::now() + timeout;
                 let waiting =
                     Waiting { reply, lent, watch, deadline, timeout, aborting: false, _memory: memory };
                 self.submit(command, waiting);
             }
-            Ask::ResetLun(lun, reply) => match self.connection.manage(Function::LogicalUnitReset(lun)) {
-                Ok(id) => drop(self.resets.insert(id, reply)),
-                Err(_) => drop(reply.send(FunctionResult::NotSupported)),
-            },
+            Ask::ResetLun(lun, reply) => {
+                match self.connection.manage(ManagementFunction::LogicalUnitReset(lun)) {
+                    Ok(id) => drop(self.resets.insert(id, reply)),
+                    Err(_) => drop(reply.send(ManagementResult::NotSupported)),
+                }
+            }
             Ask::Discover(reply) => {
                 if self.connection.send_targets("All").is_ok() {
                     self.discovery = Some(reply);
@@ -364,7 +371,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         }
     }
 
-    fn submit(&mut self, command: Command, waiting: Waiting) {
+    fn submit(&mut self, command: SubmittedCommand, waiting: Waiting) {
         use sealstone_iscsi::initiator::SubmitError;
         // A command whose caller has stopped waiting is not sent.
         if waiting.reply.is_closed() {
@@ -392,45 +399,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
     }
 
     /// Delivers events to waiting callers; returns the reason when the connection closes.
-    fn take_events(&mut self) -> Option<Closed> {
+    fn take_events(&mut self) -> Option<InitiatorClosed> {
         while let Some(event) = self.connection.poll_event() {
             match event {
-                Event::LoggedIn(_) => {
+                InitiatorEvent::LoggedIn(_) => {
                     if let Some(ready) = self.ready.take() {
                         let _ = ready.send(Ok(()));
                     }
                 }
-                Event::Completed { task, outcome } => self.complete(task, outcome),
-                Event::Managed { id, result } => {
+                InitiatorEvent::Completed { task, outcome } => self.complete(task, outcome),
+                InitiatorEvent::Managed { id, result } => {
                     if let Some(reply) = self.resets.remove(&id) {
                         let _ = reply.send(result);
                     }
                 }
-                Event::Targets(targets) => {
+                InitiatorEvent::Targets(targets) => {
                     if let Some(reply) = self.discovery.take() {
                         let _ = reply.send(targets);
                     }
                 }
-                Event::LogoutRequested { seconds } => {
+                InitiatorEvent::LogoutRequested { seconds } => {
                     tracing::debug!(seconds, "the target requested a logout");
                     self.connection.logout();
                 }
-                Event::WindowOpen => {
+                InitiatorEvent::WindowOpen => {
                     if let Some((command, waiting)) = self.held.take() {
                         self.submit(command, waiting);
                     }
                 }
-                Event::Closed(reason) => return Some(reason),
+                InitiatorEvent::Closed(reason) => return Some(reason),
             }
         }
         None
     }
 
-    fn complete(&mut self, task: TaskId, outcome: Result<Response, TaskFailure>) {
+    fn complete(&mut self, task: TaskId, outcome: Result<CommandResponse, TaskFailure>) {
         let Some(waiting) = self.waiting.remove(&task) else { return };
         self.deadlines.remove(&(waiting.deadline, task));
         let result = match outcome {
-            Ok(Response { status, sense, data_in, data_in_length, read_residual, write_residual }) => {
+            Ok(CommandResponse { status, sense, data_in, data_in_length, read_residual, write_residual }) => {
                 drop(data_in);
                 let data_in = waiting.lent.back(data_in_length);
                 Ok(ScsiResponse { status, sense, data_in, read_residual, write_residual })
@@ -471,7 +478,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
             }
             self.deadlines.remove(&(due, task));
             let Some(waiting) = self.waiting.get_mut(&task) else { continue };
-            if waiting.aborting || self.connection.manage(Function::AbortTask(task)).is_err() {
+            if waiting.aborting || self.connection.manage(ManagementFunction::AbortTask(task)).is_err() {
                 waiting.aborting = true;
                 return Poll::Ready(Some(End::AbortTimeout));
             }
@@ -487,7 +494,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
     #[error(transparent)]
-    Closed(Closed),
+    Closed(InitiatorClosed),
     #[error("the stream broke: {0}")]
     Io(io::Error),
     #[error("a command that timed out could not be aborted")]

@@ -34,7 +34,7 @@ pub use osd::{
 pub use proof::{Proof, ProofError, Proofs};
 pub use sealstone_channel::{Pin, PinError, PinKind, Stream, TlsError};
 pub use sealstone_iscsi::chap;
-pub use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};
+pub use sealstone_iscsi::initiator::{DiscoveredTarget, ManagementResult};
 pub use sealstone_iscsi::{DigestChoice, Residual};
 pub use session::{ScsiRequest, ScsiResponse, Session, discover};
 pub use url::{DEFAULT_PORT, HOST_LENGTH_MAX, LUN_MAX, NAME_LENGTH_MAX, TargetUrl, UrlError};

@@ -9,8 +9,8 @@
 use core::fmt;
 use std::sync::Arc;
 
-use sealstone_iscsi::chap::{Account, Algorithm, CHALLENGE_LEN};
-use sealstone_iscsi::initiator::Chap;
+use sealstone_iscsi::chap::{CHALLENGE_LEN, ChapAccount, ChapAlgorithm};
+use sealstone_iscsi::initiator::InitiatorChap;
 
 use crate::{Environment as _, SystemEnvironment};
 
@@ -18,26 +18,26 @@ use crate::{Environment as _, SystemEnvironment};
 #[derive(Clone, Debug)]
 pub struct Proof {
     /// The account and secret of this initiator.
-    pub account: Account,
+    pub account: ChapAccount,
     /// The account that the target must prove (mutual CHAP); `None` if it need not.
-    pub target: Option<Account>,
+    pub target: Option<ChapAccount>,
     /// Offered algorithms, the preferred one first.
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<ChapAlgorithm>,
 }
 
 impl Proof {
-    /// Creates an authentication with [`Algorithm::DEFAULT`], which excludes MD5.
+    /// Creates an authentication with [`ChapAlgorithm::DEFAULT`], which excludes MD5.
     #[must_use]
-    pub fn new(account: Account, target: Option<Account>) -> Self {
-        Self { account, target, algorithms: Algorithm::DEFAULT.to_vec() }
+    pub fn new(account: ChapAccount, target: Option<ChapAccount>) -> Self {
+        Self { account, target, algorithms: ChapAlgorithm::DEFAULT.to_vec() }
     }
 
-    pub(crate) fn machine(self) -> Chap {
+    pub(crate) fn machine(self) -> InitiatorChap {
         let mut challenge = [0; CHALLENGE_LEN];
         // Always from the system, in simulations too: a repeated challenge would accept an old
         // response.
         SystemEnvironment.fill_random(&mut challenge);
-        Chap { account: self.account, target: self.target, algorithms: self.algorithms, challenge }
+        InitiatorChap { account: self.account, target: self.target, algorithms: self.algorithms, challenge }
     }
 }
 
@@ -77,20 +77,20 @@ impl fmt::Debug for Proofs {
 
 #[cfg(test)]
 mod tests {
-    use sealstone_iscsi::chap::Secret;
+    use sealstone_iscsi::chap::ChapSecret;
 
     use super::*;
 
     #[test]
     fn each_login_has_new_challenge_and_hides_secrets() {
-        let account = Account { name: "ann".into(), secret: Secret::new(b"twelve bytes").unwrap() };
+        let account = ChapAccount { name: "ann".into(), secret: ChapSecret::new(b"twelve bytes").unwrap() };
         let proofs = Proofs::always(Proof::new(account, None));
         let challenge = || proofs.for_target("iqn.a").unwrap().unwrap().machine().challenge;
         assert_ne!(challenge(), challenge());
         let proof = proofs.for_target("iqn.a").unwrap().unwrap();
         assert_eq!(
             proof.algorithms,
-            [Algorithm::Sha256, Algorithm::Sha3],
+            [ChapAlgorithm::Sha256, ChapAlgorithm::Sha3],
             "SHA-256 first, MD5 only if named"
         );
         assert!(!format!("{proofs:?} {proof:?}").contains("twelve"));

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};
+use sealstone_iscsi::initiator::{DiscoveredTarget, ManagementResult};
 use sealstone_iscsi::{Cdb, Gather, Residual};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -156,7 +156,7 @@ impl Session {
     ///
     /// # Errors
     /// `NexusLost`, `Closed`.
-    pub async fn reset_lun(&self, lun: u16) -> Result<FunctionResult, SessionError> {
+    pub async fn reset_lun(&self, lun: u16) -> Result<ManagementResult, SessionError> {
         let (reply, answered) = oneshot::channel();
         self.asks.send(Ask::ResetLun(wire_lun(lun), reply)).await.map_err(|_| SessionError::Closed)?;
         answered.await.map_err(|_| SessionError::NexusLost)

@@ -19,7 +19,7 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use sealstone_iscsi::{
     Buffer, Cdb, DigestChoice, Gather, TaskAttribute,
-    initiator::{Command, Config as Client, Connection, Event},
+    initiator::{InitiatorConfig, InitiatorConnection, InitiatorEvent, SubmittedCommand},
 };
 use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
 use sealstone_scsi::{
@@ -77,7 +77,7 @@ fn start() -> SocketAddr {
 
 struct Session {
     stream: TcpStream,
-    machine: Connection,
+    machine: InitiatorConnection,
     pieces: Vec<Bytes>,
 }
 
@@ -112,18 +112,19 @@ impl Session {
     fn open(address: SocketAddr, digests: bool) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut config = Client::new("iqn.2026-11.org.sealstone:client".into(), Some(NAME.into()), [0; 6]);
+        let mut config =
+            InitiatorConfig::new("iqn.2026-11.org.sealstone:client".into(), Some(NAME.into()), [0; 6]);
         config.crc32c = crc32c::crc32c_append;
         if digests {
             config.policy.header_digest = DigestChoice::Always;
             config.policy.data_digest = DigestChoice::Always;
         }
-        let mut session = Self { stream, machine: Connection::new(config, 0), pieces: Vec::new() };
+        let mut session = Self { stream, machine: InitiatorConnection::new(config, 0), pieces: Vec::new() };
         loop {
             session.write_all();
             session.read_some();
             match session.machine.poll_event() {
-                Some(Event::LoggedIn(_)) => return session,
+                Some(InitiatorEvent::LoggedIn(_)) => return session,
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }
@@ -147,7 +148,10 @@ fn measure(
         let data_out = if opcode == WRITE { Gather::from(payload.clone()) } else { Gather::new() };
         let cdb = Cdb::new(&cdb).unwrap();
         let attribute = TaskAttribute::Simple;
-        session.machine.submit(Command { lun: 0, cdb, attribute, data_out, data_in: buffer }).unwrap();
+        session
+            .machine
+            .submit(SubmittedCommand { lun: 0, cdb, attribute, data_out, data_in: buffer })
+            .unwrap();
     };
     for _ in 0..depth {
         submit(&mut session, Buffer::from(vec![0; if opcode == READ { size } else { 0 }]));
@@ -157,7 +161,7 @@ fn measure(
         session.write_all();
         session.read_some();
         while let Some(event) = session.machine.poll_event() {
-            let Event::Completed { outcome, .. } = event else { panic!("{event:?}") };
+            let InitiatorEvent::Completed { outcome, .. } = event else { panic!("{event:?}") };
             let response = outcome.unwrap();
             assert_eq!(response.status, 0);
             done += 1;

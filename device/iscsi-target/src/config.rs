@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use sealstone_iscsi::{
     limits,
-    target_side::{Config as Protocol, TargetEntry},
+    target_side::{PortalConfig, TargetEntry},
 };
 
 use sealstone_channel::AdmissionLimits;
@@ -50,7 +50,7 @@ impl fmt::Debug for MonotonicClock {
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// Configuration of the protocol state machine. `targets` must have exactly one entry.
-    pub protocol: Protocol,
+    pub protocol: PortalConfig,
     /// Bytes of data buffers of all connections together.
     pub memory_max: usize,
     /// Bytes of data buffers of one connection, at least `protocol.data_out_max`.
@@ -130,7 +130,7 @@ impl TargetConfig {
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         let entry = TargetEntry { name: name.into(), alias: None, addresses: Vec::new() };
-        let mut protocol = Protocol::new(vec![entry]);
+        let mut protocol = PortalConfig::new(vec![entry]);
         protocol.crc32c = crc32c::crc32c_append;
         Self {
             protocol,

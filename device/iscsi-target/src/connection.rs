@@ -15,8 +15,8 @@ use std::{
 use sealstone_iscsi::{
     Pool, TaskId,
     target_side::{
-        Closed, Connection, Event, Function, FunctionResult, LoginRequest, Refusal, Reply, SenseFormat,
-        SessionKind,
+        CommandReply, LoginRequest, ManagementFunction, ManagementResult, Refusal, SenseFormat, SessionKind,
+        TargetClosed, TargetConnection, TargetEvent,
     },
 };
 use sealstone_scsi::{
@@ -75,8 +75,8 @@ pub(crate) async fn serve<S>(
         source: slot.place.source().to_owned(),
     };
     let machine =
-        Connection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now)
-            .with_doorkeeper(Arc::new(throttle))
+        TargetConnection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now)
+            .with_login_guard(Arc::new(throttle))
             .with_sense_format(Arc::clone(&shared) as Arc<dyn SenseFormat>);
     let (control, mailbox) = mailbox::mailbox();
     let (completed, completions) = mpsc::unbounded_channel();
@@ -122,7 +122,7 @@ impl Drop for OpenConnectionCount {
 #[derive(Debug, thiserror::Error)]
 enum ConnectionEnd {
     #[error(transparent)]
-    Protocol(#[from] Closed),
+    Protocol(#[from] TargetClosed),
     #[error("socket: {0}")]
     Socket(#[from] std::io::Error),
     #[error("write timeout: the initiator does not read")]
@@ -163,7 +163,7 @@ impl Drop for NormalSession {
 struct ConnectionDriver<S> {
     shared: Arc<TargetState>,
     share: Arc<BufferShare>,
-    machine: Connection,
+    machine: TargetConnection,
     stream: S,
     send_queue: SendQueue,
     peer: String,
@@ -176,14 +176,14 @@ struct ConnectionDriver<S> {
     mailbox: Mailbox,
     leaving: watch::Receiver<bool>,
     left: bool,
-    completed: mpsc::UnboundedSender<(TaskId, Reply)>,
-    completions: mpsc::UnboundedReceiver<(TaskId, Reply)>,
+    completed: mpsc::UnboundedSender<(TaskId, CommandReply)>,
+    completions: mpsc::UnboundedReceiver<(TaskId, CommandReply)>,
     /// Task orders of commands that run on other threads.
     orders: mpsc::UnboundedSender<OrderRequest>,
     ordered: mpsc::UnboundedReceiver<OrderRequest>,
     waiting: Vec<PendingOrder>,
     /// Replies that are delayed until the order of their command is complete.
-    delayed_replies: Vec<(TaskId, Reply)>,
+    delayed_replies: Vec<(TaskId, CommandReply)>,
     /// Commands that run on another thread or wait for one.
     offloaded: usize,
     /// Commands that wait for a slot for long ones. Dropping the sender cancels the wait.
@@ -293,13 +293,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
             }
             let Some(event) = self.machine.poll_event() else { break };
             match event {
-                Event::Login(request) => self.login(request).await,
-                Event::Command(command) => {
+                TargetEvent::Login(request) => self.login(request).await,
+                TargetEvent::Command(command) => {
                     done += 1 + command.data_out.len().max(command.data_in_max as usize) / YIELD_BYTES;
                     self.execute(command);
                 }
-                Event::Management { id, function } => self.manage(id, function),
-                Event::Closed(reason) => return Some(ConnectionEnd::Protocol(reason)),
+                TargetEvent::Management { id, function } => self.manage(id, function),
+                TargetEvent::Closed(reason) => return Some(ConnectionEnd::Protocol(reason)),
             }
         }
         let rejects = self.machine.rejects();
@@ -378,50 +378,50 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         self.session.as_ref().map(|session| session.entry.nexus)
     }
 
-    fn manage(&mut self, id: TaskId, function: Function) {
+    fn manage(&mut self, id: TaskId, function: ManagementFunction) {
         let result = self.managed(function).unwrap_or_else(|refused| refused);
         self.machine.managed(id, result);
-        if function == Function::TargetColdReset && result == FunctionResult::Complete {
-            self.machine.abandon(Closed::TargetReset);
+        if function == ManagementFunction::TargetColdReset && result == ManagementResult::Complete {
+            self.machine.abandon(TargetClosed::TargetReset);
         }
     }
 
-    fn managed(&self, function: Function) -> Result<FunctionResult, FunctionResult> {
+    fn managed(&self, function: ManagementFunction) -> Result<ManagementResult, ManagementResult> {
         let shared = &self.shared;
-        let session = self.session.as_ref().ok_or(FunctionResult::Rejected)?;
+        let session = self.session.as_ref().ok_or(ManagementResult::Rejected)?;
         let nexus = session.entry.nexus;
-        let unit = |lun| shared.luns.find(lun, session.luns.as_deref()).ok_or(FunctionResult::NoSuchLun);
-        if let Function::AbortTaskSet(lun) = function {
-            return unit(lun).map(|_| FunctionResult::Complete);
+        let unit = |lun| shared.luns.find(lun, session.luns.as_deref()).ok_or(ManagementResult::NoSuchLun);
+        if let ManagementFunction::AbortTaskSet(lun) = function {
+            return unit(lun).map(|_| ManagementResult::Complete);
         }
-        if let Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) = function {
+        if let ManagementFunction::ClearTaskSet(lun) | ManagementFunction::LogicalUnitReset(lun) = function {
             unit(lun)?;
         }
         if !shared.resets.take(self.now_ms()) {
             shared.counters.add(Counter::ResetsRefused, 1);
             let name = session.entry.port().name;
             shared.refusals.add(self.slot.place.source(), name, "manage", "too-many-resets");
-            return Err(FunctionResult::Rejected);
+            return Err(ManagementResult::Rejected);
         }
         shared.counters.add(Counter::ResetThrottle, 1);
         match function {
-            Function::AbortTaskSet(_) => {}
-            Function::ClearTaskSet(lun) => shared.sessions.end_commands(nexus, Some(lun), true),
-            Function::LogicalUnitReset(lun) => {
+            ManagementFunction::AbortTaskSet(_) => {}
+            ManagementFunction::ClearTaskSet(lun) => shared.sessions.end_commands(nexus, Some(lun), true),
+            ManagementFunction::LogicalUnitReset(lun) => {
                 shared.sessions.end_commands(nexus, Some(lun), false);
                 unit(lun)?.1.reset();
             }
-            Function::TargetWarmReset | Function::TargetColdReset => {
+            ManagementFunction::TargetWarmReset | ManagementFunction::TargetColdReset => {
                 shared.sessions.end_commands(nexus, None, false);
                 for unit in shared.luns.units() {
                     unit.reset();
                 }
-                if function == Function::TargetColdReset {
+                if function == ManagementFunction::TargetColdReset {
                     shared.sessions.reset(nexus);
                 }
             }
         }
-        Ok(FunctionResult::Complete)
+        Ok(ManagementResult::Complete)
     }
 
     /// Reports that CLEAR TASK SET of another session ended commands of this one.
@@ -437,21 +437,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
     async fn end(mut self, end: &ConnectionEnd) {
         let counters = &self.shared.counters;
         match end {
-            ConnectionEnd::Protocol(Closed::Violation(_)) => counters.add(Counter::Violations, 1),
-            ConnectionEnd::Protocol(Closed::Refused(why)) => {
+            ConnectionEnd::Protocol(TargetClosed::Violation(_)) => counters.add(Counter::Violations, 1),
+            ConnectionEnd::Protocol(TargetClosed::Refused(why)) => {
                 counters.add(Counter::LoginsRefused, 1);
                 let (source, initiator) = (self.slot.place.source(), self.machine.initiator());
                 self.shared.refusals.add(source, initiator, "login", why.name());
             }
-            ConnectionEnd::Protocol(Closed::LoginTimeout | Closed::LogoutTimeout) => {
+            ConnectionEnd::Protocol(TargetClosed::LoginTimeout | TargetClosed::LogoutTimeout) => {
                 counters.add(Counter::LoginTimeouts, 1);
             }
-            ConnectionEnd::Protocol(Closed::PingTimeout) => counters.add(Counter::PingTimeouts, 1),
-            ConnectionEnd::Protocol(Closed::PduTimeout | Closed::TransferTimeout) => {
+            ConnectionEnd::Protocol(TargetClosed::PingTimeout) => counters.add(Counter::PingTimeouts, 1),
+            ConnectionEnd::Protocol(TargetClosed::PduTimeout | TargetClosed::TransferTimeout) => {
                 counters.add(Counter::ReadTimeouts, 1);
             }
             ConnectionEnd::WriteTimeout => counters.add(Counter::WriteTimeouts, 1),
-            ConnectionEnd::Protocol(Closed::LoggedOut | Closed::EndOfStream | Closed::TargetReset)
+            ConnectionEnd::Protocol(
+                TargetClosed::LoggedOut | TargetClosed::EndOfStream | TargetClosed::TargetReset,
+            )
             | ConnectionEnd::Socket(_)
             | ConnectionEnd::Replaced
             | ConnectionEnd::Reset => {}
@@ -464,7 +466,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         if let ConnectionEnd::Protocol(_) = end {
             let _ = tokio::time::timeout(FINAL_WRITE_MAX, self.send_remaining()).await;
         }
-        self.machine.abandon(Closed::EndOfStream);
+        self.machine.abandon(TargetClosed::EndOfStream);
         drop(self.stream);
         self.send_queue = SendQueue::default();
         // Pending orders are abandoned.

@@ -39,7 +39,7 @@ const RESETS_PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) struct TargetState {
     pub(crate) config: TargetConfig,
-    pub(crate) protocol: Arc<sealstone_iscsi::target_side::Config>,
+    pub(crate) protocol: Arc<sealstone_iscsi::target_side::PortalConfig>,
     pub(crate) luns: LunMap,
     pub(crate) memory: Arc<BufferPool>,
     pub(crate) sessions: Arc<SessionRegistry>,

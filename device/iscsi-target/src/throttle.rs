@@ -13,7 +13,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use sealstone_iscsi::target_side::Doorkeeper;
+use sealstone_iscsi::target_side::LoginGuard;
 
 use crate::{Counter, MonotonicClock, TargetCounters};
 
@@ -150,7 +150,7 @@ pub(crate) struct LoginThrottle {
     pub(crate) source: String,
 }
 
-impl Doorkeeper for LoginThrottle {
+impl LoginGuard for LoginThrottle {
     fn random(&self, into: &mut [u8]) {
         self.random.0(into);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Client, NAME, Running};
 use bytes::Bytes;
-use sealstone_iscsi::initiator::Event;
+use sealstone_iscsi::initiator::InitiatorEvent;
 use sealstone_iscsi_target::TargetConfig;
 use sealstone_scsi::additional::{COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, NEXUS_LOSS_OCCURRED};
 use sealstone_scsi::lu::{
@@ -158,7 +158,7 @@ async fn task_is_found_and_aborted_by_tag() {
         assert_eq!(ask(&mut client, QUERY_SET, 0), COMPLETE);
         // The ended command is never answered: the next answer is that of the next command.
         client.submit(&[0; 6], &[], 0);
-        let Event::Completed { outcome, .. } = client.event() else { panic!("no answer") };
+        let InitiatorEvent::Completed { outcome, .. } = client.event() else { panic!("no answer") };
         assert_eq!(outcome.unwrap().status, 0);
     })
     .await;
@@ -178,7 +178,7 @@ async fn abort_task_set_spares_ordering_command() {
         unit.wait_begun(4);
         assert_eq!(ask(&mut client, ABORT_SET, 0), COMPLETE);
         assert!(unit.ended.load(Ordering::SeqCst) >= 3);
-        let Event::Completed { task, outcome } = other.event() else { panic!("no answer") };
+        let InitiatorEvent::Completed { task, outcome } = other.event() else { panic!("no answer") };
         assert_eq!((task, outcome.unwrap().status), (kept, 0), "the command of another session continues");
         assert_eq!((unit.resets.load(Ordering::SeqCst), unit.losses.load(Ordering::SeqCst)), (0, 0));
     })
@@ -198,7 +198,7 @@ async fn resets_reach_every_session_and_the_unit() {
             assert_eq!(unit.resets.load(Ordering::SeqCst), round);
             // The other session's command is never answered, but its next one is.
             let next = other.submit(&[0; 6], &[], 0);
-            let Event::Completed { task, .. } = other.event() else { panic!("no answer") };
+            let InitiatorEvent::Completed { task, .. } = other.event() else { panic!("no answer") };
             assert_eq!(task, next);
             assert_eq!(
                 unit.cleared.load(Ordering::SeqCst),
@@ -272,7 +272,7 @@ async fn orders_that_cross_both_come_to_an_end() {
         let begin = Instant::now();
         let orders = [ABORT_SET, ABORT_SET, ABORT_SET].map(|what| client.submit(&order(what, 0), &[], 1));
         // The last order comes from the command that no other one ended.
-        let Event::Completed { task, outcome } = client.event() else { panic!("no answer") };
+        let InitiatorEvent::Completed { task, outcome } = client.event() else { panic!("no answer") };
         assert!(orders.contains(&task) && outcome.unwrap().status == 0);
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     })
@@ -295,7 +295,7 @@ async fn aborted_queued_commands_do_not_block() {
         }
         let report_luns = [0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0];
         client.submit(&report_luns, &[], 16);
-        let Event::Completed { task, outcome } = client.event() else { panic!("no answer") };
+        let InitiatorEvent::Completed { task, outcome } = client.event() else { panic!("no answer") };
         assert_eq!((task, outcome.unwrap().status), (asks, 0), "those that were ended are not answered");
         assert_eq!(client.run(&[0; 6], &[], 0).status, 0);
     })

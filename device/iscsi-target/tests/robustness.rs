@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::support::{Client, Disk, NAME, PANIC, Running, SLEEP};
-use sealstone_iscsi::initiator::{Closed, Event, Function, FunctionResult};
+use sealstone_iscsi::initiator::{InitiatorClosed, InitiatorEvent, ManagementFunction, ManagementResult};
 use sealstone_iscsi_target::{
     ConnectionRate, Counter, RefusalRecord, RefusalSink, RefusalSinkHandle, TargetConfig,
 };
@@ -223,7 +223,7 @@ async fn slow_peers_are_disconnected() {
         let command = client.machine.poll_transmit().unwrap();
         client.stream.write_all(&command).unwrap();
         while client.machine.poll_transmit().is_some() {}
-        assert!(matches!(client.ending(), Closed::EndOfStream));
+        assert!(matches!(client.ending(), InitiatorClosed::EndOfStream));
     })
     .await;
     let counters = running.target.counters();
@@ -321,9 +321,9 @@ async fn new_login_replaces_session_of_port() {
         let mut new = Client::login(address, 1);
         new.check(1);
         assert_eq!(disk.nexuses.load(Ordering::SeqCst), 1);
-        assert!(matches!(old.ending(), Closed::EndOfStream));
+        assert!(matches!(old.ending(), InitiatorClosed::EndOfStream));
         new.machine.logout();
-        assert_eq!(new.ending(), Closed::LoggedOut);
+        assert_eq!(new.ending(), InitiatorClosed::LoggedOut);
     })
     .await;
     assert_eq!(running.target.counters().get(Counter::SessionsReinstated), 1);
@@ -355,12 +355,12 @@ async fn blocking_command_does_not_delay_others() {
         let mut client = Client::login(address, 1);
         let slow = client.submit(&[SLEEP], &[], 0);
         client.check(1);
-        let Event::Completed { task, .. } = client.event() else { panic!() };
+        let InitiatorEvent::Completed { task, .. } = client.event() else { panic!() };
         assert_eq!(task, slow);
         // A nexus is lost only after its commands have ended.
         client.submit(&[SLEEP], &[], 0);
         client.machine.logout();
-        assert_eq!(client.ending(), Closed::LoggedOut);
+        assert_eq!(client.ending(), InitiatorClosed::LoggedOut);
         assert_eq!(disk.nexuses.load(Ordering::SeqCst), 1);
     })
     .await;
@@ -378,8 +378,8 @@ async fn lun_reset_reaches_unit_and_sessions() {
         second.submit(&[SLEEP], &[], 0);
         second.send();
         second.check(1);
-        assert_eq!(first.manage(Function::LogicalUnitReset(0)), FunctionResult::Complete);
-        assert_eq!(first.manage(Function::LogicalUnitReset(5 << 48)), FunctionResult::NoSuchLun);
+        assert_eq!(first.manage(ManagementFunction::LogicalUnitReset(0)), ManagementResult::Complete);
+        assert_eq!(first.manage(ManagementFunction::LogicalUnitReset(5 << 48)), ManagementResult::NoSuchLun);
         assert_eq!(disk.resets.load(Ordering::SeqCst), 1);
         std::thread::sleep(Duration::from_millis(400));
         // The sleeping command ended without an answer; all others continue.
@@ -413,16 +413,16 @@ async fn shutting_down_asks_first_and_then_closes() {
     let (polite, stubborn) = blocking(move || (Client::login(address, 1), Client::login(address, 2))).await;
     let polite = std::thread::spawn(move || {
         let mut polite = polite;
-        assert!(matches!(polite.event(), Event::LogoutRequested { seconds: 1 }));
+        assert!(matches!(polite.event(), InitiatorEvent::LogoutRequested { seconds: 1 }));
         polite.check(1);
         polite.machine.logout();
-        assert_eq!(polite.ending(), Closed::LoggedOut);
+        assert_eq!(polite.ending(), InitiatorClosed::LoggedOut);
     });
     let begin = Instant::now();
     running.stop().await;
     assert!((900..4000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
     polite.join().unwrap();
     let mut stubborn = stubborn;
-    assert_eq!(stubborn.ending(), Closed::EndOfStream);
+    assert_eq!(stubborn.ending(), InitiatorClosed::EndOfStream);
     assert!(TcpStream::connect(address).is_err(), "the port is closed");
 }

@@ -12,7 +12,10 @@ use std::{
 use crate::support::{Client, NAME, Running, SLEEP};
 use sealstone_iscsi::{
     Buffer, Cdb, Gather, TaskAttribute,
-    initiator::{Closed, Command, Event, Function, FunctionResult, Response},
+    initiator::{
+        CommandResponse, InitiatorClosed, InitiatorEvent, ManagementFunction, ManagementResult,
+        SubmittedCommand,
+    },
 };
 use sealstone_iscsi_target::{CommandPacing, Counter, TargetConfig};
 use sealstone_scsi::{
@@ -133,7 +136,7 @@ impl DeviceServer for Plain {
 fn submit(client: &mut Client, lun: u8, cdb: &[u8], read: usize) -> sealstone_iscsi::TaskId {
     let mut block = [0; 16];
     block[..cdb.len()].copy_from_slice(cdb);
-    let command = Command {
+    let command = SubmittedCommand {
         lun: u64::from(lun) << 48,
         cdb: Cdb::new(&block).unwrap(),
         attribute: TaskAttribute::Simple,
@@ -143,12 +146,12 @@ fn submit(client: &mut Client, lun: u8, cdb: &[u8], read: usize) -> sealstone_is
     client.machine.submit(command).unwrap()
 }
 
-fn on(client: &mut Client, lun: u8, cdb: &[u8], read: usize) -> Response {
+fn on(client: &mut Client, lun: u8, cdb: &[u8], read: usize) -> CommandResponse {
     let task = submit(client, lun, cdb, read);
     loop {
         match client.event() {
-            Event::Completed { task: done, outcome } if done == task => return outcome.unwrap(),
-            Event::Closed(reason) => panic!("{reason}"),
+            InitiatorEvent::Completed { task: done, outcome } if done == task => return outcome.unwrap(),
+            InitiatorEvent::Closed(reason) => panic!("{reason}"),
             _ => {}
         }
     }
@@ -186,7 +189,7 @@ async fn short_commands_overtake_long_in_session() {
         assert_eq!(target.counters().get(Counter::CommandsHeavy), 1);
         unit.release.store(true, Ordering::SeqCst);
         loop {
-            if let Event::Completed { task, outcome } = client.event() {
+            if let InitiatorEvent::Completed { task, outcome } = client.event() {
                 assert_eq!((task, outcome.unwrap().status), (long, 0));
                 break;
             }
@@ -217,7 +220,7 @@ async fn attach_and_detach_raise_unit_attention() {
         assert_eq!(on(&mut client, 5, &[0; 6], 0).sense[12], 0x25);
         assert_eq!(on(&mut client, 5, &[0x12, 0, 0, 0, 36, 0], 36).data_in.as_slice()[0], 0x7F);
         client.machine.logout();
-        assert_eq!(client.ending(), Closed::LoggedOut);
+        assert_eq!(client.ending(), InitiatorClosed::LoggedOut);
         let mut again = Client::login(address, 1);
         assert_eq!(hears(&mut again, 0), Some(NEXUS_LOSS_OCCURRED));
         assert_eq!(hears(&mut Client::login(address, 2), 0), Some(POWER_ON_OR_RESET));
@@ -238,21 +241,22 @@ async fn cleared_commands_raise_unit_attention() {
         }
         submit(&mut second, 0, &[SLEEP], 0);
         assert_eq!(hears(&mut second, 0), None);
-        assert_eq!(first.manage(Function::AbortTaskSet(3 << 48)), FunctionResult::NoSuchLun);
-        assert_eq!(first.manage(Function::ClearTaskSet(0)), FunctionResult::Complete);
+        assert_eq!(first.manage(ManagementFunction::AbortTaskSet(3 << 48)), ManagementResult::NoSuchLun);
+        assert_eq!(first.manage(ManagementFunction::ClearTaskSet(0)), ManagementResult::Complete);
         // It was reported before the function was answered.
         assert_eq!(hears(&mut second, 0), Some(COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
-        assert_eq!(first.manage(Function::ClearTaskSet(0)), FunctionResult::Complete);
+        assert_eq!(first.manage(ManagementFunction::ClearTaskSet(0)), ManagementResult::Complete);
         assert_eq!((hears(&mut second, 0), hears(&mut first, 0)), (None, None), "nothing was lost");
-        assert_eq!(first.manage(Function::LogicalUnitReset(0)), FunctionResult::Complete);
+        assert_eq!(first.manage(ManagementFunction::LogicalUnitReset(0)), ManagementResult::Complete);
         for client in [&mut first, &mut second] {
             assert_eq!(hears(client, 0), Some(BUS_DEVICE_RESET_OCCURRED));
         }
-        assert_eq!(first.manage(Function::TargetWarmReset), FunctionResult::NotAuthorized);
-        let results: Vec<_> = (0..40).map(|_| first.manage(Function::LogicalUnitReset(0))).collect();
-        assert!(results[..13].iter().all(|result| *result == FunctionResult::Complete), "{results:?}");
+        assert_eq!(first.manage(ManagementFunction::TargetWarmReset), ManagementResult::NotAuthorized);
+        let results: Vec<_> =
+            (0..40).map(|_| first.manage(ManagementFunction::LogicalUnitReset(0))).collect();
+        assert!(results[..13].iter().all(|result| *result == ManagementResult::Complete), "{results:?}");
         assert!(
-            results.iter().any(|result| matches!(result, FunctionResult::Rejected(_))),
+            results.iter().any(|result| matches!(result, ManagementResult::Rejected(_))),
             "resets are limited"
         );
         unit.release.store(true, Ordering::SeqCst);
@@ -272,10 +276,13 @@ async fn target_reset_reaches_all_units_and_connections() {
     blocking(move || {
         let (mut first, mut second) = (Client::login(address, 1), Client::login(address, 2));
         assert_eq!(hears(&mut second, 1), Some(POWER_ON_OR_RESET));
-        assert_eq!(first.manage(Function::TargetWarmReset), FunctionResult::Complete);
+        assert_eq!(first.manage(ManagementFunction::TargetWarmReset), ManagementResult::Complete);
         assert_eq!(hears(&mut second, 1), Some(BUS_DEVICE_RESET_OCCURRED));
-        assert_eq!(first.manage(Function::TargetColdReset), FunctionResult::Complete);
-        assert_eq!((first.ending(), second.ending()), (Closed::EndOfStream, Closed::EndOfStream));
+        assert_eq!(first.manage(ManagementFunction::TargetColdReset), ManagementResult::Complete);
+        assert_eq!(
+            (first.ending(), second.ending()),
+            (InitiatorClosed::EndOfStream, InitiatorClosed::EndOfStream)
+        );
         assert_eq!((one.resets.load(Ordering::SeqCst), two.resets.load(Ordering::SeqCst)), (2, 2));
         assert_eq!(hears(&mut Client::login(address, 1), 0), Some(NEXUS_LOSS_OCCURRED));
     })

@@ -122,9 +122,9 @@ fn with_digests(mut stream: &[u8], flags: u8) -> Vec<u8> {
 
 /// The target end with a shell and a logical unit.
 pub(super) struct TargetEnd {
-    connection: target_side::Connection,
+    connection: target_side::TargetConnection,
     slow: bool,
-    held: Vec<target_side::Command>,
+    held: Vec<target_side::ReceivedCommand>,
     seen: HashSet<TaskId>,
     closed: bool,
     pieces: usize,
@@ -135,13 +135,18 @@ impl TargetEnd {
     pub(super) fn new(flags: u8) -> Self {
         let entry =
             target_side::TargetEntry { name: NAME.into(), alias: Some("fuzz".into()), addresses: vec![] };
-        let mut config = target_side::Config::new(vec![entry]);
+        let mut config = target_side::PortalConfig::new(vec![entry]);
         config.policy = policy(flags);
         config.queue_depth = 8;
         config.data_out_max = DATA_OUT_MAX;
         let pool: Arc<dyn Pool> = Arc::new(BoundedPool::default());
         Self {
-            connection: target_side::Connection::new(Arc::new(config), pool, "127.0.0.1:3260".into(), 0),
+            connection: target_side::TargetConnection::new(
+                Arc::new(config),
+                pool,
+                "127.0.0.1:3260".into(),
+                0,
+            ),
             slow: flags & flag::SLOW != 0,
             held: Vec::new(),
             seen: HashSet::new(),
@@ -151,10 +156,10 @@ impl TargetEnd {
         }
     }
 
-    fn execute(&mut self, command: target_side::Command) {
+    fn execute(&mut self, command: target_side::ReceivedCommand) {
         let length = command.data_in_max.min(DATA_IN_MAX);
         let out = command.data_out.as_slice();
-        let reply = target_side::Reply {
+        let reply = target_side::CommandReply {
             status: if out.first() == Some(&0xBD) { 2 } else { 0 },
             sense: vec![0x72; out.len().min(18)],
             data_in: Gather::from(Bytes::from(vec![0xD1; length as usize])),
@@ -172,20 +177,20 @@ impl TargetEnd {
             assert!(!self.closed, "an event after the last one: {event:?}");
             moved = true;
             match event {
-                target_side::Event::Login(login) if login.initiator.ends_with("refuse") => {
+                target_side::TargetEvent::Login(login) if login.initiator.ends_with("refuse") => {
                     self.connection.refuse(target_side::Refusal::Authorization);
                 }
-                target_side::Event::Login(_) => self.connection.admit(7),
-                target_side::Event::Command(command) => {
+                target_side::TargetEvent::Login(_) => self.connection.admit(7),
+                target_side::TargetEvent::Command(command) => {
                     assert!(self.seen.insert(command.task), "a task twice");
                     assert!(command.cdb.as_slice().len() >= 16);
                     assert!(command.data_out.len() <= DATA_OUT_MAX as usize);
                     if self.slow { self.held.push(command) } else { self.execute(command) }
                 }
-                target_side::Event::Management { id, .. } => {
-                    self.connection.managed(id, target_side::FunctionResult::Complete);
+                target_side::TargetEvent::Management { id, .. } => {
+                    self.connection.managed(id, target_side::ManagementResult::Complete);
                 }
-                target_side::Event::Closed(_) => self.closed = true,
+                target_side::TargetEvent::Closed(_) => self.closed = true,
             }
         }
         while let Some(piece) = self.connection.poll_transmit() {
@@ -236,7 +241,7 @@ impl TargetEnd {
 
 /// The initiator end with a caller.
 pub(super) struct InitiatorEnd {
-    connection: initiator::Connection,
+    connection: initiator::InitiatorConnection,
     under_way: HashSet<TaskId>,
     logged_in: bool,
     closed: bool,
@@ -247,11 +252,14 @@ pub(super) struct InitiatorEnd {
 impl InitiatorEnd {
     pub(super) fn new(flags: u8) -> Self {
         let name = (flags & flag::DISCOVERY == 0).then(|| NAME.to_owned());
-        let mut config =
-            initiator::Config::new("iqn.2026-11.org.sealstone:fuzz".into(), name, [0x80, 0, 0, 1, 0, 0]);
+        let mut config = initiator::InitiatorConfig::new(
+            "iqn.2026-11.org.sealstone:fuzz".into(),
+            name,
+            [0x80, 0, 0, 1, 0, 0],
+        );
         config.policy = policy(flags);
         Self {
-            connection: initiator::Connection::new(config, 0),
+            connection: initiator::InitiatorConnection::new(config, 0),
             under_way: HashSet::new(),
             logged_in: false,
             closed: false,
@@ -266,16 +274,16 @@ impl InitiatorEnd {
             assert!(!self.closed, "an event after the last one: {event:?}");
             moved = true;
             match event {
-                initiator::Event::LoggedIn(_) => self.logged_in = true,
-                initiator::Event::Completed { task, outcome } => {
+                initiator::InitiatorEvent::LoggedIn(_) => self.logged_in = true,
+                initiator::InitiatorEvent::Completed { task, outcome } => {
                     assert!(self.under_way.remove(&task), "an answer to nothing");
                     assert!(outcome.is_ok_and(|r| r.data_in_length <= r.data_in.len()) || !self.closed);
                 }
-                initiator::Event::Closed(_) => self.closed = true,
-                initiator::Event::Managed { .. }
-                | initiator::Event::Targets(_)
-                | initiator::Event::LogoutRequested { .. }
-                | initiator::Event::WindowOpen => {}
+                initiator::InitiatorEvent::Closed(_) => self.closed = true,
+                initiator::InitiatorEvent::Managed { .. }
+                | initiator::InitiatorEvent::Targets(_)
+                | initiator::InitiatorEvent::LogoutRequested { .. }
+                | initiator::InitiatorEvent::WindowOpen => {}
             }
         }
         while let Some(piece) = self.connection.poll_transmit() {
@@ -293,7 +301,7 @@ impl InitiatorEnd {
 
     fn submit(&mut self, cdb: usize, out: &[u8], read: usize) {
         let (head, tail) = out.split_at(out.len() / 3);
-        let command = initiator::Command {
+        let command = initiator::SubmittedCommand {
             lun: 0,
             cdb: Cdb::new(&vec![0x5A; cdb]).expect("within the limit"),
             attribute: TaskAttribute::Simple,
@@ -314,9 +322,9 @@ impl InitiatorEnd {
         let last = self.under_way.iter().max().copied();
         let _ = self.connection.send_targets("All");
         if let Some(task) = last {
-            let _ = self.connection.manage(initiator::Function::AbortTask(task));
+            let _ = self.connection.manage(initiator::ManagementFunction::AbortTask(task));
         }
-        let _ = self.connection.manage(initiator::Function::LogicalUnitReset(0));
+        let _ = self.connection.manage(initiator::ManagementFunction::LogicalUnitReset(0));
     }
 
     pub(super) fn feed(&mut self, mut wire: &[u8], most: usize, now_ms: u64) {
@@ -439,7 +447,7 @@ pub(crate) const TARGET: Target = Target {
     seeds: || seeds(0),
     cost: 40,
     quarantine: None,
-    covers: &["iscsi::target_side::Connection::received"],
+    covers: &["iscsi::target_side::TargetConnection::received"],
 };
 
 fn initiator_end(input: &[u8]) {
@@ -463,7 +471,7 @@ pub(crate) const INITIATOR: Target = Target {
     seeds: || seeds(1),
     cost: 40,
     quarantine: None,
-    covers: &["iscsi::initiator::Connection::received"],
+    covers: &["iscsi::initiator::InitiatorConnection::received"],
 };
 
 /// A change of a stream at one position.
@@ -553,5 +561,8 @@ pub(crate) const SESSION: Target = Target {
     seeds: session_seeds,
     cost: 60,
     quarantine: None,
-    covers: &["iscsi::target_side::Connection::received", "iscsi::initiator::Connection::received"],
+    covers: &[
+        "iscsi::target_side::TargetConnection::received",
+        "iscsi::initiator::InitiatorConnection::received",
+    ],
 };

@@ -196,5 +196,8 @@ pub(crate) const LOGIN: Target = Target {
     seeds,
     cost: 20,
     quarantine: None,
-    covers: &["iscsi::target_side::Connection::received", "iscsi::initiator::Connection::received"],
+    covers: &[
+        "iscsi::target_side::TargetConnection::received",
+        "iscsi::initiator::InitiatorConnection::received",
+    ],
 };

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealstone_iscsi::chap::{Account, Algorithm, Secret};
-use sealstone_iscsi::initiator::{Chap, Config as Caller, Connection, Event};
-use sealstone_iscsi::target_side::{Access, Rule};
+use sealstone_iscsi::chap::{ChapAccount, ChapAlgorithm, ChapSecret};
+use sealstone_iscsi::initiator::{InitiatorChap, InitiatorConfig, InitiatorConnection, InitiatorEvent};
+use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::{Counter, IscsiTarget as Shell, TargetConfig};
 use sealstone_scsi::AdditionalSense;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
@@ -68,8 +68,8 @@ impl LogicalUnit for EchoUnit {
     fn luns_reported(&self, _: NexusId) {}
 }
 
-fn account(name: &str, secret: &[u8]) -> Account {
-    Account { name: name.into(), secret: Secret::new(secret).expect("long enough") }
+fn account(name: &str, secret: &[u8]) -> ChapAccount {
+    ChapAccount { name: name.into(), secret: ChapSecret::new(secret).expect("long enough") }
 }
 
 fn config(flags: u8) -> TargetConfig {
@@ -84,14 +84,14 @@ fn config(flags: u8) -> TargetConfig {
         (config.memory_max, config.memory_per_connection_max) = (32 << 10, 16 << 10);
     }
     if flags & flag::RULES != 0 {
-        let rule = |name: &str, account| Rule {
+        let rule = |name: &str, account| AccessRule {
             initiators: vec![name.into()],
             account,
             luns: Some(vec![0, 5]),
-            ..Rule::default()
+            ..AccessRule::default()
         };
         let proven = rule("iqn.a:proven*", Some(account("ann", b"a secret of ann")));
-        let mut access = Access::new(vec![proven, rule("iqn.a:open*", None)]);
+        let mut access = AccessRules::new(vec![proven, rule("iqn.a:open*", None)]);
         access.own = Some(account("osd", b"a secret of the osd"));
         config.protocol.access = Some(Arc::new(access));
     }
@@ -134,25 +134,25 @@ impl InitiatorSeat {
 async fn log_in(seat: &mut InitiatorSeat, read: &mut ReadHalf<DuplexStream>, kind: u8) -> bool {
     let name = ["iqn.a:proven", "iqn.a:open", "iqn.b:other"][usize::from(kind & 3) % 3];
     let target = if kind & 4 == 0 { Some(NAME.into()) } else { None };
-    let mut caller = Caller::new(name.into(), target, [0x80, 0, 0, 0, 0, kind >> 4 & 3]);
+    let mut caller = InitiatorConfig::new(name.into(), target, [0x80, 0, 0, 0, 0, kind >> 4 & 3]);
     if kind & 8 == 0 {
         let mutual = kind & 0x80 != 0;
-        caller.chap = Some(Chap {
+        caller.chap = Some(InitiatorChap {
             account: account("ann", if kind & 0x40 == 0 { b"a secret of ann" } else { b"quite another one" }),
             target: mutual.then(|| account("osd", b"a secret of the osd")),
-            algorithms: Algorithm::ALL.to_vec(),
+            algorithms: ChapAlgorithm::ALL.to_vec(),
             challenge: [kind; 32],
         });
     }
-    let mut machine = Connection::new(caller, 0);
+    let mut machine = InitiatorConnection::new(caller, 0);
     let mut space = vec![0; 4096];
     loop {
         while let Some(piece) = machine.poll_transmit() {
             seat.send(&piece).await;
         }
         match machine.poll_event() {
-            Some(Event::LoggedIn(_)) => return true,
-            Some(Event::Closed(_)) => return false,
+            Some(InitiatorEvent::LoggedIn(_)) => return true,
+            Some(InitiatorEvent::Closed(_)) => return false,
             Some(_) => continue,
             None => {}
         }

@@ -32,7 +32,7 @@ pub const CHALLENGE_MIN: usize = 8;
 
 /// A hash algorithm for responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Algorithm {
+pub enum ChapAlgorithm {
     /// 5: MD5, for old initiators.
     Md5,
     /// 7: SHA-256.
@@ -41,7 +41,7 @@ pub enum Algorithm {
     Sha3,
 }
 
-impl Algorithm {
+impl ChapAlgorithm {
     /// All algorithms, in our order of preference.
     pub const ALL: [Self; 3] = [Self::Sha256, Self::Sha3, Self::Md5];
     /// The default algorithms. MD5 is not among them, although RFC 7143 §12.1.3 requires initiators
@@ -75,7 +75,7 @@ impl Algorithm {
     }
 
     /// Returns the response to a challenge: hash of identifier, secret, challenge (RFC 1994 §4.1).
-    pub(crate) fn response(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
+    pub(crate) fn response(self, identifier: u8, secret: &ChapSecret, challenge: &[u8]) -> Vec<u8> {
         match self {
             Self::Md5 => digest::<Md5>(identifier, secret, challenge),
             Self::Sha256 => digest::<Sha256>(identifier, secret, challenge),
@@ -84,25 +84,31 @@ impl Algorithm {
     }
 
     /// Whether this is the response, in constant time.
-    pub(crate) fn accepts(self, identifier: u8, secret: &Secret, challenge: &[u8], response: &[u8]) -> bool {
+    pub(crate) fn accepts(
+        self,
+        identifier: u8,
+        secret: &ChapSecret,
+        challenge: &[u8],
+        response: &[u8],
+    ) -> bool {
         self.response(identifier, secret, challenge).ct_eq(response).into()
     }
 }
 
-fn digest<D: Digest>(identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
+fn digest<D: Digest>(identifier: u8, secret: &ChapSecret, challenge: &[u8]) -> Vec<u8> {
     D::new().chain_update([identifier]).chain_update(&*secret.0).chain_update(challenge).finalize().to_vec()
 }
 
 /// A CHAP secret.
 #[derive(Clone)]
-pub struct Secret(Zeroizing<Vec<u8>>);
+pub struct ChapSecret(Zeroizing<Vec<u8>>);
 
 /// The length of the secret is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a secret has {SECRET_MIN} to {SECRET_MAX} bytes, this one has {0}")]
 pub struct SecretLength(pub usize);
 
-impl Secret {
+impl ChapSecret {
     /// Creates a secret from its bytes.
     ///
     /// # Errors
@@ -121,7 +127,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ChapSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
@@ -129,23 +135,23 @@ impl fmt::Debug for Secret {
 
 /// A name with its secret.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub struct ChapAccount {
     /// CHAP name, at most 255 bytes.
     pub name: String,
     /// Its secret.
-    pub secret: Secret,
+    pub secret: ChapSecret,
 }
 
 /// Returns the first algorithm of ours that was offered; `ours` is in our order of preference.
-pub(crate) fn pick(ours: &[Algorithm], offered: &str) -> Option<Algorithm> {
-    let offers = |wanted: Algorithm| {
+pub(crate) fn pick(ours: &[ChapAlgorithm], offered: &str) -> Option<ChapAlgorithm> {
+    let offers = |wanted: ChapAlgorithm| {
         offered.split(',').filter_map(text::number).any(|number| number == wanted.number())
     };
     ours.iter().copied().find(|algorithm| offers(*algorithm))
 }
 
 /// Returns `CHAP_A` of an originator.
-pub(crate) fn offer(ours: &[Algorithm]) -> String {
+pub(crate) fn offer(ours: &[ChapAlgorithm]) -> String {
     let numbers: Vec<String> =
         ours.iter().map(|algorithm| alloc::format!("{}", algorithm.number())).collect();
     numbers.join(",")
@@ -240,8 +246,8 @@ mod tests {
 
     use super::*;
 
-    fn secret(text: &str) -> Secret {
-        Secret::new(text.as_bytes()).unwrap()
+    fn secret(text: &str) -> ChapSecret {
+        ChapSecret::new(text.as_bytes()).unwrap()
     }
 
     /// Computed with another implementation of the three hashes: hash(01h, "twelve bytes",
@@ -250,9 +256,9 @@ mod tests {
     fn responses_are_those_of_the_standard_hashes() {
         let challenge: Vec<u8> = (0..16).collect();
         for (algorithm, expected) in [
-            (Algorithm::Md5, "0xaee9b4254102ede033f31f724e642db9"),
-            (Algorithm::Sha256, "0x38d39cc782d999f02d54b1ca54f640acef8dbdf170fd6eb64a385ecc4188b49c"),
-            (Algorithm::Sha3, "0xc4dcbda8b964858c5aab76a761362c5df043f07a569399f38eee6339fd2e34ca"),
+            (ChapAlgorithm::Md5, "0xaee9b4254102ede033f31f724e642db9"),
+            (ChapAlgorithm::Sha256, "0x38d39cc782d999f02d54b1ca54f640acef8dbdf170fd6eb64a385ecc4188b49c"),
+            (ChapAlgorithm::Sha3, "0xc4dcbda8b964858c5aab76a761362c5df043f07a569399f38eee6339fd2e34ca"),
         ] {
             let response = algorithm.response(1, &secret("twelve bytes"), &challenge);
             assert_eq!(hexadecimal(&response), expected, "{algorithm:?}");
@@ -267,10 +273,10 @@ mod tests {
 
     #[test]
     fn secrets_have_limits_and_are_never_shown() {
-        assert_eq!(Secret::new(&[1; 11]).map(drop), Err(SecretLength(11)));
-        assert!(Secret::new(&[1; 12]).is_ok() && Secret::new(&[1; 256]).is_ok());
-        assert_eq!(Secret::new(&[1; 257]).map(drop), Err(SecretLength(257)));
-        let account = Account { name: "a".to_string(), secret: secret("very secret indeed") };
+        assert_eq!(ChapSecret::new(&[1; 11]).map(drop), Err(SecretLength(11)));
+        assert!(ChapSecret::new(&[1; 12]).is_ok() && ChapSecret::new(&[1; 256]).is_ok());
+        assert_eq!(ChapSecret::new(&[1; 257]).map(drop), Err(SecretLength(257)));
+        let account = ChapAccount { name: "a".to_string(), secret: secret("very secret indeed") };
         assert!(!std::format!("{account:?}").contains("very"));
         assert!(
             secret("twelve bytes").same(&secret("twelve bytes"))
@@ -280,13 +286,13 @@ mod tests {
 
     #[test]
     fn our_preference_counts_among_what_is_offered() {
-        assert_eq!(pick(&Algorithm::ALL, "5,6,8,7"), Some(Algorithm::Sha256));
-        assert_eq!(pick(&Algorithm::DEFAULT, "5"), None);
-        assert_eq!(pick(&Algorithm::ALL, "5,0x7"), Some(Algorithm::Sha256));
-        assert_eq!(pick(&Algorithm::ALL, "5"), Some(Algorithm::Md5));
-        assert_eq!(pick(&[Algorithm::Sha256], "5,8"), None);
-        assert_eq!(pick(&Algorithm::ALL, ",x,"), None);
-        assert_eq!(offer(&Algorithm::ALL), "7,8,5");
+        assert_eq!(pick(&ChapAlgorithm::ALL, "5,6,8,7"), Some(ChapAlgorithm::Sha256));
+        assert_eq!(pick(&ChapAlgorithm::DEFAULT, "5"), None);
+        assert_eq!(pick(&ChapAlgorithm::ALL, "5,0x7"), Some(ChapAlgorithm::Sha256));
+        assert_eq!(pick(&ChapAlgorithm::ALL, "5"), Some(ChapAlgorithm::Md5));
+        assert_eq!(pick(&[ChapAlgorithm::Sha256], "5,8"), None);
+        assert_eq!(pick(&ChapAlgorithm::ALL, ",x,"), None);
+        assert_eq!(offer(&ChapAlgorithm::ALL), "7,8,5");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Does: framing, digests, login with CHAP, text negotiation, full feature phase with bidirectional
 //! commands and extended CDBs, at error recovery level 0 with one connection per session.
 //! Does not: touch sockets, clocks or threads, nor know what a CDB or sense data means.
-//! Contract: see [`target_side::Connection`] and [`initiator::Connection`].
+//! Contract: see [`target_side::TargetConnection`] and [`initiator::InitiatorConnection`].
 //! Source of truth: RFC 7143; `docs/standards/iscsi.md` maps clauses to tests and lists our
 //! choices.
 

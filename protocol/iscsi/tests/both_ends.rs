@@ -54,10 +54,10 @@ fn data_for(cdb: &[u8], out: &[u8]) -> Vec<u8> {
     (0..wanted).map(|i| (sum as usize + i * 7) as u8).collect()
 }
 
-fn execute(command: &target_side::Command) -> target_side::Reply {
+fn execute(command: &target_side::ReceivedCommand) -> target_side::CommandReply {
     let (cdb, out) = (command.cdb.as_slice(), command.data_out.as_slice());
     let data = data_for(cdb, out);
-    target_side::Reply {
+    target_side::CommandReply {
         status: cdb[1],
         sense: vec![0x72; usize::from(cdb[2])],
         data_in_wanted: data.len() as u64,
@@ -68,12 +68,12 @@ fn execute(command: &target_side::Command) -> target_side::Reply {
 }
 
 struct Pair {
-    initiator: initiator::Connection,
-    target: target_side::Connection,
+    initiator: initiator::InitiatorConnection,
+    target: target_side::TargetConnection,
     pool: Arc<Counting>,
     wires: [VecDeque<u8>; 2],
-    events: Vec<initiator::Event>,
-    target_events: Vec<target_side::Event>,
+    events: Vec<initiator::InitiatorEvent>,
+    target_events: Vec<target_side::TargetEvent>,
     hold: bool,
     now: u64,
 }
@@ -87,9 +87,9 @@ impl Pair {
         offers: Policy,
         grants: Policy,
         name: Option<&str>,
-        change: impl FnOnce(&mut initiator::Config, &mut target_side::Config),
+        change: impl FnOnce(&mut initiator::InitiatorConfig, &mut target_side::PortalConfig),
     ) -> Self {
-        let mut client = initiator::Config::new(
+        let mut client = initiator::InitiatorConfig::new(
             "iqn.2026-11.org.sealstone:client".into(),
             name.map(Into::into),
             [0x80, 0, 0, 1, 0, 0],
@@ -97,13 +97,13 @@ impl Pair {
         client.policy = offers;
         let entry =
             target_side::TargetEntry { name: TARGET.into(), alias: Some("test".into()), addresses: vec![] };
-        let mut server = target_side::Config::new(vec![entry]);
+        let mut server = target_side::PortalConfig::new(vec![entry]);
         server.policy = grants;
         change(&mut client, &mut server);
         let pool = Arc::new(Counting::default());
         Self {
-            initiator: initiator::Connection::new(client, 0),
-            target: target_side::Connection::new(
+            initiator: initiator::InitiatorConnection::new(client, 0),
+            target: target_side::TargetConnection::new(
                 Arc::new(server),
                 Arc::clone(&pool) as Arc<dyn Pool>,
                 "127.0.0.1:3260".into(),
@@ -128,13 +128,13 @@ impl Pair {
         while let Some(event) = self.target.poll_event() {
             moved = true;
             match event {
-                target_side::Event::Login(_) => self.target.admit(7),
-                target_side::Event::Command(command) if !self.hold => {
+                target_side::TargetEvent::Login(_) => self.target.admit(7),
+                target_side::TargetEvent::Command(command) if !self.hold => {
                     let reply = execute(&command);
                     self.target.complete(command.task, reply);
                 }
-                target_side::Event::Management { id, .. } => {
-                    self.target.managed(id, target_side::FunctionResult::Complete);
+                target_side::TargetEvent::Management { id, .. } => {
+                    self.target.managed(id, target_side::ManagementResult::Complete);
                 }
                 other => self.target_events.push(other),
             }
@@ -161,27 +161,27 @@ impl Pair {
         while self.step(usize::MAX) {}
     }
 
-    fn closed(&self) -> (Option<&initiator::Closed>, Option<&target_side::Closed>) {
+    fn closed(&self) -> (Option<&initiator::InitiatorClosed>, Option<&target_side::TargetClosed>) {
         let ours = self.events.iter().find_map(|event| match event {
-            initiator::Event::Closed(reason) => Some(reason),
+            initiator::InitiatorEvent::Closed(reason) => Some(reason),
             _ => None,
         });
         let theirs = self.target_events.iter().find_map(|event| match event {
-            target_side::Event::Closed(reason) => Some(reason),
+            target_side::TargetEvent::Closed(reason) => Some(reason),
             _ => None,
         });
         (ours, theirs)
     }
 
     fn logged_in(&self) -> bool {
-        matches!(self.events.first(), Some(initiator::Event::LoggedIn(_)))
+        matches!(self.events.first(), Some(initiator::InitiatorEvent::LoggedIn(_)))
     }
 
-    fn outcomes(&mut self) -> HashMap<TaskId, Result<initiator::Response, initiator::TaskFailure>> {
+    fn outcomes(&mut self) -> HashMap<TaskId, Result<initiator::CommandResponse, initiator::TaskFailure>> {
         self.events
             .drain(..)
             .filter_map(|event| match event {
-                initiator::Event::Completed { task, outcome } => Some((task, outcome)),
+                initiator::InitiatorEvent::Completed { task, outcome } => Some((task, outcome)),
                 _ => None,
             })
             .collect()
@@ -203,10 +203,10 @@ fn pour(wire: &mut VecDeque<u8>, space: [&mut [u8]; 2], cut: usize) -> usize {
     moved
 }
 
-fn command(cdb: Cdb, out: &[u8], read: usize) -> initiator::Command {
+fn command(cdb: Cdb, out: &[u8], read: usize) -> initiator::SubmittedCommand {
     // In two pieces, so that gather lists are used.
     let (head, tail) = out.split_at(out.len() / 3);
-    initiator::Command {
+    initiator::SubmittedCommand {
         lun: 0,
         cdb,
         attribute: TaskAttribute::Simple,
@@ -377,7 +377,10 @@ fn a_session_lives_from_login_to_logout() {
     assert!(pair.logged_in());
     pair.initiator.logout();
     pair.run();
-    assert_eq!(pair.closed(), (Some(&initiator::Closed::LoggedOut), Some(&target_side::Closed::LoggedOut)));
+    assert_eq!(
+        pair.closed(),
+        (Some(&initiator::InitiatorClosed::LoggedOut), Some(&target_side::TargetClosed::LoggedOut))
+    );
 }
 
 #[test]
@@ -394,7 +397,9 @@ fn discovery_tells_targets_and_nothing_else() {
     pair.run();
     pair.initiator.send_targets("All").unwrap();
     pair.run();
-    let Some(initiator::Event::Targets(targets)) = pair.events.last() else { panic!("{:?}", pair.events) };
+    let Some(initiator::InitiatorEvent::Targets(targets)) = pair.events.last() else {
+        panic!("{:?}", pair.events)
+    };
     assert_eq!(targets.len(), 41);
     assert_eq!(
         (targets[0].name.as_str(), &targets[0].addresses[..]),
@@ -420,7 +425,7 @@ fn normal_session_discovers_only_its_own_target() {
     for which in ["", TARGET, "All", "iqn.2026-11.org.sealstone:secret"] {
         pair.initiator.send_targets(which).unwrap();
         pair.run();
-        let Some(initiator::Event::Targets(targets)) = pair.events.pop() else { panic!() };
+        let Some(initiator::InitiatorEvent::Targets(targets)) = pair.events.pop() else { panic!() };
         let expected = usize::from(which.is_empty() || which == TARGET);
         assert_eq!((targets.len(), targets.iter().any(|t| t.name != TARGET)), (expected, false), "{which}");
     }
@@ -431,8 +436,8 @@ fn a_target_that_is_not_there_is_refused() {
     let mut pair = Pair::with(Policy::default(), Policy::default(), Some("iqn.none"), |_, _| {});
     pair.run();
     let (ours, theirs) = pair.closed();
-    assert_eq!(theirs, Some(&target_side::Closed::Refused(target_side::Refusal::NotFound)));
-    assert!(matches!(ours, Some(initiator::Closed::Refused(r)) if (r.class, r.detail) == (2, 3)));
+    assert_eq!(theirs, Some(&target_side::TargetClosed::Refused(target_side::Refusal::NotFound)));
+    assert!(matches!(ours, Some(initiator::InitiatorClosed::Refused(r)) if (r.class, r.detail) == (2, 3)));
 }
 
 #[test]
@@ -504,15 +509,15 @@ fn aborting_waits_until_the_logical_unit_let_go() {
     pair.hold = true;
     let task = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 10], 0)).unwrap();
     pair.run();
-    let Some(target_side::Event::Command(held)) = pair.target_events.pop() else { panic!() };
-    let id = pair.initiator.manage(initiator::Function::AbortTask(task)).unwrap();
+    let Some(target_side::TargetEvent::Command(held)) = pair.target_events.pop() else { panic!() };
+    let id = pair.initiator.manage(initiator::ManagementFunction::AbortTask(task)).unwrap();
     pair.run();
-    assert!(!pair.events.iter().any(|event| matches!(event, initiator::Event::Managed { .. })));
-    pair.target.complete(held.task, target_side::Reply::default());
+    assert!(!pair.events.iter().any(|event| matches!(event, initiator::InitiatorEvent::Managed { .. })));
+    pair.target.complete(held.task, target_side::CommandReply::default());
     pair.run();
-    let complete = initiator::FunctionResult::Complete;
+    let complete = initiator::ManagementResult::Complete;
     assert!(
-        matches!(pair.events.pop(), Some(initiator::Event::Managed { id: i, result }) if i == id && result == complete)
+        matches!(pair.events.pop(), Some(initiator::InitiatorEvent::Managed { id: i, result }) if i == id && result == complete)
     );
     assert_eq!(pair.outcomes()[&task].as_ref().unwrap_err(), &initiator::TaskFailure::Aborted);
     assert!(pair.initiator.can_submit() && pair.initiator.under_way() == 0);
@@ -534,7 +539,7 @@ fn management_answers_what_it_did() {
         pair.initiator.manage(function).unwrap();
         pair.run();
         assert!(
-            matches!(pair.events.pop(), Some(initiator::Event::Managed { result, .. }) if result == expected),
+            matches!(pair.events.pop(), Some(initiator::InitiatorEvent::Managed { result, .. }) if result == expected),
             "{function:?}"
         );
     }
@@ -553,7 +558,7 @@ fn a_reset_ends_commands_that_still_collect_data() {
     let taken = pour(&mut pair.wires[0], pair.target.rx_space(), usize::MAX);
     pair.target.received(taken, 0);
     assert_eq!(pair.pool.out.load(Ordering::SeqCst), 10);
-    pair.initiator.manage(initiator::Function::LogicalUnitReset(0)).unwrap();
+    pair.initiator.manage(initiator::ManagementFunction::LogicalUnitReset(0)).unwrap();
     pair.run();
     assert_eq!(pair.outcomes()[&task].as_ref().unwrap_err(), &initiator::TaskFailure::Aborted);
     assert_eq!(pair.pool.out.load(Ordering::SeqCst), 0);
@@ -572,10 +577,10 @@ fn the_window_closes_and_opens() {
     let refused = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap_err();
     assert_eq!(refused.error, initiator::SubmitError::WindowFull);
     pair.run();
-    let Some(target_side::Event::Command(held)) = pair.target_events.pop() else { panic!() };
-    pair.target.complete(held.task, target_side::Reply::default());
+    let Some(target_side::TargetEvent::Command(held)) = pair.target_events.pop() else { panic!() };
+    pair.target.complete(held.task, target_side::CommandReply::default());
     pair.run();
-    assert!(pair.events.iter().any(|event| matches!(event, initiator::Event::WindowOpen)));
+    assert!(pair.events.iter().any(|event| matches!(event, initiator::InitiatorEvent::WindowOpen)));
     pair.initiator.submit(refused.command).unwrap();
     pair.run();
     assert_eq!(pair.target_events.len(), 3);
@@ -655,10 +660,13 @@ fn both_ends_ping_and_close_silent_peers() {
     pair.wires = Default::default();
     let drained = (pair.target.poll_event(), pair.initiator.poll_event());
     assert!(
-        matches!(drained.0, Some(target_side::Event::Closed(target_side::Closed::PingTimeout))),
+        matches!(drained.0, Some(target_side::TargetEvent::Closed(target_side::TargetClosed::PingTimeout))),
         "{drained:?}"
     );
-    assert!(matches!(drained.1, Some(initiator::Event::Closed(initiator::Closed::PingTimeout))));
+    assert!(matches!(
+        drained.1,
+        Some(initiator::InitiatorEvent::Closed(initiator::InitiatorClosed::PingTimeout))
+    ));
 }
 
 #[test]
@@ -672,7 +680,7 @@ fn both_ends_close_a_stalled_login() {
     pair.step(0);
     assert_eq!(
         pair.closed(),
-        (Some(&initiator::Closed::LoginTimeout), Some(&target_side::Closed::LoginTimeout))
+        (Some(&initiator::InitiatorClosed::LoginTimeout), Some(&target_side::TargetClosed::LoginTimeout))
     );
 }
 
@@ -686,7 +694,7 @@ fn partial_pdu_and_missing_data_time_out() {
     pair.now = 30_000;
     pair.target.handle_timeout(30_000);
     pair.step(0);
-    assert!(matches!(pair.closed().1, Some(target_side::Closed::PduTimeout)), "{:?}", pair.closed());
+    assert!(matches!(pair.closed().1, Some(target_side::TargetClosed::PduTimeout)), "{:?}", pair.closed());
 
     let asks = Policy { immediate_data: false, initial_r2t: true, ..Policy::default() };
     let mut pair = Pair::with(asks.clone(), asks, Some(TARGET), |_, server| server.ping_after_ms = 1_000_000);
@@ -696,7 +704,7 @@ fn partial_pdu_and_missing_data_time_out() {
     pair.wires = Default::default();
     pair.target.handle_timeout(30_000);
     pair.step(0);
-    assert_eq!(pair.closed().1, Some(&target_side::Closed::TransferTimeout));
+    assert_eq!(pair.closed().1, Some(&target_side::TargetClosed::TransferTimeout));
 }
 
 #[test]
@@ -705,11 +713,11 @@ fn a_target_that_leaves_says_so_and_waits() {
     pair.run();
     pair.target.request_logout(5);
     pair.run();
-    assert!(matches!(pair.events.last(), Some(initiator::Event::LogoutRequested { seconds: 5 })));
+    assert!(matches!(pair.events.last(), Some(initiator::InitiatorEvent::LogoutRequested { seconds: 5 })));
     let task = pair.initiator.submit(command(cdb(0, 0, false, 8, 16), &[], 8)).unwrap();
     pair.run();
     assert!(pair.outcomes()[&task].is_ok(), "work goes on until logout");
     pair.target.handle_timeout(5000);
     pair.run();
-    assert_eq!(pair.closed().1, Some(&target_side::Closed::LogoutTimeout));
+    assert_eq!(pair.closed().1, Some(&target_side::TargetClosed::LogoutTimeout));
 }

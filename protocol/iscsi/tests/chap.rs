@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use sealstone_iscsi::{
     Pool,
-    chap::{Account, Algorithm, Secret},
+    chap::{ChapAccount, ChapAlgorithm, ChapSecret},
     initiator::{self, Chap},
-    target_side::{self, Access, Doorkeeper, Rule},
+    target_side::{self, AccessRule, AccessRules, LoginGuard},
 };
 
 const TARGET: &str = "iqn.2026-11.org.sealstone:osd.test";
@@ -23,9 +23,9 @@ impl Pool for Heap {
     fn give(&self, _: Vec<u8>) {}
 }
 
-struct Door;
+struct RecordingGuard;
 
-impl Doorkeeper for Door {
+impl LoginGuard for RecordingGuard {
     fn random(&self, into: &mut [u8]) {
         into.fill(0x33);
     }
@@ -36,26 +36,27 @@ impl Doorkeeper for Door {
     fn failed(&self, _: &str) {}
 }
 
-fn account(name: &str, secret: &str) -> Account {
-    Account { name: name.into(), secret: Secret::new(secret.as_bytes()).unwrap() }
+fn account(name: &str, secret: &str) -> ChapAccount {
+    ChapAccount { name: name.into(), secret: ChapSecret::new(secret.as_bytes()).unwrap() }
 }
 
 /// Returns the result for the initiator, what the target learned, and the discovered targets.
 fn connect(
-    access: Option<Access>,
+    access: Option<AccessRules>,
     chap: Option<Chap>,
     discovery: bool,
-) -> (Result<(), initiator::Closed>, Option<target_side::LoginRequest>, Vec<String>) {
+) -> (Result<(), initiator::InitiatorClosed>, Option<target_side::LoginRequest>, Vec<String>) {
     let entry = |name: &str| target_side::TargetEntry { name: name.into(), alias: None, addresses: vec![] };
     let mut server =
-        target_side::Config::new(vec![entry(TARGET), entry("iqn.2026-11.org.sealstone:osd.hidden")]);
+        target_side::PortalConfig::new(vec![entry(TARGET), entry("iqn.2026-11.org.sealstone:osd.hidden")]);
     server.access = access.map(Arc::new);
     let target_name = (!discovery).then(|| TARGET.into());
-    let mut client = initiator::Config::new(INITIATOR.into(), target_name, [0x80, 0, 0, 1, 0, 0]);
+    let mut client = initiator::InitiatorConfig::new(INITIATOR.into(), target_name, [0x80, 0, 0, 1, 0, 0]);
     client.chap = chap;
-    let mut initiator = initiator::Connection::new(client, 0);
-    let target = target_side::Connection::new(Arc::new(server), Arc::new(Heap), "127.0.0.1:3260".into(), 0);
-    let mut target = target.with_doorkeeper(Arc::new(Door));
+    let mut initiator = initiator::InitiatorConnection::new(client, 0);
+    let target =
+        target_side::TargetConnection::new(Arc::new(server), Arc::new(Heap), "127.0.0.1:3260".into(), 0);
+    let mut target = target.with_login_guard(Arc::new(RecordingGuard));
     let (mut result, mut learned, mut told) = (None, None, Vec::new());
     for _ in 0..100 {
         while let Some(piece) = initiator.poll_transmit() {
@@ -66,7 +67,7 @@ fn connect(
             });
         }
         while let Some(event) = target.poll_event() {
-            if let target_side::Event::Login(request) = event {
+            if let target_side::TargetEvent::Login(request) = event {
                 learned = Some(request);
                 target.admit(1);
             }
@@ -80,14 +81,16 @@ fn connect(
         }
         while let Some(event) = initiator.poll_event() {
             match event {
-                initiator::Event::LoggedIn(_) => {
+                initiator::InitiatorEvent::LoggedIn(_) => {
                     result = Some(Ok(()));
                     if discovery {
                         initiator.send_targets("All").unwrap();
                     }
                 }
-                initiator::Event::Closed(reason) => result = Some(Err(reason)),
-                initiator::Event::Targets(targets) => told = targets.into_iter().map(|t| t.name).collect(),
+                initiator::InitiatorEvent::Closed(reason) => result = Some(Err(reason)),
+                initiator::InitiatorEvent::Targets(targets) => {
+                    told = targets.into_iter().map(|t| t.name).collect()
+                }
                 _ => {}
             }
         }
@@ -115,15 +118,15 @@ fn fill(space: [&mut [u8]; 2], mut bytes: &[u8]) -> usize {
     before - bytes.len()
 }
 
-fn access() -> Access {
-    let mut access = Access::new(vec![Rule {
+fn access() -> AccessRules {
+    let mut access = AccessRules::new(vec![AccessRule {
         initiators: vec![INITIATOR.into()],
         account: Some(account("ann", "secret of ann!")),
         targets: vec![TARGET.into()],
         luns: Some(vec![0, 3]),
     }]);
     access.own = Some(account("osd", "secret of osd!"));
-    access.algorithms = Algorithm::ALL.to_vec();
+    access.algorithms = ChapAlgorithm::ALL.to_vec();
     access
 }
 
@@ -131,14 +134,14 @@ fn chap(secret: &str, mutual: Option<&str>) -> Chap {
     Chap {
         account: account("ann", secret),
         target: mutual.map(|secret| account("osd", secret)),
-        algorithms: Algorithm::ALL.to_vec(),
+        algorithms: ChapAlgorithm::ALL.to_vec(),
         challenge: [0x77; 32],
     }
 }
 
 #[test]
 fn both_ends_prove_themselves_with_every_algorithm() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in ChapAlgorithm::ALL {
         for mutual in [None, Some("secret of osd!")] {
             let mut ours = chap("secret of ann!", mutual);
             ours.algorithms = vec![algorithm];
@@ -153,21 +156,24 @@ fn both_ends_prove_themselves_with_every_algorithm() {
 #[test]
 fn wrong_secret_on_either_side_ends_login() {
     let refused = |chap: Option<Chap>| match connect(Some(access()), chap, false) {
-        (Err(initiator::Closed::Refused(why)), None, _) => (why.class, why.detail),
+        (Err(initiator::InitiatorClosed::Refused(why)), None, _) => (why.class, why.detail),
         other => panic!("{other:?}"),
     };
     assert_eq!(refused(Some(chap("another secret", None))), (2, 1));
     assert_eq!(refused(None), (2, 1));
     let (result, learned, _) =
         connect(Some(access()), Some(chap("secret of ann!", Some("not the target's"))), false);
-    assert_eq!(result, Err(initiator::Closed::Violation(initiator::Violation::Unproven)));
+    assert_eq!(result, Err(initiator::InitiatorClosed::Violation(initiator::Violation::Unproven)));
     assert!(learned.is_none(), "the initiator leaves before full feature phase");
 }
 
 #[test]
 fn required_mutual_chap_cannot_be_skipped() {
     let (result, ..) = connect(None, Some(chap("secret of ann!", Some("secret of osd!"))), false);
-    assert!(matches!(result, Err(initiator::Closed::Refused(_))), "CHAP alone was offered: {result:?}");
+    assert!(
+        matches!(result, Err(initiator::InitiatorClosed::Refused(_))),
+        "CHAP alone was offered: {result:?}"
+    );
     let (result, learned, _) = connect(None, Some(chap("secret of ann!", None)), false);
     assert_eq!((result, learned.unwrap().user), (Ok(()), None), "a target that asks for nothing");
 }
@@ -177,7 +183,7 @@ fn our_own_challenge_sent_back_is_not_answered() {
     let mut reflected = chap("secret of ann!", Some("secret of osd!"));
     reflected.challenge = [0x33; 32];
     let (result, ..) = connect(Some(access()), Some(reflected), false);
-    assert_eq!(result, Err(initiator::Closed::Violation(initiator::Violation::Unproven)));
+    assert_eq!(result, Err(initiator::InitiatorClosed::Violation(initiator::Violation::Unproven)));
 }
 
 #[test]
@@ -187,5 +193,5 @@ fn discovery_tells_what_the_rules_allow() {
     let (_, _, told) = connect(None, None, true);
     assert_eq!(told.len(), 2);
     let (result, _, told) = connect(Some(access()), None, true);
-    assert!(matches!(result, Err(initiator::Closed::Refused(_))) && told.is_empty());
+    assert!(matches!(result, Err(initiator::InitiatorClosed::Refused(_))) && told.is_empty());
 }

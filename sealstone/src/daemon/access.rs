@@ -7,9 +7,9 @@
 
 use std::path::Path;
 
-use sealstone_iscsi::chap::{Account, Algorithm, Secret};
+use sealstone_iscsi::chap::{ChapAccount, ChapAlgorithm, ChapSecret};
 use sealstone_iscsi::limits::NAME_MAX;
-use sealstone_iscsi::target_side::{Access, Rule};
+use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -52,13 +52,13 @@ struct Initiator {
 }
 
 /// Reads an access file. Refuses a file that others can read.
-pub(crate) fn read(path: &Path) -> Outcome<Access> {
+pub(crate) fn read(path: &Path) -> Outcome<AccessRules> {
     let text = secret_file::read_up_to(path, FILE_BYTES_MAX)?;
     parse(&text)
         .map_err(|failure| failure.at(path.shown()).hint("docs/reference/files.md shows an access file"))
 }
 
-fn parse(text: &str) -> Outcome<Access> {
+fn parse(text: &str) -> Outcome<AccessRules> {
     let file: AccessFile = parse_toml(text)?;
     if file.initiator.is_empty() || file.initiator.len() > INITIATORS_MAX {
         return Err(Failure::usage(format!(
@@ -66,8 +66,8 @@ fn parse(text: &str) -> Outcome<Access> {
             file.initiator.len()
         )));
     }
-    let rules: Vec<Rule> = file.initiator.into_iter().map(rule).collect::<Outcome<_>>()?;
-    let mut access = Access::new(rules);
+    let rules: Vec<AccessRule> = file.initiator.into_iter().map(rule).collect::<Outcome<_>>()?;
+    let mut access = AccessRules::new(rules);
     access.algorithms = algorithms(file.algorithms)?;
     if let Some(TargetAccount { user, secret }) = file.target {
         let own = account(user, secret)?;
@@ -94,8 +94,8 @@ pub(crate) fn parse_toml<T: for<'a> Deserialize<'a>>(text: &str) -> Outcome<T> {
 }
 
 /// Returns CHAP algorithms by name, or the default.
-pub(crate) fn algorithms(names: Option<Vec<String>>) -> Outcome<Vec<Algorithm>> {
-    let Some(names) = names else { return Ok(Algorithm::DEFAULT.to_vec()) };
+pub(crate) fn algorithms(names: Option<Vec<String>>) -> Outcome<Vec<ChapAlgorithm>> {
+    let Some(names) = names else { return Ok(ChapAlgorithm::DEFAULT.to_vec()) };
     if names.is_empty() {
         return Err(Failure::usage("algorithms is empty"));
     }
@@ -112,7 +112,7 @@ fn without_values(message: &str) -> &str {
     message.split(['"', '`']).next().unwrap_or_default().trim_end_matches([' ', ':', ','])
 }
 
-fn rule(entry: Initiator) -> Outcome<Rule> {
+fn rule(entry: Initiator) -> Outcome<AccessRule> {
     let Initiator { names, user, secret, luns } = entry;
     if names.is_empty() {
         return Err(Failure::usage("an [[initiator]] has no names"));
@@ -128,7 +128,7 @@ fn rule(entry: Initiator) -> Outcome<Rule> {
     if let Some(lun) = luns.iter().flatten().find(|lun| **lun > LUN_MAX) {
         return Err(Failure::usage(format!("LUN {lun} is above {LUN_MAX}")));
     }
-    Ok(Rule { initiators, account, targets: Vec::new(), luns })
+    Ok(AccessRule { initiators, account, targets: Vec::new(), luns })
 }
 
 /// Returns an iSCSI name or pattern in lower case.
@@ -146,7 +146,7 @@ pub(crate) fn iscsi_name(name: &str) -> Outcome<String> {
 }
 
 /// Returns an account with the name and secret of a file.
-pub(crate) fn account(user: String, secret: String) -> Outcome<Account> {
+pub(crate) fn account(user: String, secret: String) -> Outcome<ChapAccount> {
     let secret = Zeroizing::new(secret);
     if user.is_empty() || user.len() > USER_MAX || user.chars().any(char::is_control) {
         return Err(Failure::usage(format!("a user has 1 to {USER_MAX} bytes and no control characters")));
@@ -157,9 +157,9 @@ pub(crate) fn account(user: String, secret: String) -> Outcome<Account> {
         })?,
         None => Zeroizing::new(secret.as_bytes().to_vec()),
     };
-    let secret =
-        Secret::new(&bytes).map_err(|error| Failure::usage(error).at(format!("the secret of '{user}'")))?;
-    Ok(Account { name: user, secret })
+    let secret = ChapSecret::new(&bytes)
+        .map_err(|error| Failure::usage(error).at(format!("the secret of '{user}'")))?;
+    Ok(ChapAccount { name: user, secret })
 }
 
 fn hexadecimal(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
@@ -172,9 +172,9 @@ fn hexadecimal(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
     pairs.collect::<Option<Vec<u8>>>().map(Zeroizing::new)
 }
 
-fn algorithm(name: &str) -> Outcome<Algorithm> {
-    Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or_else(|| {
-        let known: Vec<&str> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
+fn algorithm(name: &str) -> Outcome<ChapAlgorithm> {
+    ChapAlgorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or_else(|| {
+        let known: Vec<&str> = ChapAlgorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
         Failure::usage(format!("unknown CHAP algorithm '{name}'; known are {}", known.join(", ")))
     })
 }
@@ -200,7 +200,7 @@ names = ["eui.02004567A425678D"]
     #[test]
     fn complete_file_is_parsed() {
         let access = parse(WHOLE).expect("right");
-        assert_eq!(access.algorithms, [Algorithm::Sha3, Algorithm::Sha256]);
+        assert_eq!(access.algorithms, [ChapAlgorithm::Sha3, ChapAlgorithm::Sha256]);
         assert_eq!(access.rules[0].initiators, ["iqn.1994-05.com.redhat:host1", "iqn.2026-11.org.example:*"]);
         assert_eq!(access.rules[0].luns.as_deref(), Some(&[0, 16383][..]));
         assert!(access.rules[1].account.is_none() && access.own.is_some());
@@ -209,9 +209,9 @@ names = ["eui.02004567A425678D"]
     #[test]
     fn md5_requires_its_name() {
         let entry = "[[initiator]]\nnames = [\"iqn.a\"]\n";
-        assert_eq!(parse(entry).expect("right").algorithms, [Algorithm::Sha256, Algorithm::Sha3]);
+        assert_eq!(parse(entry).expect("right").algorithms, [ChapAlgorithm::Sha256, ChapAlgorithm::Sha3]);
         let named = format!("algorithms = [\"sha256\", \"md5\"]\n{entry}");
-        assert_eq!(parse(&named).expect("right").algorithms, [Algorithm::Sha256, Algorithm::Md5]);
+        assert_eq!(parse(&named).expect("right").algorithms, [ChapAlgorithm::Sha256, ChapAlgorithm::Md5]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, NewUnit, UnitOptions, UnitStatus};
-use sealstone_iscsi::target_side::{Access, Rule};
+use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::IscsiTarget;
 use sealstone_scsi::lu::LogicalUnit;
 use serde::{Deserialize, Serialize};
@@ -95,14 +95,14 @@ pub(crate) struct Exposure {
 
 /// Whether an access file restricts block units: every rule that admits initiators to them names
 /// them or requires CHAP.
-pub(crate) fn restricts_block_units(access: Option<&Access>) -> bool {
+pub(crate) fn restricts_block_units(access: Option<&AccessRules>) -> bool {
     /// Prefixes of all iSCSI names (RFC 7143 §4.2.7.3): a pattern that is no longer matches every
     /// initiator.
     const NAME_TYPES: [&str; 3] = ["iqn.", "eui.", "naa."];
     let matches_all = |name: &String| {
         name.strip_suffix('*').is_some_and(|prefix| NAME_TYPES.iter().any(|kind| kind.starts_with(prefix)))
     };
-    let is_closed = |rule: &Rule| {
+    let is_closed = |rule: &AccessRule| {
         rule.account.is_some()
             || rule.luns.as_ref().is_some_and(|luns| luns.iter().all(|lun| *lun == 0))
             || !rule.initiators.iter().any(matches_all)
@@ -298,12 +298,12 @@ mod tests {
     /// alone.
     #[test]
     fn access_file_without_open_rules_restricts_units() {
-        let rule = |name: &str, luns: Option<Vec<u16>>| Rule {
+        let rule = |name: &str, luns: Option<Vec<u16>>| AccessRule {
             initiators: vec![name.to_owned()],
             luns,
-            ..Rule::default()
+            ..AccessRule::default()
         };
-        let restricts = |rules: Vec<Rule>| restricts_block_units(Some(&Access::new(rules)));
+        let restricts = |rules: Vec<AccessRule>| restricts_block_units(Some(&AccessRules::new(rules)));
         assert!(!restricts_block_units(None));
         assert!(restricts(vec![rule("iqn.x:a", None), rule("iqn.x:b*", Some(vec![1]))]));
         assert!(!restricts(vec![rule("iqn.x:a", None), rule("*", None)]));

@@ -7,7 +7,7 @@ use std::{
 
 use sealstone_iscsi::{
     Gather,
-    target_side::{Command, Reply},
+    target_side::{CommandReply, ReceivedCommand},
 };
 use sealstone_scsi::{
     Status,
@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
-    pub(super) fn execute(&mut self, command: Command) {
+    pub(super) fn execute(&mut self, command: ReceivedCommand) {
         let counters = &self.shared.counters;
         counters.add(Counter::Commands, 1);
         let task = command.task;
@@ -65,7 +65,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
                         let reply = if starts && !connection_ended.load(Ordering::Acquire) {
                             run(&*unit, nexus, number, &command, &share, &counters, &others)
                         } else {
-                            Reply::default()
+                            CommandReply::default()
                         };
                         drop(command);
                         // The receiver is gone only if the connection task was aborted.
@@ -117,11 +117,11 @@ fn run(
     unit: &dyn LogicalUnit,
     nexus: NexusId,
     lun: u64,
-    command: &Command,
+    command: &ReceivedCommand,
     share: &Arc<BufferShare>,
     counters: &TargetCounters,
     tasks: &dyn Tasks,
-) -> Reply {
+) -> CommandReply {
     let buffers = CommandBuffers::new(Arc::clone(share));
     let command = ScsiCommand {
         nexus,
@@ -140,11 +140,11 @@ fn run(
     translate(reply, counters)
 }
 
-fn translate(reply: ScsiReply, counters: &TargetCounters) -> Reply {
+fn translate(reply: ScsiReply, counters: &TargetCounters) -> CommandReply {
     if reply.status != Status::Good {
         counters.add(Counter::CommandsFailed, 1);
     }
-    Reply {
+    CommandReply {
         status: reply.status.byte(),
         sense: reply.sense,
         data_in: Gather::from(reply.data_in),

@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes};
 use sealstone_channel::poll_receive;
 use sealstone_iscsi::{
     TaskId,
-    target_side::{Connection, Reply},
+    target_side::{CommandReply, TargetConnection},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
@@ -29,7 +29,7 @@ pub(super) enum Wakeup {
     /// Number of bytes received. Zero is the end of the stream.
     Read(usize),
     Written,
-    Completed(TaskId, Reply),
+    Completed(TaskId, CommandReply),
     Ordered(OrderRequest),
     SessionSignal(SessionSignal),
     Timer,
@@ -55,7 +55,7 @@ impl SendQueue {
     }
 
     /// Takes pieces from the state machine until the queue is full.
-    pub(super) fn fill(&mut self, machine: &mut Connection, now: u64) {
+    pub(super) fn fill(&mut self, machine: &mut TargetConnection, now: u64) {
         while !self.is_full() {
             let Some(piece) = machine.poll_transmit() else { break };
             if self.pieces.is_empty() {

@@ -13,7 +13,7 @@ use std::{sync::mpsc as blocking, time::Duration};
 
 use sealstone_iscsi::{
     TaskId,
-    target_side::{Meant, Reply},
+    target_side::{CommandReply, TaskSelection},
 };
 use sealstone_scsi::{
     additional::NEXUS_LOSS_OCCURRED,
@@ -85,26 +85,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
             }
             self.shared.counters.add(Counter::ResetThrottle, 1);
         }
-        let meant = |lun, tag| Meant { lun, tag, except: from };
+        let selection = |lun, tag| TaskSelection { lun, tag, except: from };
         // Initiator task tags have 32 bits. A longer tag matches no task.
-        let tagged = |tag: u64| u32::try_from(tag).ok().map(|tag| meant(Some(lun), Some(tag)));
+        let tagged = |tag: u64| u32::try_from(tag).ok().map(|tag| selection(Some(lun), Some(tag)));
         let tasks = match what {
             TaskOrder::Query { .. } | TaskOrder::QuerySet => {
-                let meant = match what {
+                let selection = match what {
                     TaskOrder::Query { tag } => tagged(tag),
-                    _ => Some(meant(Some(lun), None)),
+                    _ => Some(selection(Some(lun), None)),
                 };
-                let found = meant.is_some_and(|meant| self.machine.has_commands(meant));
+                let found = selection.is_some_and(|selection| self.machine.has_commands(selection));
                 let _ = answer.send(if found { TaskResult::Succeeded } else { TaskResult::Complete });
                 return;
             }
             TaskOrder::Abort { tag } => {
-                tagged(tag).map_or_else(Vec::new, |meant| self.machine.end_meant(meant))
+                tagged(tag).map_or_else(Vec::new, |selection| self.machine.end_selected(selection))
             }
             TaskOrder::AbortSet | TaskOrder::ClearSet | TaskOrder::Reset => {
-                self.machine.end_meant(meant(Some(lun), None))
+                self.machine.end_selected(selection(Some(lun), None))
             }
-            TaskOrder::NexusReset => self.machine.end_meant(meant(None, None)),
+            TaskOrder::NexusReset => self.machine.end_selected(selection(None, None)),
         };
         if let (TaskOrder::ClearSet | TaskOrder::Reset, Some(nexus)) = (what, self.nexus()) {
             self.shared.sessions.end_commands(nexus, Some(lun), matches!(what, TaskOrder::ClearSet));
@@ -115,7 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
     }
 
     /// Handles the reply of a command that ran here or on another thread.
-    pub(super) fn on_reply(&mut self, task: TaskId, reply: Reply) {
+    pub(super) fn on_reply(&mut self, task: TaskId, reply: CommandReply) {
         if self.waiting.iter().any(|waiting| waiting.from == task) {
             self.delayed_replies.push((task, reply));
         } else {
@@ -137,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         }
         let waiting = &self.waiting;
         let is_free =
-            |delayed: &mut (TaskId, Reply)| !waiting.iter().any(|waiting| waiting.from == delayed.0);
+            |delayed: &mut (TaskId, CommandReply)| !waiting.iter().any(|waiting| waiting.from == delayed.0);
         for (task, reply) in self.delayed_replies.extract_if(.., is_free).collect::<Vec<_>>() {
             self.machine.complete(task, reply);
         }

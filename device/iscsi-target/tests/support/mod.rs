@@ -17,7 +17,8 @@ use bytes::Bytes;
 use sealstone_iscsi::{
     Buffer, Cdb, Gather, TaskAttribute, TaskId,
     initiator::{
-        Closed, Command, Config as ClientConfig, Connection, Event, Function, FunctionResult, Response,
+        CommandResponse, InitiatorClosed, InitiatorConfig, InitiatorConnection, InitiatorEvent,
+        ManagementFunction, ManagementResult, SubmittedCommand,
     },
 };
 use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
@@ -212,7 +213,7 @@ impl Running {
 /// A blocking initiator with one socket.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
-    pub(crate) machine: Connection,
+    pub(crate) machine: InitiatorConnection,
 }
 
 impl Client {
@@ -220,17 +221,21 @@ impl Client {
         Self::login_with(address, port, |_| {})
     }
 
-    pub(crate) fn login_with(address: SocketAddr, port: u8, change: impl FnOnce(&mut ClientConfig)) -> Self {
+    pub(crate) fn login_with(
+        address: SocketAddr,
+        port: u8,
+        change: impl FnOnce(&mut InitiatorConfig),
+    ) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let mut config = ClientConfig::new(
+        let mut config = InitiatorConfig::new(
             "iqn.2026-11.org.sealstone:client".into(),
             Some(NAME.into()),
             [0x80, 0, 0, 0, 0, port],
         );
         change(&mut config);
-        let mut client = Self { stream, machine: Connection::new(config, 0) };
-        let Event::LoggedIn(_) = client.event() else { panic!("not logged in") };
+        let mut client = Self { stream, machine: InitiatorConnection::new(config, 0) };
+        let InitiatorEvent::LoggedIn(_) = client.event() else { panic!("not logged in") };
         client
     }
 
@@ -242,7 +247,7 @@ impl Client {
     }
 
     /// Waits for the next event.
-    pub(crate) fn event(&mut self) -> Event {
+    pub(crate) fn event(&mut self) -> InitiatorEvent {
         loop {
             self.send();
             if let Some(event) = self.machine.poll_event() {
@@ -259,7 +264,7 @@ impl Client {
     pub(crate) fn submit(&mut self, cdb: &[u8], out: &[u8], read: usize) -> TaskId {
         let mut block = [0; 16];
         block[..cdb.len()].copy_from_slice(cdb);
-        let command = Command {
+        let command = SubmittedCommand {
             lun: 0,
             cdb: Cdb::new(&block).unwrap(),
             attribute: TaskAttribute::Simple,
@@ -269,18 +274,18 @@ impl Client {
         self.machine.submit(command).unwrap()
     }
 
-    pub(crate) fn run(&mut self, cdb: &[u8], out: &[u8], read: usize) -> Response {
+    pub(crate) fn run(&mut self, cdb: &[u8], out: &[u8], read: usize) -> CommandResponse {
         let task = self.submit(cdb, out, read);
         match self.event() {
-            Event::Completed { task: done, outcome } if done == task => outcome.unwrap(),
+            InitiatorEvent::Completed { task: done, outcome } if done == task => outcome.unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn manage(&mut self, function: Function) -> FunctionResult {
+    pub(crate) fn manage(&mut self, function: ManagementFunction) -> ManagementResult {
         self.machine.manage(function).unwrap();
         loop {
-            if let Event::Managed { result, .. } = self.event() {
+            if let InitiatorEvent::Managed { result, .. } = self.event() {
                 return result;
             }
         }
@@ -297,9 +302,9 @@ impl Client {
     }
 
     /// Returns why the connection ended.
-    pub(crate) fn ending(&mut self) -> Closed {
+    pub(crate) fn ending(&mut self) -> InitiatorClosed {
         loop {
-            if let Event::Closed(reason) = self.event() {
+            if let InitiatorEvent::Closed(reason) = self.event() {
                 return reason;
             }
         }

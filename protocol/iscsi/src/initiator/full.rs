@@ -6,8 +6,8 @@ use core::mem;
 use bytes::Bytes;
 
 use super::{
-    Closed, Command, Connection, DiscoveredTarget, Event, Function, FunctionResult, Response, TaskFailure,
-    Violation,
+    CommandResponse, DiscoveredTarget, InitiatorClosed, InitiatorConnection, InitiatorEvent,
+    ManagementFunction, ManagementResult, SubmittedCommand, TaskFailure, Violation,
 };
 use crate::{
     Residual, TaskId,
@@ -22,7 +22,7 @@ pub(super) struct InitiatorTask {
     pub(super) id: TaskId,
     pub(super) tag: u32,
     pub(super) cmd_sn: u32,
-    pub(super) command: Command,
+    pub(super) command: SubmittedCommand,
     /// Next DataSN of Data-In, or R2TSN; for bidirectional commands one counter for both (RFC 7143
     /// §4.2.2.4).
     next_sn: u32,
@@ -35,7 +35,7 @@ pub(super) struct InitiatorTask {
 }
 
 impl InitiatorTask {
-    pub(super) const fn new(id: TaskId, tag: u32, cmd_sn: u32, command: Command) -> Self {
+    pub(super) const fn new(id: TaskId, tag: u32, cmd_sn: u32, command: SubmittedCommand) -> Self {
         Self { id, tag, cmd_sn, command, next_sn: 0, received: 0, granted: 0, r2ts: 0 }
     }
 
@@ -51,7 +51,7 @@ pub(super) struct InitiatorTasks {
     slots: Vec<Option<InitiatorTask>>,
     free: Vec<u16>,
     serial: u64,
-    management: Vec<(TaskId, u32, Function)>,
+    management: Vec<(TaskId, u32, ManagementFunction)>,
     /// Text of the SendTargets response so far.
     pub(super) text: Option<Vec<u8>>,
 }
@@ -126,7 +126,7 @@ impl InitiatorTasks {
         self.slots.iter().flatten().find(|task| task.id == id)
     }
 
-    pub(super) fn begin_management(&mut self, function: Function) -> Option<(TaskId, u32)> {
+    pub(super) fn begin_management(&mut self, function: ManagementFunction) -> Option<(TaskId, u32)> {
         if self.management.len() >= limits::MANAGEMENT_MAX {
             return None;
         }
@@ -135,19 +135,19 @@ impl InitiatorTasks {
         Some((id, tag))
     }
 
-    fn end_management(&mut self, tag: u32) -> Option<(TaskId, Function)> {
+    fn end_management(&mut self, tag: u32) -> Option<(TaskId, ManagementFunction)> {
         let at = self.management.iter().position(|(_, waiting, _)| *waiting == tag)?;
         let (id, _, function) = self.management.swap_remove(at);
         Some((id, function))
     }
 
-    fn tags_ended_by(&self, function: Function) -> Vec<u32> {
+    fn tags_ended_by(&self, function: ManagementFunction) -> Vec<u32> {
         let ended = |task: &&InitiatorTask| match function {
-            Function::AbortTask(id) => task.id == id,
-            Function::AbortTaskSet(lun) | Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) => {
-                task.command.lun == lun
-            }
-            Function::TargetWarmReset | Function::TargetColdReset => true,
+            ManagementFunction::AbortTask(id) => task.id == id,
+            ManagementFunction::AbortTaskSet(lun)
+            | ManagementFunction::ClearTaskSet(lun)
+            | ManagementFunction::LogicalUnitReset(lun) => task.command.lun == lun,
+            ManagementFunction::TargetWarmReset | ManagementFunction::TargetColdReset => true,
         };
         self.slots.iter().flatten().filter(ended).map(|task| task.tag).collect()
     }
@@ -160,7 +160,7 @@ pub(super) enum PendingPdu {
     Control { bhs: Bhs, data: Bytes },
 }
 
-impl Connection {
+impl InitiatorConnection {
     /// Encodes the next PDU; returns false if there is none.
     pub(super) fn transmit_next(&mut self) -> bool {
         let Some(next) = self.out.pop_front() else { return false };
@@ -263,7 +263,11 @@ impl Connection {
         Ok(SegmentDestination::Into(mem::take(&mut task.command.data_in), task.received))
     }
 
-    pub(super) fn full_feature(&mut self, bhs: &Bhs, destination: SegmentDestination) -> Result<(), Closed> {
+    pub(super) fn full_feature(
+        &mut self,
+        bhs: &Bhs,
+        destination: SegmentDestination,
+    ) -> Result<(), InitiatorClosed> {
         // All responses of a target have these three fields at the same offset.
         let head = pdu::ScsiResponse::of(bhs);
         self.window(head.exp_cmd_sn.get(), head.max_cmd_sn.get());
@@ -275,7 +279,7 @@ impl Connection {
         };
         if carries_status {
             if head.stat_sn.get() != self.exp_stat_sn {
-                return Err(Closed::Violation(Violation::StatusSequence));
+                return Err(InitiatorClosed::Violation(Violation::StatusSequence));
             }
             self.exp_stat_sn = self.exp_stat_sn.wrapping_add(1);
         }
@@ -289,16 +293,16 @@ impl Connection {
             opcode::REJECT => self.rejected(&pdu::Reject::of(bhs), bytes_of(&destination)),
             opcode::ASYNC => return self.asynchronous(&pdu::Async::of(bhs)),
             opcode::LOGOUT_RESPONSE if head.tag.get() == InitiatorTasks::LOGOUT_TAG => {
-                return Err(Closed::LoggedOut);
+                return Err(InitiatorClosed::LoggedOut);
             }
             other => Err(Violation::UnexpectedPdu(other)),
         };
         self.announce_window();
-        done.map_err(Closed::Violation)
+        done.map_err(InitiatorClosed::Violation)
     }
 
-    fn complete(&mut self, task: InitiatorTask, outcome: Result<Response, TaskFailure>) {
-        self.events.push_back(Event::Completed { task: task.id, outcome });
+    fn complete(&mut self, task: InitiatorTask, outcome: Result<CommandResponse, TaskFailure>) {
+        self.events.push_back(InitiatorEvent::Completed { task: task.id, outcome });
     }
 
     fn data_in(&mut self, pdu: &pdu::DataIn, destination: SegmentDestination) -> Result<(), Violation> {
@@ -311,7 +315,7 @@ impl Connection {
         task.received += length as usize;
         if pdu.flags & flag::STATUS != 0 {
             let mut task = self.tasks.remove(tag).ok_or(Violation::UnknownTask(tag))?;
-            let response = Response {
+            let response = CommandResponse {
                 status: pdu.status,
                 sense: Vec::new(),
                 data_in: mem::take(&mut task.command.data_in),
@@ -345,7 +349,7 @@ impl Connection {
                 (false, true) => (Residual::None, plain),
                 (false, false) => (bidi, plain),
             };
-        let response = Response {
+        let response = CommandResponse {
             status: pdu.status,
             sense: sense.to_vec(),
             data_in: mem::take(&mut task.command.data_in),
@@ -399,9 +403,9 @@ impl Connection {
     fn managed(&mut self, pdu: &pdu::TaskManagementResponse) -> Result<(), Violation> {
         let tag = pdu.tag.get();
         let (id, function) = self.tasks.end_management(tag).ok_or(Violation::UnknownTask(tag))?;
-        let result = FunctionResult::from(pdu.response);
-        let effective = result == FunctionResult::Complete
-            || matches!((result, function), (FunctionResult::NoSuchTask, Function::AbortTask(_)));
+        let result = ManagementResult::from(pdu.response);
+        let effective = result == ManagementResult::Complete
+            || matches!((result, function), (ManagementResult::NoSuchTask, ManagementFunction::AbortTask(_)));
         if effective {
             for tag in self.tasks.tags_ended_by(function) {
                 if let Some(task) = self.tasks.remove(tag) {
@@ -409,7 +413,7 @@ impl Connection {
                 }
             }
         }
-        self.events.push_back(Event::Managed { id, result });
+        self.events.push_back(InitiatorEvent::Managed { id, result });
         Ok(())
     }
 
@@ -445,7 +449,7 @@ impl Connection {
                 _ => {}
             }
         }
-        self.events.push_back(Event::Targets(targets));
+        self.events.push_back(InitiatorEvent::Targets(targets));
         Ok(())
     }
 
@@ -462,12 +466,14 @@ impl Connection {
             }
             opcode::TASK_MANAGEMENT => {
                 if let Some((id, _)) = self.tasks.end_management(tag) {
-                    self.events
-                        .push_back(Event::Managed { id, result: FunctionResult::Rejected(pdu.reason) });
+                    self.events.push_back(InitiatorEvent::Managed {
+                        id,
+                        result: ManagementResult::Rejected(pdu.reason),
+                    });
                 }
             }
             opcode::TEXT if self.tasks.text.take().is_some() => {
-                self.events.push_back(Event::Targets(Vec::new()));
+                self.events.push_back(InitiatorEvent::Targets(Vec::new()));
             }
             opcode::NOP_OUT => self.ping_sent = None,
             _ => {}
@@ -475,12 +481,12 @@ impl Connection {
         Ok(())
     }
 
-    fn asynchronous(&mut self, pdu: &pdu::Async) -> Result<(), Closed> {
+    fn asynchronous(&mut self, pdu: &pdu::Async) -> Result<(), InitiatorClosed> {
         match pdu.event {
             // Logout requested.
-            1 => self.events.push_back(Event::LogoutRequested { seconds: pdu.parameter_3.get() }),
+            1 => self.events.push_back(InitiatorEvent::LogoutRequested { seconds: pdu.parameter_3.get() }),
             // Connection, or all connections of the session, will be dropped.
-            2 | 3 => return Err(Closed::Dropped),
+            2 | 3 => return Err(InitiatorClosed::Dropped),
             // SCSI events, negotiation requests, vendor-specific ones: ignored.
             _ => {}
         }

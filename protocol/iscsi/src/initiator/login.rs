@@ -2,10 +2,10 @@
 
 use alloc::{string::String, vec::Vec};
 
-use super::{Chap, Closed, Config, LoginRefusal, Violation};
+use super::{InitiatorChap, InitiatorClosed, InitiatorConfig, LoginRefusal, Violation};
 use crate::{
     Parameters,
-    chap::{self, Algorithm, CHALLENGE_MIN},
+    chap::{self, CHALLENGE_MIN, ChapAlgorithm},
     limits, parameters,
     pdu::{self, Bhs, flag, opcode},
     text,
@@ -34,7 +34,7 @@ enum ChapProgress {
     /// CHAP_A was sent.
     Algorithms,
     /// Our response was sent, with our challenge if the target must authenticate.
-    Responded(Algorithm),
+    Responded(ChapAlgorithm),
 }
 
 /// The next step after a login response.
@@ -47,7 +47,7 @@ pub(super) enum LoginStep {
 
 impl InitiatorLogin {
     /// Returns the state machine, and the first request.
-    pub(super) fn begin(config: &Config, cmd_sn: u32, tag: u32) -> (Self, Bhs, Vec<u8>) {
+    pub(super) fn begin(config: &InitiatorConfig, cmd_sn: u32, tag: u32) -> (Self, Bhs, Vec<u8>) {
         let agreed = Parameters { max_receive: limits::LOGIN_SEGMENT_MAX, ..Parameters::default() };
         let proof = if config.chap.is_some() { ChapProgress::Offered } else { ChapProgress::Given };
         let mut login = Self { stage: SECURITY, exchanges: 0, gathered: Vec::new(), proof, agreed };
@@ -65,15 +65,15 @@ impl InitiatorLogin {
         // A target that must authenticate cannot be accepted without.
         let methods = match &config.chap {
             None => "None",
-            Some(Chap { target: None, .. }) => "CHAP,None",
-            Some(Chap { target: Some(_), .. }) => "CHAP",
+            Some(InitiatorChap { target: None, .. }) => "CHAP,None",
+            Some(InitiatorChap { target: Some(_), .. }) => "CHAP",
         };
         text::put(&mut keys, "AuthMethod", methods);
         let bhs = login.request(config, cmd_sn, tag, config.chap.is_none());
         (login, bhs, keys)
     }
 
-    fn request(&mut self, config: &Config, cmd_sn: u32, tag: u32, transit: bool) -> Bhs {
+    fn request(&mut self, config: &InitiatorConfig, cmd_sn: u32, tag: u32, transit: bool) -> Bhs {
         self.exchanges += 1;
         let next = if self.stage == SECURITY { OPERATIONAL } else { FULL_FEATURE };
         let flags = (self.stage << 2) | if transit { flag::TRANSIT | next } else { 0 };
@@ -86,33 +86,33 @@ impl InitiatorLogin {
 
     pub(super) fn response(
         &mut self,
-        config: &Config,
+        config: &InitiatorConfig,
         cmd_sn: u32,
         response: &pdu::LoginResponse,
         data: &[u8],
-    ) -> Result<LoginStep, Closed> {
+    ) -> Result<LoginStep, InitiatorClosed> {
         if response.class != 0 {
-            return Err(Closed::Refused(refusal(response, data)));
+            return Err(InitiatorClosed::Refused(refusal(response, data)));
         }
         if self.gathered.len() + data.len() > limits::TEXT_MAX
             || self.exchanges >= limits::LOGIN_EXCHANGES_MAX
         {
-            return Err(Closed::Violation(Violation::EndlessNegotiation));
+            return Err(InitiatorClosed::Violation(Violation::EndlessNegotiation));
         }
         let (flags, tag) = (response.flags, response.tag.get());
         let (stage, next) = ((flags >> 2) & 3, flags & 3);
         if stage != self.stage || response.version_active != 0 || response.isid != config.isid {
-            return Err(Closed::Violation(Violation::Negotiation));
+            return Err(InitiatorClosed::Violation(Violation::Negotiation));
         }
         self.gathered.extend_from_slice(data);
         if flags & flag::CONTINUE != 0 {
             if flags & flag::TRANSIT != 0 {
-                return Err(Closed::Violation(Violation::Negotiation));
+                return Err(InitiatorClosed::Violation(Violation::Negotiation));
             }
             return Ok(LoginStep::Request(self.request(config, cmd_sn, tag, false), Vec::new()));
         }
         let gathered = core::mem::take(&mut self.gathered);
-        let mut answers = self.take_keys(config, &gathered).map_err(Closed::Violation)?;
+        let mut answers = self.take_keys(config, &gathered).map_err(InitiatorClosed::Violation)?;
         let proven = matches!(self.proof, ChapProgress::Given);
         if flags & flag::TRANSIT == 0 {
             // Our response is our last message, unless it is refused.
@@ -120,7 +120,7 @@ impl InitiatorLogin {
             return Ok(LoginStep::Request(self.request(config, cmd_sn, tag, transit), answers));
         }
         if !proven {
-            return Err(Closed::Violation(Violation::Unproven));
+            return Err(InitiatorClosed::Violation(Violation::Unproven));
         }
         match (self.stage, next) {
             (SECURITY, OPERATIONAL) => {
@@ -132,18 +132,18 @@ impl InitiatorLogin {
             }
             (OPERATIONAL, FULL_FEATURE) if response.tsih.get() != 0 => {
                 if !config.policy.admits(&self.agreed) {
-                    return Err(Closed::Violation(Violation::Selection));
+                    return Err(InitiatorClosed::Violation(Violation::Selection));
                 }
                 self.agreed.max_receive = config.policy.max_receive;
                 self.agreed.first_burst = self.agreed.first_burst.min(self.agreed.max_burst);
                 Ok(LoginStep::Done)
             }
-            _ => Err(Closed::Violation(Violation::Negotiation)),
+            _ => Err(InitiatorClosed::Violation(Violation::Negotiation)),
         }
     }
 
     /// Processes the target's answers and declarations; returns our answers to its offers.
-    fn take_keys(&mut self, config: &Config, gathered: &[u8]) -> Result<Vec<u8>, Violation> {
+    fn take_keys(&mut self, config: &InitiatorConfig, gathered: &[u8]) -> Result<Vec<u8>, Violation> {
         let mut answers = Vec::new();
         let mut pairs = text::parse(gathered)?;
         // The answer to FirstBurstLength depends on this one.
@@ -172,7 +172,7 @@ impl InitiatorLogin {
     /// Performs our steps of CHAP (§12.1.3), and checks the target's.
     fn prove(
         &mut self,
-        config: &Config,
+        config: &InitiatorConfig,
         pairs: &[(&str, &str)],
         answers: &mut Vec<u8>,
     ) -> Result<(), Violation> {
@@ -193,7 +193,7 @@ impl InitiatorLogin {
                 None => return Err(Violation::Unproven),
             },
             ChapProgress::Algorithms => {
-                let algorithm = text::number(need("CHAP_A")?).and_then(Algorithm::of);
+                let algorithm = text::number(need("CHAP_A")?).and_then(ChapAlgorithm::of);
                 let algorithm = algorithm
                     .filter(|algorithm| own.algorithms.contains(algorithm))
                     .ok_or(Violation::Selection)?;
@@ -231,7 +231,7 @@ impl InitiatorLogin {
 }
 
 /// Returns CHAP_I of our challenge: as unpredictable as that is.
-const fn own_identifier(chap: &Chap) -> u8 {
+const fn own_identifier(chap: &InitiatorChap) -> u8 {
     chap.challenge[0]
 }
 

@@ -5,7 +5,8 @@ use alloc::{collections::VecDeque, vec, vec::Vec};
 use bytes::Bytes;
 
 use super::{
-    Closed, Command, Config, Event, Function, NotSent, SubmitError, Violation,
+    InitiatorClosed, InitiatorConfig, InitiatorEvent, ManagementFunction, NotSent, SubmitError,
+    SubmittedCommand, Violation,
     full::{InitiatorTask, InitiatorTasks, PendingPdu},
     login::{InitiatorLogin, LoginStep},
 };
@@ -29,20 +30,20 @@ pub(super) enum InitiatorPhase {
 }
 
 /// See the [module](super).
-pub struct Connection {
-    pub(super) config: Config,
+pub struct InitiatorConnection {
+    pub(super) config: InitiatorConfig,
     pub(super) phase: InitiatorPhase,
     pub(super) agreed: Parameters,
     pub(super) rx: PduReceiver,
     pub(super) tx: PduTransmitter,
     pub(super) out: VecDeque<PendingPdu>,
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: VecDeque<InitiatorEvent>,
     pub(super) tasks: InitiatorTasks,
     pub(super) cmd_sn: u32,
     pub(super) max_cmd_sn: u32,
     pub(super) exp_stat_sn: u32,
     /// Whether a submission was refused because the window was full, since the last
-    /// [`Event::WindowOpen`].
+    /// [`InitiatorEvent::WindowOpen`].
     pub(super) window_wanted: bool,
     login_until: u64,
     heard_at: u64,
@@ -52,10 +53,10 @@ pub struct Connection {
     now_ms: u64,
 }
 
-impl Connection {
+impl InitiatorConnection {
     /// Begins the login at once: its first request is ready to be transmitted.
     #[must_use]
-    pub fn new(config: Config, now_ms: u64) -> Self {
+    pub fn new(config: InitiatorConfig, now_ms: u64) -> Self {
         let cmd_sn = 1;
         let (login, bhs, keys) = InitiatorLogin::begin(&config, cmd_sn, LOGIN_TAG);
         let depth = config.queue_depth.clamp(1, limits::QUEUE_DEPTH_MAX);
@@ -116,14 +117,14 @@ impl Connection {
     /// Records that the target closed its side of the stream.
     pub fn end_of_stream(&mut self) {
         let reason = match self.phase {
-            InitiatorPhase::LoggingOut { .. } if self.tasks.is_empty() => Closed::LoggedOut,
-            _ => Closed::EndOfStream,
+            InitiatorPhase::LoggingOut { .. } if self.tasks.is_empty() => InitiatorClosed::LoggedOut,
+            _ => InitiatorClosed::EndOfStream,
         };
         self.close(reason);
     }
 
     /// Returns the next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<InitiatorEvent> {
         self.events.pop_front()
     }
 
@@ -165,9 +166,9 @@ impl Connection {
             return;
         }
         match (&self.phase, self.ping_sent) {
-            (InitiatorPhase::Login(_), _) => self.close(Closed::LoginTimeout),
-            (InitiatorPhase::LoggingOut { .. }, _) => self.close(Closed::LogoutTimeout),
-            (InitiatorPhase::Full, Some(_)) => self.close(Closed::PingTimeout),
+            (InitiatorPhase::Login(_), _) => self.close(InitiatorClosed::LoginTimeout),
+            (InitiatorPhase::LoggingOut { .. }, _) => self.close(InitiatorClosed::LogoutTimeout),
+            (InitiatorPhase::Full, Some(_)) => self.close(InitiatorClosed::PingTimeout),
             (InitiatorPhase::Full, None) => {
                 self.ping_sent = Some(self.now_ms);
                 let mut pdu = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
@@ -180,7 +181,7 @@ impl Connection {
         }
     }
 
-    /// Returns the negotiated parameters; defaults before [`Event::LoggedIn`].
+    /// Returns the negotiated parameters; defaults before [`InitiatorEvent::LoggedIn`].
     #[must_use]
     pub const fn parameters(&self) -> &Parameters {
         &self.agreed
@@ -204,9 +205,9 @@ impl Connection {
     ///
     /// # Errors
     /// [`NotSent`] with the command itself; after [`SubmitError::WindowFull`] there will be an
-    /// [`Event::WindowOpen`].
+    /// [`InitiatorEvent::WindowOpen`].
     #[allow(clippy::result_large_err, reason = "the command itself goes back, and refusal is rare")]
-    pub fn submit(&mut self, command: Command) -> Result<TaskId, NotSent> {
+    pub fn submit(&mut self, command: SubmittedCommand) -> Result<TaskId, NotSent> {
         if !matches!(self.phase, InitiatorPhase::Full) {
             return Err(NotSent { error: SubmitError::NotReady, command });
         }
@@ -229,18 +230,18 @@ impl Connection {
     /// # Errors
     /// [`SubmitError::NotReady`] outside full feature phase, [`SubmitError::WindowFull`] beyond
     /// [`limits::MANAGEMENT_MAX`].
-    pub fn manage(&mut self, function: Function) -> Result<TaskId, SubmitError> {
+    pub fn manage(&mut self, function: ManagementFunction) -> Result<TaskId, SubmitError> {
         if !matches!(self.phase, InitiatorPhase::Full) {
             return Err(SubmitError::NotReady);
         }
         let (id, tag) = self.tasks.begin_management(function).ok_or(SubmitError::WindowFull)?;
         let code = match function {
-            Function::AbortTask(_) => 1,
-            Function::AbortTaskSet(_) => 2,
-            Function::ClearTaskSet(_) => 4,
-            Function::LogicalUnitReset(_) => 5,
-            Function::TargetWarmReset => 6,
-            Function::TargetColdReset => 7,
+            ManagementFunction::AbortTask(_) => 1,
+            ManagementFunction::AbortTaskSet(_) => 2,
+            ManagementFunction::ClearTaskSet(_) => 4,
+            ManagementFunction::LogicalUnitReset(_) => 5,
+            ManagementFunction::TargetWarmReset => 6,
+            ManagementFunction::TargetColdReset => 7,
         };
         let mut pdu =
             pdu::TaskManagement::new(opcode::TASK_MANAGEMENT | opcode::IMMEDIATE, flag::FINAL | code);
@@ -248,17 +249,19 @@ impl Connection {
         pdu.referenced.set(NO_TAG);
         pdu.cmd_sn.set(self.cmd_sn);
         match function {
-            Function::AbortTask(task) => {
+            ManagementFunction::AbortTask(task) => {
                 if let Some(task) = self.tasks.by_id(task) {
                     pdu.referenced.set(task.tag);
                     pdu.ref_cmd_sn.set(task.cmd_sn);
                     pdu.lun.set(task.command.lun);
                 }
             }
-            Function::AbortTaskSet(lun) | Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) => {
+            ManagementFunction::AbortTaskSet(lun)
+            | ManagementFunction::ClearTaskSet(lun)
+            | ManagementFunction::LogicalUnitReset(lun) => {
                 pdu.lun.set(lun);
             }
-            Function::TargetWarmReset | Function::TargetColdReset => {}
+            ManagementFunction::TargetWarmReset | ManagementFunction::TargetColdReset => {}
         }
         self.control(pdu.wire(), Vec::new());
         Ok(id)
@@ -288,7 +291,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the session; commands in progress are lost. [`Event::Closed`] follows.
+    /// Ends the session; commands in progress are lost. [`InitiatorEvent::Closed`] follows.
     pub fn logout(&mut self) {
         match self.phase {
             InitiatorPhase::Full => {
@@ -299,16 +302,16 @@ impl Connection {
                 let until = self.now_ms.saturating_add(self.config.login_timeout_ms);
                 self.phase = InitiatorPhase::LoggingOut { until };
             }
-            InitiatorPhase::Login(_) => self.close(Closed::LoggedOut),
+            InitiatorPhase::Login(_) => self.close(InitiatorClosed::LoggedOut),
             InitiatorPhase::LoggingOut { .. } | InitiatorPhase::Closed => {}
         }
     }
 
-    pub(super) fn close(&mut self, reason: Closed) {
+    pub(super) fn close(&mut self, reason: InitiatorClosed) {
         if !matches!(self.phase, InitiatorPhase::Closed) {
             self.phase = InitiatorPhase::Closed;
             self.out.clear();
-            self.events.push_back(Event::Closed(reason));
+            self.events.push_back(InitiatorEvent::Closed(reason));
         }
     }
 
@@ -332,8 +335,10 @@ impl Connection {
                     let bhs = *self.rx.bhs();
                     self.pdu(&bhs, destination)
                 }
-                ReceiverStep::Pdu { intact: false, .. } => Err(Closed::Violation(Violation::DataDigest)),
-                ReceiverStep::Broken(error) => Err(Closed::Violation(error.into())),
+                ReceiverStep::Pdu { intact: false, .. } => {
+                    Err(InitiatorClosed::Violation(Violation::DataDigest))
+                }
+                ReceiverStep::Broken(error) => Err(InitiatorClosed::Violation(error.into())),
             };
             if let Err(reason) = done {
                 self.close(reason);
@@ -342,23 +347,25 @@ impl Connection {
     }
 
     /// Chooses the destination of a data segment.
-    fn destination(&mut self, bhs: &Bhs) -> Result<SegmentDestination, Closed> {
+    fn destination(&mut self, bhs: &Bhs) -> Result<SegmentDestination, InitiatorClosed> {
         let length = pdu::data_length(bhs);
         if pdu::ahs_length(bhs) != 0 {
-            return Err(Closed::Violation(Violation::AdditionalHeader));
+            return Err(InitiatorClosed::Violation(Violation::AdditionalHeader));
         }
         let opcode = pdu::opcode_of(bhs);
         let most = match (&self.phase, opcode) {
             (InitiatorPhase::Login(_), opcode::LOGIN_RESPONSE) => limits::LOGIN_SEGMENT_MAX,
-            (InitiatorPhase::Login(_), _) => return Err(Closed::Violation(Violation::UnexpectedPdu(opcode))),
+            (InitiatorPhase::Login(_), _) => {
+                return Err(InitiatorClosed::Violation(Violation::UnexpectedPdu(opcode)));
+            }
             (_, opcode::DATA_IN) => {
-                return self.data_in_destination(bhs, length).map_err(Closed::Violation);
+                return self.data_in_destination(bhs, length).map_err(InitiatorClosed::Violation);
             }
             (_, opcode::SCSI_RESPONSE) => limits::RESPONSE_SEGMENT_MAX.min(self.agreed.max_receive),
             _ => self.agreed.max_receive,
         };
         if length > most {
-            return Err(Closed::Violation(Violation::LongSegment(length)));
+            return Err(InitiatorClosed::Violation(Violation::LongSegment(length)));
         }
         Ok(match opcode {
             _ if length == 0 => SegmentDestination::Discard,
@@ -372,7 +379,7 @@ impl Connection {
         })
     }
 
-    fn pdu(&mut self, bhs: &Bhs, destination: SegmentDestination) -> Result<(), Closed> {
+    fn pdu(&mut self, bhs: &Bhs, destination: SegmentDestination) -> Result<(), InitiatorClosed> {
         let InitiatorPhase::Login(login) = &mut self.phase else {
             return self.full_feature(bhs, destination);
         };
@@ -382,7 +389,7 @@ impl Connection {
         };
         let response = pdu::LoginResponse::of(bhs);
         if response.tag.get() != LOGIN_TAG {
-            return Err(Closed::Violation(Violation::UnknownTask(response.tag.get())));
+            return Err(InitiatorClosed::Violation(Violation::UnknownTask(response.tag.get())));
         }
         self.exp_stat_sn = response.stat_sn.get().wrapping_add(1);
         match login.response(&self.config, self.cmd_sn, &response, data)? {
@@ -393,7 +400,7 @@ impl Connection {
                 self.rx.set_digests(self.agreed.header_digest, self.agreed.data_digest);
                 self.tx.set_digests(self.agreed.header_digest, self.agreed.data_digest);
                 self.phase = InitiatorPhase::Full;
-                self.events.push_back(Event::LoggedIn(self.agreed.clone()));
+                self.events.push_back(InitiatorEvent::LoggedIn(self.agreed.clone()));
             }
         }
         Ok(())
@@ -413,7 +420,7 @@ impl Connection {
     pub(super) fn announce_window(&mut self) {
         if self.window_wanted && self.can_submit() {
             self.window_wanted = false;
-            self.events.push_back(Event::WindowOpen);
+            self.events.push_back(InitiatorEvent::WindowOpen);
         }
     }
 }

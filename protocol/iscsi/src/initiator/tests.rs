@@ -4,14 +4,17 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::{Closed, Command, Config, Connection, Event, Function, TaskFailure, Violation};
+use super::{
+    InitiatorClosed, InitiatorConfig, InitiatorConnection, InitiatorEvent, ManagementFunction,
+    SubmittedCommand, TaskFailure, Violation,
+};
 use crate::{
     Buffer, Cdb, Gather, TaskAttribute, TextError,
     pdu::{self, BHS_LEN, Bhs, NO_TAG, flag, opcode},
 };
 
 struct Bench {
-    initiator: Connection,
+    initiator: InitiatorConnection,
     stat_sn: u32,
 }
 
@@ -25,8 +28,8 @@ fn segment(mut bhs: Bhs, data: &[u8]) -> Vec<u8> {
 
 impl Bench {
     fn new() -> Self {
-        let config = Config::new("iqn.x:i".into(), Some("iqn.x:t".into()), [0; 6]);
-        Self { initiator: Connection::new(config, 0), stat_sn: 50 }
+        let config = InitiatorConfig::new("iqn.x:i".into(), Some("iqn.x:t".into()), [0; 6]);
+        Self { initiator: InitiatorConnection::new(config, 0), stat_sn: 50 }
     }
 
     fn sent(&mut self) -> Vec<Bhs> {
@@ -76,12 +79,12 @@ impl Bench {
         let second = bench.login_response(0x87, keys);
         bench.receive(&second);
         let event = bench.initiator.poll_event();
-        assert!(matches!(event, Some(Event::LoggedIn(_))), "{event:?}");
+        assert!(matches!(event, Some(InitiatorEvent::LoggedIn(_))), "{event:?}");
         bench
     }
 
     fn submit(&mut self, out: usize, read: usize) -> u32 {
-        let command = Command {
+        let command = SubmittedCommand {
             lun: 0,
             cdb: Cdb::new(&[0; 16]).unwrap(),
             attribute: TaskAttribute::Simple,
@@ -95,7 +98,10 @@ impl Bench {
     fn violates(mut self, bytes: &[u8], expected: Violation) {
         self.receive(bytes);
         let last = core::iter::from_fn(|| self.initiator.poll_event()).last();
-        assert!(matches!(last, Some(Event::Closed(Closed::Violation(v))) if v == expected), "{last:?}");
+        assert!(
+            matches!(last, Some(InitiatorEvent::Closed(InitiatorClosed::Violation(v))) if v == expected),
+            "{last:?}"
+        );
     }
 }
 
@@ -123,7 +129,10 @@ fn logins_that_break_rules_are_left() {
         let _ = bench.sent();
         bench.receive(bytes);
     }
-    assert!(matches!(bench.initiator.poll_event(), Some(Event::Closed(Closed::Violation(_)))));
+    assert!(matches!(
+        bench.initiator.poll_event(),
+        Some(InitiatorEvent::Closed(InitiatorClosed::Violation(_)))
+    ));
 }
 
 #[test]
@@ -134,7 +143,9 @@ fn redirection_tells_where_to() {
     pdu.tag.set(tag);
     (pdu.class, pdu.detail) = (1, 1);
     bench.receive(&segment(pdu.wire(), b"TargetAddress=10.0.0.7:3260\0"));
-    let Some(Event::Closed(Closed::Refused(refusal))) = bench.initiator.poll_event() else { panic!() };
+    let Some(InitiatorEvent::Closed(InitiatorClosed::Refused(refusal))) = bench.initiator.poll_event() else {
+        panic!()
+    };
     assert_eq!(refusal.redirect.as_deref(), Some("10.0.0.7:3260"));
 }
 
@@ -243,7 +254,7 @@ fn strange_tags_numbers_and_opcodes_are_violations() {
 #[test]
 fn reject_and_target_failure_end_only_the_command() {
     let mut bench = Bench::logged_in("");
-    bench.initiator.manage(Function::LogicalUnitReset(0)).unwrap();
+    bench.initiator.manage(ManagementFunction::LogicalUnitReset(0)).unwrap();
     let _ = bench.sent();
     let tag = bench.submit(0, 0);
     let mut header = [0; 48];
@@ -256,7 +267,7 @@ fn reject_and_target_failure_end_only_the_command() {
     bench.receive(&segment(reject.wire(), &header));
     let event = bench.initiator.poll_event();
     assert!(
-        matches!(event, Some(Event::Completed { outcome: Err(TaskFailure::Rejected(9)), .. })),
+        matches!(event, Some(InitiatorEvent::Completed { outcome: Err(TaskFailure::Rejected(9)), .. })),
         "{event:?}"
     );
 
@@ -267,7 +278,7 @@ fn reject_and_target_failure_end_only_the_command() {
     bench.receive(&response.wire());
     let event = bench.initiator.poll_event();
     assert!(
-        matches!(event, Some(Event::Completed { outcome: Err(TaskFailure::Target(1)), .. })),
+        matches!(event, Some(InitiatorEvent::Completed { outcome: Err(TaskFailure::Target(1)), .. })),
         "{event:?}"
     );
     assert!(bench.initiator.poll_event().is_none());
@@ -282,6 +293,9 @@ fn a_target_that_drops_the_session_is_believed() {
         pdu.tag.set(NO_TAG);
         pdu.stat_sn.set(bench.stat_sn);
         bench.receive(&pdu.wire());
-        assert!(matches!(bench.initiator.poll_event(), Some(Event::Closed(Closed::Dropped))));
+        assert!(matches!(
+            bench.initiator.poll_event(),
+            Some(InitiatorEvent::Closed(InitiatorClosed::Dropped))
+        ));
     }
 }

@@ -4,12 +4,12 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     Buffer, Cdb, Crc32c, FrameError, Gather, Parameters, Policy, Residual, TaskAttribute, TaskId, TextError,
-    chap::{Account, Algorithm, CHALLENGE_LEN},
+    chap::{CHALLENGE_LEN, ChapAccount, ChapAlgorithm},
 };
 
 /// Names, policy and timeouts of an initiator.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct InitiatorConfig {
     /// Our iSCSI name.
     pub initiator_name: String,
     /// Our alias, if any.
@@ -33,23 +33,23 @@ pub struct Config {
     /// Time limit for the response to a ping, milliseconds.
     pub ping_timeout_ms: u64,
     /// How we authenticate; `None`: not at all.
-    pub chap: Option<Chap>,
+    pub chap: Option<InitiatorChap>,
 }
 
 /// CHAP settings of an initiator.
 #[derive(Clone, Debug)]
-pub struct Chap {
+pub struct InitiatorChap {
     /// Our account.
-    pub account: Account,
+    pub account: ChapAccount,
     /// The target's account (mutual CHAP); `None`: the target need not authenticate.
-    pub target: Option<Account>,
+    pub target: Option<ChapAccount>,
     /// Algorithms that we offer, in our order of preference.
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<ChapAlgorithm>,
     /// Our challenge to the target: fresh unpredictable bytes for each login.
     pub challenge: [u8; CHALLENGE_LEN],
 }
 
-impl Config {
+impl InitiatorConfig {
     /// Returns default values for a session of `initiator_name` with `target_name`.
     #[must_use]
     pub fn new(initiator_name: String, target_name: Option<String>, isid: [u8; 6]) -> Self {
@@ -71,7 +71,7 @@ impl Config {
 
 /// One SCSI command to send. With data both ways it is bidirectional.
 #[derive(Debug)]
-pub struct Command {
+pub struct SubmittedCommand {
     /// Logical unit, as the eight bytes of SAM in big-endian order (LUN 0 is 0).
     pub lun: u64,
     /// The CDB, of any length up to [`crate::limits::CDB_MAX`].
@@ -87,7 +87,7 @@ pub struct Command {
 
 /// The result of a command, as reported by the target.
 #[derive(Debug)]
-pub struct Response {
+pub struct CommandResponse {
     /// SCSI status byte.
     pub status: u8,
     /// Sense data without its length prefix; possible with GOOD.
@@ -122,7 +122,7 @@ pub struct NotSent {
     /// The reason.
     pub error: SubmitError,
     /// The command, returned.
-    pub command: Command,
+    pub command: SubmittedCommand,
 }
 
 /// Why a command was not accepted.
@@ -141,7 +141,7 @@ pub enum SubmitError {
 
 /// A task management function (RFC 7143 §11.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
+pub enum ManagementFunction {
     /// ABORT TASK: this command of ours.
     AbortTask(TaskId),
     /// ABORT TASK SET: all commands of this session to the logical unit.
@@ -158,7 +158,7 @@ pub enum Function {
 
 /// The target's answer to a task management function (RFC 7143 §11.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FunctionResult {
+pub enum ManagementResult {
     /// Function complete.
     Complete,
     /// Task does not exist: it had ended.
@@ -177,7 +177,7 @@ pub enum FunctionResult {
     Rejected(u8),
 }
 
-impl From<u8> for FunctionResult {
+impl From<u8> for ManagementResult {
     fn from(code: u8) -> Self {
         match code {
             0 => Self::Complete,
@@ -203,24 +203,25 @@ pub struct DiscoveredTarget {
 
 /// An event of the connection.
 #[derive(Debug)]
-pub enum Event {
+pub enum InitiatorEvent {
     /// Full feature phase begins, with the negotiated parameters.
     LoggedIn(Parameters),
     /// A command ended.
     Completed {
-        /// The id from [`Connection::submit`](super::Connection::submit).
+        /// The id from [`InitiatorConnection::submit`](super::InitiatorConnection::submit).
         task: TaskId,
         /// Its result.
-        outcome: Result<Response, TaskFailure>,
+        outcome: Result<CommandResponse, TaskFailure>,
     },
     /// A task management function was answered.
     Managed {
-        /// The id from [`Connection::manage`](super::Connection::manage).
+        /// The id from [`InitiatorConnection::manage`](super::InitiatorConnection::manage).
         id: TaskId,
         /// The result. Commands that it ended had their own event before.
-        result: FunctionResult,
+        result: ManagementResult,
     },
-    /// The answer to [`Connection::send_targets`](super::Connection::send_targets).
+    /// The answer to
+    /// [`InitiatorConnection::send_targets`](super::InitiatorConnection::send_targets).
     Targets(Vec<DiscoveredTarget>),
     /// The target requests a logout within this time.
     LogoutRequested {
@@ -231,12 +232,12 @@ pub enum Event {
     WindowOpen,
     /// The last event. Commands without an event of their own are lost: they may or may not have
     /// been executed.
-    Closed(Closed),
+    Closed(InitiatorClosed),
 }
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Closed {
+pub enum InitiatorClosed {
     /// We logged out.
     #[error("logged out")]
     LoggedOut,

@@ -7,33 +7,33 @@
 
 use alloc::{string::String, vec::Vec};
 
-use crate::chap::{Account, Algorithm};
+use crate::chap::{ChapAccount, ChapAlgorithm};
 
 /// Rules of one portal; an initiator without a matching rule is refused.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct AccessRules {
     /// The rules; the first match counts.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<AccessRule>,
     /// Accepted CHAP algorithms, in our order of preference.
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<ChapAlgorithm>,
     /// Our account for initiators that require mutual CHAP.
-    pub own: Option<Account>,
+    pub own: Option<ChapAccount>,
 }
 
 /// The rights of some initiators.
 #[derive(Clone, Debug, Default)]
-pub struct Rule {
+pub struct AccessRule {
     /// iSCSI names in lower case; one that ends in `*` matches all names with that prefix.
     pub initiators: Vec<String>,
     /// The account with which they must authenticate; `None`: no authentication.
-    pub account: Option<Account>,
+    pub account: Option<ChapAccount>,
     /// Names of the targets; empty: all.
     pub targets: Vec<String>,
     /// Logical unit numbers; `None`: all.
     pub luns: Option<Vec<u16>>,
 }
 
-impl Rule {
+impl AccessRule {
     fn is_for(&self, initiator: &str, target: Option<&str>) -> bool {
         let named = self.initiators.iter().any(|name| match name.strip_suffix('*') {
             Some(prefix) => initiator.starts_with(prefix),
@@ -49,11 +49,11 @@ impl Rule {
     }
 }
 
-impl Access {
-    /// Creates rules with [`Algorithm::DEFAULT`], without mutual CHAP.
+impl AccessRules {
+    /// Creates rules with [`ChapAlgorithm::DEFAULT`], without mutual CHAP.
     #[must_use]
-    pub fn new(rules: Vec<Rule>) -> Self {
-        Self { rules, algorithms: Algorithm::DEFAULT.to_vec(), own: None }
+    pub fn new(rules: Vec<AccessRule>) -> Self {
+        Self { rules, algorithms: ChapAlgorithm::DEFAULT.to_vec(), own: None }
     }
 
     /// Returns the rules for an initiator with this name, for a target or any.
@@ -61,13 +61,13 @@ impl Access {
         &'a self,
         initiator: &'a str,
         target: Option<&'a str>,
-    ) -> impl Iterator<Item = &'a Rule> + Clone {
+    ) -> impl Iterator<Item = &'a AccessRule> + Clone {
         self.rules.iter().filter(move |rule| rule.is_for(initiator, target))
     }
 
     /// Returns the rule by which this initiator, with this authenticated account, may use the
     /// target.
-    pub(super) fn grant(&self, initiator: &str, user: Option<&str>, target: &str) -> Option<&Rule> {
+    pub(super) fn grant(&self, initiator: &str, user: Option<&str>, target: &str) -> Option<&AccessRule> {
         self.rules.iter().find(|rule| rule.is_for(initiator, Some(target)) && rule.user() == user)
     }
 }
@@ -81,7 +81,7 @@ pub trait SenseFormat: Send + Sync {
 }
 
 /// Random bytes and rate limits for logins with CHAP, supplied by the shell; one per connection.
-pub trait Doorkeeper: Send + Sync {
+pub trait LoginGuard: Send + Sync {
     /// Fills `into` with fresh unpredictable bytes.
     fn random(&self, into: &mut [u8]);
     /// Whether this peer may attempt a response for an account now; false after too many failures.
@@ -97,12 +97,13 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::chap::Secret;
+    use crate::chap::ChapSecret;
 
-    fn rule(initiators: &[&str], user: Option<&str>, targets: &[&str], luns: &[u16]) -> Rule {
-        let account = user.map(|name| Account { name: name.into(), secret: Secret::new(&[7; 16]).unwrap() });
+    fn rule(initiators: &[&str], user: Option<&str>, targets: &[&str], luns: &[u16]) -> AccessRule {
+        let account =
+            user.map(|name| ChapAccount { name: name.into(), secret: ChapSecret::new(&[7; 16]).unwrap() });
         let strings = |texts: &[&str]| texts.iter().map(|text| String::from(*text)).collect();
-        Rule {
+        AccessRule {
             initiators: strings(initiators),
             account,
             targets: strings(targets),
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn first_matching_access_rule_counts() {
-        let access = Access::new(vec![
+        let access = AccessRules::new(vec![
             rule(&["iqn.a:1", "iqn.b:*"], None, &["t1"], &[0]),
             rule(&["iqn.a:1"], Some("ann"), &[], &[1]),
             rule(&["iqn.*"], Some("bob"), &[], &[2]),

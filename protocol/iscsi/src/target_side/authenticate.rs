@@ -6,9 +6,9 @@
 
 use alloc::{string::String, vec, vec::Vec};
 
-use super::{Config, Doorkeeper, Refusal, access::Access, login::OPERATIONAL};
+use super::{LoginGuard, PortalConfig, Refusal, access::AccessRules, login::OPERATIONAL};
 use crate::{
-    chap::{self, Algorithm, CHALLENGE_LEN, CHALLENGE_MIN},
+    chap::{self, CHALLENGE_LEN, CHALLENGE_MIN, ChapAlgorithm},
     text,
 };
 
@@ -20,7 +20,7 @@ pub(super) enum AuthenticationStage {
     /// CHAP is chosen; the algorithm is not.
     Algorithm,
     /// This challenge was sent; the response is awaited.
-    Challenge { algorithm: Algorithm, identifier: u8, challenge: Vec<u8> },
+    Challenge { algorithm: ChapAlgorithm, identifier: u8, challenge: Vec<u8> },
     /// Finished, with this CHAP name, or without authentication.
     Proven(Option<String>),
 }
@@ -68,13 +68,13 @@ impl AuthenticationStage {
         }
     }
 
-    /// Processes one text; returns true when the stage may end. `who` is the initiator's name and
-    /// its requested target.
+    /// Processes one text; returns true when the stage may end. `identity` is the initiator's name
+    /// and its requested target.
     pub(super) fn step(
         &mut self,
-        config: &Config,
-        door: Option<&dyn Doorkeeper>,
-        who: (&str, Option<&str>),
+        config: &PortalConfig,
+        guard: Option<&dyn LoginGuard>,
+        identity: (&str, Option<&str>),
         (stage, transit): (u8, bool),
         methods: Option<&str>,
         keys: &ChapKeys<'_>,
@@ -89,14 +89,16 @@ impl AuthenticationStage {
         match chap {
             // The exchange is not finished.
             Some(_) if stage == OPERATIONAL || methods.is_some() => Err(Refusal::InitiatorError),
-            Some(access) => self.exchange(access, door.ok_or(Refusal::Unavailable)?, who, keys, answers),
-            None => self.choose(config.access.as_deref(), who, (stage, transit), methods, answers),
+            Some(access) => {
+                self.exchange(access, guard.ok_or(Refusal::Unavailable)?, identity, keys, answers)
+            }
+            None => self.choose(config.access.as_deref(), identity, (stage, transit), methods, answers),
         }
     }
 
     fn choose(
         &mut self,
-        access: Option<&Access>,
+        access: Option<&AccessRules>,
         (initiator, target): (&str, Option<&str>),
         (stage, transit): (u8, bool),
         methods: Option<&str>,
@@ -150,9 +152,9 @@ impl AuthenticationStage {
 
     fn exchange(
         &mut self,
-        access: &Access,
-        door: &dyn Doorkeeper,
-        who: (&str, Option<&str>),
+        access: &AccessRules,
+        guard: &dyn LoginGuard,
+        identity: (&str, Option<&str>),
         keys: &ChapKeys<'_>,
         answers: &mut Vec<u8>,
     ) -> Result<bool, Refusal> {
@@ -162,8 +164,8 @@ impl AuthenticationStage {
                 let algorithm = chap::pick(&access.algorithms, offered).ok_or(Refusal::Authentication)?;
                 let mut identifier = [0];
                 let mut challenge = vec![0; CHALLENGE_LEN];
-                door.random(&mut identifier);
-                door.random(&mut challenge);
+                guard.random(&mut identifier);
+                guard.random(&mut challenge);
                 text::put(answers, "CHAP_A", algorithm.number());
                 text::put(answers, "CHAP_I", identifier[0]);
                 text::put(answers, "CHAP_C", chap::hexadecimal(&challenge));
@@ -176,10 +178,11 @@ impl AuthenticationStage {
                 }
                 let name = keys.name.ok_or(Refusal::MissingParameter)?;
                 let response = keys.response.ok_or(Refusal::MissingParameter)?;
-                if !door.admits(name) {
+                if !guard.admits(name) {
                     return Err(Refusal::Authentication);
                 }
-                let accounts = access.candidates(who.0, who.1).filter_map(|rule| rule.account.as_ref());
+                let accounts =
+                    access.candidates(identity.0, identity.1).filter_map(|rule| rule.account.as_ref());
                 // An unknown name costs the same time as a wrong response: any account serves for
                 // that.
                 let known = accounts.clone().find(|account| account.name == name);
@@ -187,10 +190,10 @@ impl AuthenticationStage {
                 let response = chap::binary(response).unwrap_or_default();
                 let right = algorithm.accepts(identifier, &account.secret, &challenge, &response);
                 if !right || known.is_none() {
-                    door.failed(name);
+                    guard.failed(name);
                     return Err(Refusal::Authentication);
                 }
-                door.passed(name);
+                guard.passed(name);
                 prove(access, algorithm, &challenge, keys, answers)?;
                 *self = Self::Proven(Some(String::from(name)));
                 Ok(true)
@@ -204,8 +207,8 @@ impl AuthenticationStage {
 /// authenticated, so that unauthenticated peers get no responses, and never our own challenge
 /// (§12.1.3).
 fn prove(
-    access: &Access,
-    algorithm: Algorithm,
+    access: &AccessRules,
+    algorithm: ChapAlgorithm,
     sent: &[u8],
     keys: &ChapKeys<'_>,
     answers: &mut Vec<u8>,

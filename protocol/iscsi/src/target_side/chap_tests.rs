@@ -4,11 +4,12 @@ use alloc::{string::String, sync::Arc, vec, vec::Vec};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
-    Access, Closed, Config, Connection, Doorkeeper, Event, Refusal, Rule, TargetEntry,
+    AccessRule, AccessRules, LoginGuard, PortalConfig, Refusal, TargetClosed, TargetConnection, TargetEntry,
+    TargetEvent,
     tests::{Heap, answers, closed, feed, login},
 };
 use crate::{
-    chap::{self, Account, Algorithm, Secret},
+    chap::{self, ChapAccount, ChapAlgorithm, ChapSecret},
     pdu,
 };
 
@@ -20,12 +21,12 @@ const GO: u8 = 0x81;
 const OPERATIONAL_GO: u8 = 0x87;
 
 #[derive(Default)]
-struct Door {
+struct RecordingGuard {
     failures: AtomicUsize,
     shut: bool,
 }
 
-impl Doorkeeper for Door {
+impl LoginGuard for RecordingGuard {
     fn random(&self, into: &mut [u8]) {
         into.fill(0x5A);
     }
@@ -38,38 +39,39 @@ impl Doorkeeper for Door {
     }
 }
 
-fn account(name: &str, secret: &str) -> Account {
-    Account { name: name.into(), secret: Secret::new(secret.as_bytes()).unwrap() }
+fn account(name: &str, secret: &str) -> ChapAccount {
+    ChapAccount { name: name.into(), secret: ChapSecret::new(secret.as_bytes()).unwrap() }
 }
 
-fn access() -> Access {
-    let rule = |name: &str, account: Option<Account>, luns: Option<Vec<u16>>| Rule {
+fn access() -> AccessRules {
+    let rule = |name: &str, account: Option<ChapAccount>, luns: Option<Vec<u16>>| AccessRule {
         initiators: vec![name.into()],
         account,
         luns,
-        ..Rule::default()
+        ..AccessRule::default()
     };
-    let mut access = Access::new(vec![
+    let mut access = AccessRules::new(vec![
         rule("iqn.x:y", Some(account("ann", "a secret of ann")), Some(vec![0])),
         rule("iqn.x:open", None, None),
     ]);
     access.own = Some(account("osd", "a secret of the osd"));
-    access.algorithms = Algorithm::ALL.to_vec();
+    access.algorithms = ChapAlgorithm::ALL.to_vec();
     access
 }
 
 struct Bench {
-    target: Connection,
-    door: Arc<Door>,
+    target: TargetConnection,
+    guard: Arc<RecordingGuard>,
 }
 
 impl Bench {
-    fn new(access: Access, door: Door) -> Self {
-        let mut config = Config::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
+    fn new(access: AccessRules, guard: RecordingGuard) -> Self {
+        let mut config =
+            PortalConfig::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
         config.access = Some(Arc::new(access));
-        let door = Arc::new(door);
-        let target = Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0);
-        Self { target: target.with_doorkeeper(Arc::clone(&door) as Arc<dyn Doorkeeper>), door }
+        let guard = Arc::new(guard);
+        let target = TargetConnection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0);
+        Self { target: target.with_login_guard(Arc::clone(&guard) as Arc<dyn LoginGuard>), guard }
     }
 
     fn say(&mut self, flags: u8, keys: &str) -> String {
@@ -80,54 +82,56 @@ impl Bench {
     }
 
     /// Proceeds up to the challenge; returns the algorithm that the target chose.
-    fn challenged(&mut self, algorithms: &str) -> Algorithm {
+    fn challenged(&mut self, algorithms: &str) -> ChapAlgorithm {
         let method = self.say(GO, &[FIRST, "AuthMethod=CHAP,None|"].concat());
         assert!(method.contains("AuthMethod=CHAP|"), "{method}");
         let challenge = self.say(STAY, &std::format!("CHAP_A={algorithms}|"));
         assert!(challenge.contains(&std::format!("CHAP_I=90|CHAP_C={}|", chap::hexadecimal(&[0x5A; 32]))));
         let number = challenge.split('|').find_map(|pair| pair.strip_prefix("CHAP_A=")).unwrap();
-        Algorithm::of(number.parse().unwrap()).unwrap()
+        ChapAlgorithm::of(number.parse().unwrap()).unwrap()
     }
 
     fn refused(&mut self) -> Option<Refusal> {
         match closed(&mut self.target) {
-            Some(Closed::Refused(why)) => Some(why),
+            Some(TargetClosed::Refused(why)) => Some(why),
             None => None,
             Some(other) => panic!("{other:?}"),
         }
     }
 }
 
-fn response(algorithm: Algorithm, secret: &str) -> String {
-    let secret = Secret::new(secret.as_bytes()).unwrap();
+fn response(algorithm: ChapAlgorithm, secret: &str) -> String {
+    let secret = ChapSecret::new(secret.as_bytes()).unwrap();
     chap::hexadecimal(&algorithm.response(0x5A, &secret, &[0x5A; 32]))
 }
 
-fn proof(algorithm: Algorithm) -> String {
+fn proof(algorithm: ChapAlgorithm) -> String {
     std::format!("CHAP_N=ann|CHAP_R={}|", response(algorithm, "a secret of ann"))
 }
 
 #[test]
 fn each_chap_algorithm_works_and_preference_is_kept() {
     for (offered, expected) in
-        [("5", Algorithm::Md5), ("5,8", Algorithm::Sha3), ("5,6,8,7", Algorithm::Sha256)]
+        [("5", ChapAlgorithm::Md5), ("5,8", ChapAlgorithm::Sha3), ("5,6,8,7", ChapAlgorithm::Sha256)]
     {
-        let mut bench = Bench::new(access(), Door::default());
+        let mut bench = Bench::new(access(), RecordingGuard::default());
         let algorithm = bench.challenged(offered);
         assert_eq!(algorithm, expected);
         bench.say(GO, &proof(algorithm));
         bench.say(OPERATIONAL_GO, "");
-        let Some(Event::Login(request)) = bench.target.poll_event() else { panic!("{:?}", bench.refused()) };
+        let Some(TargetEvent::Login(request)) = bench.target.poll_event() else {
+            panic!("{:?}", bench.refused())
+        };
         assert_eq!((request.user.as_deref(), request.luns), (Some("ann"), Some(vec![0])));
-        assert_eq!(bench.door.failures.load(Ordering::SeqCst), 0);
+        assert_eq!(bench.guard.failures.load(Ordering::SeqCst), 0);
     }
 }
 
 #[test]
 fn md5_is_for_whoever_asks_for_it() {
-    let rules = Access::new(access().rules);
+    let rules = AccessRules::new(access().rules);
     for (offered, refused) in [("5", Some(Refusal::Authentication)), ("5,7", None)] {
-        let mut bench = Bench::new(rules.clone(), Door::default());
+        let mut bench = Bench::new(rules.clone(), RecordingGuard::default());
         bench.say(GO, &[FIRST, "AuthMethod=CHAP|"].concat());
         bench.say(STAY, &std::format!("CHAP_A={offered}|"));
         assert_eq!(bench.refused(), refused, "{offered}");
@@ -137,7 +141,7 @@ fn md5_is_for_whoever_asks_for_it() {
 /// The target determines which account counts, so it cannot be omitted and set afterwards.
 #[test]
 fn session_type_is_only_accepted_first() {
-    let mut bench = Bench::new(access(), Door::default());
+    let mut bench = Bench::new(access(), RecordingGuard::default());
     bench.say(GO, &[FIRST, "AuthMethod=CHAP|"].concat().replace("SessionType=Normal|", ""));
     bench.say(STAY, "CHAP_A=7|SessionType=Discovery|");
     assert_eq!(bench.refused(), Some(Refusal::InitiatorError));
@@ -145,8 +149,8 @@ fn session_type_is_only_accepted_first() {
 
 #[test]
 fn every_wrong_response_is_a_counted_failure() {
-    let wrong = response(Algorithm::Sha3, "another secret");
-    let right = response(Algorithm::Sha3, "a secret of ann");
+    let wrong = response(ChapAlgorithm::Sha3, "another secret");
+    let right = response(ChapAlgorithm::Sha3, "a secret of ann");
     for keys in [
         std::format!("CHAP_N=ann|CHAP_R={wrong}|"),
         std::format!("CHAP_N=bob|CHAP_R={right}|"),
@@ -155,13 +159,13 @@ fn every_wrong_response_is_a_counted_failure() {
         "CHAP_N=ann|CHAP_R=0x|".into(),
         "CHAP_N=ann|CHAP_R=nonsense|".into(),
     ] {
-        let mut bench = Bench::new(access(), Door::default());
-        assert_eq!(bench.challenged("8"), Algorithm::Sha3);
+        let mut bench = Bench::new(access(), RecordingGuard::default());
+        assert_eq!(bench.challenged("8"), ChapAlgorithm::Sha3);
         bench.say(GO, &keys);
         assert_eq!(bench.refused(), Some(Refusal::Authentication), "{keys}");
-        assert_eq!(bench.door.failures.load(Ordering::SeqCst), 1, "{keys}");
+        assert_eq!(bench.guard.failures.load(Ordering::SeqCst), 1, "{keys}");
     }
-    let mut bench = Bench::new(access(), Door { shut: true, ..Door::default() });
+    let mut bench = Bench::new(access(), RecordingGuard { shut: true, ..RecordingGuard::default() });
     let algorithm = bench.challenged("8");
     bench.say(GO, &proof(algorithm));
     assert_eq!(bench.refused(), Some(Refusal::Authentication), "too many failures before");
@@ -170,7 +174,7 @@ fn every_wrong_response_is_a_counted_failure() {
 #[test]
 fn chap_cannot_be_skipped_reordered_or_downgraded() {
     let refused = |steps: &[(u8, &str)]| {
-        let mut bench = Bench::new(access(), Door::default());
+        let mut bench = Bench::new(access(), RecordingGuard::default());
         for (flags, keys) in steps {
             bench.say(*flags, keys);
         }
@@ -195,7 +199,7 @@ fn chap_cannot_be_skipped_reordered_or_downgraded() {
     // The initiator requests a transit, but the target stays, and the operational stage cannot be
     // entered by force.
     assert_eq!(refused(&[(GO, &chap), (GO, "CHAP_A=8|"), (OPERATIONAL_GO, "")]), error);
-    let mut bench = Bench::new(access(), Door::default());
+    let mut bench = Bench::new(access(), RecordingGuard::default());
     feed(&mut bench.target, &login(GO, &chap));
     let (bhs, _) = answers(&mut bench.target).remove(0);
     assert_eq!(pdu::LoginResponse::of(&bhs).flags, 0, "no transit before proof");
@@ -203,15 +207,15 @@ fn chap_cannot_be_skipped_reordered_or_downgraded() {
 
 #[test]
 fn mutual_chap_refuses_the_targets_own_challenge() {
-    let with = |challenge: &str| std::format!("{}CHAP_I=7|{challenge}", proof(Algorithm::Sha3));
-    let run = |access: Access, keys: &str| {
-        let mut bench = Bench::new(access, Door::default());
+    let with = |challenge: &str| std::format!("{}CHAP_I=7|{challenge}", proof(ChapAlgorithm::Sha3));
+    let run = |access: AccessRules, keys: &str| {
+        let mut bench = Bench::new(access, RecordingGuard::default());
         bench.challenged("8");
         let said = bench.say(GO, keys);
         (bench.refused(), said)
     };
     let (refused, said) = run(access(), &with("CHAP_C=0x0102030405060708|"));
-    let expected = Algorithm::Sha3.response(7, &access().own.unwrap().secret, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let expected = ChapAlgorithm::Sha3.response(7, &access().own.unwrap().secret, &[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(refused, None);
     assert!(said.contains(&std::format!("CHAP_N=osd|CHAP_R={}|", chap::hexadecimal(&expected))), "{said}");
 
@@ -233,24 +237,27 @@ fn mutual_chap_refuses_the_targets_own_challenge() {
 
 #[test]
 fn unknown_names_are_refused_unless_rule_is_open() {
-    let mut bench = Bench::new(access(), Door::default());
+    let mut bench = Bench::new(access(), RecordingGuard::default());
     bench.say(OPERATIONAL_GO, &FIRST.replace("iqn.x:y", "iqn.x:stranger"));
     assert_eq!(bench.refused(), Some(Refusal::Authorization));
-    let mut bench = Bench::new(access(), Door::default());
+    let mut bench = Bench::new(access(), RecordingGuard::default());
     bench.say(GO, "InitiatorName=iqn.x:stranger|SessionType=Discovery|AuthMethod=None|");
     assert_eq!(bench.refused(), Some(Refusal::Authorization), "discovery too");
-    let mut bench = Bench::new(access(), Door::default());
+    let mut bench = Bench::new(access(), RecordingGuard::default());
     bench.say(OPERATIONAL_GO, &FIRST.replace("iqn.x:y", "IQN.X:Open"));
-    let Some(Event::Login(request)) = bench.target.poll_event() else { panic!("{:?}", bench.refused()) };
+    let Some(TargetEvent::Login(request)) = bench.target.poll_event() else {
+        panic!("{:?}", bench.refused())
+    };
     assert_eq!((request.initiator.as_str(), request.user, request.luns), ("iqn.x:open", None, None));
 }
 
 #[test]
 fn chap_without_login_guard_is_unavailable() {
-    let mut config = Config::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
+    let mut config =
+        PortalConfig::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
     config.access = Some(Arc::new(access()));
-    let mut target = Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0);
+    let mut target = TargetConnection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0);
     feed(&mut target, &login(STAY, &[FIRST, "AuthMethod=CHAP|"].concat()));
     feed(&mut target, &login(STAY, "CHAP_A=8|"));
-    assert_eq!(closed(&mut target), Some(Closed::Refused(Refusal::Unavailable)));
+    assert_eq!(closed(&mut target), Some(TargetClosed::Refused(Refusal::Unavailable)));
 }

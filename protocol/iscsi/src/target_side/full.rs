@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{
-    Closed, Command, Connection, Event, SessionKind, Violation,
+    ReceivedCommand, SessionKind, TargetClosed, TargetConnection, TargetEvent, Violation,
     session::{PduAction, TargetPhase, bytes_of, collect},
     task::{CommandFailure, TargetTask, TaskState, TaskStep, transfer_tag},
 };
@@ -25,14 +25,14 @@ enum NumberCheck {
     Outside,
 }
 
-impl Connection {
+impl TargetConnection {
     /// Decides what to do with a PDU and where its data goes; `None` while memory is short, since
     /// `since`.
     pub(super) fn full_feature_header(
         &mut self,
         bhs: &Bhs,
         since: Option<u64>,
-    ) -> Result<Option<SegmentDestination>, Closed> {
+    ) -> Result<Option<SegmentDestination>, TargetClosed> {
         let length = pdu::data_length(bhs);
         let opcode = pdu::opcode_of(bhs);
         if length > self.agreed.max_receive {
@@ -85,7 +85,7 @@ impl Connection {
         Ok(Some(destination))
     }
 
-    fn turn(&self, bhs: &Bhs) -> Result<NumberCheck, Closed> {
+    fn turn(&self, bhs: &Bhs) -> Result<NumberCheck, TargetClosed> {
         let cmd_sn = pdu::ScsiCommand::of(bhs).cmd_sn.get();
         if cmd_sn == self.exp_cmd_sn && serial::within(cmd_sn, self.exp_cmd_sn, self.max_cmd_sn()) {
             Ok(NumberCheck::Now)
@@ -170,7 +170,7 @@ impl Connection {
         bhs: &Bhs,
         destination: SegmentDestination,
         intact: bool,
-    ) -> Result<(), Closed> {
+    ) -> Result<(), TargetClosed> {
         let length = pdu::data_length(bhs);
         match core::mem::replace(&mut self.fate, PduAction::Ignore) {
             PduAction::Ignore => {}
@@ -211,7 +211,7 @@ impl Connection {
         Ok(())
     }
 
-    fn act(&mut self, bhs: &Bhs, destination: &SegmentDestination) -> Result<(), Closed> {
+    fn act(&mut self, bhs: &Bhs, destination: &SegmentDestination) -> Result<(), TargetClosed> {
         match pdu::opcode_of(bhs) {
             opcode::TASK_MANAGEMENT => self.manage(&pdu::TaskManagement::of(bhs), bhs),
             opcode::TEXT => self.text(bhs, bytes_of(destination)),
@@ -263,7 +263,7 @@ impl Connection {
                     self.control(pdu.wire(), Bytes::new(), false);
                 }
                 TaskStep::Execute => {
-                    let command = Command {
+                    let command = ReceivedCommand {
                         task: task.id,
                         lun: task.lun,
                         cdb: task.cdb.clone(),
@@ -272,7 +272,7 @@ impl Connection {
                         data_in_max: task.read_expected,
                     };
                     self.tasks.set_state(slot, TaskState::Running);
-                    self.events.push_back(Event::Command(command));
+                    self.events.push_back(TargetEvent::Command(command));
                     return;
                 }
                 TaskStep::Fail(failure) => {
@@ -288,7 +288,7 @@ impl Connection {
     }
 
     /// Rejects a PDU of the initiator.
-    pub(super) fn reject(&mut self, bhs: &Bhs, reason: u8) -> Result<(), Closed> {
+    pub(super) fn reject(&mut self, bhs: &Bhs, reason: u8) -> Result<(), TargetClosed> {
         self.rejects += 1;
         let mut pdu = pdu::Reject::new(opcode::REJECT, flag::FINAL);
         pdu.reason = reason;
@@ -311,7 +311,7 @@ impl Connection {
         self.control(answer.wire(), Bytes::copy_from_slice(data), true);
     }
 
-    fn logout(&mut self, request: &pdu::Logout) -> Result<(), Closed> {
+    fn logout(&mut self, request: &pdu::Logout) -> Result<(), TargetClosed> {
         const CLOSE_SESSION: u8 = 0;
         const CLOSE_CONNECTION: u8 = 1;
         let mut answer = pdu::LogoutResponse::new(opcode::LOGOUT_RESPONSE, flag::FINAL);
@@ -326,6 +326,6 @@ impl Connection {
         };
         let done = answer.response == 0;
         self.control(answer.wire(), Bytes::new(), true);
-        if done { Err(Closed::LoggedOut) } else { Ok(()) }
+        if done { Err(TargetClosed::LoggedOut) } else { Ok(()) }
     }
 }

@@ -3,7 +3,7 @@
 use alloc::{string::String, vec::Vec};
 
 use super::{
-    Config, Doorkeeper, LoginRequest, Refusal, SessionKind,
+    LoginGuard, LoginRequest, PortalConfig, Refusal, SessionKind,
     authenticate::{AuthenticationStage, ChapKeys},
 };
 use crate::{
@@ -67,8 +67,8 @@ impl TargetLogin {
 
     pub(super) fn request(
         &mut self,
-        config: &Config,
-        door: Option<&dyn Doorkeeper>,
+        config: &PortalConfig,
+        guard: Option<&dyn LoginGuard>,
         bhs: &Bhs,
         data: &[u8],
     ) -> Result<LoginStep, Refusal> {
@@ -110,18 +110,18 @@ impl TargetLogin {
         }
         let gathered = core::mem::take(&mut self.gathered);
         let mut answers = Vec::new();
-        let said = self.keys(config, &gathered, &mut answers)?;
+        let offered = self.keys(config, &gathered, &mut answers)?;
         self.identify(config, &mut answers)?;
         let wanted = self.target.as_deref().filter(|_| !self.discovery);
         let initiator = self.initiator.as_deref().unwrap_or_default();
-        let who = (initiator, wanted);
+        let names = (initiator, wanted);
         let proven = self.authentication.step(
             config,
-            door,
-            who,
+            guard,
+            names,
             (stage, transit),
-            said.methods,
-            &said.chap,
+            offered.methods,
+            &offered.chap,
             &mut answers,
         )?;
         if stage == OPERATIONAL && !self.declared {
@@ -145,7 +145,7 @@ impl TargetLogin {
 
     fn finish(
         &mut self,
-        config: &Config,
+        config: &PortalConfig,
         identity: LoginIdentity,
         bhs: Bhs,
         answers: Vec<u8>,
@@ -179,11 +179,11 @@ impl TargetLogin {
 
     fn keys<'a>(
         &mut self,
-        config: &Config,
+        config: &PortalConfig,
         gathered: &'a [u8],
         answers: &mut Vec<u8>,
     ) -> Result<DeferredKeys<'a>, Refusal> {
-        let mut said = DeferredKeys::default();
+        let mut offered = DeferredKeys::default();
         let mut pairs = text::parse(gathered).map_err(|_| Refusal::InitiatorError)?;
         // Keys that others depend on come first: the session type, and the key that
         // FirstBurstLength depends on.
@@ -208,8 +208,8 @@ impl TargetLogin {
                     "Discovery" => self.discovery = true,
                     _ => return Err(Refusal::SessionType),
                 },
-                "AuthMethod" => said.methods = Some(value),
-                _ if said.chap.take(key, value) => {}
+                "AuthMethod" => offered.methods = Some(value),
+                _ if offered.chap.take(key, value) => {}
                 // Only a target sends these (§13.5, §13.8, §13.9): an answer to them would collide
                 // with our own.
                 "TargetAlias" | "TargetAddress" | "TargetPortalGroupTag" => {
@@ -234,11 +234,11 @@ impl TargetLogin {
                 },
             }
         }
-        Ok(said)
+        Ok(offered)
     }
 
     /// After the first complete request: determines initiator and target (§6.3, §13.6 and §13.9).
-    fn identify(&mut self, config: &Config, answers: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn identify(&mut self, config: &PortalConfig, answers: &mut Vec<u8>) -> Result<(), Refusal> {
         if self.kind.is_some() {
             return Ok(());
         }

@@ -1,13 +1,16 @@
 //! Task management, target side (RFC 7143 §11.5-11.6, SAM-5 §7).
 //!
 //! Does: ends this session's commands and answers when the last of them has really ended.
-//! Does not: access other sessions or logical units; the shell does, on [`Event::Management`].
+//! Does not: access other sessions or logical units; the shell does, on
+//! [`TargetEvent::Management`].
 
 use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::{Closed, Connection, Event, Function, FunctionResult, task::TaskState};
+use super::{
+    ManagementFunction, ManagementResult, TargetClosed, TargetConnection, TargetEvent, task::TaskState,
+};
 use crate::{
     TaskId, limits,
     pdu::{self, Bhs, flag, opcode, reason},
@@ -29,11 +32,11 @@ pub(super) struct PendingFunction {
     id: TaskId,
     tag: u32,
     waiting: Vec<TaskId>,
-    function: Option<Function>,
+    function: Option<ManagementFunction>,
 }
 
-impl Connection {
-    pub(super) fn manage(&mut self, request: &pdu::TaskManagement, bhs: &Bhs) -> Result<(), Closed> {
+impl TargetConnection {
+    pub(super) fn manage(&mut self, request: &pdu::TaskManagement, bhs: &Bhs) -> Result<(), TargetClosed> {
         const ABORT_TASK: u8 = 1;
         const ABORT_TASK_SET: u8 = 2;
         const CLEAR_TASK_SET: u8 = 4;
@@ -49,43 +52,47 @@ impl Connection {
         match request.flags & 0x7F {
             ABORT_TASK => match self.tasks.find(referenced) {
                 Some(slot) if self.can_abort(slot, lun) => self.end(tag, &[slot], None),
-                Some(_) => self.management_response(tag, FunctionResult::NoSuchTask),
+                Some(_) => self.management_response(tag, ManagementResult::NoSuchTask),
                 None => self.abort_unseen(request),
             },
             ABORT_TASK_SET => {
                 let slots = self.slots_of(Some(lun));
-                self.end(tag, &slots, Some(Function::AbortTaskSet(lun)));
+                self.end(tag, &slots, Some(ManagementFunction::AbortTaskSet(lun)));
             }
             CLEAR_TASK_SET => {
                 let slots = self.slots_of(Some(lun));
-                self.end(tag, &slots, Some(Function::ClearTaskSet(lun)));
+                self.end(tag, &slots, Some(ManagementFunction::ClearTaskSet(lun)));
             }
             LOGICAL_UNIT_RESET => {
                 let slots = self.slots_of(Some(lun));
-                self.end(tag, &slots, Some(Function::LogicalUnitReset(lun)));
+                self.end(tag, &slots, Some(ManagementFunction::LogicalUnitReset(lun)));
             }
-            TASK_REASSIGN => self.management_response(tag, FunctionResult::NoReassignment),
+            TASK_REASSIGN => self.management_response(tag, ManagementResult::NoReassignment),
             // They end commands of other initiators: only where the operator permits it.
             TARGET_WARM_RESET | TARGET_COLD_RESET if !self.config.allow_target_reset => {
-                self.management_response(tag, FunctionResult::NotAuthorized);
+                self.management_response(tag, ManagementResult::NotAuthorized);
             }
             function @ (TARGET_WARM_RESET | TARGET_COLD_RESET) => {
                 let slots = self.slots_of(None);
                 let warm = function == TARGET_WARM_RESET;
-                let function = if warm { Function::TargetWarmReset } else { Function::TargetColdReset };
+                let function = if warm {
+                    ManagementFunction::TargetWarmReset
+                } else {
+                    ManagementFunction::TargetColdReset
+                };
                 self.end(tag, &slots, Some(function));
             }
             // CLEAR ACA: we never establish ACA.
             known if known <= LAST_KNOWN && known > 0 => {
-                self.management_response(tag, FunctionResult::NotSupported);
+                self.management_response(tag, ManagementResult::NotSupported);
             }
-            _ => self.management_response(tag, FunctionResult::Rejected),
+            _ => self.management_response(tag, ManagementResult::Rejected),
         }
         Ok(())
     }
 
-    /// Completes an [`Event::Management`] that the shell has carried out.
-    pub fn managed(&mut self, id: TaskId, result: FunctionResult) {
+    /// Completes an [`TargetEvent::Management`] that the shell has carried out.
+    pub fn managed(&mut self, id: TaskId, result: ManagementResult) {
         if let Some(at) = self.pending.iter().position(|pending| pending.id == id) {
             let pending = self.pending.swap_remove(at);
             self.management_response(pending.tag, result);
@@ -119,9 +126,9 @@ impl Connection {
         let open = serial::within(number, self.exp_cmd_sn, self.max_cmd_sn());
         if open && number == self.exp_cmd_sn && serial::before(number, request.cmd_sn.get()) {
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
-            self.management_response(request.tag.get(), FunctionResult::Complete);
+            self.management_response(request.tag.get(), ManagementResult::Complete);
         } else {
-            self.management_response(request.tag.get(), FunctionResult::NoSuchTask);
+            self.management_response(request.tag.get(), ManagementResult::NoSuchTask);
         }
     }
 
@@ -150,7 +157,7 @@ impl Connection {
         }
     }
 
-    fn end(&mut self, tag: u32, slots: &[u16], function: Option<Function>) {
+    fn end(&mut self, tag: u32, slots: &[u16], function: Option<ManagementFunction>) {
         let waiting = slots.iter().filter_map(|slot| self.end_one(*slot)).collect();
         let id = self.tasks.fresh();
         self.pending.push(PendingFunction { id, tag, waiting, function });
@@ -176,16 +183,16 @@ impl Connection {
                 let id = pending.id;
                 // From now on it waits for the shell, under an id that no task has.
                 pending.waiting.push(id);
-                self.events.push_back(Event::Management { id, function });
+                self.events.push_back(TargetEvent::Management { id, function });
                 at += 1;
             } else {
                 let tag = self.pending.swap_remove(at).tag;
-                self.management_response(tag, FunctionResult::Complete);
+                self.management_response(tag, ManagementResult::Complete);
             }
         }
     }
 
-    fn management_response(&mut self, tag: u32, result: FunctionResult) {
+    fn management_response(&mut self, tag: u32, result: ManagementResult) {
         let mut pdu = pdu::TaskManagementResponse::new(opcode::TASK_MANAGEMENT_RESPONSE, flag::FINAL);
         pdu.response = result.code();
         pdu.tag.set(tag);

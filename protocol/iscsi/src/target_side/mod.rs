@@ -4,11 +4,11 @@
 //! status and residuals, command window, task management bookkeeping, pings, logout, Reject.
 //! Does not: touch sockets or clocks, execute commands, know other sessions (the shell does
 //! reinstatement and resets across sessions).
-//! Contract: fill [`Connection::rx_space`], call [`Connection::received`], drain
-//! [`Connection::poll_event`] and [`Connection::poll_transmit`] after every call, call
-//! [`Connection::handle_timeout`] when [`Connection::poll_timeout`] is due, and
-//! [`Connection::memory_freed`] when [`Connection::is_starved`] and the pool got buffers back.
-//! After [`Event::Closed`] write what is left to transmit and close the socket.
+//! Contract: fill [`TargetConnection::rx_space`], call [`TargetConnection::received`], drain
+//! [`TargetConnection::poll_event`] and [`TargetConnection::poll_transmit`] after every call, call
+//! [`TargetConnection::handle_timeout`] when [`TargetConnection::poll_timeout`] is due, and
+//! [`TargetConnection::memory_freed`] when [`TargetConnection::is_starved`] and the pool got
+//! buffers back. After [`TargetEvent::Closed`] write what is left to transmit and close the socket.
 //! Source of truth: RFC 7143; docs/standards/iscsi.md.
 
 mod access;
@@ -29,10 +29,10 @@ mod tests;
 mod text_phase;
 mod types;
 
-pub use access::{Access, Doorkeeper, Rule, SenseFormat};
-pub use orders::Meant;
-pub use session::Connection;
+pub use access::{AccessRule, AccessRules, LoginGuard, SenseFormat};
+pub use orders::TaskSelection;
+pub use session::TargetConnection;
 pub use types::{
-    Closed, Command, Config, Event, Function, FunctionResult, LoginRequest, Refusal, Reply, SessionKind,
-    TargetEntry, Violation,
+    CommandReply, LoginRequest, ManagementFunction, ManagementResult, PortalConfig, ReceivedCommand, Refusal,
+    SessionKind, TargetClosed, TargetEntry, TargetEvent, Violation,
 };

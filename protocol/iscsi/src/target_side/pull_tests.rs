@@ -3,7 +3,7 @@
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
 use super::tests::{Bench, WRITE, answers, data_out};
-use super::{Command, Event, Reply};
+use super::{CommandReply, ReceivedCommand, TargetEvent};
 use crate::{
     TaskId, limits,
     pdu::{self, Bhs, NO_TAG, opcode},
@@ -35,7 +35,7 @@ impl Bench {
     /// Returns the command that is ready to be executed.
     fn ready(&mut self) -> Option<TaskId> {
         self.target.poll_event().map(|event| match event {
-            Event::Command(Command { task, .. }) => task,
+            TargetEvent::Command(ReceivedCommand { task, .. }) => task,
             other => panic!("{other:?}"),
         })
     }
@@ -52,7 +52,7 @@ fn pulled_data_is_limited_and_served_in_order() {
     assert_eq!(bench.give(first[1]), [], "data that came makes no room before it was worked on");
     let task = bench.ready().expect("all its data is there");
     assert!(bench.ready().is_none());
-    bench.target.complete(task, Reply::default());
+    bench.target.complete(task, CommandReply::default());
     let next = asked(&answers(&mut bench.target));
     assert_eq!(next.iter().map(|r2t| (r2t.0, r2t.3)).collect::<Vec<_>>(), [(2, BURST), (3, 100)]);
 }
@@ -65,12 +65,12 @@ fn one_command_may_always_request_data() {
     assert_eq!((bench.write(2, BURST), bench.write(3, 50)), (vec![], vec![]));
     assert_eq!(bench.give(r2ts.remove(0)), []);
     let task = bench.ready().expect("all its data is there");
-    bench.target.complete(task, Reply::default());
+    bench.target.complete(task, CommandReply::default());
     let next = asked(&answers(&mut bench.target));
     assert_eq!(next.iter().map(|r2t| (r2t.0, r2t.3)).collect::<Vec<_>>(), [(2, BURST)]);
     assert_eq!(bench.give(next[0]), []);
     let task = bench.ready().expect("all its data is there");
-    bench.target.complete(task, Reply::default());
+    bench.target.complete(task, CommandReply::default());
     assert_eq!(asked(&answers(&mut bench.target)).first().map(|r2t| (r2t.0, r2t.3)), Some((3, 50)));
 }
 
@@ -110,12 +110,12 @@ fn arriving_immediate_data_is_not_requested() {
     let task = bench.ready().expect("it has no data-out");
     let (whole, more) = (bench.command(2, WRITE, 600, &[7; 600]), bench.command(3, WRITE, 700, &[7; 600]));
     assert_eq!(asked(&bench.say(&whole[..500])), []);
-    bench.target.complete(task, Reply::default());
+    bench.target.complete(task, CommandReply::default());
     assert_eq!(asked(&answers(&mut bench.target)), []);
     assert_eq!(asked(&bench.say(&whole[500..])), []);
     let task = bench.ready().expect("all its data is there");
     assert_eq!(asked(&bench.say(&more[..500])), []);
-    bench.target.complete(task, Reply::default());
+    bench.target.complete(task, CommandReply::default());
     let said = answers(&mut bench.target);
     assert_eq!(said.len(), 2, "an answer and a request: {said:?}");
     let rest = asked(&said)[0];
@@ -139,7 +139,7 @@ fn command_waiting_for_r2t_does_not_time_out() {
     assert!(bench.ready().is_none(), "a ping at most");
     let pings = answers(&mut bench.target);
     assert!(pings.iter().all(|(bhs, _)| pdu::opcode_of(bhs) == opcode::NOP_IN), "{pings:?}");
-    bench.target.complete(task, Reply::default());
+    bench.target.complete(task, CommandReply::default());
     assert_eq!(asked(&answers(&mut bench.target)).len(), 1);
     assert_ne!(r2ts[0].1, NO_TAG);
 }

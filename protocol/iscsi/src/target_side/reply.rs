@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::{
-    Connection, Reply,
+    CommandReply, TargetConnection,
     session::PendingPdu,
     task::{TargetTask, TaskState},
 };
@@ -24,7 +24,7 @@ enum DataInStep {
     Last,
 }
 
-impl Connection {
+impl TargetConnection {
     /// Encodes the next PDU; returns false if there is none.
     pub(super) fn transmit_next(&mut self) -> bool {
         match self.out.pop_front() {
@@ -112,7 +112,7 @@ impl Connection {
 
     fn scsi_response(&mut self, task: TargetTask) {
         let TaskState::Replying { reply, .. } = task.state else { return };
-        let Reply { status, mut sense, data_in_wanted, data_out_wanted, .. } = reply;
+        let CommandReply { status, mut sense, data_in_wanted, data_out_wanted, .. } = reply;
         let read = Residual::between(task.read_expected, data_in_wanted).parts();
         let write = Residual::between(task.write_expected, data_out_wanted).parts();
         let mut pdu = pdu::ScsiResponse::new(opcode::SCSI_RESPONSE, flag::FINAL);

@@ -6,7 +6,8 @@ use core::mem;
 use bytes::Bytes;
 
 use super::{
-    Closed, Config, Doorkeeper, Event, Refusal, Reply, SenseFormat, SessionKind, Violation,
+    CommandReply, LoginGuard, PortalConfig, Refusal, SenseFormat, SessionKind, TargetClosed, TargetEvent,
+    Violation,
     login::{LoginStep, TargetLogin},
     management::PendingFunction,
     task::{TargetTasks, TaskState},
@@ -56,11 +57,11 @@ pub(super) enum PduAction {
 }
 
 /// See the [module](super).
-pub struct Connection {
-    pub(super) config: Arc<Config>,
+pub struct TargetConnection {
+    pub(super) config: Arc<PortalConfig>,
     pub(super) pool: Arc<dyn Pool>,
     pub(super) local_address: String,
-    door: Option<Arc<dyn Doorkeeper>>,
+    guard: Option<Arc<dyn LoginGuard>>,
     pub(super) format: Option<Arc<dyn SenseFormat>>,
     /// Initiator's name and authenticated CHAP name, after the end of the login.
     pub(super) peer: (String, Option<String>),
@@ -69,7 +70,7 @@ pub struct Connection {
     pub(super) rx: PduReceiver,
     pub(super) tx: PduTransmitter,
     pub(super) out: VecDeque<PendingPdu>,
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: VecDeque<TargetEvent>,
     pub(super) tasks: TargetTasks,
     pub(super) pending: Vec<PendingFunction>,
     pub(super) text: Option<TextExchange>,
@@ -89,11 +90,11 @@ pub struct Connection {
     logout_until: Option<u64>,
 }
 
-impl Connection {
+impl TargetConnection {
     /// Creates the state of a connection that was just accepted at `local_address` (`host:port`,
     /// for discovery).
     #[must_use]
-    pub fn new(config: Arc<Config>, pool: Arc<dyn Pool>, local_address: String, now_ms: u64) -> Self {
+    pub fn new(config: Arc<PortalConfig>, pool: Arc<dyn Pool>, local_address: String, now_ms: u64) -> Self {
         let depth = config.queue_depth.clamp(1, limits::QUEUE_DEPTH_MAX);
         Self {
             rx: PduReceiver::new(config.crc32c),
@@ -103,7 +104,7 @@ impl Connection {
             config,
             pool,
             local_address,
-            door: None,
+            guard: None,
             format: None,
             peer: (String::new(), None),
             phase: TargetPhase::Login(TargetLogin::default()),
@@ -135,11 +136,11 @@ impl Connection {
         self
     }
 
-    /// Sets the doorkeeper; without one, logins that need authentication are refused as
+    /// Sets the login guard; without one, logins that need authentication are refused as
     /// unavailable.
     #[must_use]
-    pub fn with_doorkeeper(mut self, door: Arc<dyn Doorkeeper>) -> Self {
-        self.door = Some(door);
+    pub fn with_login_guard(mut self, guard: Arc<dyn LoginGuard>) -> Self {
+        self.guard = Some(guard);
         self
     }
 
@@ -163,11 +164,11 @@ impl Connection {
 
     /// Records that the initiator closed its side of the stream.
     pub fn end_of_stream(&mut self) {
-        self.close(Closed::EndOfStream);
+        self.close(TargetClosed::EndOfStream);
     }
 
     /// Returns the next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
     }
 
@@ -233,7 +234,7 @@ impl Connection {
     }
 
     /// Completes a command. Unknown or ended tasks are ignored.
-    pub fn complete(&mut self, task: TaskId, reply: Reply) {
+    pub fn complete(&mut self, task: TaskId, reply: CommandReply) {
         let Some(slot) = self.tasks.find_id(task) else { return };
         let Some(entry) = self.tasks.get(slot) else { return };
         match entry.state {
@@ -253,7 +254,7 @@ impl Connection {
     /// Requests a logout; the connection closes itself after `seconds`.
     pub fn request_logout(&mut self, seconds: u16) {
         if !matches!(self.phase, TargetPhase::Full(_)) {
-            self.close(Closed::LogoutTimeout);
+            self.close(TargetClosed::LogoutTimeout);
             return;
         }
         if self.logout_until.is_none() {
@@ -266,8 +267,8 @@ impl Connection {
         }
     }
 
-    /// Closes at once, without sending anything; the reason is returned in [`Event::Closed`].
-    pub fn abandon(&mut self, reason: Closed) {
+    /// Closes at once, without sending anything; the reason is returned in [`TargetEvent::Closed`].
+    pub fn abandon(&mut self, reason: TargetClosed) {
         self.close(reason);
     }
 
@@ -342,7 +343,7 @@ impl Connection {
         let collecting = full && !blocked && self.awaits_data();
         let ping = match self.ping {
             Some((sent, _)) => {
-                (sent.saturating_add(config.ping_timeout_ms), TimeoutDue::Close(Closed::PingTimeout))
+                (sent.saturating_add(config.ping_timeout_ms), TimeoutDue::Close(TargetClosed::PingTimeout))
             }
             None => (self.heard_at.saturating_add(config.ping_after_ms), TimeoutDue::Ping),
         };
@@ -350,19 +351,21 @@ impl Connection {
         let transfer_until = self.transfer_at.saturating_add(config.transfer_timeout_ms);
         let starved = self.starved_since.map(|since| since.saturating_add(config.starvation_timeout_ms));
         [
-            login.then_some((self.phase_until, TimeoutDue::Close(Closed::LoginTimeout))),
+            login.then_some((self.phase_until, TimeoutDue::Close(TargetClosed::LoginTimeout))),
             // While we do not read, its answer cannot be received.
             (full && !blocked).then_some(ping),
-            slow.then_some((pdu_until, TimeoutDue::Close(Closed::PduTimeout))),
-            collecting.then_some((transfer_until, TimeoutDue::Close(Closed::TransferTimeout))),
+            slow.then_some((pdu_until, TimeoutDue::Close(TargetClosed::PduTimeout))),
+            collecting.then_some((transfer_until, TimeoutDue::Close(TargetClosed::TransferTimeout))),
             starved.filter(|_| full).map(|until| (until, TimeoutDue::Starved)),
-            self.logout_until.filter(|_| full).map(|until| (until, TimeoutDue::Close(Closed::LogoutTimeout))),
+            self.logout_until
+                .filter(|_| full)
+                .map(|until| (until, TimeoutDue::Close(TargetClosed::LogoutTimeout))),
         ]
         .into_iter()
         .flatten()
     }
 
-    pub(super) fn close(&mut self, reason: Closed) {
+    pub(super) fn close(&mut self, reason: TargetClosed) {
         if !matches!(self.phase, TargetPhase::Closed) {
             self.phase = TargetPhase::Closed;
             self.starved_since = None;
@@ -372,11 +375,14 @@ impl Connection {
             // violation: drop them then.
             if !matches!(
                 reason,
-                Closed::LoggedOut | Closed::Refused(_) | Closed::Violation(_) | Closed::TargetReset
+                TargetClosed::LoggedOut
+                    | TargetClosed::Refused(_)
+                    | TargetClosed::Violation(_)
+                    | TargetClosed::TargetReset
             ) {
                 self.out.clear();
             }
-            self.events.push_back(Event::Closed(reason));
+            self.events.push_back(TargetEvent::Closed(reason));
         }
     }
 
@@ -421,7 +427,7 @@ impl Connection {
     }
 
     /// Decides about a PDU by its header; may leave it waiting for memory since `since`.
-    fn header_stage(&mut self, since: Option<u64>) -> Result<(), Closed> {
+    fn header_stage(&mut self, since: Option<u64>) -> Result<(), TargetClosed> {
         let bhs = *self.rx.bhs();
         let length = pdu::data_length(&bhs);
         let opcode = pdu::opcode_of(&bhs);
@@ -444,20 +450,20 @@ impl Connection {
         Ok(())
     }
 
-    fn pdu(&mut self, bhs: &Bhs, destination: SegmentDestination, intact: bool) -> Result<(), Closed> {
+    fn pdu(&mut self, bhs: &Bhs, destination: SegmentDestination, intact: bool) -> Result<(), TargetClosed> {
         match &mut self.phase {
             TargetPhase::Full(_) => self.full_feature(bhs, destination, intact),
             TargetPhase::Login(login) => {
                 let request = pdu::Login::of(bhs);
                 self.exp_cmd_sn = request.cmd_sn.get();
                 self.cid = request.cid.get();
-                match login.request(&self.config, self.door.as_deref(), bhs, bytes_of(&destination)) {
+                match login.request(&self.config, self.guard.as_deref(), bhs, bytes_of(&destination)) {
                     Ok(LoginStep::Respond(bhs, keys)) => self.control(bhs, Bytes::from(keys), true),
                     Ok(LoginStep::Finish(bhs, keys, request)) => {
                         let (parameters, kind) = (request.parameters.clone(), request.kind);
                         self.peer = (request.initiator.clone(), request.user.clone());
                         self.phase = TargetPhase::Admission { bhs, keys, parameters, kind };
-                        self.events.push_back(Event::Login(request));
+                        self.events.push_back(TargetEvent::Login(request));
                     }
                     Err(why) => {
                         self.peer.0 = String::from(login.initiator());
@@ -482,7 +488,7 @@ impl Connection {
         response.tag.set(tag);
         (response.class, response.detail) = why.status();
         self.control(response.wire(), Bytes::new(), true);
-        self.close(Closed::Refused(why));
+        self.close(TargetClosed::Refused(why));
     }
 
     /// Returns MaxCmdSN: as many more commands as there are free slots (§4.2.2.1). It never goes
@@ -495,7 +501,7 @@ impl Connection {
 }
 
 enum TimeoutDue {
-    Close(Closed),
+    Close(TargetClosed),
     Ping,
     Starved,
 }

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use super::Reply;
+use super::CommandReply;
 use crate::{
     Buffer, Cdb, Parameters, TaskAttribute, TaskId,
     frame::SegmentDestination,
@@ -29,15 +29,15 @@ pub(super) enum CommandFailure {
 
 impl CommandFailure {
     /// Returns sense data in descriptor or fixed format; a current error (SPC-4 §4.5).
-    pub(super) fn reply(self, descriptor: bool) -> Reply {
-        let sense = |key: u8, code: u8, qualifier: u8| Reply {
+    pub(super) fn reply(self, descriptor: bool) -> CommandReply {
+        let sense = |key: u8, code: u8, qualifier: u8| CommandReply {
             status: 0x02,
             sense: if descriptor {
                 [0x72, key, code, qualifier, 0, 0, 0, 0].to_vec()
             } else {
                 [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code, qualifier, 0, 0, 0, 0].to_vec()
             },
-            ..Reply::default()
+            ..CommandReply::default()
         };
         match self {
             Self::UnexpectedUnsolicited => sense(0x0B, 0x0C, 0x0C),
@@ -45,8 +45,8 @@ impl CommandFailure {
             Self::ProtocolServiceCrc => sense(0x0B, 0x47, 0x05),
             // ILLEGAL REQUEST, INSUFFICIENT RESOURCES: a retry cannot help.
             Self::TooLong => sense(0x05, 0x55, 0x03),
-            Self::Busy => Reply { status: 0x08, ..Reply::default() },
-            Self::TaskSetFull => Reply { status: 0x28, ..Reply::default() },
+            Self::Busy => CommandReply { status: 0x08, ..CommandReply::default() },
+            Self::TaskSetFull => CommandReply { status: 0x28, ..CommandReply::default() },
         }
     }
 }
@@ -59,7 +59,7 @@ pub(super) enum TaskState {
     /// The shell executes it, but only task management waits for its end.
     Aborted,
     /// Its response is being sent; `sent` bytes of data-in so far.
-    Replying { reply: Reply, sent: usize },
+    Replying { reply: CommandReply, sent: usize },
 }
 
 pub(super) struct TargetTask {

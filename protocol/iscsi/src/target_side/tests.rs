@@ -4,7 +4,8 @@ use alloc::{string::String, sync::Arc, vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{
-    Closed, Command, Config, Connection, Event, Refusal, Reply, SenseFormat, TargetEntry, Violation,
+    CommandReply, PortalConfig, ReceivedCommand, Refusal, SenseFormat, TargetClosed, TargetConnection,
+    TargetEntry, TargetEvent, Violation,
 };
 use crate::{
     Policy, Pool, limits,
@@ -24,19 +25,20 @@ impl Pool for Heap {
 
 /// A target with a peer that sends hand-made PDUs.
 pub(super) struct Bench {
-    pub(super) target: Connection,
+    pub(super) target: TargetConnection,
     cmd_sn: u32,
 }
 
-fn target(policy: Policy) -> Connection {
+fn target(policy: Policy) -> TargetConnection {
     pulling(policy, None)
 }
 
-fn pulling(policy: Policy, pull_bytes: Option<u32>) -> Connection {
-    let mut config = Config::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
+fn pulling(policy: Policy, pull_bytes: Option<u32>) -> TargetConnection {
+    let mut config =
+        PortalConfig::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
     config.policy = policy;
     config.pull_bytes = pull_bytes;
-    Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0)
+    TargetConnection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0)
 }
 
 pub(super) fn login(flags: u8, keys: &str) -> Vec<u8> {
@@ -54,7 +56,7 @@ fn segment(mut bhs: Bhs, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn feed(target: &mut Connection, mut bytes: &[u8]) {
+pub(super) fn feed(target: &mut TargetConnection, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let space = target.rx_space();
         let mut count = 0;
@@ -72,7 +74,7 @@ pub(super) fn feed(target: &mut Connection, mut bytes: &[u8]) {
 }
 
 /// Returns all pending PDUs, as header and data.
-pub(super) fn answers(target: &mut Connection) -> Vec<(Bhs, Vec<u8>)> {
+pub(super) fn answers(target: &mut TargetConnection) -> Vec<(Bhs, Vec<u8>)> {
     let mut stream: Vec<u8> = Vec::new();
     while let Some(piece) = target.poll_transmit() {
         stream.extend_from_slice(&piece);
@@ -87,9 +89,9 @@ pub(super) fn answers(target: &mut Connection) -> Vec<(Bhs, Vec<u8>)> {
     pdus
 }
 
-pub(super) fn closed(target: &mut Connection) -> Option<Closed> {
+pub(super) fn closed(target: &mut TargetConnection) -> Option<TargetClosed> {
     core::iter::from_fn(|| target.poll_event()).find_map(|event| match event {
-        Event::Closed(reason) => Some(reason),
+        TargetEvent::Closed(reason) => Some(reason),
         _ => None,
     })
 }
@@ -106,9 +108,11 @@ impl Bench {
         Self::over(pulling(Policy::default(), Some(pull_bytes)), keys)
     }
 
-    fn over(mut target: Connection, keys: &str) -> Self {
+    fn over(mut target: TargetConnection, keys: &str) -> Self {
         feed(&mut target, &login(0x87, &[FIRST, keys].concat()));
-        let Some(Event::Login(request)) = target.poll_event() else { panic!("{:?}", closed(&mut target)) };
+        let Some(TargetEvent::Login(request)) = target.poll_event() else {
+            panic!("{:?}", closed(&mut target))
+        };
         assert_eq!(request.initiator, "iqn.x:y");
         target.admit(3);
         assert_eq!(pdu::LoginResponse::of(&answers(&mut target)[0].0).class, 0);
@@ -139,8 +143,8 @@ impl Bench {
     /// Executes ready commands; returns the responses.
     fn execute(&mut self) -> Vec<(Bhs, Vec<u8>)> {
         while let Some(event) = self.target.poll_event() {
-            let Event::Command(Command { task, .. }) = event else { panic!("{event:?}") };
-            self.target.complete(task, Reply::default());
+            let TargetEvent::Command(ReceivedCommand { task, .. }) = event else { panic!("{event:?}") };
+            self.target.complete(task, CommandReply::default());
         }
         answers(&mut self.target)
     }
@@ -187,7 +191,7 @@ fn each_login_that_breaks_a_rule_hears_which() {
         (status, closed(&mut target))
     };
     let is = |refusal: Refusal, requests: &[Vec<u8>]| {
-        assert_eq!(refused(requests), (Some(refusal.status()), Some(Closed::Refused(refusal))));
+        assert_eq!(refused(requests), (Some(refusal.status()), Some(TargetClosed::Refused(refusal))));
     };
     let mut version = login(0x87, FIRST);
     version[3] = 1;
@@ -233,7 +237,7 @@ fn keys_may_be_cut_anywhere_by_continuation() {
         feed(&mut target, &login(0x44, head));
         assert_eq!(answers(&mut target)[0].0[1], 0x04, "an empty answer asks for the rest");
         feed(&mut target, &login(0x87, tail));
-        assert!(matches!(target.poll_event(), Some(Event::Login(_))), "cut at {cut}");
+        assert!(matches!(target.poll_event(), Some(TargetEvent::Login(_))), "cut at {cut}");
     }
 }
 
@@ -241,7 +245,7 @@ fn keys_may_be_cut_anywhere_by_continuation() {
 fn unknown_keys_do_not_end_the_login() {
     let mut target = target(Policy::default());
     feed(&mut target, &login(0x87, &[FIRST, "X-org.example.key=1|OFMarker=No|"].concat()));
-    assert!(matches!(target.poll_event(), Some(Event::Login(_))));
+    assert!(matches!(target.poll_event(), Some(TargetEvent::Login(_))));
     target.admit(1);
     let text = String::from_utf8(answers(&mut target)[0].1.clone()).unwrap();
     assert!(text.contains("X-org.example.key=NotUnderstood\0") && text.contains("OFMarker=Reject\0"));
@@ -352,9 +356,9 @@ fn task_management_answers_as_the_standard_numbers_it() {
     assert_eq!(bench.execute().len(), 1, "no hole is left");
     assert_eq!(manage(&mut bench, 1, 0, 6, number), Some(1), "long past");
     assert_eq!(manage(&mut bench, 2, 3 << 48, 0, 0), None, "the shell knows its logical units");
-    let Some(Event::Management { id, function }) = bench.target.poll_event() else { panic!() };
-    assert_eq!(function, super::Function::AbortTaskSet(3 << 48));
-    bench.target.managed(id, super::FunctionResult::NoSuchLun);
+    let Some(TargetEvent::Management { id, function }) = bench.target.poll_event() else { panic!() };
+    assert_eq!(function, super::ManagementFunction::AbortTaskSet(3 << 48));
+    bench.target.managed(id, super::ManagementResult::NoSuchLun);
     assert_eq!(pdu::TaskManagementResponse::of(&answers(&mut bench.target)[0].0).response, 2);
 }
 
@@ -369,7 +373,7 @@ fn target_only_keys_and_bad_declarations_end_login() {
     ] {
         let mut target = target(Policy::default());
         feed(&mut target, &login(0x87, &[FIRST, keys].concat()));
-        assert_eq!(closed(&mut target), Some(Closed::Refused(Refusal::InitiatorError)), "{keys}");
+        assert_eq!(closed(&mut target), Some(TargetClosed::Refused(Refusal::InitiatorError)), "{keys}");
     }
 }
 
@@ -377,11 +381,11 @@ fn target_only_keys_and_bad_declarations_end_login() {
 fn other_pdus_before_login_close_the_connection() {
     let mut target = target(Policy::default());
     feed(&mut target, &[0; 48]);
-    assert_eq!(closed(&mut target), Some(Closed::Violation(Violation::NotLoggedIn(0))));
+    assert_eq!(closed(&mut target), Some(TargetClosed::Violation(Violation::NotLoggedIn(0))));
     assert!(answers(&mut target).is_empty());
     let mut bench = Bench::usual();
     bench.say(&login(0x87, FIRST));
-    assert_eq!(closed(&mut bench.target), Some(Closed::Violation(Violation::LoginAgain)));
+    assert_eq!(closed(&mut bench.target), Some(TargetClosed::Violation(Violation::LoginAgain)));
 }
 
 #[test]
@@ -452,7 +456,7 @@ fn rejects_are_counted_and_end_sometime() {
     for _ in 0..1000 {
         bench.say(&bhs);
     }
-    assert_eq!(closed(&mut bench.target), Some(Closed::Violation(Violation::TooManyRejects)));
+    assert_eq!(closed(&mut bench.target), Some(TargetClosed::Violation(Violation::TooManyRejects)));
 }
 
 #[test]
@@ -466,7 +470,7 @@ fn command_number_gaps_end_the_session() {
     bench.cmd_sn = 101;
     let command = bench.command(1, flag::FINAL, 0, &[]);
     bench.say(&command);
-    assert_eq!(closed(&mut bench.target), Some(Closed::Violation(Violation::CommandGap)));
+    assert_eq!(closed(&mut bench.target), Some(TargetClosed::Violation(Violation::CommandGap)));
 }
 
 #[test]
@@ -475,7 +479,7 @@ fn a_segment_longer_than_declared_ends_the_connection() {
     let mut command = bench.command(1, WRITE, u32::MAX, &[]);
     command[5..8].copy_from_slice(&[4, 0, 1]);
     bench.say(&command);
-    assert_eq!(closed(&mut bench.target), Some(Closed::Violation(Violation::LongSegment(0x4_0001))));
+    assert_eq!(closed(&mut bench.target), Some(TargetClosed::Violation(Violation::LongSegment(0x4_0001))));
 }
 
 /// Replies that the transport sends on behalf of a logical unit have the format of the unit's own
@@ -607,7 +611,7 @@ fn logout_says_what_it_cannot_do() {
     let pdu = pdu::Logout::new(opcode::LOGOUT | opcode::IMMEDIATE, flag::FINAL | 1);
     let sent = bench.say(&pdu.wire());
     assert_eq!(pdu::LogoutResponse::of(&sent[0].0).response, 0);
-    assert_eq!(closed(&mut bench.target), Some(Closed::LoggedOut));
+    assert_eq!(closed(&mut bench.target), Some(TargetClosed::LoggedOut));
 }
 
 #[test]
@@ -698,12 +702,12 @@ proptest! {
             answers(&mut bench.target);
             while let Some(event) = bench.target.poll_event() {
                 match event {
-                    Event::Command(command) if rest[2] & 3 != 0 => bench.target.complete(command.task, Reply {
+                    TargetEvent::Command(command) if rest[2] & 3 != 0 => bench.target.complete(command.task, CommandReply {
                         data_in: bytes::Bytes::from(vec![1; 700]).into(),
                         data_in_wanted: 700,
-                        ..Reply::default()
+                        ..CommandReply::default()
                     }),
-                    Event::Management { id, .. } => bench.target.managed(id, super::FunctionResult::Complete),
+                    TargetEvent::Management { id, .. } => bench.target.managed(id, super::ManagementResult::Complete),
                     _ => {}
                 }
             }

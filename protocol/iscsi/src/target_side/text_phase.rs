@@ -4,7 +4,7 @@ use alloc::{format, vec::Vec};
 
 use bytes::Bytes;
 
-use super::{Closed, Connection, SessionKind, TargetEntry, session::TargetPhase};
+use super::{SessionKind, TargetClosed, TargetConnection, TargetEntry, session::TargetPhase};
 use crate::{
     limits,
     parameters::{self, KeyAnswer},
@@ -22,8 +22,8 @@ pub(super) struct TextExchange {
     answer: Vec<u8>,
 }
 
-impl Connection {
-    pub(super) fn text(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Closed> {
+impl TargetConnection {
+    pub(super) fn text(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), TargetClosed> {
         let header = pdu::Text::of(bhs);
         let (tag, transfer) = (header.tag.get(), header.transfer.get());
         let continues = header.flags & flag::CONTINUE != 0;

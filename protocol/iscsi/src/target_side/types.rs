@@ -2,7 +2,7 @@
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 
-use super::Access;
+use super::AccessRules;
 use crate::{Buffer, Cdb, Crc32c, FrameError, Gather, Parameters, Policy, TaskAttribute, TaskId};
 
 /// A target behind this portal.
@@ -19,7 +19,7 @@ pub struct TargetEntry {
 
 /// Settings that all connections of a portal share.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct PortalConfig {
     /// The targets.
     pub targets: Vec<TargetEntry>,
     /// Target portal group tag.
@@ -51,12 +51,12 @@ pub struct Config {
     /// Time that a command waits for memory before it gets BUSY, milliseconds.
     pub starvation_timeout_ms: u64,
     /// Access rules; `None`: all initiators, without authentication.
-    pub access: Option<Arc<Access>>,
+    pub access: Option<Arc<AccessRules>>,
     /// Whether initiators may reset the whole target (TARGET WARM RESET and COLD RESET).
     pub allow_target_reset: bool,
 }
 
-impl Config {
+impl PortalConfig {
     /// Returns default values for these targets.
     #[must_use]
     pub fn new(targets: Vec<TargetEntry>) -> Self {
@@ -87,7 +87,7 @@ pub enum SessionKind {
     Discovery,
     /// Commands to one target.
     Normal {
-        /// Index into [`Config::targets`].
+        /// Index into [`PortalConfig::targets`].
         target: usize,
     },
 }
@@ -198,8 +198,8 @@ impl Refusal {
 
 /// A command with all its data-out, ready to be executed.
 #[derive(Debug)]
-pub struct Command {
-    /// The id for [`Connection::complete`](super::Connection::complete).
+pub struct ReceivedCommand {
+    /// The id for [`TargetConnection::complete`](super::TargetConnection::complete).
     pub task: TaskId,
     /// Logical unit, as the eight bytes of SAM in big-endian order.
     pub lun: u64,
@@ -215,7 +215,7 @@ pub struct Command {
 
 /// The result of a command.
 #[derive(Clone, Debug, Default)]
-pub struct Reply {
+pub struct CommandReply {
     /// SCSI status byte.
     pub status: u8,
     /// Sense data; at most 4094 bytes are sent.
@@ -233,7 +233,7 @@ pub struct Reply {
 /// A task management function for the shell to carry out; this session's own commands are ended
 /// already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
+pub enum ManagementFunction {
     /// CLEAR TASK SET: end all sessions' commands to this logical unit.
     ClearTaskSet(u64),
     /// LOGICAL UNIT RESET: end all sessions' commands to this logical unit and reset it.
@@ -248,7 +248,7 @@ pub enum Function {
 
 /// The answer to a task management function (RFC 7143 §11.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FunctionResult {
+pub enum ManagementResult {
     /// Code 0.
     Complete,
     /// Code 1.
@@ -265,7 +265,7 @@ pub enum FunctionResult {
     Rejected,
 }
 
-impl FunctionResult {
+impl ManagementResult {
     pub(super) const fn code(self) -> u8 {
         match self {
             Self::Complete => 0,
@@ -281,26 +281,26 @@ impl FunctionResult {
 
 /// An event of the connection.
 #[derive(Debug)]
-pub enum Event {
-    /// Call [`Connection::admit`](super::Connection::admit) or
-    /// [`Connection::refuse`](super::Connection::refuse); nothing is read before.
+pub enum TargetEvent {
+    /// Call [`TargetConnection::admit`](super::TargetConnection::admit) or
+    /// [`TargetConnection::refuse`](super::TargetConnection::refuse); nothing is read before.
     Login(LoginRequest),
-    /// Execute it and call [`Connection::complete`](super::Connection::complete).
-    Command(Command),
-    /// Carry it out and call [`Connection::managed`](super::Connection::managed).
+    /// Execute it and call [`TargetConnection::complete`](super::TargetConnection::complete).
+    Command(ReceivedCommand),
+    /// Carry it out and call [`TargetConnection::managed`](super::TargetConnection::managed).
     Management {
         /// The id for the result.
         id: TaskId,
         /// The function.
-        function: Function,
+        function: ManagementFunction,
     },
     /// The last event: write what is left to transmit, then close.
-    Closed(Closed),
+    Closed(TargetClosed),
 }
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Closed {
+pub enum TargetClosed {
     /// The initiator logged out.
     #[error("logged out")]
     LoggedOut,
