@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sealstone_crypto::RustCrypto;
 use sealstone_osd::capability::offset;
 use sealstone_osd::cdb::{Cdb, CdbError, Command, DhStep, OPERATION_CODE};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
@@ -18,7 +19,7 @@ use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
 use sealstone_seal::freshness::NonceHistory;
-use sealstone_seal::{AlgorithmSlots, ClockBehind, Denial, GatePolicy, InitialKey};
+use sealstone_seal::{AlgorithmSlots, ClockBehind, Denial, GatePolicy, InitialKey, ReceiptKey};
 use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -250,6 +251,13 @@ impl OsdUnit {
     #[must_use]
     pub fn time_key(&self) -> Option<Zeroizing<[u8; 32]>> {
         self.device.guard.keys.read().time_key()
+    }
+
+    /// Returns the key of receipts of functions; `None` while there is no root key. It changes with
+    /// the root key, so it must not be cached.
+    #[must_use]
+    pub fn receipt_key(&self) -> Option<ReceiptKey<RustCrypto>> {
+        self.device.guard.keys.read().receipt_key()
     }
 
     /// Returns counts of background work, for metrics.

@@ -38,6 +38,7 @@ pub mod layout;
 pub mod nonce;
 pub mod paper;
 pub mod provider;
+mod receipt;
 mod reply;
 mod retired;
 mod sealed;
@@ -64,6 +65,10 @@ pub use icv::{IcvKeys, SecurityToken};
 pub use key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};
 pub use nonce::Nonce;
 pub use provider::{Locks, Mutex, Provider, Random};
+pub use receipt::{
+    FunctionReceipt, RECEIPT_INPUTS_MAX, RECEIPT_LEN_MAX, ReceiptInput, ReceiptKey, ReceiptLimits,
+    ReceiptRefusal,
+};
 pub use reply::{ReplySeal, Stored};
 pub use retired::RETIRED_STRETCHES_MAX;
 pub use sealstone_digest::ReceivedDigests;

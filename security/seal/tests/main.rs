@@ -8,6 +8,7 @@ mod common;
 mod hash_mac;
 mod keys;
 mod permissions;
+mod receipts;
 mod refusals;
 mod replies;
 mod sealed;
