@@ -529,12 +529,12 @@ fn management_answers_what_it_did() {
     pair.run();
     let done = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap();
     pair.run();
-    use initiator::{Function, FunctionResult};
+    use initiator::{ManagementFunction, ManagementResult};
     for (function, expected) in [
-        (Function::AbortTask(done), FunctionResult::NoSuchTask),
-        (Function::AbortTaskSet(0), FunctionResult::Complete),
-        (Function::LogicalUnitReset(0), FunctionResult::Complete),
-        (Function::TargetWarmReset, FunctionResult::NotAuthorized),
+        (ManagementFunction::AbortTask(done), ManagementResult::NoSuchTask),
+        (ManagementFunction::AbortTaskSet(0), ManagementResult::Complete),
+        (ManagementFunction::LogicalUnitReset(0), ManagementResult::Complete),
+        (ManagementFunction::TargetWarmReset, ManagementResult::NotAuthorized),
     ] {
         pair.initiator.manage(function).unwrap();
         pair.run();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sealstone_iscsi::{
     Pool,
     chap::{ChapAccount, ChapAlgorithm, ChapSecret},
-    initiator::{self, Chap},
+    initiator::{self, InitiatorChap},
     target_side::{self, AccessRule, AccessRules, LoginGuard},
 };
 
@@ -43,7 +43,7 @@ fn account(name: &str, secret: &str) -> ChapAccount {
 /// Returns the result for the initiator, what the target learned, and the discovered targets.
 fn connect(
     access: Option<AccessRules>,
-    chap: Option<Chap>,
+    chap: Option<InitiatorChap>,
     discovery: bool,
 ) -> (Result<(), initiator::InitiatorClosed>, Option<target_side::LoginRequest>, Vec<String>) {
     let entry = |name: &str| target_side::TargetEntry { name: name.into(), alias: None, addresses: vec![] };
@@ -130,8 +130,8 @@ fn access() -> AccessRules {
     access
 }
 
-fn chap(secret: &str, mutual: Option<&str>) -> Chap {
-    Chap {
+fn chap(secret: &str, mutual: Option<&str>) -> InitiatorChap {
+    InitiatorChap {
         account: account("ann", secret),
         target: mutual.map(|secret| account("osd", secret)),
         algorithms: ChapAlgorithm::ALL.to_vec(),
@@ -155,7 +155,7 @@ fn both_ends_prove_themselves_with_every_algorithm() {
 
 #[test]
 fn wrong_secret_on_either_side_ends_login() {
-    let refused = |chap: Option<Chap>| match connect(Some(access()), chap, false) {
+    let refused = |chap: Option<InitiatorChap>| match connect(Some(access()), chap, false) {
         (Err(initiator::InitiatorClosed::Refused(why)), None, _) => (why.class, why.detail),
         other => panic!("{other:?}"),
     };
