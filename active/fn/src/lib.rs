@@ -1,32 +1,64 @@
 //! SDK for functions that run beside the data, on a device.
 //!
-//! Does: the host seam that functions call, typed arguments and errors, and the cut of striped
-//! files into whole records.
+//! Does: the host of the engines behind the seam of `sealstone-function-host`, which is
+//! re-exported, and the entry point that engines call.
 //! Does not: open files or sockets; a function reaches only the objects that its caller granted.
-//! Contract: a function reads objects by their index in the call, writes its result with
-//! [`FunctionCall::result`], and returns when [`FunctionHost::is_cancelled`] becomes true.
+//! Contract: a function crate is a `cdylib` that calls [`export!`] once. It builds as a shared
+//! object for the C engine, and for `wasm32-unknown-unknown` as a module for the WebAssembly
+//! engine.
+//! Source of truth: the table of calls, `active/function-abi/src/call.rs`.
 //!
-//! One source builds as a shared object for the C engine and as a WebAssembly module.
+//! ```no_run
+//! use sealstone_fn::{FunctionCall, FunctionFailure};
+//!
+//! /// Returns the length of each object.
+//! fn lengths(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+//!     for object in 0..call.object_count() {
+//!         let length = call.host().length(object)?;
+//!         call.result(format!("{length}\n").as_bytes())?;
+//!     }
+//!     Ok(())
+//! }
+//! # // A function crate has this line at its top level:
+//! # const _: &str = stringify!(
+//! sealstone_fn::export!(lengths);
+//! # );
+//! ```
 
 #![no_std]
 
 extern crate alloc;
 
-mod arguments;
-mod call;
-mod failure;
-mod host;
-mod memory;
-mod records;
-mod stripe;
+mod engine;
 
-pub use arguments::{ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, ArgumentError, FunctionArguments, encode_hex};
-pub use call::{CHUNK_BYTES, FunctionCall};
-pub use failure::{FunctionErrno, FunctionFailure};
-pub use host::{FunctionHost, LogLevel};
-pub use memory::MemoryHost;
-pub use records::{
-    EdgeFragments, FRAGMENT_BYTES_MAX, JoinedRecord, RECORD_BYTES_MAX, RecordBlock, RecordFormat, RecordSink,
-    StripeJoiner, scan_unit,
-};
-pub use stripe::{GeometryError, STRIPE_UNIT_BYTES_MAX, StripeGeometry, StripeUnit};
+pub use engine::{EngineCall, EngineObject, enter, log_panic, objects};
+#[doc(inline)]
+pub use sealstone_function_host::*;
+
+/// Calls of the engine that local hosts do not have: appends, attributes, listings, creation.
+pub mod calls {
+    pub use crate::engine::{
+        append, clock_ms, create, flush, get_attribute, list, punch, remove, set_attribute,
+    };
+}
+
+/// Exports a function as the entry point of this crate.
+///
+/// The argument is a function that takes `&mut FunctionCall<'_>`. A panic is written to the job's
+/// log and ends the job with the exit reason "trap".
+#[macro_export]
+macro_rules! export {
+    ($function:path) => {
+        /// Entry point that the engine calls.
+        ///
+        /// # Safety
+        ///
+        /// The call is valid until the return.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn osd_main(call: *const $crate::EngineCall) -> i64 {
+            ::std::panic::set_hook(::std::boxed::Box::new(|panic| $crate::log_panic(panic)));
+            // SAFETY: by the contract of the entry point.
+            unsafe { $crate::enter(call, $function) }
+        }
+    };
+}

@@ -1,6 +1,6 @@
 //! The table of shipped functions. Help texts, manifests and the local runner read it.
 
-use sealstone_fn::{FunctionCall, FunctionFailure};
+use sealstone_function_host::{FunctionCall, FunctionFailure};
 
 use crate::search::MakeSearch;
 use crate::{count, digest, filter, grep, transform};

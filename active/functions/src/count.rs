@@ -1,6 +1,6 @@
 //! `count` (bytes, lines, words, characters) and the paper's `wordcount` (occurrences of a byte).
 
-use sealstone_fn::{ArgumentError, CHUNK_BYTES, FunctionArguments, FunctionCall, FunctionFailure};
+use sealstone_function_host::{ArgumentError, CHUNK_BYTES, FunctionArguments, FunctionCall, FunctionFailure};
 
 use crate::result::{ByteCountLine, CountLine, ResultLine, emit};
 
@@ -88,7 +88,7 @@ fn count_word_starts(data: &[u8]) -> u64 {
 }
 
 /// Runs `count`: the totals of each object.
-pub(crate) fn run_count(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_count(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     let arguments = call.arguments()?;
     arguments.allow_only(&["by", "stripe."])?;
     let selection = CountSelection::parse(&arguments)?;
@@ -122,7 +122,7 @@ pub(crate) fn run_count(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailu
 }
 
 /// Runs `wordcount`: the occurrences of one byte in each object.
-pub(crate) fn run_wordcount(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_wordcount(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     let arguments = call.arguments()?;
     arguments.allow_only(&["byte", "stripe."])?;
     let byte = parse_byte(arguments.get("byte").unwrap_or(" "))?;
@@ -149,6 +149,7 @@ pub(crate) fn for_each_part(
     mut process: impl FnMut(&[u8]),
 ) -> Result<(), FunctionFailure> {
     let mut position = 0;
+    call.read_ahead(object, offset, length);
     while position < length {
         let count = (length - position).min(buffer.len() as u64) as usize;
         call.read_zero_filled(object, offset + position, &mut buffer[..count])?;
@@ -188,7 +189,7 @@ pub(crate) fn merge_counts(file: u32, objects: &[CountLine], seams: &[u8]) -> Co
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sealstone_fn::{FunctionErrno, MemoryHost};
+    use sealstone_function_host::{FunctionErrno, MemoryHost};
 
     use super::*;
     use crate::parse_result;

@@ -6,7 +6,9 @@
 use blake3::hazmat::{
     ChainingValue, HasherExt as _, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root,
 };
-use sealstone_fn::{CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeGeometry, encode_hex};
+use sealstone_function_host::{
+    CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeGeometry, encode_hex,
+};
 use sha2::{Digest as _, Sha256};
 
 use crate::count::for_each_part;
@@ -16,7 +18,7 @@ use crate::result::{DigestLine, ResultLine, SubtreeLine, emit};
 const BLAKE3_CHUNK_BYTES: u64 = 1024;
 
 /// Runs `sha256` on each object.
-pub(crate) fn run_sha256(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_sha256(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     call.arguments()?.allow_only(&["stripe."])?;
     let mut buffer = vec![0; CHUNK_BYTES];
     for object in 0..call.object_count() {
@@ -38,7 +40,7 @@ pub(crate) fn run_sha256(call: &mut FunctionCall<'_>) -> Result<(), FunctionFail
 }
 
 /// Runs `blake3` on each object.
-pub(crate) fn run_blake3(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_blake3(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     call.arguments()?.allow_only(&["stripe."])?;
     let mut buffer = vec![0; CHUNK_BYTES];
     for object in 0..call.object_count() {
@@ -106,7 +108,7 @@ fn left_count(units: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use sealstone_fn::MemoryHost;
+    use sealstone_function_host::MemoryHost;
 
     use super::*;
 

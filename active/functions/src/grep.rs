@@ -8,7 +8,7 @@ use memchr::memmem;
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
-use sealstone_fn::{
+use sealstone_function_host::{
     FunctionArguments, FunctionCall, FunctionErrno, FunctionFailure, RecordBlock, RecordFormat,
 };
 
@@ -24,7 +24,7 @@ const PATTERN_DEPTH_MAX: u32 = 64;
 const FIXED_RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs `grep`.
-pub(crate) fn run_grep(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_grep(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     run_search(call, make_grep)
 }
 
@@ -229,7 +229,7 @@ impl RecordSearch for FixedRecordSearch {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sealstone_fn::MemoryHost;
+    use sealstone_function_host::MemoryHost;
 
     use super::*;
     use crate::{MatchLine, ResultLine, parse_result};

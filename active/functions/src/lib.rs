@@ -1,4 +1,4 @@
-//! The functions that Sealstone ships: pure code over the host calls of `sealstone-fn`.
+//! The functions that Sealstone ships: pure code over the host calls of `sealstone-function-host`.
 //!
 //! Does: the functions, their typed results as JSON lines, the reduction of results over devices,
 //! and a runner for local files.
@@ -18,6 +18,15 @@ mod reduce;
 mod result;
 mod search;
 mod transform;
+
+/// The functions themselves. A module names the one that it exports, so that it contains no other.
+pub mod entry {
+    pub use crate::count::{run_count, run_wordcount};
+    pub use crate::digest::{run_blake3, run_sha256};
+    pub use crate::filter::run_filter;
+    pub use crate::grep::run_grep;
+    pub use crate::transform::{run_aes, run_copy};
+}
 
 pub use catalogue::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction, find_function};
 pub use grep::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX};

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sealstone_fn::{FunctionCall, FunctionErrno, FunctionFailure, FunctionHost, LogLevel};
+use sealstone_function_host::{FunctionCall, FunctionErrno, FunctionFailure, FunctionHost, LogLevel};
 
 use crate::ShippedFunction;
 
@@ -136,7 +136,7 @@ impl FunctionHost for LocalHost<'_> {
         }
     }
 
-    fn progress(&mut self, _: u32) {}
+    fn progress(&mut self, _: u64, _: u64) {}
 
     fn is_cancelled(&self) -> bool {
         self.run.cancelled.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use blake3::hazmat::ChainingValue;
-use sealstone_fn::{
+use sealstone_function_host::{
     EdgeFragments, FunctionArguments, FunctionFailure, RecordBlock, StripeGeometry, StripeJoiner,
 };
 

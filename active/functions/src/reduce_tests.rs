@@ -1,7 +1,7 @@
 //! A striped file gives the same reduced result as the file in one object, for each function.
 
 use proptest::prelude::*;
-use sealstone_fn::{FunctionCall, MemoryHost};
+use sealstone_function_host::{FunctionCall, MemoryHost};
 
 use super::*;
 use crate::{RecordText, find_function};

@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealstone_fn::{EdgeFragments, FunctionCall, FunctionErrno, FunctionFailure};
+use sealstone_function_host::{EdgeFragments, FunctionCall, FunctionErrno, FunctionFailure};
 use serde::{Deserialize, Serialize};
 
 /// One line of a result.

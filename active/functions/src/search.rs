@@ -1,6 +1,6 @@
 //! Functions that select records: the loop over objects and units that `grep` and `filter` share.
 
-use sealstone_fn::{
+use sealstone_function_host::{
     FunctionArguments, FunctionCall, FunctionErrno, FunctionFailure, LogLevel, RecordBlock, RecordFormat,
     RecordSink, StripeGeometry, scan_unit,
 };

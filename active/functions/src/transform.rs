@@ -6,19 +6,19 @@
 use aes::Aes128;
 use ctr::Ctr128BE;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
-use sealstone_fn::{CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeUnit};
+use sealstone_function_host::{CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeUnit};
 use zeroize::Zeroizing;
 
 use crate::result::{OutputLine, ResultLine, emit};
 
 /// Runs `copy`.
-pub(crate) fn run_copy(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_copy(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     call.arguments()?.allow_only(&["stripe."])?;
     transform(call, |_, _| Ok(()))
 }
 
 /// Runs `aes`: AES-128 in counter mode, which encrypts and decrypts.
-pub(crate) fn run_aes(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_aes(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     let arguments = call.arguments()?;
     arguments.allow_only(&["key", "iv", "stripe."])?;
     let (mut key, mut counter) = (Zeroizing::new([0; 16]), [0; 16]);
@@ -63,6 +63,7 @@ fn transform_unit(
     change: &mut impl FnMut(u64, &mut [u8]) -> Result<(), FunctionFailure>,
 ) -> Result<u64, FunctionFailure> {
     let mut position = 0;
+    call.read_ahead(object, unit.object_offset, unit.length);
     while position < unit.length {
         let count = (unit.length - position).min(buffer.len() as u64) as usize;
         let data = &mut buffer[..count];
@@ -77,7 +78,7 @@ fn transform_unit(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sealstone_fn::{MemoryHost, encode_hex};
+    use sealstone_function_host::{MemoryHost, encode_hex};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use sealstone_fn::{FunctionFailure, RecordBlock, RecordFormat};
+use sealstone_function_host::{FunctionFailure, RecordBlock, RecordFormat};
 
 use super::evaluate::FieldValue;
 use super::{FilterExpression, malformed};
@@ -178,7 +178,7 @@ fn cell_text(cell: Cow<'_, [u8]>) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sealstone_fn::{FunctionArguments, FunctionCall, FunctionErrno, MemoryHost};
+    use sealstone_function_host::{FunctionArguments, FunctionCall, FunctionErrno, MemoryHost};
 
     use super::*;
     use crate::filter::run_filter;

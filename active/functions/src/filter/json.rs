@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use sealstone_fn::{FunctionFailure, RecordBlock, RecordFormat};
+use sealstone_function_host::{FunctionFailure, RecordBlock, RecordFormat};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::evaluate::FieldValue;
@@ -207,7 +207,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_, '_, 'de> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sealstone_fn::{FunctionArguments, FunctionCall, FunctionErrno, MemoryHost};
+    use sealstone_function_host::{FunctionArguments, FunctionCall, FunctionErrno, MemoryHost};
 
     use super::*;
     use crate::filter::run_filter;

@@ -6,7 +6,7 @@ mod expression;
 mod json;
 mod lexer;
 
-use sealstone_fn::{FunctionArguments, FunctionCall, FunctionErrno, FunctionFailure};
+use sealstone_function_host::{FunctionArguments, FunctionCall, FunctionErrno, FunctionFailure};
 
 pub use expression::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX, FilterExpression};
 pub use lexer::ExpressionError;
@@ -14,7 +14,7 @@ pub use lexer::ExpressionError;
 use crate::search::{RecordSearch, run_search};
 
 /// Runs `filter`.
-pub(crate) fn run_filter(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+pub fn run_filter(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     run_search(call, make_filter)
 }
 

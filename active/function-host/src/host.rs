@@ -32,9 +32,17 @@ pub trait FunctionHost {
     /// Appends a line to the log of the job. Text beyond the limit of the log is dropped.
     fn log(&mut self, level: LogLevel, text: &str);
 
-    /// Reports progress in parts of a thousand.
-    fn progress(&mut self, permille: u32);
+    /// Reports progress: units of a total, which is 0 if it is unknown.
+    fn progress(&mut self, done: u64, total: u64);
 
     /// Whether the job was cancelled; the function then returns soon, or is killed.
     fn is_cancelled(&self) -> bool;
+
+    /// Announces that a range will be read in order, so that the host can read ahead.
+    fn read_ahead(&mut self, _object: u32, _offset: u64, _length: u64) {}
+
+    /// Completes writes that the host has delayed; called once, when the function has succeeded.
+    fn finish(&mut self) -> Result<(), FunctionErrno> {
+        Ok(())
+    }
 }

@@ -118,6 +118,7 @@ pub fn scan_unit(
     // `buffer` holds the bytes of the file from `start` that are not processed yet.
     let mut start = unit.file_offset;
     let mut position = 0;
+    call.read_ahead(object, unit.object_offset, unit.length);
     while position < unit.length {
         let count = (unit.length - position).min(CHUNK_BYTES as u64) as usize;
         let kept = buffer.len();

@@ -69,7 +69,7 @@ impl FunctionHost for MemoryHost {
         self.log.push(text.into());
     }
 
-    fn progress(&mut self, _: u32) {}
+    fn progress(&mut self, _: u64, _: u64) {}
 
     fn is_cancelled(&self) -> bool {
         self.cancelled

@@ -32,7 +32,9 @@ impl<'a> FunctionCall<'a> {
         mut self,
         function: impl FnOnce(&mut FunctionCall<'a>) -> Result<(), FunctionFailure>,
     ) -> Result<(), FunctionFailure> {
-        let outcome = function(&mut self).and_then(|()| self.flush_result());
+        let outcome = function(&mut self)
+            .and_then(|()| self.flush_result())
+            .and_then(|()| self.host.finish().map_err(Into::into));
         if let Err(failure) = &outcome {
             self.host.log(LogLevel::Error, &failure.message);
         }
@@ -145,11 +147,14 @@ impl<'a> FunctionCall<'a> {
         self.host.log(level, text);
     }
 
-    /// Reports progress as a share of the work; `total` of zero is complete.
+    /// Reports progress: units of a total, which is 0 if it is unknown.
     pub fn progress(&mut self, done: u64, total: u64) {
-        let permille =
-            if total == 0 { 1000 } else { (u128::from(done.min(total)) * 1000 / u128::from(total)) as u32 };
-        self.host.progress(permille);
+        self.host.progress(done, total);
+    }
+
+    /// Announces that a range will be read in order.
+    pub fn read_ahead(&mut self, object: u32, offset: u64, length: u64) {
+        self.host.read_ahead(object, offset, length);
     }
 }
 
