@@ -1,4 +1,5 @@
-//! A command descriptor block: opaque bytes of bounded length.
+//! A command descriptor block as iSCSI transports it: opaque bytes of bounded length, in the header
+//! and in an additional header.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! One logical buffer in several shared pieces.
+//! A gather list: one logical buffer of several shared pieces, sent without joining them.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Search filters.
+//! Search filters: parsed from an operator's text, encoded as BER.
 //!
 //! Truth: RFC 4511 §4.5.1.7 (as bytes), RFC 4515 (as text).
 
@@ -170,9 +170,9 @@ impl FilterParser<'_> {
     }
 
     fn take(&mut self, byte: u8) -> bool {
-        let there = self.peek() == Some(byte);
-        self.at += usize::from(there);
-        there
+        let is_present = self.peek() == Some(byte);
+        self.at += usize::from(is_present);
+        is_present
     }
 
     fn need(&mut self, byte: u8, what: &'static str) -> Result<(), FilterError> {

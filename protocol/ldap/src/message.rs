@@ -1,4 +1,4 @@
-//! Messages: requests and responses.
+//! LDAP messages: encodes bind, StartTLS, search and unbind, decodes responses and search results.
 //!
 //! Truth: RFC 4511 §4.
 
@@ -137,7 +137,7 @@ pub struct LdapResult {
 }
 
 impl LdapResult {
-    /// Success.
+    /// The operation succeeded.
     pub const SUCCESS: u32 = 0;
     /// The server's time limit was exceeded.
     pub const TIME_LIMIT_EXCEEDED: u32 = 3;
@@ -242,7 +242,7 @@ pub enum MessageBody {
 pub struct Message {
     /// Id of the request that it answers.
     pub id: u32,
-    /// Content.
+    /// Content of the message.
     pub body: MessageBody,
 }
 
@@ -296,9 +296,9 @@ fn outcome(content: &[u8]) -> Result<LdapResult, LdapError> {
     let mut fields = BerElements::new(content);
     let code = fields.number(ENUMERATED, "result")?;
     fields.expect(OCTETS, "matched name")?;
-    let said = String::from_utf8_lossy(fields.expect(OCTETS, "diagnostic message")?);
+    let diagnostic_text = String::from_utf8_lossy(fields.expect(OCTETS, "diagnostic message")?);
     let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let diagnostic = said.chars().take(DIAGNOSTIC_CHARS_MAX).map(plain).collect::<String>();
+    let diagnostic = diagnostic_text.chars().take(DIAGNOSTIC_CHARS_MAX).map(plain).collect::<String>();
     // Referrals and additional fields of some operations.
     while !fields.is_empty() {
         fields.next()?;
@@ -351,11 +351,11 @@ mod tests {
         message(id, |out| out.put_all(tag, content)).to_vec()
     }
 
-    fn result(code: u32, said: &str) -> impl FnOnce(&mut BerWriter) {
+    fn result(code: u32, diagnostic_text: &str) -> impl FnOnce(&mut BerWriter) {
         move |out| {
             out.number(ENUMERATED, code);
             out.put(OCTETS, b"");
-            out.put(OCTETS, said.as_bytes());
+            out.put(OCTETS, diagnostic_text.as_bytes());
         }
     }
 
@@ -400,7 +400,8 @@ mod tests {
     #[test]
     fn responses_parse() {
         let parsed = |bytes: &[u8]| Message::parse(bytes).unwrap().body;
-        let outcome = |code, said: &str| LdapResult { code, diagnostic: said.to_string() };
+        let outcome =
+            |code, diagnostic_text: &str| LdapResult { code, diagnostic: diagnostic_text.to_string() };
         assert_eq!(parsed(&response(1, BIND_RESPONSE, result(49, ""))), MessageBody::Bound(outcome(49, "")));
         assert_eq!(
             parsed(&response(1, DONE, result(4, "too\nmany "))),

@@ -1,6 +1,7 @@
-//! Access control lists.
+//! POSIX access control lists of files and directories.
 //!
-//! Does: the entries of a list, as types and as text. Does not: decide access.
+//! Does: define the entries of a list; convert a list to and from text and mode bits.
+//! Does not: decide access; the server does.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -1,6 +1,8 @@
-//! Changes of names under a directory delegation: the types of the requests 0079 and 007A.
+//! Batches of name changes that a client made locally under a directory delegation: the types of
+//! the requests DelegateDir (0079) and NameBatch (007A).
 //!
-//! Does: define and encode the changes. Does not: check permissions.
+//! Does: define and encode the changes.
+//! Does not: check permissions.
 //! Contract: a client sends its changes in the order in which it made them. Each names the inode
 //! that it found, so that a change of another node is refused.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0050-directory-write-delegations.md.

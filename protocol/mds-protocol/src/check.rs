@@ -1,4 +1,4 @@
-//! Checks of the metadata (fsck): requested scope, progress and findings.
+//! Types of the online metadata check (fsck): requested scope, progress and findings.
 //!
 //! Truth: docs/standards/mds/operations.md §5.10.
 

@@ -1,4 +1,5 @@
-//! Public data about the devices' keys; never the keys.
+//! Descriptions of the devices' keys as KeyList returns them: level, version, use and age. Never
+//! the key bytes.
 
 use crate::layout::DeviceId;
 use crate::wire::{code, record};
@@ -37,6 +38,7 @@ record! {
     /// One key of a device.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct KeyInfo {
+        /// The device that the key belongs to.
         pub device: DeviceId,
         pub level: KeyLevel,
         /// Partition of a partition or working key; zero is the root's partition.

@@ -1,8 +1,8 @@
 //! Messages between client and metadata server: framing, login bodies, requests, responses,
 //! layouts.
 //!
-//! Does: encode and decode messages; arithmetic of layouts. Does not: sockets, cryptography,
-//! policy.
+//! Does: encode and decode messages; arithmetic of layouts.
+//! Does not: sockets, cryptography, policy.
 //! Contract: no input causes a panic; every length is checked before memory is reserved.
 //! Truth: docs/standards/mds/README.md, from which an outsider can write a client.
 

@@ -1,6 +1,7 @@
 //! Bodies of the login messages, types 20h to 2Fh.
 //!
-//! Does: types and sizes. Does not: cryptography; `sealstone-login` does.
+//! Does: types and sizes.
+//! Does not: cryptography; `sealstone-login` does.
 //! Truth: docs/standards/mds/login.md §4.
 
 use crate::name::UserName;

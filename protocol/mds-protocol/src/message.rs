@@ -1,6 +1,7 @@
-//! Requests of a session and their responses: one row each.
+//! The table of requests of a session, one row each: number, name and fields.
 //!
-//! Does: number, name and encode them. Does not: decide anything.
+//! Does: number, name and encode them.
+//! Does not: decide anything.
 //! Contract: a body is `id 8 ‖ operation 2 ‖ schema 1 ‖ 0 ‖ fields`. A later schema may append
 //! fields: a decoder of schema n reads its fields of a body with a schema > n and ignores the rest.
 //! With schema n nothing may follow.

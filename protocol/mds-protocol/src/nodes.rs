@@ -1,8 +1,9 @@
 //! Files and directories addressed by inode number: the types of the requests 0060 to 0078.
 //!
-//! Does: define and encode the types. Does not: decide anything.
-//! Contract: an inode number alone grants nothing: the proof beside it shows that a directory led
-//! the user to the node.
+//! Does: define and encode the types.
+//! Does not: decide anything.
+//! Contract: an inode number alone gives no access. The proof beside it shows that this user found
+//! the node by a lookup in a directory.
 //! Truth: docs/standards/mds/nodes.md §5.8.
 
 use alloc::vec::Vec;

@@ -1,8 +1,8 @@
 //! Profile 0: the messages of the paper's login, types 01h to 10h. Insecure by design; the modern
 //! profile is the default.
 //!
-//! Does: types with a limit on every field, checked before memory is reserved. Does not:
-//! cryptography; `sealstone-login::paper` does.
+//! Does: types with a limit on every field, checked before memory is reserved.
+//! Does not: cryptography; `sealstone-login::paper` does.
 //! Contract: a header of the other profile is refused before its body is read. The listener selects
 //! the profile; it is never negotiated.
 //! Truth: docs/standards/paper-login.md; docs/design/security.md 2.2.

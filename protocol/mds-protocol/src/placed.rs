@@ -1,4 +1,5 @@
-//! Records of placement decisions, drains and rebalances.
+//! Types that describe why a file was placed on its devices, and the progress of drains and
+//! rebalances.
 //!
 //! Truth: docs/standards/mds/layouts.md §6.2.
 

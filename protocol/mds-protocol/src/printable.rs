@@ -1,7 +1,7 @@
 //! Printable characters: which ones may be shown unescaped in a terminal, log or message.
 //!
-//! Does: escape characters that hide, reorder or imitate other text. Does not: validate names: a
-//! stored name may contain any of them.
+//! Does: escape characters that hide, reorder or imitate other text.
+//! Does not: validate names: a stored name may contain any of them.
 //! Truth: Unicode 16.0: general categories Cc, Cf, Zl, Zp and Zs, and the property
 //! `Default_Ignorable_Code_Point`; Unicode Technical Report 36 for bidirectional text.
 

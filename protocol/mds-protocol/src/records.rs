@@ -1,4 +1,5 @@
-//! The types that requests and responses are made of.
+//! Types that several requests and responses share: ids, attributes, credentials, devices and
+//! accounts.
 //!
 //! Truth: docs/standards/mds/operations.md §5.
 

@@ -1,4 +1,4 @@
-//! Key bytes that are never printed, are compared in constant time, and are wiped.
+//! Key bytes in a message: wiped when dropped, compared in constant time, never printed.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,4 +1,5 @@
-//! Integrity information blocks of ALLDATA: byte counts and a check value (OSD-2 §4.11.8).
+//! Integrity information blocks that ALLDATA puts into the data buffers: byte counts and a check
+//! value (OSD-2 §4.11.8).
 //!
 //! Does: encodes and parses the layout.
 //! Does not: define what the check value covers; `seal` does.

@@ -224,8 +224,8 @@ impl<'a> Listing<'a> {
             _ => return None,
         };
         let entries = bytes.get(HEADER..)?;
-        let said = additional.saturating_sub(HEADER as u64 - AFTER_LENGTH);
-        let there = usize::try_from(said).unwrap_or(usize::MAX).min(entries.len());
+        let stated_length = additional.saturating_sub(HEADER as u64 - AFTER_LENGTH);
+        let received = usize::try_from(stated_length).unwrap_or(usize::MAX).min(entries.len());
         Some(Self {
             full_len: (additional != UNKNOWN).then(|| additional.saturating_add(AFTER_LENGTH)),
             next: u64_at(bytes, 8)?,
@@ -233,7 +233,7 @@ impl<'a> Listing<'a> {
             changed: kind & CHANGED != 0,
             listed,
             with_attributes,
-            entries: &entries[..there],
+            entries: &entries[..received],
         })
     }
 
@@ -285,8 +285,8 @@ pub fn parse_matches(bytes: &[u8]) -> Option<Vec<u64>> {
         _ => return None,
     };
     let ids = bytes.get(start..)?;
-    let said = usize::try_from(additional + AFTER_LENGTH - start as u64).unwrap_or(usize::MAX);
-    Some(ids[..said.min(ids.len())].chunks_exact(ID).filter_map(|id| u64_at(id, 0)).collect())
+    let stated_length = usize::try_from(additional + AFTER_LENGTH - start as u64).unwrap_or(usize::MAX);
+    Some(ids[..stated_length.min(ids.len())].chunks_exact(ID).filter_map(|id| u64_at(id, 0)).collect())
 }
 
 #[cfg(test)]

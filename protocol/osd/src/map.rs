@@ -87,9 +87,9 @@ impl<'a> MapWriter<'a> {
     /// Writes the full length, or that it is unknown; returns it in bytes.
     pub fn finish(mut self, complete: bool) -> u64 {
         let additional = self.count.saturating_mul(DESCRIPTOR as u64);
-        let told = if complete { additional } else { LENGTH_UNKNOWN };
-        self.sink.patch(0, &told.to_be_bytes());
-        told.saturating_add(HEADER as u64)
+        let stated_length = if complete { additional } else { LENGTH_UNKNOWN };
+        self.sink.patch(0, &stated_length.to_be_bytes());
+        stated_length.saturating_add(HEADER as u64)
     }
 }
 
@@ -113,9 +113,9 @@ pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = Stretc
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Vec<Stretch>, u64)> {
     let additional = u64_at(bytes, 0)?;
-    let there = bytes.get(HEADER..)?;
-    let there = &there[..usize::try_from(additional).unwrap_or(usize::MAX).min(there.len())];
-    let stretches = there.chunks_exact(DESCRIPTOR).filter_map(|entry| {
+    let received = bytes.get(HEADER..)?;
+    let received = &received[..usize::try_from(additional).unwrap_or(usize::MAX).min(received.len())];
+    let stretches = received.chunks_exact(DESCRIPTOR).filter_map(|entry| {
         Some(Stretch { kind: u16_at(entry, 2)?, length: u32_at(entry, 4)?, offset: u64_at(entry, 8)? })
     });
     Some((stretches.collect(), additional.saturating_add(HEADER as u64)))

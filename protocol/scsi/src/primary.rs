@@ -92,11 +92,11 @@ pub fn answer(server: &dyn DeviceServer, command: &ScsiCommand<'_>) -> ScsiReply
     let spc = match SpcCommand::parse(command.cdb) {
         Ok(spc) => spc,
         Err(error) => {
-            let told = match error {
+            let reply = match error {
                 SpcError::OperationCode(_) => attention(server, command.nexus),
                 SpcError::Empty | SpcError::Length(_) | SpcError::Field { .. } => None,
             };
-            return told.unwrap_or_else(|| refusal(server, &error.sense()));
+            return reply.unwrap_or_else(|| refusal(server, &error.sense()));
         }
     };
     if !spc.ignores_unit_attention()

@@ -1,14 +1,15 @@
 //! A clock that follows a server's clock.
 //!
-//! Does: judges samples, selects the best recent one, slews the clock, and schedules queries. Does
-//! not: authenticate samples; [`crate::TimeQuery`] does. Contract: before the first accepted sample
-//! the clock is the machine's. That sample may set it ahead by up to a day, and back as far as the
-//! time was not served yet. Afterwards the clock is slewed, never stepped. A sample further away
-//! than [`FollowPolicy::step_max_ms`] is rejected as forged or faulty. The exception is a sample
-//! ahead that the machine's clock confirms: then this process was suspended. The clock never
-//! returns a time before an earlier one, or before its floor; callers check [`Follower::behind_ms`]
-//! first. The one exception: a signed server and the machine's clock return together to the time
-//! before their last step ahead. Truth: `docs/adr/0030-time-from-the-metadata-server.md`.
+//! Does: judges samples, selects the best recent one, slews the clock, and schedules queries.
+//! Does not: authenticate samples; [`crate::TimeQuery`] does.
+//! Contract: before the first accepted sample the clock is the machine's. That sample may set it
+//! ahead by up to a day, and back as far as the time was not served yet. Afterwards the clock is
+//! slewed, never stepped. A sample further away than [`FollowPolicy::step_max_ms`] is rejected as
+//! forged or faulty. The exception is a sample ahead that the machine's clock confirms: then this
+//! process was suspended. The clock never returns a time before an earlier one, or before its
+//! floor; callers check [`Follower::behind_ms`] first. The one exception: a signed server and the
+//! machine's clock return together to the time before their last step ahead.
+//! Truth: `docs/adr/0030-time-from-the-metadata-server.md`.
 
 use thiserror::Error;
 

@@ -1,7 +1,8 @@
 //! State of a following clock that is stored, so that a restart never returns an earlier time.
 //!
-//! Does: selects what to store and where to continue. Does not: store it. Truth:
-//! docs/adr/0030-time-from-the-metadata-server.md.
+//! Does: selects what to store and where to continue.
+//! Does not: store it.
+//! Truth: docs/adr/0030-time-from-the-metadata-server.md.
 
 use crate::follow::{FollowPolicy, Follower};
 

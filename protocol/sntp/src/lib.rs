@@ -2,12 +2,12 @@
 //!
 //! Does: packets with their MAC ([`NtpPacket`], [`TimeKey`]), a client's query ([`TimeQuery`]), a
 //! server's responses ([`Responder`]), a slewed clock ([`SlewedClock`]), the judgement of samples
-//! ([`Follower`]), and the acceptance of steps of a machine's wall clock ([`MachineClock`]). Does
-//! not: use sockets, clocks, timers or random bytes; `sealstone` does. Contract: a server never
-//! sends more bytes than it received. A slewed clock never goes back, and no sample moves it
-//! further or faster than its [`FollowPolicy`] allows. Truth: RFC 5905 (packet, on-wire protocol),
-//! RFC 4330 (SNTP, kiss-o'-death), RFC 8573 (AES-CMAC); project rules are in
-//! `docs/standards/time.md`.
+//! ([`Follower`]), and the acceptance of steps of a machine's wall clock ([`MachineClock`]).
+//! Does not: use sockets, clocks, timers or random bytes; `sealstone` does.
+//! Contract: a server never sends more bytes than it received. A slewed clock never goes back, and
+//! no sample moves it further or faster than its [`FollowPolicy`] allows.
+//! Truth: RFC 5905 (packet, on-wire protocol), RFC 4330 (SNTP, kiss-o'-death), RFC 8573 (AES-CMAC);
+//! project rules are in `docs/standards/time.md`.
 
 #![no_std]
 

@@ -2,9 +2,10 @@
 //!
 //! Does: compares the wall clock with the time since boot, accepts a step of the wall clock only
 //! after it lasted [`CONFIRM_MS`] or [`LONG_CONFIRM_MS`], and limits how far back the time may go.
-//! Does not: read a clock or store anything. Contract: the time goes back only by a confirmed step,
-//! and never before [`MachineClock::least_ms`], except by [`MachineClock::reset`]. Truth:
-//! docs/adr/0057-clock-steps.md; docs/standards/time.md.
+//! Does not: read a clock or store anything.
+//! Contract: the time goes back only by a confirmed step, and never before
+//! [`MachineClock::least_ms`], except by [`MachineClock::reset`].
+//! Truth: docs/adr/0057-clock-steps.md; docs/standards/time.md.
 
 use crate::steer::SlewedClock;
 

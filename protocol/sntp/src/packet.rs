@@ -1,9 +1,10 @@
 //! The packet: 48 bytes, and an optional MAC.
 //!
-//! Does: parses and encodes the header and the trailer. Does not: verify a MAC or trust any field.
+//! Does: parses and encodes the header and the trailer.
+//! Does not: verify a MAC or trust any field.
 //! Contract: exactly three lengths are accepted: 48 bytes, 52 (a crypto-NAK), 68 (a key number and
-//! an AES-CMAC). Extension fields and other MACs are rejected, not skipped. Truth: RFC 5905 §7.3,
-//! §7.5; RFC 8573 §2.
+//! an AES-CMAC). Extension fields and other MACs are rejected, not skipped.
+//! Truth: RFC 5905 §7.3, §7.5; RFC 8573 §2.
 
 use thiserror::Error;
 
@@ -79,7 +80,7 @@ pub struct NtpPacket {
     pub leap: LeapIndicator,
     /// Version, 3 or 4.
     pub version: u8,
-    /// Sender.
+    /// Role of the sender: client or server.
     pub mode: PacketMode,
     /// Steps from a reference clock; 0 is a kiss-o'-death, 16 is unsynchronised.
     pub stratum: u8,

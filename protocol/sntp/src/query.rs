@@ -1,12 +1,13 @@
 //! One query of a client, and the validation of its response.
 //!
 //! Does: creates the request, validates a response, and computes a sample of the server's clock.
-//! Does not: send, wait, or adjust a clock; [`crate::Follower`] decides. Contract: the request
-//! carries 64 random bits instead of a time, and a response must return them. So an attacker that
-//! does not see the request cannot answer it, a replayed response does not match, and our clock is
-//! not disclosed. With a key, only a response under that key is accepted, kisses included. A
-//! rejected datagram does not end the query, because the genuine response may follow. Truth: RFC
-//! 5905 §8, §9.2; RFC 4330 §5.
+//! Does not: send, wait, or adjust a clock; [`crate::Follower`] decides.
+//! Contract: the request carries 64 random bits instead of a time, and a response must return them.
+//! So an attacker that does not see the request cannot answer it, a replayed response does not
+//! match, and our clock is not disclosed. With a key, only a response under that key is accepted,
+//! kisses included. A rejected datagram does not end the query, because the genuine response may
+//! follow.
+//! Truth: RFC 5905 §8, §9.2; RFC 4330 §5.
 
 use thiserror::Error;
 

@@ -1,12 +1,13 @@
 //! A server's responses.
 //!
 //! Does: answers requests with and without MAC, refuses with a crypto-NAK or a kiss-o'-death,
-//! enforces rate limits. Does not: read a clock or store keys; the caller supplies both. Contract:
-//! a response is never longer than its request, so a forged source address gives no amplification.
-//! A client with a valid MAC has its own rate limit, which only an attacker with recorded requests
-//! can use up; all others are limited by address. The limiter's memory is bounded, and served times
-//! do not depend on it. Truth: RFC 5905 §9.2 (fields of a response), RFC 4330 §6 and §8
-//! (kiss-o'-death).
+//! enforces rate limits.
+//! Does not: read a clock or store keys; the caller supplies both.
+//! Contract: a response is never longer than its request, so a forged source address gives no
+//! amplification. A client with a valid MAC has its own rate limit, which only an attacker with
+//! recorded requests can use up; all others are limited by address. The limiter's memory is
+//! bounded, and served times do not depend on it.
+//! Truth: RFC 5905 §9.2 (fields of a response), RFC 4330 §6 and §8 (kiss-o'-death).
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -213,9 +214,9 @@ impl<K: Ord + Copy> TokenBuckets<K> {
         Self(BTreeMap::new(), 0)
     }
 
-    fn take(&mut self, who: K, now_ms: u64) -> RateDecision {
+    fn take(&mut self, bucket_key: K, now_ms: u64) -> RateDecision {
         let full = u64::from(RATE.burst) * RATE.per_ms;
-        if self.0.len() >= SOURCES_MAX && !self.0.contains_key(&who) {
+        if self.0.len() >= SOURCES_MAX && !self.0.contains_key(&bucket_key) {
             // Scanning the whole table at every request would enable a denial of service.
             if now_ms.saturating_sub(self.1) < RATE.per_ms {
                 return RateDecision::NoRoom;
@@ -227,7 +228,7 @@ impl<K: Ord + Copy> TokenBuckets<K> {
             }
         }
         let bucket =
-            self.0.entry(who).or_insert(TokenBucket { tokens: full, at_ms: now_ms, kissed_ms: None });
+            self.0.entry(bucket_key).or_insert(TokenBucket { tokens: full, at_ms: now_ms, kissed_ms: None });
         bucket.tokens = bucket.tokens.saturating_add(now_ms.saturating_sub(bucket.at_ms)).min(full);
         bucket.at_ms = now_ms;
         if let Some(left) = bucket.tokens.checked_sub(RATE.per_ms) {
@@ -316,7 +317,7 @@ impl Responder {
         {
             return none(RequestVerdict::Malformed);
         }
-        let told = NtpPacket {
+        let response = NtpPacket {
             leap: state.leap,
             version: request.version,
             mode: PacketMode::Server,
@@ -331,13 +332,18 @@ impl Responder {
             receive: NtpTimestamp::of_ms(received_ms),
             transmit: NtpTimestamp::of_ms(now_ms.max(received_ms)),
         };
-        let refused =
-            NtpPacket { leap: LeapIndicator::Unsynchronised, stratum: 0, reference_id: kiss::RATE, ..told };
+        let refused = NtpPacket {
+            leap: LeapIndicator::Unsynchronised,
+            stratum: 0,
+            reference_id: kiss::RATE,
+            ..response
+        };
         let Trailer::Signed { key_id, tag } = trailer else {
             return match self.by_source.take(source, stopwatch_ms) {
-                RateDecision::Yes => {
-                    TimeResponse { verdict: RequestVerdict::Plain, reply: Some(ReplyDatagram::plain(&told)) }
-                }
+                RateDecision::Yes => TimeResponse {
+                    verdict: RequestVerdict::Plain,
+                    reply: Some(ReplyDatagram::plain(&response)),
+                },
                 RateDecision::Kiss => TimeResponse {
                     verdict: RequestVerdict::Limited,
                     reply: Some(ReplyDatagram::plain(&refused)),
@@ -352,7 +358,7 @@ impl Responder {
             Some(key) => match self.by_key.take(key_id, stopwatch_ms) {
                 RateDecision::Yes => TimeResponse {
                     verdict: RequestVerdict::Signed,
-                    reply: Some(ReplyDatagram::signed(&told, &key)),
+                    reply: Some(ReplyDatagram::signed(&response, &key)),
                 },
                 RateDecision::Kiss => TimeResponse {
                     verdict: RequestVerdict::Limited,
@@ -363,9 +369,10 @@ impl Responder {
             },
             None => match self.by_source.take(source, stopwatch_ms) {
                 // The response includes the time, but clients with a key do not accept it.
-                RateDecision::Yes => {
-                    TimeResponse { verdict: RequestVerdict::BadMac, reply: Some(ReplyDatagram::nak(&told)) }
-                }
+                RateDecision::Yes => TimeResponse {
+                    verdict: RequestVerdict::BadMac,
+                    reply: Some(ReplyDatagram::nak(&response)),
+                },
                 RateDecision::Kiss | RateDecision::No => none(RequestVerdict::Limited),
                 RateDecision::NoRoom => none(RequestVerdict::NoRoom),
             },

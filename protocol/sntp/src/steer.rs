@@ -1,7 +1,8 @@
 //! A clock composed of a stopwatch and an offset that is slewed.
 //!
 //! Does: returns the time, never before an earlier one; moves towards a target offset at a limited
-//! rate. Does not: select the target; [`crate::Follower`] does.
+//! rate.
+//! Does not: select the target; [`crate::Follower`] does.
 
 /// A slewed clock. Times are milliseconds since 1970; the stopwatch is monotonic, with any start.
 #[derive(Clone, Debug)]

@@ -1,4 +1,5 @@
-//! The state machine of a connection: received bytes, bytes to send, time, phases.
+//! The initiator's connection object: received bytes, bytes to send, timeouts, and dispatch by
+//! phase (login, full feature, logout, closed).
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 

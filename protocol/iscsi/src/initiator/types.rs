@@ -1,4 +1,4 @@
-//! Inputs and outputs of an initiator's connection.
+//! Configuration, commands, results, events and errors of an initiator's connection.
 
 use alloc::{string::String, vec::Vec};
 

@@ -1,4 +1,4 @@
-//! Full feature phase, target side: received PDUs.
+//! Full feature phase, target side: processes received PDUs, and requests data-out (R2T).
 
 use bytes::Bytes;
 
@@ -247,7 +247,7 @@ impl TargetConnection {
                 most => self.tasks.pull_room(slot, most),
             };
             let Some(task) = self.tasks.get(slot) else { return };
-            match task.want(&self.agreed, room) {
+            match task.next_step(&self.agreed, room) {
                 TaskStep::Nothing => return,
                 TaskStep::Ask { r2t_sn, offset, length } => {
                     self.tasks.pull(length);

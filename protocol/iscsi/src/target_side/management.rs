@@ -159,7 +159,7 @@ impl TargetConnection {
 
     fn end(&mut self, tag: u32, slots: &[u16], function: Option<ManagementFunction>) {
         let waiting = slots.iter().filter_map(|slot| self.end_one(*slot)).collect();
-        let id = self.tasks.fresh();
+        let id = self.tasks.new_task_id();
         self.pending.push(PendingFunction { id, tag, waiting, function });
         self.pull_more();
         self.settle();

@@ -1,4 +1,4 @@
-//! Full feature phase, target side: sent PDUs.
+//! Full feature phase, target side: encodes the PDUs to send, Data-In, R2T and responses.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,5 @@
-//! The state machine of a connection: received bytes, bytes to send, time, phases.
+//! The target's connection object: received bytes, bytes to send, timeouts, and dispatch by phase
+//! (login, admission of the session, full feature, closed).
 
 use alloc::{collections::VecDeque, string::String, sync::Arc, vec, vec::Vec};
 use core::mem;

@@ -168,7 +168,7 @@ impl TargetTask {
     }
 
     /// Whether there is data that it has not requested.
-    pub(super) const fn could_ask(&self) -> bool {
+    pub(super) const fn can_request_data(&self) -> bool {
         !self.unsolicited_open && self.failure.is_none() && self.granted < self.write_expected
     }
 
@@ -249,19 +249,19 @@ impl TargetTask {
 
     /// Returns the next step; call until it is nothing or an end. At most `room` bytes may be
     /// requested now.
-    pub(super) fn want(&mut self, agreed: &Parameters, room: u32) -> TaskStep {
-        let asked = self.r2ts_sent - self.r2ts_done;
+    pub(super) fn next_step(&mut self, agreed: &Parameters, room: u32) -> TaskStep {
+        let outstanding_r2ts = self.r2ts_sent - self.r2ts_done;
         if !self.is_collecting() || self.unsolicited_open {
             return TaskStep::Nothing;
         }
         if let Some(failure) = self.failure {
             // The response waits for all outstanding data (§7.8).
-            return if asked == 0 { TaskStep::Fail(failure) } else { TaskStep::Nothing };
+            return if outstanding_r2ts == 0 { TaskStep::Fail(failure) } else { TaskStep::Nothing };
         }
         if self.received == self.write_expected {
             return TaskStep::Execute;
         }
-        if asked >= agreed.max_outstanding_r2t || self.granted == self.write_expected {
+        if outstanding_r2ts >= agreed.max_outstanding_r2t || self.granted == self.write_expected {
             return TaskStep::Nothing;
         }
         let offset = self.granted;
@@ -271,7 +271,7 @@ impl TargetTask {
         }
         self.granted = offset + length;
         self.pulled += length;
-        if asked == 0 {
+        if outstanding_r2ts == 0 {
             self.sequence_end = self.granted;
         }
         let r2t_sn = self.r2ts_sent;
@@ -319,7 +319,7 @@ impl TargetTasks {
     }
 
     /// Returns an id that belongs to no command.
-    pub(super) const fn fresh(&mut self) -> TaskId {
+    pub(super) const fn new_task_id(&mut self) -> TaskId {
         self.serial += 1;
         TaskId((self.serial << 16) | SLOT_MASK)
     }
@@ -366,12 +366,12 @@ impl TargetTasks {
 
     /// Returns the earliest task that collects data and may request more.
     pub(super) fn next_to_pull(&self) -> Option<u16> {
-        let asks = self.iter().filter(|(_, task)| task.is_collecting() && task.could_ask());
-        asks.min_by_key(|(_, task)| task.id.0).map(|(slot, _)| slot)
+        let candidates = self.iter().filter(|(_, task)| task.is_collecting() && task.can_request_data());
+        candidates.min_by_key(|(_, task)| task.id.0).map(|(slot, _)| slot)
     }
 
     pub(super) fn find(&self, tag: u32) -> Option<u16> {
-        let at = self.tags.iter().position(|there| *there == tag)?;
+        let at = self.tags.iter().position(|used| *used == tag)?;
         u16::try_from(at).ok().filter(|_| self.slots.get(at).is_some_and(Option::is_some))
     }
 

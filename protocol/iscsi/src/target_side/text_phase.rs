@@ -120,7 +120,7 @@ impl TargetConnection {
                     (name, Some(own)) => entry.name == own.name && own.name.eq_ignore_ascii_case(name),
                 }
         };
-        if (which == "All" && own.is_some()) || !may_be_asked(which) {
+        if (which == "All" && own.is_some()) || !is_valid_request(which) {
             // Only discovery sessions may request all (appendix C).
             text::put(answer, "SendTargets", KeyAnswer::Reject);
         }
@@ -137,7 +137,7 @@ impl TargetConnection {
 
 /// Whether the request is valid: all targets, the session's own, or one by its name (appendix C); a
 /// name has one of three prefixes (§4.2.7.3).
-fn may_be_asked(which: &str) -> bool {
+fn is_valid_request(which: &str) -> bool {
     let begins = |kind: &&str| which.get(..4).is_some_and(|head| head.eq_ignore_ascii_case(kind));
     matches!(which, "All" | "") || ["iqn.", "eui.", "naa."].iter().any(begins)
 }

@@ -1,4 +1,4 @@
-//! Inputs and outputs of a target's connection.
+//! Configuration, commands, replies, events and errors of a target's connection.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 

@@ -1,4 +1,5 @@
-//! Requests inside another one.
+//! The request that an exactly-once request ([`Request::Once`]) wraps: only changes of names or of
+//! extended attributes may be wrapped.
 
 use alloc::boxed::Box;
 

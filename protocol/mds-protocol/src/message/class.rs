@@ -1,4 +1,5 @@
-//! Classifies a request by its operation number, before the body is decoded.
+//! Classifies a request by its operation number, before the body is decoded, so that the server can
+//! choose where to run it: at once, as a request that waits, or after refreshing device capacities.
 
 use super::Request;
 use crate::wire::{Wire as _, WireReader};

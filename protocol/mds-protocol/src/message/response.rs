@@ -1,4 +1,4 @@
-//! Responses of the server: one row each.
+//! The table of the server's responses, one row each: number, name and fields.
 //!
 //! Truth: docs/standards/mds/operations.md §5.
 

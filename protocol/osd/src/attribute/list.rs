@@ -124,8 +124,8 @@ fn retrieved_body(generation: Generation, bytes: &[u8], expected: u8) -> Result<
         Generation::Osd2 => u32_at(bytes, 4).map(u64::from),
     }
     .unwrap_or(0);
-    let there = usize::try_from(length).unwrap_or(usize::MAX).min(body.len());
-    Ok((&body[..there], length + header_len(generation) as u64))
+    let present = usize::try_from(length).unwrap_or(usize::MAX).min(body.len());
+    Ok((&body[..present], length + header_len(generation) as u64))
 }
 
 /// A type-1 list: names to get.

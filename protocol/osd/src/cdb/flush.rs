@@ -1,4 +1,5 @@
-//! Operands of the FLUSH commands.
+//! Operands of the FLUSH commands: which parts of an object, collection, partition or OSD become
+//! durable.
 
 use super::error::CdbError;
 use super::operands::{Operands, TWO_BITS, object_of, set_object};

@@ -1,4 +1,4 @@
-//! The byte layouts of both CDBs, checked by the compiler.
+//! The byte layouts of the OSD-1 and OSD-2 CDBs as structs, whose sizes the compiler checks.
 
 use core::mem::offset_of;
 
