@@ -1,4 +1,4 @@
-//! The connecting end, which knows the other one by a pin.
+//! TLS client side: the handshake with a peer whose certificate matches a pin.
 
 use std::io;
 use std::sync::Arc;
@@ -72,16 +72,17 @@ impl PinVerifier {
         now: UnixTime,
     ) -> Result<(), TlsError> {
         let refused = |why: String| TlsError::NotByAuthority { name: name.to_str().into_owned(), why };
-        let said = |error: rustls::Error| refused(error.to_string());
+        let certificate_error = |error: rustls::Error| refused(error.to_string());
         let Some(authority) = others.iter().find(|der| Pin::authority(der) == self.pin) else {
             return Err(refused("it does not come with that authority's certificate".to_owned()));
         };
         let mut roots = RootCertStore::empty();
-        roots.add(authority.clone().into_owned()).map_err(said)?;
-        let shown = ParsedCertificate::try_from(shown).map_err(said)?;
+        roots.add(authority.clone().into_owned()).map_err(certificate_error)?;
+        let shown = ParsedCertificate::try_from(shown).map_err(certificate_error)?;
         let algorithms = self.provider.signature_verification_algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&shown, &roots, &[], now, algorithms).map_err(said)?;
-        verify_server_name(&shown, name).map_err(said)
+        verify_server_cert_signed_by_trust_anchor(&shown, &roots, &[], now, algorithms)
+            .map_err(certificate_error)?;
+        verify_server_name(&shown, name).map_err(certificate_error)
     }
 }
 

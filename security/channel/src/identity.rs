@@ -1,4 +1,5 @@
-//! Certificates and their keys.
+//! Certificates and their keys: those of one daemon, and the authority that signs them for a
+//! cluster.
 
 use core::fmt;
 use core::time::Duration;

@@ -1,8 +1,9 @@
-//! TLS 1.3 with pinned certificates, and sockets that are read into two buffers at once.
+//! TLS 1.3 with pinned certificates, admission of connections, and sockets that are read into two
+//! buffers at once.
 //!
 //! Does: creates and loads the identity of a device or server, performs handshakes at both ends,
-//! exports the value that binds a login or a CAPKEY command to the channel, receives into two
-//! buffers at once.
+//! exports the value that binds a login or a CAPKEY command to the channel, shares connection slots
+//! fairly ([`Admission`]), receives into two buffers at once.
 //! Does not: open sockets, store files.
 //! Contract: [`connect`] returns a stream only if the peer holds the key of the certificate that
 //! the pin identifies, and both ends named the same protocol; names and dates count only below an

@@ -1,4 +1,4 @@
-//! Pins, which identify the peer.
+//! Certificate pins: the SHA-256 of the peer's certificate, or of the authority that signed it.
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,4 +1,4 @@
-//! The accepting end, which presents a certificate.
+//! TLS server side: the handshake with a client, which has no certificate.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The server and the channel to which a login is bound.
+//! Channel binding: the server's id and the TLS exporter value that enter the transcript of a
+//! login.
 
 use alloc::vec::Vec;
 

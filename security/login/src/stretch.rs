@@ -1,4 +1,5 @@
-//! Cost of guessing a password: Argon2id parameters by suite, with lower limits.
+//! Key stretching: the Argon2id parameters of each suite, with lower limits. They set the cost of
+//! guessing a password.
 
 use opaque_ke::argon2::{Algorithm, Argon2, Params, Version};
 use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};

@@ -1,4 +1,5 @@
-//! Hash and MAC: check values over digests of data, not over the bytes.
+//! "Hash and MAC": ALLDATA check values over digests of the data instead of the data itself, so
+//! that stored digests can be reused.
 //!
 //! Does: combines header, digests and lists, in the same way at both ends.
 //! Does not: hash, or store digests; `sealstone-digest` and the stores do.

@@ -1,4 +1,4 @@
-//! The parts of the data buffers, and the proof that those of data-out are authentic.
+//! The parts of the Data-Out and Data-In Buffers, and the verification of those of data-out.
 //!
 //! Does: splits the Data-Out Buffer into its parts, verifies the check values of continuation
 //! segment and data-out, lays out the Data-In Buffer.

@@ -1,4 +1,4 @@
-//! SET MASTER KEY: derives the next master key from an agreed secret.
+//! SET MASTER KEY: derives the next master key from the secret of a Diffie-Hellman exchange.
 //!
 //! Does: the two derivations, and the state of the exchange.
 //! Does not: Diffie-Hellman itself; `sealstone-crypto` does.

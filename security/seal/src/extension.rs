@@ -1,4 +1,5 @@
-//! Extension capabilities of a command, each proven like the first one.
+//! Extension capabilities: rights of one command on further objects, each with its own proof of
+//! possession.
 //!
 //! Does: checks an extension capability of a continuation segment.
 //! Does not: decide which one a command needs.

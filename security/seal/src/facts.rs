@@ -1,4 +1,5 @@
-//! Object information that the gate requests from the device, only if a check needs it.
+//! The device's callbacks for checks: attributes of an object that the gate and the permit read,
+//! only if a check needs them.
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 

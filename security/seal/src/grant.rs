@@ -1,4 +1,5 @@
-//! From proof of possession to a permit: what an admitted command may do.
+//! Authorization: compares the capability of an admitted command with the rights that the command
+//! needs, and returns the permit to run it.
 //!
 //! Does: compares what the capability allows with what the command needs.
 //! Does not: check the capability's integrity; only [`crate::Gate`] creates an [`Admitted`].
@@ -123,8 +124,8 @@ impl<P: Provider> Admitted<P> {
         match &self.grant {
             AdmissionBasis::Proven(capability) => capability.permit(&need, facts),
             AdmissionBasis::Unsecured(bits) => {
-                let asked = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
-                if !bits.contains(asked) {
+                let required = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
+                if !bits.contains(required) {
                     return Err(Denial::Permission);
                 }
                 Ok(Permit {
@@ -234,9 +235,10 @@ impl Verified<Capability> {
         // lost an object that was not durable; an unreadable object is refused. The permit then
         // records that there was no object, and no handler may use it: an object could be created
         // meanwhile.
-        let asked = capability.object_created_ms != 0 || scope.policy_access_tag != 0;
-        let lost = asked && capability.object_type == ObjectType::User && facts.is_absent(need.subject);
-        if asked && !lost {
+        let is_bound_to_object = capability.object_created_ms != 0 || scope.policy_access_tag != 0;
+        let lost =
+            is_bound_to_object && capability.object_type == ObjectType::User && facts.is_absent(need.subject);
+        if is_bound_to_object && !lost {
             let facts = facts.object(need.subject);
             if capability.object_created_ms != 0
                 && facts.is_none_or(|facts| facts.created_ms != capability.object_created_ms)
@@ -268,9 +270,9 @@ impl Verified<Capability> {
     fn object_type(&self, need: &Need, facts: &dyn Facts) -> Result<(), Denial> {
         let claimed = self.0.object_type;
         let possible = need.types.contains(&claimed);
-        let told = need.types.len() == 1
+        let is_certain = need.types.len() == 1
             || facts.object(need.object).is_none_or(|ObjectFacts { kind, .. }| kind == claimed);
-        if possible && told { Ok(()) } else { Err(Denial::ObjectType) }
+        if possible && is_certain { Ok(()) } else { Err(Denial::ObjectType) }
     }
 }
 

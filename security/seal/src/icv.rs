@@ -1,4 +1,4 @@
-//! Integrity check values of one credential: what each one covers, byte for byte.
+//! Computes the integrity check values of one credential. Defines the exact input of each MAC.
 //!
 //! Does: builds the MAC input of requests, responses, data and continuation segments; one function
 //! each.

@@ -1,4 +1,4 @@
-//! Services that the security model needs: MACs, random bytes, mutual exclusion.
+//! Traits for the services that this crate gets from outside: MACs, random bytes, mutexes.
 //!
 //! Does: defines the traits.
 //! Does not: implement them; `sealstone-crypto` does.

@@ -1,9 +1,11 @@
 //! Receipts of functions: what ran on which inputs, authenticated by the device.
 //!
-//! Does: encode, authenticate, parse and verify a receipt. Does not: run functions or store
-//! receipts. Contract: the MAC covers every byte of the receipt. Only the device and its manager
-//! have the key, so a receipt convinces the manager, and users whom it answers; it is no signature
-//! for others. Source of truth: docs/adr/0066-receipts-of-functions.md.
+//! Does: encode, authenticate, parse and verify a receipt.
+//! Does not: run functions or store receipts.
+//! Contract: the MAC covers every byte of the receipt. Only the device and its manager have the
+//! key, so a receipt convinces the manager, and users whom it answers; it is no signature for
+//! others.
+//! Source of truth: docs/adr/0066-receipts-of-functions.md.
 //!
 //! Layout (big-endian): offset 0 format (1); 1 engine; 2 exit reason; 3 flags (bit 0 secret
 //! arguments, bit 1 result in an object); 4 error code; 8 OSD SYSTEM ID (20 bytes), 4 reserved; 32

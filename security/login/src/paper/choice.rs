@@ -1,4 +1,4 @@
-//! EHAO and EHAS: the algorithms of a session.
+//! Negotiation of a session's algorithms: the client's offer (EHAO) and the server's choice (EHAS).
 
 use sealstone_mds_protocol::paper::Offers;
 

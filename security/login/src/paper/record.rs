@@ -1,4 +1,4 @@
-//! Records: the messages after a login, under the session's keys.
+//! The record layer: messages after a login, encrypted and authenticated under the session's keys.
 //!
 //! With AES-128-CBC: `number 8 ‖ IV 16 ‖ ciphertext (PKCS #7) ‖ HMAC(K_a, header ‖ number ‖ IV ‖
 //! ciphertext)`, verified before it is decrypted. With AES-256-GCM: `number 8 ‖ ciphertext ‖ tag

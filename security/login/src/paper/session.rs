@@ -1,4 +1,4 @@
-//! The session key sKEYID, and keys derived from it.
+//! The session key sKEYID, and the keys and proofs that are derived from it.
 
 use alloc::vec::Vec;
 

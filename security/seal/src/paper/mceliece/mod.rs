@@ -184,11 +184,11 @@ impl PublicKey {
     pub fn parse(bytes: &[u8]) -> Result<Self, CipherError> {
         let (head, packed) = bytes.split_at_checked(Self::HEAD_LEN).ok_or(CipherError::PublicKey)?;
         let row = ROWS.iter().find(|row| row.code == head[0]).ok_or(CipherError::PublicKey)?;
-        let said = [0, row.length, 0, row.dimension];
+        let expected_head = [0, row.length, 0, row.dimension];
         let parameters = row.parameters;
         let bits = parameters.key_bits();
         let tail = packed.last().copied().unwrap_or(0).trailing_zeros() as usize;
-        if head[1..] != said || packed.len() != bits.div_ceil(8) || tail < packed.len() * 8 - bits {
+        if head[1..] != expected_head || packed.len() != bits.div_ceil(8) || tail < packed.len() * 8 - bits {
             return Err(CipherError::PublicKey);
         }
         let bit = |at: usize| packed[at / 8] >> (7 - at % 8) & 1 != 0;
