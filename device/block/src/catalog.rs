@@ -1,7 +1,8 @@
 //! Catalogue of the block units of a device, kept in the store itself.
 //!
 //! Does: keeps one user object per unit in a reserved partition, with a record that describes the
-//! unit. Does not: run units.
+//! unit.
+//! Does not: run units.
 //! Contract: the partition id is below all ids that OSD commands can create, list or address, so
 //! OSD commands cannot reach block units and FORMAT OSD keeps them. A unit is created and removed
 //! as a whole: an object without a record is an unfinished unit, which the next start removes.

@@ -1,8 +1,8 @@
 //! Command table of block units, and the types that command functions use.
 //!
 //! Does: one row per command with operation code, supported CDB bits, access class and function.
-//! Dispatch, REPORT SUPPORTED OPERATION CODES and the tests read the same rows. Does not: run
-//! commands; `unit` does.
+//! Dispatch, REPORT SUPPORTED OPERATION CODES and the tests read the same rows.
+//! Does not: run commands; `unit` does.
 //! Truth: SBC-3 §5, SPC-4 §6; `docs/standards/block.md`.
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! Counters of a block unit.
+//! Counters of a block unit for metrics: commands, failures, reservation conflicts, bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

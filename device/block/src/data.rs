@@ -1,7 +1,7 @@
 //! READ, WRITE, VERIFY and related commands (SBC-3 §5).
 //!
-//! Does: move blocks between buffers and the object. Does not: check reservations or the medium;
-//! `unit` does that before.
+//! Does: move blocks between buffers and the object.
+//! Does not: check reservations or the medium; `unit` does that before.
 //! Contract: data is not copied: data-out goes from the transport's buffer to the store, data-in
 //! from the store to the pool's buffer. A command whose data-out is shorter than its CDB says
 //! writes nothing.
@@ -52,7 +52,7 @@ pub(crate) fn exact_data_out<'a>(run: &BlockCommand<'a>, wanted: u64) -> Result<
     if data.len() as u64 == wanted { Ok(data) } else { Err(BlockFailure::DataOutLength(wanted)) }
 }
 
-/// READ.
+/// Runs READ.
 pub(crate) fn read(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
     let BlockTransfer { extent, fua } = transfer(run, form)?;
     if fua {
@@ -71,7 +71,7 @@ pub(crate) fn read(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutco
     Ok(CommandOutcome { moved: (data_in.len() as u64, 0), data_in, wanted, ..CommandOutcome::GOOD })
 }
 
-/// WRITE.
+/// Runs WRITE.
 pub(crate) fn write(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
     let BlockTransfer { extent, fua } = transfer(run, form)?;
     run.unit.check_writable()?;
@@ -121,7 +121,7 @@ pub(crate) fn write_and_verify(
     Ok(done)
 }
 
-/// VERIFY.
+/// Runs VERIFY.
 pub(crate) fn verify(
     run: &BlockCommand<'_>,
     form: CdbForm,

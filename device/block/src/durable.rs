@@ -3,7 +3,8 @@
 //! Does: sets a durable mark for each port before its first unflushed write is acknowledged, and
 //! removes it when the port is idle and everything is flushed. Fails the first SYNCHRONIZE CACHE of
 //! a port whose writes may be lost. Forces write-through for initiators that were last informed
-//! that the write cache is off. Does not: flush periodically; the store does.
+//! that the write cache is off.
+//! Does not: flush periodically; the store does.
 //! Contract: [`BlockUnit::mark_dirty`] is called under the command lock. Locks are acquired in the
 //! order command lock, port table.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.

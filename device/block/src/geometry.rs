@@ -1,6 +1,7 @@
 //! Block sizes, capacity, and extents of blocks.
 //!
-//! Does: create extents that are within the capacity. Does not: touch data.
+//! Does: create extents that are within the capacity.
+//! Does not: touch data.
 //! Contract: only a [`Geometry`] creates an [`BlockExtent`], so its users need not check it again.
 
 use std::fmt;

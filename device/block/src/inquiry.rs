@@ -82,7 +82,7 @@ fn extended() -> Vec<u8> {
 fn limits(geometry: &Geometry, thin: bool) -> Vec<u8> {
     /// WSNZ: WRITE SAME with zero blocks is refused.
     const WSNZ: u8 = 0x01;
-    /// UGAVALID.
+    /// UGAVALID: the unmap granularity alignment is valid.
     const ALIGNED: u32 = 0x8000_0000;
     let physical = geometry.block().per_physical();
     let blocks = |bytes| geometry.blocks_of(bytes).to_be_bytes();

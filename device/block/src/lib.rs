@@ -1,8 +1,8 @@
 //! Block logical units (SBC-3) on top of user objects of the store.
 //!
 //! Does: execute SCSI block commands on one object of the store: data, provisioning, reservations,
-//! mode pages. Keeps the catalogue of a device's block units. Does not: transport or login; the
-//! target does.
+//! mode pages. Keeps the catalogue of a device's block units.
+//! Does not: transport or login; the target does.
 //! Contract: `LogicalUnit`. GOOD to SYNCHRONIZE CACHE, or to a command with FUA, means durable; so
 //! does GOOD to a change of reservations with APTPL. A refused command has changed nothing, unless
 //! documented otherwise.

@@ -1,7 +1,7 @@
 //! State of a block unit for each I_T nexus.
 //!
-//! Does: keep the initiator port and pending unit attentions. Does not: keep registrations, which
-//! outlive a nexus.
+//! Does: keep the initiator port and pending unit attentions.
+//! Does not: keep registrations, which outlive a nexus.
 //! Contract: a nexus that was not announced gets a record at its first command.
 
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Table of initiator ports that a block unit stores durably: unflushed writes, lost writes, use of
 //! write-through.
 //!
-//! Does: keep a bounded number of rows, limited per initiator name, and their record. Does not:
-//! access the store; `durable` does.
+//! Does: keep a bounded number of rows, limited per initiator name, and their record.
+//! Does not: access the store; `durable` does.
 //! Contract: a flag that was set and not cleared is reported by [`PortTable::flags`], also when the
 //! table is full.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.

@@ -1,7 +1,7 @@
 //! Thin provisioning: UNMAP, WRITE SAME, GET LBA STATUS (SBC-3 §4.7).
 //!
-//! Does: turn blocks into holes of the object, and report holes. Does not: anchor blocks, because a
-//! hole has no reserved space.
+//! Does: turn blocks into holes of the object, and report holes.
+//! Does not: anchor blocks, because a hole has no reserved space.
 //! Contract: an unmapped block reads as zeros (LBPRZ). All extents of a list are checked before any
 //! is unmapped.
 
@@ -91,7 +91,7 @@ fn fill(run: &BlockCommand<'_>, extent: BlockExtent, block: &[u8]) -> Result<(),
 const LIST_HEADER: usize = 8;
 const DESCRIPTOR: usize = 16;
 
-/// UNMAP.
+/// Runs UNMAP.
 pub(crate) fn unmap(
     run: &BlockCommand<'_>,
     yield_point: YieldPoint<'_>,

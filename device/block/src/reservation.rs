@@ -1,8 +1,8 @@
 //! State machine of reservations: persistent ones (SPC-4 §5.13) and those of SPC-2 (SPC-4 annex on
 //! RESERVE and RELEASE).
 //!
-//! Does: keep registrations and reservations, decide which commands pass. Does not: parse CDBs,
-//! store anything, notify initiators; `reserve` does.
+//! Does: keep registrations and reservations, decide which commands pass.
+//! Does not: parse CDBs, store anything, notify initiators; `reserve` does.
 //! Contract: a change is made on a copy, which replaces the state only after it is durable, if it
 //! has to be. A change returns the notices to send; none is sent for a change that failed.
 //! Truth: SPC-4 §5.13 and tables of commands allowed in the presence of reservations;
@@ -139,7 +139,7 @@ impl Eq for LegacyReservation {}
 /// Registrations and reservations of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReservationState {
-    /// PRGENERATION.
+    /// PRGENERATION: counts changes of the registrations.
     pub(crate) generation: u32,
     pub(crate) registrants: Vec<RegisteredPort>,
     pub(crate) held: Option<PersistentReservation>,
@@ -280,7 +280,7 @@ impl ReservationState {
         }
     }
 
-    /// RESERVE.
+    /// Applies RESERVE.
     pub(crate) fn reserve(
         &mut self,
         port: &PortIdentity,
@@ -296,7 +296,7 @@ impl ReservationState {
         Ok(ReservationNotices::new())
     }
 
-    /// RELEASE.
+    /// Applies RELEASE.
     pub(crate) fn release(
         &mut self,
         port: &PortIdentity,
@@ -317,7 +317,7 @@ impl ReservationState {
         Ok(self.others(port).map(|other| (other, additional::RESERVATIONS_RELEASED)).collect())
     }
 
-    /// CLEAR.
+    /// Applies CLEAR.
     pub(crate) fn clear(
         &mut self,
         port: &PortIdentity,

@@ -1,6 +1,8 @@
-//! PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE (SPC-4 §6.15, §6.16; SPC-2 §7.21, §7.24).
+//! Commands on reservations: PERSISTENT RESERVE IN and OUT, RESERVE and RELEASE (SPC-4 §6.15,
+//! §6.16; SPC-2 §7.21, §7.24).
 //!
-//! Does: parse parameter data, store changes, queue notices. Does not: decide; `reservation` does.
+//! Does: parse parameter data, store changes, queue notices.
+//! Does not: decide; `reservation` does.
 //! Contract: these commands run exclusively on their unit, so after GOOD to PREEMPT no command of
 //! the preempted nexus is in progress. With APTPL, GOOD means that the change is durable.
 
@@ -237,7 +239,7 @@ fn check_whole_unit(run: &BlockCommand<'_>) -> Result<(), BlockFailure> {
     if run.wire()[1] & 0x1F == 0 { Ok(()) } else { Err(BlockFailure::bit(1, 4)) }
 }
 
-/// RESERVE(6).
+/// Runs RESERVE(6).
 pub(crate) fn reserve_legacy(
     run: &BlockCommand<'_>,
     state: &mut ReservationState,
@@ -247,7 +249,7 @@ pub(crate) fn reserve_legacy(
     Ok(CommandOutcome::GOOD)
 }
 
-/// RELEASE(6).
+/// Runs RELEASE(6).
 pub(crate) fn release_legacy(
     run: &BlockCommand<'_>,
     state: &mut ReservationState,

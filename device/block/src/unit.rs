@@ -1,7 +1,7 @@
 //! One block unit, as a target uses it.
 //!
-//! Does: order of checks, one lock for commands and reservations, durability, counters. Does not:
-//! transport.
+//! Does: order of checks, one lock for commands and reservations, durability, counters.
+//! Does not: transport.
 //! Contract: every command runs under the lock `commands`: shared with others, or exclusively if it
 //! changes reservations or reads and writes in one step. So every admitted command has ended before
 //! a change of reservations is acknowledged, and COMPARE AND WRITE is atomic. Flushes happen after
@@ -64,7 +64,7 @@ pub struct BlockUnit {
     /// skipped.
     written: AtomicU64,
     flushed: AtomicU64,
-    gone: AtomicBool,
+    retired: AtomicBool,
     counters: UnitCounterCells,
 }
 
@@ -112,7 +112,7 @@ impl BlockUnit {
             medium: RemovableMedium::default(),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
-            gone: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             counters: UnitCounterCells::default(),
         })
     }
@@ -187,13 +187,13 @@ impl BlockUnit {
 
     /// Makes every further command fail as for an unknown unit. Returns when none is in progress.
     pub(crate) fn retire(&self) {
-        self.gone.store(true, Ordering::Release);
+        self.retired.store(true, Ordering::Release);
         drop(self.commands.write());
     }
 
     /// Reverts [`Self::retire`] after a failed removal.
     pub(crate) fn reinstate(&self) {
-        self.gone.store(false, Ordering::Release);
+        self.retired.store(false, Ordering::Release);
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -229,7 +229,7 @@ impl BlockUnit {
     }
 
     fn check_not_removed(&self) -> Result<(), BlockFailure> {
-        if self.gone.load(Ordering::Acquire) { Err(BlockFailure::Gone) } else { Ok(()) }
+        if self.retired.load(Ordering::Acquire) { Err(BlockFailure::Gone) } else { Ok(()) }
     }
 
     /// Refuses changes while SWP is set.
@@ -282,7 +282,7 @@ impl BlockUnit {
     }
 
     fn answer(&self, nexus: &BlockNexus, command: &ScsiCommand<'_>) -> ScsiReply {
-        if self.gone.load(Ordering::Acquire) {
+        if self.retired.load(Ordering::Acquire) {
             return primary::absent(command.cdb, command.data_in_max);
         }
         let outcome = match command::find(command.cdb, &self.description) {

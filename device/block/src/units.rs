@@ -1,7 +1,7 @@
 //! All block units of a device.
 //!
-//! Does: open, create, list and remove units. Does not: offer them; the daemon attaches them to its
-//! target.
+//! Does: open, create, list and remove units.
+//! Does not: offer them; the daemon attaches them to its target.
 //! Contract: a store has one instance at a time; the store's lock excludes other processes.
 
 use std::collections::BTreeMap;

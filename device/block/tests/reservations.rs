@@ -16,7 +16,7 @@ const RELEASE: u8 = 2;
 const CLEAR: u8 = 3;
 const PREEMPT: u8 = 4;
 const REGISTER_AND_MOVE: u8 = 7;
-/// APTPL.
+/// APTPL: registrations survive a power loss.
 const DURABLE: u8 = 1;
 
 /// Sends PERSISTENT RESERVE OUT from a nexus.

@@ -1,4 +1,4 @@
-//! Configuration of a target.
+//! Configuration of a target: names, limits, timeouts, TLS and access rules.
 
 use std::{fmt, sync::Arc, time::Instant};
 

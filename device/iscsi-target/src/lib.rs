@@ -2,10 +2,10 @@
 //!
 //! Does: accept connections within limits of number and rate, count failed logins, drive one
 //! `sealstone_iscsi::target_side::TargetConnection` each, run commands on logical units, keep
-//! sessions apart, bound memory and time, count events. Does not: implement SCSI commands, except
-//! REPORT LUNS and INQUIRY of a LUN that does not exist. Contract: [`IscsiTarget::serve`] returns
-//! after `shutdown`, when every connection has ended. Truth: RFC 7143 through `sealstone-iscsi`;
-//! SAM-5 §4.6 (LUNs); docs/standards/iscsi.md.
+//! sessions apart, bound memory and time, count events.
+//! Does not: implement SCSI commands, except REPORT LUNS and INQUIRY of a LUN that does not exist.
+//! Contract: [`IscsiTarget::serve`] returns after `shutdown`, when every connection has ended.
+//! Truth: RFC 7143 through `sealstone-iscsi`; SAM-5 §4.6 (LUNs); docs/standards/iscsi.md.
 
 mod config;
 mod connection;

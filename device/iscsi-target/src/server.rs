@@ -1,4 +1,5 @@
-//! Accepts connections, and shuts down cleanly.
+//! The target server: accepts connections within the limits, attaches logical units, and shuts down
+//! cleanly.
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 

@@ -1,6 +1,7 @@
 //! Login throttle of the target: CHAP failures by source and account, and a rate limit of resets.
 //!
-//! Does: count failures. Does not: know secrets; the protocol machine does.
+//! Does: count failures.
+//! Does not: know secrets; the protocol machine does.
 //! Contract: failures of one account do not delay other accounts of the same source, nor accounts
 //! that have logged in from there before. Memory is bounded, and invented names evict nothing: the
 //! number of buckets is fixed, and a keyed hash selects them.

@@ -1,7 +1,7 @@
 //! Audit records of the device.
 //!
-//! Does: describe one command that changed or refused something. Does not: store or format the log;
-//! the daemon does.
+//! Does: describe one command that changed or refused something.
+//! Does not: store or format the log; the daemon does.
 //! Contract: `record` runs on the thread of the command and must not block for long.
 //! Truth: docs/design/architecture.md section 4 (audit), docs/design/security.md section 8 (each
 //! refusal is recorded).

@@ -1,7 +1,7 @@
 //! Creates data directories and starts devices from them.
 //!
-//! Does: the steps that `osd init` and `osd serve` share, in the right order. Does not: threads,
-//! sockets, configuration files.
+//! Does: the steps that `osd init` and `osd serve` share, in the right order.
+//! Does not: threads, sockets, configuration files.
 //! Contract: `start` increments the boot epoch before the device can answer anything.
 //! Truth: docs/design/architecture.md section 5; docs/design/security.md 3.4.
 

@@ -1,4 +1,4 @@
-//! The CDB continuation segment of a command.
+//! Parses the CDB continuation segment of a command for its handler.
 //!
 //! Does: limit its length, parse it, convert a scatter/gather list to pieces of the transfer.
 //! Does not: verify it (`sealstone_seal` did), or decide what the pieces may access (the permit

@@ -2,7 +2,8 @@
 //!
 //! Does: have the store verify every block and record of an object against its checksums and stored
 //! digests, a piece at a time; keep findings in the Error Recovery attributes and in a
-//! [`DamageList`] of damaged objects. Does not: repair; rewriting the damaged blocks does.
+//! [`DamageList`] of damaged objects.
+//! Does not: repair; rewriting the damaged blocks does.
 //! Contract: one object's lock at a time, and at most one piece read under it, so commands wait no
 //! longer than that. Reported damage was unreadable when it was recorded, under the object's lock:
 //! a concurrent write is never reported as damage.

@@ -1,7 +1,8 @@
-//! State shared by the handlers, the attribute engine and the admission of commands.
+//! One device: the store, catalogue, locks, keys and caches that handlers, the attribute engine and
+//! admission share.
 //!
-//! Does: hold the parts of one device, and operations that need several of them. Does not: run
-//! commands.
+//! Does: hold the parts of one device, and operations that need several of them.
+//! Does not: run commands.
 //! Contract: an access to an object needs its lock (`locks`).
 //! Truth: docs/design/architecture.md section 3 (`device/osd-device`).
 

@@ -1,4 +1,4 @@
-//! Stored digests, which stand for data and attributes in check values.
+//! Reuse of stored digests: check values cover them instead of the data and attributes.
 //!
 //! Does: take digests of read data from the store where they fit the algorithm; count what had to
 //! be hashed.

@@ -1,10 +1,11 @@
 //! Time and random bytes, supplied by the daemon.
 //!
-//! Does: define what the logical unit needs from outside. Does not: read a clock or a random source
-//! itself.
+//! Does: define what the logical unit needs from outside.
+//! Does not: read a clock or a random source itself.
 //! Contract: `now_ms` may jump in either direction. The unit keeps its own clock from running
 //! backwards, unless the source is sound.
-//! Truth: house style, habit 1.
+//! Truth: the device's code reads no clock and no random source, so that simulations are
+//! repeatable.
 
 use core::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Executes one OSD command, from its CDB to its reply.
 //!
-//! Does: the order of checks, of the command's functions, and of the parts of the reply. Does not:
-//! the work itself; `commands` and `attributes` do.
+//! Does: the order of checks, of the command's functions, and of the parts of the reply.
+//! Does not: the work itself; `commands` and `attributes` do.
 //! Contract: [`commands::run`] is called once, with the permit, after every check.
 //! Truth: docs/design/security.md 3.3; docs/design/t10-osd.md 1.7, 5.2, 5.4.
 

@@ -1,4 +1,5 @@
-//! Access to the folder with a device's own small files: a directory, or the simulator.
+//! The trait for the folder with a device's own small files (keys, boot record, configuration), and
+//! its implementation by a directory.
 //!
 //! Does: read and write whole files, overwrite a part of one in place, store state in slot files.
 //! Does not: interpret the content.

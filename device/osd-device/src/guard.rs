@@ -1,6 +1,8 @@
-//! Security state of the device: keys, admission, nonce lease, and the facts that admission needs.
+//! Security state of the device: its keys, the gate that admits commands, the nonce lease, and the
+//! object attributes that checks read.
 //!
-//! Does: apply `sealstone_seal` to this device. Does not: decide anything itself.
+//! Does: apply `sealstone_seal` to this device.
+//! Does not: decide anything itself.
 //! Contract: no nonce is accepted whose time is later than the durable lease.
 //! Truth: docs/design/security.md 3.3, 3.4, 3.6, 4.4.
 

@@ -3,8 +3,8 @@
 //! Does: have the store verify every object against its checksums, report damage of objects and of
 //! the store itself, and record it in the Error Recovery attributes on request, so that the device
 //! knows it at start.
-//! Does not: need keys, or write anything unless requested. Contract: the caller has exclusive
-//! access to the store.
+//! Does not: need keys, or write anything unless requested.
+//! Contract: the caller has exclusive access to the store.
 //! Truth: docs/how-to/check-and-repair.md.
 
 use sealstone_osd::{ObjectId, ObjectType};

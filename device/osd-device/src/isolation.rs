@@ -1,7 +1,7 @@
 //! Isolation of concurrent commands.
 //!
-//! Does: define the supported methods, and the lock scope of a command that uses one. Does not:
-//! lock; `locks` does.
+//! Does: define the supported methods, and the lock scope of a command that uses one.
+//! Does not: lock; `locks` does.
 //! Contract: commands on one object are always isolated as under STRICT: they hold its lock from
 //! the first check to the last attribute. The methods differ for commands on several objects. Under
 //! NONE and RANGE each object is consistent, but not all of them at one moment. Under STRICT and

@@ -1,6 +1,7 @@
 //! File with a device's keys: `keys.sealed`, sealed under `seal.key`.
 //!
-//! Does: seal and store in place, open, count generations. Does not: interpret keys.
+//! Does: seal and store in place, open, count generations.
+//! Does not: interpret keys.
 //! Contract: when `persist_keys` returns, the new keys are durable. After a crash at any step,
 //! either the old or the new keys are stored completely. A copy older than the boot record is
 //! refused.

@@ -1,7 +1,8 @@
 //! The keys of a device, in memory and in stable storage, and their changes.
 //!
 //! Does: change keys so that an acknowledged change is durable and a failed one has no effect; one
-//! SET MASTER KEY exchange at a time. Does not: check credentials; admission does, with these keys.
+//! SET MASTER KEY exchange at a time.
+//! Does not: check credentials; admission does, with these keys.
 //! Contract: a change is made on a copy, stored, and then put into use. It is refused if the key
 //! that signed it was changed meanwhile. After a failed store the durable keys are unknown, so
 //! further changes are refused until the device is reopened. Everything else continues under the

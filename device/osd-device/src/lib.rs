@@ -1,7 +1,8 @@
 //! The OSD logical unit: command table, checks, attribute engine, handlers.
 //!
-//! Does: execute SCSI commands on an object store. Does not: transport; the target passes commands
-//! and replies through `sealstone_scsi::lu::LogicalUnit`.
+//! Does: execute SCSI commands on an object store.
+//! Does not: transport; the target passes commands and replies through
+//! `sealstone_scsi::lu::LogicalUnit`.
 //! Contract: there is one path to data. Bytes become a typed command, the admission check yields a
 //! permit, and only a permit reaches a handler. Every refusal has its sense data and its audit
 //! record.

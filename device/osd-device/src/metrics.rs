@@ -1,6 +1,7 @@
 //! Counters for `/metrics`.
 //!
-//! Does: count commands per row of the command table and denials per name. Does not: serve them.
+//! Does: count commands per row of the command table and denials per name.
+//! Does not: serve them.
 //! Contract: counting a command that is not refused never blocks.
 //! Truth: docs/design/architecture.md section 4 (metrics).
 

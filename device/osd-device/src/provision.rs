@@ -1,9 +1,9 @@
 //! The data directory of a device: created by `osd init`, opened by `osd serve`.
 //!
 //! Does: system id, name and capacity in `device.toml`; the initial master key in `master.key`
-//! (0600); state that changes at every start (boot epoch, nonce lease) in `boot.toml`. Does not:
-//! touch the objects under `store/`, or generate random bytes, which are passed in. Keys that SET
-//! KEY changes are in [`crate::keyfile`].
+//! (0600); state that changes at every start (boot epoch, nonce lease) in `boot.toml`.
+//! Does not: touch the objects under `store/`, or generate random bytes, which are passed in. Keys
+//! that SET KEY changes are in [`crate::keyfile`].
 //! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory),
 //! except `boot.toml`, which is overwritten in place, so that a full disk cannot stop a device.
 //! `device.toml` is written last, so a directory without it is no device, and one with a leftover

@@ -1,6 +1,8 @@
-//! Converts results of commands to status and sense data.
+//! Converts results of commands to status and sense data, with the list of command functions that
+//! ran or failed (OSD error identification).
 //!
-//! Does: track the functions of a command, build sense data. Does not: sign it.
+//! Does: track the functions of a command, build sense data.
+//! Does not: sign it.
 //! Contract: a function that was started and not completed has failed; at most one can.
 //! Truth: docs/design/t10-osd.md 5.1, 5.2.
 
@@ -117,7 +119,7 @@ pub(crate) fn status_detail(status_detail: StatusDetail) -> Sense {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FunctionProgress {
     planned: Functions,
-    begun: Functions,
+    started: Functions,
     done: Functions,
 }
 
@@ -134,24 +136,24 @@ impl FunctionProgress {
         if gets {
             planned = planned | Functions::GET_CAPABILITY | Functions::GET_ATTRIBUTES;
         }
-        Self { planned, begun: Functions::NONE, done: Functions::NONE }
+        Self { planned, started: Functions::NONE, done: Functions::NONE }
     }
 
     /// Records the start of a function.
     pub(crate) fn begin(&mut self, function: Functions) {
-        self.begun = self.begun | function;
+        self.started = self.started | function;
     }
 
     /// Records the completion of a function.
     pub(crate) fn complete(&mut self, function: Functions) {
-        self.begun = self.begun | function;
+        self.started = self.started | function;
         self.done = self.done | function;
     }
 
     /// Returns the OSD error identification.
     pub(crate) fn error(&self, object: ObjectId) -> OsdError {
         OsdError {
-            not_initiated: Functions(self.planned.0 & !self.begun.0),
+            not_initiated: Functions(self.planned.0 & !self.started.0),
             completed: Functions(self.planned.0 & self.done.0),
             partition: object.partition,
             object: object.object,

@@ -1,7 +1,8 @@
 //! A simulated folder with failures, for crash tests of a device's own files.
 //!
 //! Does: count calls, fail or lose power in the n-th one, tear the write in progress, lose names
-//! that were not synced. Does not: use time, threads or any randomness except its seed.
+//! that were not synced.
+//! Does not: use time, threads or any randomness except its seed.
 //! Contract: one seed and one sequence of calls give one history.
 //! Truth: exactly the guarantees of [`Folder`], and none beyond them.
 

@@ -1,7 +1,8 @@
-//! Authority of a command beyond its own object: the source of a copy, the second collection of a
-//! QUERY or of CREATE USER TRACKING COLLECTION, the operations of REWRITE.
+//! Permission checks of a command beyond its own object: the source of a copy, the second
+//! collection of a QUERY or of CREATE USER TRACKING COLLECTION, the operations of REWRITE.
 //!
-//! Does: check permissions that depend on the continuation segment. Does not: run anything.
+//! Does: check permissions that depend on the continuation segment.
+//! Does not: run anything.
 //! Contract: called under the command's locks, after its own permit, before anything is done. The
 //! result is checked again, under the lock of the second object, before each step of a command that
 //! continues.
@@ -106,8 +107,8 @@ fn extended(
 ) -> Result<Option<SourceAccess>, OsdRefusal> {
     if admitted.capability().is_none() {
         // NOSEC: nothing is authenticated anyway.
-        let asked = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
-        return if permit.allows(asked) { Ok(None) } else { Err(Denial::Permission.into()) };
+        let required = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
+        return if permit.allows(required) { Ok(None) } else { Err(Denial::Permission.into()) };
     }
     let segment = &continued.segment;
     let ([capability], [proof]) = (&segment.extensions[..], &segment.proofs[..]) else {

@@ -1,7 +1,7 @@
 //! Data of an OSD for the SPC commands that every logical unit supports.
 //!
-//! Does: identity, VPD pages, command list. Does not: access objects, or run the shared commands,
-//! which `sealstone_scsi::primary` does.
+//! Does: identity, VPD pages, command list.
+//! Does not: access objects, or run the shared commands, which `sealstone_scsi::primary` does.
 //! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3.
 
 use std::sync::LazyLock;

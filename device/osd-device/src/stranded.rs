@@ -1,7 +1,7 @@
 //! Partitions whose duplication failed midway and is retried.
 //!
-//! Does: keep them, with the time of the next attempt. Does not: complete them;
-//! `commands::duplicates` does.
+//! Does: keep them, with the time of the next attempt.
+//! Does not: complete them; `commands::duplicates` does.
 //! Contract: such a partition is hidden, and commands on it get BUSY. A failure for lack of space,
 //! or of a disk that works again, is repaired without a restart.
 //! Truth: docs/standards/device.md, duplicates.

@@ -1,7 +1,7 @@
 //! Commands followed by a tracking collection, and those that continue after their status was sent.
 //!
-//! Does: track running commands, store their results, hold the queue of immediate commands. Does
-//! not: run anything by itself; [`crate::OsdUnit::work`] is called for that.
+//! Does: track running commands, store their results, hold the queue of immediate commands.
+//! Does not: run anything by itself; [`crate::OsdUnit::work`] is called for that.
 //! Contract: one command at a time per collection. A command that is stored as active but not
 //! running was interrupted by a restart, and is reported as ended with ABORTED COMMAND.
 //! Truth: docs/design/t10-osd.md 1.3 (IMMED_TR), 3.5 (C+4); docs/standards/osd.md, "Collections".

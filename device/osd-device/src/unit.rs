@@ -1,8 +1,8 @@
 //! The OSD logical unit, as a target uses it.
 //!
 //! Does: dispatch by operation code, nexus bookkeeping, audit and metrics of every OSD command.
-//! Does not: transport, sockets, clocks. Contract: [`LogicalUnit`]; commands on any thread, in any
-//! order.
+//! Does not: transport, sockets, clocks.
+//! Contract: [`LogicalUnit`]; commands on any thread, in any order.
 //! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3; docs/design/security.md section 8 (audit of
 //! refusals).
 
@@ -57,7 +57,7 @@ const UNKNOWN: &str = "UNKNOWN SERVICE ACTION";
 pub struct DeviceParts {
     /// Object store.
     pub store: Arc<dyn ObjectStore>,
-    /// Configuration.
+    /// Configuration of the device.
     pub config: OsdConfig,
     /// OSD SYSTEM ID.
     pub system_id: [u8; 20],

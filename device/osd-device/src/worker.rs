@@ -1,8 +1,8 @@
 //! The thread that runs the remaining work of immediate commands, and completes failed
 //! duplications.
 //!
-//! Does: wait for work, run it, stop on request. Does not: decide what may run; [`OsdUnit::work`]
-//! does.
+//! Does: wait for work, run it, stop on request.
+//! Does not: decide what may run; [`OsdUnit::work`] does.
 //! Contract: work starts as soon as there is some, and never delays periodic maintenance such as
 //! the nonce lease. Bounded: at most [`crate::tracking::QUEUE_MAX`] commands wait or run, each with
 //! at most 2 MiB of data; beyond that the initiator gets BUSY. Dropping the worker ends the running

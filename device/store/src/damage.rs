@@ -1,4 +1,4 @@
-//! Types that describe damage.
+//! Types that describe damage of objects and of the store, and the bounded list of known damage.
 //!
 //! Does: names the object, the kind and the bytes; keeps a bounded list of known damage.
 //! Does not: search for damage; [`DiskStore`](crate::DiskStore) does when it opens, reads and

@@ -1,9 +1,11 @@
 //! Objects, attributes and extents on a medium: the trait, and the memory and disk backends.
 //!
 //! Does: keeps bytes and attributes by object id, survives power loss, reports exactly what was
-//! lost. Does not: know OSD commands, permissions or the rules of partitions;
-//! `sealstone-osd-device` does. Contract: [`ObjectStore`], and the suite in [`contract`], which
-//! every backend passes. Source of truth: `docs/design/store.md`.
+//! lost.
+//! Does not: know OSD commands, permissions or the rules of partitions; `sealstone-osd-device`
+//! does.
+//! Contract: [`ObjectStore`], and the suite in [`contract`], which every backend passes.
+//! Source of truth: `docs/design/store.md`.
 
 mod compare;
 pub mod contract;

@@ -1,4 +1,5 @@
-//! The trait between the object device and the storage of its bytes.
+//! The trait of an object store: bytes, attributes and lists of objects, with commit groups,
+//! sharing and maps. The OSD device and the block units use it.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,4 @@
-//! Runs one command on its logical unit.
+//! Runs one command on its logical unit, on the connection's task or on the pool for long commands.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

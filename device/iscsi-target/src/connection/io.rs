@@ -1,4 +1,4 @@
-//! Waits for the next event, and writes the send queue.
+//! Socket I/O of a connection: waits for the next event, and writes the send queue.
 
 use std::{
     collections::VecDeque,

@@ -1,7 +1,8 @@
 //! The get and set attributes parameters of a command.
 //!
 //! Does: parse the parameters in all three formats, check them before the command's work starts,
-//! set attributes, and encode the retrieved ones. Does not: decide the order; `execute` does.
+//! set attributes, and encode the retrieved ones.
+//! Does not: decide the order; `execute` does.
 //! Contract: allocations are bounded by the lengths of the lists. Output beyond the allocation
 //! length is truncated, but the lengths in it are those of the full output.
 //! Truth: docs/design/t10-osd.md 1.5, 3.2–3.4; traps T3, T8, T9, T22, T27.

@@ -1,7 +1,7 @@
 //! Table of the attributes that the device itself defines, one row each.
 //!
-//! Does: length, access and source of these attributes. Does not: compute or store values (`view`,
-//! `engine`).
+//! Does: length, access and source of these attributes.
+//! Does not: compute or store values (`view`, `engine`).
 //! Contract: rows of one page are adjacent and ascending. A number without a row is undefined on
 //! these pages.
 //! Truth: docs/design/t10-osd.md 3.4, 3.5; docs/standards/osd.md.

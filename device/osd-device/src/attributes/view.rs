@@ -1,6 +1,7 @@
 //! Reads attributes of one object at one point in time.
 //!
-//! Does: values by number, whole pages, all pages. Does not: check permissions or encode lists.
+//! Does: values by number, whole pages, all pages.
+//! Does not: check permissions or encode lists.
 //! Contract: the caller has the object's lock. `None` is an undefined attribute, which is not an
 //! error. A page of another object type is an error.
 //! Truth: docs/design/t10-osd.md 3.1, 3.5.

@@ -1,8 +1,8 @@
 //! OBJECT STRUCTURE CHECK of a partition or of the whole device.
 //!
 //! Does: verify every data block against its checksum and stored digest, and every index record;
-//! record findings in the Error Recovery attributes. Does not: repair; rewriting the damaged blocks
-//! does.
+//! record findings in the Error Recovery attributes.
+//! Does not: repair; rewriting the damaged blocks does.
 //! Contract: it locks one object at a time and reads at most one piece under the lock, so other
 //! commands wait no longer than that. One check runs at a time. Its authority ends with its key:
 //! after SET KEY has answered, it reads at most one more piece and records nothing. Damage that is

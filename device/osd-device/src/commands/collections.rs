@@ -1,7 +1,7 @@
 //! CREATE COLLECTION, CREATE USER TRACKING COLLECTION, REMOVE COLLECTION, FLUSH COLLECTION.
 //!
-//! Does: collections as objects, and their types. Does not: run commands on members (`members`,
-//! `query`).
+//! Does: collections as objects, and their types.
+//! Does not: run commands on members (`members`, `query`).
 //! Contract: linked and tracking collections are objects of the store. Each partition has one
 //! spontaneous collection, [`EVERYTHING`], which is never stored and contains every user object.
 //! Truth: docs/design/t10-osd.md 1.10, 2; docs/standards/osd.md, "Collections".

@@ -1,7 +1,7 @@
 //! CREATE PARTITION, REMOVE PARTITION, FORMAT OSD, and the flush commands.
 //!
-//! Does: partitions with their keys and inherited attributes; durability on request. Does not:
-//! check permissions.
+//! Does: partitions with their keys and inherited attributes; durability on request.
+//! Does not: check permissions.
 //! Contract: the caller has locked the whole device, except for the flush commands.
 //! Truth: docs/design/t10-osd.md 1.10, 3.5 (inheritance), 4.7 (keys of a partition).
 

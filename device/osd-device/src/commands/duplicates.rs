@@ -2,12 +2,14 @@
 //! SNAPSHOT.
 //!
 //! Does: duplicate partitions object by object without copying data; at start, complete or undo
-//! what a crash interrupted. Does not: check permissions.
+//! what a crash interrupted.
+//! Does not: check permissions.
 //! Contract: the caller has claimed the partitions (`partition_locks`), so the source does not
 //! change meanwhile. An unfinished partition is hidden, and a visible one is complete. A restore or
 //! refresh replaces bytes and attributes, never authority: tags, floors and created times of the
-//! target stay. Costs: O(objects, chunks, attributes) index records in groups of bounded size; no
-//! data is read or written.
+//! target stay.
+//! Costs: O(objects, chunks, attributes) index records in groups of bounded size; no data is read
+//! or written.
 //! Truth: docs/standards/device.md, duplicates.
 
 use std::cmp::Ordering;

@@ -1,6 +1,7 @@
 //! SET KEY and SET MASTER KEY.
 //!
-//! Does: check the operands and change keys through the keyring. Does not: derive or store keys.
+//! Does: check the operands and change keys through the keyring.
+//! Does not: derive or store keys.
 //! Contract: an acknowledged change is durable; a failed one changed no key.
 //! Truth: docs/design/t10-osd.md 4.7 to 4.9; docs/design/security.md 3.6.
 

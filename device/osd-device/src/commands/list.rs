@@ -3,8 +3,8 @@
 //! Does: return whole entries up to the allocation length, with attributes if requested, and the
 //! continuation id; report whether the list changed during a series.
 //! Contract: the caller has no lock. Entries are written directly into the output buffer; other
-//! memory is bounded by one step. Costs: O(log n + entries); no step holds a lock for more than its
-//! own entries.
+//! memory is bounded by one step.
+//! Costs: O(log n + entries); no step holds a lock for more than its own entries.
 //! Truth: docs/design/t10-osd.md 1.9; traps T6, T12, T13.
 
 use sealstone_osd::cdb::{List, pointer};
@@ -162,7 +162,7 @@ fn before_gap(error: StoreError, begin: ObjectId) -> Result<EntriesBeforeGap, Os
     }
 }
 
-/// LIST.
+/// Runs LIST.
 pub(crate) fn list(run: &mut CommandRun<'_>, list: &List) -> Result<CommandResult, OsdRefusal> {
     let source = ListSource::of_list(run.device, list)?;
     write(run, list, source)

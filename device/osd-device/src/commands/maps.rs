@@ -1,8 +1,8 @@
 //! READ MAP and READ MAPS AND COMPARE: data, holes and damage of a user object, and differences
 //! from the object that it was duplicated from.
 //!
-//! Does: report ranges from the store, with known damage that still exists. Does not: read data,
-//! except the few ranges known as damaged.
+//! Does: report ranges from the store, with known damage that still exists.
+//! Does not: read data, except the few ranges known as damaged.
 //! Contract: the caller has the object's lock. Memory is bounded by the output length, not by the
 //! object.
 //! Truth: docs/design/t10-osd.md 1.9; what READ MAPS AND COMPARE compares is ours:

@@ -1,6 +1,7 @@
 //! GET MEMBER ATTRIBUTES, SET MEMBER ATTRIBUTES, REMOVE MEMBER OBJECTS.
 //!
-//! Does: apply the command to every member of a collection, in steps. Does not: define the members.
+//! Does: apply the command to every member of a collection, in steps.
+//! Does not: define the members.
 //! Contract: a member that requires a stronger method than that of the command ends the command, as
 //! a direct command on it would be refused. Effects on earlier members remain.
 //! Truth: docs/design/t10-osd.md 1.10, 3.3 (list type E); docs/standards/osd.md, "Collections".

@@ -227,7 +227,7 @@ impl CommandRun<'_> {
 /// Timestamps that a command sets on its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectEffect {
-    /// None.
+    /// No timestamp is set.
     Nothing,
     /// Data accessed.
     DataRead,

@@ -2,7 +2,8 @@
 //! continue after the status.
 //!
 //! Does: split QUERY, the member commands and CREATE USER TRACKING COLLECTION into these two parts;
-//! queue the second part if IMMED_TR is set. Does not: the work itself.
+//! queue the second part if IMMED_TR is set.
+//! Does not: the work itself.
 //! Contract: every error in the request is reported before the command continues in the background.
 //! Truth: docs/design/t10-osd.md 1.3, 1.9, 1.10; docs/standards/osd.md, "Collections".
 

@@ -1,7 +1,7 @@
 //! CREATE, CREATE AND WRITE, REMOVE: the user objects of a partition.
 //!
-//! Does: choose ids, maintain counts and quotas, set the first attributes of new objects. Does not:
-//! check permissions.
+//! Does: choose ids, maintain counts and quotas, set the first attributes of new objects.
+//! Does not: check permissions.
 //! Contract: the caller has an exclusive lock of the partition, and of the object if it has an id.
 //! A CREATE that fails leaves none of its objects behind.
 //! Truth: docs/design/t10-osd.md 1.10, 2; 4.10 (policy access tag of new objects); trap T24.
@@ -47,7 +47,7 @@ pub(crate) fn create_and_write(
     }
 }
 
-/// REMOVE.
+/// Runs REMOVE.
 pub(crate) fn remove(run: &CommandRun<'_>, id: ObjectId) -> Result<CommandResult, OsdFailure> {
     let freed = remove_object(run.device, id)?;
     Ok(CommandResult { capacity_change: -freed, effect: ObjectEffect::Removed, ..CommandResult::of(id) })

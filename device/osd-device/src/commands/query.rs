@@ -1,7 +1,7 @@
 //! QUERY: finds the members of a collection whose attributes are within bounds.
 //!
-//! Does: compare, and return the ids or add the matches to a tracking collection. Does not: change
-//! the members.
+//! Does: compare, and return the ids or add the matches to a tracking collection.
+//! Does not: change the members.
 //! Contract: a member whose minimum method forbids access does not match. Memory is bounded: ids
 //! are written directly into the output buffer.
 //! Costs: O(n log n) for n members, one lookup per criterion and member.

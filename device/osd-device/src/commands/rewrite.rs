@@ -21,7 +21,7 @@ use crate::attributes::current::CurrentCommandPage;
 use crate::attributes::view::AttributeView;
 use crate::failure::OsdFailure;
 
-/// REWRITE.
+/// Runs REWRITE.
 pub(crate) fn rewrite(run: &mut CommandRun<'_>, rewrite: &Rewrite) -> Result<CommandResult, OsdFailure> {
     let object = rewrite.object;
     let stat = user_object(run.device, object)?;

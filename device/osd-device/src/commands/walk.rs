@@ -1,7 +1,8 @@
 //! Iteration over many objects in steps, for commands on collections and for lists.
 //!
 //! Does: hold locks for one step at a time, so that other commands can run in between, and check
-//! before each step whether the command may continue. Does not: know what is done with the objects.
+//! before each step whether the command may continue.
+//! Does not: know what is done with the objects.
 //! Contract: the caller has no lock. A visited object exists and is still a member. Its lock and
 //! that of its collection are held, and the command's authority was checked under them. Memory: the
 //! ids of one step.

@@ -3,8 +3,9 @@
 //! Does: keep the list in memory and, by object id, in the internal page of the root, so that it
 //! survives a restart; record each change once: on the object, on its container, and for the audit
 //! log.
-//! Does not: search for damage. Contract: an entry is added and removed under the object's lock. If
-//! the store refuses writes, the list is kept in memory only.
+//! Does not: search for damage.
+//! Contract: an entry is added and removed under the object's lock. If the store refuses writes,
+//! the list is kept in memory only.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

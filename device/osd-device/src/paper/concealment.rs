@@ -1,9 +1,10 @@
 //! The paper's cipher for the security method, applied before the parser, on devices that enable
 //! it.
 //!
-//! Does: decrypt a concealed CDB before anything parses it; refuse one in the clear. Does not:
-//! provide any protection (`sealstone_seal::paper::mceliece` explains why). The key pair is new at
-//! each start of the device. Truth: docs/design/security.md 4.2.
+//! Does: decrypt a concealed CDB before anything parses it; refuse one in the clear.
+//! Does not: provide any protection (`sealstone_seal::paper::mceliece` explains why). The key pair
+//! is new at each start of the device.
+//! Truth: docs/design/security.md 4.2.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,10 @@
-//! Admission of operations: each declares its demand for index pages before it begins.
+//! Space reservation in the index: each operation declares its demand for index pages before it
+//! begins.
 //!
 //! Does: if the known free pages do not suffice, inspects the file again, extends it, or commits
 //! (the pages of the previous commit become free then); refuses with `NoSpace` only if all of that
-//! fails. Does not: undo anything.
+//! fails.
+//! Does not: undo anything.
 //! Contract: the caller holds no object lock.
 
 use std::ops::Range;

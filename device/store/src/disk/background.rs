@@ -50,7 +50,7 @@ impl BackgroundThread {
         let (stop, stopped) = channel::<()>();
         let rate = bytes_per_second.max(1);
         let thread = Builder::new().name("store-scrub".into()).spawn(move || {
-            let begun = Instant::now();
+            let started = Instant::now();
             // When the bytes read so far are due at this rate.
             let mut due = Duration::ZERO;
             loop {
@@ -63,7 +63,7 @@ impl BackgroundThread {
                     return;
                 }
                 due += Duration::from_secs_f64(step.bytes as f64 / rate as f64);
-                let pause = due.saturating_sub(begun.elapsed());
+                let pause = due.saturating_sub(started.elapsed());
                 if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }

@@ -1,4 +1,4 @@
-//! Known damage: found at open, by reads, and by scrubbing.
+//! The list of known damage and the scrub: damage found at open, by reads, and by scrubbing.
 //!
 //! Does: keeps the list of damage current: reads and scrubs add to it, changes and scrubs remove
 //! repaired entries.

@@ -75,14 +75,16 @@ impl GroupOverlay {
 
 /// Returns the maximum number of leaf pages that a change takes after another one of the same
 /// operation; for each, whether it is a removal.
-fn leaves_of(before: Option<(Key, bool)>, key: &Key, gone: bool) -> u64 {
+fn leaves_of(before: Option<(Key, bool)>, key: &Key, is_removal: bool) -> u64 {
     match before {
         // An operation that removes several records of an object removes all between them: whole
         // leaves become free.
-        Some((before, true)) if gone && before[..17] == key[..17] => 0,
+        Some((before, true)) if is_removal && before[..17] == key[..17] => 0,
         // Each leaf that a sequence of records ends up in has at least one of them.
         Some((before, false))
-            if !gone && before[..17] == key[..17] && sub_of(&before).checked_add(1) == Some(sub_of(key)) =>
+            if !is_removal
+                && before[..17] == key[..17]
+                && sub_of(&before).checked_add(1) == Some(sub_of(key)) =>
         {
             1
         }

@@ -1,4 +1,4 @@
-//! Members of collections: three kinds of index records.
+//! Members of collections in the disk store, as three kinds of index records.
 //!
 //! Does: keeps the record of a membership under its collection and under its member, and the number
 //! of members; all records of an operation enter the open group together.

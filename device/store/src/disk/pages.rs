@@ -1,4 +1,4 @@
-//! The digests of attribute pages.
+//! Stored digests of attribute pages: kept from the first request until an attribute changes.
 //!
 //! Does: stores the digest of a page that was requested until an attribute of the page changes. The
 //! change deletes the digest record in the same step, so that a crash cannot leave a digest of

@@ -1,4 +1,5 @@
-//! The numbers of inline blocks, whose bytes are in the index and not on the medium.
+//! Allocator of inline block numbers. The bytes of an inline block are in the index, not in a
+//! segment.
 //!
 //! Does: allocates and frees numbers, and counts the index space of the blocks, with a limit.
 //! Does not: store anything; like the free map it is rebuilt at open. A number takes the place of a

@@ -1,5 +1,4 @@
-//! Checksums and digests of data that is about to be written, computed in one pass before any lock
-//! is taken.
+//! Checksums and digests of the data of a write, computed in one pass before any lock is acquired.
 //!
 //! Does: computes the digest of each unit that the data covers, together with the checksums of its
 //! blocks, while the unit is in the CPU's cache.

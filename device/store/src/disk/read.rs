@@ -1,4 +1,5 @@
-//! Reads from extents into the caller's buffer and checks each block.
+//! Reads an object's extents from the medium into the caller's buffer, and compares each block with
+//! its checksum.
 //!
 //! Does: one call to the medium per extent (up to a slice that fits the CPU's cache), without
 //! copies except for partial blocks.
@@ -278,9 +279,9 @@ impl DiskStore {
         let (offset, length) = (start + block * BLOCK, BLOCK);
         self.note(Damage { object, kind, offset, length });
         // A missing or short file is a permanent error.
-        let gone = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof);
+        let is_missing = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof);
         match source {
-            Some(source) if !gone(source.kind()) => StoreError::Io { doing: "reading data", source },
+            Some(source) if !is_missing(source.kind()) => StoreError::Io { doing: "reading data", source },
             _ => StoreError::Damaged { object, offset, length },
         }
     }

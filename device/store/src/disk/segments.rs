@@ -1,4 +1,4 @@
-//! The segment files: blocks by number.
+//! The segment files, which hold the data blocks: reads and writes blocks by number.
 //!
 //! Does: finds the file of a block; reads, writes, discards; records which files need a sync.
 //! Does not: know what the blocks mean.

@@ -1,4 +1,5 @@
-//! Shares one object's blocks with another without copying, and maps where an object has data.
+//! Copy-on-write sharing of blocks between objects, and the maps of an object: data, holes, and
+//! differences from another object.
 //!
 //! Does: lets two objects refer to the same blocks; a write to one of them leaves the others
 //! unchanged.

@@ -1,4 +1,4 @@
-//! The free blocks of the medium.
+//! The block allocator: a bitmap of the free blocks of the medium.
 //!
 //! Does: allocates blocks, contiguous if possible, and frees them; counts the blocks that objects
 //! use.

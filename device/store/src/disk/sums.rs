@@ -1,4 +1,4 @@
-//! The sum of an object's digests, where the partition's profile asks for one.
+//! The homomorphic sum (LtHash) of an object's digests, for partitions whose profile requires one.
 //!
 //! Does: keeps an [`LtHash`] over the known digests of an object's units, updated in the step that
 //! changes them.

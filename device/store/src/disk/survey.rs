@@ -1,5 +1,5 @@
-//! The walk over all records at open, on pages that are verified one by one, before the engine
-//! opens the file.
+//! The full check of the index at open: reads all records, page by verified page, before the engine
+//! (redb) opens the file, and rebuilds the free map.
 //!
 //! Does: claims every extent; checks that each object has the records that its own record counts;
 //! attributes losses to objects.

@@ -1,4 +1,5 @@
-//! The set of free blocks that have no space on the underlying file system, as runs.
+//! The set of free blocks for which the underlying file system has allocated no space (holes), as
+//! runs.
 //!
 //! Does: keeps runs merged, and returns runs near a location.
 //! Does not: allocate space; `backing` does.

@@ -1,4 +1,5 @@
-//! Digests of the memory store: computed on each request, so that no history can make them wrong.
+//! Digests of the memory store: computed at each request, never stored, so that they are always
+//! right.
 
 use sealstone_digest::{AttributePage, CoveredDigests, DigestCover, DigestValue, Profile};
 use sealstone_osd::{ObjectId, ObjectType};

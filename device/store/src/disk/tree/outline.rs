@@ -1,4 +1,5 @@
-//! The shape of a commit's tree of records: how large its pages are, and how many branches it has.
+//! Measures a commit's tree of records: sizes of its pages and number of branches, which bound the
+//! page demand of a commit.
 //!
 //! Does: reads the branches alone, about one page in eighty.
 //! Does not: read leaves, except one of each last branch.

@@ -309,17 +309,17 @@ impl LogState {
         if from == into {
             return;
         }
-        let Some(gone) = self.clusters.remove(&from) else { return };
-        for object in &gone.objects {
+        let Some(absorbed) = self.clusters.remove(&from) else { return };
+        for object in &absorbed.objects {
             self.owners.insert(*object, into);
         }
         self.merged.insert(from, into);
         let cluster = self.clusters.entry(into).or_default();
-        cluster.scopes += gone.scopes;
-        cluster.waiting += gone.waiting;
-        cluster.steps.extend(gone.steps);
-        cluster.objects.extend(gone.objects);
-        cluster.reusable.extend(gone.reusable);
+        cluster.scopes += absorbed.scopes;
+        cluster.waiting += absorbed.waiting;
+        cluster.steps.extend(absorbed.steps);
+        cluster.objects.extend(absorbed.objects);
+        cluster.reusable.extend(absorbed.reusable);
     }
 
     /// Adds a step to a cluster, merged with all clusters that have changed the same objects.
