@@ -13,6 +13,7 @@ mod json_shape;
 mod left_out;
 mod mounted;
 mod pair;
+mod ports;
 #[path = "../../metadata/meta-store/tests/support/postgres.rs"]
 pub mod postgres;
 mod system;
@@ -26,6 +27,7 @@ pub use initiator::Initiator;
 pub use left_out::{is_installed, left_out};
 pub use mounted::{MountStopper, Mounted, can_mount};
 pub use pair::ServerPair;
+pub use ports::{reserve_address, reserve_port};
 pub use system::{System, text};
 pub use tmpfs::{Tmpfs, can_mount_tmpfs, fill};
 pub use web::get;
@@ -138,12 +140,21 @@ impl CommandResult {
 
 /// Returns a command of the binary with logs off, isolated from the user's own session.
 ///
+/// Any free port is replaced by a reserved one, so that a daemon can be started on it again.
 /// Signals that the test runner ignores, such as those of `nohup`, have their default action in it.
 #[must_use]
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(binary());
-    command.args(arguments).env("SEALSTONE_LOG", "off").env_remove("SEALSTONE_SESSION").stdin(Stdio::null());
+    // `up` derives the ports of several daemons from one.
+    let fixed = !arguments.contains(&"up");
+    for argument in arguments {
+        match *argument {
+            ports::ANY_PORT if fixed => command.arg(reserve_address()),
+            other => command.arg(other),
+        };
+    }
+    command.env("SEALSTONE_LOG", "off").env_remove("SEALSTONE_SESSION").stdin(Stdio::null());
     command
 }
 

@@ -204,8 +204,7 @@ impl TimeTestSystem {
         let key_file = folder.path().join("ntp.key");
         write_private(&key_file, &format!("7 AES128 HEX:{DIGITS}\n"));
         // A port that stays the same when the server restarts.
-        let port =
-            UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").to_string();
+        let port = sealstone_tests::reserve_address();
         let flags = [
             "--time-listen",
             &port,
@@ -474,7 +473,7 @@ fn time_interoperates_with_other_implementations() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let key_file = folder.path().join("ntp.key");
     write_private(&key_file, &format!("7 AES128 HEX:{DIGITS}\n"));
-    let port = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let port = sealstone_tests::reserve_port();
     let configuration = folder.path().join("chrony.conf");
     let lines = format!(
         "port {port}\nbindaddress 127.0.0.1\ncmdport 0\nlocal stratum 3\nallow 127.0.0.1\nkeyfile {}\npidfile {}\n",

@@ -58,10 +58,7 @@ impl Device {
         let (data, key) = (folder.path().join("osd"), folder.path().join("osd.key"));
         let arguments = ["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "keyed"];
         run(&[&arguments[..], &["--key-out", text(&key)]].concat()).ok();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = free.local_addr().expect("its number").port();
-        let mut this = Self { folder, daemon: None, port };
-        drop(free);
+        let mut this = Self { folder, daemon: None, port: sealstone_tests::reserve_port() };
         this.start();
         this
     }

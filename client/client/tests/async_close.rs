@@ -378,7 +378,11 @@ async fn where_room_is_short_each_close_waits() {
     let scene = Scene::new().await;
     assert!(scene.put("f", b"bytes").await);
     let device = scene.world.mds.devices()[0].0.id;
-    scene.world.mds.device_answered(device, GIB, GIB - (200 << 20)).unwrap();
+    scene
+        .world
+        .mds
+        .device_answered(&scene.world.mds.device_address(device).unwrap(), GIB, GIB - (200 << 20))
+        .unwrap();
     sleep(Duration::from_secs(6)).await;
     for at in ["g", "h", "i"] {
         assert!(!scene.put(at, b"bytes").await);

@@ -191,7 +191,7 @@ impl Housekeeper {
                 Ok(()) => tracing::info!(device = device.id.0, "device prepared"),
                 Err(error) => {
                     tracing::warn!(device = device.id.0, %error, "device not ready for use; retrying");
-                    self.mds.device_failed(device.id, error.kind(), &error.to_string());
+                    self.mds.device_failed(&device, error.kind(), &error.to_string());
                 }
             }
         }
@@ -260,7 +260,7 @@ impl Housekeeper {
             };
             if let Some(error) = error {
                 tracing::warn!(device = device.id.0, %error, "keys not changed; retrying");
-                self.mds.device_failed(device.id, error.kind(), &error.to_string());
+                self.mds.device_failed(device, error.kind(), &error.to_string());
             }
             return;
         }
@@ -299,11 +299,10 @@ impl Housekeeper {
         let capacity = self.in_time(self.devices.capacity(device, credential)).await?;
         self.mds.device_shares(device.id, capacity.shared);
         if !self.is_leader() {
-            self.mds.device_measured(device.id, capacity.total, capacity.used);
+            self.mds.device_measured(device, capacity.total, capacity.used);
             return Ok(());
         }
-        self.blocking(|mds| mds.device_answered(device.id, capacity.total, capacity.used))
-            .map_err(store_failed)
+        self.blocking(|mds| mds.device_answered(device, capacity.total, capacity.used)).map_err(store_failed)
     }
 
     /// Reads the capacity of all devices in use, by which each server places new objects. A device
@@ -321,8 +320,8 @@ impl Housekeeper {
                         return;
                     }
                     tracing::warn!(device = device.id.0, %error, "device capacity could not be read");
-                    this.mds.device_failed(device.id, error.kind(), &error.to_string());
-                    if !this.is_leader() {
+                    let recorded = this.mds.device_failed(&device, error.kind(), &error.to_string());
+                    if !recorded || !this.is_leader() {
                         return;
                     }
                     if let Err(error) = this.blocking(|mds| mds.mark_unreachable(device.id)) {

@@ -16,8 +16,7 @@ use sealstone_mds_protocol::{
     Failure, Grant, KeyInfo, KeyPlace, Method, NewDevice, ObjectRef, ProblemKind, Secret,
 };
 use sealstone_osd::{
-    Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, capability::Range,
-    capability::Scope,
+    Capability, Descriptor, Generation, ObjectType, Permissions, capability::Range, capability::Scope,
 };
 use sealstone_seal::algorithm::preferred_slot;
 use sealstone_seal::{AlgorithmSlots, Credential, InitialKey, IssueError, KeySelector};
@@ -31,12 +30,14 @@ use crate::keys;
 use crate::placement::{Candidate, DevicePool};
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
 use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
+pub use purpose::ServerPurpose;
 pub use rights::security_method;
 pub(crate) use rights::{
     CALL_READ_RIGHTS, COPY_RIGHTS, CREATE_RIGHTS, DESCRIBE_RIGHTS, EXECUTE_RIGHTS, READ_RIGHTS,
     UPDATE_RIGHTS, WRITE_RIGHTS,
 };
 
+mod purpose;
 mod rights;
 
 /// Maximum number of devices.
@@ -88,6 +89,8 @@ struct DeviceEntry {
     /// Problem of the last access; not stored, because the next access follows soon after a
     /// restart.
     problem: Option<DeviceProblem>,
+    /// Number of the registration; results of accesses under an earlier one are dropped.
+    registration: u64,
 }
 
 /// Grants of one partition.
@@ -119,36 +122,8 @@ pub struct DeviceAddress {
     pub system_id: [u8; 20],
     /// Pin of its TLS certificate; none: connections without TLS.
     pub pin: Option<DevicePin>,
-}
-
-/// Purposes of the server's own credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerPurpose {
-    /// Create the partition of the files.
-    PreparePartition,
-    /// Read capacity and use: attributes of the root object.
-    ReadCapacity,
-    /// Read and set the policy access tags of a file partition.
-    TagPartition(u64),
-    /// List the objects of a file partition.
-    ListObjects(u64),
-    /// Remove an object.
-    RemoveObject(ObjectId),
-    /// Truncate an object.
-    TruncateObject(ObjectId),
-    /// Read the length of an object.
-    MeasureObject(ObjectId),
-    /// Read an object that is moved to another device.
-    CopyFrom(ObjectId),
-    /// Create the object on the new device.
-    CopyTo(ObjectId),
-    /// Set the policy access tag of an object, and create the object if it does not exist.
-    Retag {
-        /// Object to retag.
-        object: ObjectId,
-        /// Whether the object may have to be created.
-        creates: bool,
-    },
+    /// Number of its registration: each `mds add-osd` counts, since this server started.
+    pub registration: u64,
 }
 
 /// An object for which a credential is signed.
@@ -198,6 +173,7 @@ impl DeviceTable {
         for (id, known) in std::mem::take(&mut *table) {
             if let Some(now) = fresh.get_mut(&id) {
                 (now.granted, now.problem, now.shared) = (known.granted, known.problem, known.shared);
+                now.registration = known.registration;
                 // A measurement here is newer than the stored one, unless that has changed.
                 if now.stored == known.stored {
                     (now.record.total, now.record.used) = (known.record.total, known.record.used);
@@ -290,9 +266,12 @@ impl DeviceTable {
             Some(known) if keeps_keys(known, new)? => {
                 known.record = record;
                 known.problem = None;
+                known.registration += 1;
             }
-            _ => {
-                table.insert(id, DeviceEntry::new(record, keys, key_state));
+            before => {
+                let registration = before.map_or(0, |known| known.registration + 1);
+                let entry = DeviceEntry { registration, ..DeviceEntry::new(record, keys, key_state) };
+                table.insert(id, entry);
             }
         }
         Ok(())
@@ -380,10 +359,14 @@ impl DeviceTable {
     }
 
     /// Sets capacity and use. Returns whether they differ enough from the stored values to be
-    /// stored: use changes constantly and is measured again soon after a restart.
-    pub(crate) fn set_capacity(&self, id: DeviceId, total: u64, used: u64) -> bool {
+    /// stored: use changes constantly and is measured again soon after a restart. Ignored if the
+    /// device was registered again since.
+    pub(crate) fn set_capacity(&self, at: &DeviceAddress, total: u64, used: u64) -> bool {
         let mut table = self.0.write();
-        let Some(known) = table.get_mut(&id) else { return false };
+        let Some(known) = table.get_mut(&at.id) else { return false };
+        if known.registration != at.registration {
+            return false;
+        }
         known.record.total = total;
         known.record.used = used;
         known.problem = None;
@@ -398,10 +381,16 @@ impl DeviceTable {
         }
     }
 
-    /// Sets the problem of the last access.
-    pub(crate) fn set_problem(&self, id: DeviceId, problem: DeviceProblem) {
-        if let Some(known) = self.0.write().get_mut(&id) {
-            known.problem = Some(problem);
+    /// Sets the problem of the last access. Returns false, and does nothing, if the device was
+    /// registered again since: the access used its earlier address or key.
+    pub(crate) fn set_problem(&self, at: &DeviceAddress, problem: DeviceProblem) -> bool {
+        let mut table = self.0.write();
+        match table.get_mut(&at.id) {
+            Some(known) if known.registration == at.registration => {
+                known.problem = Some(problem);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -426,7 +415,8 @@ impl DeviceTable {
     pub(crate) fn addresses(&self) -> Vec<(DeviceAddress, DeviceState)> {
         let address = |(id, known): (&DeviceId, &DeviceEntry)| {
             let Device { id, url, system_id, pin, state, .. } = device(*id, known);
-            (DeviceAddress { id, url: url.as_str().to_owned(), system_id, pin }, state)
+            let (url, registration) = (url.as_str().to_owned(), known.registration);
+            (DeviceAddress { id, url, system_id, pin, registration }, state)
         };
         self.0.read().iter().map(address).collect()
     }
@@ -622,7 +612,16 @@ impl DeviceEntry {
     fn new(record: DeviceRecord, keys: Keys, key_state: DeviceKeyState) -> Self {
         let stored = (record.total, record.used);
         let granted = key_state.parts.keys().map(|id| (*id, GrantCounter::default())).collect();
-        Self { record, keys: Arc::new(keys), key_state, granted, stored, shared: None, problem: None }
+        Self {
+            record,
+            keys: Arc::new(keys),
+            key_state,
+            granted,
+            stored,
+            shared: None,
+            problem: None,
+            registration: 0,
+        }
     }
 }
 /// Signs a credential, sealed or open.

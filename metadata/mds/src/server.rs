@@ -605,6 +605,12 @@ impl Mds {
         FILE_PARTITION..FILE_PARTITION + self.config.file_partitions()
     }
 
+    /// Returns the address of a device as it is registered now.
+    #[must_use]
+    pub fn device_address(&self, id: DeviceId) -> Option<DeviceAddress> {
+        self.devices.addresses().into_iter().map(|(at, _)| at).find(|at| at.id == id)
+    }
+
     /// Returns all devices, for the daemon that connects to them.
     #[must_use]
     pub fn devices(&self) -> Vec<(DeviceAddress, DeviceState)> {
@@ -653,8 +659,8 @@ impl Mds {
 
     /// Sets the capacity of a device on a server that is not the leader, for placement only. The
     /// leader stores it.
-    pub fn device_measured(&self, id: DeviceId, total: u64, used: u64) {
-        self.devices.set_capacity(id, total, used);
+    pub fn device_measured(&self, at: &DeviceAddress, total: u64, used: u64) {
+        self.devices.set_capacity(at, total, used);
     }
 
     /// Sets the free space of a file system that several devices share: see [`SharedSpace`].
@@ -666,8 +672,9 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
-    pub fn device_answered(&self, id: DeviceId, total: u64, used: u64) -> Result<()> {
-        let write = self.devices.set_capacity(id, total, used);
+    pub fn device_answered(&self, at: &DeviceAddress, total: u64, used: u64) -> Result<()> {
+        let id = at.id;
+        let write = self.devices.set_capacity(at, total, used);
         match self.devices.get(id).map(|device| device.state) {
             Some(DeviceState::Unreachable) => self.change_device(id, Some(DeviceState::Active)),
             _ if write => self.change_device(id, None),
@@ -692,9 +699,10 @@ impl Mds {
         self.devices.get(id).is_some_and(|device| device.problem.is_none())
     }
 
-    /// Records why the last access to a device failed; cleared when it answers.
-    pub fn device_failed(&self, id: DeviceId, kind: ProblemKind, detail: &str) {
-        self.devices.set_problem(id, DeviceProblem { kind, said: Text::truncated(detail) });
+    /// Records why the last access to a device failed; cleared when it answers. Returns false if
+    /// the device was registered again since: then the failure says nothing about it.
+    pub fn device_failed(&self, at: &DeviceAddress, kind: ProblemKind, detail: &str) -> bool {
+        self.devices.set_problem(at, DeviceProblem { kind, said: Text::truncated(detail) })
     }
 
     /// Stores a device's capacity, and its new state if given.

@@ -176,7 +176,7 @@ impl World {
         let values = values.into_iter().map(|(id, value)| (id, bytes::Bytes::copy_from_slice(&value)));
         let object = ObjectId::of_partition(0x1_0000);
         device.execute(&bearer, Operation::CreateWith { object, values: values.collect() }).await.unwrap();
-        self.mds.device_answered(id, GIB, 0).unwrap();
+        self.mds.device_answered(&self.mds.device_address(id).unwrap(), GIB, 0).unwrap();
         self.mds.device_prepared(id).unwrap();
     }
 

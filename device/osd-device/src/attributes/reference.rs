@@ -14,16 +14,19 @@ use super::rows::{self, AttributeRow, LengthRule, PageKind, ROWS, SetRule, Value
 const HEAD: &str = "\
 # Attributes
 
-Every attribute that the device knows by itself; generated from its table (`device/osd-device/src/attributes/rows.rs`), do not
-edit. Numbers are hexadecimal, lengths are bytes. A number that is not here is undefined on these pages: its length is
-0, and it cannot be set. What the standard has and this device has not is in `docs/standards/osd.md`.
+Every attribute that the device knows by itself; generated from its table
+(`device/osd-device/src/attributes/rows.rs`), do not edit. Numbers are hexadecimal, lengths are
+bytes. A number that is not here is undefined on these pages: its length is 0, and it cannot be set.
+What the standard has and this device has not is in `docs/standards/osd.md`.
 
 Besides these pages:
 
-- Pages from offset 10000h of each type's range, and pages F0000000h to FFFFFFFDh on objects of any type, are
-  applications': any number, values of 1 to 65534 bytes, 4 MiB for all of one object. A value of no bytes removes the
-  attribute. Attribute 0 identifies the page, in 40 bytes: 8 for the vendor, 32 for the title.
-- Page 0 of each range is the directory: attribute *n* is the name of page *n*, of pages that have something.
+- Pages from offset 10000h of each type's range, and pages F0000000h to FFFFFFFDh on objects of any
+  type, are applications': any number, values of 1 to 65534 bytes, 4 MiB for all of one object. A
+  value of no bytes removes the attribute. Attribute 0 identifies the page, in 40 bytes: 8 for the
+  vendor, 32 for the title.
+- Page 0 of each range is the directory: attribute *n* is the name of page *n*, of pages that have
+  something.
 - Page FFFFFFFEh, Current Command, describes the running command.
 - Pages C0000000h to EFFFFFFFh, and pages of another type of object, are refused.
 

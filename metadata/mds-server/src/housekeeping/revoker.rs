@@ -120,7 +120,7 @@ impl Housekeeper {
             if let Some(error) = problem {
                 tracing::warn!(device = device.id.0, %error, "device has not confirmed a revocation; retrying");
                 if !matches!(error, DeviceError::KeysChanging) {
-                    self.mds.device_failed(device.id, error.kind(), &error.to_string());
+                    self.mds.device_failed(device, error.kind(), &error.to_string());
                 }
                 return;
             }

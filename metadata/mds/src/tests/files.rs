@@ -349,9 +349,9 @@ fn full_unreachable_draining_devices_get_no_objects() {
     assert!(matches!(world.ask(ADMIN, state), Response::Device { .. }));
     // The client waits for the unreachable device.
     assert_eq!(world.refused(ALICE, create("/b", None)), ErrorCode::Busy);
-    world.mds.device_answered(first, GIB, 0).unwrap();
+    world.mds.device_answered(&world.mds.device_address(first).unwrap(), GIB, 0).unwrap();
     world.create(ALICE, "/b", None);
-    world.mds.device_answered(first, GIB, GIB - 1).unwrap();
+    world.mds.device_answered(&world.mds.device_address(first).unwrap(), GIB, GIB - 1).unwrap();
     assert_eq!(world.refused(ALICE, create("/c", None)), ErrorCode::NoSpace);
 }
 
@@ -430,15 +430,29 @@ fn wrong_key_can_be_replaced_before_use() {
     };
     let Response::Device { device } = world.ask(ADMIN, add(&wrong)) else { panic!("added") };
     assert_eq!((device.state, device.problem), (DeviceState::Joining, None));
-    world.mds.device_failed(device.id, ProblemKind::Denied, "another key");
+    world.mds.device_failed(
+        &world.mds.device_address(device.id).unwrap(),
+        ProblemKind::Denied,
+        "another key",
+    );
     let problem = listed(&mut world).problem.unwrap();
     assert_eq!((problem.kind, problem.said.as_str()), (ProblemKind::Denied, "another key"));
-    world.mds.device_failed(device.id, ProblemKind::Silent, &"x".repeat(500));
+    world.mds.device_failed(
+        &world.mds.device_address(device.id).unwrap(),
+        ProblemKind::Silent,
+        &"x".repeat(500),
+    );
     assert_eq!(listed(&mut world).problem.unwrap().said.as_str().len(), 96);
 
     let right = new_device(1);
+    let earlier = world.mds.device_address(device.id).unwrap();
     let Response::Device { device: again } = world.ask(ADMIN, add(&right)) else { panic!("added") };
     assert_eq!((again.id, again.state, again.problem), (device.id, DeviceState::Joining, None));
+    // An access under the first registration that ends now says nothing about the second one.
+    assert!(!world.mds.device_failed(&earlier, ProblemKind::Denied, "another key"));
+    world.mds.device_answered(&earlier, 1 << 30, 0).unwrap();
+    let now = listed(&mut world);
+    assert_eq!((now.total, now.problem), (0, None));
     world.restart();
     assert!(matches!(world.ask(ADMIN, add(&right)), Response::Device { .. }));
     assert_eq!(
@@ -447,7 +461,7 @@ fn wrong_key_can_be_replaced_before_use() {
     );
 
     world.mds.device_prepared(device.id).unwrap();
-    world.mds.device_answered(device.id, 1 << 30, 0).unwrap();
+    world.mds.device_answered(&world.mds.device_address(device.id).unwrap(), 1 << 30, 0).unwrap();
     assert_eq!(world.refused(ADMIN, add(&wrong)), ErrorCode::Exists);
     assert!(
         matches!(world.ask(ADMIN, add(&right)), Response::Device { .. }),

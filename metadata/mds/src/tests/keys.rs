@@ -403,7 +403,7 @@ fn keys_rotate_by_age_and_grant_count() {
     assert!(keep(&mut world, &mut osd, id, Trouble::None));
     assert_eq!(versions(&world), (first + 1) % 16, "by age");
     world.mds.config.credentials_per_key_max = 3;
-    world.mds.device_answered(id, super::world::GIB, 0).unwrap();
+    world.mds.device_answered(&world.mds.device_address(id).unwrap(), super::world::GIB, 0).unwrap();
     world.mds.device_prepared(id).unwrap();
     for n in 0..4 {
         world.put(ALICE, &format!("/f{n}"), 1);
@@ -421,7 +421,7 @@ fn keys_rotate_by_age_and_grant_count() {
 #[test]
 fn no_grants_while_upper_keys_change() {
     let (mut world, mut osd, id) = taken_over();
-    world.mds.device_answered(id, super::world::GIB, 0).unwrap();
+    world.mds.device_answered(&world.mds.device_address(id).unwrap(), super::world::GIB, 0).unwrap();
     world.mds.device_prepared(id).unwrap();
     world.put(ALICE, "/f", 1);
     rotate(&mut world, KeyLevel::Partition, Some(FILE_PARTITION), false);
@@ -491,7 +491,11 @@ fn lost_device_needs_new_initial_key() {
         last = world.mds.key_steps_done(id, outcomes, world.now, &mut world.rng).unwrap();
     }
     assert_eq!(last, KeyStepsResult::Lost);
-    world.mds.device_failed(id, sealstone_mds_protocol::ProblemKind::Denied, "no key fits");
+    world.mds.device_failed(
+        &world.mds.device_address(id).unwrap(),
+        sealstone_mds_protocol::ProblemKind::Denied,
+        "no key fits",
+    );
     assert!(matches!(world.ask(ADMIN, add), Response::Device { .. }));
     assert!(keep(&mut world, &mut osd, id, Trouble::None));
     agree(&mut world, &osd, id, "taken over again");

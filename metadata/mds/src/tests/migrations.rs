@@ -198,7 +198,7 @@ fn useless_mark_is_removed() {
     assert_eq!(begin(&mut world, "/f"), MoveStart::NothingToMove);
     for i in 1..3 {
         let id = world.add_device(i);
-        world.mds.device_answered(id, GIB, 0).unwrap();
+        world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
         world.mds.device_prepared(id).unwrap();
     }
     // A rebalance searches all files anyway.

@@ -117,12 +117,12 @@ pub(super) fn live(world: &World) -> BTreeSet<ObjectRef> {
 fn one_file() -> World {
     let mut world = World::empty();
     world.add_device(0);
-    world.mds.device_answered(GONE, GIB, 0).unwrap();
+    world.mds.device_answered(&world.mds.device_address(GONE).unwrap(), GIB, 0).unwrap();
     world.mds.device_prepared(GONE).unwrap();
     world.put(ALICE, "/f", 9);
     for i in 1..3 {
         let id = world.add_device(i);
-        world.mds.device_answered(id, GIB, 0).unwrap();
+        world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
         world.mds.device_prepared(id).unwrap();
     }
     drain(&mut world);
@@ -162,7 +162,7 @@ fn drain_waits_for_creates() {
     let file = world.create(ALICE, "/slow", None);
     for i in 1..3 {
         let id = world.add_device(i);
-        world.mds.device_answered(id, GIB, 0).unwrap();
+        world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
         world.mds.device_prepared(id).unwrap();
     }
     drain(&mut world);

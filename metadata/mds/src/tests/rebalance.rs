@@ -37,7 +37,7 @@ fn measure(world: &World) -> BTreeMap<DeviceId, u64> {
         }
     }
     for (id, used) in &used {
-        world.mds.device_answered(*id, 64 * MIB, *used).unwrap();
+        world.mds.device_answered(&world.mds.device_address(*id).unwrap(), 64 * MIB, *used).unwrap();
     }
     used
 }
@@ -77,7 +77,7 @@ fn one_came() -> (World, DeviceId) {
         world.put(ALICE, &format!("/f{at}"), FILE);
     }
     let id = world.add_device(3);
-    world.mds.device_answered(id, GIB, 0).unwrap();
+    world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
     world.mds.device_prepared(id).unwrap();
     measure(&world);
     (world, id)

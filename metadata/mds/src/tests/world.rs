@@ -62,7 +62,7 @@ impl World {
         let mut world = Self::empty();
         for i in 0..devices {
             let id = world.add_device(i);
-            world.mds.device_answered(id, GIB, 0).unwrap();
+            world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
             world.mds.device_prepared(id).unwrap();
         }
         world
