@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
 use std::net::TcpListener;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -15,6 +15,8 @@ use sealstone_sandbox::{
     ZygoteOptions,
 };
 
+/// The engine program of these tests.
+pub(crate) const ATTACK_ENGINE: &str = env!("CARGO_BIN_EXE_sealstone-attack-engine");
 /// Exit code of an attempt that succeeded; the attack engine has the same constant.
 pub(crate) const SUCCEEDED: i32 = 200;
 /// Maximum time of any single engine in these tests.
@@ -26,11 +28,22 @@ const PORT_OFFSET: u64 = 64;
 /// First byte of the memory file.
 pub(crate) const FIRST_BYTE: u8 = 77;
 
+/// Whether the test runs as root.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Reports that the current test is left out, and why.
+pub(crate) fn left_out(reason: &str) {
+    let thread = std::thread::current();
+    // The harness captures the print macros, and shows them for failed tests only.
+    let _ = writeln!(std::io::stderr(), "left out: {}: {reason}", thread.name().unwrap_or("unnamed"));
+}
+
 /// Returns options for the attack engine without some layers.
 pub(crate) fn options(omitted: &[IsolationLayer]) -> ZygoteOptions {
-    let program = PathBuf::from(env!("CARGO_BIN_EXE_sealstone-attack-engine"));
     let arguments = omitted.iter().flat_map(|layer| ["--without".into(), layer.name().into()]).collect();
-    ZygoteOptions { arguments, ..ZygoteOptions::new(program, EngineKind::C) }
+    ZygoteOptions { arguments, ..ZygoteOptions::new(ATTACK_ENGINE, EngineKind::C) }
 }
 
 /// Starts a zygote of the attack engine with all layers.
@@ -58,9 +71,11 @@ impl AttackTargets {
         memory.write_all(&port.to_be_bytes()).expect("write");
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&memory, seals).expect("seal");
-        let mut file = tempfile::tempfile().expect("temporary file");
-        file.write_all(b"object").expect("write");
-        let read_only = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+        // Its mode lets everyone write, so only the root without /proc prevents a second open.
+        let object = rustix::fs::memfd_create("object", MemfdFlags::CLOEXEC).expect("memory file");
+        let mut object = File::from(object);
+        object.write_all(b"object").expect("write");
+        let read_only = File::open(format!("/proc/self/fd/{}", object.as_raw_fd()));
         // Several test processes may have it at one time; one listener is enough for all.
         let name = SocketAddr::from_abstract_name("sealstone-attack").expect("name");
         Self {
@@ -87,18 +102,47 @@ impl AttackTargets {
         wait(&self.start(zygote, behaviour, limits))
     }
 
-    /// Panics if an attempt changed something.
-    pub(crate) fn assert_unchanged(&self) {
+    /// Panics if an attempt changed the size of a target.
+    pub(crate) fn assert_sizes(&self) {
         let memory = rustix::fs::fstat(&self.memory).expect("stat");
         assert_eq!(memory.st_size as u64, MEMORY_FILE_BYTES, "the memory file has its size");
+        assert_eq!(self.read_only.metadata().expect("stat").len(), 6, "the file has its size");
+    }
+
+    /// Panics if an attempt changed a target.
+    pub(crate) fn assert_unchanged(&self) {
+        self.assert_sizes();
         let mut byte = [0];
         rustix::io::pread(&self.memory, &mut byte, 0).expect("read");
         assert_eq!(byte, [FIRST_BYTE], "the memory file has its content");
-        assert_eq!(self.read_only.metadata().expect("stat").len(), 6, "the file has its size");
     }
 }
 
 /// Waits for the end of an engine.
 pub(crate) fn wait(engine: &SandboxedEngine) -> EngineExit {
     engine.wait(Some(PATIENCE)).expect("wait").expect("the engine ends")
+}
+
+/// Returns a process and all processes below it.
+pub(crate) fn descendants(process: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let children = children.unwrap_or_default();
+    let below = children.split_whitespace().filter_map(|id| id.parse().ok()).flat_map(descendants);
+    std::iter::once(process).chain(below).collect()
+}
+
+/// Returns the folders of a zygote below `/sys/fs/cgroup`.
+pub(crate) fn cgroup_folders(zygote: u32) -> Vec<String> {
+    fn search(folder: &Path, name: &str, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_name() == name {
+                found.push(entry.path().display().to_string());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                search(&entry.path(), name, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    search(Path::new("/sys/fs/cgroup"), &format!("sealstone-engines-{zygote}"), &mut found);
+    found
 }

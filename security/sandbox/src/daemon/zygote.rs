@@ -69,7 +69,8 @@ impl Zygote {
             ZygoteReply::Started => return Err(unexpected_reply()),
         }
         let (probe, report) = zygote.start_reported(&EngineRequest::default(), true)?;
-        drop(probe);
+        // Its user id and cgroup are free again before the first request.
+        probe.wait(Some(START_TIMEOUT))?;
         zygote.report = report;
         Ok(zygote)
     }

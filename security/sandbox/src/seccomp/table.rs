@@ -224,7 +224,7 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("getcwd", libc::SYS_getcwd, INTERPRETERS, &[], "the root"),
     allow("faccessat", libc::SYS_faccessat, INTERPRETERS, &[], "whether a file of the library exists"),
     allow("faccessat2", libc::SYS_faccessat2, INTERPRETERS, &[], "whether a file of the library exists"),
-    allow("statx", libc::SYS_statx, INTERPRETERS, &[], "files of the library, as newer libraries ask"),
+    allow("statx", libc::SYS_statx, ENGINES, &[], "size of the code, as Rust asks for it"),
     allow("statfs", libc::SYS_statfs, JAVA, &[], "kind of file system below the class archive"),
     allow("fstatfs", libc::SYS_fstatfs, JAVA, &[], "kind of file system below the class archive"),
     allow("getuid", libc::SYS_getuid, INTERPRETERS, &[], "user id, which is the engine's own"),

@@ -78,7 +78,7 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
         call(libc::SYS_umount2, [c"/".as_ptr() as usize, libc::MNT_DETACH as usize, 0, 0, 0])
     }),
     ("bpf", bpf),
-    ("load-module", || call(libc::SYS_init_module, [0; 5])),
+    ("load-module", || call(libc::SYS_finit_module, [READ_ONLY_FILE, c"".as_ptr() as usize, 0, 0, 0])),
     ("add-key", add_key),
     ("kernel-log", || call(libc::SYS_syslog, [10, 0, 0, 0, 0])),
     ("reboot", || call(libc::SYS_reboot, [0xfee1_dead, 672_274_793, 0, 0, 0])),
@@ -96,7 +96,7 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     }),
     ("write-then-execute", write_then_execute),
     ("inject-terminal-input", || call(libc::SYS_ioctl, [0, libc::TIOCSTI as usize, address(b"x"), 0, 0])),
-    ("dirty-pipe", || call(libc::SYS_pipe2, [0; 5])),
+    ("broken-pointer", || call(libc::SYS_pipe2, [0; 5])),
     ("bind-to-processor", || {
         call(libc::SYS_sched_setaffinity, [0, 8, address(&[1, 0, 0, 0, 0, 0, 0, 0]), 0, 0])
     }),

@@ -2,15 +2,19 @@
 //!
 //! Contract: the parameters of the request are the name of an attempt, or of a plain behaviour. The
 //! exit code is [`SUCCEEDED`], or the error number with which the kernel refused the attempt.
-//! `--without LAYER` omits a layer, so that a test can show what the other layers stop.
+//! `--without LAYER` omits a layer, so that a test can show what the other layers stop. With
+//! `--daemon` the program is a daemon with one engine instead, which a test kills.
 #![allow(unsafe_code, reason = "attacks are system calls that no safe wrapper has")]
 
 mod attempts;
 
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::process::ExitCode;
 
-use sealstone_sandbox::{EngineContext, IsolationLayer, engine_main_without};
+use sealstone_sandbox::{
+    EngineContext, EngineKind, EngineRequest, IsolationLayer, Zygote, ZygoteOptions, engine_main_without,
+};
 
 /// Exit code of an attempt that succeeded; no error number is that large.
 const SUCCEEDED: i32 = 200;
@@ -22,10 +26,34 @@ const BROKEN: i32 = 202;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut omitted = Vec::new();
-    while let (Some("--without"), Some(name)) = (arguments.next().as_deref(), arguments.next()) {
-        omitted.extend(IsolationLayer::ALL.into_iter().filter(|layer| layer.name() == name));
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--daemon" => return run_daemon(),
+            "--without" => {
+                let name = arguments.next().unwrap_or_default();
+                omitted.extend(IsolationLayer::ALL.into_iter().filter(|layer| layer.name() == name));
+            }
+            _ => return ExitCode::FAILURE,
+        }
     }
     engine_main_without(&omitted, run)
+}
+
+/// Starts a zygote and an engine, writes the zygote's process id, and waits to be killed.
+fn run_daemon() -> ExitCode {
+    let started = std::env::current_exe().map(|program| {
+        let zygote = Zygote::spawn(ZygoteOptions::new(program, EngineKind::C))?;
+        let parameters = b"processor-spin".to_vec();
+        let engine = zygote.start(&EngineRequest { parameters, ..EngineRequest::default() })?;
+        Ok::<_, sealstone_sandbox::SandboxError>((zygote, engine))
+    });
+    let Ok(Ok((zygote, _engine))) = started else { return ExitCode::FAILURE };
+    if writeln!(std::io::stdout(), "{}", zygote.id()).is_err() {
+        return ExitCode::FAILURE;
+    }
+    loop {
+        std::thread::park();
+    }
 }
 
 fn run(context: EngineContext) -> i32 {
@@ -39,7 +67,10 @@ fn run(context: EngineContext) -> i32 {
         "count-descriptors" => count_descriptors(),
         "read-descriptor" => read_descriptor(&context),
         "call-code" => call_code(&context),
+        "read-bind" => read_bind(),
+        "write-bind" => write_bind(),
         "use-memory" => use_memory(),
+        "count-attempts" => attempts::ATTEMPTS.len() as i32,
         other => match attempts::ATTEMPTS.iter().find(|(name, _)| *name == other) {
             Some((_, attempt)) => match attempt() {
                 Ok(_) => SUCCEEDED,
@@ -81,6 +112,17 @@ fn read_descriptor(context: &EngineContext) -> i32 {
     // SAFETY: the buffer has one byte, and the descriptor is open.
     let length = unsafe { libc::pread(descriptor.as_raw_fd(), (&raw mut byte).cast(), 1, 0) };
     if length == 1 && descriptor.as_raw_fd() == 3 { byte.into() } else { BROKEN }
+}
+
+/// Returns the first byte of a file in the bind of the tests.
+fn read_bind() -> i32 {
+    std::fs::read("/data/file").ok().and_then(|bytes| bytes.first().copied()).map_or(BROKEN, i32::from)
+}
+
+/// Opens a file in the bind of the tests to write.
+fn write_bind() -> i32 {
+    let opened = std::fs::File::options().write(true).open("/data/file");
+    opened.map_or_else(|error| error.raw_os_error().unwrap_or(BROKEN), |_| SUCCEEDED)
 }
 
 /// Loads the code as a shared object and calls its function `answer`.
