@@ -122,7 +122,7 @@ int64_t osd_write(uint32_t object, uint64_t offset, const void *data, size_t len
 /* Appends at most 4 MiB to an object in one step. Returns the offset of the first byte. */
 int64_t osd_append(uint32_t object, const void *data, size_t length);
 
-/* Frees a range of bytes; it reads as zeros afterwards. Returns 0. */
+/* Removes a range of bytes; the bytes after it move down. Returns 0. */
 int64_t osd_punch(uint32_t object, uint64_t offset, uint64_t length);
 
 /* Returns the length of an object in bytes. */

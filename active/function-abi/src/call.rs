@@ -12,7 +12,7 @@ pub enum CallCode {
     Write = 2,
     /// Appends bytes to an object.
     Append = 3,
-    /// Frees a range of bytes of an object, which then reads as zeros.
+    /// Removes a range of bytes of an object; the bytes after it move down.
     Punch = 4,
     /// Returns the length of an object.
     Length = 5,
@@ -211,7 +211,7 @@ pub static CALLS: &[FunctionCallRow] = &[
         Ring(CallCode::Punch),
         ObjectRights::WRITE,
         &[OBJECT, OFFSET, LENGTH],
-        "Frees a range of bytes; it reads as zeros afterwards. Returns 0.",
+        "Removes a range of bytes; the bytes after it move down. Returns 0.",
     ),
     row(
         "osd_length",

@@ -151,7 +151,7 @@ pub enum RequestBody {
         /// Source in the heap.
         data: HeapRange,
     },
-    /// Frees a range of an object. Result: 0.
+    /// Removes a range of an object. Result: 0.
     Punch {
         /// Handle of the object.
         object: u32,

@@ -50,6 +50,8 @@ pub mod host {
     pub const CLOCK_MS: usize = 320;
     /// 1 if the engine must exit instead of waiting for a call.
     pub const STOP: usize = 384;
+    /// Time in nanoseconds for which a side polls before it sleeps; 0 to sleep at once.
+    pub const SPIN_NS: usize = 448;
     /// The completion ring.
     pub const COMPLETIONS: usize = 4096;
     /// The fixed part of the call descriptor.

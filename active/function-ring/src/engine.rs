@@ -1,0 +1,489 @@
+//! The engine's side: waiting for calls, requests, and the buffers of the heap.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use sealstone_function_abi::layout::{self, COMPLETION_BYTES, SUBMISSION_BYTES, engine, host};
+use sealstone_function_abi::limits::{
+    ATTRIBUTE_BYTES_MAX, BUFFER_BYTES, LIST_ENTRIES_MAX, LOG_LINE_BYTES_MAX, REQUEST_BYTES_MAX, RING_SLOTS,
+};
+use sealstone_function_abi::{
+    CallErrno, CompletionEntry, DescriptorError, DescriptorPart, HeapRange, OwnedCallDescriptor, RequestBody,
+    RingCompletion, SubmissionEntry,
+};
+
+use crate::memory::SharedMapping;
+use crate::stream::StreamTable;
+use crate::wait;
+
+/// Slots of the rings, as an index.
+const SLOTS: usize = RING_SLOTS as usize;
+/// Buffers at the start of the heap for calls that wait; streams have the others.
+const TRANSFER_BUFFERS: usize = (REQUEST_BYTES_MAX / BUFFER_BYTES) as usize;
+
+/// Why an engine cannot use its rings.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The memory cannot be mapped.
+    #[error("cannot map the ring: {0}")]
+    Map(#[from] io::Error),
+    /// The host has another layout of the memory.
+    #[error("the ring of this device has another layout")]
+    Layout,
+}
+
+/// A request in flight. It must be given to [`EngineRing::wait`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a request must be waited for"]
+pub struct RequestTicket {
+    cookie: u64,
+}
+
+/// State of a slot of the engine's table of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestSlot {
+    Free,
+    Waiting(u64),
+    Done(RingCompletion),
+}
+
+/// The engine's end of a ring.
+#[derive(Debug)]
+pub struct EngineRing {
+    engine_region: SharedMapping,
+    host_region: SharedMapping,
+    heap_bytes: u64,
+    spin: Duration,
+    generation: u32,
+    submission_tail: u32,
+    completion_head: u32,
+    next_sequence: u64,
+    slots: [RequestSlot; SLOTS],
+    /// Whether each buffer of the heap is in use by a stream.
+    buffers: Vec<bool>,
+    pub(crate) streams: StreamTable,
+}
+
+impl EngineRing {
+    /// Maps the two descriptors that the engine received from `HostMemory::descriptors`.
+    ///
+    /// # Errors
+    ///
+    /// The memory cannot be mapped, or has another layout.
+    pub fn attach(engine_file: BorrowedFd<'_>, host_file: BorrowedFd<'_>) -> Result<Self, AttachError> {
+        let host_region = SharedMapping::new(host_file, host::REGION_BYTES, false)?;
+        let header = host_region.copy_entry(host::HEADER);
+        let heap_bytes = layout::parse_header(header).ok_or(AttachError::Layout)?;
+        let region_bytes =
+            usize::try_from(engine::region_bytes(heap_bytes)).map_err(|_| AttachError::Layout)?;
+        let engine_region = SharedMapping::new(engine_file, region_bytes, true)?;
+        let spin = Duration::from_nanos(host_region.load(host::SPIN_NS).into());
+        Ok(Self {
+            engine_region,
+            host_region,
+            heap_bytes,
+            spin,
+            generation: 0,
+            submission_tail: 0,
+            completion_head: 0,
+            next_sequence: 0,
+            slots: [RequestSlot::Free; SLOTS],
+            buffers: vec![false; (heap_bytes / u64::from(BUFFER_BYTES)) as usize],
+            streams: StreamTable::default(),
+        })
+    }
+
+    /// Waits for the next call; `None` if the engine must exit.
+    ///
+    /// # Errors
+    ///
+    /// The host described the call in a way that this engine does not understand. The call has
+    /// begun all the same, and ends with [`EngineRing::finish_call`].
+    pub fn wait_call(&mut self) -> Result<Option<OwnedCallDescriptor>, DescriptorError> {
+        let word = self.host_region.word(host::GENERATION);
+        let is_sleeping = self.engine_region.word(engine::SLEEPING);
+        wait::poll(self.spin, || self.host_region.load(host::GENERATION) != self.generation);
+        while self.host_region.load(host::GENERATION) == self.generation {
+            wait::announce(is_sleeping);
+            if self.host_region.load(host::GENERATION) == self.generation {
+                wait::sleep(word, self.generation, None);
+            }
+            wait::withdraw(is_sleeping);
+        }
+        if self.host_region.load(host::STOP) != 0 {
+            return Ok(None);
+        }
+        self.generation = self.host_region.load(host::GENERATION);
+        let mut header = [0; host::DESCRIPTOR_BYTES];
+        self.host_region.copy_out(host::DESCRIPTOR, &mut header);
+        OwnedCallDescriptor::read(header, |part, buffer| {
+            let offset = match part {
+                DescriptorPart::Method => host::METHOD,
+                DescriptorPart::Arguments => host::ARGUMENTS,
+                DescriptorPart::Objects => host::OBJECTS,
+            };
+            self.host_region.copy_out(offset, buffer);
+        })
+        .map(Some)
+    }
+
+    /// Ends the call with the status that the function returned. Streams are closed, and requests
+    /// in flight are waited for.
+    pub fn finish_call(&mut self, status: i64) {
+        self.close_streams();
+        while self.slots.iter().any(|slot| matches!(slot, RequestSlot::Waiting(_))) {
+            self.wait_for_completion();
+        }
+        self.slots = [RequestSlot::Free; SLOTS];
+        self.buffers.fill(false);
+        self.push(0, &RequestBody::Return { status });
+    }
+
+    /// Whether the host has cancelled the call.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.host_region.load(host::CANCELLED) == self.generation
+    }
+
+    /// Returns the time of the host in milliseconds since 1970, as of the last completion.
+    #[must_use]
+    pub fn clock_ms(&self) -> u64 {
+        self.host_region.load_long(host::CLOCK_MS)
+    }
+
+    /// Sends a request without waiting for its completion.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if all slots are in flight.
+    pub fn submit(&mut self, body: &RequestBody) -> Result<RequestTicket, CallErrno> {
+        let slot = self.slots.iter().position(|slot| *slot == RequestSlot::Free).ok_or(CallErrno::Busy)?;
+        let cookie = self.next_sequence * SLOTS as u64 + slot as u64;
+        self.next_sequence += 1;
+        self.slots[slot] = RequestSlot::Waiting(cookie);
+        self.push(cookie, body);
+        Ok(RequestTicket { cookie })
+    }
+
+    fn push(&mut self, cookie: u64, body: &RequestBody) {
+        let entry = SubmissionEntry::new(self.generation, cookie, body);
+        let bytes: [u8; SUBMISSION_BYTES] = zerocopy::transmute!(entry);
+        let slot = self.submission_tail as usize % SLOTS;
+        self.engine_region.store_entry(engine::SUBMISSIONS + slot * SUBMISSION_BYTES, &bytes);
+        self.submission_tail = self.submission_tail.wrapping_add(1);
+        self.engine_region.store(engine::SUBMISSION_TAIL, self.submission_tail);
+        wait::wake_if_sleeping(
+            self.engine_region.word(engine::SUBMISSION_TAIL),
+            self.host_region.word(host::SLEEPING),
+        );
+    }
+
+    /// Waits for the completion of a request.
+    pub fn wait(&mut self, ticket: RequestTicket) -> RingCompletion {
+        let slot = ticket.cookie as usize % SLOTS;
+        loop {
+            match self.slots[slot] {
+                RequestSlot::Done(completion) => {
+                    self.slots[slot] = RequestSlot::Free;
+                    return completion;
+                }
+                RequestSlot::Waiting(_) => self.wait_for_completion(),
+                // The call ended meanwhile, so the request has no outcome.
+                RequestSlot::Free => {
+                    return RingCompletion {
+                        result: CallErrno::Cancelled.result(),
+                        ..RingCompletion::default()
+                    };
+                }
+            }
+        }
+    }
+
+    /// Waits until the completion ring has entries, and stores them.
+    fn wait_for_completion(&mut self) {
+        let head = self.completion_head;
+        let has_entry = || self.host_region.load(host::COMPLETION_TAIL) != head;
+        if !wait::poll(self.spin, has_entry) {
+            let is_sleeping = self.engine_region.word(engine::SLEEPING);
+            wait::announce(is_sleeping);
+            if !has_entry() {
+                wait::sleep(self.host_region.word(host::COMPLETION_TAIL), head, None);
+            }
+            wait::withdraw(is_sleeping);
+        }
+        let tail = self.host_region.load(host::COMPLETION_TAIL);
+        while self.completion_head != tail {
+            let offset = host::COMPLETIONS + self.completion_head as usize % SLOTS * COMPLETION_BYTES;
+            let bytes: [u8; COMPLETION_BYTES] = self.host_region.copy_entry(offset);
+            let entry: CompletionEntry = zerocopy::transmute!(bytes);
+            let completion = entry.completion();
+            let slot = &mut self.slots[completion.cookie as usize % SLOTS];
+            if entry.generation() == self.generation && *slot == RequestSlot::Waiting(completion.cookie) {
+                *slot = RequestSlot::Done(completion);
+            }
+            self.completion_head = self.completion_head.wrapping_add(1);
+        }
+    }
+
+    /// Sends a request and waits; an error number becomes an error.
+    fn call(&mut self, body: &RequestBody) -> Result<RingCompletion, CallErrno> {
+        let ticket = self.submit(body)?;
+        checked(self.wait(ticket))
+    }
+
+    /// Returns a range of the heap that no stream uses, for a call that waits.
+    fn transfer_range(&self, bytes: usize) -> HeapRange {
+        self.heap_range(0, bytes.min(REQUEST_BYTES_MAX as usize) as u32)
+    }
+
+    fn heap_range(&self, offset: u64, length: u32) -> HeapRange {
+        // The transfer area and all buffers are within the smallest heap and within this one.
+        HeapRange::new(offset, length, self.heap_bytes).expect("a range of the heap")
+    }
+
+    /// Takes a buffer of 1 MiB out of the heap.
+    pub(crate) fn take_buffer(&mut self) -> Result<HeapRange, CallErrno> {
+        let free = self.buffers.iter().skip(TRANSFER_BUFFERS).position(|in_use| !in_use);
+        let index = TRANSFER_BUFFERS + free.ok_or(CallErrno::NoMemory)?;
+        self.buffers[index] = true;
+        Ok(self.heap_range(index as u64 * u64::from(BUFFER_BYTES), BUFFER_BYTES))
+    }
+
+    /// Returns a buffer to the heap.
+    pub(crate) fn free_buffer(&mut self, buffer: HeapRange) {
+        if let Some(in_use) = self.buffers.get_mut((buffer.offset() / u64::from(BUFFER_BYTES)) as usize) {
+            *in_use = false;
+        }
+    }
+
+    /// Returns the address of a heap range, for functions that work in the heap without a copy.
+    #[must_use]
+    pub fn heap_address(&self, range: HeapRange) -> Option<NonNull<u8>> {
+        self.engine_region.address(engine::HEAP + range.offset() as usize)
+    }
+
+    fn copy_from_heap(&self, range: HeapRange, into: &mut [u8]) {
+        self.engine_region.copy_out(engine::HEAP + range.offset() as usize, into);
+    }
+
+    fn copy_to_heap(&self, range: HeapRange, from: &[u8]) {
+        self.engine_region.copy_in(engine::HEAP + range.offset() as usize, from);
+    }
+
+    /// Reads bytes of an object; returns fewer than requested only at its end.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, or `EINVAL` if the range overflows.
+    pub fn read(&mut self, object: u32, offset: u64, into: &mut [u8]) -> Result<usize, CallErrno> {
+        check_range(offset, into.len())?;
+        let mut done = 0;
+        while done < into.len() {
+            let buffer = self.transfer_range(into.len() - done);
+            let body = RequestBody::Read { object, offset: offset + done as u64, buffer };
+            let count = match self.call(&body) {
+                Ok(completion) => (completion.result as usize).min(buffer.length() as usize),
+                // The bytes before the error are valid; the next call reports it.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            self.copy_from_heap(buffer, &mut into[done..done + count]);
+            done += count;
+            if count < buffer.length() as usize {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all bytes at an offset.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, after which a part may be written, or `EINVAL` if the range
+    /// overflows.
+    pub fn write(&mut self, object: u32, offset: u64, from: &[u8]) -> Result<usize, CallErrno> {
+        check_range(offset, from.len())?;
+        let mut offset = offset;
+        for part in from.chunks(REQUEST_BYTES_MAX as usize) {
+            let data = self.transfer_range(part.len());
+            self.copy_to_heap(data, part);
+            self.call(&RequestBody::Write { object, offset, data })?;
+            offset += part.len() as u64;
+        }
+        Ok(from.len())
+    }
+
+    /// Appends bytes in one step; returns their offset.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, or `EFBIG` above 4 MiB.
+    pub fn append(&mut self, object: u32, from: &[u8]) -> Result<u64, CallErrno> {
+        let data = self.copied(from, REQUEST_BYTES_MAX)?;
+        self.call(&RequestBody::Append { object, data }).map(|completion| completion.value)
+    }
+
+    /// Copies bytes to the transfer area if they are within a limit.
+    fn copied(&self, from: &[u8], limit: u32) -> Result<HeapRange, CallErrno> {
+        if from.len() > limit as usize {
+            return Err(CallErrno::TooLarge);
+        }
+        let data = self.transfer_range(from.len());
+        self.copy_to_heap(data, from);
+        Ok(data)
+    }
+
+    /// Removes a range of an object; the bytes after it move down.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, or `EINVAL` if the range overflows.
+    pub fn punch(&mut self, object: u32, offset: u64, length: u64) -> Result<(), CallErrno> {
+        offset.checked_add(length).ok_or(CallErrno::Invalid)?;
+        self.call(&RequestBody::Punch { object, offset, length }).map(drop)
+    }
+
+    /// Returns the length of an object.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn length(&mut self, object: u32) -> Result<u64, CallErrno> {
+        self.call(&RequestBody::Length { object }).map(|completion| completion.value)
+    }
+
+    /// Reads an attribute; returns the length of its value, of which the first bytes are stored.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn get_attribute(
+        &mut self,
+        object: u32,
+        page: u32,
+        number: u32,
+        into: &mut [u8],
+    ) -> Result<usize, CallErrno> {
+        let buffer = self.transfer_range(into.len().min(ATTRIBUTE_BYTES_MAX as usize));
+        let completion = self.call(&RequestBody::GetAttribute { object, page, number, buffer })?;
+        let length = completion.result as usize;
+        let stored = length.min(buffer.length() as usize);
+        self.copy_from_heap(buffer, &mut into[..stored]);
+        Ok(length)
+    }
+
+    /// Sets an attribute; no bytes remove it.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, or `EFBIG` for a value that is too long.
+    pub fn set_attribute(
+        &mut self,
+        object: u32,
+        page: u32,
+        number: u32,
+        from: &[u8],
+    ) -> Result<(), CallErrno> {
+        let data = self.copied(from, ATTRIBUTE_BYTES_MAX)?;
+        self.call(&RequestBody::SetAttribute { object, page, number, data }).map(drop)
+    }
+
+    /// Lists object numbers above `after`; returns how many were stored.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn list(&mut self, object: u32, after: u64, into: &mut [u64]) -> Result<usize, CallErrno> {
+        let buffer = self.transfer_range(into.len().min(LIST_ENTRIES_MAX as usize) * 8);
+        let completion = self.call(&RequestBody::List { object, after, buffer })?;
+        let count = (completion.result as usize).min(buffer.length() as usize / 8);
+        let mut bytes = vec![0; count * 8];
+        self.copy_from_heap(buffer, &mut bytes);
+        for (number, bytes) in into.iter_mut().zip(bytes.chunks_exact(8)) {
+            *number = bytes.try_into().map_or(0, u64::from_le_bytes);
+        }
+        Ok(count)
+    }
+
+    /// Creates an object in a partition; returns its handle and its number.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn create(&mut self, partition: u32) -> Result<(u32, u64), CallErrno> {
+        let completion = self.call(&RequestBody::Create { object: partition })?;
+        let handle = u32::try_from(completion.result).map_err(|_| CallErrno::InputOutput)?;
+        Ok((handle, completion.value))
+    }
+
+    /// Removes an object.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn remove(&mut self, object: u32) -> Result<(), CallErrno> {
+        self.call(&RequestBody::Remove { object }).map(drop)
+    }
+
+    /// Makes the written bytes of an object durable.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn flush(&mut self, object: u32) -> Result<(), CallErrno> {
+        self.call(&RequestBody::Flush { object }).map(drop)
+    }
+
+    /// Appends bytes to the result.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host; a part may have been appended.
+    pub fn result(&mut self, from: &[u8]) -> Result<(), CallErrno> {
+        for part in from.chunks(REQUEST_BYTES_MAX as usize) {
+            let data = self.transfer_range(part.len());
+            self.copy_to_heap(data, part);
+            self.call(&RequestBody::Result { data })?;
+        }
+        Ok(())
+    }
+
+    /// Writes a line to the log; bytes beyond its limit are dropped.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host, or `EINVAL` for an unknown level.
+    pub fn log(&mut self, level: u32, text: &[u8]) -> Result<(), CallErrno> {
+        let level = match level {
+            1..=3 => level as u8,
+            _ => return Err(CallErrno::Invalid),
+        };
+        let data = self.copied(&text[..text.len().min(LOG_LINE_BYTES_MAX as usize)], LOG_LINE_BYTES_MAX)?;
+        self.call(&RequestBody::Log { level, data }).map(drop)
+    }
+
+    /// Reports progress.
+    ///
+    /// # Errors
+    ///
+    /// The error of the host.
+    pub fn progress(&mut self, done: u64, total: u64) -> Result<(), CallErrno> {
+        self.call(&RequestBody::Progress { done, total }).map(drop)
+    }
+}
+
+fn check_range(offset: u64, length: usize) -> Result<(), CallErrno> {
+    offset.checked_add(length as u64).map(drop).ok_or(CallErrno::Invalid)
+}
+
+/// Converts an error number of a completion to an error.
+pub(crate) fn checked(completion: RingCompletion) -> Result<RingCompletion, CallErrno> {
+    if completion.result < 0 {
+        Err(CallErrno::from_result(completion.result).unwrap_or(CallErrno::InputOutput))
+    } else {
+        Ok(completion)
+    }
+}
