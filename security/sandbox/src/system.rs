@@ -375,6 +375,13 @@ pub(crate) fn process_cpu_time(pid: libc::pid_t) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// Gives up real-time scheduling, which engines must not inherit from a daemon.
+pub(crate) fn use_normal_scheduling() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the structure lives until the call returns.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) }).map(drop)
+}
+
 /// Sets the host name of the UTS namespace.
 pub(crate) fn set_host_name(name: &str) -> io::Result<()> {
     // SAFETY: the pointer is valid for the length, and the call only reads.

@@ -122,6 +122,7 @@ fn take_control_socket() -> io::Result<OwnedFd> {
 impl ZygoteState {
     fn prepare(setup: ZygoteSetup, omitted: &[IsolationLayer]) -> Result<Self, StepFailure> {
         let step = |step: &'static str| move |error: io::Error| StepFailure::new(step, &error);
+        system::use_normal_scheduling().map_err(step("give up real-time scheduling"))?;
         system::set_subreaper().map_err(step("adopt orphans"))?;
         let zygote = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())
             .map_err(|error| StepFailure::new("open a descriptor of the zygote", &error.into()))?;
