@@ -17,6 +17,7 @@ pub mod local;
 mod reduce;
 mod result;
 mod search;
+pub mod template;
 mod transform;
 
 /// The functions themselves. A module names the one that it exports, so that it contains no other.
