@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sealstone_crypto::dh::Group;
+use sealstone_crypto::dh::DhGroup;
 use sealstone_initiator::{KeyManager, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
 use sealstone_osd::cdb::KeyToSet;
 use tokio::runtime::Runtime;
@@ -49,7 +49,7 @@ pub(crate) fn measure(
             Ok(runtime.block_on(manager.set_key(key, partition, identifier(number)))?)
         })?);
     }
-    for (group, called) in [(Group::Modp2048, "MODP 2048"), (Group::X25519, "X25519")] {
+    for (group, called) in [(DhGroup::Modp2048, "MODP 2048"), (DhGroup::X25519, "X25519")] {
         let name = format!("SET MASTER KEY {called}, {place}");
         let note = "both steps, and the client's own arithmetic";
         rows.push(CommandLatency::measure(&name, note, samples.div_ceil(EXCHANGES_FEWER), |number| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::get;
-use sealstone_channel::{Admission, AdmissionLimits, Ticket};
+use sealstone_channel::{Admission, AdmissionLimits, AdmissionTicket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -207,7 +207,7 @@ struct BoundedStream {
     stream: TcpStream,
     /// Completes when the connection must close; `None` after that.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    _ticket: Ticket,
+    _ticket: AdmissionTicket,
 }
 
 impl BoundedStream {

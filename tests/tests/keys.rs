@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
-use sealstone_crypto::dh::{Group, Secret};
+use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_initiator::{
     Bearer, KeyManager, Operation, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
 };
@@ -180,7 +180,7 @@ fn byte_range_binds_append_length_and_map() {
             (&six, append()),
             (&six, resize(7)),
             (&six, get()),
-            (&six, Operation::ReadMap { object, from: 0, stretches_max: 16, compare: false }),
+            (&six, Operation::ReadMap { object, from: 0, extents_max: 16, compare: false }),
             (&six, Operation::Punch { object, offset: 0, length: 1 }),
             (&six, Operation::Remove { object }),
             (&later, resize(3)),
@@ -212,8 +212,8 @@ async fn looks(device: &Device, keys: &Keys, object: ObjectId) -> bool {
 /// Tests the master key: only the current one can start an exchange. The session ends, and the
 /// exchange with it.
 async fn is_master(device: &Device, keys: &Keys) -> bool {
-    let group = Group::X25519;
-    let value = Secret::draw(group, &mut |into: &mut [u8]| into.fill(0x42)).public();
+    let group = DhGroup::X25519;
+    let value = DhSecret::draw(group, &mut |into: &mut [u8]| into.fill(0x42)).public();
     let set = SetMasterKey {
         step: DhStep::SeedExchange,
         group: group.code(),
@@ -292,7 +292,7 @@ async fn drill(device: &mut Device, keys: &mut Keys, change: KeyChange, seed: u8
             manager.set_key_from(set(0, KeyToSet::Root)).await.is_ok()
         }
         KeyChange::Master => {
-            let done = manager.set_master_key(Group::X25519, identifier).await.is_ok();
+            let done = manager.set_master_key(DhGroup::X25519, identifier).await.is_ok();
             after = manager.keys().clone();
             if !done {
                 // As if it had been done: the manager stored its proposal, if it came that far.

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use crate::tls_support::{RelayBehaviour, TlsRelay};
-use sealstone_channel::{Identity, Pin};
+use sealstone_channel::{Pin, TlsIdentity};
 use sealstone_tests::initiator::{Initiator, login};
 use sealstone_tests::{CommandResult, Daemon, Signal, System, command, get, run, run_with_input, text};
 
@@ -100,7 +100,7 @@ fn tls_stripping_reveals_only_a_hello() {
 /// A man in the middle with another certificate.
 #[test]
 fn changed_certificate_error_shows_both_pins() {
-    let impostor = Identity::self_signed("impostor.example").expect("made");
+    let impostor = TlsIdentity::self_signed("impostor.example").expect("made");
     let shown = impostor.pin().expect("a pin").to_string();
     let behind = RelayedDevice::start(RelayBehaviour::Tls(impostor), None, &[], &[]);
     behind.added.clone().fails(3).says(&["has another certificate", &shown]);
@@ -150,7 +150,7 @@ fn new_device_certificate_requires_adding_again() {
 /// Without TLS the relay has all it needs.
 #[test]
 fn relayed_token_is_refused_inside_tls() {
-    let impostor = Identity::self_signed("relay.example").expect("made");
+    let impostor = TlsIdentity::self_signed("relay.example").expect("made");
     let shown = impostor.pin().expect("a pin").to_string();
     // The victim takes the relay for its device: another, compromised device of the cluster, for
     // example.

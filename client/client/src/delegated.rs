@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicI64;
 use bytes::{Bytes, BytesMut};
 use sealstone_initiator::{Environment, Operation, OsdOptions, SystemEnvironment};
 use sealstone_mds_protocol::{
-    Device, DeviceState, FilePath, Method, Request, Response, Revocation, RevokeWhat,
+    Device, DeviceState, FilePath, Method, Request, Response, Revocation, RevocationTarget,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
@@ -352,7 +352,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn revoke_object(&self, path: impl AsRef<[u8]>) -> Result<Revocation, ClientError> {
-        self.revoke(RevokeWhat::Object(file_path(path)?)).await
+        self.revoke(RevocationTarget::Object(file_path(path)?)).await
     }
 
     /// Revokes all credentials of a user (administrators) in the background.
@@ -360,10 +360,10 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn revoke_user(&self, name: &str) -> Result<Revocation, ClientError> {
-        self.revoke(RevokeWhat::User(user_name(name)?)).await
+        self.revoke(RevocationTarget::User(user_name(name)?)).await
     }
 
-    async fn revoke(&self, what: RevokeWhat) -> Result<Revocation, ClientError> {
+    async fn revoke(&self, what: RevocationTarget) -> Result<Revocation, ClientError> {
         revocation(self.core.metadata.call(Request::Revoke { what }).await?)
     }
 

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::budget::MemoryPermit;
 use crate::checksum::Running;
-use crate::map::{FileMap, MapSource, ObjectMap, STRETCHES};
+use crate::map::{FileMap, MAP_EXTENTS, MapSource, ObjectMap};
 use crate::open::{Core, Missing, OpenObjects, is_stale};
 use crate::put::{HOLE_MIN, joined};
 use crate::{ClientError, Devices, Metadata};
@@ -224,7 +224,7 @@ impl<M: Metadata, D: Devices> MapSource for Mapped<M, D> {
         if objects.missing == Missing::All {
             return ObjectMap::parse(from, &[]);
         }
-        let ask = |object| Operation::ReadMap { object, from, stretches_max: STRETCHES, compare: false };
+        let ask = |object| Operation::ReadMap { object, from, extents_max: MAP_EXTENTS, compare: false };
         let stretches = match objects.execute(index, ask).await {
             Ok(completion) => completion.map,
             Err(ClientError::Device { error: OsdError::NotFound, .. })

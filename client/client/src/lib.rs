@@ -49,14 +49,14 @@ pub use quotas::{quota_of_tree, quota_of_user};
 pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
 };
-pub use sealstone_login::paper::Group as PaperGroup;
+pub use sealstone_login::paper::OakleyGroup as PaperGroup;
 pub use sealstone_mds_protocol::login::Revoking;
 pub use sealstone_mds_protocol::{
     AccountKind, CheckFinding, CheckPhase, CheckScope, CheckStatus, Checksum, ChecksumKind, ChosenDevice,
     CredentialHolder, Device, DeviceCondition, DeviceId, DeviceProblem, DirEntry, Drain as DrainState,
     FileKind, FilePath, FindingKind, Group, GroupName, IssueEntry, IssueKind, Layout, Method, Name,
-    ObjectRef, PlacementRecord, ProblemKind, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace,
-    Rebalance as RebalanceState, Revocation, RevokeWhat, Role, Stat, User, UserName, WaitingDevice,
+    ObjectRef, PlacementRecord, ProblemKind, Quota, QuotaChange, QuotaCursor, QuotaDrift, QuotaSubject,
+    Rebalance as RebalanceState, Revocation, RevocationTarget, Role, Stat, User, UserName, WaitingDevice,
     WidthBound,
 };
 pub use seam::{Devices, Metadata};

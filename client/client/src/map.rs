@@ -9,12 +9,12 @@
 use core::ops::Range;
 
 use sealstone_mds_protocol::Layout;
-use sealstone_osd::map::{self, Stretch};
+use sealstone_osd::map::{self, MapExtent};
 
 use crate::ClientError;
 
 /// Maximum extents of one object that are requested at once.
-pub(crate) const STRETCHES: usize = 4096;
+pub(crate) const MAP_EXTENTS: usize = 4096;
 
 /// The known data of one object within a range.
 #[derive(Default)]
@@ -29,16 +29,16 @@ pub(crate) struct ObjectMap {
 impl ObjectMap {
     /// Parses the extents that a device reported from a byte on; there are none if the object ends
     /// before it.
-    pub(crate) fn parse(from: u64, stretches: &[Stretch]) -> Result<Self, ClientError> {
+    pub(crate) fn parse(from: u64, extents: &[MapExtent]) -> Result<Self, ClientError> {
         let mut this = Self { known: from..from, ..Self::default() };
-        for stretch in stretches.iter().filter(|stretch| stretch.length > 0) {
-            let range = stretch.offset..stretch.offset.saturating_add(u64::from(stretch.length));
+        for extent in extents.iter().filter(|extent| extent.length > 0) {
+            let range = extent.offset..extent.offset.saturating_add(u64::from(extent.length));
             if range.start < this.known.end {
                 return Err(ClientError::Protocol("a map that is out of order"));
             }
             this.known.end = range.end;
             match this.data.last_mut() {
-                _ if stretch.kind == map::HOLE => {}
+                _ if extent.kind == map::HOLE => {}
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => this.data.push(range),
             }
@@ -64,7 +64,7 @@ pub(crate) trait MapSource: Send + Sync {
     /// Returns the layout of the file.
     fn layout(&self) -> &Layout;
 
-    /// Returns the map of an object from a byte on, of at most [`STRETCHES`] extents.
+    /// Returns the map of an object from a byte on, of at most [`MAP_EXTENTS`] extents.
     fn map(&self, index: usize, from: u64) -> impl Future<Output = Result<ObjectMap, ClientError>> + Send;
 }
 

@@ -8,7 +8,7 @@ use sealstone_initiator::{Environment, SystemEnvironment};
 use sealstone_login::paper::PassphraseKey;
 use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 use sealstone_mds_protocol::{
-    AccountKind, CredentialHolder, Group, GroupName, IssueEntry, IssuePlace, PAGE_MAX, Request, Response,
+    AccountKind, CredentialHolder, Group, GroupName, IssueCursor, IssueEntry, PAGE_MAX, Request, Response,
     Revocation, Role, Secret, Stat, User,
 };
 use zeroize::Zeroizing;
@@ -386,8 +386,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
                 return Err(ClientError::OTHER_ANSWER);
             };
             all.extend(entries);
-            let ascends = |next: &IssuePlace| {
-                from.is_none_or(|from: IssuePlace| (next.stream, next.at) > (from.stream, from.at))
+            let ascends = |next: &IssueCursor| {
+                from.is_none_or(|from: IssueCursor| (next.stream, next.at) > (from.stream, from.at))
             };
             match next {
                 None => {

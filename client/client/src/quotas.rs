@@ -1,7 +1,7 @@
 //! Quotas, for administrators and for users about their own; and checks of all records.
 
 use sealstone_mds_protocol::{
-    CheckFinding, CheckScope, CheckStatus, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request,
+    CheckFinding, CheckScope, CheckStatus, PAGE_MAX, Quota, QuotaChange, QuotaCursor, QuotaSubject, Request,
     Response,
 };
 
@@ -12,16 +12,16 @@ use crate::{Client, ClientError, Devices, Metadata};
 ///
 /// # Errors
 /// `Name`.
-pub fn quota_of_user(name: &str) -> Result<QuotaOf, ClientError> {
-    Ok(QuotaOf::User(user_name(name)?))
+pub fn quota_of_user(name: &str) -> Result<QuotaSubject, ClientError> {
+    Ok(QuotaSubject::User(user_name(name)?))
 }
 
 /// Returns the key of a directory tree's quota.
 ///
 /// # Errors
 /// `Name`.
-pub fn quota_of_tree(path: impl AsRef<[u8]>) -> Result<QuotaOf, ClientError> {
-    Ok(QuotaOf::Tree(file_path(path)?))
+pub fn quota_of_tree(path: impl AsRef<[u8]>) -> Result<QuotaSubject, ClientError> {
+    Ok(QuotaSubject::Tree(file_path(path)?))
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
@@ -29,7 +29,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `Invalid` or `Denied` among others.
-    pub async fn set_quota(&self, of: QuotaOf, change: QuotaChange) -> Result<Quota, ClientError> {
+    pub async fn set_quota(&self, of: QuotaSubject, change: QuotaChange) -> Result<Quota, ClientError> {
         self.one_quota(Request::QuotaSet { of, change }).await
     }
 
@@ -38,7 +38,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn quota(&self, of: QuotaOf) -> Result<Quota, ClientError> {
+    pub async fn quota(&self, of: QuotaSubject) -> Result<Quota, ClientError> {
         self.one_quota(Request::QuotaShow { of }).await
     }
 
@@ -46,7 +46,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn clear_quota(&self, of: QuotaOf) -> Result<Quota, ClientError> {
+    pub async fn clear_quota(&self, of: QuotaSubject) -> Result<Quota, ClientError> {
         self.one_quota(Request::QuotaClear { of }).await
     }
 
@@ -62,7 +62,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ///
     /// # Errors
     /// `SessionOver`, `Connection`.
-    pub async fn quotas(&self, after: Option<QuotaPlace>) -> Result<(Vec<Quota>, bool), ClientError> {
+    pub async fn quotas(&self, after: Option<QuotaCursor>) -> Result<(Vec<Quota>, bool), ClientError> {
         match self.core.metadata.call(Request::QuotaList { after, limit: PAGE_MAX }).await? {
             Response::Quotas { quotas, more } => {
                 let more = more && !quotas.is_empty();

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{CreateParams, Nodes};
 use sealstone_client::{ClientError, Metadata, Name};
 use sealstone_mds_protocol::{
-    Access, Lock, LockKind, Node, NodeChange, NodeKind, QuotaChange, QuotaOf, RenameMode, Request, Stat,
+    Access, Lock, LockKind, Node, NodeChange, NodeKind, QuotaChange, QuotaSubject, RenameMode, Request, Stat,
     UserName,
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -79,7 +79,7 @@ impl Scene {
 
     /// Sets the user's quota in bytes.
     async fn limit(&self, bytes_max: Option<u64>) {
-        let of = QuotaOf::User(UserName::new("admin").unwrap());
+        let of = QuotaSubject::User(UserName::new("admin").unwrap());
         let change = QuotaChange { bytes_max: Some(bytes_max), nodes_max: None };
         self.one.client.metadata().call(Request::QuotaSet { of, change }).await.unwrap();
     }

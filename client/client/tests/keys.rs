@@ -5,7 +5,7 @@
 use crate::world::World;
 use crate::world::faults::Fault;
 use sealstone_client::OsdError;
-use sealstone_crypto::dh::Group;
+use sealstone_crypto::dh::DhGroup;
 use sealstone_initiator::{Bearer, KeyManager, ManagerError, MasterOutcome};
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::KeyToSet;
@@ -62,7 +62,7 @@ async fn set_all_below(manager: &mut KeyManager, fill: u8) {
 async fn every_device_key_changes_with_its_identifier() {
     let world = World::new(1).await;
     let mut manager = manager(&world);
-    for (round, group) in (1u8..).zip(Group::ALL) {
+    for (round, group) in (1u8..).zip(DhGroup::ALL) {
         manager.set_master_key(group, [round; 7]).await.unwrap();
         set_all_below(&mut manager, 0x10 + round).await;
         let root = [(0x9000_0005, 0x7FFD), (0x9000_0005, 0x7FFE)];
@@ -81,7 +81,7 @@ async fn a_manager_with_other_keys_changes_nothing() {
     let mut stranger = KeyManager::new(world.osd(0), keys, world.client_clock.clone());
     let denied = |outcome: Result<(), ManagerError>| matches!(outcome, Err(ManagerError::Device(error)) if error.is_denied());
     assert!(denied(stranger.set_key(KeyToSet::Root, 0, [1; 7]).await));
-    assert!(denied(stranger.set_master_key(Group::X25519, [1; 7]).await));
+    assert!(denied(stranger.set_master_key(DhGroup::X25519, [1; 7]).await));
     let mut manager = manager(&world);
     manager.set_key(KeyToSet::Working(5), PID, [1; 7]).await.unwrap();
     let no_such = manager.set_key(KeyToSet::Working(5), 0x7_7777, [1; 7]).await;
@@ -116,12 +116,12 @@ async fn lost_answer_to_change_step_is_settled() {
         let world = World::new(1).await;
         let mut manager = manager(&world);
         world.faults.next([Some(fault)]);
-        match manager.set_master_key(Group::X25519, [1; 7]).await {
+        match manager.set_master_key(DhGroup::X25519, [1; 7]).await {
             Ok(()) => seen.push("done"),
             Err(error) => {
                 let early = manager.set_key(KeyToSet::Root, 0, [2; 7]).await;
                 if matches!(early, Err(ManagerError::Unsettled)) {
-                    seen.push(match manager.settle_master(Group::X25519).await.unwrap() {
+                    seen.push(match manager.settle_master(DhGroup::X25519).await.unwrap() {
                         MasterOutcome::New => "new",
                         MasterOutcome::Old => "old",
                     });

@@ -9,7 +9,7 @@ use crate::world::{World, content};
 use sealstone_client::{ClientError, GetOptions, Metadata, OsdError};
 use sealstone_initiator::Operation;
 use sealstone_mds::{MigrationOrder, MoveStart, ServerPurpose};
-use sealstone_mds_protocol::{Access, ErrorCode, FilePath, Method, NodeChange, Request, RevokeWhat};
+use sealstone_mds_protocol::{Access, ErrorCode, FilePath, Method, NodeChange, Request, RevocationTarget};
 use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
 
@@ -473,7 +473,7 @@ async fn a_revocation_while_it_is_copied_goes_first() {
     for step in [Step::Noted, Step::Fenced, Step::Copied] {
         assert!(way.reach(step).await);
     }
-    let what = RevokeWhat::Object(FilePath::new("/f").unwrap());
+    let what = RevocationTarget::Object(FilePath::new("/f").unwrap());
     mount.client.metadata().call(Request::Revoke { what }).await.unwrap();
     assert!(!way.reach(Step::Changed).await);
     tell_tags(&world).await;

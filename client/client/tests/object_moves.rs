@@ -9,7 +9,7 @@ use crate::world::{World, content};
 use sealstone_client::{DeviceId, GetOptions, Metadata, OsdError};
 use sealstone_initiator::Operation;
 use sealstone_mds::{MoveOrder, MoveStart, ServerPurpose};
-use sealstone_mds_protocol::{Access, FilePath, InodeId, NodeChange, ObjectRef, Request, RevokeWhat};
+use sealstone_mds_protocol::{Access, FilePath, InodeId, NodeChange, ObjectRef, Request, RevocationTarget};
 use tokio::time::sleep;
 
 const UNIT: usize = 64 << 10;
@@ -171,7 +171,7 @@ async fn file_open_for_writing_is_not_moved() {
     file.write(0, &bytes[..10]).await.unwrap();
     file.close().await.unwrap();
     assert_eq!(begin(&world, inode, at[0].device), MoveStart::InUse, "what was closed is not proven yet");
-    let what = RevokeWhat::Object(FilePath::new("/f").unwrap());
+    let what = RevocationTarget::Object(FilePath::new("/f").unwrap());
     mount.client.metadata().call(Request::Revoke { what }).await.unwrap();
     tell_tags(&world).await;
     assert_eq!(

@@ -26,13 +26,13 @@ pub use environment::{Environment, SystemEnvironment};
 pub use error::{OsdError, SessionError};
 pub use manager::{KeyManager, ManagerError, MasterOutcome};
 pub use operation::{
-    ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, STRETCHES_MAX, TRANSFER_MAX,
+    ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, MAP_EXTENTS_MAX, Operation, Repeat, TRANSFER_MAX,
 };
 pub use osd::{
     Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialed, Dialing, OsdClient, OsdOptions, TcpDial, TlsPolicy,
 };
 pub use proof::{Proof, ProofError, Proofs};
-pub use sealstone_channel::{Pin, PinError, PinKind, Stream, TlsError};
+pub use sealstone_channel::{ByteStream, Pin, PinError, PinKind, TlsError};
 pub use sealstone_iscsi::chap;
 pub use sealstone_iscsi::initiator::{DiscoveredTarget, ManagementResult};
 pub use sealstone_iscsi::{DigestChoice, Residual};

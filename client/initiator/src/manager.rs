@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
-use sealstone_crypto::dh::{Group, Secret, ValueError};
+use sealstone_crypto::dh::{DhGroup, DhSecret, ValueError};
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::{DhStep, KeyIdentifier, KeyToSet, SetKey, SetMasterKey};
 use sealstone_osd::master_key::{BothValues, parse_device_value};
 use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
 use sealstone_seal::algorithm::preferred_slot;
-use sealstone_seal::exchange::Exchange;
+use sealstone_seal::exchange::SeedExchange;
 use sealstone_seal::{AlgorithmSlots, Credential, IssueError, KeyError, KeyHierarchy, KeySelector, selector};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -143,16 +143,16 @@ impl KeyManager {
     /// [`ManagerError::Unsettled`] until [`Self::settle_master`] was called.
     pub async fn set_master_key(
         &mut self,
-        group: Group,
+        group: DhGroup,
         identifier: KeyIdentifier,
     ) -> Result<(), ManagerError> {
         self.settled()?;
         let mut random = |into: &mut [u8]| self.environment.fill_random(into);
-        let secret = Secret::draw(group, &mut random);
+        let secret = DhSecret::draw(group, &mut random);
         let client = secret.public();
         let device = self.exchange_seeds(KeySelector::Master, group, identifier, &client).await?;
         let agreed = secret.agree(&device)?;
-        let pair = self.keys.exchanged(&Exchange {
+        let pair = self.keys.exchanged(&SeedExchange {
             derivation: group.derivation(),
             group: group.code(),
             client: &client,
@@ -180,13 +180,13 @@ impl KeyManager {
     /// # Errors
     /// [`ManagerError`]: still unknown. A device answers 5/2C00 for up to ten seconds while the
     /// previous exchange is pending.
-    pub async fn settle_master(&mut self, group: Group) -> Result<MasterOutcome, ManagerError> {
+    pub async fn settle_master(&mut self, group: DhGroup) -> Result<MasterOutcome, ManagerError> {
         let Some(identifier) = self.unsettled else { return Ok(MasterOutcome::Old) };
         for (key, outcome) in
             [(KeySelector::NextMaster, MasterOutcome::New), (KeySelector::Master, MasterOutcome::Old)]
         {
             let mut random = |into: &mut [u8]| self.environment.fill_random(into);
-            let client = Secret::draw(group, &mut random).public();
+            let client = DhSecret::draw(group, &mut random).public();
             match self.exchange_seeds(key, group, identifier, &client).await {
                 Ok(_) => {
                     self.unsettled = None;
@@ -211,7 +211,7 @@ impl KeyManager {
     async fn exchange_seeds(
         &self,
         key: KeySelector,
-        group: Group,
+        group: DhGroup,
         identifier: KeyIdentifier,
         client: &[u8],
     ) -> Result<Vec<u8>, ManagerError> {
@@ -231,7 +231,7 @@ impl KeyManager {
 
     async fn change_master_key(
         &self,
-        group: Group,
+        group: DhGroup,
         identifier: KeyIdentifier,
         client: &[u8],
         device: &[u8],

@@ -9,7 +9,7 @@ use core::time::Duration;
 use bytes::Bytes;
 use sealstone_osd::cdb::{Rewrite, SetKey, SetMasterKey};
 use sealstone_osd::function::{ExecuteRequest, JobAction};
-use sealstone_osd::map::Stretch;
+use sealstone_osd::map::MapExtent;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, ObjectId};
 
@@ -23,7 +23,7 @@ pub const ATTRIBUTES_LENGTH_MAX: usize = 256 << 10;
 /// Maximum ids in an answer to LIST.
 pub const LIST_IDS_MAX: usize = 8192;
 /// Maximum extents in an answer to READ MAP.
-pub const STRETCHES_MAX: usize = 16384;
+pub const MAP_EXTENTS_MAX: usize = 16384;
 
 /// An operation of a device.
 #[derive(Clone, Debug)]
@@ -216,8 +216,8 @@ pub enum Operation {
         object: ObjectId,
         /// The first byte to report.
         from: u64,
-        /// Maximum number of extents, up to [`STRETCHES_MAX`].
-        stretches_max: usize,
+        /// Maximum number of extents, up to [`MAP_EXTENTS_MAX`].
+        extents_max: usize,
         /// Reports only differences from the object that it was duplicated from.
         compare: bool,
     },
@@ -418,7 +418,7 @@ pub struct Completion {
     /// GET MEMBER ATTRIBUTES: the members that fit into the answer.
     pub members: Vec<Member>,
     /// READ MAP and READ MAPS AND COMPARE: the extents.
-    pub map: Vec<Stretch>,
+    pub map: Vec<MapExtent>,
 }
 
 /// A page of LIST.

@@ -3,7 +3,7 @@
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
-use sealstone_channel::{Admission, Origin, Ticket};
+use sealstone_channel::{Admission, AdmissionTicket, ConnectionOrigin};
 use sealstone_iscsi::target_side::SenseFormat;
 use sealstone_scsi::{
     additional::REPORTED_LUNS_CHANGED,
@@ -63,7 +63,7 @@ impl SenseFormat for TargetState {
 
 /// Slot of one connection in the global and the per-source limits. Dropping it frees the slot.
 pub(crate) struct ConnectionSlot {
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: AdmissionTicket,
     pub(crate) place: SourceSlot,
 }
 
@@ -232,7 +232,8 @@ impl IscsiTarget {
         let source = source(peer);
         let slot = self.0.sources.enter(source.clone()).map(|place| {
             let origin = peer.parse::<SocketAddr>();
-            let origin = origin.map_or_else(|_| Origin::named(&source), |peer| Origin::from(peer.ip()));
+            let origin = origin
+                .map_or_else(|_| ConnectionOrigin::named(&source), |peer| ConnectionOrigin::from(peer.ip()));
             ConnectionSlot { ticket: self.0.admission.enter(origin), place }
         });
         if let Err(turned) = &slot {

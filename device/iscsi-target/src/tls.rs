@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use sealstone_channel::{Accepted, FIRST_BYTE, Server, Stage};
+use sealstone_channel::{AcceptedStream, FIRST_BYTE, LoginStage, TlsServer};
 use sealstone_scsi::lu::ChannelToken;
 use tokio::net::TcpStream;
 
@@ -35,7 +35,7 @@ pub struct ListenerTls {
     /// Time limit of the handshake, counted from accept.
     pub timeout: Duration,
     /// Server side of the channel, with the certificate.
-    pub server: Server,
+    pub server: TlsServer,
 }
 
 /// Why a connection ended before its first PDU, for the audit log.
@@ -70,10 +70,10 @@ impl IscsiTarget {
         let failed = match begun {
             Ok(Ok(OpenedStream::Plain(stream))) => return self.run(stream, local, peer, None, slot).await,
             Ok(Ok(OpenedStream::Sealed(accepted))) => {
-                let Accepted { stream, export, suite } = *accepted;
+                let AcceptedStream { stream, export, suite } = *accepted;
                 self.counters().add(Counter::TlsHandshakes, 1);
                 self.counters().add(Counter::of_suite(suite), 1);
-                slot.ticket.advance(Stage::Secured);
+                slot.ticket.advance(LoginStage::Secured);
                 return self.run(stream, local, peer, Some(ChannelToken(export)), slot).await;
             }
             Ok(Err(failed)) => failed,
@@ -87,7 +87,7 @@ impl IscsiTarget {
 
 enum OpenedStream {
     Plain(TcpStream),
-    Sealed(Box<Accepted<TcpStream>>),
+    Sealed(Box<AcceptedStream<TcpStream>>),
 }
 
 async fn begin(tls: &ListenerTls, stream: TcpStream) -> Result<OpenedStream, &'static str> {

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::audit::AuditSink;
 use crate::device::OsdConfig;
-use crate::environment::Environment;
+use crate::environment::DeviceEnvironment;
 use crate::folder::Folder;
 use crate::guard::LeaseStore;
 use crate::keyfile::SealedKeyFile;
@@ -104,7 +104,7 @@ pub fn start(
     root: &Path,
     config: OsdConfig,
     options: StoreOptions,
-    environment: Arc<dyn Environment>,
+    environment: Arc<dyn DeviceEnvironment>,
     audit: Arc<dyn AuditSink>,
 ) -> Result<RunningDevice, BootError> {
     let mut dir = DataDir::open(root)?;
@@ -158,7 +158,7 @@ pub fn start(
 pub fn new_key(
     root: &Path,
     master_key: provision::InitialKey,
-    environment: Arc<dyn Environment>,
+    environment: Arc<dyn DeviceEnvironment>,
 ) -> Result<DataDir, BootError> {
     let mut dir = DataDir::open(root)?;
     let options = StoreOptions::default();

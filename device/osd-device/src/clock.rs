@@ -3,7 +3,7 @@
 //! Does: return milliseconds since 1970, never earlier than a previous time of the same clock era,
 //! across restarts too; apply the offset that the adjustable clock attribute (R+5/9) sets.
 //! Does not: set the machine's clock, or decide whether time may go back;
-//! [`crate::Environment::is_sound`] does.
+//! [`crate::DeviceEnvironment::is_sound`] does.
 //! Contract: [`OsdClock::now_ms`] is safe on every thread. If the machine's clock steps back,
 //! the device's clock stands still until [`OsdClock::set_back`], which the caller calls after
 //! closing the era of nonces. An offset is durable before it takes effect, so the lease is never

@@ -11,7 +11,7 @@ use core::fmt;
 use std::sync::Arc;
 
 /// A source of wall-clock time and of unpredictable bytes.
-pub trait Environment: Send + Sync {
+pub trait DeviceEnvironment: Send + Sync {
     /// Returns milliseconds since 1970-01-01 00:00 UT by the machine's clock.
     fn now_ms(&self) -> u64;
     /// Fills the slice with unpredictable bytes.
@@ -30,9 +30,9 @@ pub trait Environment: Send + Sync {
     }
 }
 
-/// A shared [`Environment`].
+/// A shared [`DeviceEnvironment`].
 #[derive(Clone)]
-pub(crate) struct Env(Arc<dyn Environment>);
+pub(crate) struct Env(Arc<dyn DeviceEnvironment>);
 
 impl Env {
     /// Returns milliseconds since 1970 by the machine's clock.
@@ -63,8 +63,8 @@ impl Env {
     }
 }
 
-impl From<Arc<dyn Environment>> for Env {
-    fn from(environment: Arc<dyn Environment>) -> Self {
+impl From<Arc<dyn DeviceEnvironment>> for Env {
+    fn from(environment: Arc<dyn DeviceEnvironment>) -> Self {
         Self(environment)
     }
 }

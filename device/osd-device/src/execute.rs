@@ -12,8 +12,8 @@ use sealstone_osd::cdb::{Action, BytesNeeded, Cdb, Command, Isolation, Timestamp
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
-use sealstone_seal::cover::{self, Place};
-use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal, Stored};
+use sealstone_seal::cover::{self, ObjectBounds};
+use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal, StoredObject};
 use sealstone_store::{GroupScope, StoreError};
 
 use crate::attributes::current::CurrentCommandPage;
@@ -706,8 +706,8 @@ impl<'a> Execution<'a> {
                 clip(place.offset.saturating_add(attributes.len() as u64)).saturating_sub(clip(place.offset))
             });
             let sent = &attributes[..taken.min(attributes.len())];
-            let stored = Stored {
-                place: Place { object_length: done.object_length, generation: 0 },
+            let stored = StoredObject {
+                place: ObjectBounds { object_length: done.object_length, generation: 0 },
                 covered: done.digests.as_ref(),
                 page: work.page.filter(|_| sent.len() == attributes.len()),
             };

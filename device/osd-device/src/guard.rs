@@ -11,8 +11,8 @@ use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::{AttributeId, CapabilityBytes, Cdb, ObjectId, ObjectType, SecurityMethod};
 use sealstone_seal::freshness::NonceHistory;
 use sealstone_seal::{
-    Admitted, Denial, Extended, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused,
-    Request, SecurityToken, SignedBy,
+    Admitted, Denial, DeviceFacts, Gate, GatePolicy, GateRefusal, GateRequest, KeyError,
+    NexusSecurity as SealNexus, ObjectFacts, SecurityToken, SignedBy, VerifiedExtension,
 };
 use sealstone_store::StoreError;
 
@@ -178,11 +178,11 @@ impl Guard {
         cdb: &Cdb,
         bytes: &[u8],
         now_ms: u64,
-    ) -> Result<Admitted<RustCrypto>, Refused<RustCrypto>> {
+    ) -> Result<Admitted<RustCrypto>, GateRefusal<RustCrypto>> {
         let seal_nexus =
             SealNexus { token: Some(SecurityToken(nexus.token())), secure_channel: nexus.secure_channel };
         let keys = self.keys.read();
-        self.gate.admit(&Request {
+        self.gate.admit(&GateRequest {
             cdb,
             bytes,
             nexus: &seal_nexus,
@@ -210,10 +210,10 @@ impl Guard {
         context: &CommandContext<'_>,
         capability: &CapabilityBytes,
         proof: &[u8],
-    ) -> Result<Extended, Denial> {
+    ) -> Result<VerifiedExtension, Denial> {
         let token = Some(SecurityToken(context.nexus.token()));
         let seal_nexus = SealNexus { token, secure_channel: context.nexus.secure_channel };
-        let request = Request {
+        let request = GateRequest {
             cdb: context.cdb,
             bytes: context.bytes,
             nexus: &seal_nexus,
@@ -226,7 +226,7 @@ impl Guard {
     }
 }
 
-impl Facts for OsdDevice {
+impl DeviceFacts for OsdDevice {
     fn floor(&self, object: ObjectId) -> SecurityMethod {
         let root = self.catalog.root();
         if object.partition == 0 {

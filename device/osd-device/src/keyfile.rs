@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sealstone_crypto::vault::{self, SECRET_LEN, VaultError};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::environment::{Env, Environment};
+use crate::environment::{DeviceEnvironment, Env};
 use crate::folder::{Folder, load, replace, store};
 use crate::keyring::KeyStore;
 use crate::provision::{ProvisionError, hex, unhex};
@@ -44,7 +44,7 @@ impl SealedKeyFile {
     /// [`ProvisionError`] if a file cannot be read or written.
     pub fn create(
         folder: Arc<dyn Folder>,
-        environment: Arc<dyn Environment>,
+        environment: Arc<dyn DeviceEnvironment>,
     ) -> Result<Self, ProvisionError> {
         let env = Env::from(environment);
         let secret = match read_seal(&*folder)? {
@@ -68,7 +68,7 @@ impl SealedKeyFile {
     /// [`ProvisionError::Sealed`], [`ProvisionError::KeysOld`], or an error of the system.
     pub fn open(
         folder: Arc<dyn Folder>,
-        environment: Arc<dyn Environment>,
+        environment: Arc<dyn DeviceEnvironment>,
         generation_least: u64,
     ) -> Result<(Self, Zeroizing<Vec<u8>>), ProvisionError> {
         let missing = |name| ProvisionError::KeyMissing(folder.path(name));
@@ -97,7 +97,7 @@ impl SealedKeyFile {
     /// [`ProvisionError`] if a file cannot be read or written.
     pub(crate) fn renew(
         folder: Arc<dyn Folder>,
-        environment: Arc<dyn Environment>,
+        environment: Arc<dyn DeviceEnvironment>,
         generation_least: u64,
     ) -> Result<Self, ProvisionError> {
         let this = Self::create(Arc::clone(&folder), environment)?;

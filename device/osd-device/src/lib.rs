@@ -52,7 +52,7 @@ pub use audit::{AuditRecord, AuditSink, AuditVerdict, NoAudit, Principal};
 pub use damage::{Damage, Range};
 pub use device::OsdConfig;
 pub use digests::HashingCount;
-pub use environment::Environment;
+pub use environment::DeviceEnvironment;
 pub use functions::{
     EngineInfo, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner, GrantError, GrantedList,
     GrantedObject, JobCall,

@@ -13,7 +13,9 @@ use sealstone_osd::capability::Range;
 use sealstone_osd::cdb::{BytesNeeded, Command, pointer};
 use sealstone_osd::rewrite::RewriteAction;
 use sealstone_osd::{Generation, ObjectId, ObjectType, Permissions};
-use sealstone_seal::{Admitted, Denial, Extended, NOT_ENFORCED_WITHOUT_SECURITY, Need, Permit};
+use sealstone_seal::{
+    Admitted, Denial, NOT_ENFORCED_WITHOUT_SECURITY, Permit, RequiredRights, VerifiedExtension,
+};
 
 use crate::continued::Continued;
 use crate::device::OsdDevice;
@@ -24,8 +26,8 @@ use crate::report::OsdRefusal;
 /// Authority for a second object, from an extension capability.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SourceAccess {
-    extended: Extended,
-    need: Need,
+    extended: VerifiedExtension,
+    need: RequiredRights,
 }
 
 impl SourceAccess {
@@ -67,11 +69,11 @@ pub(crate) fn check(
 }
 
 /// The source of a copy is read completely, so a capability for a byte range is not sufficient.
-fn copied(continued: &Continued) -> Result<Need, OsdRefusal> {
+fn copied(continued: &Continued) -> Result<RequiredRights, OsdRefusal> {
     let source = continued.segment.copy_source.ok_or(OsdFailure::Field(pointer::CONTINUATION))?;
     let permissions =
         if source.attributes { Permissions::READ | Permissions::GET_ATTR } else { Permissions::READ };
-    Ok(Need {
+    Ok(RequiredRights {
         generation: Generation::Osd2,
         object: source.object,
         types: &[ObjectType::User],
@@ -83,9 +85,9 @@ fn copied(continued: &Continued) -> Result<Need, OsdRefusal> {
 }
 
 /// Returns the need for a second collection of the same partition.
-fn collection(partition: u64, number: u64, permissions: Permissions) -> Need {
+fn collection(partition: u64, number: u64, permissions: Permissions) -> RequiredRights {
     let object = ObjectId::new(partition, number);
-    Need {
+    RequiredRights {
         generation: Generation::Osd2,
         object,
         types: &[ObjectType::Collection],
@@ -103,7 +105,7 @@ fn extended(
     admitted: &Admitted<RustCrypto>,
     permit: &Permit,
     continued: &Continued,
-    need: Need,
+    need: RequiredRights,
 ) -> Result<Option<SourceAccess>, OsdRefusal> {
     if admitted.capability().is_none() {
         // NOSEC: nothing is authenticated anyway.

@@ -33,7 +33,7 @@ use crate::cost;
 use crate::damage::DamageList;
 use crate::device::{OsdConfig, OsdDevice};
 use crate::digests::{Hashing, HashingCount};
-use crate::environment::{Env, Environment};
+use crate::environment::{DeviceEnvironment, Env};
 use crate::execute::{Execution, Outcome};
 use crate::failure::OsdFailure;
 use crate::functions::FunctionRunner;
@@ -74,7 +74,7 @@ pub struct DeviceParts {
     /// Storage of the lease and the eras.
     pub lease: Box<dyn LeaseStore>,
     /// Time and random bytes.
-    pub environment: Arc<dyn Environment>,
+    pub environment: Arc<dyn DeviceEnvironment>,
     /// Receiver of audit records.
     pub audit: Arc<dyn AuditSink>,
 }

@@ -5,16 +5,16 @@
 use std::sync::Arc;
 
 use crate::support::{Bench, Fake, PID, START_MS, Wish};
-use sealstone_crypto::dh::{Group, Secret};
+use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_osd::cdb::*;
 use sealstone_osd::master_key::{BothValues, parse_device_value};
 use sealstone_osd::{Command, ObjectId};
 use sealstone_osd_device::folder::{self, Folder};
 use sealstone_osd_device::keyfile::{KEYS_FILE, SEAL_FILE, SealedKeyFile};
 use sealstone_osd_device::sim::{FolderFault, SimFolder};
-use sealstone_osd_device::{Environment, KeyRecord, OsdConfig, ProvisionError};
+use sealstone_osd_device::{DeviceEnvironment, KeyRecord, OsdConfig, ProvisionError};
 use sealstone_scsi::Status;
-use sealstone_seal::exchange::Exchange;
+use sealstone_seal::exchange::SeedExchange;
 use sealstone_store::sim::{DiskFault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, StoreOptions};
 
@@ -45,7 +45,7 @@ impl Media {
         self.starts += 1;
         let store: Arc<dyn ObjectStore> =
             Arc::new(DiskStore::open(Arc::new(self.disk.clone()), StoreOptions::default()).unwrap());
-        let environment: Arc<dyn Environment> = Arc::new(Fake::default());
+        let environment: Arc<dyn DeviceEnvironment> = Arc::new(Fake::default());
         let folder: Arc<dyn Folder> = Arc::new(self.folder.clone());
         let first = self.folder.read(KEYS_FILE, 1 << 20).unwrap().is_none();
         let (file, stored) = if first {
@@ -135,12 +135,12 @@ impl Change {
 }
 
 fn exchange(bench: &Bench) -> (Status, crate::support::Keys) {
-    let secret = Secret::draw(Group::X25519, &mut |into: &mut [u8]| bench.fill_random(into));
+    let secret = DhSecret::draw(DhGroup::X25519, &mut |into: &mut [u8]| bench.fill_random(into));
     let value = secret.public();
     let command = |step, parameters: &[u8]| {
         Command::SetMasterKey(SetMasterKey {
             step,
-            group: Group::X25519.code(),
+            group: DhGroup::X25519.code(),
             identifier: [9; 7],
             parameter_length: u32::try_from(parameters.len()).unwrap(),
             allocation: 36,
@@ -149,9 +149,9 @@ fn exchange(bench: &Bench) -> (Status, crate::support::Keys) {
     let answer = bench.run(command(DhStep::SeedExchange, &value), Wish::default(), &value).good();
     let device = parse_device_value(&answer.data).unwrap().to_vec();
     let agreed = secret.agree(&device).unwrap();
-    let pair = bench.keys.lock().exchanged(&Exchange {
-        derivation: Group::X25519.derivation(),
-        group: Group::X25519.code(),
+    let pair = bench.keys.lock().exchanged(&SeedExchange {
+        derivation: DhGroup::X25519.derivation(),
+        group: DhGroup::X25519.code(),
         client: &value,
         device: &device,
         secret: &agreed,
@@ -160,7 +160,7 @@ fn exchange(bench: &Bench) -> (Status, crate::support::Keys) {
     let parameters = BothValues { client: &value, device: &device }.encode().unwrap();
     let change = Command::SetMasterKey(SetMasterKey {
         step: DhStep::ChangeMasterKey,
-        group: Group::X25519.code(),
+        group: DhGroup::X25519.code(),
         identifier: [9; 7],
         parameter_length: u32::try_from(parameters.len()).unwrap(),
         allocation: 0,
@@ -357,7 +357,7 @@ fn stored_keys_require_own_seal_and_generation() {
     manager(&bench);
     assert!(Change::Working.send(&bench).0);
     drop(bench);
-    let environment: Arc<dyn Environment> = Arc::new(Fake::default());
+    let environment: Arc<dyn DeviceEnvironment> = Arc::new(Fake::default());
     let open = |folder: &SimFolder, least| {
         SealedKeyFile::open(Arc::new(folder.clone()), Arc::clone(&environment), least).map(|(file, _)| file)
     };

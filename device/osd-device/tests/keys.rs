@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::support::{Answer, Bench, NEXUS, PID, START_MS, Wish, user, value};
-use sealstone_crypto::dh::{Group, Secret};
+use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_osd::cdb::*;
 use sealstone_osd::master_key::{BothValues, parse_device_value};
 use sealstone_osd::{
@@ -14,7 +14,7 @@ use sealstone_osd::{
 use sealstone_osd_device::OsdConfig;
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::{LogicalUnit as _, NexusId};
-use sealstone_seal::exchange::{EXCHANGE_MS, Exchange};
+use sealstone_seal::exchange::{EXCHANGE_MS, SeedExchange};
 use sealstone_seal::{KeySelector, SecurityToken};
 use sealstone_store::MemoryStore;
 
@@ -213,7 +213,7 @@ fn invalid_key_operands_point_to_field() {
 
 /// The client's side of an exchange.
 struct Client {
-    secret: Secret,
+    secret: DhSecret,
     value: Vec<u8>,
     device: Vec<u8>,
 }
@@ -228,8 +228,8 @@ fn master(step: DhStep, group: u8, identifier: u8, parameters: usize) -> Command
     })
 }
 
-fn seed(bench: &Bench, group: Group) -> (Answer, Client) {
-    let secret = Secret::draw(group, &mut |into: &mut [u8]| bench.fill_random(into));
+fn seed(bench: &Bench, group: DhGroup) -> (Answer, Client) {
+    let secret = DhSecret::draw(group, &mut |into: &mut [u8]| bench.fill_random(into));
     let value = secret.public();
     let command = master(DhStep::SeedExchange, group.code(), 1, value.len());
     let answer = bench.run(command, Wish::default(), &value);
@@ -242,7 +242,7 @@ fn propose(bench: &Bench, client: &Client) {
     let group = client.secret.group();
     let secret = client.secret.agree(&client.device).unwrap();
     let mut keys = bench.keys.lock();
-    let pair = keys.exchanged(&Exchange {
+    let pair = keys.exchanged(&SeedExchange {
         derivation: group.derivation(),
         group: group.code(),
         client: &client.value,
@@ -260,7 +260,7 @@ fn change(bench: &Bench, client: &Client, values: [&[u8]; 2]) -> Answer {
 
 #[test]
 fn the_master_key_is_exchanged_in_every_group() {
-    for group in Group::ALL {
+    for group in DhGroup::ALL {
         let bench = bench();
         let (answer, client) = seed(&bench, group);
         assert_eq!(answer.good().data.len(), 4 + group.value_len());
@@ -286,7 +286,7 @@ fn the_master_key_is_exchanged_in_every_group() {
 #[test]
 fn attributes_report_dh_groups() {
     let bench = bench();
-    for (slot, group) in Group::ALL.iter().enumerate() {
+    for (slot, group) in DhGroup::ALL.iter().enumerate() {
         let number = 0x8000_0010 + u32::try_from(slot).unwrap();
         assert_eq!(identifier(&bench, ObjectId::ROOT, 0x9000_0005, number), [group.code()]);
     }
@@ -297,7 +297,7 @@ fn attributes_report_dh_groups() {
 fn mismatched_exchange_values_keep_keys() {
     let bench = bench();
     for wrong in 0..2 {
-        let (answer, client) = seed(&bench, Group::X25519);
+        let (answer, client) = seed(&bench, DhGroup::X25519);
         answer.good();
         propose(&bench, &client);
         let mut values = [client.value.clone(), client.device.clone()];
@@ -315,9 +315,9 @@ fn mismatched_exchange_values_keep_keys() {
 #[test]
 fn key_exchange_is_exclusive_and_expires() {
     let bench = bench();
-    let (answer, client) = seed(&bench, Group::X25519);
+    let (answer, client) = seed(&bench, DhGroup::X25519);
     answer.good();
-    assert_eq!(seed(&bench, Group::X25519).0.sense(), (5, 0x2C00));
+    assert_eq!(seed(&bench, DhGroup::X25519).0.sense(), (5, 0x2C00));
     propose(&bench, &client);
     // Another nexus cannot end it, and a failed attempt does not end it.
     let other = NexusId(2);
@@ -336,14 +336,14 @@ fn key_exchange_is_exclusive_and_expires() {
     bench.keys.lock().accept_master([2; 7]);
 
     // Too late.
-    let (answer, client) = seed(&bench, Group::X25519);
+    let (answer, client) = seed(&bench, DhGroup::X25519);
     answer.good();
     propose(&bench, &client);
     bench.fake.ms.store(START_MS + EXCHANGE_MS + 1, Ordering::SeqCst);
     assert_eq!(change(&bench, &client, [&client.value, &client.device]).sense(), (5, 0x2C00));
     // The nexus was lost, or the logical unit was reset.
     for end in [|bench: &Bench| bench.unit.nexus_lost(NEXUS), |bench: &Bench| bench.unit.reset()] {
-        let (answer, client) = seed(&bench, Group::X25519);
+        let (answer, client) = seed(&bench, DhGroup::X25519);
         answer.good();
         propose(&bench, &client);
         end(&bench);
@@ -361,26 +361,26 @@ fn bad_groups_lengths_and_values_are_refused() {
     };
     let answer = send(99, &[1; 32]);
     assert_eq!((answer.sense(), answer.sense.clone().unwrap().field.unwrap().byte), ((5, 0x2400), 24));
-    assert_eq!(send(Group::X25519.code(), &[1; 31]).sense(), (5, 0x1A00));
-    assert_eq!(send(Group::Modp2048.code(), &[]).sense(), (5, 0x1A00));
-    assert_eq!(send(Group::X25519.code(), &[0; 32]).sense(), (5, 0x2600));
+    assert_eq!(send(DhGroup::X25519.code(), &[1; 31]).sense(), (5, 0x1A00));
+    assert_eq!(send(DhGroup::Modp2048.code(), &[]).sense(), (5, 0x1A00));
+    assert_eq!(send(DhGroup::X25519.code(), &[0; 32]).sense(), (5, 0x2600));
     for weak in [0, 1] {
         let mut value = [0; 256];
         value[255] = weak;
-        assert_eq!(send(Group::Modp2048.code(), &value).sense(), (5, 0x2600));
+        assert_eq!(send(DhGroup::Modp2048.code(), &value).sense(), (5, 0x2600));
     }
-    assert_eq!(send(Group::Modp2048.code(), &[0xFF; 256]).sense(), (5, 0x2600));
+    assert_eq!(send(DhGroup::Modp2048.code(), &[0xFF; 256]).sense(), (5, 0x2600));
     // None of them starts an exchange.
-    seed(&bench, Group::X25519).0.good();
+    seed(&bench, DhGroup::X25519).0.good();
 }
 
 #[test]
 fn device_value_truncates_to_allocation() {
     let bench = bench();
-    let secret = Secret::draw(Group::X25519, &mut |into: &mut [u8]| bench.fill_random(into));
+    let secret = DhSecret::draw(DhGroup::X25519, &mut |into: &mut [u8]| bench.fill_random(into));
     let command = Command::SetMasterKey(SetMasterKey {
         step: DhStep::SeedExchange,
-        group: Group::X25519.code(),
+        group: DhGroup::X25519.code(),
         identifier: [1; 7],
         parameter_length: 32,
         allocation: 8,

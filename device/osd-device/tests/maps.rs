@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{Answer, Bench, PID, Wish, user, value};
 use sealstone_osd::cdb::*;
-use sealstone_osd::map::{self, ALL, DAMAGED_DATA, HOLE, Stretch, WRITTEN};
+use sealstone_osd::map::{self, ALL, DAMAGED_DATA, HOLE, MapExtent, WRITTEN};
 use sealstone_osd::{Command, ObjectId};
 use sealstone_osd_device::OsdConfig;
 use sealstone_store::sim::SimMedium;
@@ -31,8 +31,8 @@ fn read_map(object: ObjectId, allocation: u64, start: u64, kind: u16) -> Command
     Command::ReadMap(ReadMap { object, allocation, start, kind })
 }
 
-fn stretch(kind: u16, offset: u64, length: u64) -> Stretch {
-    Stretch { kind, offset, length: length as u32 }
+fn stretch(kind: u16, offset: u64, length: u64) -> MapExtent {
+    MapExtent { kind, offset, length: length as u32 }
 }
 
 /// Creates an object of 20 blocks with data in blocks 2, 3 and 10.

@@ -14,13 +14,17 @@ use sealstone_osd::{
     Permissions, SecurityMethod, attribute, capability::Range, capability::Scope,
 };
 use sealstone_osd_device::provision::{self, DataDir, DeviceIdentity, InitialKeyFile};
-use sealstone_osd_device::{DeviceParts, Environment, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
+use sealstone_osd_device::{
+    DeviceEnvironment, DeviceParts, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease,
+};
 use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
 };
 use sealstone_scsi::{SENSE_MAX, Sense, Status};
 use sealstone_seal::freshness::NonceHistory;
-use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, Parts, Signer, selector};
+use sealstone_seal::{
+    AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, SentParts, Signer, selector,
+};
 use sealstone_store::{MemoryStore, ObjectStore};
 use zeroize::Zeroizing;
 
@@ -39,7 +43,7 @@ const COMMANDS_MAX: usize = 12;
 
 struct FuzzEnvironment(AtomicU64);
 
-impl Environment for FuzzEnvironment {
+impl DeviceEnvironment for FuzzEnvironment {
     fn now_ms(&self) -> u64 {
         NOW_MS
     }
@@ -197,7 +201,7 @@ fn sign(cdb: &[u8], data_out: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let length = usize::try_from(cdb.command.data_out_len()).ok()?;
     let mut continuation = data_out.get(..start)?.to_vec();
     let data = data_out.get(start..)?.get(..length)?;
-    let mut parts = Parts {
+    let mut parts = SentParts {
         continuation: &mut continuation,
         data: &[data],
         set_attributes: part(cdb.attributes.set_segment())?,

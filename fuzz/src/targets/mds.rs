@@ -10,11 +10,11 @@ use sealstone_mds_protocol::{
     Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, ChosenDevice, CreatedFile,
     CredentialHolder, DelegatedFile, Device, DeviceCondition, DeviceId, DevicePin, DeviceProblem,
     DeviceState, DirEntry, Drain, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant,
-    Group, GroupName, HEADER_BYTES, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel,
-    KeyPlace, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenHandle, OpenedFile,
-    PinKind, PlacementRecord, ProblemKind, REQUESTS, RESPONSES, Rebalance, Request, Response, Revocation,
-    RevokeWhat, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, WaitingDevice, WidthBound,
-    Wire, WireWriter, decode_message, frame, unshown,
+    Group, GroupName, HEADER_BYTES, InodeId, IntentId, IssueCursor, IssueEntry, IssueKind, KeyCursor,
+    KeyInfo, KeyLevel, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenHandle,
+    OpenedFile, PinKind, PlacementRecord, ProblemKind, REQUESTS, RESPONSES, Rebalance, Request, Response,
+    Revocation, RevocationTarget, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName,
+    WaitingDevice, WidthBound, Wire, WireWriter, decode_message, frame, unshown,
 };
 use sealstone_osd::ObjectId;
 
@@ -277,9 +277,9 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::DelegateExecution { path: path("/f"), until_ms: 60_000, method },
         Request::CopyFunction { path: path("/f"), device: DeviceId(1), method },
-        Request::Revoke { what: RevokeWhat::Object(path("/f")) },
-        Request::Revoke { what: RevokeWhat::User(user("bob")) },
-        Request::Revoke { what: RevokeWhat::Session([6; 16]) },
+        Request::Revoke { what: RevocationTarget::Object(path("/f")) },
+        Request::Revoke { what: RevocationTarget::User(user("bob")) },
+        Request::Revoke { what: RevocationTarget::Session([6; 16]) },
         Request::RevocationProgress { id: 1 },
         Request::RevocationList {},
         Request::IssueList {
@@ -287,11 +287,11 @@ pub(crate) fn requests() -> Vec<Request> {
             user: Some(user("bob")),
             since_ms: 1,
             until_ms: 2,
-            from: Some(IssuePlace { stream: 1, at: 3 }),
+            from: Some(IssueCursor { stream: 1, at: 3 }),
         },
         Request::KeyList {
             device: Some(DeviceId(1)),
-            from: Some(KeyPlace { device: DeviceId(1), partition: Some(1 << 16) }),
+            from: Some(KeyCursor { device: DeviceId(1), partition: Some(1 << 16) }),
         },
         Request::KeyRotate {
             level: KeyLevel::Working,
@@ -445,7 +445,7 @@ pub(crate) fn responses() -> Vec<Response> {
     };
     let revocation = Revocation {
         id: 1,
-        what: RevokeWhat::User(user("bob")),
+        what: RevocationTarget::User(user("bob")),
         began_ms: 2,
         total: 3,
         open: 1,
@@ -545,7 +545,7 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Issues {
             entries: vec![issued; 2],
             known_since_ms: 1,
-            next: Some(IssuePlace { stream: 0, at: 7 }),
+            next: Some(IssueCursor { stream: 0, at: 7 }),
         },
         Response::Keys {
             keys: vec![KeyInfo {
@@ -559,7 +559,7 @@ pub(crate) fn responses() -> Vec<Response> {
                 usage: KeyUse::Current,
                 credentials: 9,
             }],
-            next: Some(KeyPlace { device: DeviceId(1), partition: None }),
+            next: Some(KeyCursor { device: DeviceId(1), partition: None }),
         },
         Response::KeyProgress { open: 3, stuck: 1, changed: 2 },
     ];

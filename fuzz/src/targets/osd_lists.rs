@@ -5,7 +5,7 @@ use sealstone_osd::attribute::list::{
 };
 use sealstone_osd::attribute::page;
 use sealstone_osd::listing::{self, End, Listed, Listing, ListingWriter};
-use sealstone_osd::map::{self, Stretch};
+use sealstone_osd::map::{self, MapExtent};
 use sealstone_osd::query::{CRITERIA_MAX, Criterion, QueryList, QueryType};
 use sealstone_osd::{AttributeId, Generation, ObjectType};
 
@@ -314,7 +314,7 @@ pub(crate) const QUERY: Target = Target {
 };
 
 fn map_seeds() -> Vec<Vec<u8>> {
-    let stretches: Vec<Stretch> =
+    let stretches: Vec<MapExtent> =
         map::split(map::WRITTEN, 0, 5 << 31).chain(map::split(map::HOLE, 7, 9)).collect();
     [usize::MAX, 40, 8]
         .map(|allocation| {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use sealstone_login::paper::{
-    Addresses, Algorithms, AwaitingResponse, Channel, ClientTerms, Encryption, Group, HalfOpen, Hash,
+    Addresses, Algorithms, AwaitingResponse, Channel, ClientTerms, Encryption, HalfOpen, Hash, OakleyGroup,
     PAPER_SESSION_BYTES, PaperSession, PassphraseKey, ReplayCache, ServerTerms, answer_continue, check_init,
 };
 use sealstone_mds_protocol::paper::{
@@ -44,7 +44,7 @@ fn begin(encryption: Encryption) -> (Init, AwaitingResponse) {
         client: identity("client"),
         server: identity("mds"),
         addresses: addresses(),
-        group: Group::Modp768,
+        group: OakleyGroup::Modp768,
         offers: Algorithms { encryption, hash: Hash::Sha1 }.list(),
     };
     AwaitingResponse::start(&mut StdRng::seed_from_u64(1), terms, key()).expect("two names")

@@ -11,12 +11,13 @@ use sealstone_osd::{
     SecurityMethod, attribute,
 };
 use sealstone_scsi::{Sense, SenseKey, additional};
-use sealstone_seal::cover::Place;
+use sealstone_seal::cover::ObjectBounds;
 use sealstone_seal::icv::DataInCounts;
 use sealstone_seal::paper::mceliece::{Parameters, PrivateKey, PublicKey};
 use sealstone_seal::{
-    Admitted, AlgorithmSlots, Credential, Facts, Gate, GatePolicy, Hash, InitialKey, KeyHierarchy, Nexus,
-    NonceLimits, ObjectFacts, Parts, Random, Reply, Request, SecurityToken, Signed, Signer, sense,
+    Admitted, AlgorithmSlots, Credential, DeviceFacts, Gate, GatePolicy, GateRequest, Hash, InitialKey,
+    KeyHierarchy, NexusSecurity, NonceLimits, ObjectFacts, Random, ReceivedReply, SecurityToken, SentParts,
+    SignedCommand, Signer, sense,
 };
 
 use super::osd::{OBJECT, capability};
@@ -155,7 +156,7 @@ impl KnownObjects {
     }
 }
 
-impl Facts for KnownObjects {
+impl DeviceFacts for KnownObjects {
     fn floor(&self, _: ObjectId) -> SecurityMethod {
         SecurityMethod::NoSec
     }
@@ -176,7 +177,7 @@ impl Facts for KnownObjects {
 /// A valid signed command, and the data to verify its reply.
 struct SignedCommand {
     cdb: Cdb,
-    signed: Signed,
+    signed: SignedCommand,
     data_out: Vec<u8>,
     signer: Signer<RustCrypto>,
 }
@@ -198,8 +199,13 @@ struct DataOutDraft {
 }
 
 impl DataOutDraft {
-    fn sign(mut self, signer: &Signer<RustCrypto>, cdb: Cdb, random: &mut dyn Random) -> (Signed, Vec<u8>) {
-        let mut parts = Parts {
+    fn sign(
+        mut self,
+        signer: &Signer<RustCrypto>,
+        cdb: Cdb,
+        random: &mut dyn Random,
+    ) -> (SignedCommand, Vec<u8>) {
+        let mut parts = SentParts {
             continuation: &mut self.continuation,
             data: &[&self.data],
             set_attributes: &self.set,
@@ -341,9 +347,16 @@ fn gate() -> DeviceGate {
 }
 
 fn admit(gate: &DeviceGate, facts: &KnownObjects, cdb: &Cdb, bytes: &[u8]) -> Option<Admitted<RustCrypto>> {
-    let nexus = Nexus { token: Some(TOKEN), secure_channel: false };
-    let request =
-        Request { cdb, bytes, nexus: &nexus, clock_ms: NOW_MS, boot_epoch: 9, keys: &world().keys, facts };
+    let nexus = NexusSecurity { token: Some(TOKEN), secure_channel: false };
+    let request = GateRequest {
+        cdb,
+        bytes,
+        nexus: &nexus,
+        clock_ms: NOW_MS,
+        boot_epoch: 9,
+        keys: &world().keys,
+        facts,
+    };
     match gate.admit(&request) {
         Ok(admitted) => Some(admitted),
         Err(refused) => {
@@ -473,8 +486,10 @@ fn reply(input: &[u8]) {
     if let Some(field) = sense::response_icv_field(sense) {
         assert!(sense.get(field).is_some());
     }
-    let _ = (sense::good_carrier(sense), DataInCounts::parse(data_in), Place::parse(data_in));
-    let Ok(checked) = honest.signer.verify(&honest.signed, &Reply { status, sense, data_in }) else { return };
+    let _ = (sense::good_carrier(sense), DataInCounts::parse(data_in), ObjectBounds::parse(data_in));
+    let Ok(checked) = honest.signer.verify(&honest.signed, &ReceivedReply { status, sense, data_in }) else {
+        return;
+    };
     let (_, genuine_sense, genuine_data) = reply_to(honest, status == 0);
     assert!(matches!(status, 0 | 2), "a forged status was believed");
     // The length byte of a GOOD sense carrier is not covered by the check value; all other bytes
@@ -483,7 +498,7 @@ fn reply(input: &[u8]) {
     let forged = sense.iter().zip(&genuine_sense).enumerate().any(differs);
     assert!(sense.len() == genuine_sense.len() && !forged, "forged sense data was believed");
     if honest.signer.method() == SecurityMethod::AllData && status == 0 {
-        let genuine = Reply { status, sense: &genuine_sense, data_in: &genuine_data };
+        let genuine = ReceivedReply { status, sense: &genuine_sense, data_in: &genuine_data };
         assert_eq!(Ok(checked), honest.signer.verify(&honest.signed, &genuine), "forged data was believed");
     }
 }

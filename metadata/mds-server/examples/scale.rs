@@ -16,7 +16,7 @@ use sealstone_mds::{Config, Connection, LoginSource, Mds};
 use sealstone_mds_protocol::login::{LoginChallenge, LoginOk, SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
     AccountKind, CheckScope, DeviceId, FilePath, FrameHeader, GroupName, HEADER_BYTES, KeyLevel, MessageType,
-    Name, NewDevice, QuotaChange, QuotaOf, Request, Response, Role, Secret, Text, UserName, Wire,
+    Name, NewDevice, QuotaChange, QuotaSubject, Request, Response, Role, Secret, Text, UserName, Wire,
     decode_message, encode_message,
 };
 use sealstone_mds_server::{Environment, init, open};
@@ -183,7 +183,7 @@ fn main() {
     });
     let limits = QuotaChange { bytes_max: Some(Some(1 << 30)), nodes_max: None };
     bench.fill("quotas", accounts, |n| Request::QuotaSet {
-        of: QuotaOf::User(user(&format!("a{n}"))),
+        of: QuotaSubject::User(user(&format!("a{n}"))),
         change: limits,
     });
     let group = || GroupName::new("group").expect("a name");

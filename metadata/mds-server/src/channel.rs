@@ -14,7 +14,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
-use sealstone_channel::{Stage, Ticket};
+use sealstone_channel::{AdmissionTicket, LoginStage};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::{
     Connection, Entropy, LoginSource, Mds, Output, PaperConnection, PendingRecalls, SessionRequest,
@@ -277,7 +277,7 @@ pub(crate) async fn run<S, C>(
     connection: C,
     shared: ListenerState,
     login_by: Instant,
-    ticket: Option<Ticket>,
+    ticket: Option<AdmissionTicket>,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -350,7 +350,7 @@ async fn exchange<S, C>(
     held: &mut Option<C>,
     shared: &ListenerState,
     login_by: Instant,
-    ticket: Option<&Ticket>,
+    ticket: Option<&AdmissionTicket>,
 ) -> io::Result<ClosedBy>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -358,7 +358,7 @@ where
 {
     let (reader, writer) = tokio::io::split(stream);
     let (stop, concurrent) = (shared.stop.clone(), JoinSet::new());
-    let evicted = ticket.map(Ticket::evicted);
+    let evicted = ticket.map(AdmissionTicket::evicted);
     let mut pipeline =
         RequestPipeline::<S, C> { reader, writer, shared, stop, evicted, concurrent, burst_until: None };
     let mut admitted = false;
@@ -401,7 +401,7 @@ where
         if let Some(ticket) =
             ticket.filter(|_| work_class == WorkClass::Login || work_class == WorkClass::Directory)
         {
-            ticket.advance(Stage::Proving);
+            ticket.advance(LoginStage::Proving);
         }
         let output = match incoming {
             IncomingFrame::Frame(header, body) => {

@@ -18,7 +18,7 @@ use sealstone_mds::{
 use sealstone_mds_protocol::{DeviceId, DevicePin};
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
 use sealstone_osd::attribute::user_information::LOGICAL_LENGTH;
-use sealstone_osd::map::{self, Stretch};
+use sealstone_osd::map::{self, MapExtent};
 use sealstone_osd::master_key::parse_device_value;
 use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
@@ -56,7 +56,7 @@ pub struct InitiatorDevices {
 
 /// Joins the entries of a map; all but holes are data. Damaged extents count as data, so that the
 /// read reports the damage.
-fn extents(from: u64, stretches: &[Stretch]) -> Result<CopyResult, DeviceError> {
+fn extents(from: u64, stretches: &[MapExtent]) -> Result<CopyResult, DeviceError> {
     let (mut data, mut end): (Vec<Range<u64>>, _) = (Vec::new(), from);
     for stretch in stretches.iter().filter(|stretch| stretch.length > 0) {
         let range = stretch.offset..stretch.offset.saturating_add(u64::from(stretch.length));
@@ -354,7 +354,7 @@ impl Devices for InitiatorDevices {
             let operation = match step {
                 CopyStep::Map { offset } => {
                     let list =
-                        Operation::ReadMap { object, from: offset, stretches_max: EXTENTS, compare: false };
+                        Operation::ReadMap { object, from: offset, extents_max: EXTENTS, compare: false };
                     return match session.execute(&bearer, list).await {
                         Ok(completion) => extents(offset, &completion.map),
                         Err(OsdError::NotFound) => Ok(CopyResult::Missing),

@@ -11,7 +11,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use sealstone_crypto::record::{RecordSeal, STORE_ID_LEN};
-use sealstone_crypto::vault::{self, Header, Kind, SALT_LEN, SECRET_LEN, VaultError};
+use sealstone_crypto::vault::{self, SALT_LEN, SECRET_LEN, SealingKeyKind, VaultError, VaultHeader};
 use sealstone_login::{LoginFailure, stretch_passphrase};
 use sealstone_mds::Entropy;
 use sealstone_mds::store::KeystoreId;
@@ -29,7 +29,7 @@ pub const CREDENTIAL_DEFAULT: &str = "sealstone-keystore";
 /// Variable with systemd's credentials folder.
 const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 /// Argon2id parameters of new keystores: RFC 9106, second choice.
-const STRETCH_NEW: Kind = Kind::Passphrase { memory_kib: 64 * 1024, passes: 3, lanes: 4 };
+const STRETCH_NEW: SealingKeyKind = SealingKeyKind::Passphrase { memory_kib: 64 * 1024, passes: 3, lanes: 4 };
 /// Minimum length of a passphrase of a new keystore, in bytes.
 pub(crate) const PASSPHRASE_BYTES_MIN: usize = 12;
 /// Minimum length of a credential in bytes: it is not stretched.
@@ -241,14 +241,14 @@ pub(crate) fn seal_content(
 ) -> Result<Vec<u8>, KeystoreError> {
     let mut salt = [0; SALT_LEN];
     rng.fill_bytes(&mut salt);
-    let header = |kind| Header { kind, salt, generation };
+    let header = |kind| VaultHeader { kind, salt, generation };
     let (header, secret) = match protection {
         KeystoreProtection::KeyFile(at) => {
             let path = at.clone().unwrap_or_else(|| folder.join(KEYSTORE_KEY_FILE));
             if !path.exists() {
                 make_key(&path, rng)?;
             }
-            (header(Kind::KeyFile), read_key(&path)?)
+            (header(SealingKeyKind::KeyFile), read_key(&path)?)
         }
         KeystoreProtection::Passphrase(passphrase) => {
             let (actual, least) = (passphrase.len(), PASSPHRASE_BYTES_MIN);
@@ -259,7 +259,7 @@ pub(crate) fn seal_content(
             (header, stretch(&folder.join(KEYSTORE_FILE), &header, passphrase)?)
         }
         KeystoreProtection::Credential(name) => {
-            (header(Kind::Credential), of_credential(&systemd_credential(name)?)?)
+            (header(SealingKeyKind::Credential), of_credential(&systemd_credential(name)?)?)
         }
     };
     Ok(vault::seal_as(&header, &secret, content, &mut |into: &mut [u8]| rng.fill_bytes(into)))
@@ -269,23 +269,23 @@ pub(crate) fn seal_content(
 /// does not open the file at `path`.
 pub(crate) fn secret_for(
     path: &Path,
-    header: &Header,
+    header: &VaultHeader,
     secrets: &KeystoreSecrets,
     default_key: Option<PathBuf>,
 ) -> Result<(Zeroizing<[u8; SECRET_LEN]>, KeystoreError), KeystoreError> {
     let keystore = path.to_owned();
     match header.kind {
-        Kind::KeyFile => {
+        SealingKeyKind::KeyFile => {
             let key = secrets.key_file.clone().or(default_key);
             let key = key.ok_or_else(|| KeystoreError::NeedsKeyFile(path.to_owned()))?;
             Ok((read_key(&key)?, KeystoreError::WrongKey { keystore, key }))
         }
-        Kind::Credential => {
+        SealingKeyKind::Credential => {
             let name = secrets.credential().to_owned();
             let secret = of_credential(&systemd_credential(&name)?)?;
             Ok((secret, KeystoreError::WrongCredential { keystore, name }))
         }
-        Kind::Passphrase { .. } => {
+        SealingKeyKind::Passphrase { .. } => {
             let passphrase = match &secrets.passphrase {
                 Some(passphrase) => passphrase.clone(),
                 None => match systemd_credential(secrets.credential()) {
@@ -302,10 +302,10 @@ pub(crate) fn secret_for(
 
 fn stretch(
     path: &Path,
-    header: &Header,
+    header: &VaultHeader,
     passphrase: &[u8],
 ) -> Result<Zeroizing<[u8; SECRET_LEN]>, KeystoreError> {
-    let Kind::Passphrase { memory_kib, passes, lanes } = header.kind else {
+    let SealingKeyKind::Passphrase { memory_kib, passes, lanes } = header.kind else {
         return Err(KeystoreError::NeedsPassphrase(path.to_owned()));
     };
     stretch_passphrase(passphrase, &header.salt, memory_kib, passes, lanes).map_err(KeystoreError::Stretch)

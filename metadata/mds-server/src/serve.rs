@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use sealstone_channel::{Accepted, Admission, Server as Tls, Stage, Ticket};
+use sealstone_channel::{AcceptedStream, Admission, AdmissionTicket, LoginStage, TlsServer as Tls};
 use sealstone_login::ChannelBinding;
 use sealstone_login::paper::Addresses;
 use sealstone_mds::{Connection, Mds, PaperConnection, PaperListener};
@@ -316,7 +316,7 @@ async fn serve(
     protection: TransportProtection,
     shared: ListenerState,
     counters: Arc<ConnectionCounters>,
-    ticket: Ticket,
+    ticket: AdmissionTicket,
 ) {
     let begun = Instant::now();
     let login_by = begun + shared.limits.login_timeout;
@@ -340,7 +340,7 @@ async fn serve(
         _ = evicted.wait_for(|evicted| *evicted) => return,
         accepted = timeout_at(handshake_by, tls.accept(stream)) => accepted,
     };
-    let Accepted { stream, export, .. } = match accepted {
+    let AcceptedStream { stream, export, .. } = match accepted {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             counters.handshakes_failed.fetch_add(1, Ordering::Relaxed);
@@ -352,7 +352,7 @@ async fn serve(
             return;
         }
     };
-    ticket.advance(Stage::Secured);
+    ticket.advance(LoginStage::Secured);
     counters.handshakes_done.fetch_add(1, Ordering::Relaxed);
     let connection = Connection::new(ChannelBinding(export), peer.ip().into());
     if let Err(error) = run(stream, connection, shared, login_by, Some(ticket)).await {

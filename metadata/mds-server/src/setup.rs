@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sealstone_channel::{Authority, Identity, IdentityError, Pin, Server};
+use sealstone_channel::{CertificateAuthority, IdentityError, Pin, TlsIdentity, TlsServer};
 use sealstone_mds::audit::{AuditSink, NoAudit};
 use sealstone_mds::store::{AdoptError, MetaStore, RandomFill, SealedStore, adopt, clear_mark, is_sealed};
 use sealstone_mds::{Config, Mds, OpenError, ServerName};
@@ -195,7 +195,7 @@ pub fn init_under(
         Ok(true) => return Err(SetupError::AlreadySetUp(folder.to_owned())),
         Err(error) => return Err(SetupError::Contents(error)),
     }
-    let authority = Authority::new()?;
+    let authority = CertificateAuthority::new()?;
     files::write(&folder.join(AUTHORITY_KEY_FILE), &authority.key(), 0o600)?;
     files::write(&folder.join(AUTHORITY_FILE), authority.certificate(), 0o644)?;
     let certificate = certify(folder, &authority, environment.now_ms())?;
@@ -230,7 +230,11 @@ fn grant_log(folder: &Path) -> Result<FileGrantLog, FileError> {
 }
 
 /// Creates a certificate of the server, signed by its authority, and replaces the old one.
-fn certify(folder: &Path, authority: &Authority, now_ms: u64) -> Result<CertificateFingerprint, SetupError> {
+fn certify(
+    folder: &Path,
+    authority: &CertificateAuthority,
+    now_ms: u64,
+) -> Result<CertificateFingerprint, SetupError> {
     let made = authority.issue(SUBJECT, now_ms, CERTIFICATE_LIFE)?;
     let certificate = made.chain.first().ok_or(IdentityError::Empty)?;
     files::write(&folder.join(KEY_FILE), &made.key, 0o600)?;
@@ -238,13 +242,13 @@ fn certify(folder: &Path, authority: &Authority, now_ms: u64) -> Result<Certific
     Ok(CertificateFingerprint::of(certificate))
 }
 
-fn authority(folder: &Path) -> Result<Option<Authority>, SetupError> {
+fn authority(folder: &Path) -> Result<Option<CertificateAuthority>, SetupError> {
     let path = folder.join(AUTHORITY_FILE);
     if !path.exists() {
         return Ok(None);
     }
     let key = files::read_secret(&folder.join(AUTHORITY_KEY_FILE))?;
-    Ok(Some(Authority::load(files::read(&path)?, &key)?))
+    Ok(Some(CertificateAuthority::load(files::read(&path)?, &key)?))
 }
 
 /// Creates a key and a certificate for `name`, signed by the authority of the folder, valid from
@@ -257,7 +261,7 @@ pub fn issue_certificate(
     name: &str,
     life: core::time::Duration,
     environment: &Environment,
-) -> Result<Identity, SetupError> {
+) -> Result<TlsIdentity, SetupError> {
     let authority = authority(folder)?.ok_or_else(|| SetupError::NoAuthority(folder.to_owned()))?;
     Ok(authority.issue(name, environment.now_ms(), life)?)
 }
@@ -424,7 +428,7 @@ fn server_name(folder: &Path, environment: &Environment) -> Result<ServerName, S
 /// An opened data folder, ready to be served.
 pub struct OpenedServer {
     pub(crate) mds: Arc<Mds>,
-    pub(crate) tls: Server,
+    pub(crate) tls: TlsServer,
     fingerprint: CertificateFingerprint,
     authority: Option<Pin>,
 }
@@ -518,7 +522,7 @@ pub fn open_under(
         .with_grant_log(Arc::new(grant_log(folder)?), environment.now_ms())
         .map_err(|error| SetupError::Contents(OpenError::Store(error)))?;
     let certificate = folder.join(CERTIFICATE_FILE);
-    let mut identity = Identity { chain: Vec::new(), key: Zeroizing::default() };
+    let mut identity = TlsIdentity { chain: Vec::new(), key: Zeroizing::default() };
     let mut pin = None;
     if folder.join(AUTHORITY_FILE).exists() {
         let signer = files::read(&folder.join(AUTHORITY_FILE))?;

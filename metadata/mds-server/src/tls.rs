@@ -5,7 +5,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use sealstone_channel::{Identity, IdentityError, Pin, Server};
+use sealstone_channel::{IdentityError, Pin, TlsIdentity, TlsServer};
 
 /// Application protocol (ALPN) of both ends.
 pub const ALPN: &[u8] = b"osd-mds/1";
@@ -34,6 +34,6 @@ impl fmt::Display for CertificateFingerprint {
 }
 
 /// Returns the TLS configuration of the listener.
-pub(crate) fn server(identity: &Identity) -> Result<Server, IdentityError> {
-    Server::new(identity, ALPN, EXPORTER_LABEL)
+pub(crate) fn server(identity: &TlsIdentity) -> Result<TlsServer, IdentityError> {
+    TlsServer::new(identity, ALPN, EXPORTER_LABEL)
 }

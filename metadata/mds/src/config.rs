@@ -1,6 +1,6 @@
 //! Settings of the operator.
 
-use sealstone_crypto::dh::Group;
+use sealstone_crypto::dh::DhGroup;
 use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};
 
 use crate::directory::DirectoryRoles;
@@ -60,7 +60,7 @@ pub struct Config {
     /// A working key is superseded after this many grants.
     pub credentials_per_key_max: u64,
     /// Diffie-Hellman group for new master keys.
-    pub master_key_group: Group,
+    pub master_key_group: DhGroup,
     /// Number of partitions of each device for files, 1 to [`FILE_PARTITIONS_MAX`].
     pub file_partitions: u64,
     /// Maximum error of the server's clock, milliseconds; sent to clients.
@@ -97,7 +97,7 @@ impl Default for Config {
             working_key_age_ms: 3_600_000,
             partition_key_age_ms: 24 * 3_600_000,
             credentials_per_key_max: 1 << 24,
-            master_key_group: Group::X25519,
+            master_key_group: DhGroup::X25519,
             file_partitions: 1,
             clock_error_ms: 1_000,
             shared: false,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use sealstone_mds_protocol::{
     CapabilityBlob, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION,
-    Failure, Grant, KeyInfo, KeyPlace, Method, NewDevice, ObjectRef, ProblemKind, Secret,
+    Failure, Grant, KeyCursor, KeyInfo, Method, NewDevice, ObjectRef, ProblemKind, Secret,
 };
 use sealstone_osd::{
     Capability, Descriptor, Generation, ObjectType, Permissions, capability::Range, capability::Scope,
@@ -327,10 +327,10 @@ impl DeviceTable {
     pub(crate) fn key_page(
         &self,
         device: Option<DeviceId>,
-        from: Option<KeyPlace>,
-    ) -> (Vec<KeyInfo>, Option<KeyPlace>) {
+        from: Option<KeyCursor>,
+    ) -> (Vec<KeyInfo>, Option<KeyCursor>) {
         let table = self.0.read();
-        let start = from.unwrap_or(KeyPlace { device: device.unwrap_or(DeviceId(0)), partition: None });
+        let start = from.unwrap_or(KeyCursor { device: device.unwrap_or(DeviceId(0)), partition: None });
         let mut rest =
             table.range(start.device..).filter(|(id, _)| device.is_none_or(|device| device == **id));
         let Some((&id, known)) = rest.next() else { return (Vec::new(), None) };
@@ -344,8 +344,8 @@ impl DeviceTable {
             infos.extend(known.key_state.part_infos(id, &known.keys, partition));
         }
         let next = match parts.next() {
-            Some((&partition, _)) => Some(KeyPlace { device: id, partition: Some(partition) }),
-            None => rest.next().map(|(&device, _)| KeyPlace { device, partition: None }),
+            Some((&partition, _)) => Some(KeyCursor { device: id, partition: Some(partition) }),
+            None => rest.next().map(|(&device, _)| KeyCursor { device, partition: None }),
         };
         (infos, next)
     }

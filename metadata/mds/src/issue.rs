@@ -13,7 +13,7 @@ use std::io;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    ErrorCode, FilePath, InodeId, IssueEntry, IssueKind, IssuePlace, Method, ObjectRef, PAGE_MAX, Response,
+    ErrorCode, FilePath, InodeId, IssueCursor, IssueEntry, IssueKind, Method, ObjectRef, PAGE_MAX, Response,
     UserName, record,
 };
 use sealstone_osd::Permissions;
@@ -316,14 +316,14 @@ impl Mds {
         path: &FilePath,
         user: Option<&UserName>,
         (since_ms, until_ms): (u64, u64),
-        from: Option<IssuePlace>,
+        from: Option<IssueCursor>,
     ) -> Result<Response> {
         let (id, inode) = namespace::resolve(&*self.store.snapshot()?, who, path)?;
         who.needs_ownership(&inode, &path.shown())?;
         if inode.is_directory() {
             return Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()));
         }
-        let from = from.unwrap_or(IssuePlace { stream: 0, at: 0 });
+        let from = from.unwrap_or(IssueCursor { stream: 0, at: 0 });
         let stream = IssueStream::of(from.stream)?;
         let mut entries = Vec::new();
         let mut take = |bytes: &[u8]| {
@@ -339,8 +339,8 @@ impl Mds {
         let log = &self.grant_log;
         let next = log.read(stream, from.at, since_ms, SCAN_BYTES, &mut take).map_err(log_failed)?;
         let next = match (next, stream) {
-            (Some(at), _) => Some(IssuePlace { stream: from.stream, at }),
-            (None, IssueStream::Issued) => Some(IssuePlace { stream: IssueStream::Refused as u8, at: 0 }),
+            (Some(at), _) => Some(IssueCursor { stream: from.stream, at }),
+            (None, IssueStream::Issued) => Some(IssueCursor { stream: IssueStream::Refused as u8, at: 0 }),
             (None, IssueStream::Refused) => None,
         };
         Ok(Response::Issues { entries, known_since_ms: log.known_since_ms(IssueStream::Issued), next })

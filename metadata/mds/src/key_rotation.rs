@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{DeviceId, ErrorCode, KeyLevel, KeyPlace, Response};
+use sealstone_mds_protocol::{DeviceId, ErrorCode, KeyCursor, KeyLevel, Response};
 use zeroize::Zeroizing;
 
 use crate::access::Principal;
@@ -157,7 +157,7 @@ impl Mds {
         Ok(())
     }
 
-    pub(crate) fn key_list(&self, device: Option<DeviceId>, from: Option<KeyPlace>) -> Result<Response> {
+    pub(crate) fn key_list(&self, device: Option<DeviceId>, from: Option<KeyCursor>) -> Result<Response> {
         let (keys, next) = self.devices.key_page(device, from);
         Ok(Response::Keys { keys, next })
     }

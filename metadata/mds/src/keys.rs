@@ -5,7 +5,7 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    ClientId, DeviceId, GroupName, InodeId, IntentId, Name, ObjectRef, QuotaPlace, UserName, XattrName,
+    ClientId, DeviceId, GroupName, InodeId, IntentId, Name, ObjectRef, QuotaCursor, UserName, XattrName,
 };
 use sealstone_osd::ObjectId;
 
@@ -151,12 +151,12 @@ pub(crate) fn quotas_of_trees() -> Vec<u8> {
 }
 
 /// Returns the user or tree of a quota key.
-pub(crate) fn quota_place(key: &[u8]) -> Option<QuotaPlace> {
+pub(crate) fn quota_place(key: &[u8]) -> Option<QuotaCursor> {
     match key {
         [QUOTA_OF_USER, name @ ..] => {
-            Some(QuotaPlace::User(UserName::new(std::str::from_utf8(name).ok()?).ok()?))
+            Some(QuotaCursor::User(UserName::new(std::str::from_utf8(name).ok()?).ok()?))
         }
-        [QUOTA_OF_TREE, id @ ..] => Some(QuotaPlace::Tree(InodeId(u64::from_be_bytes(id.try_into().ok()?)))),
+        [QUOTA_OF_TREE, id @ ..] => Some(QuotaCursor::Tree(InodeId(u64::from_be_bytes(id.try_into().ok()?)))),
         _ => None,
     }
 }

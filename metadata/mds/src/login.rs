@@ -13,7 +13,7 @@ use sealstone_mds_protocol::login::{
     LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart, RegisterResponse,
     RegisterStart, RegisterUpload, Resume, Retry, Revoking, SessionId,
 };
-use sealstone_mds_protocol::{AccountKind, ErrorCode, MessageType, RevokeWhat, Role, Text, UserName};
+use sealstone_mds_protocol::{AccountKind, ErrorCode, MessageType, RevocationTarget, Role, Text, UserName};
 
 use crate::access::Principal;
 use crate::accounts;
@@ -315,7 +315,7 @@ impl Mds {
                 (table.of_session(session, &who.user, now_ms), until_ms)
             };
             let listed_ms = credentials.holders.iter().map(|one| one.expires_ms).max().unwrap_or(0);
-            let what = RevokeWhat::Session(*session);
+            let what = RevocationTarget::Session(*session);
             revoking = self.update(|tx| {
                 sessions::end(tx, session, &who.user)?;
                 let servers = self.servers(tx)?;

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use sealstone_mds_protocol::{
-    ErrorCode, FilePath, InodeId, PAGE_MAX, Quota, QuotaChange, QuotaDrift, QuotaPlace, UserName, Wire as _,
+    ErrorCode, FilePath, InodeId, PAGE_MAX, Quota, QuotaChange, QuotaCursor, QuotaDrift, UserName, Wire as _,
     WireWriter, record,
 };
 
@@ -45,7 +45,7 @@ record! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct QuotaCharge {
         /// Charged user or tree.
-        pub place: QuotaPlace,
+        pub place: QuotaCursor,
         /// Announced size minus the size of the replaced file.
         pub bytes: u64,
         /// 1, or 0 if it replaces a file of the same quota.
@@ -85,10 +85,10 @@ impl UsageCount<'_> {
         }
     }
 
-    fn place(self) -> QuotaPlace {
+    fn place(self) -> QuotaCursor {
         match self {
-            Self::User(name) => QuotaPlace::User(name.clone()),
-            Self::Tree(id) => QuotaPlace::Tree(id),
+            Self::User(name) => QuotaCursor::User(name.clone()),
+            Self::Tree(id) => QuotaCursor::Tree(id),
         }
     }
 
@@ -252,10 +252,10 @@ pub(crate) fn release(tx: &mut dyn Transaction, charges: &[QuotaCharge]) -> Resu
     Ok(())
 }
 
-const fn of(place: &QuotaPlace) -> UsageCount<'_> {
+const fn of(place: &QuotaCursor) -> UsageCount<'_> {
     match place {
-        QuotaPlace::User(name) => UsageCount::User(name),
-        QuotaPlace::Tree(id) => UsageCount::Tree(*id),
+        QuotaCursor::User(name) => UsageCount::User(name),
+        QuotaCursor::Tree(id) => UsageCount::Tree(*id),
     }
 }
 
@@ -353,19 +353,19 @@ fn apply(record: &mut QuotaRecord, change: &QuotaChange) {
     record.nodes_max = change.nodes_max.unwrap_or(record.nodes_max);
 }
 
-fn quota_info(place: QuotaPlace, record: QuotaRecord) -> Quota {
+fn quota_info(place: QuotaCursor, record: QuotaRecord) -> Quota {
     let QuotaRecord { bytes, nodes, bytes_max, nodes_max, path } = record;
     Quota { place, path, bytes, nodes, bytes_max, nodes_max }
 }
 
 /// Returns usage and limits of a user.
 pub(crate) fn of_user<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<Quota> {
-    Ok(quota_info(QuotaPlace::User(name.clone()), UsageCount::User(name).load(view)?))
+    Ok(quota_info(QuotaCursor::User(name.clone()), UsageCount::User(name).load(view)?))
 }
 
 /// Returns usage and limits of a tree; its path may be outdated.
 pub(crate) fn of_tree<S: Snapshot + ?Sized>(view: &S, tree: InodeId) -> Result<Quota> {
-    Ok(quota_info(QuotaPlace::Tree(tree), UsageCount::Tree(tree).load(view)?))
+    Ok(quota_info(QuotaCursor::Tree(tree), UsageCount::Tree(tree).load(view)?))
 }
 
 /// Sets a user's limits. Usage may already exceed them; then it only cannot grow.
@@ -373,7 +373,7 @@ pub(crate) fn set_user(tx: &mut dyn Transaction, name: &UserName, change: &Quota
     let mut record = UsageCount::User(name).load(tx)?;
     apply(&mut record, change);
     UsageCount::User(name).save(tx, &record)?;
-    Ok(quota_info(QuotaPlace::User(name.clone()), record))
+    Ok(quota_info(QuotaCursor::User(name.clone()), record))
 }
 
 /// Sets the limits of a tree. A directory without a tree, which must be empty, becomes one.
@@ -393,7 +393,7 @@ pub(crate) fn set_tree(
     record.path = Some(path.clone());
     apply(&mut record, change);
     UsageCount::Tree(id).save(tx, &record)?;
-    Ok(quota_info(QuotaPlace::Tree(id), record))
+    Ok(quota_info(QuotaCursor::Tree(id), record))
 }
 
 /// Removes the limits of a tree. If its directory is `empty` and no node of it is open, the
@@ -411,22 +411,22 @@ pub(crate) fn clear_tree(
         (record.bytes, record.nodes) = (0, 0);
     }
     UsageCount::Tree(id).save(tx, &record)?;
-    Ok(quota_info(QuotaPlace::Tree(id), record))
+    Ok(quota_info(QuotaCursor::Tree(id), record))
 }
 
 /// Returns a page of all quotas: users by name, then trees.
 pub(crate) fn list<S: Snapshot + ?Sized>(
     view: &S,
-    after: Option<&QuotaPlace>,
+    after: Option<&QuotaCursor>,
     limit: u16,
 ) -> Result<(Vec<Quota>, bool)> {
     let limit = usize::from(limit.clamp(1, PAGE_MAX));
     let (users, trees) = (keys::quotas_of_users(), keys::quotas_of_trees());
-    let from = |place: &QuotaPlace| [&key(place)[..], &[0]].concat();
+    let from = |place: &QuotaCursor| [&key(place)[..], &[0]].concat();
     // In the store trees come before users, in the list after them.
     let mut ranges = Vec::new();
     match after {
-        Some(place @ QuotaPlace::Tree(_)) => ranges.push((from(place), keys::after_prefix(&trees))),
+        Some(place @ QuotaCursor::Tree(_)) => ranges.push((from(place), keys::after_prefix(&trees))),
         _ => {
             ranges.push((after.map_or_else(|| users.clone(), from), keys::after_prefix(&users)));
             ranges.push((trees.clone(), keys::after_prefix(&trees)));
@@ -448,14 +448,14 @@ pub(crate) fn list<S: Snapshot + ?Sized>(
     Ok((quotas, false))
 }
 
-fn key(place: &QuotaPlace) -> Vec<u8> {
+fn key(place: &QuotaCursor) -> Vec<u8> {
     match place {
-        QuotaPlace::User(name) => keys::quota_of_user(name),
-        QuotaPlace::Tree(id) => keys::quota_of_tree(*id),
+        QuotaCursor::User(name) => keys::quota_of_user(name),
+        QuotaCursor::Tree(id) => keys::quota_of_tree(*id),
     }
 }
 
-fn place(key: &[u8]) -> Result<QuotaPlace> {
+fn place(key: &[u8]) -> Result<QuotaCursor> {
     Ok(keys::quota_place(key).ok_or(MetaError::Damaged("quota record without a user or tree"))?)
 }
 
@@ -517,8 +517,8 @@ pub(crate) fn count<S: Snapshot + ?Sized>(
 pub(crate) fn apply_drifts(tx: &mut dyn Transaction, drifts: &[QuotaDrift]) -> Result<()> {
     for drift in drifts {
         let of = match &drift.place {
-            QuotaPlace::User(name) => UsageCount::User(name),
-            QuotaPlace::Tree(id) => UsageCount::Tree(*id),
+            QuotaCursor::User(name) => UsageCount::User(name),
+            QuotaCursor::Tree(id) => UsageCount::Tree(*id),
         };
         let mut record = of.load(tx)?;
         let moved = |now: u64, had: u64, is: u64| now.saturating_add(is).saturating_sub(had);

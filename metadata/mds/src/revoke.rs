@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    DeviceId, ErrorCode, FilePath, InodeId, ObjectRef, Response, Revocation, RevokeWhat, Text, UserName,
-    WaitingDevice, record,
+    DeviceId, ErrorCode, FilePath, InodeId, ObjectRef, Response, Revocation, RevocationTarget, Text,
+    UserName, WaitingDevice, record,
 };
 
 use crate::access::Principal;
@@ -68,7 +68,7 @@ record! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RevocationRecord {
         /// Subject of the revocation.
-        pub what: RevokeWhat,
+        pub what: RevocationTarget,
         /// User that requested it.
         pub by: UserName,
         /// Whether the requester was an administrator or the server itself.
@@ -134,7 +134,7 @@ pub struct RetagItem {
 pub(crate) fn begin(
     tx: &mut dyn Transaction,
     by: &Principal,
-    what: RevokeWhat,
+    what: RevocationTarget,
     servers: Vec<ServerName>,
     complete: bool,
     now_ms: u64,
@@ -163,7 +163,7 @@ pub(crate) fn begin_for_user(
     servers: Vec<ServerName>,
     now_ms: u64,
 ) -> Result<u64> {
-    let what = RevokeWhat::User(user.clone());
+    let what = RevocationTarget::User(user.clone());
     let asked = RevocationRequest { by: by.clone(), privileged: true, what, servers, complete: true };
     let known = all_revocations(tx)?;
     store_revocation(tx, &known, asked, false, now_ms)
@@ -184,7 +184,7 @@ fn all_revocations<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<(u64, Revocatio
 struct RevocationRequest {
     by: UserName,
     privileged: bool,
-    what: RevokeWhat,
+    what: RevocationTarget,
     servers: Vec<ServerName>,
     complete: bool,
 }
@@ -199,7 +199,8 @@ fn store_revocation(
     let RevocationRequest { by, privileged, what, servers, complete } = asked;
     let parts = servers.into_iter().map(|server| RevocationPart { server, cursor: None }).collect();
     let same = |record: &RevocationRecord| record.done_ms.is_none() && record.what == what;
-    if let (RevokeWhat::User(_), Some((id, record))) = (&what, known.iter().find(|(_, record)| same(record)))
+    if let (RevocationTarget::User(_), Some((id, record))) =
+        (&what, known.iter().find(|(_, record)| same(record)))
     {
         // A second search from the beginning finds credentials issued since.
         let record =
@@ -334,10 +335,15 @@ fn pending_devices<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<DeviceId>> {
 }
 
 impl Mds {
-    pub(crate) fn revoke(&self, principal: &Principal, what: RevokeWhat, now_ms: u64) -> Result<Response> {
+    pub(crate) fn revoke(
+        &self,
+        principal: &Principal,
+        what: RevocationTarget,
+        now_ms: u64,
+    ) -> Result<Response> {
         let id = match what {
-            RevokeWhat::Object(path) => self.revoke_object(principal, path, now_ms)?,
-            RevokeWhat::User(name) => {
+            RevocationTarget::Object(path) => self.revoke_object(principal, path, now_ms)?,
+            RevocationTarget::User(name) => {
                 principal.needs_admin()?;
                 let held = self.credentials_of(&name, now_ms);
                 let view = self.store.snapshot()?;
@@ -351,10 +357,10 @@ impl Mds {
                 let _stopped = self.issuing.write();
                 self.update(|tx| {
                     let servers = self.servers(tx)?;
-                    begin(tx, principal, RevokeWhat::User(name.clone()), servers, true, now_ms)
+                    begin(tx, principal, RevocationTarget::User(name.clone()), servers, true, now_ms)
                 })?
             }
-            RevokeWhat::Session(_) => {
+            RevocationTarget::Session(_) => {
                 let what = "credentials of a session are revoked by its logout";
                 return Err(MdsError::refused(ErrorCode::Invalid, what));
             }
@@ -374,7 +380,7 @@ impl Mds {
             let objects = objects_of(&file, now_ms);
             let mut servers = self.servers(tx)?;
             servers.retain(|server| *server != self.config.server);
-            let id = begin(tx, principal, RevokeWhat::Object(path.clone()), servers, true, now_ms)?;
+            let id = begin(tx, principal, RevocationTarget::Object(path.clone()), servers, true, now_ms)?;
             retag(tx, &objects, id)?;
             let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
             record.inode = Some(inode);
@@ -413,7 +419,7 @@ impl Mds {
             }
             let Some(part) = record.part(&self.config.server) else { continue };
             // The user may still finish a session's creates in another session.
-            if let (RevokeWhat::User(user), None) = (&record.what, part.cursor) {
+            if let (RevocationTarget::User(user), None) = (&record.what, part.cursor) {
                 self.end_creates_of(user, now_ms)?;
             }
             more |= match record.inode {
@@ -508,7 +514,7 @@ impl Mds {
     fn collect(
         &self,
         id: u64,
-        (what, by): (&RevokeWhat, &UserName),
+        (what, by): (&RevocationTarget, &UserName),
         after: Option<ObjectRef>,
         now_ms: u64,
     ) -> Result<bool> {
@@ -517,15 +523,15 @@ impl Mds {
             // finish first and are found. After that, ended sessions get none, and open files give
             // no right to any.
             let _stopped = self.issuing.write();
-            if let RevokeWhat::User(user) = what {
+            if let RevocationTarget::User(user) = what {
                 self.open_files.drop_cached_access_of_user(user);
                 self.leases.recall_all_of_user(user);
             }
             self.catch_up()?;
             let sessions = match what {
-                RevokeWhat::User(user) => self.sessions.of_user_in_use(user),
-                RevokeWhat::Session(session) => vec![*session],
-                RevokeWhat::Object(_) => Vec::new(),
+                RevocationTarget::User(user) => self.sessions.of_user_in_use(user),
+                RevocationTarget::Session(session) => vec![*session],
+                RevocationTarget::Object(_) => Vec::new(),
             };
             for session in sessions {
                 self.recheck_session(&session)?;
@@ -534,12 +540,14 @@ impl Mds {
         let (held, unlisted) = {
             let table = self.holdings(now_ms);
             match what {
-                RevokeWhat::User(user) => (table.objects_of(user, now_ms), table.unlisted_of(user, now_ms)),
-                RevokeWhat::Session(session) => {
+                RevocationTarget::User(user) => {
+                    (table.objects_of(user, now_ms), table.unlisted_of(user, now_ms))
+                }
+                RevocationTarget::Session(session) => {
                     (table.objects_of_session(session, now_ms), table.unlisted_of(by, now_ms))
                 }
                 // They were found when it began.
-                RevokeWhat::Object(_) => (Vec::new(), None),
+                RevocationTarget::Object(_) => (Vec::new(), None),
             }
         };
         let mut objects: BTreeMap<ObjectRef, bool> = BTreeMap::new();
@@ -561,7 +569,7 @@ impl Mds {
                 return Ok(());
             }
             match (&unlisted, what) {
-                (Some(unlisted), RevokeWhat::User(_)) => self.add_revoked_keys(tx, id, unlisted)?,
+                (Some(unlisted), RevocationTarget::User(_)) => self.add_revoked_keys(tx, id, unlisted)?,
                 // The logout of a user must not end credentials of other users.
                 (Some(_), _) => record.complete = false,
                 (None, _) => {}

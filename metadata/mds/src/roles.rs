@@ -6,8 +6,8 @@
 //! Truth: docs/standards/mds/operations.md §5.3 has the same table.
 
 use sealstone_mds_protocol::{
-    Access, DeviceState, ErrorCode, LeaseKind, Lock, LockKind, OpenHandle, QuotaOf, Request, RevokeWhat,
-    Role, UserName,
+    Access, DeviceState, ErrorCode, LeaseKind, Lock, LockKind, OpenHandle, QuotaSubject, Request,
+    RevocationTarget, Role, UserName,
 };
 
 use crate::error::{MdsError, Result};
@@ -36,7 +36,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::DiskFree {}
         | Request::DeviceList { .. }
         | Request::StatFs { .. }
-        | Request::QuotaShow { of: QuotaOf::User(_) }
+        | Request::QuotaShow { of: QuotaSubject::User(_) }
         | Request::QuotaList { .. }
         // Only its requester and administrators see a revocation.
         | Request::RevocationProgress { .. } => RequestClass::Own,
@@ -66,7 +66,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::DelegateExecution { .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
-        | Request::QuotaShow { of: QuotaOf::Tree(_) }
+        | Request::QuotaShow { of: QuotaSubject::Tree(_) }
         | Request::RenewGrants {
             handle: OpenHandle::File { access: Access::Read | Access::Execute | Access::CallRead, .. },
             ..
@@ -82,7 +82,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::SetMode { .. }
         | Request::SetOwner { .. }
         | Request::Delegate { .. }
-        | Request::Revoke { what: RevokeWhat::Object(_) }
+        | Request::Revoke { what: RevocationTarget::Object(_) }
         | Request::MakeNode { .. }
         | Request::LinkNode { .. }
         | Request::RemoveNode { .. }
@@ -131,7 +131,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::GroupList { .. }
         | Request::GroupMembers { .. }
         | Request::GrantHolders { .. }
-        | Request::Revoke { what: RevokeWhat::User(_) | RevokeWhat::Session(_) }
+        | Request::Revoke { what: RevocationTarget::User(_) | RevocationTarget::Session(_) }
         | Request::RevocationList {}
         | Request::QuotaSet { .. }
         | Request::QuotaClear { .. }

@@ -36,7 +36,7 @@ record! {
 
 /// Subject of a revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RevokeWhat {
+pub enum RevocationTarget {
     /// All credentials for the objects of a file.
     Object(FilePath),
     /// All credentials of a user in all sessions, also delegated ones.
@@ -45,7 +45,7 @@ pub enum RevokeWhat {
     Session(SessionId),
 }
 
-impl Wire for RevokeWhat {
+impl Wire for RevocationTarget {
     fn put(&self, out: &mut WireWriter) {
         match self {
             Self::Object(path) => {
@@ -73,7 +73,7 @@ impl Wire for RevokeWhat {
     }
 }
 
-impl core::fmt::Display for RevokeWhat {
+impl core::fmt::Display for RevocationTarget {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Object(path) => write!(f, "object {path}"),
@@ -105,7 +105,7 @@ record! {
     pub struct Revocation {
         pub id: u64,
         /// Subject of a revocation.
-        pub what: RevokeWhat,
+        pub what: RevocationTarget,
         /// Start time, milliseconds since 1970.
         pub began_ms: u64,
         /// Objects found so far.
@@ -174,7 +174,7 @@ record! {
 record! {
     /// A position in the log of issued credentials.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct IssuePlace {
+    pub struct IssueCursor {
         /// 0: issued credentials; 1: refused requests.
         pub stream: u8,
         /// Position in the stream; 0 is the beginning.

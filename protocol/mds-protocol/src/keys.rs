@@ -60,7 +60,7 @@ record! {
 record! {
     /// Start position of a page of keys.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct KeyPlace {
+    pub struct KeyCursor {
         pub device: DeviceId,
         /// Partition; `None`: the keys above the partitions.
         pub partition: Option<u64>,

@@ -14,7 +14,6 @@ pub mod login;
 pub mod paper;
 
 mod acl;
-mod ahead;
 mod check;
 mod error;
 mod frame;
@@ -23,8 +22,9 @@ mod keys;
 mod layout;
 mod message;
 mod name;
+mod name_changes;
 mod nodes;
-mod placed;
+mod placement;
 mod printable;
 mod quota;
 mod records;
@@ -32,18 +32,16 @@ mod secret;
 mod wire;
 
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, ACL_NAMES_MAX, ACL_TEXT_MAX, Acl};
-pub use ahead::{
-    CreateOp, DirLeaseId, InodeLease, InodeRange, NAME_CHANGES_MAX, NameChange, RESERVED_INODES_MAX,
-    RenameOp, UnlinkOp,
-};
 pub use check::{CheckFinding, CheckPhase, CheckScope, CheckStatus, FindingKind};
 pub use error::{ErrorCode, Failure};
 pub use frame::{
     BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType,
     PROFILE_MODERN, Sequence, decode_message, encode_message, frame,
 };
-pub use grants::{DelegatedFile, IssueEntry, IssueKind, IssuePlace, Revocation, RevokeWhat, WaitingDevice};
-pub use keys::{KeyInfo, KeyLevel, KeyPlace, KeyUse};
+pub use grants::{
+    DelegatedFile, IssueCursor, IssueEntry, IssueKind, Revocation, RevocationTarget, WaitingDevice,
+};
+pub use keys::{KeyCursor, KeyInfo, KeyLevel, KeyUse};
 pub use layout::{
     DeviceId, FILE_SIZE_MAX, FileExtent, Layout, ObjectRef, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN, WIDTH_MAX,
 };
@@ -53,15 +51,19 @@ pub use message::{
 pub use name::{
     FilePath, GROUP_MAX, GroupName, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName, shown, unshown,
 };
+pub use name_changes::{
+    CreateOp, DirLeaseId, InodeLease, InodeRange, NAME_CHANGES_MAX, NameChange, RESERVED_INODES_MAX,
+    RenameOp, UnlinkOp,
+};
 pub use nodes::{
     ClientId, FOLLOW_MAX, LINKS_MAX, LOCK_TO_END, LeaseKind, LinkTarget, Lock, LockKind, NODE_PROOF_BYTES,
     Node, NodeChange, NodeKind, NodeLease, OpenedNode, RECALLS_MAX, Recall, RenameMode, RequestId, SLOTS_MAX,
     SetTime, TARGET_MAX, XATTR_BYTES_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName,
     XattrValue,
 };
-pub use placed::{ChosenDevice, DeviceCondition, Drain, PlacementRecord, Rebalance, WidthBound};
+pub use placement::{ChosenDevice, DeviceCondition, Drain, PlacementRecord, Rebalance, WidthBound};
 pub use printable::{is_printable, printable, printable_lines};
-pub use quota::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace};
+pub use quota::{Quota, QuotaChange, QuotaCursor, QuotaDrift, QuotaSubject};
 pub use records::{
     Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, CredentialHolder, Device,
     DevicePin, DeviceProblem, DeviceState, DirEntry, FILE_PARTITION, FILE_PARTITIONS_MAX, FileKind,

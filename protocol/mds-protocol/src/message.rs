@@ -9,19 +9,19 @@
 
 use alloc::vec::Vec;
 
-use crate::ahead::NameChange;
 use crate::check::CheckScope;
 use crate::frame::BODY_MAX;
-use crate::grants::{IssuePlace, RevokeWhat};
-use crate::keys::{KeyLevel, KeyPlace};
+use crate::grants::{IssueCursor, RevocationTarget};
+use crate::keys::{KeyCursor, KeyLevel};
 use crate::layout::DeviceId;
 use crate::login::{LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_UPLOAD_BYTES};
 use crate::name::{FilePath, GroupName, Name, UserName};
+use crate::name_changes::NameChange;
 use crate::nodes::{
     ClientId, LeaseKind, Lock, Node, NodeChange, NodeKind, RenameMode, RequestId, XattrMode, XattrName,
     XattrValue,
 };
-use crate::quota::{QuotaChange, QuotaOf, QuotaPlace};
+use crate::quota::{QuotaChange, QuotaCursor, QuotaSubject};
 use crate::records::{
     Access, AccountKind, Checksum, DeviceState, InodeId, IntentId, Method, NewDevice, OpenHandle, Role,
 };
@@ -360,7 +360,7 @@ messages! {
         },
         /// Revokes credentials (administrators; owners for their files). Runs in the background.
         0x0042 => Revoke {
-            what: RevokeWhat,
+            what: RevocationTarget,
         },
         /// Returns the progress of a revocation (administrators; owners for their files).
         0x0043 => RevocationProgress {
@@ -380,14 +380,14 @@ messages! {
             /// End of the period.
             until_ms: u64,
             /// Start position from the previous page; `None` starts at the beginning.
-            from: Option<IssuePlace>,
+            from: Option<IssueCursor>,
         },
         /// Returns a page of the devices' keys: identifiers, ages, uses (administrators).
         0x0050 => KeyList {
             /// Only keys of this device.
             device: Option<DeviceId>,
             /// Start position from the previous page; `None` starts at the beginning.
-            from: Option<KeyPlace>,
+            from: Option<KeyCursor>,
         },
         /// Rotates keys (administrators). Runs in the background.
         0x0051 => KeyRotate {
@@ -630,22 +630,22 @@ messages! {
         },
         /// Sets limits (administrators). An empty directory becomes the root of a quota tree.
         0x0080 => QuotaSet {
-            of: QuotaOf,
+            of: QuotaSubject,
             change: QuotaChange,
         },
         /// Returns use and limits; for a path, those of its quota tree. Users see their own.
         0x0081 => QuotaShow {
-            of: QuotaOf,
+            of: QuotaSubject,
         },
         /// Removes limits (administrators). An empty directory stops being the root of a quota
         /// tree.
         0x0082 => QuotaClear {
-            of: QuotaOf,
+            of: QuotaSubject,
         },
         /// Returns a page of use and limits. Users who are not administrators see their own only.
         0x0083 => QuotaList {
             /// Returns entries after this one; `None` starts at the beginning.
-            after: Option<QuotaPlace>,
+            after: Option<QuotaCursor>,
             /// Maximum number of entries, 1 to [`PAGE_MAX`]; the answer may have fewer.
             limit: u16,
         },

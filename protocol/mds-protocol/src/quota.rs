@@ -8,14 +8,14 @@ use crate::wire::{Wire, WireError, WireReader, WireWriter, record};
 
 /// Subject of a quota in requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QuotaOf {
+pub enum QuotaSubject {
     /// Everything that a user owns.
     User(UserName),
     /// A directory and everything below it.
     Tree(FilePath),
 }
 
-impl Wire for QuotaOf {
+impl Wire for QuotaSubject {
     fn put(&self, out: &mut WireWriter) {
         match self {
             Self::User(name) => {
@@ -38,7 +38,7 @@ impl Wire for QuotaOf {
     }
 }
 
-impl core::fmt::Display for QuotaOf {
+impl core::fmt::Display for QuotaSubject {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::User(name) => write!(f, "user {name}"),
@@ -49,14 +49,14 @@ impl core::fmt::Display for QuotaOf {
 
 /// Subject of a quota in lists: users by name, then trees by inode number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QuotaPlace {
+pub enum QuotaCursor {
     /// A user.
     User(UserName),
     /// A quota tree.
     Tree(InodeId),
 }
 
-impl Wire for QuotaPlace {
+impl Wire for QuotaCursor {
     fn put(&self, out: &mut WireWriter) {
         match self {
             Self::User(name) => {
@@ -79,7 +79,7 @@ impl Wire for QuotaPlace {
     }
 }
 
-impl core::fmt::Display for QuotaPlace {
+impl core::fmt::Display for QuotaCursor {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::User(name) => write!(f, "user {name}"),
@@ -103,7 +103,7 @@ record! {
     /// Use and limits of a quota.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Quota {
-        pub place: QuotaPlace,
+        pub place: QuotaCursor,
         /// Path of the tree, if it was not moved since its quota was last set.
         pub path: Option<FilePath>,
         /// Sum of the sizes.
@@ -121,7 +121,7 @@ record! {
     /// A counter that differs from the actual use.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct QuotaDrift {
-        pub place: QuotaPlace,
+        pub place: QuotaCursor,
         /// Bytes as counted.
         pub bytes: u64,
         /// Nodes as counted.

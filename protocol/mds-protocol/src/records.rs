@@ -11,7 +11,7 @@ use crate::layout::{DeviceId, Layout, ObjectRef};
 use crate::login::SessionId;
 use crate::name::{GroupName, Name, UserName};
 use crate::nodes::{ClientId, NODE_PROOF_BYTES, Node};
-use crate::placed::Drain;
+use crate::placement::Drain;
 use crate::secret::Secret;
 use crate::wire::{Text, Wire, WireError, WireReader, WireWriter, code, record};
 

@@ -26,7 +26,7 @@ const SPLIT_BYTES: u64 = 1 << 31;
 
 /// One extent of a user object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct MapExtent {
     /// One of the map types above.
     pub kind: u16,
     /// Its length in bytes; a longer one takes several descriptors.
@@ -54,25 +54,25 @@ impl<'a> MapWriter<'a> {
     }
 
     /// Adds an extent, if it fits completely; it is counted either way.
-    pub fn push(&mut self, stretch: &Stretch) {
+    pub fn push(&mut self, extent: &MapExtent) {
         self.count += 1;
         if self.count == self.fit + 1 && self.sink.fits(DESCRIPTOR) {
             self.fit += 1;
             self.sink.push(&[0, 0]);
-            self.sink.push(&stretch.kind.to_be_bytes());
-            self.sink.push(&stretch.length.to_be_bytes());
-            self.sink.push(&stretch.offset.to_be_bytes());
+            self.sink.push(&extent.kind.to_be_bytes());
+            self.sink.push(&extent.length.to_be_bytes());
+            self.sink.push(&extent.offset.to_be_bytes());
         }
     }
 
     /// Adds an extent of any length as descriptors of 32-bit lengths. O(descriptors that fit).
     pub fn push_long(&mut self, kind: u16, offset: u64, length: u64) {
         let mut left = length.div_ceil(SPLIT_BYTES);
-        for stretch in split(kind, offset, length) {
+        for extent in split(kind, offset, length) {
             if self.count > self.fit {
                 break;
             }
-            self.push(&stretch);
+            self.push(&extent);
             left -= 1;
         }
         self.count = self.count.saturating_add(left);
@@ -94,15 +94,15 @@ impl<'a> MapWriter<'a> {
 }
 
 /// Encodes a map truncated to `allocation` bytes at a complete descriptor; returns its full length.
-pub fn encode(stretches: &[Stretch], out: &mut Vec<u8>, allocation: usize) -> u64 {
+pub fn encode(extents: &[MapExtent], out: &mut Vec<u8>, allocation: usize) -> u64 {
     let mut writer = MapWriter::new(out, allocation);
-    stretches.iter().for_each(|stretch| writer.push(stretch));
+    extents.iter().for_each(|extent| writer.push(extent));
     writer.finish(true)
 }
 
 /// Splits a long extent into extents of a 32-bit length.
-pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = Stretch> {
-    (0..length.div_ceil(SPLIT_BYTES)).map(move |step| Stretch {
+pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = MapExtent> {
+    (0..length.div_ceil(SPLIT_BYTES)).map(move |step| MapExtent {
         kind,
         length: SPLIT_BYTES.min(length - step * SPLIT_BYTES) as u32,
         offset: offset.saturating_add(step * SPLIT_BYTES),
@@ -111,14 +111,14 @@ pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = Stretc
 
 /// Parses a map, as far as it is present, with its full length in bytes; `None` without a header.
 #[must_use]
-pub fn parse(bytes: &[u8]) -> Option<(Vec<Stretch>, u64)> {
+pub fn parse(bytes: &[u8]) -> Option<(Vec<MapExtent>, u64)> {
     let additional = u64_at(bytes, 0)?;
     let received = bytes.get(HEADER..)?;
     let received = &received[..usize::try_from(additional).unwrap_or(usize::MAX).min(received.len())];
-    let stretches = received.chunks_exact(DESCRIPTOR).filter_map(|entry| {
-        Some(Stretch { kind: u16_at(entry, 2)?, length: u32_at(entry, 4)?, offset: u64_at(entry, 8)? })
+    let extents = received.chunks_exact(DESCRIPTOR).filter_map(|entry| {
+        Some(MapExtent { kind: u16_at(entry, 2)?, length: u32_at(entry, 4)?, offset: u64_at(entry, 8)? })
     });
-    Some((stretches.collect(), additional.saturating_add(HEADER as u64)))
+    Some((extents.collect(), additional.saturating_add(HEADER as u64)))
 }
 
 #[cfg(test)]
@@ -129,12 +129,12 @@ mod tests {
 
     #[test]
     fn a_map_is_cut_at_whole_descriptors() {
-        let stretches: Vec<_> = split(WRITTEN, 0, 5 << 31).chain(split(HOLE, 5 << 31, 7)).collect();
-        assert_eq!(stretches.len(), 6);
+        let extents: Vec<_> = split(WRITTEN, 0, 5 << 31).chain(split(HOLE, 5 << 31, 7)).collect();
+        assert_eq!(extents.len(), 6);
         let mut out = Vec::new();
-        assert_eq!(encode(&stretches, &mut out, 45), 8 + 96);
+        assert_eq!(encode(&extents, &mut out, 45), 8 + 96);
         assert_eq!(out.len(), 40);
-        assert_eq!(parse(&out), Some((stretches[..2].to_vec(), 104)));
+        assert_eq!(parse(&out), Some((extents[..2].to_vec(), 104)));
         assert_eq!(out[8..24], [0, 0, 0, 1, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 

@@ -1,7 +1,7 @@
 //! `sealstone quota …`.
 
 use sealstone_client::{
-    CheckScope, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, quota_of_tree, quota_of_user,
+    CheckScope, Quota, QuotaChange, QuotaCursor, QuotaDrift, QuotaSubject, quota_of_tree, quota_of_user,
 };
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Command) 
         Command::Clear { of } => {
             let of = place_of(global, of)?;
             let quota = client.clear_quota(of.clone()).await?;
-            let still_a_tree = matches!(quota.place, QuotaPlace::Tree(_)) && quota.nodes > 0;
+            let still_a_tree = matches!(quota.place, QuotaCursor::Tree(_)) && quota.nodes > 0;
             output.remark(match still_a_tree {
                 false => format!("removed the limits of {of}"),
                 true => format!("removed the limits of {of}; it remains a tree until it is empty"),
@@ -42,7 +42,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Command) 
             let of = match (user, tree) {
                 (_, Some(path)) => quota_of_tree(global.stored(path)?)?,
                 (Some(name), None) => quota_of_user(name)?,
-                (None, None) => QuotaOf::User(saved.ticket.user.clone()),
+                (None, None) => QuotaSubject::User(saved.ticket.user.clone()),
             };
             let quota = client.quota(of).await?;
             show(output, &quota)
@@ -88,7 +88,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Command) 
     }
 }
 
-fn place_of(global: &GlobalArgs, of: &Of) -> Outcome<QuotaOf> {
+fn place_of(global: &GlobalArgs, of: &Of) -> Outcome<QuotaSubject> {
     match (&of.user, &of.tree) {
         (Some(name), _) => Ok(quota_of_user(name)?),
         (None, Some(path)) => Ok(quota_of_tree(global.stored(path)?)?),
@@ -107,8 +107,8 @@ fn quota_json(quota: &Quota) -> Value {
         "bytes": quota.bytes, "bytes_max": quota.bytes_max, "files": quota.nodes, "files_max": quota.nodes_max,
     });
     match &quota.place {
-        QuotaPlace::User(name) => value["user"] = json!(name.as_str()),
-        QuotaPlace::Tree(id) => {
+        QuotaCursor::User(name) => value["user"] = json!(name.as_str()),
+        QuotaCursor::Tree(id) => {
             if let Some(path) = &quota.path {
                 set_bytes(&mut value, "tree", path);
             }
@@ -139,9 +139,9 @@ fn text(quotas: &[Quota]) -> String {
     let mut lines = vec![row("OF", "USED", "LIMIT", "USE", "FILES", "LIMIT")];
     lines.extend(quotas.iter().map(|quota| {
         let of = match (&quota.place, &quota.path) {
-            (QuotaPlace::User(name), _) => format!("user {name}"),
-            (QuotaPlace::Tree(_), Some(path)) => format!("tree {path}"),
-            (QuotaPlace::Tree(id), None) => format!("tree of inode {}, renamed since", id.0),
+            (QuotaCursor::User(name), _) => format!("user {name}"),
+            (QuotaCursor::Tree(_), Some(path)) => format!("tree {path}"),
+            (QuotaCursor::Tree(id), None) => format!("tree of inode {}, renamed since", id.0),
         };
         let max = quota.bytes_max.map_or_else(|| "-".into(), human_bytes);
         let part = match quota.bytes_max {

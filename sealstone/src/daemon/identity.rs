@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use sealstone_channel::{ALPN_ISCSI, Identity, IdentityError, Server, TOKEN_LABEL, device_name};
+use sealstone_channel::{ALPN_ISCSI, IdentityError, TOKEN_LABEL, TlsIdentity, TlsServer, device_name};
 
 use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::secret_file;
@@ -19,12 +19,12 @@ pub(crate) const KEY_FILE: &str = "certificate-key.der";
 pub(crate) const AUTHORITY_FILE: &str = "authority.der";
 
 /// Returns the identity in the folder; creates it if there is none.
-pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<Identity> {
+pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<TlsIdentity> {
     let [certificate, key, authority] =
         [CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE].map(|name| data.join(name));
     if !certificate.exists() {
         let created =
-            Identity::self_signed(&device_name(system_id)).map_err(|error| unusable(&error, data))?;
+            TlsIdentity::self_signed(&device_name(system_id)).map_err(|error| unusable(&error, data))?;
         write(data, &created)?;
         return Ok(created);
     }
@@ -36,11 +36,11 @@ pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<Identity> {
         FailureKind::NotFound => failure.hint("restore the key, or remove the certificate too"),
         _ => failure,
     })?;
-    Ok(Identity { chain, key })
+    Ok(TlsIdentity { chain, key })
 }
 
 /// Writes an identity into a folder.
-pub(crate) fn write(data: &Path, identity: &Identity) -> Outcome {
+pub(crate) fn write(data: &Path, identity: &TlsIdentity) -> Outcome {
     secret_file::write(&data.join(KEY_FILE), &identity.key)?;
     if let Some(authority) = identity.chain.get(1) {
         secret_file::write(&data.join(AUTHORITY_FILE), authority)?;
@@ -50,8 +50,8 @@ pub(crate) fn write(data: &Path, identity: &Identity) -> Outcome {
 }
 
 /// Returns the TLS configuration of the listener of a device.
-pub(crate) fn server(identity: &Identity, data: &Path) -> Outcome<Server> {
-    Server::new(identity, ALPN_ISCSI, TOKEN_LABEL).map_err(|error| {
+pub(crate) fn server(identity: &TlsIdentity, data: &Path) -> Outcome<TlsServer> {
+    TlsServer::new(identity, ALPN_ISCSI, TOKEN_LABEL).map_err(|error| {
         unusable(&error, data).hint("restore certificate and key from one backup, or remove both")
     })
 }

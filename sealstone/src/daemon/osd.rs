@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealstone_block::{LossSink, UnitOptions};
-use sealstone_channel::{Identity, Pin};
+use sealstone_channel::{Pin, TlsIdentity};
 use sealstone_iscsi_target::{
     CommandPacing, ConnectionRate, Counter, IscsiTarget, ListenerTls, RefusalSinkHandle, TargetConfig,
     TlsMode,
@@ -15,7 +15,7 @@ use sealstone_iscsi_target::{
 use sealstone_osd::SecurityMethod;
 use sealstone_osd_device::boot::{self, BootError, RunningDevice};
 use sealstone_osd_device::provision::DataDir;
-use sealstone_osd_device::{Environment, OsdConfig, OsdUnit, Worker};
+use sealstone_osd_device::{DeviceEnvironment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_sntp::{FollowPolicy, TimeKey};
 use sealstone_store::disk::BackgroundThread;
@@ -66,7 +66,7 @@ const PULL_FIRST_BURST: u32 = 64 * 1024;
 /// Clock and random numbers of the machine.
 pub(super) struct Machine;
 
-impl Environment for Machine {
+impl DeviceEnvironment for Machine {
     fn now_ms(&self) -> u64 {
         now_ms()
     }
@@ -254,8 +254,8 @@ impl OsdDaemon {
             Some(_) => Some(FollowedClock::open(data, FollowPolicy::SIGNED)?),
             None => None,
         };
-        let environment: Arc<dyn Environment> = match &clock {
-            Some(clock) => Arc::clone(clock) as Arc<dyn Environment>,
+        let environment: Arc<dyn DeviceEnvironment> = match &clock {
+            Some(clock) => Arc::clone(clock) as Arc<dyn DeviceEnvironment>,
             None => Arc::new(Machine),
         };
         let (folder, recorder) = (data.to_owned(), Arc::clone(&audit));
@@ -439,7 +439,7 @@ fn listener_tls(options: &OsdOptions, address: SocketAddr) -> Outcome<TlsName> {
 }
 
 /// Returns the TLS configuration of the portal.
-fn portal_tls(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -> Outcome<ListenerTls> {
+fn portal_tls(tls: TlsName, own: &TlsIdentity, options: &OsdOptions, data: &Path) -> Outcome<ListenerTls> {
     Ok(ListenerTls {
         mode: if tls == TlsName::Required { TlsMode::Required } else { TlsMode::Optional },
         timeout: Duration::from_secs(options.login_s_max.unwrap_or(LOGIN_S_DEFAULT)),

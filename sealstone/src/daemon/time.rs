@@ -166,7 +166,7 @@ impl sealstone_initiator::Environment for FollowedClock {
     }
 }
 
-impl sealstone_osd_device::Environment for FollowedClock {
+impl sealstone_osd_device::DeviceEnvironment for FollowedClock {
     fn now_ms(&self) -> u64 {
         Self::now_ms(self)
     }

@@ -16,7 +16,7 @@ use sealstone_mds_protocol::{Access, DeviceId, FilePath, Grant, Request, Respons
 use sealstone_osd::cdb::Extent;
 use sealstone_osd::{CapabilityBytes, Cdb, Command, Generation, ObjectId};
 use sealstone_scsi::Sense;
-use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential, Signer, signer::Parts};
+use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential, Signer, signer::SentParts};
 use serde::Serialize;
 
 use crate::daemon::AUDIT_FILE;
@@ -200,7 +200,7 @@ fn write(credential: &Credential, object: ObjectId, byte: u8) -> Outcome<Packet>
     let extent = Extent { object, start: 0, length: BYTES as u64 };
     let cdb = Cdb::new(Generation::Osd2, Command::Write(extent));
     let data = vec![byte; BYTES];
-    let mut parts = Parts { data: &[&data], ..Parts::default() };
+    let mut parts = SentParts { data: &[&data], ..SentParts::default() };
     let mut fill = |into: &mut [u8]| getrandom::fill(into).expect("the system gives random bytes");
     let signed = signer.sign(cdb, &mut parts, now_ms(), None, &mut fill).map_err(Failure::operation)?;
     let mut data_out = data;

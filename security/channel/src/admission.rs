@@ -2,7 +2,7 @@
 //!
 //! Does: counts connections by address and network, chooses the connection that is closed when a
 //! share or the table is full.
-//! Does not: accept or close sockets; the listener waits for [`Ticket::evicted`].
+//! Does not: accept or close sockets; the listener waits for [`AdmissionTicket::evicted`].
 //! Contract: a new connection is always admitted. When slots before the login run out, the network
 //! with the most of them loses its oldest connection among those at the earliest stage. So
 //! connections that send nothing never block others. Slots after the login are separate: only a
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// Progress of a connection towards its login; later stages are evicted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum LoginStage {
     /// Accepted; nothing was received.
     Connected,
     /// The TLS handshake is over.
@@ -28,7 +28,7 @@ pub enum Stage {
 
 /// The origin of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct ConnectionOrigin {
     /// One host: an IPv4 address or an IPv6 /64.
     address: String,
     /// Its network: an IPv4 /24 or an IPv6 /48.
@@ -36,7 +36,7 @@ pub struct Origin {
     is_local: bool,
 }
 
-impl Origin {
+impl ConnectionOrigin {
     /// Returns the origin of a peer without an address: a simulated one.
     #[must_use]
     pub fn named(name: &str) -> Self {
@@ -56,7 +56,7 @@ impl Origin {
     }
 }
 
-impl From<IpAddr> for Origin {
+impl From<IpAddr> for ConnectionOrigin {
     fn from(address: IpAddr) -> Self {
         let address = address.to_canonical();
         let is_local = address.is_loopback();
@@ -96,16 +96,16 @@ pub struct AdmissionLimits {
 /// No slot after the login is available: no other owner has more than this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection limit of the listener is reached")]
-pub struct Full;
+pub struct NoFreeSlot;
 
 #[derive(Clone, Debug)]
 enum ConnectionSlot {
-    Pending(Stage),
+    Pending(LoginStage),
     Active { owner: String, is_reserved: bool },
 }
 
 struct ConnectionEntry {
-    origin: Origin,
+    origin: ConnectionOrigin,
     place: ConnectionSlot,
     close: watch::Sender<bool>,
 }
@@ -132,16 +132,17 @@ impl Admission {
 
     /// Admits a connection; another one may be closed for it.
     #[must_use]
-    pub fn enter(self: &Arc<Self>, origin: Origin) -> Ticket {
+    pub fn enter(self: &Arc<Self>, origin: ConnectionOrigin) -> AdmissionTicket {
         let (close, closed) = watch::channel(false);
         let mut table = self.lock();
         table.make_place(&origin, &self.limits);
         let id = table.next;
         table.next += 1;
-        table
-            .entries
-            .insert(id, ConnectionEntry { origin, place: ConnectionSlot::Pending(Stage::Connected), close });
-        Ticket { admission: Arc::clone(self), id, closed }
+        table.entries.insert(
+            id,
+            ConnectionEntry { origin, place: ConnectionSlot::Pending(LoginStage::Connected), close },
+        );
+        AdmissionTicket { admission: Arc::clone(self), id, closed }
     }
 
     /// Returns the number of open connections.
@@ -169,14 +170,14 @@ impl Admission {
 }
 
 impl AdmissionTable {
-    fn pending(&self) -> impl Iterator<Item = (u64, Stage, &Origin)> {
+    fn pending(&self) -> impl Iterator<Item = (u64, LoginStage, &ConnectionOrigin)> {
         self.entries.iter().filter_map(|(id, entry)| match entry.place {
             ConnectionSlot::Pending(stage) => Some((*id, stage, &entry.origin)),
             ConnectionSlot::Active { .. } => None,
         })
     }
 
-    fn active(&self) -> impl Iterator<Item = (u64, &str, &Origin, bool)> {
+    fn active(&self) -> impl Iterator<Item = (u64, &str, &ConnectionOrigin, bool)> {
         self.entries.iter().filter_map(|(id, entry)| match &entry.place {
             ConnectionSlot::Active { owner, is_reserved } => {
                 Some((*id, owner.as_str(), &entry.origin, *is_reserved))
@@ -194,7 +195,7 @@ impl AdmissionTable {
 
     /// Evicts the oldest connection at the earliest stage, among the pending ones that `of`
     /// selects.
-    fn evict_pending(&mut self, of: impl Fn(&Origin) -> bool) {
+    fn evict_pending(&mut self, of: impl Fn(&ConnectionOrigin) -> bool) {
         let oldest =
             self.pending().filter(|(_, _, origin)| of(origin)).map(|(id, stage, _)| (stage, id)).min();
         if let Some((_, id)) = oldest {
@@ -202,11 +203,11 @@ impl AdmissionTable {
         }
     }
 
-    fn make_place(&mut self, new: &Origin, limits: &AdmissionLimits) {
-        let count = |table: &Self, of: &dyn Fn(&Origin) -> bool| {
+    fn make_place(&mut self, new: &ConnectionOrigin, limits: &AdmissionLimits) {
+        let count = |table: &Self, of: &dyn Fn(&ConnectionOrigin) -> bool| {
             table.pending().filter(|(_, _, origin)| of(origin)).count()
         };
-        let same_address = |origin: &Origin| origin.address == new.address;
+        let same_address = |origin: &ConnectionOrigin| origin.address == new.address;
         if count(self, &same_address) >= limits.pending_per_address_max.max(1) {
             return self.evict_pending(same_address);
         }
@@ -216,7 +217,7 @@ impl AdmissionTable {
             }
             return;
         }
-        let same_network = |origin: &Origin| origin.network == new.network;
+        let same_network = |origin: &ConnectionOrigin| origin.network == new.network;
         if count(self, &same_network) >= limits.pending_per_network_max.max(1) {
             return self.evict_pending(same_network);
         }
@@ -239,7 +240,7 @@ impl AdmissionTable {
 
     /// Returns the oldest active connection of the owner with the most, if that is more than
     /// `owner` will have.
-    fn largest_owner(&self, owner: &str, of: impl Fn(&Origin, bool) -> bool) -> Option<u64> {
+    fn largest_owner(&self, owner: &str, of: impl Fn(&ConnectionOrigin, bool) -> bool) -> Option<u64> {
         let mut owners: HashMap<&str, (usize, u64)> = HashMap::new();
         for (id, owner, _, _) in self.active().filter(|(_, _, origin, reserved)| of(origin, *reserved)) {
             let (count, oldest) = owners.entry(owner).or_insert((0, id));
@@ -254,13 +255,13 @@ impl AdmissionTable {
 }
 
 /// The slot of one connection; freed when dropped.
-pub struct Ticket {
+pub struct AdmissionTicket {
     admission: Arc<Admission>,
     id: u64,
     closed: watch::Receiver<bool>,
 }
 
-impl Ticket {
+impl AdmissionTicket {
     /// Returns a flag that becomes true when the connection must be closed for another one.
     #[must_use]
     pub fn evicted(&self) -> watch::Receiver<bool> {
@@ -268,7 +269,7 @@ impl Ticket {
     }
 
     /// Records the progress of the login.
-    pub fn advance(&self, to: Stage) {
+    pub fn advance(&self, to: LoginStage) {
         if let Some(entry) = self.admission.lock().entries.get_mut(&self.id)
             && let ConnectionSlot::Pending(stage) = &mut entry.place
         {
@@ -279,11 +280,11 @@ impl Ticket {
     /// Records the finished login: the connection takes a slot of its owner's share.
     ///
     /// # Errors
-    /// [`Full`] if no owner has more than this one; the connection must then be closed.
-    pub fn activate(&self, owner: &str, is_privileged: bool) -> Result<(), Full> {
+    /// [`NoFreeSlot`] if no owner has more than this one; the connection must then be closed.
+    pub fn activate(&self, owner: &str, is_privileged: bool) -> Result<(), NoFreeSlot> {
         let limits = &self.admission.limits;
         let mut table = self.admission.lock();
-        let Some(entry) = table.entries.get(&self.id) else { return Err(Full) };
+        let Some(entry) = table.entries.get(&self.id) else { return Err(NoFreeSlot) };
         if let ConnectionSlot::Active { .. } = entry.place {
             return Ok(());
         }
@@ -291,7 +292,7 @@ impl Ticket {
         let of_address = table.active().filter(|(_, _, other, _)| other.address == origin.address).count();
         if of_address >= limits.active_per_address_max {
             let victim =
-                table.largest_owner(owner, |other, _| other.address == origin.address).ok_or(Full)?;
+                table.largest_owner(owner, |other, _| other.address == origin.address).ok_or(NoFreeSlot)?;
             table.evict(victim);
         }
         let reserved = table.active().filter(|(_, _, _, reserved)| *reserved).count();
@@ -301,7 +302,7 @@ impl Ticket {
             if (is_privileged || origin.is_local) && reserved < limits.active_reserved {
                 is_reserved = true;
             } else {
-                let victim = table.largest_owner(owner, |_, reserved| !reserved).ok_or(Full)?;
+                let victim = table.largest_owner(owner, |_, reserved| !reserved).ok_or(NoFreeSlot)?;
                 table.evict(victim);
             }
         }
@@ -312,7 +313,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for AdmissionTicket {
     fn drop(&mut self) {
         self.admission.lock().entries.remove(&self.id);
     }
@@ -332,11 +333,11 @@ mod tests {
         active_reserved: 1,
     };
 
-    fn from(address: &str) -> Origin {
+    fn from(address: &str) -> ConnectionOrigin {
         address.parse::<IpAddr>().unwrap().into()
     }
 
-    fn is_evicted(ticket: &Ticket) -> bool {
+    fn is_evicted(ticket: &AdmissionTicket) -> bool {
         *ticket.evicted().borrow()
     }
 
@@ -351,12 +352,12 @@ mod tests {
     #[test]
     fn silent_flood_of_two_addresses_keeps_nobody_out() {
         let admission = Admission::new(LIMITS);
-        let flood: Vec<Ticket> = (0..1200)
+        let flood: Vec<AdmissionTicket> = (0..1200)
             .map(|n| admission.enter(from(if n % 2 == 0 { "10.0.0.1" } else { "10.0.1.1" })))
             .collect();
         assert_eq!(admission.open(), LIMITS.pending_max);
         let honest = admission.enter(from("10.9.9.9"));
-        let more: Vec<Ticket> = (0..1200).map(|_| admission.enter(from("10.0.2.1"))).collect();
+        let more: Vec<AdmissionTicket> = (0..1200).map(|_| admission.enter(from("10.0.2.1"))).collect();
         assert!(!is_evicted(&honest), "a network with one connection loses none to larger ones");
         assert!(admission.open() <= LIMITS.pending_max);
         assert_eq!(honest.activate("alice", false), Ok(()));
@@ -368,8 +369,8 @@ mod tests {
     fn flood_spares_connections_at_later_stages() {
         let admission = Admission::new(LIMITS);
         let honest = admission.enter(from("10.0.0.1"));
-        honest.advance(Stage::Secured);
-        let flood: Vec<Ticket> = (0..100).map(|_| admission.enter(from("10.0.0.1"))).collect();
+        honest.advance(LoginStage::Secured);
+        let flood: Vec<AdmissionTicket> = (0..100).map(|_| admission.enter(from("10.0.0.1"))).collect();
         assert!(!is_evicted(&honest));
         assert_eq!(flood.iter().filter(|ticket| !is_evicted(ticket)).count(), 3);
     }
@@ -377,7 +378,8 @@ mod tests {
     #[test]
     fn flood_of_one_network_takes_its_share_alone() {
         let admission = Admission::new(LIMITS);
-        let flood: Vec<Ticket> = (0..100).map(|n| admission.enter(from(&format!("10.0.0.{n}")))).collect();
+        let flood: Vec<AdmissionTicket> =
+            (0..100).map(|n| admission.enter(from(&format!("10.0.0.{n}")))).collect();
         assert_eq!(flood.iter().filter(|ticket| !is_evicted(ticket)).count(), 6);
     }
 
@@ -385,9 +387,11 @@ mod tests {
     fn loopback_has_its_own_places() {
         let admission = Admission::new(LIMITS);
         let local = admission.enter(from("127.0.0.1"));
-        let _flood: Vec<Ticket> = (0..100).map(|n| admission.enter(from(&format!("10.0.{n}.1")))).collect();
+        let _flood: Vec<AdmissionTicket> =
+            (0..100).map(|n| admission.enter(from(&format!("10.0.{n}.1")))).collect();
         assert!(!is_evicted(&local));
-        let _locals: Vec<Ticket> = (2..9).map(|n| admission.enter(from(&format!("127.0.0.{n}")))).collect();
+        let _locals: Vec<AdmissionTicket> =
+            (2..9).map(|n| admission.enter(from(&format!("127.0.0.{n}")))).collect();
         assert_eq!(admission.open(), LIMITS.pending_max + LIMITS.pending_local_max);
     }
 
@@ -398,12 +402,13 @@ mod tests {
             let ticket = admission.enter(from(address));
             ticket.activate(owner, false).map(|()| ticket)
         };
-        let eve: Vec<Ticket> = (0..4).map(|n| login(&format!("10.0.{n}.1"), "eve").unwrap()).collect();
+        let eve: Vec<AdmissionTicket> =
+            (0..4).map(|n| login(&format!("10.0.{n}.1"), "eve").unwrap()).collect();
         let alice = login("10.9.0.1", "alice").unwrap();
         assert!(is_evicted(&eve[0]), "the owner with the most loses the oldest");
         let _bob = login("10.9.0.2", "bob").unwrap();
         assert!(is_evicted(&eve[1]) && !is_evicted(&alice));
-        assert_eq!(login("10.9.0.4", "eve").err(), Some(Full), "nobody has more than eve");
+        assert_eq!(login("10.9.0.4", "eve").err(), Some(NoFreeSlot), "nobody has more than eve");
         let root = admission.enter(from("10.9.0.5"));
         assert_eq!(root.activate("root", true), Ok(()), "administrators have a reserve");
     }
@@ -415,8 +420,8 @@ mod tests {
             let ticket = admission.enter(from("10.0.0.1"));
             ticket.activate(owner, false).map(|()| ticket)
         };
-        let eve: Vec<Ticket> = (0..3).map(|_| login("eve").unwrap()).collect();
-        assert_eq!(login("eve").err(), Some(Full));
+        let eve: Vec<AdmissionTicket> = (0..3).map(|_| login("eve").unwrap()).collect();
+        assert_eq!(login("eve").err(), Some(NoFreeSlot));
         let _alice = login("alice").unwrap();
         assert!(is_evicted(&eve[0]));
     }

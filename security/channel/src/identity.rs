@@ -20,7 +20,7 @@ const AUTHORITY_NAME: &str = "Sealstone cluster authority";
 const CLOCKS_BEHIND: Duration = Duration::from_secs(24 * 3600);
 
 /// A certificate with its chain and key.
-pub struct Identity {
+pub struct TlsIdentity {
     /// Certificates in DER: the own one, then that of the authority, if one signed it.
     pub chain: Vec<Vec<u8>>,
     /// The private key in PKCS #8.
@@ -42,7 +42,7 @@ pub enum IdentityError {
     Empty,
 }
 
-impl Identity {
+impl TlsIdentity {
     /// Creates a key and a self-signed certificate for `name`. It does not expire: peers that pin
     /// it check no date.
     ///
@@ -63,19 +63,19 @@ impl Identity {
     }
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").field("pin", &self.pin().ok()).finish_non_exhaustive()
     }
 }
 
 /// Signs the certificates of a cluster.
-pub struct Authority {
+pub struct CertificateAuthority {
     certificate: Vec<u8>,
     key: KeyPair,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Creates an authority. Its certificate does not expire; to replace it, replace the pins.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl Authority {
     ///
     /// # Errors
     /// [`IdentityError::Make`].
-    pub fn issue(&self, name: &str, now_ms: u64, life: Duration) -> Result<Identity, IdentityError> {
+    pub fn issue(&self, name: &str, now_ms: u64, life: Duration) -> Result<TlsIdentity, IdentityError> {
         let epoch = rcgen::date_time_ymd(1970, 1, 1);
         let now = Duration::from_millis(now_ms);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
@@ -131,7 +131,7 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         let issuer = Issuer::new(Self::params(), &self.key);
         let certificate = params.signed_by(&key, &issuer)?.der().to_vec();
-        Ok(Identity {
+        Ok(TlsIdentity {
             chain: vec![certificate, self.certificate.clone()],
             key: Zeroizing::new(key.serialize_der()),
         })
@@ -149,7 +149,7 @@ impl Authority {
     }
 }
 
-impl fmt::Debug for Authority {
+impl fmt::Debug for CertificateAuthority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority").field("pin", &self.pin()).finish_non_exhaustive()
     }

@@ -19,14 +19,14 @@ mod pin;
 mod receive;
 mod serve;
 
-pub use admission::{Admission, AdmissionLimits, Full, Origin, Stage, Ticket};
+pub use admission::{Admission, AdmissionLimits, AdmissionTicket, ConnectionOrigin, LoginStage, NoFreeSlot};
 pub use connect::connect;
 pub use error::TlsError;
-pub use identity::{Authority, Identity, IdentityError};
+pub use identity::{CertificateAuthority, IdentityError, TlsIdentity};
 pub use pin::{Pin, PinError, PinKind};
-pub use receive::{Stream, poll_receive};
+pub use receive::{ByteStream, poll_receive};
 pub use rustls::CipherSuite;
-pub use serve::{Accepted, Server};
+pub use serve::{AcceptedStream, TlsServer};
 
 /// The application protocol of iSCSI inside TLS (ALPN).
 pub const ALPN_ISCSI: &[u8] = b"osd-iscsi/1";

@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A bidirectional byte stream.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// Returns the concrete type: a TCP socket supports more than other streams.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
@@ -55,8 +55,10 @@ pub fn poll_receive<S: AsyncRead + Unpin + 'static>(
 /// Returns the socket itself, also inside a box.
 fn socket<S: 'static>(stream: &mut S) -> Option<&mut TcpStream> {
     let stream: &mut dyn Any = stream;
-    if stream.is::<Box<dyn Stream>>() {
-        return stream.downcast_mut::<Box<dyn Stream>>().and_then(|boxed| (**boxed).as_any().downcast_mut());
+    if stream.is::<Box<dyn ByteStream>>() {
+        return stream
+            .downcast_mut::<Box<dyn ByteStream>>()
+            .and_then(|boxed| (**boxed).as_any().downcast_mut());
     }
     stream.downcast_mut()
 }

@@ -9,20 +9,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::{EXPORT_LEN, Identity, IdentityError, TlsError, provider};
+use crate::{EXPORT_LEN, IdentityError, TlsError, TlsIdentity, provider};
 
 /// Maximum ciphertext buffered in one connection until the socket takes it, in bytes.
 const WAITING_MAX: usize = 64 * 1024;
 
 /// Accepts TLS handshakes.
 #[derive(Clone)]
-pub struct Server {
+pub struct TlsServer {
     config: Arc<ServerConfig>,
     label: &'static [u8],
 }
 
 /// A TLS stream and its channel properties.
-pub struct Accepted<S> {
+pub struct AcceptedStream<S> {
     /// The decrypted stream.
     pub stream: TlsStream<S>,
     /// The exported value, which both ends of this channel have, and no other channel.
@@ -31,13 +31,13 @@ pub struct Accepted<S> {
     pub suite: CipherSuite,
 }
 
-impl Server {
+impl TlsServer {
     /// Creates a server for TLS 1.3 only, without client certificates, resumption or early data:
     /// each connection has its own keys.
     ///
     /// # Errors
     /// [`IdentityError`] if certificate and key do not match.
-    pub fn new(identity: &Identity, protocol: &[u8], label: &'static [u8]) -> Result<Self, IdentityError> {
+    pub fn new(identity: &TlsIdentity, protocol: &[u8], label: &'static [u8]) -> Result<Self, IdentityError> {
         if identity.chain.is_empty() {
             return Err(IdentityError::Empty);
         }
@@ -64,7 +64,7 @@ impl Server {
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
-    ) -> Result<Accepted<S>, TlsError> {
+    ) -> Result<AcceptedStream<S>, TlsError> {
         let protocol = self.protocol();
         let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
         let accept = acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(WAITING_MAX)));
@@ -81,7 +81,7 @@ impl Server {
         let export = session
             .export_keying_material([0; EXPORT_LEN], self.label, None)
             .map_err(|error| TlsError::Handshake(error.to_string()))?;
-        Ok(Accepted { stream, export, suite })
+        Ok(AcceptedStream { stream, export, suite })
     }
 
     fn protocol(&self) -> &[u8] {
@@ -89,7 +89,7 @@ impl Server {
     }
 }
 
-impl core::fmt::Debug for Server {
+impl core::fmt::Debug for TlsServer {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Server").finish_non_exhaustive()
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_channel::{
-    ALPN_ISCSI, Authority, Identity, Pin, Server, TOKEN_LABEL, TlsError, connect, device_name,
+    ALPN_ISCSI, CertificateAuthority, Pin, TOKEN_LABEL, TlsError, TlsIdentity, TlsServer, connect,
+    device_name,
 };
 use sealstone_tests::tls::gullible;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
@@ -21,14 +22,14 @@ fn now_ms() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-fn server(identity: &Identity) -> Server {
-    Server::new(identity, ALPN_ISCSI, TOKEN_LABEL).unwrap()
+fn server(identity: &TlsIdentity) -> TlsServer {
+    TlsServer::new(identity, ALPN_ISCSI, TOKEN_LABEL).unwrap()
 }
 
 type Met = (Result<(TlsStream<DuplexStream>, [u8; 32]), TlsError>, Result<[u8; 32], TlsError>);
 
 /// Connects both ends over a pipe.
-async fn meet(server: &Server, pin: Pin, name: &str) -> Met {
+async fn meet(server: &TlsServer, pin: Pin, name: &str) -> Met {
     let (near, far) = duplex(64 * 1024);
     let accept = async { server.accept(far).await.map(|accepted| accepted.export) };
     tokio::join!(connect(near, pin, name, ALPN_ISCSI, TOKEN_LABEL), accept)
@@ -36,7 +37,7 @@ async fn meet(server: &Server, pin: Pin, name: &str) -> Met {
 
 #[tokio::test]
 async fn token_is_unique_to_both_ends_of_channel() {
-    let own = Identity::self_signed(NAME).unwrap();
+    let own = TlsIdentity::self_signed(NAME).unwrap();
     let (server, pin) = (server(&own), own.pin().unwrap());
     let mut seen = Vec::new();
     for _ in 0..3 {
@@ -50,7 +51,7 @@ async fn token_is_unique_to_both_ends_of_channel() {
 
 #[tokio::test]
 async fn another_certificate_is_refused_and_both_are_named() {
-    let [own, other] = [0, 1].map(|_| Identity::self_signed(NAME).unwrap());
+    let [own, other] = [0, 1].map(|_| TlsIdentity::self_signed(NAME).unwrap());
     let (pinned, found) = (own.pin().unwrap(), other.pin().unwrap());
     let (near, far) = meet(&server(&other), pinned, NAME).await;
     let error = near.err().unwrap();
@@ -62,19 +63,19 @@ async fn another_certificate_is_refused_and_both_are_named() {
 /// An attacker with the certificate, which is public, does not have its key.
 #[tokio::test]
 async fn a_certificate_without_its_key_makes_no_server() {
-    let [mut own, other] = [0, 1].map(|_| Identity::self_signed(NAME).unwrap());
+    let [mut own, other] = [0, 1].map(|_| TlsIdentity::self_signed(NAME).unwrap());
     own.key = other.key;
-    assert!(Server::new(&own, ALPN_ISCSI, TOKEN_LABEL).is_err());
+    assert!(TlsServer::new(&own, ALPN_ISCSI, TOKEN_LABEL).is_err());
     own.key.truncate(20);
-    assert!(Server::new(&own, ALPN_ISCSI, TOKEN_LABEL).is_err());
+    assert!(TlsServer::new(&own, ALPN_ISCSI, TOKEN_LABEL).is_err());
     own.chain.clear();
-    assert!(Server::new(&own, ALPN_ISCSI, TOKEN_LABEL).is_err());
+    assert!(TlsServer::new(&own, ALPN_ISCSI, TOKEN_LABEL).is_err());
 }
 
 #[tokio::test]
 async fn authority_pin_checks_name_and_date() {
-    let authority = Authority::new().unwrap();
-    let again = Authority::load(authority.certificate().to_vec(), &authority.key()).unwrap();
+    let authority = CertificateAuthority::new().unwrap();
+    let again = CertificateAuthority::load(authority.certificate().to_vec(), &authority.key()).unwrap();
     let own = again.issue(NAME, now_ms(), LIFE).unwrap();
     meet(&server(&own), authority.pin(), NAME).await.0.unwrap();
     // Its own hash is also accepted.
@@ -93,21 +94,21 @@ async fn authority_pin_checks_name_and_date() {
     let early = authority.issue(NAME, now_ms() + 48 * 3_600_000, LIFE).unwrap();
     refused(meet(&server(&early), authority.pin(), NAME).await);
     // Another authority, one that only claims to have signed, and none at all.
-    let other = Authority::new().unwrap();
+    let other = CertificateAuthority::new().unwrap();
     refused(meet(&server(&other.issue(NAME, now_ms(), LIFE).unwrap()), authority.pin(), NAME).await);
     let mut forged = other.issue(NAME, now_ms(), LIFE).unwrap();
     forged.chain[1] = authority.certificate().to_vec();
     refused(meet(&server(&forged), authority.pin(), NAME).await);
-    refused(meet(&server(&Identity::self_signed(NAME).unwrap()), authority.pin(), NAME).await);
+    refused(meet(&server(&TlsIdentity::self_signed(NAME).unwrap()), authority.pin(), NAME).await);
     // A certificate that the authority signed cannot sign others.
     let mut below = authority.issue(NAME, now_ms(), LIFE).unwrap();
     below.chain.swap(0, 1);
-    assert!(Server::new(&below, ALPN_ISCSI, TOKEN_LABEL).is_err());
+    assert!(TlsServer::new(&below, ALPN_ISCSI, TOKEN_LABEL).is_err());
 }
 
 #[tokio::test]
 async fn who_names_another_protocol_or_none_is_refused() {
-    let own = Identity::self_signed(NAME).unwrap();
+    let own = TlsIdentity::self_signed(NAME).unwrap();
     for protocols in [vec![], vec![b"osd-mds/1".to_vec()], vec![b"h2".to_vec(), b"http/1.1".to_vec()]] {
         let (near, far) = duplex(64 * 1024);
         let (server, connector) = (server(&own), TlsConnector::from(Arc::new(gullible(&protocols))));
@@ -115,14 +116,14 @@ async fn who_names_another_protocol_or_none_is_refused() {
         let (_, far) = tokio::join!(connector.connect(name, near), server.accept(far));
         assert_eq!(far.err(), Some(TlsError::OtherProtocol(ALPN_ISCSI.to_vec())), "{protocols:?}");
     }
-    let mds = Server::new(&own, b"osd-mds/1", TOKEN_LABEL).unwrap();
+    let mds = TlsServer::new(&own, b"osd-mds/1", TOKEN_LABEL).unwrap();
     let error = meet(&mds, own.pin().unwrap(), NAME).await.0.err().unwrap();
     assert_eq!(error, TlsError::OtherProtocol(ALPN_ISCSI.to_vec()));
 }
 
 #[tokio::test]
 async fn non_tls_bytes_fail_at_both_ends() {
-    let own = Identity::self_signed(NAME).unwrap();
+    let own = TlsIdentity::self_signed(NAME).unwrap();
     let (mut near, far) = duplex(64 * 1024);
     near.write_all(&[0x43; 48]).await.unwrap();
     assert_eq!(server(&own).accept(far).await.err(), Some(TlsError::NoTls));
@@ -157,7 +158,7 @@ async fn non_tls_bytes_fail_at_both_ends() {
 /// A man in the middle has one channel with each end, and they have no exported value in common.
 #[tokio::test]
 async fn who_relays_between_two_channels_has_two_tokens() {
-    let [own, between] = [0, 1].map(|_| Identity::self_signed(NAME).unwrap());
+    let [own, between] = [0, 1].map(|_| TlsIdentity::self_signed(NAME).unwrap());
     let (victim, relay) = meet(&server(&between), between.pin().unwrap(), NAME).await;
     let (real, _) = meet(&server(&own), own.pin().unwrap(), NAME).await;
     assert_eq!(victim.as_ref().unwrap().1, relay.unwrap());
@@ -167,7 +168,7 @@ async fn who_relays_between_two_channels_has_two_tokens() {
 /// A stream that ends without close_notify is an error, not an end.
 #[tokio::test]
 async fn truncated_stream_is_an_error() {
-    let own = Identity::self_signed(NAME).unwrap();
+    let own = TlsIdentity::self_signed(NAME).unwrap();
     for orderly in [true, false] {
         let (near, far) = duplex(64 * 1024);
         let server = server(&own);

@@ -23,7 +23,7 @@ const EXPONENT_BITS: u32 = U512::BITS;
 
 /// A group, known to both ends by its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum DhGroup {
     /// 2048-bit MODP group, number 14 of RFC 3526.
     Modp2048,
     /// 3072-bit MODP group, number 15.
@@ -34,7 +34,7 @@ pub enum Group {
     X25519,
 }
 
-impl Group {
+impl DhGroup {
     /// All groups, in the order of the attributes from R+5/80000010h on.
     pub const ALL: [Self; 4] = [Self::Modp2048, Self::Modp3072, Self::Modp4096, Self::X25519];
 
@@ -94,26 +94,26 @@ pub enum ValueError {
 }
 
 /// The secret of one end; wiped when dropped, never printed.
-pub struct Secret(DhSecretInner);
+pub struct DhSecret(DhSecretInner);
 
 enum DhSecretInner {
-    Modp(Group, Zeroizing<U512>),
+    Modp(DhGroup, Zeroizing<U512>),
     X25519(x25519_dalek::StaticSecret),
 }
 
-impl Secret {
+impl DhSecret {
     /// Draws a secret.
     #[must_use]
-    pub fn draw(group: Group, random: &mut dyn Random) -> Self {
+    pub fn draw(group: DhGroup, random: &mut dyn Random) -> Self {
         let mut bytes = Zeroizing::new([0; 64]);
         random.fill(&mut *bytes);
         Self(match group {
-            Group::Modp2048 | Group::Modp3072 | Group::Modp4096 => {
+            DhGroup::Modp2048 | DhGroup::Modp3072 | DhGroup::Modp4096 => {
                 // An exponent of full length: the top bit is set.
                 bytes[0] |= 0x80;
                 DhSecretInner::Modp(group, Zeroizing::new(U512::from_be_slice(&*bytes)))
             }
-            Group::X25519 => {
+            DhGroup::X25519 => {
                 let mut scalar = [0; 32];
                 scalar.copy_from_slice(&bytes[..32]);
                 let secret = x25519_dalek::StaticSecret::from(scalar);
@@ -125,10 +125,10 @@ impl Secret {
 
     /// Returns the group of the secret.
     #[must_use]
-    pub const fn group(&self) -> Group {
+    pub const fn group(&self) -> DhGroup {
         match &self.0 {
             DhSecretInner::Modp(group, _) => *group,
-            DhSecretInner::X25519(_) => Group::X25519,
+            DhSecretInner::X25519(_) => DhGroup::X25519,
         }
     }
 
@@ -172,12 +172,12 @@ impl Secret {
 
 /// Returns `base^exponent mod p`, as long as p. The modulus is a safe prime, so every base in range
 /// has a large order.
-fn power(group: Group, base: &[u8], exponent: &U512) -> Zeroizing<Vec<u8>> {
+fn power(group: DhGroup, base: &[u8], exponent: &U512) -> Zeroizing<Vec<u8>> {
     match group {
-        Group::Modp2048 => power_in(&P2048, base, exponent),
-        Group::Modp3072 => power_in(&P3072, base, exponent),
+        DhGroup::Modp2048 => power_in(&P2048, base, exponent),
+        DhGroup::Modp3072 => power_in(&P3072, base, exponent),
         // X25519 has its own arithmetic and never gets here.
-        Group::Modp4096 | Group::X25519 => power_in(&P4096, base, exponent),
+        DhGroup::Modp4096 | DhGroup::X25519 => power_in(&P4096, base, exponent),
     }
 }
 
@@ -203,17 +203,17 @@ fn number<const LIMBS: usize>(bytes: &[u8]) -> Uint<LIMBS> {
 }
 
 /// Whether the value is from 2 to p - 2. A public value is not secret.
-fn in_range(group: Group, value: &[u8]) -> bool {
+fn in_range(group: DhGroup, value: &[u8]) -> bool {
     fn within<const LIMBS: usize>(modulus: &Uint<LIMBS>, value: &[u8]) -> bool {
         let value = number::<LIMBS>(value);
         let top = modulus.wrapping_sub(&Uint::from_u8(2));
         value.cmp_vartime(&Uint::from_u8(2)).is_ge() && value.cmp_vartime(&top).is_le()
     }
     match group {
-        Group::Modp2048 => within(&P2048, value),
-        Group::Modp3072 => within(&P3072, value),
-        Group::Modp4096 => within(&P4096, value),
-        Group::X25519 => true,
+        DhGroup::Modp2048 => within(&P2048, value),
+        DhGroup::Modp3072 => within(&P3072, value),
+        DhGroup::Modp4096 => within(&P4096, value),
+        DhGroup::X25519 => true,
     }
 }
 
@@ -269,17 +269,17 @@ mod tests {
 
     #[test]
     fn both_ends_agree_and_a_third_does_not() {
-        for group in Group::ALL {
-            let [alice, bob, carol] = [1, 2, 3].map(|seed| Secret::draw(group, &mut counting(seed)));
-            let [a, b] = [&alice, &bob].map(Secret::public);
+        for group in DhGroup::ALL {
+            let [alice, bob, carol] = [1, 2, 3].map(|seed| DhSecret::draw(group, &mut counting(seed)));
+            let [a, b] = [&alice, &bob].map(DhSecret::public);
             assert_eq!((a.len(), b.len()), (group.value_len(), group.value_len()));
             let shared = alice.agree(&b).unwrap();
             assert_eq!(shared.len(), group.value_len());
             assert_eq!(*shared, *bob.agree(&a).unwrap(), "{group:?}");
             assert_ne!(*shared, *carol.agree(&a).unwrap());
-            assert_eq!(Group::from_code(group.code()), Some(group));
+            assert_eq!(DhGroup::from_code(group.code()), Some(group));
         }
-        assert_eq!(Group::from_code(0), None);
+        assert_eq!(DhGroup::from_code(0), None);
     }
 
     #[test]
@@ -288,12 +288,12 @@ mod tests {
             modulus.wrapping_sub(&Uint::from_u8(by)).to_be_bytes().as_ref().to_vec()
         }
         let edges = |group| match group {
-            Group::Modp2048 => [0, 1, 2].map(|by| minus(&P2048, by)),
-            Group::Modp3072 => [0, 1, 2].map(|by| minus(&P3072, by)),
+            DhGroup::Modp2048 => [0, 1, 2].map(|by| minus(&P2048, by)),
+            DhGroup::Modp3072 => [0, 1, 2].map(|by| minus(&P3072, by)),
             _ => [0, 1, 2].map(|by| minus(&P4096, by)),
         };
-        for group in [Group::Modp2048, Group::Modp3072, Group::Modp4096] {
-            let secret = Secret::draw(group, &mut counting(7));
+        for group in [DhGroup::Modp2048, DhGroup::Modp3072, DhGroup::Modp4096] {
+            let secret = DhSecret::draw(group, &mut counting(7));
             let mut small = vec![0; group.value_len()];
             for weak in [0, 1] {
                 small[group.value_len() - 1] = weak;
@@ -309,7 +309,7 @@ mod tests {
             let short = ValueError::Length { actual: 3, expected: group.value_len() };
             assert_eq!(secret.agree(&[9; 3]).err(), Some(short));
         }
-        let secret = Secret::draw(Group::X25519, &mut counting(7));
+        let secret = DhSecret::draw(DhGroup::X25519, &mut counting(7));
         let mut one = [0; 32];
         assert_eq!(secret.agree(&one).err(), Some(ValueError::Weak));
         one[0] = 1;
@@ -354,7 +354,8 @@ mod tests {
             (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
         };
         let scalar = hex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4");
-        let secret = Secret::draw(Group::X25519, &mut |into: &mut [u8]| into[..32].copy_from_slice(&scalar));
+        let secret =
+            DhSecret::draw(DhGroup::X25519, &mut |into: &mut [u8]| into[..32].copy_from_slice(&scalar));
         let peer = hex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c");
         let shared = secret.agree(&peer).unwrap();
         assert_eq!(*shared, hex("c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"));

@@ -24,4 +24,4 @@ pub mod vault;
 
 pub use mac::{MacKey, RustCrypto};
 #[cfg(feature = "std")]
-pub use system::{Locked, ParkingLot, SystemRandom};
+pub use system::{ParkingLot, ParkingLotMutex, SystemRandom};

@@ -18,9 +18,9 @@ impl Random for SystemRandom {
 pub enum ParkingLot {}
 
 /// A `parking_lot` mutex behind seal's trait.
-pub struct Locked<T>(parking_lot::Mutex<T>);
+pub struct ParkingLotMutex<T>(parking_lot::Mutex<T>);
 
-impl<T: Send> Mutex<T> for Locked<T> {
+impl<T: Send> Mutex<T> for ParkingLotMutex<T> {
     fn new(value: T) -> Self {
         Self(parking_lot::Mutex::new(value))
     }
@@ -31,7 +31,7 @@ impl<T: Send> Mutex<T> for Locked<T> {
 }
 
 impl Locks for ParkingLot {
-    type Mutex<T: Send + 'static> = Locked<T>;
+    type Mutex<T: Send + 'static> = ParkingLotMutex<T>;
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub const SALT_LEN: usize = 16;
 
 /// Source of the sealing secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SealingKeyKind {
     /// Argon2id of a passphrase, with these parameters. The caller that stretches checks them
     /// against its limits.
     Passphrase {
@@ -83,7 +83,7 @@ pub enum Kind {
     KeyFile,
 }
 
-impl Kind {
+impl SealingKeyKind {
     const fn code(self) -> u8 {
         match self {
             Self::Passphrase { .. } => KIND_PASSPHRASE,
@@ -122,9 +122,9 @@ impl Kind {
 /// Header of a sealed store, readable without the secret. It is authenticated only when the store
 /// is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct VaultHeader {
     /// Kind of the secret.
-    pub kind: Kind,
+    pub kind: SealingKeyKind,
     /// Salt of the stretching.
     pub salt: [u8; SALT_LEN],
     /// Generation of the content.
@@ -134,21 +134,21 @@ pub struct Header {
 /// Reads the header.
 ///
 /// # Errors
-/// `Magic`, `Kind`, `Parameters`.
-pub fn header(sealed: &[u8]) -> Result<Header, VaultError> {
+/// `Magic`, `SealingKeyKind`, `Parameters`.
+pub fn header(sealed: &[u8]) -> Result<VaultHeader, VaultError> {
     let head = sealed.get(..HEAD_LEN).ok_or(VaultError::Magic)?;
     if !head.starts_with(MAGIC) {
         return Err(VaultError::Magic);
     }
-    let kind = Kind::parse(head[8], &head[PARAMETERS])?;
+    let kind = SealingKeyKind::parse(head[8], &head[PARAMETERS])?;
     let mut salt = [0; SALT_LEN];
     salt.copy_from_slice(&head[SALT]);
     let generation = head[GENERATION].try_into().map_or(0, u64::from_be_bytes);
-    Ok(Header { kind, salt, generation })
+    Ok(VaultHeader { kind, salt, generation })
 }
 
 /// The opened content, with its generation.
-pub struct Opened {
+pub struct OpenedVault {
     /// The secret bytes.
     pub content: Zeroizing<Vec<u8>>,
     /// Incremented with every sealing, so that an older copy is recognised.
@@ -168,14 +168,14 @@ fn cipher(secret: &[u8; SECRET_LEN], salt: &[u8]) -> Aes256GcmSiv {
 pub fn seal(secret: &[u8; SECRET_LEN], generation: u64, content: &[u8], random: &mut dyn Random) -> Vec<u8> {
     let mut salt = [0; SALT_LEN];
     random.fill(&mut salt);
-    seal_as(&Header { kind: Kind::KeyFile, salt, generation }, secret, content, random)
+    seal_as(&VaultHeader { kind: SealingKeyKind::KeyFile, salt, generation }, secret, content, random)
 }
 
 /// Seals under a secret of any kind. The caller passes the salt that it used for stretching; it
 /// must be fresh.
 #[must_use]
 pub fn seal_as(
-    header: &Header,
+    header: &VaultHeader,
     secret: &[u8; SECRET_LEN],
     content: &[u8],
     random: &mut dyn Random,
@@ -201,10 +201,10 @@ pub fn seal_as(
 /// Opens the result of [`seal`].
 ///
 /// # Errors
-/// [`VaultError`]; `Kind` if it is not sealed under a key file.
-pub fn open(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, VaultError> {
+/// [`VaultError`]; `SealingKeyKind` if it is not sealed under a key file.
+pub fn open(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<OpenedVault, VaultError> {
     match header(sealed)?.kind {
-        Kind::KeyFile => open_as(secret, sealed),
+        SealingKeyKind::KeyFile => open_as(secret, sealed),
         other => Err(VaultError::Kind(other.code())),
     }
 }
@@ -213,7 +213,7 @@ pub fn open(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, VaultErr
 ///
 /// # Errors
 /// [`VaultError`].
-pub fn open_as(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, VaultError> {
+pub fn open_as(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<OpenedVault, VaultError> {
     let generation = header(sealed)?.generation;
     let (head, rest) = sealed.split_at_checked(HEAD_LEN).ok_or(VaultError::Magic)?;
     let at = rest.len().checked_sub(TAG_LEN).ok_or(VaultError::Tag)?;
@@ -228,7 +228,7 @@ pub fn open_as(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, Vault
             &tag.into(),
         )
         .map_err(|_| VaultError::Tag)?;
-    Ok(Opened { content, generation })
+    Ok(OpenedVault { content, generation })
 }
 
 fn nonce(head: &[u8]) -> [u8; 12] {
@@ -272,14 +272,17 @@ mod tests {
     #[test]
     fn secret_kinds_are_distinct_in_the_header() {
         let secret = [7; SECRET_LEN];
-        let kinds =
-            [Kind::Passphrase { memory_kib: 65536, passes: 3, lanes: 4 }, Kind::Credential, Kind::KeyFile];
+        let kinds = [
+            SealingKeyKind::Passphrase { memory_kib: 65536, passes: 3, lanes: 4 },
+            SealingKeyKind::Credential,
+            SealingKeyKind::KeyFile,
+        ];
         for kind in kinds {
-            let wanted = Header { kind, salt: [5; SALT_LEN], generation: 3 };
+            let wanted = VaultHeader { kind, salt: [5; SALT_LEN], generation: 3 };
             let sealed = seal_as(&wanted, &secret, b"keys", &mut random());
             assert_eq!(header(&sealed), Ok(wanted));
             assert_eq!(&open_as(&secret, &sealed).unwrap().content[..], b"keys");
-            assert_eq!(open(&secret, &sealed).is_ok(), kind == Kind::KeyFile);
+            assert_eq!(open(&secret, &sealed).is_ok(), kind == SealingKeyKind::KeyFile);
             for code in [1, 3, 5].into_iter().filter(|code| *code != kind.code()) {
                 let mut other = sealed.clone();
                 other[8] = code;

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use sealstone_login::paper::{
-    Addresses, AwaitingCookie, AwaitingResponse, ClientTerms, Group, PassphraseKey, ReplayCache, ServerTerms,
-    answer_continue, answer_cookie, check_init,
+    Addresses, AwaitingCookie, AwaitingResponse, ClientTerms, OakleyGroup, PassphraseKey, ReplayCache,
+    ServerTerms, answer_continue, answer_cookie, check_init,
 };
 use sealstone_login::{CryptoRng, RngCore};
 use sealstone_mds_protocol::paper::{
@@ -122,7 +122,7 @@ fn check(vector: &Value) {
     assert_eq!(key.cookie(addresses.client).as_slice(), hex(&vector["cky_c"]));
     assert_eq!(key.cookie(addresses.server).as_slice(), hex(&vector["cky_m"]));
     let identity = |name: &str| Identity::new(text(&vector[name]).as_bytes()).unwrap();
-    let group = Group::from_number(u32::try_from(vector["group"].as_u64().unwrap()).unwrap()).unwrap();
+    let group = OakleyGroup::from_number(u32::try_from(vector["group"].as_u64().unwrap()).unwrap()).unwrap();
     let terms = ClientTerms {
         user,
         client: identity("client_id"),

@@ -14,8 +14,8 @@ use dictionary::Recorded;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sealstone_login::paper::{
-    Addresses, Algorithms, AwaitingCookie, AwaitingResponse, ClientTerms, Group, PassphraseKey, REPLAYS_MAX,
-    ReplayCache, ServerTerms, check_init,
+    Addresses, Algorithms, AwaitingCookie, AwaitingResponse, ClientTerms, OakleyGroup, PassphraseKey,
+    REPLAYS_MAX, ReplayCache, ServerTerms, check_init,
 };
 use sealstone_login::{
     AccountRecord, ChannelBinding, LoginContext, LoginFailure, ServerKeys, start_login, start_registration,
@@ -37,7 +37,7 @@ fn terms() -> ClientTerms {
         client: Identity::new(*b"client1").unwrap(),
         server: Identity::new(*b"mds1").unwrap(),
         addresses: Addresses { client: IpAddr::from([192, 0, 2, 10]), server: IpAddr::from([192, 0, 2, 1]) },
-        group: Group::Modp1024,
+        group: OakleyGroup::Modp1024,
         offers: Algorithms::offers(),
     }
 }

@@ -24,7 +24,7 @@ const BATCHES: usize = 20;
 
 struct Nothing;
 
-impl Facts for Nothing {
+impl DeviceFacts for Nothing {
     fn floor(&self, _: ObjectId) -> SecurityMethod {
         SecurityMethod::CmdRsp
     }
@@ -86,14 +86,14 @@ fn main() {
     let slots = AlgorithmSlots::DEFAULT;
     let gate = Gate::<RustCrypto, ParkingLot>::new(GatePolicy::default(), 0, &mut random);
     gate.nonces().extend_lease(u64::MAX);
-    let nexus = Nexus::default();
+    let nexus = NexusSecurity::default();
     let issue = |method, slot, number| {
         Credential::issue(&keys, &slots, &capability(method, slot, number)).expect("the key is set")
     };
     let read = Cdb::new(Generation::Osd2, Command::Read(Extent { object: OBJECT, start: 0, length: 65_536 }));
     let request = |cdb: &Cdb, bytes: &[u8], clock_ms| {
         let request =
-            Request { cdb, bytes, nexus: &nexus, clock_ms, boot_epoch: 1, keys: &keys, facts: &Nothing };
+            GateRequest { cdb, bytes, nexus: &nexus, clock_ms, boot_epoch: 1, keys: &keys, facts: &Nothing };
         let admitted = gate.admit(&request).map_err(|refused| refused.denial).expect("admitted");
         black_box(admitted.permit(cdb, &Nothing).expect("permitted"));
         admitted
@@ -106,7 +106,7 @@ fn main() {
         (0..count)
             .map(|at| {
                 let signer = &signers[at % signers.len()];
-                let signed = signer.sign(read, &mut Parts::default(), NOW + second, None, &mut random);
+                let signed = signer.sign(read, &mut SentParts::default(), NOW + second, None, &mut random);
                 let signed = signed.expect("signed");
                 (Cdb::parse(&signed.cdb).expect("parses"), signed, NOW + second)
             })
@@ -162,7 +162,7 @@ fn main() {
     }
     let sign = best(2000, times, |()| {
         let mut chance = |into: &mut [u8]| into.fill(1);
-        let _ = black_box(signers[0].sign(read, &mut Parts::default(), NOW, None, &mut chance));
+        let _ = black_box(signers[0].sign(read, &mut SentParts::default(), NOW, None, &mut chance));
     });
     println!("  signing at the client                         {sign:8.0} ns");
     let issued = best(2000, times, |()| drop(black_box(issue(SecurityMethod::AllData, 1, 9))));

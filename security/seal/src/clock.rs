@@ -106,7 +106,7 @@ fn difference(a: u64, b: u64) -> i64 {
 
 /// The next step for a command after its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
+pub enum RetryAdvice {
     /// The reply is final: return it to the caller.
     Done,
     /// The clock was corrected: sign the command again with a new nonce and send it.
@@ -115,11 +115,11 @@ pub enum Advice {
 
 /// The retry rule for one command: it is signed again at most once after a clock correction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Retry {
+pub struct NonceRetry {
     resyncs: u8,
 }
 
-impl Retry {
+impl NonceRetry {
     /// Decides after sense data in a reply with a verified check value.
     #[must_use]
     pub fn after(
@@ -128,7 +128,7 @@ impl Retry {
         clock: &mut DeviceClock,
         local_ms: u64,
         server_ms: i64,
-    ) -> Advice {
+    ) -> RetryAdvice {
         let device_ms = sense
             .filter(|sense| sense.code == additional::NONCE_TIMESTAMP_OUT_OF_RANGE)
             .and_then(|sense| sense.information);
@@ -137,9 +137,9 @@ impl Retry {
                 if self.resyncs < RESYNCS_MAX && clock.resync(device_ms, local_ms, server_ms).is_ok() =>
             {
                 self.resyncs += 1;
-                Advice::SignAgain
+                RetryAdvice::SignAgain
             }
-            _ => Advice::Done,
+            _ => RetryAdvice::Done,
         }
     }
 }
@@ -159,11 +159,14 @@ mod tests {
     #[test]
     fn wrong_clock_costs_exactly_one_retry() {
         for device in [LOCAL - 600_000, LOCAL + 600_000] {
-            let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
+            let (mut clock, mut retry) = (DeviceClock::default(), NonceRetry::default());
             assert_eq!(clock.nonce_time(LOCAL), LOCAL);
-            assert_eq!(retry.after(Some(&out_of_range(device)), &mut clock, LOCAL, 0), Advice::SignAgain);
+            assert_eq!(
+                retry.after(Some(&out_of_range(device)), &mut clock, LOCAL, 0),
+                RetryAdvice::SignAgain
+            );
             assert_eq!(clock.nonce_time(LOCAL), device);
-            assert_eq!(retry.after(Some(&out_of_range(device)), &mut clock, LOCAL, 0), Advice::Done);
+            assert_eq!(retry.after(Some(&out_of_range(device)), &mut clock, LOCAL, 0), RetryAdvice::Done);
         }
     }
 
@@ -177,9 +180,9 @@ mod tests {
 
     #[test]
     fn clock_correction_above_one_hour_is_rejected() {
-        let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
+        let (mut clock, mut retry) = (DeviceClock::default(), NonceRetry::default());
         let sense = out_of_range(LOCAL + STEP_MAX_MS + 1);
-        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL, 0), Advice::Done);
+        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL, 0), RetryAdvice::Done);
         assert_eq!(clock, DeviceClock::default());
         assert_eq!(clock.resync(0, u64::MAX, 0), Err(ClockError::Step(i64::MAX as u64)));
     }
@@ -199,10 +202,10 @@ mod tests {
 
     #[test]
     fn other_refusals_are_not_retried() {
-        let (mut clock, mut retry) = (DeviceClock::default(), Retry::default());
+        let (mut clock, mut retry) = (DeviceClock::default(), NonceRetry::default());
         let sense = Sense::new(SenseKey::IllegalRequest, additional::NONCE_NOT_UNIQUE);
-        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL, 0), Advice::Done);
-        assert_eq!(retry.after(None, &mut clock, LOCAL, 0), Advice::Done);
+        assert_eq!(retry.after(Some(&sense), &mut clock, LOCAL, 0), RetryAdvice::Done);
+        assert_eq!(retry.after(None, &mut clock, LOCAL, 0), RetryAdvice::Done);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::provider::Provider;
 
 /// Location of a command's data, derived from its CDB alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct DataLocation {
     /// The object of the CDB.
     pub object: ObjectId,
     /// Offset of the data in the object, bytes; `None` if they are not one range of it: lists,
@@ -33,7 +33,7 @@ pub struct Origin {
     pub start: Option<u64>,
 }
 
-impl Origin {
+impl DataLocation {
     /// Returns the location of a command's data.
     #[must_use]
     pub fn of(cdb: &Cdb) -> Self {
@@ -59,7 +59,7 @@ impl Origin {
 /// Object information besides the counts, reported by the device: 16 bytes in the integrity
 /// information of data-in, between counts and check value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ObjectBounds {
     /// End of the object, bytes: a last unit that ends there is whole. For data that are no range
     /// of an object, their length. 0 for data-out.
     pub object_length: u64,
@@ -67,7 +67,7 @@ pub struct Place {
     pub generation: u64,
 }
 
-impl Place {
+impl ObjectBounds {
     /// Encoded length in bytes.
     pub const LEN: usize = 16;
     /// For data-out: nothing is known of the object.
@@ -98,7 +98,7 @@ impl Place {
 
 /// A list of attributes under a check value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct List<'a> {
+pub struct CoveredList<'a> {
     /// The bytes of the list.
     pub bytes: &'a [u8],
     /// The digest of the page that the list consists of, if [`whole_page`] and [`page_value`] say
@@ -106,7 +106,7 @@ pub struct List<'a> {
     pub page: Option<DigestValue>,
 }
 
-impl<'a> List<'a> {
+impl<'a> CoveredList<'a> {
     /// Returns a list that is covered by the digest of its bytes.
     #[must_use]
     pub const fn of(bytes: &'a [u8]) -> Self {
@@ -178,10 +178,10 @@ pub fn tag<P: Provider>(
     keys: &IcvKeys<P>,
     direction: DataDirection,
     nonce: &Nonce,
-    origin: &Origin,
-    place: Place,
+    origin: &DataLocation,
+    place: ObjectBounds,
     covered: &CoveredDigests,
-    lists: [List<'_>; 2],
+    lists: [CoveredList<'_>; 2],
 ) -> Tag {
     let profile = covered.cover().profile();
     let range = covered.cover().range();
@@ -231,7 +231,7 @@ mod tests {
         let object = ObjectId::new(0x1_0000, 0x1_0001);
         let extent = Extent { object, start: 77, length: 5 };
         let start = |command, continuation_length| {
-            Origin::of(&Cdb { continuation_length, ..Cdb::new(Generation::Osd2, command) }).start
+            DataLocation::of(&Cdb { continuation_length, ..Cdb::new(Generation::Osd2, command) }).start
         };
         assert_eq!(start(Command::Read(extent), 0), Some(77));
         assert_eq!(start(Command::Write(extent), 0), Some(77));
@@ -245,11 +245,11 @@ mod tests {
     proptest! {
         #[test]
         fn places_come_back(object_length: u64, generation: u64, wire: Vec<u8>) {
-            let place = Place { object_length, generation };
-            prop_assert_eq!(Place::parse(&place.encode()), Some(place));
-            match Place::parse(&wire) {
-                Some(place) => prop_assert_eq!(&place.encode()[..], &wire[..Place::LEN]),
-                None => prop_assert!(wire.len() < Place::LEN),
+            let place = ObjectBounds { object_length, generation };
+            prop_assert_eq!(ObjectBounds::parse(&place.encode()), Some(place));
+            match ObjectBounds::parse(&wire) {
+                Some(place) => prop_assert_eq!(&place.encode()[..], &wire[..ObjectBounds::LEN]),
+                None => prop_assert!(wire.len() < ObjectBounds::LEN),
             }
         }
     }

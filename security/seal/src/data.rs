@@ -13,7 +13,7 @@ use sealstone_digest::{CoveredDigests, DataDirection};
 use sealstone_osd::cdb::Segment;
 use sealstone_osd::{Cdb, SecurityMethod};
 
-use crate::cover::{self, List, Origin, Place};
+use crate::cover::{self, CoveredList, DataLocation, ObjectBounds};
 use crate::denial::Denial;
 use crate::grant::Admitted;
 use crate::icv::DataOutCounts;
@@ -132,10 +132,11 @@ impl<P: Provider> Admitted<P> {
         let tag = match keys.digest() {
             None => keys.data_out(nonce, authentic.set, authentic.get, &data),
             Some(profile) => {
-                let origin = Origin::of(cdb);
+                let origin = DataLocation::of(cdb);
                 let covered = origin.cover_out(profile, authentic.data);
-                let lists = [authentic.set, authentic.get].map(List::of);
-                let tag = cover::tag(keys, DataDirection::Out, nonce, &origin, Place::NONE, &covered, lists);
+                let lists = [authentic.set, authentic.get].map(CoveredList::of);
+                let tag =
+                    cover::tag(keys, DataDirection::Out, nonce, &origin, ObjectBounds::NONE, &covered, lists);
                 authentic.covered = origin.start.is_some().then_some(covered);
                 tag
             }

@@ -27,7 +27,7 @@ pub enum Derivation {
 
 /// The shared state of both ends after a seed exchange.
 #[derive(Clone, Copy)]
-pub struct Exchange<'a> {
+pub struct SeedExchange<'a> {
     /// How the pair is derived.
     pub derivation: Derivation,
     /// Code of the group.
@@ -49,7 +49,7 @@ pub fn derive_exchanged<P: Provider>(
     hash: Hash,
     present: &GenerationKey,
     system_id: &SystemId,
-    exchange: &Exchange<'_>,
+    exchange: &SeedExchange<'_>,
 ) -> KeyPair {
     match exchange.derivation {
         Derivation::Standard => derive_with::<P>(hash, present.expose(), exchange.secret, system_id),
@@ -78,7 +78,7 @@ pub fn derive_exchanged<P: Provider>(
 impl<P: Provider> KeyHierarchy<P> {
     /// Derives the pair of an exchange under this hierarchy's master key.
     #[must_use]
-    pub fn exchanged(&self, exchange: &Exchange<'_>) -> KeyPair {
+    pub fn exchanged(&self, exchange: &SeedExchange<'_>) -> KeyPair {
         derive_exchanged::<P>(self.hash, &self.master.generation, &self.system_id, exchange)
     }
 }

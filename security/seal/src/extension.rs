@@ -13,27 +13,27 @@
 use sealstone_osd::{Capability, CapabilityBytes, SecurityMethod};
 
 use crate::denial::Denial;
-use crate::facts::Facts;
-use crate::gate::{Gate, Request, current_under, unfrozen};
-use crate::grant::{Need, Permit, SignedBy, Verified};
+use crate::facts::DeviceFacts;
+use crate::gate::{Gate, GateRequest, current_under, unfrozen};
+use crate::grant::{Permit, RequiredRights, SignedBy, Verified};
 use crate::hierarchy::KeySelector;
 use crate::icv::IcvKeys;
 use crate::provider::{Locks, Provider};
 
 /// An extension capability whose proof was verified, and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extended {
+pub struct VerifiedExtension {
     capability: Verified<Capability>,
     signed: SignedBy,
 }
 
-impl Extended {
+impl VerifiedExtension {
     /// Compares the capability with what the command needs of the second object. Call it again
     /// before each step of a long command, under that object's lock.
     ///
     /// # Errors
     /// [`Denial`].
-    pub fn permit(&self, need: &Need, facts: &dyn Facts) -> Result<Permit, Denial> {
+    pub fn permit(&self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<Permit, Denial> {
         unfrozen(&self.capability, self.signed.selector, facts)?;
         self.capability.permit(need, facts)
     }
@@ -53,10 +53,10 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     /// [`Denial`]; the reply is sealed with the keys of the first capability, which was proven.
     pub fn extend(
         &self,
-        request: &Request<'_, P>,
+        request: &GateRequest<'_, P>,
         bytes: &CapabilityBytes,
         proof: &[u8],
-    ) -> Result<Extended, Denial> {
+    ) -> Result<VerifiedExtension, Denial> {
         let cdb = request.cdb;
         let generation = cdb.generation;
         // A sealed one would hide its partition, which selects the key.
@@ -106,6 +106,6 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         }
         current_under(&capability, selector, request)?;
         let signed = SignedBy { selector, key: signing.identity() };
-        Ok(Extended { capability: Verified::by_the_gate(capability), signed })
+        Ok(VerifiedExtension { capability: Verified::by_the_gate(capability), signed })
     }
 }

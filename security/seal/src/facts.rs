@@ -15,7 +15,7 @@ pub struct ObjectFacts {
 }
 
 /// The device's answers. Called on the command path: answer from memory.
-pub trait Facts {
+pub trait DeviceFacts {
     /// Returns the minimum method by the attributes: the root's default for the root, otherwise the
     /// stronger of the partition's default and the object's own minimum. For objects that do not
     /// exist: the default of new partitions.

@@ -17,9 +17,9 @@ use sealstone_osd::{Capability, Cdb, Command, Permissions, SecurityMethod};
 
 use crate::algorithm::AlgorithmSlots;
 use crate::cache::{CREDENTIALS_MAX, CredentialCache, ProvenCredential};
-use crate::cover::Origin;
+use crate::cover::DataLocation;
 use crate::denial::Denial;
-use crate::facts::Facts;
+use crate::facts::DeviceFacts;
 use crate::freshness::{CredentialId, NonceLimits, NonceMemory};
 use crate::grant::{AdmissionBasis, Admitted, SignedBy, Verified};
 use crate::hierarchy::{FACTORY_KEY_VERSION, KeyHierarchy, KeyIdentity, KeySelector};
@@ -66,7 +66,7 @@ impl Default for GatePolicy {
 
 /// Properties of the nexus of a command that the gate checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Nexus {
+pub struct NexusSecurity {
     /// The security token in VPD page B1h; drawn at random for every nexus.
     pub token: Option<SecurityToken>,
     /// Whether the connection is inside TLS.
@@ -74,13 +74,13 @@ pub struct Nexus {
 }
 
 /// One command at the gate.
-pub struct Request<'a, P: Provider> {
+pub struct GateRequest<'a, P: Provider> {
     /// The CDB, parsed from `bytes`.
     pub cdb: &'a Cdb,
     /// The bytes of the CDB as received, with or without transport padding.
     pub bytes: &'a [u8],
     /// The nexus of the command.
-    pub nexus: &'a Nexus,
+    pub nexus: &'a NexusSecurity,
     /// The device's clock, milliseconds since 1970-01-01 UT.
     pub clock_ms: u64,
     /// The device's boot epoch.
@@ -88,18 +88,18 @@ pub struct Request<'a, P: Provider> {
     /// The device's keys.
     pub keys: &'a KeyHierarchy<P>,
     /// The device's information about its objects.
-    pub facts: &'a dyn Facts,
+    pub facts: &'a dyn DeviceFacts,
 }
 
 /// A refusal, and the means to seal its reply so that the client can verify it.
-pub struct Refused<P: Provider> {
+pub struct GateRefusal<P: Provider> {
     /// The reason.
     pub denial: Denial,
     /// Seals the reply; does nothing if possession of the credential was not proven.
     pub reply: ReplySeal<P>,
 }
 
-impl<P: Provider> From<Denial> for Refused<P> {
+impl<P: Provider> From<Denial> for GateRefusal<P> {
     fn from(denial: Denial) -> Self {
         Self { denial, reply: ReplySeal::open() }
     }
@@ -153,8 +153,8 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     /// 8.
     ///
     /// # Errors
-    /// [`Refused`]; nothing changed except, where the nonce was fresh, the nonce memory.
-    pub fn admit(&self, request: &Request<'_, P>) -> Result<Admitted<P>, Refused<P>> {
+    /// [`GateRefusal`]; nothing changed except, where the nonce was fresh, the nonce memory.
+    pub fn admit(&self, request: &GateRequest<'_, P>) -> Result<Admitted<P>, GateRefusal<P>> {
         let cdb = request.cdb;
         let method = claimed_method(cdb)?;
         let floor = self.floor(request);
@@ -175,8 +175,9 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         }
         let (proven, capability) = self.prove(request)?;
         let nonce = Nonce(cdb.security.nonce);
-        let reply = ReplySeal::sealed(Arc::clone(&proven), cdb.generation, method, nonce, Origin::of(cdb));
-        let refuse = |denial| Refused { denial, reply: reply.clone() };
+        let reply =
+            ReplySeal::sealed(Arc::clone(&proven), cdb.generation, method, nonce, DataLocation::of(cdb));
+        let refuse = |denial| GateRefusal { denial, reply: reply.clone() };
         if method >= SecurityMethod::CmdRsp {
             self.nonces
                 .admit(proven.id(), &nonce, request.clock_ms)
@@ -188,7 +189,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     }
 
     /// Step 3: returns the minimum method that policy accepts for this command.
-    fn floor(&self, request: &Request<'_, P>) -> SecurityMethod {
+    fn floor(&self, request: &GateRequest<'_, P>) -> SecurityMethod {
         let command = &request.cdb.command;
         let attributes = request.facts.floor(command.object());
         let nexus = self.nexus_floor(request.nexus);
@@ -196,7 +197,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     }
 
     /// Returns the minimum method that policy accepts on this nexus.
-    pub(crate) const fn nexus_floor(&self, nexus: &Nexus) -> SecurityMethod {
+    pub(crate) const fn nexus_floor(&self, nexus: &NexusSecurity) -> SecurityMethod {
         match (nexus.secure_channel, self.policy.insecure_nosec) {
             (_, true) => SecurityMethod::NoSec,
             (true, false) => SecurityMethod::CapKey,
@@ -206,7 +207,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     }
 
     /// Steps 2 and 5: capability shape, algorithm, key, check value.
-    fn prove(&self, request: &Request<'_, P>) -> Result<(Arc<ProvenCredential<P>>, Capability), Denial> {
+    fn prove(&self, request: &GateRequest<'_, P>) -> Result<(Arc<ProvenCredential<P>>, Capability), Denial> {
         let cdb = request.cdb;
         let bytes = &cdb.capability;
         let clear = bytes.clear().map_err(Denial::Capability)?;
@@ -284,7 +285,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
 
 /// Decrypts a sealed capability, if it was sealed by the key that signs for this command. The
 /// method is inside.
-fn unseal<P: Provider>(request: &Request<'_, P>) -> Result<Capability, Denial> {
+fn unseal<P: Provider>(request: &GateRequest<'_, P>) -> Result<Capability, Denial> {
     let bytes = &request.cdb.capability;
     let version = bytes.clear().map_err(Denial::Capability)?.key_version;
     match request.keys.signing_key(selector(&request.cdb.command, version)) {
@@ -363,11 +364,11 @@ pub fn selector(command: &Command, version: u8) -> KeySelector {
 
 /// The part of step 8 that needs no object: key and audit value not frozen, not expired, this start
 /// of the device.
-fn current<P: Provider>(capability: &Capability, request: &Request<'_, P>) -> Result<(), Denial> {
+fn current<P: Provider>(capability: &Capability, request: &GateRequest<'_, P>) -> Result<(), Denial> {
     current_under(capability, selector(&request.cdb.command, capability.key_version), request)
 }
 
-fn is_key_frozen(selector: KeySelector, facts: &dyn Facts) -> bool {
+fn is_key_frozen(selector: KeySelector, facts: &dyn DeviceFacts) -> bool {
     match selector {
         KeySelector::Working { partition, version } => facts.frozen_keys(partition) >> version & 1 != 0,
         _ => false,
@@ -379,7 +380,7 @@ fn is_key_frozen(selector: KeySelector, facts: &dyn Facts) -> bool {
 pub(crate) fn unfrozen(
     capability: &Capability,
     selector: KeySelector,
-    facts: &dyn Facts,
+    facts: &dyn DeviceFacts,
 ) -> Result<(), Denial> {
     if is_key_frozen(selector, facts) {
         return Err(Denial::KeyFrozen);
@@ -391,7 +392,7 @@ pub(crate) fn unfrozen(
 pub(crate) fn current_under<P: Provider>(
     capability: &Capability,
     selector: KeySelector,
-    request: &Request<'_, P>,
+    request: &GateRequest<'_, P>,
 ) -> Result<(), Denial> {
     if is_key_frozen(selector, request.facts) {
         return Err(Denial::KeyFrozen);

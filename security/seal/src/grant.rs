@@ -19,7 +19,7 @@ use sealstone_osd::{
 };
 
 use crate::denial::Denial;
-use crate::facts::{Facts, ObjectFacts};
+use crate::facts::{DeviceFacts, ObjectFacts};
 use crate::gate::unfrozen;
 use crate::hierarchy::{KeyHierarchy, KeyIdentity, KeySelector};
 use crate::provider::Provider;
@@ -99,7 +99,7 @@ impl<P: Provider> Admitted<P> {
     ///
     /// # Errors
     /// [`Denial::KeyFrozen`], [`Denial::AuditFrozen`].
-    pub fn check_unfrozen(&self, facts: &dyn Facts) -> Result<(), Denial> {
+    pub fn check_unfrozen(&self, facts: &dyn DeviceFacts) -> Result<(), Denial> {
         match (&self.grant, self.signed) {
             (AdmissionBasis::Proven(capability), Some(signed)) => {
                 unfrozen(capability, signed.selector, facts)
@@ -119,8 +119,8 @@ impl<P: Provider> Admitted<P> {
     ///
     /// # Errors
     /// [`Denial`]; seal the reply with [`Self::reply`], since possession was proven.
-    pub fn permit(&self, cdb: &Cdb, facts: &dyn Facts) -> Result<Permit, Denial> {
-        let need = Need::of(cdb);
+    pub fn permit(&self, cdb: &Cdb, facts: &dyn DeviceFacts) -> Result<Permit, Denial> {
+        let need = RequiredRights::of(cdb);
         match &self.grant {
             AdmissionBasis::Proven(capability) => capability.permit(&need, facts),
             AdmissionBasis::Unsecured(bits) => {
@@ -148,7 +148,7 @@ pub const NOT_ENFORCED_WITHOUT_SECURITY: Permissions =
 
 /// The rights that a command needs, from its row and its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct RequiredRights {
     /// Layout of the capability, for its range and field pointers.
     pub generation: Generation,
     /// The addressed object; number 0 where a create lets the device choose.
@@ -167,7 +167,7 @@ pub struct Need {
     pub scattered: bool,
 }
 
-impl Need {
+impl RequiredRights {
     /// Returns what a CDB needs.
     #[must_use]
     pub fn of(cdb: &Cdb) -> Self {
@@ -206,7 +206,7 @@ impl Verified<Capability> {
     ///
     /// # Errors
     /// [`Denial`].
-    pub fn permit(&self, need: &Need, facts: &dyn Facts) -> Result<Permit, Denial> {
+    pub fn permit(&self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<Permit, Denial> {
         let capability = &self.0;
         self.object_type(need, facts)?;
         let (scope, allowed, range) = match (capability.descriptor, capability.object_type) {
@@ -267,7 +267,7 @@ impl Verified<Capability> {
         Ok(permit)
     }
 
-    fn object_type(&self, need: &Need, facts: &dyn Facts) -> Result<(), Denial> {
+    fn object_type(&self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<(), Denial> {
         let claimed = self.0.object_type;
         let possible = need.types.contains(&claimed);
         let is_certain = need.types.len() == 1
@@ -345,7 +345,7 @@ impl Permit {
 
     /// Compares the allowed range with the bytes that a command needs. A scatter/gather list is
     /// compared later.
-    fn check_bytes(&mut self, need: &Need, facts: &dyn Facts) -> Result<(), Denial> {
+    fn check_bytes(&mut self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<(), Denial> {
         match need.bytes {
             BytesNeeded::Range(wanted) if !need.scattered => self.check_range(wanted.start, wanted.length),
             BytesNeeded::AtEnd(_) if !self.is_restricted() => Ok(()),
@@ -381,7 +381,7 @@ impl Permit {
     /// # Errors
     /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::Range`] for an attribute
     /// that reveals the length of the object to a capability for a part of it.
-    pub fn check_get(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+    pub fn check_get(&self, attribute: AttributeId, facts: &dyn DeviceFacts) -> Result<(), Denial> {
         self.check_attribute(attribute, Permissions::GET_ATTR, facts)?;
         self.check_length_shown(attribute)
     }
@@ -397,12 +397,12 @@ impl Permit {
     ///
     /// # Errors
     /// [`Denial::AttributesAccess`], [`Denial::Range`].
-    pub fn check_compared(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+    pub fn check_compared(&self, attribute: AttributeId, facts: &dyn DeviceFacts) -> Result<(), Denial> {
         self.check_length_shown(attribute)?;
         self.check_listed(attribute, facts)
     }
 
-    fn check_listed(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+    fn check_listed(&self, attribute: AttributeId, facts: &dyn DeviceFacts) -> Result<(), Denial> {
         if self.attributes_access != 0
             && !facts.attribute_allowed(self.object.partition, self.attributes_access, attribute)
         {
@@ -418,7 +418,12 @@ impl Permit {
     /// # Errors
     /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::BelowFloor`],
     /// [`Denial::Range`] for a logical length that truncates or extends bytes outside the range.
-    pub fn check_set(&self, attribute: AttributeId, value: &[u8], facts: &dyn Facts) -> Result<(), Denial> {
+    pub fn check_set(
+        &self,
+        attribute: AttributeId,
+        value: &[u8],
+        facts: &dyn DeviceFacts,
+    ) -> Result<(), Denial> {
         let access_list = attribute.page == ATTRIBUTES_ACCESS_PAGE;
         if (guarded(attribute.page) || access_list) && self.method == SecurityMethod::CapKey {
             return Err(Denial::BelowFloor { method: self.method, floor: SecurityMethod::CmdRsp });
@@ -433,7 +438,7 @@ impl Permit {
     }
 
     /// Checks that the range covers every byte between the logical length and the new one.
-    fn check_resize(&self, value: &[u8], facts: &dyn Facts) -> Result<(), Denial> {
+    fn check_resize(&self, value: &[u8], facts: &dyn DeviceFacts) -> Result<(), Denial> {
         if !self.is_restricted() {
             return Ok(());
         }
@@ -446,7 +451,7 @@ impl Permit {
         &self,
         attribute: AttributeId,
         access: Permissions,
-        facts: &dyn Facts,
+        facts: &dyn DeviceFacts,
     ) -> Result<(), Denial> {
         let needed = if guarded(attribute.page) { access.union(Permissions::POL_SEC) } else { access };
         if !self.allows(needed) {

@@ -24,7 +24,7 @@ use crate::algorithm::Hash;
 use crate::hierarchy::{KeyHierarchy, KeyLevel, PARTITIONS_MAX, PartitionKeys, level, working_key};
 use crate::key::{AuthenticationKey, GenerationKey, KeyIdentifier, KeyPair};
 use crate::provider::Provider;
-use crate::retired::{RETIRED_STRETCHES_MAX, RetiredIds};
+use crate::retired::{RETIRED_RANGES_MAX, RetiredIds};
 
 const MAGIC: &[u8; 8] = b"OSDKH02\0";
 /// The part above the partitions: hash, system id, master, root, proposed master.
@@ -55,7 +55,7 @@ impl<P: Provider> KeyHierarchy<P> {
         // Reserved in full, so that no reallocation leaves a copy behind.
         let pair = 10 + 2 * self.hash.tag_len();
         let partition = 8 + pair + 16 * (9 + self.hash.tag_len());
-        let retired = 4 + 16 * RETIRED_STRETCHES_MAX;
+        let retired = 4 + 16 * RETIRED_RANGES_MAX;
         let room = 64 + 2 * pair + partition * self.partitions.len() + retired;
         let mut out = Zeroizing::new(Vec::with_capacity(room));
         out.extend_from_slice(MAGIC);
@@ -68,8 +68,8 @@ impl<P: Provider> KeyHierarchy<P> {
             out.extend_from_slice(&id.to_be_bytes());
             write_partition(&mut out, keys);
         }
-        out.extend_from_slice(&(self.retired.stretches().count() as u32).to_be_bytes());
-        for (first, last) in self.retired.stretches() {
+        out.extend_from_slice(&(self.retired.ranges().count() as u32).to_be_bytes());
+        for (first, last) in self.retired.ranges() {
             out.extend_from_slice(&first.to_be_bytes());
             out.extend_from_slice(&last.to_be_bytes());
         }
@@ -108,16 +108,15 @@ impl<P: Provider> KeyHierarchy<P> {
         }
         if has_retired {
             let count = u32::from_be_bytes(reader.array()?) as usize;
-            if count > RETIRED_STRETCHES_MAX {
+            if count > RETIRED_RANGES_MAX {
                 return Err(KeystoreError::Malformed);
             }
-            let mut stretches = Vec::with_capacity(count);
+            let mut ranges = Vec::with_capacity(count);
             for _ in 0..count {
                 let first = u64::from_be_bytes(reader.array()?);
-                stretches.push((first, u64::from_be_bytes(reader.array()?)));
+                ranges.push((first, u64::from_be_bytes(reader.array()?)));
             }
-            let retired =
-                RetiredIds::from_stretches(stretches.into_iter()).ok_or(KeystoreError::Malformed)?;
+            let retired = RetiredIds::from_ranges(ranges.into_iter()).ok_or(KeystoreError::Malformed)?;
             this.retired = Arc::new(retired);
         }
         if reader.rest.is_empty() { Ok(this) } else { Err(KeystoreError::Malformed) }

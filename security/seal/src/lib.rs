@@ -48,17 +48,17 @@ mod tag;
 
 pub use algorithm::{Algorithm, AlgorithmSlots, Hash};
 pub use cache::{CREDENTIALS_MAX, CredentialCache};
-pub use clock::{Advice, DeviceClock, Retry};
+pub use clock::{DeviceClock, NonceRetry, RetryAdvice};
 pub use credential::{Credential, IssueError};
 pub use data::{Authentic, DataInLayout};
 pub use denial::Denial;
-pub use extension::Extended;
-pub use facts::{Facts, ObjectFacts};
+pub use extension::VerifiedExtension;
+pub use facts::{DeviceFacts, ObjectFacts};
 pub use freshness::{ClockBehind, NonceError, NonceLimits, NonceMemory, clock_after_restart};
-pub use gate::{Gate, GatePolicy, Nexus, Refused, Request, selector};
+pub use gate::{Gate, GatePolicy, GateRefusal, GateRequest, NexusSecurity, selector};
 pub use grant::{
-    Admitted, MINIMUM_METHOD_PAGE, NOT_ENFORCED_WITHOUT_SECURITY, Need, POLICY_SECURITY_PAGES, Permit,
-    QUOTAS_PAGES, SignedBy, Verified,
+    Admitted, MINIMUM_METHOD_PAGE, NOT_ENFORCED_WITHOUT_SECURITY, POLICY_SECURITY_PAGES, Permit,
+    QUOTAS_PAGES, RequiredRights, SignedBy, Verified,
 };
 pub use hierarchy::{KeyError, KeyHierarchy, KeyIdentity, KeySelector, SystemId};
 pub use icv::{IcvKeys, SecurityToken};
@@ -69,8 +69,10 @@ pub use receipt::{
     FunctionReceipt, RECEIPT_INPUTS_MAX, RECEIPT_LEN_MAX, ReceiptInput, ReceiptKey, ReceiptLimits,
     ReceiptRefusal,
 };
-pub use reply::{ReplySeal, Stored};
-pub use retired::RETIRED_STRETCHES_MAX;
+pub use reply::{ReplySeal, StoredObject};
+pub use retired::RETIRED_RANGES_MAX;
 pub use sealstone_digest::ReceivedDigests;
-pub use signer::{Checked, Integrity, Parts, Reply, ReplyError, SignError, Signed, Signer};
+pub use signer::{
+    IntegrityInfo, ReceivedReply, ReplyError, SentParts, SignError, SignedCommand, Signer, VerifiedReply,
+};
 pub use tag::{TAG_MAX, Tag, ct_eq};

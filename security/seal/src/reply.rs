@@ -14,7 +14,7 @@ use sealstone_osd::{Generation, SecurityMethod};
 
 use crate::Tag;
 use crate::cache::ProvenCredential;
-use crate::cover::{self, List, Origin, Place, gather};
+use crate::cover::{self, CoveredList, DataLocation, ObjectBounds, gather};
 use crate::icv::{DataInCounts, total};
 use crate::nonce::Nonce;
 use crate::provider::Provider;
@@ -31,15 +31,15 @@ struct SealState<P: Provider> {
     generation: Generation,
     method: SecurityMethod,
     nonce: Nonce,
-    origin: Origin,
+    origin: DataLocation,
 }
 
 /// The device's information about an object whose bytes it sends. Used only by algorithms that
 /// cover digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored<'a> {
+pub struct StoredObject<'a> {
     /// Its length when they were read, and its generation.
-    pub place: Place,
+    pub place: ObjectBounds,
     /// The digests of the bytes sent, as far as they are stored; `None`: compute them from the
     /// bytes. If they are given the device may not have checked the bytes: then nothing may be
     /// computed from those.
@@ -66,7 +66,7 @@ impl<P: Provider> ReplySeal<P> {
         generation: Generation,
         method: SecurityMethod,
         nonce: Nonce,
-        origin: Origin,
+        origin: DataLocation,
     ) -> Self {
         Self(Some(SealState { proven, generation, method, nonce, origin }))
     }
@@ -130,7 +130,7 @@ impl<P: Provider> ReplySeal<P> {
     pub(crate) fn data_in_len(&self) -> usize {
         let sealed = self.0.as_ref().filter(|sealed| sealed.method >= SecurityMethod::AllData);
         sealed.map_or(0, |sealed| {
-            let place = if sealed.proven.keys.digest().is_some() { Place::LEN } else { 0 };
+            let place = if sealed.proven.keys.digest().is_some() { ObjectBounds::LEN } else { 0 };
             DataInCounts::LEN + place + sealed.generation.icv_len()
         })
     }
@@ -150,7 +150,7 @@ impl<P: Provider> ReplySeal<P> {
         &self,
         data: &[&[u8]],
         attributes: &[u8],
-        stored: Option<&Stored<'_>>,
+        stored: Option<&StoredObject<'_>>,
     ) -> Option<Vec<u8>> {
         let sealed = self.0.as_ref().filter(|sealed| sealed.method >= SecurityMethod::AllData)?;
         let counts = DataInCounts { data: total(data), attributes: attributes.len() as u64 };
@@ -182,8 +182,8 @@ impl<P: Provider> SealState<P> {
         profile: Profile,
         data: &[&[u8]],
         attributes: &[u8],
-        stored: Option<&Stored<'_>>,
-    ) -> Option<(Place, Tag)> {
+        stored: Option<&StoredObject<'_>>,
+    ) -> Option<(ObjectBounds, Tag)> {
         let computed;
         let (place, covered) = match (stored, self.origin.start) {
             (Some(stored), Some(start)) => {
@@ -198,9 +198,10 @@ impl<P: Provider> SealState<P> {
                     }
                 }
             }
-            (Some(Stored { covered: Some(_), .. }), None) => return None,
+            (Some(StoredObject { covered: Some(_), .. }), None) => return None,
             _ => {
-                let place = Place::NONE.reaching(self.origin.start.unwrap_or(0).saturating_add(total(data)));
+                let place =
+                    ObjectBounds::NONE.reaching(self.origin.start.unwrap_or(0).saturating_add(total(data)));
                 let start = self.origin.start.unwrap_or(0);
                 computed = CoveredDigests::of(
                     DigestCover::new(profile, start, total(data), place.object_length),
@@ -209,8 +210,8 @@ impl<P: Provider> SealState<P> {
                 (place, &computed)
             }
         };
-        let list = List { bytes: attributes, page: stored.and_then(|stored| stored.page) };
-        let (keys, lists) = (&self.proven.keys, [List::default(), list]);
+        let list = CoveredList { bytes: attributes, page: stored.and_then(|stored| stored.page) };
+        let (keys, lists) = (&self.proven.keys, [CoveredList::default(), list]);
         Some((place, cover::tag(keys, DataDirection::In, &self.nonce, &self.origin, place, covered, lists)))
     }
 }

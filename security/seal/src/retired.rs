@@ -10,7 +10,7 @@
 use alloc::collections::BTreeMap;
 
 /// Maximum number of separate ranges of ids; 16 bytes each where keys are stored.
-pub const RETIRED_STRETCHES_MAX: usize = 1024;
+pub const RETIRED_RANGES_MAX: usize = 1024;
 
 /// A set of ids as ranges: first and last, none touching the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl RetiredIds {
             last = end;
         }
         self.0.insert(first, last);
-        if self.0.len() > RETIRED_STRETCHES_MAX {
+        if self.0.len() > RETIRED_RANGES_MAX {
             self.join_nearest();
         }
     }
@@ -45,7 +45,7 @@ impl RetiredIds {
     /// Merges the two ranges with the smallest gap, including the gap.
     fn join_nearest(&mut self) {
         let gap = |(&(_, last), &(first, _)): (&(u64, u64), &(u64, u64))| first - last;
-        let all: alloc::vec::Vec<(u64, u64)> = self.stretches().collect();
+        let all: alloc::vec::Vec<(u64, u64)> = self.ranges().collect();
         let pairs = all.iter().zip(all.iter().skip(1));
         if let Some((one, other)) = pairs.min_by_key(|pair| gap(*pair)) {
             self.0.remove(&other.0);
@@ -54,18 +54,18 @@ impl RetiredIds {
     }
 
     /// Returns first and last id of each range, ascending.
-    pub(crate) fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().map(|(&first, &last)| (first, last))
     }
 
     /// Creates the set from stored ranges; `None` unless they are ascending, do not touch, and are
     /// within the limit.
-    pub(crate) fn from_stretches(stretches: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
+    pub(crate) fn from_ranges(ranges: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
         let mut this = Self::default();
         let mut after = None;
-        for (first, last) in stretches {
+        for (first, last) in ranges {
             let apart = after.is_none_or(|after: u64| after.checked_add(1).is_some_and(|next| next < first));
-            if first > last || !apart || this.0.len() >= RETIRED_STRETCHES_MAX {
+            if first > last || !apart || this.0.len() >= RETIRED_RANGES_MAX {
                 return None;
             }
             this.0.insert(first, last);
@@ -89,7 +89,7 @@ mod tests {
         for id in [5, 7, 6, u64::MAX, u64::MAX - 1, 0] {
             retired.insert(id);
         }
-        let all: Vec<_> = retired.stretches().collect();
+        let all: Vec<_> = retired.ranges().collect();
         assert_eq!(all, [(0, 0), (5, 7), (u64::MAX - 1, u64::MAX)]);
     }
 
@@ -98,7 +98,7 @@ mod tests {
         let mut retired = RetiredIds::default();
         let ids: Vec<u64> = (0..5000_u64).map(|n| n * n * 3 + 0x10000).collect();
         ids.iter().for_each(|&id| retired.insert(id));
-        assert_eq!(retired.stretches().count(), RETIRED_STRETCHES_MAX);
+        assert_eq!(retired.ranges().count(), RETIRED_RANGES_MAX);
         assert!(ids.iter().all(|&id| retired.contains(id)));
         // Distant ids, with the largest gaps between them, are still separate.
         assert!(!retired.contains(ids[4999] - 1));
@@ -113,16 +113,16 @@ mod tests {
             for id in 0..90 {
                 prop_assert_eq!(retired.contains(id), set.contains(&id));
             }
-            prop_assert_eq!(RetiredIds::from_stretches(retired.stretches()), Some(retired));
+            prop_assert_eq!(RetiredIds::from_ranges(retired.ranges()), Some(retired));
         }
     }
 
     #[test]
-    fn stretches_that_touch_or_go_back_are_refused() {
+    fn touching_or_descending_ranges_are_refused() {
         for bad in
             [&[(2, 1)][..], &[(1, 2), (3, 4)], &[(1, 2), (2, 4)], &[(5, 6), (1, 2)], &[(1, u64::MAX), (0, 0)]]
         {
-            assert_eq!(RetiredIds::from_stretches(bad.iter().copied()), None, "{bad:?}");
+            assert_eq!(RetiredIds::from_ranges(bad.iter().copied()), None, "{bad:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::Tag;
 use crate::algorithm::{Algorithm, AlgorithmSlots};
-use crate::cover::{self, List, Origin, Place, gather};
+use crate::cover::{self, CoveredList, DataLocation, ObjectBounds, gather};
 use crate::credential::Credential;
 use crate::icv::{DataInCounts, DataOutCounts, IcvKeys, SecurityToken};
 use crate::layout::CONTINUATION_ICV;
@@ -37,7 +37,7 @@ pub struct Signer<P: Provider> {
 
 /// The parts of the Data-Out Buffer of a command to be signed.
 #[derive(Default)]
-pub struct Parts<'a> {
+pub struct SentParts<'a> {
     /// CDB continuation segment with its header; its check value is written here. Empty if there is
     /// none.
     pub continuation: &'a mut [u8],
@@ -51,32 +51,32 @@ pub struct Parts<'a> {
 
 /// A signed command, and the values for checking its reply.
 #[derive(Clone, Copy, Debug)]
-pub struct Signed {
+pub struct SignedCommand {
     /// The CDB to send.
     pub cdb: CdbBytes,
     /// Integrity information of data-out, and its location.
-    pub integrity: Option<Integrity>,
+    pub integrity: Option<IntegrityInfo>,
     /// Maximum bytes of data-in to expect, including integrity information.
     pub data_in_len: u64,
     nonce: Nonce,
     data_max: u64,
     attributes: (u64, u64),
     data_in_icv: Option<u64>,
-    origin: Origin,
+    origin: DataLocation,
     page: Option<u32>,
 }
 
 /// Integrity information to put into the Data-Out Buffer, with zeros before it up to the end of the
 /// last part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Integrity {
+pub struct IntegrityInfo {
     /// Its offset from the start of the buffer, bytes.
     pub offset: u64,
     block: [u8; INTEGRITY_MAX],
     len: u8,
 }
 
-impl Integrity {
+impl IntegrityInfo {
     /// Returns counts and check value.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -130,7 +130,7 @@ pub enum ReplyError {
 
 /// A reply as delivered by the transport.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply<'a> {
+pub struct ReceivedReply<'a> {
     /// Status byte.
     pub status: u8,
     /// Sense data, without a length before it.
@@ -142,7 +142,7 @@ pub struct Reply<'a> {
 /// The parts of a verified reply. Under CAPKEY and NOSEC they are unprotected; under CMDRSP the
 /// data are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checked<'a> {
+pub struct VerifiedReply<'a> {
     /// Command data.
     pub data: &'a [u8],
     /// Retrieved attributes.
@@ -190,11 +190,11 @@ impl<P: Provider> Signer<P> {
     pub fn sign(
         &self,
         cdb: Cdb,
-        parts: &mut Parts<'_>,
+        parts: &mut SentParts<'_>,
         time_ms: u64,
         token: Option<&SecurityToken>,
         random: &mut dyn Random,
-    ) -> Result<Signed, SignError> {
+    ) -> Result<SignedCommand, SignError> {
         self.sign_extended(cdb, parts, &[], time_ms, token, random)
     }
 
@@ -206,12 +206,12 @@ impl<P: Provider> Signer<P> {
     pub fn sign_extended(
         &self,
         mut cdb: Cdb,
-        parts: &mut Parts<'_>,
+        parts: &mut SentParts<'_>,
         extensions: &[&Self],
         time_ms: u64,
         token: Option<&SecurityToken>,
         random: &mut dyn Random,
-    ) -> Result<Signed, SignError> {
+    ) -> Result<SignedCommand, SignError> {
         let generation = self.capability.generation();
         if cdb.generation != generation {
             return Err(SignError::Generation(generation));
@@ -262,7 +262,7 @@ impl<P: Provider> Signer<P> {
             bytes.set_request_icv(tag.as_bytes());
         }
         let block = (self.data_in_head() + generation.icv_len()) as u64;
-        Ok(Signed {
+        Ok(SignedCommand {
             cdb: bytes,
             integrity,
             data_in_len: data_in_icv.map_or(inward, |at| at.saturating_add(block)),
@@ -270,14 +270,14 @@ impl<P: Provider> Signer<P> {
             data_max,
             attributes: (retrieved.offset, u64::from(retrieved.length)),
             data_in_icv,
-            origin: Origin::of(&cdb),
+            origin: DataLocation::of(&cdb),
             page: cover::whole_page(&cdb, parts.get_attributes),
         })
     }
 
     /// Returns the bytes of data-in integrity information before its check value.
     fn data_in_head(&self) -> usize {
-        DataInCounts::LEN + if self.keys.digest().is_some() { Place::LEN } else { 0 }
+        DataInCounts::LEN + if self.keys.digest().is_some() { ObjectBounds::LEN } else { 0 }
     }
 
     /// Returns a nonce; zero where the method has none.
@@ -290,7 +290,7 @@ impl<P: Provider> Signer<P> {
         Nonce::new(time_ms, chance)
     }
 
-    fn integrity(&self, cdb: &Cdb, offset: u64, nonce: &Nonce, parts: &Parts<'_>) -> Integrity {
+    fn integrity(&self, cdb: &Cdb, offset: u64, nonce: &Nonce, parts: &SentParts<'_>) -> IntegrityInfo {
         let (set, get) = (parts.set_attributes, parts.get_attributes);
         let mut block = [0; INTEGRITY_MAX];
         let (counts, icv) = block.split_at_mut(DataOutCounts::LEN);
@@ -298,16 +298,24 @@ impl<P: Provider> Signer<P> {
         let tag = match self.keys.digest() {
             None => self.keys.data_out(nonce, set, get, parts.data),
             Some(profile) => {
-                let origin = Origin::of(cdb);
+                let origin = DataLocation::of(cdb);
                 let covered = origin.cover_out(profile, &gather(parts.data));
-                let lists = [set, get].map(List::of);
-                cover::tag(&self.keys, DataDirection::Out, nonce, &origin, Place::NONE, &covered, lists)
+                let lists = [set, get].map(CoveredList::of);
+                cover::tag(
+                    &self.keys,
+                    DataDirection::Out,
+                    nonce,
+                    &origin,
+                    ObjectBounds::NONE,
+                    &covered,
+                    lists,
+                )
             }
         };
         let width = cdb.generation.icv_len();
         let placed = tag.place(&mut icv[..width]);
         debug_assert!(placed, "an algorithm whose tags do not fit makes no signer");
-        Integrity { offset, block, len: (DataOutCounts::LEN + width) as u8 }
+        IntegrityInfo { offset, block, len: (DataOutCounts::LEN + width) as u8 }
     }
 
     fn seal_continuation(&self, nonce: &Nonce, segment: &mut [u8]) -> Result<(), SignError> {
@@ -323,14 +331,18 @@ impl<P: Provider> Signer<P> {
     ///
     /// # Errors
     /// See [`ReplyError`]; then no part of the reply may be trusted.
-    pub fn verify<'a>(&self, signed: &Signed, reply: &Reply<'a>) -> Result<Checked<'a>, ReplyError> {
+    pub fn verify<'a>(
+        &self,
+        signed: &SignedCommand,
+        reply: &ReceivedReply<'a>,
+    ) -> Result<VerifiedReply<'a>, ReplyError> {
         self.verify_arrived(signed, reply, None)
     }
 
     /// Returns the digest state to feed with data-in as it arrives, so that verifying the reply has
     /// less to do; `None` if its digests are not needed.
     #[must_use]
-    pub fn arriving(&self, signed: &Signed) -> Option<ReceivedDigests> {
+    pub fn arriving(&self, signed: &SignedCommand) -> Option<ReceivedDigests> {
         signed.data_in_icv?;
         Some(ReceivedDigests::new(self.keys.digest()?, signed.origin.start?, signed.data_max))
     }
@@ -342,22 +354,22 @@ impl<P: Provider> Signer<P> {
     /// As `verify`.
     pub fn verify_arrived<'a>(
         &self,
-        signed: &Signed,
-        reply: &Reply<'a>,
+        signed: &SignedCommand,
+        reply: &ReceivedReply<'a>,
         arrived: Option<&ReceivedDigests>,
-    ) -> Result<Checked<'a>, ReplyError> {
+    ) -> Result<VerifiedReply<'a>, ReplyError> {
         if self.method >= SecurityMethod::CmdRsp {
             self.verify_response(signed, reply)?;
         }
         let (at, allocation) = signed.attributes;
         let Some(place) = signed.data_in_icv else {
-            return Ok(Checked {
+            return Ok(VerifiedReply {
                 data: clip(reply.data_in, 0, signed.data_max),
                 attributes: clip(reply.data_in, at, allocation),
             });
         };
         if !carries_data(reply) {
-            return Ok(Checked { data: &[], attributes: &[] });
+            return Ok(VerifiedReply { data: &[], attributes: &[] });
         }
         let (width, head) = (self.capability.generation().icv_len(), self.data_in_head());
         let block = exactly(reply.data_in, place, (head + width) as u64).ok_or(ReplyError::DataInMissing)?;
@@ -376,7 +388,7 @@ impl<P: Provider> Signer<P> {
         if !tag.matches(&block[head..]) {
             return Err(ReplyError::DataInIcv);
         }
-        Ok(Checked { data, attributes })
+        Ok(VerifiedReply { data, attributes })
     }
 
     /// Computes the expected check value of data-in; `None` if the reply's information about the
@@ -384,12 +396,12 @@ impl<P: Provider> Signer<P> {
     fn over_digests(
         &self,
         profile: Profile,
-        signed: &Signed,
+        signed: &SignedCommand,
         place: &[u8],
         (data, arrived): (&[u8], Option<&ReceivedDigests>),
         attributes: &[u8],
     ) -> Option<Tag> {
-        let place = Place::parse(place)?;
+        let place = ObjectBounds::parse(place)?;
         let (origin, moved) = (&signed.origin, data.len() as u64);
         let start = origin.start.unwrap_or(0);
         let end = start.checked_add(moved)?;
@@ -407,11 +419,11 @@ impl<P: Provider> Signer<P> {
         let page = signed
             .page
             .and_then(|page| cover::page_value(profile, self.capability.generation(), page, attributes));
-        let lists = [List::default(), List { bytes: attributes, page }];
+        let lists = [CoveredList::default(), CoveredList { bytes: attributes, page }];
         Some(cover::tag(&self.keys, DataDirection::In, &signed.nonce, origin, place, &covered, lists))
     }
 
-    fn verify_response(&self, signed: &Signed, reply: &Reply<'_>) -> Result<(), ReplyError> {
+    fn verify_response(&self, signed: &SignedCommand, reply: &ReceivedReply<'_>) -> Result<(), ReplyError> {
         let width = self.capability.generation().icv_len();
         let unsealed = ReplyError::Unsealed(reply.status);
         let good = reply.status == Status::Good.byte();
@@ -428,14 +440,14 @@ impl<P: Provider> Signer<P> {
 
 /// Whether the reply carries data: GOOD and recovered errors do; data of other refusals are
 /// ignored.
-fn carries_data(reply: &Reply<'_>) -> bool {
+fn carries_data(reply: &ReceivedReply<'_>) -> bool {
     let recovered = reply.status == Status::CheckCondition.byte()
         && reply.sense.get(1).is_some_and(|key| key & 0x0F == SenseKey::RecoveredError.nibble());
     reply.status == Status::Good.byte() || recovered
 }
 
 /// Checks that the parts have the lengths in the CDB. Returns the end of the last one.
-fn check_parts(cdb: &Cdb, parts: &Parts<'_>) -> Result<u64, SignError> {
+fn check_parts(cdb: &Cdb, parts: &SentParts<'_>) -> Result<u64, SignError> {
     let continuation = u64::from(cdb.continuation_length);
     let data: u64 = parts.data.iter().map(|piece| piece.len() as u64).sum();
     let set = cdb.attributes.set_segment().unwrap_or_default();

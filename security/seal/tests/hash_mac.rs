@@ -14,7 +14,7 @@ use sealstone_osd::attribute::list;
 use sealstone_osd::cdb::{Append, Extent, GetList, Segment, Target};
 use sealstone_osd::{AttributeId, AttributeParameters, Cdb, Command, Generation, SecurityMethod};
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
-use sealstone_seal::cover::{Origin, Place};
+use sealstone_seal::cover::{DataLocation, ObjectBounds};
 use sealstone_seal::*;
 
 /// Every generation with every algorithm over digests whose tags fit.
@@ -52,16 +52,16 @@ fn extent(start: u64, length: u64) -> Extent {
 }
 
 /// A command that was signed and admitted.
-struct Exchange {
+struct SeedExchange {
     signer: TestSigner,
-    signed: Signed,
+    signed: SignedCommand,
     cdb: Cdb,
     admitted: Admitted<RustCrypto>,
     profile: Profile,
     data_in_key: <RustCrypto as Provider>::MacKey,
 }
 
-impl Exchange {
+impl SeedExchange {
     fn new(generation: Generation, slot: u8, command: Command, data: &[&[u8]]) -> Self {
         Self::at(&device(), generation, slot, command, data, &mut random())
     }
@@ -77,7 +77,7 @@ impl Exchange {
         let credential = credential_of(&device.keys, generation, slot);
         let signer = TestSigner::new(&credential, &SLOTS).unwrap();
         let cdb = Cdb::new(generation, command);
-        let mut parts = Parts { data, ..Parts::default() };
+        let mut parts = SentParts { data, ..SentParts::default() };
         let signed = signer.sign(cdb, &mut parts, NOW, None, random).unwrap();
         let cdb = Cdb::parse(&signed.cdb).unwrap();
         let Ok(admitted) = device.admit(&signed.cdb) else { panic!("admitted") };
@@ -120,13 +120,13 @@ impl Exchange {
     }
 
     /// Returns what the device sends of an object of that length.
-    fn reply(&self, data: &[u8], stored: &Stored<'_>) -> Vec<u8> {
+    fn reply(&self, data: &[u8], stored: &StoredObject<'_>) -> Vec<u8> {
         self.buffer(data, &self.admitted.reply().data_in_of(&[data], b"", Some(stored)).unwrap())
     }
 
     fn verify(&self, data_in: &[u8]) -> Result<Vec<u8>, ReplyError> {
         let sense = self.admitted.reply().sense(0, &[]);
-        let reply = Reply { status: 0, sense: &sense, data_in };
+        let reply = ReceivedReply { status: 0, sense: &sense, data_in };
         let verdict = self.signer.verify(&self.signed, &reply).map(|checked| checked.data.to_vec());
         // A client that hashed while the buffer filled gets the same result.
         let mut arriving = self.signer.arriving(&self.signed).expect("digests count for this read");
@@ -145,13 +145,13 @@ impl Exchange {
         let mut field = vec![0; self.cdb.generation.icv_len()];
         assert!(RustCrypto::tag(&self.data_in_key, &[&header.encode(), values]).place(&mut field));
         let counts = icv::DataInCounts { data: header.moved, attributes: 0 };
-        let place = Place { object_length: header.object_length, generation: header.generation };
+        let place = ObjectBounds { object_length: header.object_length, generation: header.generation };
         [&counts.encode()[..], &place.encode(), &field].concat()
     }
 
     /// Returns the header that the device uses.
     fn header(&self, moved: u64, object_length: u64, digests: u32) -> RangeHeader {
-        let origin = Origin::of(&self.cdb);
+        let origin = DataLocation::of(&self.cdb);
         RangeHeader {
             profile: self.profile,
             direction: DataDirection::In,
@@ -169,8 +169,8 @@ impl Exchange {
     }
 }
 
-fn of_length(object_length: u64) -> Stored<'static> {
-    Stored { place: Place { object_length, generation: 0 }, covered: None, page: None }
+fn of_length(object_length: u64) -> StoredObject<'static> {
+    StoredObject { place: ObjectBounds { object_length, generation: 0 }, covered: None, page: None }
 }
 
 /// Returns the digests of a range from `start` on.
@@ -200,7 +200,7 @@ proptest! {
         let start = start.index(length as usize + 1) as u64;
         let end = (start + wanted).min(length);
         let data = &object[start as usize..end as usize];
-        let exchange = Exchange::read(generation, slot, start, wanted);
+        let exchange = SeedExchange::read(generation, slot, start, wanted);
         if wanted == 0 {
             prop_assert_eq!(exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity, None);
             return Ok(());
@@ -217,7 +217,7 @@ proptest! {
             }
         }
         let covered = CoveredDigests::with(cover, &edges, |unit| Some(kept[unit as usize]));
-        let stored = Stored { covered: Some(&covered), ..of_length(length) };
+        let stored = StoredObject { covered: Some(&covered), ..of_length(length) };
         let data_in = exchange.reply(data, &stored);
         prop_assert_eq!(exchange.verify(&data_in).unwrap(), data);
         prop_assert_eq!(&data_in, &exchange.reply(data, &of_length(length)));
@@ -230,7 +230,7 @@ proptest! {
     ) {
         let object = content(40_000);
         let data = &object[start as usize..(start + wanted) as usize];
-        let exchange = Exchange::read(generation, slot, start, wanted);
+        let exchange = SeedExchange::read(generation, slot, start, wanted);
         let data_in = exchange.reply(data, &of_length(40_000));
         prop_assert_eq!(exchange.verify(&data_in).unwrap(), data);
         let block = exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity.unwrap() as usize;
@@ -246,7 +246,7 @@ proptest! {
         (generation, slot) in cases(), start in 0_u64..40_000, length in 1_usize..40_000, at in any::<Index>(), bit in 0..8,
     ) {
         let data = content(length);
-        let exchange = Exchange::write(generation, slot, start, &data);
+        let exchange = SeedExchange::write(generation, slot, start, &data);
         let buffer = exchange.data_out(&data);
         let authentic = exchange.admitted.authenticate(&exchange.cdb, &buffer).unwrap();
         let covered = authentic.covered().unwrap();
@@ -264,7 +264,7 @@ proptest! {
     fn random_integrity_information_is_refused(
         (generation, slot) in cases(), noise in proptest::collection::vec(any::<u8>(), 80), count in 0_u64..5000,
     ) {
-        let exchange = Exchange::read(generation, slot, 100, 4096);
+        let exchange = SeedExchange::read(generation, slot, 100, 4096);
         let len = exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity_len as usize;
         let mut block = noise[..len].to_vec();
         block[..8].copy_from_slice(&count.to_be_bytes());
@@ -272,7 +272,7 @@ proptest! {
         let data_in = exchange.buffer(&content(4096), &block);
         prop_assert_eq!(exchange.verify(&data_in), Err(ReplyError::DataInIcv));
         let data = content(4096);
-        let write = Exchange::write(generation, slot, 100, &data);
+        let write = SeedExchange::write(generation, slot, 100, &data);
         let mut buffer = write.data_out(&data);
         let at = write.signed.integrity.unwrap().offset as usize;
         let end = buffer.len();
@@ -286,7 +286,7 @@ proptest! {
 fn swapped_blocks_are_found() {
     for (generation, slot) in CASES {
         let object = content(32_768);
-        let exchange = Exchange::read(generation, slot, 0, 32_768);
+        let exchange = SeedExchange::read(generation, slot, 0, 32_768);
         let data_in = exchange.reply(&object, &of_length(32_768));
         let mut swapped = data_in.clone();
         swapped[8192..24_576].rotate_left(8192);
@@ -296,7 +296,7 @@ fn swapped_blocks_are_found() {
         let last = kept.len() - 1;
         let cover = DigestCover::new(profile_of(slot), 0, 32_768, 32_768);
         let mixed = CoveredDigests::with(cover, &object, |unit| Some(kept[last - unit as usize]));
-        let mixed = Stored { covered: Some(&mixed), ..of_length(32_768) };
+        let mixed = StoredObject { covered: Some(&mixed), ..of_length(32_768) };
         assert_eq!(exchange.verify(&exchange.reply(&object, &mixed)), Err(ReplyError::DataInIcv));
     }
 }
@@ -307,7 +307,7 @@ fn swapped_blocks_are_found() {
 fn truncated_read_is_detected() {
     for (generation, slot) in CASES {
         let object = content(20_000);
-        let exchange = Exchange::read(generation, slot, 4096, 16_384);
+        let exchange = SeedExchange::read(generation, slot, 4096, 16_384);
         let whole = exchange.reply(&object[4096..], &of_length(20_000));
         assert_eq!(exchange.verify(&whole).unwrap(), &object[4096..]);
         for length in [0, 1, 4096, 12_288, 15_903] {
@@ -337,7 +337,7 @@ fn a_replayed_reply_is_found() {
     for (generation, slot) in CASES {
         let (device, mut chance) = (device(), random());
         let command = Command::Read(extent(0, 10_000));
-        let mut exchange = || Exchange::at(&device, generation, slot, command, &[], &mut chance);
+        let mut exchange = || SeedExchange::at(&device, generation, slot, command, &[], &mut chance);
         let (yesterday, today) = (exchange(), exchange());
         let data = content(10_000);
         let old = yesterday.reply(&data, &of_length(10_000));
@@ -351,7 +351,7 @@ fn a_replayed_reply_is_found() {
 fn a_reflected_direction_is_found() {
     for (generation, slot) in CASES {
         let data = content(16_384);
-        let exchange = Exchange::read(generation, slot, 0, 16_384);
+        let exchange = SeedExchange::read(generation, slot, 0, 16_384);
         let values = values(profile_of(slot), 0, 16_384, &data);
         let count = (values.len() / profile_of(slot).value_bytes()) as u32;
         let inward = exchange.header(16_384, 16_384, count);
@@ -382,8 +382,8 @@ fn a_reflected_direction_is_found() {
 fn data_of_another_object_or_place_are_found() {
     for (generation, slot) in CASES {
         let data = vec![7; 16_384];
-        let here = Exchange::read(generation, slot, 0, 16_384);
-        let there = Exchange::read(generation, slot, 16_384, 16_384);
+        let here = SeedExchange::read(generation, slot, 0, 16_384);
+        let there = SeedExchange::read(generation, slot, 16_384, 16_384);
         let reply = there.reply(&data, &of_length(65_536));
         assert!(there.verify(&reply).is_ok());
         assert_eq!(here.verify(&reply), Err(ReplyError::DataInIcv), "{generation} slot {slot}");
@@ -397,7 +397,7 @@ fn a_wrong_edge_is_found() {
         let object = content(40_000);
         let (start, end) = (5000_usize, 21_000_usize);
         let data = &object[start..end];
-        let exchange = Exchange::read(generation, slot, start as u64, (end - start) as u64);
+        let exchange = SeedExchange::read(generation, slot, start as u64, (end - start) as u64);
         let profile = profile_of(slot);
         let (unit, len) = (profile.unit_bytes() as usize, profile.value_bytes());
         let good = values(profile, 5000, 40_000, data);
@@ -422,10 +422,10 @@ fn a_wrong_edge_is_found() {
 fn foreign_cover_yields_no_check_value() {
     for (generation, slot) in CASES {
         let object = content(40_000);
-        let exchange = Exchange::read(generation, slot, 0, 32_768);
+        let exchange = SeedExchange::read(generation, slot, 0, 32_768);
         let data = &object[..32_768];
         let made = |covered: &CoveredDigests| {
-            let stored = Stored { covered: Some(covered), ..of_length(40_000) };
+            let stored = StoredObject { covered: Some(covered), ..of_length(40_000) };
             exchange.admitted.reply().data_in_of(&[data], b"", Some(&stored))
         };
         let own = profile_of(slot);
@@ -454,12 +454,12 @@ fn a_damaged_stored_digest_is_found() {
     for (generation, slot) in CASES {
         let object = content(16_384);
         let profile = profile_of(slot);
-        let exchange = Exchange::read(generation, slot, 0, 16_384);
+        let exchange = SeedExchange::read(generation, slot, 0, 16_384);
         let kept = kept(profile, &object);
         let reply = |data: &[u8], kept: &[DigestValue]| {
             let cover = DigestCover::new(profile, 0, 16_384, 16_384);
             let covered = CoveredDigests::with(cover, data, |unit| Some(kept[unit as usize]));
-            exchange.reply(data, &Stored { covered: Some(&covered), ..of_length(16_384) })
+            exchange.reply(data, &StoredObject { covered: Some(&covered), ..of_length(16_384) })
         };
         for bit in 0..profile.value_bytes() * 8 {
             let mut damaged = kept.clone();
@@ -494,13 +494,13 @@ fn another_slot_is_another_credential() {
 #[test]
 fn a_reply_by_another_algorithm_is_found() {
     let data = content(16_384);
-    let exchange = Exchange::read(Generation::Osd2, SLOT_UNITS_BLAKE3, 0, 16_384);
+    let exchange = SeedExchange::read(Generation::Osd2, SLOT_UNITS_BLAKE3, 0, 16_384);
     let device = device();
     let key = credential_of(&device.keys, Generation::Osd2, SLOT_UNITS_BLAKE3).key;
     let nonce = Nonce(exchange.cdb.security.nonce);
     assert_eq!(exchange.signer.algorithm(), Algorithm::UnitsBlake3);
-    let origin = Origin::of(&exchange.cdb);
-    let place = Place { object_length: 16_384, generation: 0 };
+    let origin = DataLocation::of(&exchange.cdb);
+    let place = ObjectBounds { object_length: 16_384, generation: 0 };
     let counts = icv::DataInCounts { data: 16_384, attributes: 0 }.encode();
     for row in algorithm::ALGORITHMS {
         let keys = IcvKeys::<RustCrypto>::new(row.algorithm, &key, SecurityMethod::AllData);
@@ -515,7 +515,7 @@ fn a_reply_by_another_algorithm_is_found() {
                     &origin,
                     place,
                     &covered,
-                    [cover::List::default(); 2],
+                    [cover::CoveredList::default(); 2],
                 )
             }
         };
@@ -550,7 +550,7 @@ fn what_is_appended_is_covered_without_a_place() {
     for (generation, slot) in CASES {
         let data = content(20_000);
         let command = Command::Append(Append { object: OBJECT, length: 20_000 });
-        let exchange = Exchange::new(generation, slot, command, &[&data[..7000], &data[7000..]]);
+        let exchange = SeedExchange::new(generation, slot, command, &[&data[..7000], &data[7000..]]);
         let buffer = exchange.data_out(&data);
         let authentic = exchange.admitted.authenticate(&exchange.cdb, &buffer).unwrap();
         assert_eq!(authentic.data(), data);
@@ -562,7 +562,7 @@ fn what_is_appended_is_covered_without_a_place() {
 }
 
 /// GET ATTRIBUTES of one page as a whole.
-fn page_exchange(generation: Generation, slot: u8, names: &[AttributeId]) -> (Exchange, Vec<u8>) {
+fn page_exchange(generation: Generation, slot: u8, names: &[AttributeId]) -> (SeedExchange, Vec<u8>) {
     let device = device();
     let credential = credential_of(&device.keys, generation, slot);
     let signer = TestSigner::new(&credential, &SLOTS).unwrap();
@@ -575,13 +575,13 @@ fn page_exchange(generation: Generation, slot: u8, names: &[AttributeId]) -> (Ex
         set: None,
     };
     let cdb = Cdb { attributes, ..Cdb::new(generation, Command::GetAttributes(Target { object: OBJECT })) };
-    let mut parts = Parts { get_attributes: &get, ..Parts::default() };
+    let mut parts = SentParts { get_attributes: &get, ..SentParts::default() };
     let signed = signer.sign(cdb, &mut parts, NOW, None, &mut random()).unwrap();
     let cdb = Cdb::parse(&signed.cdb).unwrap();
     let Ok(admitted) = device.admit(&signed.cdb) else { panic!("admitted") };
     let algorithm = SLOTS.get(slot).unwrap();
     let data_in_key = RustCrypto::mac_key(algorithm.hash(), credential.key.expose());
-    (Exchange { signer, signed, cdb, admitted, profile: profile_of(slot), data_in_key }, get)
+    (SeedExchange { signer, signed, cdb, admitted, profile: profile_of(slot), data_in_key }, get)
 }
 
 fn retrieved(generation: Generation, page: u32, values: &[(u32, &[u8])], room: usize) -> Vec<u8> {
@@ -610,7 +610,7 @@ fn whole_page_uses_its_stored_digest() {
         assert_eq!(cover::page_value(profile, generation, PAGE, &list), Some(stored));
         let place = exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity.unwrap() as usize;
         let reply = |list: &[u8], page: Option<DigestValue>| {
-            let stored = Stored { page, ..of_length(0) };
+            let stored = StoredObject { page, ..of_length(0) };
             let block = exchange.admitted.reply().data_in_of(&[], list, Some(&stored)).unwrap();
             let mut data_in = list.to_vec();
             data_in.resize(place, 0);
@@ -619,7 +619,7 @@ fn whole_page_uses_its_stored_digest() {
         };
         let verify = |data_in: &[u8]| {
             let sense = exchange.admitted.reply().sense(0, &[]);
-            let reply = Reply { status: 0, sense: &sense, data_in };
+            let reply = ReceivedReply { status: 0, sense: &sense, data_in };
             exchange.signer.verify(&exchange.signed, &reply).map(|checked| checked.attributes.to_vec())
         };
         let good = reply(&list, Some(stored));
@@ -650,13 +650,13 @@ fn empty_page_cannot_replace_list_of_number() {
         let stored = sealstone_digest::AttributePage::new(profile_of(slot), PAGE).finish();
         assert_eq!(cover::page_value(profile_of(slot), generation, PAGE, &list), Some(stored));
         let place = exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity.unwrap() as usize;
-        let known = Stored { page: Some(stored), ..of_length(0) };
+        let known = StoredObject { page: Some(stored), ..of_length(0) };
         let mut data_in = list.clone();
         data_in.resize(place, 0);
         data_in.extend(exchange.admitted.reply().data_in_of(&[], &list, Some(&known)).unwrap());
         let verify = |data_in: &[u8]| {
             let sense = exchange.admitted.reply().sense(0, &[]);
-            let reply = Reply { status: 0, sense: &sense, data_in };
+            let reply = ReceivedReply { status: 0, sense: &sense, data_in };
             exchange.signer.verify(&exchange.signed, &reply).map(|checked| checked.attributes.to_vec())
         };
         assert_eq!(verify(&data_in).unwrap(), list);

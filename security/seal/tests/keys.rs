@@ -182,8 +182,8 @@ fn equal_keys_have_equal_identities() {
     assert!(keys.holds(zero, identity) && !copy.holds(zero, identity));
 }
 
-fn exchange(derivation: exchange::Derivation) -> exchange::Exchange<'static> {
-    exchange::Exchange { derivation, group: 14, client: &[1; 4], device: &[2; 4], secret: &[3; 4] }
+fn exchange(derivation: exchange::Derivation) -> exchange::SeedExchange<'static> {
+    exchange::SeedExchange { derivation, group: 14, client: &[1; 4], device: &[2; 4], secret: &[3; 4] }
 }
 
 #[test]
@@ -207,9 +207,9 @@ fn proposed_master_key_signs_only_its_acceptance() {
 
 #[test]
 fn exchange_inputs_all_affect_the_master_key() {
-    use exchange::{Derivation, Exchange, derive_exchanged};
+    use exchange::{Derivation, SeedExchange, derive_exchanged};
     let present = GenerationKey::new(&[9; 32]).unwrap();
-    let of = |present: &GenerationKey, system: &[u8; 20], exchange: &Exchange<'_>| {
+    let of = |present: &GenerationKey, system: &[u8; 20], exchange: &SeedExchange<'_>| {
         let pair = derive_exchanged::<RustCrypto>(Hash::Sha256, present, system, exchange);
         assert!(!ct_eq(pair.authentication.expose(), pair.generation.expose()));
         pair.authentication.expose().to_vec()
@@ -222,12 +222,12 @@ fn exchange_inputs_all_affect_the_master_key() {
             of(&present, &SYSTEM, &base),
             of(&GenerationKey::new(&[8; 32]).unwrap(), &SYSTEM, &base),
             of(&present, &other, &base),
-            of(&present, &SYSTEM, &Exchange { secret: &[3, 3, 3, 5], ..base }),
+            of(&present, &SYSTEM, &SeedExchange { secret: &[3, 3, 3, 5], ..base }),
         ];
         if derivation == Derivation::Transcript {
-            all.push(of(&present, &SYSTEM, &Exchange { client: &[1; 5], ..base }));
-            all.push(of(&present, &SYSTEM, &Exchange { device: &[2; 3], ..base }));
-            all.push(of(&present, &SYSTEM, &Exchange { group: 15, ..base }));
+            all.push(of(&present, &SYSTEM, &SeedExchange { client: &[1; 5], ..base }));
+            all.push(of(&present, &SYSTEM, &SeedExchange { device: &[2; 3], ..base }));
+            all.push(of(&present, &SYSTEM, &SeedExchange { group: 15, ..base }));
         }
         let count = all.len();
         all.sort();

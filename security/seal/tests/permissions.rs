@@ -66,7 +66,7 @@ fn permit(
     let credential = Credential::issue_under(&device.keys, &slots, selector, capability).unwrap();
     let signer = TestSigner::new(&credential, &slots).unwrap();
     let segment = &mut vec![0; cdb.continuation_length as usize][..];
-    let mut parts = Parts { continuation: segment, ..Parts::default() };
+    let mut parts = SentParts { continuation: segment, ..SentParts::default() };
     let data = vec![0; cdb.command.data_out_len() as usize];
     let pieces = [&data[..]];
     parts.data = &pieces;

@@ -123,13 +123,13 @@ fn method_below_floor_is_refused_first() {
 
 #[test]
 fn each_floor_counts() {
-    let secure = Nexus { token: Some(TOKEN), secure_channel: true };
+    let secure = NexusSecurity { token: Some(TOKEN), secure_channel: true };
     for method in SecurityMethod::ALL {
         for floor in SecurityMethod::ALL {
-            for channel in [Nexus::default(), secure] {
+            for channel in [NexusSecurity::default(), secure] {
                 let mut device = Device::new();
                 device.world.floor = floor;
-                device.nexus = Nexus { token: Some(TOKEN), ..channel };
+                device.nexus = NexusSecurity { token: Some(TOKEN), ..channel };
                 let nexus_floor =
                     if channel.secure_channel { SecurityMethod::CapKey } else { SecurityMethod::CmdRsp };
                 let result = device.permit(
@@ -283,7 +283,7 @@ fn signed_command_runs_once_within_window() {
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
     let bytes = sign(&signer, read(Generation::Osd2), NOW, &mut random()).cdb;
     assert!(device.permit(&bytes).is_ok());
-    for nexus in [Nexus::default(), Nexus { token: None, secure_channel: true }] {
+    for nexus in [NexusSecurity::default(), NexusSecurity { token: None, secure_channel: true }] {
         device.nexus = nexus;
         let denial = refused(&device, &bytes);
         assert_eq!((denial, denial.code().0), (Denial::Replayed, 0x2406));
@@ -435,8 +435,8 @@ fn concurrent_duplicates_are_admitted_once() {
                 scope.spawn(|| {
                     let cdb = Cdb::parse(&bytes).unwrap();
                     let world = World::new();
-                    let nexus = Nexus::default();
-                    let request = Request {
+                    let nexus = NexusSecurity::default();
+                    let request = GateRequest {
                         cdb: &cdb,
                         bytes: &bytes,
                         nexus: &nexus,

@@ -25,7 +25,7 @@ fn busy_write(generation: Generation, data: usize, set: usize, get: usize) -> Cd
 }
 
 /// Returns the Data-Out Buffer as a transport carries it.
-fn buffer(cdb: &Cdb, signed: &Signed, data: &[u8], set: &[u8], get: &[u8]) -> Vec<u8> {
+fn buffer(cdb: &Cdb, signed: &SignedCommand, data: &[u8], set: &[u8], get: &[u8]) -> Vec<u8> {
     let mut out = data.to_vec();
     let mut put = |at: u64, bytes: &[u8]| {
         let at = at as usize;
@@ -40,20 +40,21 @@ fn buffer(cdb: &Cdb, signed: &Signed, data: &[u8], set: &[u8], get: &[u8]) -> Ve
     out
 }
 
-struct Exchange {
+struct SeedExchange {
     device: Device,
     signer: TestSigner,
-    signed: Signed,
+    signed: SignedCommand,
     data_out: Vec<u8>,
 }
 
-impl Exchange {
+impl SeedExchange {
     fn new(generation: Generation, method: SecurityMethod, data: &[u8], set: &[u8], get: &[u8]) -> Self {
         let device = Device::new();
         let signer = signer(&device.keys, &capability(generation, method));
         let cdb = busy_write(generation, data.len(), set.len(), get.len());
         let pieces = [data];
-        let mut parts = Parts { data: &pieces, set_attributes: set, get_attributes: get, ..Parts::default() };
+        let mut parts =
+            SentParts { data: &pieces, set_attributes: set, get_attributes: get, ..SentParts::default() };
         let signed = signer.sign(cdb, &mut parts, NOW, None, &mut random()).unwrap();
         let data_out = buffer(&cdb, &signed, data, set, get);
         Self { device, signer, signed, data_out }
@@ -83,7 +84,7 @@ proptest! {
         generation in generations(), method in methods(),
         data in bytes(700), set in bytes(90), get in bytes(90), answer in bytes(64),
     ) {
-        let exchange = Exchange::new(generation, method, &data, &set, &get);
+        let exchange = SeedExchange::new(generation, method, &data, &set, &get);
         let (cdb, admitted) = exchange.admitted();
         let authentic = admitted.authenticate(&cdb, &exchange.data_out).unwrap();
         prop_assert_eq!(authentic.data(), &data[..]);
@@ -99,7 +100,7 @@ proptest! {
             prop_assert_eq!(data_in.len() as u64, exchange.signed.data_in_len);
         }
         let sense = admitted.reply().sense(0, &[]);
-        let reply = Reply { status: 0, sense: &sense, data_in: &data_in };
+        let reply = ReceivedReply { status: 0, sense: &sense, data_in: &data_in };
         let checked = exchange.signer.verify(&exchange.signed, &reply).unwrap();
         prop_assert_eq!(checked.attributes, answer);
         prop_assert_eq!(checked.data, &[0_u8; 0]);
@@ -113,7 +114,7 @@ proptest! {
         data in bytes(300), set in bytes(90), get in bytes(90), at in any::<Index>(), bit in 0..8,
     ) {
         prop_assume!(data.len() + set.len() + get.len() > 0);
-        let exchange = Exchange::new(generation, SecurityMethod::AllData, &data, &set, &get);
+        let exchange = SeedExchange::new(generation, SecurityMethod::AllData, &data, &set, &get);
         let (cdb, admitted) = exchange.admitted();
         let integrity = exchange.signed.integrity.unwrap();
         let part = |segment: Segment| segment.offset..segment.end();
@@ -133,13 +134,13 @@ proptest! {
     fn changed_status_or_sense_is_refused(
         generation in generations(), method in methods(), good in any::<bool>(), at in any::<Index>(), bit in 0..8,
     ) {
-        let exchange = Exchange::new(generation, method, &[], &[], &[]);
+        let exchange = SeedExchange::new(generation, method, &[], &[], &[]);
         let (_, admitted) = exchange.admitted();
         let plain = Sense::new(SenseKey::DataProtect, additional::QUOTA_ERROR).with_attribute(1, 2).encode();
         let status = if good { 0 } else { 2 };
         let sense = admitted.reply().sense(status, if good { &[] } else { &plain });
         let verify = |status, sense: &[u8]| {
-            exchange.signer.verify(&exchange.signed, &Reply { status, sense, data_in: &[] }).map(|_| ())
+            exchange.signer.verify(&exchange.signed, &ReceivedReply { status, sense, data_in: &[] }).map(|_| ())
         };
         prop_assert!(verify(status, &sense).is_ok());
         prop_assert!(verify(status ^ 2, &sense).is_err());
@@ -154,8 +155,8 @@ proptest! {
         generation in generations(), method in methods(),
         status in any::<u8>(), sense in bytes(100), data_in in bytes(400),
     ) {
-        let exchange = Exchange::new(generation, method, &[], &[], &[1]);
-        let reply = Reply { status, sense: &sense, data_in: &data_in };
+        let exchange = SeedExchange::new(generation, method, &[], &[], &[1]);
+        let reply = ReceivedReply { status, sense: &sense, data_in: &data_in };
         prop_assert!(exchange.signer.verify(&exchange.signed, &reply).is_err());
     }
 
@@ -178,7 +179,7 @@ proptest! {
     }
 }
 
-fn sealed_read(method: SecurityMethod, data: &[u8]) -> (TestSigner, Signed, Vec<u8>, Vec<u8>) {
+fn sealed_read(method: SecurityMethod, data: &[u8]) -> (TestSigner, SignedCommand, Vec<u8>, Vec<u8>) {
     let device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, method));
     let signed = sign(&signer, read(Generation::Osd2), NOW, &mut random());
@@ -198,9 +199,9 @@ fn sealed_read(method: SecurityMethod, data: &[u8]) -> (TestSigner, Signed, Vec<
 fn data_of_another_time_or_place_is_refused() {
     let data: Vec<u8> = (0..4096_u32).map(|at| (at / 512) as u8).collect();
     let (signer, signed, data_in, sense) = sealed_read(SecurityMethod::AllData, &data);
-    let verify = |signed: &Signed, data_in: &[u8]| {
+    let verify = |signed: &SignedCommand, data_in: &[u8]| {
         signer
-            .verify(signed, &Reply { status: 0, sense: &sense, data_in })
+            .verify(signed, &ReceivedReply { status: 0, sense: &sense, data_in })
             .map(|checked| checked.data.to_vec())
     };
     assert_eq!(verify(&signed, &data_in), Ok(data.clone()));
@@ -220,7 +221,7 @@ fn data_of_another_time_or_place_is_refused() {
 fn short_read_length_is_authenticated() {
     for len in [0, 1, 4095, 4096] {
         let (signer, signed, data_in, sense) = sealed_read(SecurityMethod::AllData, &vec![7; len]);
-        let reply = Reply { status: 0, sense: &sense, data_in: &data_in };
+        let reply = ReceivedReply { status: 0, sense: &sense, data_in: &data_in };
         assert_eq!(signer.verify(&signed, &reply).unwrap().data, vec![7; len]);
     }
 }
@@ -238,7 +239,7 @@ fn only_recovered_errors_carry_data() {
     for (key, expected) in [(SenseKey::RecoveredError, &data[..]), (SenseKey::MediumError, &[])] {
         let sense = Sense::new(key, additional::READ_PAST_END_OF_USER_OBJECT).with_command_specific(100);
         let sense = admitted.reply().sense(Status::CheckCondition.byte(), &sense.encode());
-        let reply = Reply { status: 2, sense: &sense, data_in: &data_in };
+        let reply = ReceivedReply { status: 2, sense: &sense, data_in: &data_in };
         assert_eq!(signer.verify(&signed, &reply).unwrap().data, expected);
         assert_eq!(Sense::parse(&sense).unwrap().command_specific, Some(100));
     }
@@ -288,7 +289,7 @@ fn a_continuation_segment_belongs_to_its_command() {
     let mut segment_of = |fill: u8| {
         let cdb = Cdb { continuation_length: 56, ..read(Generation::Osd2) };
         let mut segment = vec![fill; 56];
-        let mut parts = Parts { continuation: &mut segment, ..Parts::default() };
+        let mut parts = SentParts { continuation: &mut segment, ..SentParts::default() };
         let signed = signer.sign(cdb, &mut parts, NOW, None, &mut chance).unwrap();
         (signed.cdb, segment)
     };
@@ -312,15 +313,15 @@ fn a_continuation_segment_belongs_to_its_command() {
 fn client_with_wrong_clock_succeeds_on_retry() {
     let device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
-    let (mut clock, mut retry, mut chance) = (DeviceClock::default(), Retry::default(), random());
+    let (mut clock, mut retry, mut chance) = (DeviceClock::default(), NonceRetry::default(), random());
     let local = NOW + 600_000;
     let first = sign(&signer, read(Generation::Osd2), clock.nonce_time(local), &mut chance);
     let Err(refused) = device.admit(&first.cdb) else { panic!("refused") };
     let sense = refused.denial.sense(Generation::Osd2).unwrap().encode();
     let sense = refused.reply.sense(2, &sense);
-    signer.verify(&first, &Reply { status: 2, sense: &sense, data_in: &[] }).unwrap();
+    signer.verify(&first, &ReceivedReply { status: 2, sense: &sense, data_in: &[] }).unwrap();
     let sense = Sense::parse(&sense).unwrap();
-    assert_eq!(retry.after(Some(&sense), &mut clock, local, 0), Advice::SignAgain);
+    assert_eq!(retry.after(Some(&sense), &mut clock, local, 0), RetryAdvice::SignAgain);
     let second = sign(&signer, read(Generation::Osd2), clock.nonce_time(local), &mut chance);
     assert!(device.admit(&second.cdb).is_ok());
 }
@@ -337,7 +338,7 @@ fn unproven_refusal_is_unsealed_and_rejected() {
     let plain = refused.denial.sense(Generation::Osd2).unwrap().encode();
     let sense = refused.reply.sense(2, &plain);
     assert_eq!(sense, plain);
-    let reply = Reply { status: 2, sense: &sense, data_in: &[] };
+    let reply = ReceivedReply { status: 2, sense: &sense, data_in: &[] };
     assert_eq!(signer.verify(&signed, &reply), Err(ReplyError::Unsealed(2)));
 }
 
@@ -346,7 +347,7 @@ fn parts_not_matching_cdb_are_not_signed() {
     let keys = keys();
     let signer = signer(&keys, &capability(Generation::Osd2, SecurityMethod::AllData));
     let pieces: [&[u8]; 1] = [&[0; 10]];
-    let mut parts = Parts { data: &pieces, ..Parts::default() };
+    let mut parts = SentParts { data: &pieces, ..SentParts::default() };
     let result = signer.sign(write(Generation::Osd2, 11), &mut parts, NOW, None, &mut random());
     assert_eq!(result.err(), Some(SignError::Parts));
     let result = signer.sign(write(Generation::Osd1, 10), &mut parts, NOW, None, &mut random());

@@ -168,14 +168,14 @@ fn covers() {
         let profile = keys.digest().unwrap();
         let number = |field: &str| vector[field].as_u64().unwrap();
         let object = ObjectId::new(number("partition"), number("object"));
-        let origin = cover::Origin { object, start: vector["start"].as_u64() };
+        let origin = cover::DataLocation { object, start: vector["start"].as_u64() };
         let start = origin.start.unwrap_or(0);
         let content = object_bytes(start, number("data_len"));
         let length = content.len() as u64;
         let (set, get) = (hex(&vector["set_attributes"]), hex(&vector["get_attributes"]));
         let retrieved = hex(&vector["retrieved_attributes"]);
 
-        let place = cover::Place { object_length: number("object_length"), generation: 0 };
+        let place = cover::ObjectBounds { object_length: number("object_length"), generation: 0 };
         let inward =
             CoveredDigests::of(DigestCover::new(profile, start, length, place.object_length), &content);
         assert_eq!(inward.to_bytes(), values_of(&vector, "values_in"), "{profile:?}");
@@ -186,7 +186,7 @@ fn covers() {
             &origin,
             place,
             &inward,
-            [cover::List::default(), cover::List::of(&retrieved)],
+            [cover::CoveredList::default(), cover::CoveredList::of(&retrieved)],
         );
         let counts = icv::DataInCounts { data: length, attributes: retrieved.len() as u64 };
         let block = [&counts.encode()[..], &place.encode(), &placed(tag, generation)].concat();
@@ -194,7 +194,7 @@ fn covers() {
 
         let outward = CoveredDigests::of(DigestCover::of_write(profile, start, length), &content);
         assert_eq!(outward.to_bytes(), values_of(&vector, "values_out"), "{profile:?}");
-        let none = cover::Place::NONE;
+        let none = cover::ObjectBounds::NONE;
         let tag = cover::tag(
             &keys,
             DataDirection::Out,
@@ -202,7 +202,7 @@ fn covers() {
             &origin,
             none,
             &outward,
-            [&set, &get].map(|list| cover::List::of(list)),
+            [&set, &get].map(|list| cover::CoveredList::of(list)),
         );
         let counts = icv::DataOutCounts::of(&set, &get, &[&content]);
         let block = [&counts.encode()[..], &placed(tag, generation)].concat();
@@ -217,15 +217,18 @@ fn pages() {
         let profile = keys.digest().unwrap();
         let number = |field: &str| vector[field].as_u64().unwrap();
         let origin =
-            cover::Origin { object: ObjectId::new(number("partition"), number("object")), start: None };
+            cover::DataLocation { object: ObjectId::new(number("partition"), number("object")), start: None };
         let retrieved = hex(&vector["retrieved_attributes"]);
         let page = cover::page_value(profile, generation, number("page") as u32, &retrieved).unwrap();
         assert_eq!(page.as_bytes(), hex(&vector["page_digest"]));
         let nothing = CoveredDigests::of(DigestCover::new(profile, 0, 0, 0), &[]);
-        let lists = [cover::List::default(), cover::List { bytes: &retrieved, page: Some(page) }];
-        let tag = cover::tag(&keys, DataDirection::In, &nonce, &origin, cover::Place::NONE, &nothing, lists);
+        let lists =
+            [cover::CoveredList::default(), cover::CoveredList { bytes: &retrieved, page: Some(page) }];
+        let tag =
+            cover::tag(&keys, DataDirection::In, &nonce, &origin, cover::ObjectBounds::NONE, &nothing, lists);
         let counts = icv::DataInCounts { data: 0, attributes: retrieved.len() as u64 };
-        let block = [&counts.encode()[..], &cover::Place::NONE.encode(), &placed(tag, generation)].concat();
+        let block =
+            [&counts.encode()[..], &cover::ObjectBounds::NONE.encode(), &placed(tag, generation)].concat();
         assert_eq!(block, hex(&vector["data_in_integrity"]));
     }
 }
@@ -318,8 +321,8 @@ fn the_designs_own_vectors() {
         DigestCover::new(Profile::Sha1, 5000, 12_000, 20_000),
         &object_bytes(5000, 12_000),
     );
-    let origin = cover::Origin { object: OBJECT, start: Some(5000) };
-    let place = cover::Place { object_length: 20_000, generation: 0 };
+    let origin = cover::DataLocation { object: OBJECT, start: Some(5000) };
+    let place = cover::ObjectBounds { object_length: 20_000, generation: 0 };
     let icv = cover::tag(
         &units,
         DataDirection::In,
@@ -327,7 +330,7 @@ fn the_designs_own_vectors() {
         &origin,
         place,
         &covered,
-        [cover::List::default(); 2],
+        [cover::CoveredList::default(); 2],
     );
     assert!(icv.as_bytes().starts_with(&[0x5B, 0x25, 0xBD, 0x3B]) && icv.as_bytes().ends_with(&[0x44, 0x92]));
     let good = sha1.response(&nonce(one), 0, &[]);

@@ -40,7 +40,7 @@ impl sealstone_initiator::Environment for SimulatedClock {
     }
 }
 
-impl sealstone_osd_device::Environment for SimulatedClock {
+impl sealstone_osd_device::DeviceEnvironment for SimulatedClock {
     fn now_ms(&self) -> u64 {
         Self::now_ms(self)
     }

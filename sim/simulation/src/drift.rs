@@ -283,13 +283,13 @@ impl DriftSimulation {
     }
 }
 
-impl sealstone_osd_device::Environment for DeviceClock {
+impl sealstone_osd_device::DeviceEnvironment for DeviceClock {
     fn now_ms(&self) -> u64 {
         Self::now_ms(self)
     }
 
     fn fill_random(&self, into: &mut [u8]) {
-        sealstone_osd_device::Environment::fill_random(&*self.steady, into);
+        sealstone_osd_device::DeviceEnvironment::fill_random(&*self.steady, into);
     }
 }
 

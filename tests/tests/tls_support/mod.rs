@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sealstone_channel::{ALPN_ISCSI, Identity, Pin, Server, TOKEN_LABEL, connect};
+use sealstone_channel::{ALPN_ISCSI, Pin, TOKEN_LABEL, TlsIdentity, TlsServer, connect};
 use sealstone_tests::Daemon;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ pub(crate) enum RelayBehaviour {
     /// Answers in plain text.
     Strip,
     /// Ends TLS with its own certificate, and starts TLS with the device.
-    Tls(Identity),
+    Tls(TlsIdentity),
 }
 
 /// A man in the middle, in front of a device.
@@ -43,7 +43,7 @@ impl TlsRelay {
         let cut_after = Arc::new(AtomicUsize::new(usize::MAX));
         let server = match &relay {
             RelayBehaviour::Tls(identity) => {
-                Some(Server::new(identity, ALPN_ISCSI, TOKEN_LABEL).expect("an identity"))
+                Some(TlsServer::new(identity, ALPN_ISCSI, TOKEN_LABEL).expect("an identity"))
             }
             RelayBehaviour::Bytes | RelayBehaviour::Strip => None,
         };
@@ -90,7 +90,7 @@ struct One {
     behind: String,
     pin: Pin,
     strip: bool,
-    server: Option<Server>,
+    server: Option<TlsServer>,
     seen: Arc<Mutex<Vec<u8>>>,
     cut_after: Arc<AtomicUsize>,
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use sealstone_initiator::Environment;
 use sealstone_login::paper::{
     Addresses, Algorithms, AwaitingCookie, AwaitingResponse, Channel as Records, ClientTerms, ClockReading,
-    Group, Opened, PaperFailure, PaperSession, PassphraseKey,
+    OakleyGroup, Opened, PaperFailure, PaperSession, PassphraseKey,
 };
 use sealstone_mds_protocol::paper::{
     CLIENT_IDENTITY, ContinueOk, CookieResponse, Identity, Init, InitResponse, PaperError, PaperErrorCode,
@@ -38,7 +38,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug)]
 pub struct PaperOptions {
     /// Diffie-Hellman group; the paper's time had 1024 bits.
-    pub group: Group,
+    pub group: OakleyGroup,
     /// Requests the server's cookie before anything is computed.
     pub conservative: bool,
     /// This end's address as the server sees it, if NAT changes it.
@@ -47,7 +47,7 @@ pub struct PaperOptions {
 
 impl Default for PaperOptions {
     fn default() -> Self {
-        Self { group: Group::Modp2048, conservative: false, address: None }
+        Self { group: OakleyGroup::Modp2048, conservative: false, address: None }
     }
 }
 

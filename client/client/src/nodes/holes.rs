@@ -15,7 +15,7 @@ use sealstone_mds_protocol::{ErrorCode, Failure, Layout, LeaseKind};
 use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
 use super::inode_state::{InFlightWrite, ObjectSet};
 use super::open_inode::OpenInode;
-use crate::map::{FileMap, MapSource, ObjectMap, STRETCHES};
+use crate::map::{FileMap, MAP_EXTENTS, MapSource, ObjectMap};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
@@ -118,11 +118,11 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         index: usize,
         from: u64,
     ) -> Result<ObjectMap, ClientError> {
-        let ask = |from, stretches_max| {
-            move |object| Operation::ReadMap { object, from, stretches_max, compare: false }
+        let ask = |from, extents_max| {
+            move |object| Operation::ReadMap { object, from, extents_max, compare: false }
         };
-        let stretches =
-            match self.shared.with_retry(|| objects.open.execute(index, ask(from, STRETCHES))).await {
+        let extents =
+            match self.shared.with_retry(|| objects.open.execute(index, ask(from, MAP_EXTENTS))).await {
                 Ok(completion) => completion.map,
                 Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
                     self.check_not_created(objects, error).await?;
@@ -136,7 +136,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
                 }
                 Err(error) => return Err(error),
             };
-        let known = ObjectMap::parse(from, &stretches)?;
+        let known = ObjectMap::parse(from, &extents)?;
         if known.is_ended() {
             let state = self.state();
             // As for a read: missing bytes of a file that was not written in place are lost.

@@ -86,7 +86,7 @@ impl Environment for Clockwork {
 /// The same for devices.
 struct DeviceClockwork(Arc<Clockwork>);
 
-impl sealstone_osd_device::Environment for DeviceClockwork {
+impl sealstone_osd_device::DeviceEnvironment for DeviceClockwork {
     fn now_ms(&self) -> u64 {
         self.0.now()
     }

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sealstone_seal::ReceivedDigests;
-use sealstone_seal::signer::Signed;
+use sealstone_seal::signer::SignedCommand;
 
 use super::bearer::Bearer;
 use crate::driver::Watch;
@@ -23,7 +23,7 @@ pub(super) struct Arrival(Mutex<ReceivedDigests>);
 
 impl Arrival {
     /// Creates one for a command about to be sent; none if it is too short to pay off.
-    pub(super) fn of(bearer: &Bearer, signed: &Signed) -> Option<Arc<Self>> {
+    pub(super) fn of(bearer: &Bearer, signed: &SignedCommand) -> Option<Arc<Self>> {
         if signed.data_in_len < WATCHED_MIN {
             return None;
         }

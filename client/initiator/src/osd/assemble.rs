@@ -10,7 +10,7 @@ use sealstone_osd::attribute::list;
 use sealstone_osd::cdb::{GetList, Segment};
 use sealstone_osd::{AttributeId, AttributeParameters, Cdb, Command, Generation, offset};
 use sealstone_seal::SecurityToken;
-use sealstone_seal::signer::{Parts, SignError, Signed};
+use sealstone_seal::signer::{SentParts, SignError, SignedCommand};
 
 use super::bearer::Bearer;
 use crate::{Environment, OsdError};
@@ -60,7 +60,7 @@ const ASKED_ROOM: u32 = 128;
 
 /// A command ready to be sent.
 pub(crate) struct Assembled {
-    pub(crate) signed: Signed,
+    pub(crate) signed: SignedCommand,
     pub(crate) data_out: Vec<Bytes>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn assemble(
     let get_list = get.map(|list| GetList { list, retrieved: retrieved.unwrap_or_default() });
     cdb.attributes = AttributeParameters::List { get: get_list, set };
     let data: &[&[u8]] = if draft.data_out.is_empty() { &[] } else { &[&draft.data_out] };
-    let mut parts = Parts {
+    let mut parts = SentParts {
         continuation: &mut continuation,
         data,
         set_attributes: &draft.set,

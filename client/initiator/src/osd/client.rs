@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use sealstone_osd::SecurityMethod;
 use sealstone_seal::SecurityToken;
-use sealstone_seal::clock::{Advice, DeviceClock, Retry};
+use sealstone_seal::clock::{DeviceClock, NonceRetry, RetryAdvice};
 use sealstone_seal::paper::mceliece::PublicKey;
 use tokio::time::sleep;
 
@@ -134,7 +134,7 @@ struct Patience {
     attentions: u32,
     replays: u32,
     clock_waits: u32,
-    skew: Retry,
+    skew: NonceRetry,
     /// Whether the data were wrong and the device was asked to read them from its medium.
     looked: bool,
     /// Whether the operation may have been executed already.
@@ -296,10 +296,10 @@ impl OsdClient {
                     let server_ms = self.0.options.clock_offset_ms.load(Ordering::Relaxed);
                     let advice =
                         self.clock(|clock| patience.skew.after(Some(&sense), clock, now_ms, server_ms));
-                    if advice == Advice::Done {
+                    if advice == RetryAdvice::Done {
                         let skew_ms = sense.information.map(|device_ms| difference(device_ms, now_ms));
                         patience.wait_for_clock(OsdError::ClockSkew { skew_ms }).await?;
-                        patience.skew = Retry::default();
+                        patience.skew = NonceRetry::default();
                     }
                 }
                 Heard::NotReady(code) => {

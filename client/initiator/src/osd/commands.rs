@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use sealstone_osd::cdb::Rewrite;
 use sealstone_osd::function::{ExecuteRequest, JobRequest, REPLY_MAX, ReplyParts, RunRequest};
-use sealstone_osd::map::Stretch;
+use sealstone_osd::map::MapExtent;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, ObjectId};
 
 use super::bearer::Bearer;
 use super::client::OsdClient;
-use crate::operation::STRETCHES_MAX;
+use crate::operation::MAP_EXTENTS_MAX;
 use crate::{Listed, Operation, OsdError};
 
 /// One method for each command.
@@ -271,9 +271,14 @@ impl OsdClient {
     ///
     /// # Errors
     /// As [`OsdClient::execute`].
-    pub async fn map(&self, bearer: &Bearer, object: ObjectId, from: u64) -> Result<Vec<Stretch>, OsdError> {
-        let stretches_max = STRETCHES_MAX;
-        let operation = Operation::ReadMap { object, from, stretches_max, compare: false };
+    pub async fn map(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        from: u64,
+    ) -> Result<Vec<MapExtent>, OsdError> {
+        let extents_max = MAP_EXTENTS_MAX;
+        let operation = Operation::ReadMap { object, from, extents_max, compare: false };
         Ok(self.execute(bearer, operation).await?.map)
     }
 
@@ -287,8 +292,8 @@ impl OsdClient {
         bearer: &Bearer,
         object: ObjectId,
         from: u64,
-    ) -> Result<Vec<Stretch>, OsdError> {
-        let operation = Operation::ReadMap { object, from, stretches_max: STRETCHES_MAX, compare: true };
+    ) -> Result<Vec<MapExtent>, OsdError> {
+        let operation = Operation::ReadMap { object, from, extents_max: MAP_EXTENTS_MAX, compare: true };
         Ok(self.execute(bearer, operation).await?.map)
     }
 

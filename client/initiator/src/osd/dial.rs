@@ -5,7 +5,7 @@ use core::pin::Pin as Pinned;
 use core::time::Duration;
 use std::net::IpAddr;
 
-use sealstone_channel::{ALPN_ISCSI, Pin, Stream, TOKEN_LABEL, TlsError};
+use sealstone_channel::{ALPN_ISCSI, ByteStream, Pin, TOKEN_LABEL, TlsError};
 use sealstone_seal::SecurityToken;
 
 use crate::session::tcp;
@@ -17,7 +17,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection to a device.
 pub struct Dialed {
     /// The stream.
-    pub stream: Box<dyn Stream>,
+    pub stream: Box<dyn ByteStream>,
     /// With TLS: the token that CAPKEY signs, computed at this end.
     pub token: Option<SecurityToken>,
 }
@@ -25,7 +25,7 @@ pub struct Dialed {
 impl Dialed {
     /// Wraps a connection without TLS.
     #[must_use]
-    pub fn plain(stream: Box<dyn Stream>) -> Self {
+    pub fn plain(stream: Box<dyn ByteStream>) -> Self {
         Self { stream, token: None }
     }
 }

@@ -10,7 +10,7 @@ use sealstone_osd::Generation;
 use sealstone_osd::cdb::pointer;
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, Status, additional};
 use sealstone_seal::ReceivedDigests;
-use sealstone_seal::signer::{Reply, ReplyError, Signed};
+use sealstone_seal::signer::{ReceivedReply, ReplyError, SignedCommand};
 
 use super::bearer::Bearer;
 use crate::{Operation, OsdError, ScsiResponse};
@@ -66,7 +66,7 @@ pub(crate) struct Parts {
 /// `arrived` has the digests of the data received so far.
 pub(crate) fn hear(
     bearer: &Bearer,
-    signed: &Signed,
+    signed: &SignedCommand,
     operation: &Operation,
     response: ScsiResponse,
     arrived: Option<&ReceivedDigests>,
@@ -75,7 +75,7 @@ pub(crate) fn hear(
         return Heard::Failed(OsdError::Malformed("an unknown status"));
     };
     let ScsiResponse { sense, mut data_in, .. } = response;
-    let reply = Reply { status: status.byte(), sense: &sense, data_in: &data_in };
+    let reply = ReceivedReply { status: status.byte(), sense: &sense, data_in: &data_in };
     let (parts, proven) = match bearer.signer().verify_arrived(signed, &reply, arrived) {
         Ok(checked) => {
             // Command data is at the start of the buffer, so the buffer itself is returned.

@@ -15,7 +15,7 @@ use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 use super::assemble::Draft;
 use super::collections;
 use super::outcome::Parts;
-use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, STRETCHES_MAX, TRANSFER_MAX};
+use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, MAP_EXTENTS_MAX, TRANSFER_MAX};
 use crate::{Completion, Listed, OnCollection, Operation, OsdError};
 
 /// Current Command page, and its attributes with the values that a device chose (t10-osd §3.6).
@@ -157,9 +157,9 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         Operation::Restore { partition, snapshot } => {
             plain(Command::RestorePartition(duplicate(*partition, *snapshot)))
         }
-        Operation::ReadMap { object, from, stretches_max, compare } => {
-            bounded("a map", *stretches_max, STRETCHES_MAX)?;
-            let allocation = map::ALLOCATION_MIN.max((8 + 16 * stretches_max) as u64);
+        Operation::ReadMap { object, from, extents_max, compare } => {
+            bounded("a map", *extents_max, MAP_EXTENTS_MAX)?;
+            let allocation = map::ALLOCATION_MIN.max((8 + 16 * extents_max) as u64);
             let map = ReadMap { object: *object, allocation, start: *from, kind: map::ALL };
             plain(if *compare { Command::ReadMapsAndCompare(map) } else { Command::ReadMap(map) })
         }

@@ -10,7 +10,7 @@
 use sealstone_osd::attribute::list::{GetNames, ListError, RetrievedWriter, Values};
 use sealstone_osd::cdb::{AttributeParameters, Cdb};
 use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType, SecurityMethod};
-use sealstone_seal::{Authentic, Facts as _, Permit};
+use sealstone_seal::{Authentic, DeviceFacts as _, Permit};
 
 use super::change::{self, AttributeChange};
 use super::rows::{self, CURRENT_COMMAND, PageKind};

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use sealstone_crypto::dh::Group;
+use sealstone_crypto::dh::DhGroup;
 use sealstone_digest::Profile;
 use sealstone_osd::attribute::{self, page as format};
 use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType};
@@ -271,7 +271,7 @@ impl AttributeView<'_> {
             LiveValue::MethodCipher => Ok(device.concealment.public()),
             LiveValue::DhGroup => {
                 let slot = usize::try_from(id.number & 0xF).unwrap_or(0);
-                Ok(Some(vec![Group::ALL.get(slot).map_or(0, |group| group.code())]))
+                Ok(Some(vec![DhGroup::ALL.get(slot).map_or(0, |group| group.code())]))
             }
         }
     }

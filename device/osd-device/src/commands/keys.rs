@@ -5,7 +5,7 @@
 //! Contract: an acknowledged change is durable; a failed one changed no key.
 //! Truth: docs/design/t10-osd.md 4.7 to 4.9; docs/design/security.md 3.6.
 
-use sealstone_crypto::dh::{Group, Secret};
+use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{DhStep, KeyToSet, SetKey, SetMasterKey, pointer};
 use sealstone_osd::master_key::{BothValues, encode_device_value};
@@ -63,7 +63,7 @@ pub(crate) fn set_master_key(
 
 /// First step: does both exponentiations, so that the second step can be checked under the new key.
 fn exchange_seeds(run: &mut CommandRun<'_>, set: &SetMasterKey) -> Result<CommandResult, OsdFailure> {
-    let group = Group::from_code(set.group).ok_or(OsdFailure::Field(pointer::OBJECT))?;
+    let group = DhGroup::from_code(set.group).ok_or(OsdFailure::Field(pointer::OBJECT))?;
     let client = run.data_out;
     if client.len() != group.value_len() {
         return Err(OsdFailure::ListLength);
@@ -72,10 +72,10 @@ fn exchange_seeds(run: &mut CommandRun<'_>, set: &SetMasterKey) -> Result<Comman
     let env = run.device.clock.env();
     let mut value = Vec::new();
     guard.keys.begin_exchange(run.signed, run.now_ms, |keys| {
-        let ours = Secret::draw(group, &mut |into: &mut [u8]| env.fill_random(into));
+        let ours = DhSecret::draw(group, &mut |into: &mut [u8]| env.fill_random(into));
         let secret = ours.agree(client).map_err(|_| OsdFailure::Parameter(0))?;
         let device = ours.public();
-        let pair = keys.exchanged(&exchange::Exchange {
+        let pair = keys.exchanged(&exchange::SeedExchange {
             derivation: group.derivation(),
             group: group.code(),
             client,

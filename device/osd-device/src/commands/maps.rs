@@ -11,7 +11,7 @@
 use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{ReadMap, pointer};
 use sealstone_osd::map::{
-    ALL, ALLOCATION_MIN, DAMAGED_ATTRIBUTES, DAMAGED_DATA, HOLE, MapWriter, Stretch as Entry, WRITTEN,
+    ALL, ALLOCATION_MIN, DAMAGED_ATTRIBUTES, DAMAGED_DATA, HOLE, MapExtent as Entry, MapWriter, WRITTEN,
 };
 use sealstone_store::{ExtentKind, ObjectComparison, ObjectExtent};
 

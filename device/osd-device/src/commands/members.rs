@@ -11,7 +11,7 @@ use std::cell::Cell;
 use sealstone_osd::attribute::list::RetrievedWriter;
 use sealstone_osd::cdb::{Action, Timestamps};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
-use sealstone_seal::{Denial, Facts as _};
+use sealstone_seal::{Denial, DeviceFacts as _};
 
 use super::walk::{self, MemberSet, StepAccess, WalkProgress};
 use super::{CommandResult, CommandRun, ObjectEffect, objects};

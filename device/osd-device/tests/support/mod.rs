@@ -18,7 +18,7 @@ use sealstone_osd::{
     SecurityMethod, offset,
 };
 use sealstone_osd_device::{
-    AuditRecord, AuditSink, DeviceParts, Environment, KeyRecord, OsdConfig, OsdUnit, VolatileLease,
+    AuditRecord, AuditSink, DeviceEnvironment, DeviceParts, KeyRecord, OsdConfig, OsdUnit, VolatileLease,
 };
 use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply, Tasks,
@@ -26,7 +26,7 @@ use sealstone_scsi::lu::{
 use sealstone_scsi::{Sense, Status};
 use sealstone_seal::algorithm::preferred_slot;
 use sealstone_seal::freshness::NonceHistory;
-use sealstone_seal::signer::{Parts as SignParts, Reply, ReplyError, Signed, Signer};
+use sealstone_seal::signer::{ReceivedReply, ReplyError, SentParts as SignParts, SignedCommand, Signer};
 use sealstone_seal::{
     AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, SecurityToken, selector,
 };
@@ -47,7 +47,7 @@ pub struct Fake {
     counter: AtomicU64,
 }
 
-impl Environment for Fake {
+impl DeviceEnvironment for Fake {
     fn now_ms(&self) -> u64 {
         self.ms.load(Ordering::SeqCst)
     }
@@ -148,7 +148,7 @@ pub struct Ready {
     pub cdb: Vec<u8>,
     pub data_out: Vec<u8>,
     pub data_in_max: usize,
-    pub signed: Signed,
+    pub signed: SignedCommand,
     pub signer: Signer<RustCrypto>,
 }
 
@@ -223,7 +223,7 @@ impl Bench {
             boot_epoch,
             nonces: NonceHistory::new(lease_ms, 0, &[]),
             lease: Box::new(VolatileLease),
-            environment: Arc::clone(&fake) as Arc<dyn Environment>,
+            environment: Arc::clone(&fake) as Arc<dyn DeviceEnvironment>,
             audit: Arc::clone(&log) as Arc<dyn AuditSink>,
         })?;
         let keys = KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&MASTER).unwrap(), SYSTEM_ID);
@@ -513,7 +513,8 @@ impl Bench {
     }
 
     pub fn verify(&self, ready: &Ready, reply: &ScsiReply) -> Result<Answer, ReplyError> {
-        let wire = Reply { status: reply.status.byte(), sense: &reply.sense, data_in: &reply.data_in };
+        let wire =
+            ReceivedReply { status: reply.status.byte(), sense: &reply.sense, data_in: &reply.data_in };
         let checked = ready.signer.verify(&ready.signed, &wire)?;
         Ok(Answer {
             status: reply.status,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rand::rngs::OsRng;
-use sealstone_channel::{Identity, Pin, PinKind, TlsError};
+use sealstone_channel::{Pin, PinKind, TlsError, TlsIdentity};
 use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login, start_registration};
 use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome, UserDirectory};
 use sealstone_mds_protocol::login::{
@@ -277,11 +277,11 @@ impl RunningServer {
     /// and relays the content unchanged.
     pub async fn relay(&self) -> SocketAddr {
         let read = |name: &str| std::fs::read(self.folder.path().join("mds").join(name)).unwrap();
-        let identity = Identity {
+        let identity = TlsIdentity {
             chain: vec![read("certificate.der"), read("ca.der")],
             key: read("certificate-key.der").into(),
         };
-        let near = sealstone_channel::Server::new(&identity, ALPN, BINDING).unwrap();
+        let near = sealstone_channel::TlsServer::new(&identity, ALPN, BINDING).unwrap();
         let (far, pin) = (self.server.address(), self.report.fingerprint.0);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -41,7 +41,7 @@ pub(crate) fn apply_device_value(
     let Some(SeedExchange::Begun(secret)) = waiting.take() else { return StepProgress::Stuck };
     let (group, client) = (secret.group(), secret.public());
     let Ok(agreed) = secret.agree(&device) else { return StepProgress::Stuck };
-    let pair = keys.exchanged(&exchange::Exchange {
+    let pair = keys.exchanged(&exchange::SeedExchange {
         derivation: group.derivation(),
         group: group.code(),
         client: &client,

@@ -6,7 +6,7 @@
 //! Contract: repeated after any outcome, it converges. The steps of a plan are of different
 //! partitions, or there is only one.
 
-use sealstone_crypto::dh::{Group, Secret};
+use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_mds_protocol::KeyLevel;
 use sealstone_osd::cdb::{DhStep, KeyToSet, SetKey, SetMasterKey};
 use sealstone_osd::master_key::BothValues;
@@ -44,14 +44,14 @@ pub(crate) struct RotationPolicy {
     /// Lifetime of a grant: a superseded key is kept this long, milliseconds.
     pub(crate) grant_ms: u64,
     /// Group of SET MASTER KEY.
-    pub(crate) group: Group,
+    pub(crate) group: DhGroup,
 }
 
 /// A seed exchange in progress: before the device's value, or with both values before the change
 /// step.
 pub(crate) enum SeedExchange {
-    Begun(Secret),
-    Agreed { group: Group, client: Vec<u8>, device: Vec<u8> },
+    Begun(DhSecret),
+    Agreed { group: DhGroup, client: Vec<u8>, device: Vec<u8> },
 }
 
 /// Returns the next steps, at most `limit`. The changed state has to be stored before the first
@@ -152,7 +152,7 @@ fn top(
     }
     *exchange = None;
     if key_state.master_set_ms == 0 || key_state.asked & ASKED_MASTER != 0 {
-        let secret = Secret::draw(policy.group, &mut |into: &mut [u8]| rng.fill_bytes(into));
+        let secret = DhSecret::draw(policy.group, &mut |into: &mut [u8]| rng.fill_bytes(into));
         let value = secret.public();
         *exchange = Some(SeedExchange::Begun(secret));
         let set = SetMasterKey {
@@ -197,7 +197,7 @@ fn master_credential(
 fn change_master(
     keys: &Keys,
     identifier: [u8; 7],
-    group: Group,
+    group: DhGroup,
     client: &[u8],
     device: &[u8],
     rng: &mut dyn Entropy,

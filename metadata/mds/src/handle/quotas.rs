@@ -1,7 +1,7 @@
 //! Requests about quotas and checks.
 
 use sealstone_mds_protocol::{
-    ErrorCode, FilePath, Node, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
+    ErrorCode, FilePath, Node, Quota, QuotaChange, QuotaCursor, QuotaSubject, Request, Response, UserName,
 };
 
 use super::leases::as_server;
@@ -24,11 +24,11 @@ impl Mds {
             Request::QuotaSet { of, change } => {
                 principal.needs_admin()?;
                 let quota = self.update(|tx| match &of {
-                    QuotaOf::User(name) => {
+                    QuotaSubject::User(name) => {
                         namespace::check_owner(tx, name)?;
                         quota::set_user(tx, name, &change)
                     }
-                    QuotaOf::Tree(path) => namespace::set_tree(tx, principal, path, &change, now_ms),
+                    QuotaSubject::Tree(path) => namespace::set_tree(tx, principal, path, &change, now_ms),
                 })?;
                 Ok(Response::Quota { quota })
             }
@@ -36,25 +36,25 @@ impl Mds {
                 principal.needs_admin()?;
                 let none = QuotaChange { bytes_max: Some(None), nodes_max: Some(None) };
                 let quota = self.update(|tx| match &of {
-                    QuotaOf::User(name) => {
+                    QuotaSubject::User(name) => {
                         check_quota_owner(tx, name)?;
                         quota::set_user(tx, name, &none)
                     }
-                    QuotaOf::Tree(path) => namespace::clear_tree(tx, principal, path),
+                    QuotaSubject::Tree(path) => namespace::clear_tree(tx, principal, path),
                 })?;
                 Ok(Response::Quota { quota })
             }
             Request::QuotaShow { of } => {
                 let view = self.store.snapshot()?;
                 let mut quota = match &of {
-                    QuotaOf::User(name) => {
+                    QuotaSubject::User(name) => {
                         if *name != principal.user {
                             principal.needs_admin()?;
                             check_quota_owner(&*view, name)?;
                         }
                         quota::of_user(&*view, name)?
                     }
-                    QuotaOf::Tree(path) => namespace::tree_of(&*view, principal, path)?,
+                    QuotaSubject::Tree(path) => namespace::tree_of(&*view, principal, path)?,
                 };
                 drop_stale_path(&*view, &mut quota);
                 Ok(Response::Quota { quota })
@@ -101,7 +101,7 @@ fn check_quota_owner<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<
 /// Keeps the path of a tree only while it leads there. Directories are not renamed locally, so no
 /// delegation has to be recalled.
 fn drop_stale_path(view: &(dyn Snapshot + '_), quota: &mut Quota) {
-    let QuotaPlace::Tree(tree) = quota.place else { return };
+    let QuotaCursor::Tree(tree) = quota.place else { return };
     let found = |path: &FilePath| as_server(|| namespace::inspect(view, path));
     let leads = |path: &FilePath| found(path).is_ok_and(|(id, _)| id == tree);
     quota.path = quota.path.take().filter(leads);

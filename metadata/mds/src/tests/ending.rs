@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::login::{LOGOUT_REVOKE, Revoking, SessionId};
 use sealstone_mds_protocol::{
-    Access, DeviceId, ErrorCode, Method, ObjectRef, Request, Response, Revocation, RevokeWhat,
+    Access, DeviceId, ErrorCode, Method, ObjectRef, Request, Response, Revocation, RevocationTarget,
 };
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
@@ -54,11 +54,14 @@ fn logout_with_revoke_ends_own_credentials_only() {
     // The user requests the progress in another session; other users do not see the revocation.
     let asked = Request::RevocationProgress { id: revoking.id };
     let Response::Revocation { revocation } = world.ask(OTHER, asked.clone()) else { panic!("his own") };
-    assert!(revocation.done_ms.is_some() && revocation.what == RevokeWhat::Session(BOB), "{revocation:?}");
+    assert!(
+        revocation.done_ms.is_some() && revocation.what == RevocationTarget::Session(BOB),
+        "{revocation:?}"
+    );
     world.session(ALICE, "alice", false);
     assert_eq!(world.refused(ALICE, asked), ErrorCode::NotFound);
     // A user cannot revoke another user's session.
-    let foreign = Request::Revoke { what: RevokeWhat::Session(OTHER) };
+    let foreign = Request::Revoke { what: RevocationTarget::Session(OTHER) };
     assert_eq!(world.refused(ADMIN, foreign), ErrorCode::Invalid);
 }
 
@@ -89,7 +92,7 @@ fn crash_at_logout_leaves_all_or_nothing() {
 fn user_filling_revocations_can_be_disabled() {
     let (mut world, _) = World::logged(1);
     world.put(BOB, "/f", 1);
-    let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };
+    let revoke = Request::Revoke { what: RevocationTarget::Object(path("/f")) };
     for _ in 0..REVOCATIONS_PER_USER_MAX {
         assert!(matches!(world.ask(BOB, revoke.clone()), Response::Revocation { .. }));
     }
@@ -118,7 +121,7 @@ fn many_users_leave_revocations_for_administrators() {
             world.session(id, &name, false);
             world.put(id, &format!("/d/{name}"), 1);
         }
-        let what = RevokeWhat::Object(path(&format!("/d/{name}")));
+        let what = RevocationTarget::Object(path(&format!("/d/{name}")));
         if let Response::Failed { failure } = world.ask(id, Request::Revoke { what }) {
             assert_eq!(failure.code, ErrorCode::Limit);
             refused += 1;
@@ -141,7 +144,7 @@ fn many_users_leave_revocations_for_administrators() {
 fn full_revocation_list_does_not_block_disabling() {
     let (mut world, _) = World::logged(1);
     world.put(BOB, "/f", 1);
-    let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };
+    let revoke = Request::Revoke { what: RevocationTarget::Object(path("/f")) };
     for _ in 0..REVOCATIONS_MAX {
         assert!(matches!(world.ask(ADMIN, revoke.clone()), Response::Revocation { .. }));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sealstone_mds_protocol::{
     Access, DelegatedFile, DeviceId, ErrorCode, IssueEntry, IssueKind, Method, ObjectRef, Request, Response,
-    Revocation, RevokeWhat, Role,
+    Revocation, RevocationTarget, Role,
 };
 use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, Permissions};
 
@@ -259,7 +259,7 @@ fn revoked_object_gets_new_tag() {
     world.put(ALICE, "/g", 1);
     let objects: BTreeSet<ObjectRef> = file.layout.objects().iter().copied().collect();
     assert!(world.read("/f").iter().all(|capability| scope(capability).0 == INITIAL_TAG));
-    let what = RevokeWhat::Object(path("/f"));
+    let what = RevocationTarget::Object(path("/f"));
     // Only the owner and administrators may revoke.
     assert_eq!(world.refused(BOB, Request::Revoke { what: what.clone() }), ErrorCode::NotPermitted);
     let mut seen = BTreeSet::from([INITIAL_TAG]);
@@ -302,7 +302,7 @@ fn revoked_object_gets_new_tag() {
 fn old_confirmation_does_not_confirm_newer_tag() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 1);
-    let what = RevokeWhat::Object(path("/f"));
+    let what = RevocationTarget::Object(path("/f"));
     let first = world.revocation(Request::Revoke { what: what.clone() });
     let device = DeviceId(1);
     let under_way = world.mds.next_retags(device, 9).unwrap();
@@ -351,14 +351,14 @@ fn disabling_user_revokes_only_own_credentials() {
     assert_eq!((done.total, done.open, done.collecting), (held.len() as u64, 0, false));
     assert!(done.done_ms.is_some());
     // A user without credentials is done immediately; an unknown name is a mistake.
-    let none = world.revocation(Request::Revoke { what: RevokeWhat::User(user("alice")) });
+    let none = world.revocation(Request::Revoke { what: RevocationTarget::User(user("alice")) });
     assert!(none.collecting);
     assert_eq!(
-        world.refused(ADMIN, Request::Revoke { what: RevokeWhat::User(user("nobody")) }),
+        world.refused(ADMIN, Request::Revoke { what: RevocationTarget::User(user("nobody")) }),
         ErrorCode::NotFound
     );
     assert_eq!(
-        world.refused(ALICE, Request::Revoke { what: RevokeWhat::User(user("alice")) }),
+        world.refused(ALICE, Request::Revoke { what: RevocationTarget::User(user("alice")) }),
         ErrorCode::Denied
     );
 }
@@ -453,7 +453,7 @@ fn revocation_counts_objects_across_batches() {
     for n in 0..files {
         world.put(BOB, &format!("/{n}"), 1);
     }
-    let begun = world.revocation(Request::Revoke { what: RevokeWhat::User(user("bob")) });
+    let begun = world.revocation(Request::Revoke { what: RevocationTarget::User(user("bob")) });
     let told = world.tell(DeviceId(1), 500);
     assert_eq!(told.len(), files);
     let done = world.revocation(Request::RevocationProgress { id: begun.id });
@@ -466,7 +466,7 @@ fn revocation_counts_objects_across_batches() {
 fn pending_revocations_are_bounded_and_kept() {
     let mut world = World::with_devices(1);
     world.put(ALICE, "/f", 1);
-    let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };
+    let revoke = Request::Revoke { what: RevocationTarget::Object(path("/f")) };
     for _ in 0..crate::revoke::REVOCATIONS_MAX {
         world.revocation(revoke.clone());
     }

@@ -3,7 +3,7 @@
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, AccountKind, CheckScope, DeviceState, ErrorCode, FileKind, GroupName, Method, OpenHandle,
-    QuotaChange, QuotaOf, Request, Response, RevokeWhat, Role, UserName,
+    QuotaChange, QuotaSubject, Request, Response, RevocationTarget, Role, UserName,
 };
 
 use super::accounts::register;
@@ -115,7 +115,7 @@ fn roles_permit_exactly_the_table() {
         ),
         (Request::QuotaList { after: None, limit: 1 }, 15),
         (Request::CheckBegin { scope: CheckScope::Counts, repair: false }, admin),
-        (Request::QuotaSet { of: QuotaOf::User(user("bob")), change: QuotaChange::default() }, admin),
+        (Request::QuotaSet { of: QuotaSubject::User(user("bob")), change: QuotaChange::default() }, admin),
         (Request::UserList { after: None, limit: 1 }, admin),
         (Request::UserSetRole { name: user("bob"), role: Role::User }, admin),
         (Request::UserSetEnabled { name: user("bob"), enabled: true }, admin),
@@ -142,8 +142,8 @@ fn roles_permit_exactly_the_table() {
             Request::IssueList { path: path("/f"), user: None, since_ms: 0, until_ms: 9, from: None },
             admin | user_,
         ),
-        (Request::Revoke { what: RevokeWhat::Object(path("/f")) }, admin | user_),
-        (Request::Revoke { what: RevokeWhat::User(user("reader")) }, admin),
+        (Request::Revoke { what: RevocationTarget::Object(path("/f")) }, admin | user_),
+        (Request::Revoke { what: RevocationTarget::User(user("reader")) }, admin),
         (Request::RevocationList {}, admin),
         (Request::RevocationProgress { id: 77 }, admin | user_ | reader | operator),
         (Request::Rename { from: path("/f"), to: path("/h"), replace: false }, user_),

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use sealstone_crypto::dh::{Group, Secret};
+use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_mds_protocol::{
     DeviceId, ErrorCode, FILE_PARTITION, KeyInfo, KeyLevel, KeyUse, Request, Response,
 };
 use sealstone_osd::cdb::{CreatePartition, KeyToSet};
 use sealstone_osd::master_key::BothValues;
 use sealstone_osd::{Command, ObjectId};
-use sealstone_seal::exchange::{EXCHANGE_MS, Exchange};
+use sealstone_seal::exchange::{EXCHANGE_MS, SeedExchange};
 use sealstone_seal::{Algorithm, Credential, Hash, InitialKey, KeySelector, ct_eq, selector};
 
 use super::world::{ADMIN, ALICE, World, new_device};
@@ -84,12 +84,13 @@ impl Osd {
                 if self.exchange.as_ref().is_some_and(|(_, _, until)| now_ms <= *until) {
                     return StepOutcome::Failed;
                 }
-                let group = Group::from_code(set.group).unwrap();
+                let group = DhGroup::from_code(set.group).unwrap();
                 let commands = self.commands as u8;
-                let secret = Secret::draw(group, &mut |into: &mut [u8]| into.fill(commands.wrapping_add(77)));
+                let secret =
+                    DhSecret::draw(group, &mut |into: &mut [u8]| into.fill(commands.wrapping_add(77)));
                 let device = secret.public();
                 let agreed = secret.agree(value).unwrap();
-                let pair = self.keys.exchanged(&Exchange {
+                let pair = self.keys.exchanged(&SeedExchange {
                     derivation: group.derivation(),
                     group: group.code(),
                     client: value,

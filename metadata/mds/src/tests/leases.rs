@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, ChangeRequest, ClientId, ErrorCode, InodeId, LeaseKind, Lock, LockKind, Method, Node, NodeChange,
-    NodeKind, NodeLease, Recall, RenameMode, Request, RequestId, Response, RevokeWhat, Role, XattrMode,
+    NodeKind, NodeLease, Recall, RenameMode, Request, RequestId, Response, RevocationTarget, Role, XattrMode,
     XattrName, XattrValue,
 };
 
@@ -584,7 +584,7 @@ fn role_change_recalls_leases() {
     let file = world.shared_file("f");
     let (epoch, given) = world.holding(file, LeaseKind::Read);
     assert!(matches!(
-        world.ask(ADMIN, Request::Revoke { what: RevokeWhat::Object(path("/f")) }),
+        world.ask(ADMIN, Request::Revoke { what: RevocationTarget::Object(path("/f")) }),
         Response::Revocation { .. }
     ));
     assert_eq!(
@@ -592,7 +592,7 @@ fn role_change_recalls_leases() {
         [Recall { inode: file.inode, number: given.number }]
     );
     assert!(matches!(
-        world.ask(ADMIN, Request::Revoke { what: RevokeWhat::User(user("alice")) }),
+        world.ask(ADMIN, Request::Revoke { what: RevocationTarget::User(user("alice")) }),
         Response::Revocation { .. }
     ));
     while world.mds.collect_revocations(world.now).unwrap() {}

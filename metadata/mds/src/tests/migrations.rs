@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
     Access, CheckScope, ClientId, InodeId, Layout, LeaseKind, Method, Node, NodeChange, ObjectRef,
-    OpenHandle, PlacementRecord, Request, Response, RevokeWhat, Stat, WidthBound,
+    OpenHandle, PlacementRecord, Request, Response, RevocationTarget, Stat, WidthBound,
 };
 
 use super::moves::{answer, later, live, node_of};
@@ -393,7 +393,7 @@ fn changed_file_is_not_migrated() {
             world.ask(ALICE, resize(node, LARGE - 1));
         },
         |world| {
-            let what = RevokeWhat::Object(path("/f"));
+            let what = RevocationTarget::Object(path("/f"));
             assert!(matches!(world.ask(ALICE, Request::Revoke { what }), Response::Revocation { .. }));
         },
         |world| assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1),

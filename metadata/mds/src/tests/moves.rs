@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
     Access, ClientId, Device, DeviceId, DeviceState, Drain, ErrorCode, Method, Node, NodeChange, ObjectRef,
-    OpenHandle, Request, Response, RevokeWhat,
+    OpenHandle, Request, Response, RevocationTarget,
 };
 
 use super::world::{ADMIN, ALICE, BOB, GIB, World, create, path};
@@ -396,7 +396,7 @@ fn truncated_or_revoked_file_is_not_moved() {
             ));
         },
         |world| {
-            let what = RevokeWhat::Object(path("/f"));
+            let what = RevocationTarget::Object(path("/f"));
             assert!(matches!(world.ask(ALICE, Request::Revoke { what }), Response::Revocation { .. }));
         },
     ];

@@ -10,7 +10,7 @@ mod waits;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, ChangeRequest, ClientId, CreateOp, DirLeaseId, ErrorCode, InodeId, InodeLease, LinkTarget,
-    Method, NAME_CHANGES_MAX, NameChange, Node, NodeKind, NodeLease, QuotaChange, QuotaOf,
+    Method, NAME_CHANGES_MAX, NameChange, Node, NodeKind, NodeLease, QuotaChange, QuotaSubject,
     RESERVED_INODES_MAX, RenameOp, Request, RequestId, Response, UnlinkOp, XattrMode, XattrName, XattrValue,
 };
 
@@ -256,12 +256,12 @@ const SPOILT: &[(&str, Spoil)] = &[
     }),
     ("a limit on the user's files", |world, _| {
         let change = QuotaChange { bytes_max: None, nodes_max: Some(Some(99)) };
-        world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::User(user("alice")), change });
+        world.ask(ADMIN, Request::QuotaSet { of: QuotaSubject::User(user("alice")), change });
     }),
     ("a tree with limits", |world, _| {
         world.ask(ADMIN, Request::Remove { path: path("/d/f"), recursive: false });
         let change = QuotaChange { bytes_max: Some(Some(9)), nodes_max: None };
-        let set = world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::Tree(path("/d")), change });
+        let set = world.ask(ADMIN, Request::QuotaSet { of: QuotaSubject::Tree(path("/d")), change });
         assert!(matches!(set, Response::Quota { .. }), "{set:?}");
     }),
     ("another one has a lease to read", |world, d| {

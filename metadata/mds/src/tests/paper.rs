@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sealstone_login::paper::{
-    Addresses, Algorithms, AwaitingCookie, AwaitingResponse, AwaitingSession, Channel, ClientTerms, Group,
-    Opened, PassphraseKey,
+    Addresses, Algorithms, AwaitingCookie, AwaitingResponse, AwaitingSession, Channel, ClientTerms,
+    OakleyGroup, Opened, PassphraseKey,
 };
 use sealstone_mds_protocol::paper::{
     CLIENT_IDENTITY, ContinueOk, CookieRequest, Identity, Init, InitResponse, PaperError, PaperErrorCode,
@@ -118,7 +118,7 @@ fn terms(name: &str) -> ClientTerms {
         client: Identity::new(CLIENT_IDENTITY).unwrap(),
         server: Identity::new(SERVER_IDENTITY).unwrap(),
         addresses: Addresses { client: IpAddr::from([192, 0, 2, 10]), server: IpAddr::from([192, 0, 2, 1]) },
-        group: Group::Modp1024,
+        group: OakleyGroup::Modp1024,
         offers: Algorithms::offers(),
     }
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, CheckScope, ErrorCode, Failure, LinkTarget, Method, Node, NodeChange, NodeKind, Quota,
-    QuotaChange, QuotaOf, QuotaPlace, RenameMode, Request, Response, Stat, XattrMode, XattrName, XattrValue,
+    QuotaChange, QuotaCursor, QuotaSubject, RenameMode, Request, Response, Stat, XattrMode, XattrName,
+    XattrValue,
 };
 
 use super::nodes::{CLIENT, make, name};
@@ -20,12 +21,12 @@ fn limits(bytes: impl Into<Option<u64>>, nodes: impl Into<Option<u64>>) -> Quota
     QuotaChange { bytes_max: Some(bytes.into()), nodes_max: Some(nodes.into()) }
 }
 
-fn of_user(name: &str) -> QuotaOf {
-    QuotaOf::User(user(name))
+fn of_user(name: &str) -> QuotaSubject {
+    QuotaSubject::User(user(name))
 }
 
-fn of_tree(at: &str) -> QuotaOf {
-    QuotaOf::Tree(path(at))
+fn of_tree(at: &str) -> QuotaSubject {
+    QuotaSubject::Tree(path(at))
 }
 
 impl World {
@@ -37,11 +38,11 @@ impl World {
         }
     }
 
-    fn limit(&mut self, of: QuotaOf, change: QuotaChange) -> Quota {
+    fn limit(&mut self, of: QuotaSubject, change: QuotaChange) -> Quota {
         self.quota(ADMIN, Request::QuotaSet { of, change }).unwrap()
     }
 
-    fn used(&mut self, of: QuotaOf) -> (u64, u64) {
+    fn used(&mut self, of: QuotaSubject) -> (u64, u64) {
         let quota = self.quota(ADMIN, Request::QuotaShow { of }).unwrap();
         (quota.bytes, quota.nodes)
     }
@@ -398,7 +399,7 @@ fn wrong_count_is_found_and_repaired() {
     };
     let (drifts, repaired) = check(&mut world, false);
     assert_eq!((drifts[0].bytes, drifts[0].bytes_found, repaired), (71, 70, false));
-    assert_eq!(drifts[0].place, QuotaPlace::User(user("alice")));
+    assert_eq!(drifts[0].place, QuotaCursor::User(user("alice")));
     assert!(check(&mut world, true).1);
     assert_eq!(check(&mut world, true), (vec![], false));
     // The limits are unchanged.
@@ -502,7 +503,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn whose(of: usize) -> QuotaOf {
+fn whose(of: usize) -> QuotaSubject {
     match of {
         3 => of_tree("/t"),
         4 => of_tree("/u"),

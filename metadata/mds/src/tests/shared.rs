@@ -7,7 +7,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sealstone_mds_protocol::FILE_PARTITION;
 use sealstone_mds_protocol::{
-    Access, DeviceState, ErrorCode, KeyLevel, Method, ObjectRef, Request, Response, Revocation, RevokeWhat,
+    Access, DeviceState, ErrorCode, KeyLevel, Method, ObjectRef, Request, Response, Revocation,
+    RevocationTarget,
 };
 use sealstone_osd::{CapabilityBytes, Generation, ObjectId};
 
@@ -185,7 +186,7 @@ fn revocation_waits_for_all_servers() {
     let open = |at: &str| Request::Open { path: path(at), access: Access::Read, method: Method::AllData };
     other.open(ALICE, open("/b"));
     let third = other.put(ALICE, "/c", 1);
-    let begun = one.revoked(Request::Revoke { what: RevokeWhat::User(user("alice")) });
+    let begun = one.revoked(Request::Revoke { what: RevocationTarget::User(user("alice")) });
     assert!(begun.collecting);
     while one.mds.collect_revocations(one.now).unwrap() {}
     let half: BTreeSet<ObjectRef> = files.iter().flat_map(|file| file.layout.objects().to_vec()).collect();
@@ -213,7 +214,7 @@ fn disabled_user_gets_nothing_from_cached_session() {
 fn revocation_waits_for_silent_server_credentials() {
     let [mut one, mut other] = World::two(1);
     other.put(ALICE, "/a", 1);
-    let begun = one.revoked(Request::Revoke { what: RevokeWhat::User(user("alice")) });
+    let begun = one.revoked(Request::Revoke { what: RevocationTarget::User(user("alice")) });
     drop(other);
     let end = one.now + CREDENTIAL_LIFETIME_MAX_MS;
     while one.now < end {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, ClientId, DeviceId, ErrorCode, InodeId, KeyInfo, KeyLevel, KeyUse, Lock, LockKind, Method, Node,
-    ObjectRef, QuotaChange, QuotaOf, Request, Response, RevokeWhat, Role, XattrMode, XattrName, XattrValue,
+    ObjectRef, QuotaChange, QuotaSubject, Request, Response, RevocationTarget, Role, XattrMode, XattrName,
+    XattrValue,
 };
 use sealstone_osd::{AttributeId, ObjectId};
 
@@ -103,7 +104,7 @@ impl World {
 }
 
 fn of_user(name: &str) -> Request {
-    Request::Revoke { what: RevokeWhat::User(user(name)) }
+    Request::Revoke { what: RevocationTarget::User(user(name)) }
 }
 
 fn delegate(at: &str, until_ms: u64) -> Request {
@@ -245,11 +246,11 @@ fn open_creates_are_limited_per_user_and_expire() {
 
 fn limit(name: &str, bytes: u64, nodes: u64) -> Request {
     let change = QuotaChange { bytes_max: Some(Some(bytes)), nodes_max: Some(Some(nodes)) };
-    Request::QuotaSet { of: QuotaOf::User(user(name)), change }
+    Request::QuotaSet { of: QuotaSubject::User(user(name)), change }
 }
 
 fn used(world: &mut World, name: &str) -> (u64, u64) {
-    match world.ask(ADMIN, Request::QuotaShow { of: QuotaOf::User(user(name)) }) {
+    match world.ask(ADMIN, Request::QuotaShow { of: QuotaSubject::User(user(name)) }) {
         Response::Quota { quota } => (quota.bytes, quota.nodes),
         other => panic!("{other:?}"),
     }

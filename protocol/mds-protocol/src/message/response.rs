@@ -5,16 +5,16 @@
 use alloc::vec::Vec;
 
 use super::{BODY_MAX, SCHEMA};
-use crate::ahead::{InodeLease, InodeRange};
 use crate::check::{CheckFinding, CheckStatus};
 use crate::error::Failure;
-use crate::grants::{DelegatedFile, IssueEntry, IssuePlace, Revocation};
-use crate::keys::{KeyInfo, KeyPlace};
+use crate::grants::{DelegatedFile, IssueCursor, IssueEntry, Revocation};
+use crate::keys::{KeyCursor, KeyInfo};
 use crate::layout::Layout;
 use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
+use crate::name_changes::{InodeLease, InodeRange};
 use crate::nodes::{LinkTarget, Lock, NodeLease, OpenedNode, Recall, XattrName, XattrValue};
-use crate::placed::{PlacementRecord, Rebalance};
+use crate::placement::{PlacementRecord, Rebalance};
 use crate::quota::Quota;
 use crate::records::{
     CreatedFile, CredentialHolder, Device, DirEntry, Grant, Group, Method, OpenedFile, Role, Stat, User,
@@ -198,13 +198,13 @@ messages! {
             /// known.
             known_since_ms: u64,
             /// Start of the next page, if any. A page may be empty without being the last.
-            next: Option<IssuePlace>,
+            next: Option<IssueCursor>,
         },
         /// To KeyList.
         0x0050 => Keys {
             keys: Vec<KeyInfo>,
             /// Start of the next page, if any.
-            next: Option<KeyPlace>,
+            next: Option<KeyCursor>,
         },
         /// To KeyRotate and KeyProgress.
         0x0052 => KeyProgress {

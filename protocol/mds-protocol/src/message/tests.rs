@@ -6,7 +6,7 @@ use crate::grants::{DelegatedFile, IssueEntry, IssueKind, Revocation, WaitingDev
 use crate::keys::{KeyInfo, KeyUse};
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
-use crate::placed::{ChosenDevice, DeviceCondition, PlacementRecord, WidthBound};
+use crate::placement::{ChosenDevice, DeviceCondition, PlacementRecord, WidthBound};
 use crate::records::*;
 use crate::secret::Secret;
 use alloc::string::String;
@@ -236,9 +236,9 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
-fn key_place() -> impl Strategy<Value = KeyPlace> {
+fn key_place() -> impl Strategy<Value = KeyCursor> {
     any::<(u32, Option<u64>)>()
-        .prop_map(|(device, partition)| KeyPlace { device: DeviceId(device), partition })
+        .prop_map(|(device, partition)| KeyCursor { device: DeviceId(device), partition })
 }
 
 fn key_request() -> impl Strategy<Value = Request> {
@@ -253,16 +253,16 @@ fn key_request() -> impl Strategy<Value = Request> {
     ]
 }
 
-fn revoke_what() -> impl Strategy<Value = RevokeWhat> {
+fn revoke_what() -> impl Strategy<Value = RevocationTarget> {
     prop_oneof![
-        path().prop_map(RevokeWhat::Object),
-        user().prop_map(RevokeWhat::User),
-        any::<[u8; 16]>().prop_map(RevokeWhat::Session)
+        path().prop_map(RevocationTarget::Object),
+        user().prop_map(RevocationTarget::User),
+        any::<[u8; 16]>().prop_map(RevocationTarget::Session)
     ]
 }
 
-fn issue_place() -> impl Strategy<Value = IssuePlace> {
-    any::<(u8, u64)>().prop_map(|(stream, at)| IssuePlace { stream, at })
+fn issue_place() -> impl Strategy<Value = IssueCursor> {
+    any::<(u8, u64)>().prop_map(|(stream, at)| IssueCursor { stream, at })
 }
 
 fn grant_request() -> impl Strategy<Value = Request> {

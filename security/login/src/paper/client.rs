@@ -10,7 +10,7 @@ use sealstone_mds_protocol::paper::{
     PaperHeader, PaperType, SessionOk,
 };
 
-use super::group::{self, Group, SecretExponent};
+use super::group::{self, OakleyGroup, SecretExponent};
 use super::key::{Addresses, PassphraseKey, SigningKey};
 use super::{Algorithms, Channel, ClockReading, PaperFailure, PaperSession};
 use crate::{CryptoRng, RngCore};
@@ -30,7 +30,7 @@ pub struct ClientTerms {
     /// Addresses of both ends, as this end's socket sees them.
     pub addresses: Addresses,
     /// The group GRP.
-    pub group: Group,
+    pub group: OakleyGroup,
     /// The offer EHAO.
     pub offers: Offers,
 }

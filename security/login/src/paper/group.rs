@@ -17,7 +17,7 @@ const EXPONENT_BYTES: usize = 32;
 
 /// A group by its Oakley number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum OakleyGroup {
     /// 768 bits: has been broken in public; refused unless explicitly enabled.
     Modp768,
     /// 1024 bits: usual at the time of the paper, within reach of states.
@@ -28,7 +28,7 @@ pub enum Group {
     Modp2048,
 }
 
-impl Group {
+impl OakleyGroup {
     /// All groups.
     pub const ALL: [Self; 4] = [Self::Modp768, Self::Modp1024, Self::Modp1536, Self::Modp2048];
 
@@ -62,10 +62,10 @@ impl Group {
 }
 
 /// A secret exponent; wiped when dropped.
-pub(crate) struct SecretExponent(Group, Zeroizing<[u8; EXPONENT_BYTES]>);
+pub(crate) struct SecretExponent(OakleyGroup, Zeroizing<[u8; EXPONENT_BYTES]>);
 
 impl SecretExponent {
-    pub(crate) fn draw<R: RngCore + CryptoRng + ?Sized>(group: Group, rng: &mut R) -> Self {
+    pub(crate) fn draw<R: RngCore + CryptoRng + ?Sized>(group: OakleyGroup, rng: &mut R) -> Self {
         let mut bytes = Zeroizing::new([0; EXPONENT_BYTES]);
         rng.fill_bytes(&mut *bytes);
         Self(group, bytes)
@@ -84,10 +84,10 @@ impl SecretExponent {
     fn power(&self, base: &[u8]) -> Zeroizing<Vec<u8>> {
         let mut exponent = U256::from_be_slice(&*self.1);
         let power = match self.0 {
-            Group::Modp768 => power(&P768, base, &exponent),
-            Group::Modp1024 => power(&P1024, base, &exponent),
-            Group::Modp1536 => power(&P1536, base, &exponent),
-            Group::Modp2048 => power(&P2048, base, &exponent),
+            OakleyGroup::Modp768 => power(&P768, base, &exponent),
+            OakleyGroup::Modp1024 => power(&P1024, base, &exponent),
+            OakleyGroup::Modp1536 => power(&P1536, base, &exponent),
+            OakleyGroup::Modp2048 => power(&P2048, base, &exponent),
         };
         exponent.zeroize();
         power
@@ -100,7 +100,7 @@ pub(crate) struct CheckedElement(Element);
 
 /// Refuses values with predictable powers. The primes are safe, so every other value has a large
 /// order.
-pub(crate) fn check(group: Group, value: &Element) -> Result<CheckedElement, PaperFailure> {
+pub(crate) fn check(group: OakleyGroup, value: &Element) -> Result<CheckedElement, PaperFailure> {
     fn within<const LIMBS: usize>(modulus: &Uint<LIMBS>, value: &[u8]) -> bool {
         let value = Uint::<LIMBS>::from_be_slice(value);
         let top = modulus.wrapping_sub(&Uint::from_u8(2));
@@ -111,10 +111,10 @@ pub(crate) fn check(group: Group, value: &Element) -> Result<CheckedElement, Pap
         return Err(PaperFailure::ElementLength { actual: bytes.len(), expected });
     }
     let fits = match group {
-        Group::Modp768 => within(&P768, bytes),
-        Group::Modp1024 => within(&P1024, bytes),
-        Group::Modp1536 => within(&P1536, bytes),
-        Group::Modp2048 => within(&P2048, bytes),
+        OakleyGroup::Modp768 => within(&P768, bytes),
+        OakleyGroup::Modp1024 => within(&P1024, bytes),
+        OakleyGroup::Modp1536 => within(&P1536, bytes),
+        OakleyGroup::Modp2048 => within(&P2048, bytes),
     };
     if fits { Ok(CheckedElement(value.clone())) } else { Err(PaperFailure::ElementWeak) }
 }
@@ -169,34 +169,34 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
-    fn minus(group: Group, by: u8) -> Element {
+    fn minus(group: OakleyGroup, by: u8) -> Element {
         fn less<const LIMBS: usize>(modulus: &Uint<LIMBS>, by: u8) -> Element {
             Element::new(modulus.wrapping_sub(&Uint::from_u8(by)).to_be_bytes().as_ref()).unwrap()
         }
         match group {
-            Group::Modp768 => less(&P768, by),
-            Group::Modp1024 => less(&P1024, by),
-            Group::Modp1536 => less(&P1536, by),
-            Group::Modp2048 => less(&P2048, by),
+            OakleyGroup::Modp768 => less(&P768, by),
+            OakleyGroup::Modp1024 => less(&P1024, by),
+            OakleyGroup::Modp1536 => less(&P1536, by),
+            OakleyGroup::Modp2048 => less(&P2048, by),
         }
     }
 
     #[test]
     fn both_ends_agree_in_every_group() {
         let mut rng = StdRng::seed_from_u64(1);
-        for group in Group::ALL {
+        for group in OakleyGroup::ALL {
             let (x, y) = (SecretExponent::draw(group, &mut rng), SecretExponent::draw(group, &mut rng));
             let (gx, gy) = (check(group, &x.public()).unwrap(), check(group, &y.public()).unwrap());
             assert_eq!(*x.agree(&gy), *y.agree(&gx));
             assert_eq!(x.public().as_slice().len(), group.element_bytes());
-            assert_eq!(Group::from_number(group.number()), Some(group));
+            assert_eq!(OakleyGroup::from_number(group.number()), Some(group));
         }
-        assert_eq!([0, 3, 4, 15].map(Group::from_number), [None; 4]);
+        assert_eq!([0, 3, 4, 15].map(OakleyGroup::from_number), [None; 4]);
     }
 
     #[test]
     fn values_that_give_the_secret_away_are_refused() {
-        for group in Group::ALL {
+        for group in OakleyGroup::ALL {
             let length = group.element_bytes();
             let small = |value: u8| {
                 let mut bytes = alloc::vec![0; length];

@@ -23,7 +23,7 @@ mod session;
 pub use choice::{Algorithms, Encryption, Hash};
 pub use client::{AwaitingCookie, AwaitingResponse, AwaitingSession, ClientTerms, Opened, RETRANSMITS_MAX};
 pub use clock::{ClockReading, RTT_MAX_MS};
-pub use group::Group;
+pub use group::OakleyGroup;
 pub use key::{Addresses, PassphraseKey};
 pub use record::{Channel, Opener, REKEY_BYTES, RecordFailure, Sealer};
 pub use replay::{REPLAYS_MAX, ReplayCache};

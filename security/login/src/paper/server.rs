@@ -11,7 +11,7 @@ use sealstone_mds_protocol::paper::{
 use sealstone_mds_protocol::{BODY_MAX, UserName, Wire as _, WireWriter};
 
 use super::client::{tbs1, tbs2, tbs3};
-use super::group::{self, CheckedElement, Group, SecretExponent};
+use super::group::{self, CheckedElement, OakleyGroup, SecretExponent};
 use super::key::{Addresses, PassphraseKey, SigningKey};
 use super::{Algorithms, Channel, PaperFailure, PaperSession, RecordFailure, ReplayCache};
 use crate::{CryptoRng, RngCore};
@@ -75,8 +75,8 @@ pub fn check_init(
     if init.server != terms.identity {
         return Err(PaperFailure::Identity("another server is meant"));
     }
-    let group = Group::from_number(init.group).ok_or(PaperFailure::GroupUnknown(init.group))?;
-    if group == Group::Modp768 && !terms.takes_group_1 {
+    let group = OakleyGroup::from_number(init.group).ok_or(PaperFailure::GroupUnknown(init.group))?;
+    if group == OakleyGroup::Modp768 && !terms.takes_group_1 {
         return Err(PaperFailure::GroupRefused(init.group));
     }
     let peer = group::check(group, &init.public)?;
@@ -89,7 +89,7 @@ pub fn check_init(
 pub struct CheckedInit {
     init: Init,
     signing: SigningKey,
-    group: Group,
+    group: OakleyGroup,
     peer: CheckedElement,
     algorithms: Algorithms,
     server_cookie: [u8; 8],

@@ -38,7 +38,7 @@ fn client_terms() -> ClientTerms {
         client: identity("client1"),
         server: identity("mds1"),
         addresses: Addresses { client: address(10), server: address(1) },
-        group: Group::Modp1024,
+        group: OakleyGroup::Modp1024,
         offers: Algorithms::offers(),
     }
 }
@@ -119,7 +119,7 @@ fn refused<T>(result: Result<T, PaperFailure>, code: PaperErrorCode) -> PaperFai
 fn both_ends_agree_in_every_group_and_algorithm() {
     let mut world = World::new();
     world.terms.takes_group_1 = true;
-    for group in Group::ALL {
+    for group in OakleyGroup::ALL {
         for encryption in [Encryption::Aes128Cbc, Encryption::Aes256Gcm] {
             for hash in [Hash::Sha1, Hash::Sha256] {
                 let algorithms = Algorithms { encryption, hash };
@@ -340,7 +340,7 @@ fn unknown_and_broken_groups_are_refused() {
         let failure = refused(world.check(&signed(Init { group, ..init.clone() })), PaperErrorCode::Group);
         assert_eq!(failure, PaperFailure::GroupUnknown(group));
     }
-    let (init, _) = world.start(ClientTerms { group: Group::Modp768, ..client_terms() });
+    let (init, _) = world.start(ClientTerms { group: OakleyGroup::Modp768, ..client_terms() });
     assert_eq!(refused(world.check(&init), PaperErrorCode::Group), PaperFailure::GroupRefused(1));
 }
 

@@ -75,7 +75,7 @@ impl World {
     }
 }
 
-impl Facts for World {
+impl DeviceFacts for World {
     fn floor(&self, _: ObjectId) -> SecurityMethod {
         self.asked.borrow_mut().push("floor");
         self.floor
@@ -102,7 +102,7 @@ pub struct Device {
     pub gate: TestGate,
     pub keys: Keys,
     pub world: World,
-    pub nexus: Nexus,
+    pub nexus: NexusSecurity,
     pub clock_ms: u64,
 }
 
@@ -121,14 +121,14 @@ impl Device {
             gate,
             keys: keys(),
             world: World::new(),
-            nexus: Nexus { token: Some(TOKEN), secure_channel: false },
+            nexus: NexusSecurity { token: Some(TOKEN), secure_channel: false },
             clock_ms: NOW,
         }
     }
 
-    pub fn admit(&self, bytes: &[u8]) -> Result<Admitted<RustCrypto>, Refused<RustCrypto>> {
+    pub fn admit(&self, bytes: &[u8]) -> Result<Admitted<RustCrypto>, GateRefusal<RustCrypto>> {
         let cdb = Cdb::parse(bytes).expect("tests send CDBs that parse");
-        self.gate.admit(&Request {
+        self.gate.admit(&GateRequest {
             cdb: &cdb,
             bytes,
             nexus: &self.nexus,
@@ -204,6 +204,6 @@ pub fn remove(generation: Generation) -> Cdb {
 }
 
 /// Signs a command without data-out.
-pub fn sign(signer: &TestSigner, cdb: Cdb, time_ms: u64, random: &mut dyn Random) -> Signed {
-    signer.sign(cdb, &mut Parts::default(), time_ms, Some(&TOKEN), random).unwrap()
+pub fn sign(signer: &TestSigner, cdb: Cdb, time_ms: u64, random: &mut dyn Random) -> SignedCommand {
+    signer.sign(cdb, &mut SentParts::default(), time_ms, Some(&TOKEN), random).unwrap()
 }

@@ -1,7 +1,7 @@
 //! Batched changes are checked and audited like requests.
 
 use super::*;
-use sealstone_mds_protocol::{GroupName, RevokeWhat, Role};
+use sealstone_mds_protocol::{GroupName, RevocationTarget, Role};
 
 fn set_mode(world: &mut World, id: InodeId, mode: u16) {
     let set = world.ask(ALICE, own(super::super::leases::set_mode(world.node(ALICE, id), mode)));
@@ -67,7 +67,7 @@ fn batch_checks_owners_groups_and_limits() {
     assert_eq!(stat.mode, 0o4644);
     // A limit that is set during the delegation applies.
     let change = QuotaChange { bytes_max: None, nodes_max: Some(Some(2)) };
-    world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::User(user("alice")), change });
+    world.ask(ADMIN, Request::QuotaSet { of: QuotaSubject::User(user("alice")), change });
     let id = hers.number();
     let told = hers.send_batch(&mut world, &[make_file(there, "x", id)]);
     assert_eq!(told, (0, Some(ErrorCode::Quota), vec![]));
@@ -104,7 +104,7 @@ fn read_only_user_gets_no_delegation() {
 
     let (mut world, mut hers, there) = ahead();
     let id = hers.number();
-    let revoked = world.ask(ADMIN, Request::Revoke { what: RevokeWhat::User(user("alice")) });
+    let revoked = world.ask(ADMIN, Request::Revoke { what: RevocationTarget::User(user("alice")) });
     assert!(matches!(revoked, Response::Revocation { .. }), "{revoked:?}");
     let disabled = Request::UserSetEnabled { name: user("alice"), enabled: false };
     assert!(!matches!(world.ask(ADMIN, disabled), Response::Failed { .. }));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::leases::REVOKE_AFTER_MS;
-use sealstone_mds_protocol::{RenameMode, RevokeWhat};
+use sealstone_mds_protocol::{RenameMode, RevocationTarget};
 
 const METHOD: Method = Method::AllData;
 
@@ -73,7 +73,7 @@ const ASKED: &[(&str, Make, bool)] = &[
     ("mode of a file", |_, _| Request::SetMode { path: path("/p/d/f"), mode: 0o600 }, true),
     ("owner", |_, _| Request::SetOwner { path: path("/p/d/f"), owner: Some(user("bob")), group: None }, true),
     ("delegate", |world, _| delegate(world, "/p/d/f"), true),
-    ("revoke", |_, _| Request::Revoke { what: RevokeWhat::Object(path("/p/d/f")) }, true),
+    ("revoke", |_, _| Request::Revoke { what: RevocationTarget::Object(path("/p/d/f")) }, true),
     ("make by number", |_, d| make(d, "new", NodeKind::Fifo, 0o644), true),
     (
         "link",
@@ -170,7 +170,7 @@ fn nested() -> (World, TestClient, DirLeaseId) {
     }
     let change = QuotaChange { bytes_max: Some(Some(99)), nodes_max: None };
     world.mkdir(ADMIN, "/p/d/tree", 0o755);
-    world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::Tree(path("/p/d/tree")), change });
+    world.ask(ADMIN, Request::QuotaSet { of: QuotaSubject::Tree(path("/p/d/tree")), change });
     let link = NodeKind::Symlink(LinkTarget::new("p/d").unwrap());
     world.ask(ADMIN, make(Node::ROOT, "link", link, 0o777));
     let d = world.inode("/p/d");

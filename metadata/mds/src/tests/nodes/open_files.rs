@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{
     Access, ClientId, ErrorCode, Lock, LockKind, Node, NodeChange, NodeKind, OpenHandle, Request, Response,
-    RevokeWhat, Role,
+    RevocationTarget, Role,
 };
 
 use super::super::world::{ADMIN, ALICE, BOB, World, path};
@@ -28,7 +28,7 @@ fn keep(client_id: ClientId) -> Request {
 }
 
 fn revoke(at: &str) -> Request {
-    Request::Revoke { what: RevokeWhat::Object(path(at)) }
+    Request::Revoke { what: RevocationTarget::Object(path(at)) }
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn user_revocation_applies_to_open_files() {
     }
     world.node_stat(ALICE, set(files[0], mode(0o600)));
     let user = super::super::world::user("bob");
-    let begun = world.ask(ADMIN, Request::Revoke { what: RevokeWhat::User(user) });
+    let begun = world.ask(ADMIN, Request::Revoke { what: RevocationTarget::User(user) });
     assert!(matches!(begun, Response::Revocation { .. }), "{begun:?}");
     while world.mds.collect_revocations(world.now).unwrap() {}
     let [closed, still] = files.map(|file| renew(world.node(BOB, file.inode), Access::Read));

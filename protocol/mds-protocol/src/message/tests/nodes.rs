@@ -1,7 +1,7 @@
 //! Rows that address nodes.
 
 use super::*;
-use crate::ahead::*;
+use crate::name_changes::*;
 use crate::nodes::*;
 
 pub(super) fn node() -> impl Strategy<Value = Node> {

@@ -3,12 +3,15 @@
 use super::*;
 use crate::quota::*;
 
-fn of_whom() -> impl Strategy<Value = QuotaOf> {
-    prop_oneof![user().prop_map(QuotaOf::User), path().prop_map(QuotaOf::Tree)]
+fn of_whom() -> impl Strategy<Value = QuotaSubject> {
+    prop_oneof![user().prop_map(QuotaSubject::User), path().prop_map(QuotaSubject::Tree)]
 }
 
-fn place() -> impl Strategy<Value = QuotaPlace> {
-    prop_oneof![user().prop_map(QuotaPlace::User), any::<u64>().prop_map(|id| QuotaPlace::Tree(InodeId(id)))]
+fn place() -> impl Strategy<Value = QuotaCursor> {
+    prop_oneof![
+        user().prop_map(QuotaCursor::User),
+        any::<u64>().prop_map(|id| QuotaCursor::Tree(InodeId(id)))
+    ]
 }
 
 pub(super) fn request() -> impl Strategy<Value = Request> {
