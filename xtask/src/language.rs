@@ -290,11 +290,11 @@ fn sentences(text: &str) -> Vec<String> {
     sentences
 }
 
-/// Replaces quoted code by a word, and a link by its text.
+/// Replaces quoted code by a capital letter, which can begin a sentence, and a link by its text.
 fn without_code(text: &str) -> String {
     static QUOTED: LazyLock<Regex> = LazyLock::new(|| constant(r"`[^`]*`"));
     static LINK: LazyLock<Regex> = LazyLock::new(|| constant(r"\[([^\]]*)\]\([^)]*\)"));
-    LINK.replace_all(&QUOTED.replace_all(text, "x"), "$1").into_owned()
+    LINK.replace_all(&QUOTED.replace_all(text, "X"), "$1").into_owned()
 }
 
 fn constant(pattern: &str) -> Regex {
@@ -514,10 +514,14 @@ mod tests {
     }
 
     #[test]
-    fn list_items_and_emphasis_start_sentences() {
+    fn list_items_emphasis_and_code_start_sentences() {
         let words = |n: usize| format!("{}end.", "word ".repeat(n - 1));
         let half = words(SENTENCE_WORDS_MAX / 2 + 2);
-        let texts = [format!("1. A {half}\n2. **B** {half}\n"), format!("A {half} **B** {half}\n")];
+        let texts = [
+            format!("1. A {half}\n2. **B** {half}\n"),
+            format!("A {half} **B** {half}\n"),
+            format!("A {half} `b` {half}\n"),
+        ];
         for text in texts {
             assert_eq!(count(&survey_of("a.md", &text), Rule::LongSentence), 0, "{text}");
         }

@@ -175,7 +175,7 @@ impl DeviceFacts for KnownObjects {
 }
 
 /// A valid signed command, and the data to verify its reply.
-struct SignedCommand {
+struct SignedCdb {
     cdb: Cdb,
     signed: SignedCommand,
     data_out: Vec<u8>,
@@ -184,7 +184,7 @@ struct SignedCommand {
 
 struct SealFixture {
     keys: DeviceKeys,
-    commands: Vec<SignedCommand>,
+    commands: Vec<SignedCdb>,
     /// Signed with a weaker method than required.
     weak: Vec<Vec<u8>>,
 }
@@ -309,7 +309,7 @@ fn world() -> &'static SealFixture {
                     let signer = signer(&keys, generation, method);
                     let (signed, data_out) = draft.sign(&signer, cdb, &mut random);
                     let cdb = Cdb::parse(&signed.cdb).expect("our own CDB");
-                    commands.push(SignedCommand { cdb, signed, data_out, signer });
+                    commands.push(SignedCdb { cdb, signed, data_out, signer });
                 }
             }
             for method in [SecurityMethod::NoSec, SecurityMethod::CapKey] {
@@ -327,7 +327,7 @@ fn world() -> &'static SealFixture {
                 let signer = signer_by(&keys, generation, SecurityMethod::AllData, slot);
                 let (signed, data_out) = draft.sign(&signer, cdb, &mut random);
                 let cdb = Cdb::parse(&signed.cdb).expect("our own CDB");
-                commands.push(SignedCommand { cdb, signed, data_out, signer });
+                commands.push(SignedCdb { cdb, signed, data_out, signer });
             }
         }
         assert!(commands.len() <= 256, "a byte names each");
@@ -439,7 +439,7 @@ pub(crate) const DATA_OUT: Target = Target {
 };
 
 /// Status, sense data and Data-In Buffer of a genuine reply.
-fn reply_to(honest: &SignedCommand, good: bool) -> (u8, Vec<u8>, Vec<u8>) {
+fn reply_to(honest: &SignedCdb, good: bool) -> (u8, Vec<u8>, Vec<u8>) {
     let admitted =
         admit(&gate(), &KnownObjects::new(), &honest.cdb, &honest.signed.cdb).expect("an honest command");
     let layout = admitted.data_in_layout(&honest.cdb).expect("an honest place");
