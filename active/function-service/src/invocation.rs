@@ -1,0 +1,493 @@
+//! One call of a function in an engine.
+//!
+//! Does: describe the call, serve the requests of the engine on this thread, enforce the limits of
+//! the run, and find out why it ended. Does not: keep jobs or store results.
+//! Contract: every request is checked against the handles of this call, and each handle checks its
+//! authority again. An engine that breaks the protocol is killed.
+//! Truth: docs/design/active.md (RPC, limits, cancellation), `sealstone-function-abi`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sealstone_function_abi::limits::{HANDLES_MAX, LIST_ENTRIES_MAX};
+use sealstone_function_abi::{
+    CallDescriptor, CallErrno, GuestObject, HeapRange, ObjectKind, ObjectRights, RequestBody,
+};
+use sealstone_function_ring::{HostRing, RingControl};
+use sealstone_osd::function::ExitReason;
+use sealstone_osd::{AttributeId, ObjectType, Permissions};
+use sealstone_osd_device::{FunctionCall, GrantError, GrantedObject};
+use sealstone_sandbox::{EngineExit, EngineExitCause, SandboxedEngine};
+
+use crate::job_table::JobUsage;
+use crate::limits::{CANCEL_GRACE, RunLimits};
+use crate::pool::PooledEngine;
+
+/// First and longest time between two looks at an engine that sends no request.
+const SLICE_MIN: Duration = Duration::from_millis(1);
+const SLICE_MAX: Duration = Duration::from_millis(20);
+/// Time between two measurements of a running engine.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest wait for the end of a killed engine.
+const REAP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of zeros written at once.
+const ZEROS_LEN: usize = 256 << 10;
+
+/// Stops a run from another thread.
+#[derive(Default)]
+pub(crate) struct RunCancel {
+    requested: AtomicBool,
+    control: Mutex<Option<RingControl>>,
+}
+
+impl RunCancel {
+    /// Asks the function to return; its engine is killed after [`CANCEL_GRACE`].
+    pub(crate) fn cancel(&self) {
+        self.requested.store(true, Ordering::SeqCst);
+        if let Some(control) = &*self.control.lock() {
+            control.set_cancelled();
+            control.interrupt();
+        }
+    }
+
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::SeqCst)
+    }
+}
+
+/// Receives log lines and progress of a run.
+pub(crate) trait RunObserver {
+    /// Receives a log line.
+    fn log(&self, message: &[u8]);
+    /// Receives progress and usage.
+    fn report(&self, progress: (u64, u64), usage: JobUsage);
+    /// Whether no client waits for the result any more.
+    fn is_abandoned(&self) -> bool;
+}
+
+/// How a call ended.
+pub(crate) struct InvocationEnd {
+    pub(crate) exit: ExitReason,
+    pub(crate) error: i32,
+    pub(crate) usage: JobUsage,
+    pub(crate) result: Vec<u8>,
+    /// Requests that were refused for lack of authority.
+    pub(crate) denials: u64,
+    /// Whether the engine returned and can serve another call.
+    pub(crate) reusable: bool,
+}
+
+/// Runs a call in an engine, with `objects` as its handles.
+pub(crate) fn run_call(
+    engine: &mut PooledEngine,
+    call: &FunctionCall,
+    objects: Vec<Arc<dyn GrantedObject>>,
+    limits: &RunLimits,
+    cancel: &RunCancel,
+    observer: &dyn RunObserver,
+) -> InvocationEnd {
+    let started = Instant::now();
+    let cpu_before = engine.process.cpu_time();
+    let PooledEngine { process, ring, .. } = engine;
+    *cancel.control.lock() = Some(ring.control());
+    let mut invocation = Invocation {
+        objects,
+        limits,
+        observer,
+        usage: JobUsage::default(),
+        progress: (0, 0),
+        result: Vec::new(),
+        denials: 0,
+        ring,
+    };
+    let stop = match invocation.begin(call) {
+        Ok(()) => invocation.serve(process, started, cpu_before, cancel),
+        Err(stop) => stop,
+    };
+    *cancel.control.lock() = None;
+    let Invocation { mut usage, result, denials, progress, .. } = invocation;
+    let (exit, error) = conclude(&stop, process, cancel, observer);
+    let reusable = matches!(stop, CallStop::Returned(_));
+    usage.wall_us = micros(started.elapsed());
+    usage.cpu_us = micros(process.cpu_time().saturating_sub(cpu_before));
+    if !reusable || started.elapsed() > SLICE_MAX {
+        usage.peak_memory = usage.peak_memory.max(process.peak_memory());
+    }
+    observer.report(progress, usage);
+    InvocationEnd { exit, error, usage, result, denials, reusable }
+}
+
+/// Why the service stopped serving a call.
+enum CallStop {
+    /// The function returned this value.
+    Returned(i64),
+    /// The engine ended by itself.
+    Ended(EngineExit),
+    /// A limit or a cancellation: the engine must be killed. With a line for the log.
+    Limit(ExitReason, String),
+}
+
+/// Kills the engine unless it returned; returns exit reason and error code.
+fn conclude(
+    stop: &CallStop,
+    process: &SandboxedEngine,
+    cancel: &RunCancel,
+    observer: &dyn RunObserver,
+) -> (ExitReason, i32) {
+    let ended = match stop {
+        CallStop::Returned(_) if cancel.is_requested() => return (ExitReason::Cancelled, 0),
+        CallStop::Returned(0) => return (ExitReason::Success, 0),
+        CallStop::Returned(status) => {
+            let error = i32::try_from(*status).unwrap_or(if *status < 0 { i32::MIN } else { i32::MAX });
+            return (ExitReason::FunctionError, error);
+        }
+        CallStop::Limit(reason, text) => {
+            observer.log(format!("device: {text}").as_bytes());
+            process.kill();
+            // It is reaped later if the machine is that slow.
+            let _ = process.wait(Some(REAP_TIMEOUT));
+            return (*reason, 0);
+        }
+        CallStop::Ended(exit) => exit,
+    };
+    let (reason, error, text) = match ended.cause {
+        EngineExitCause::Exited(code) => {
+            (ExitReason::Trap, 0, format!("the engine exited with code {code} during the call"))
+        }
+        EngineExitCause::Signalled(signal) => {
+            (ExitReason::Trap, signal, format!("signal {signal} ended the function"))
+        }
+        EngineExitCause::ForbiddenCall => {
+            (ExitReason::Trap, SIGSYS, "the function made a forbidden system call".to_owned())
+        }
+        EngineExitCause::MemoryLimit => {
+            (ExitReason::Memory, 0, "the function exceeded its memory limit".to_owned())
+        }
+        EngineExitCause::CpuLimit => {
+            (ExitReason::CpuTime, 0, "the function used all its CPU time".to_owned())
+        }
+        EngineExitCause::Killed | EngineExitCause::Lost => {
+            (ExitReason::Killed, 0, "the engine was killed".to_owned())
+        }
+    };
+    observer.log(format!("device: {text}").as_bytes());
+    (reason, error)
+}
+
+/// Number of SIGSYS, which ends a process after a forbidden system call.
+const SIGSYS: i32 = 31;
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A call that is being served.
+struct Invocation<'a> {
+    ring: &'a mut HostRing,
+    /// The handles, by index.
+    objects: Vec<Arc<dyn GrantedObject>>,
+    limits: &'a RunLimits,
+    observer: &'a dyn RunObserver,
+    usage: JobUsage,
+    progress: (u64, u64),
+    result: Vec<u8>,
+    denials: u64,
+}
+
+/// Result and value of a completion.
+type Completed = Result<(i64, u64), CallErrno>;
+
+impl Invocation<'_> {
+    fn begin(&mut self, call: &FunctionCall) -> Result<(), CallStop> {
+        let objects: Vec<GuestObject> = self.objects.iter().map(|object| describe(&**object)).collect();
+        let descriptor = CallDescriptor {
+            method: &call.method,
+            arguments: &call.arguments,
+            objects: &objects,
+            timeout_ms: u32::try_from(self.limits.wall.as_millis()).unwrap_or(u32::MAX),
+            result_bytes_max: self.limits.output,
+        };
+        self.ring.begin_call(&descriptor).map_err(|error| {
+            CallStop::Limit(ExitReason::ProtocolViolation, format!("the call cannot begin: {error}"))
+        })
+    }
+
+    /// Serves requests until the function returns, the engine ends, or a limit is reached.
+    fn serve(
+        &mut self,
+        process: &SandboxedEngine,
+        started: Instant,
+        cpu_before: Duration,
+        cancel: &RunCancel,
+    ) -> CallStop {
+        let cpu_max = Duration::from_secs(self.limits.cpu_s);
+        let (mut slice, mut measured) = (SLICE_MIN, started);
+        let mut cancelled_at = None;
+        loop {
+            let now = Instant::now();
+            if cancel.is_requested() {
+                let since = *cancelled_at.get_or_insert_with(|| {
+                    // The request may be older than the control.
+                    self.ring.control().set_cancelled();
+                    now
+                });
+                if now.saturating_duration_since(since) >= CANCEL_GRACE {
+                    return CallStop::Limit(ExitReason::Cancelled, "cancelled; the engine was killed".into());
+                }
+                slice = SLICE_MIN;
+            }
+            let elapsed = now.saturating_duration_since(started);
+            if elapsed >= self.limits.wall {
+                let text = format!("the run exceeded {} ms", self.limits.wall.as_millis());
+                return CallStop::Limit(ExitReason::WallTime, text);
+            }
+            if now.saturating_duration_since(measured) >= MEASURE_INTERVAL {
+                measured = now;
+                let cpu = process.cpu_time().saturating_sub(cpu_before);
+                if cpu >= cpu_max {
+                    let text = format!("the function exceeded {} s of CPU time", self.limits.cpu_s);
+                    return CallStop::Limit(ExitReason::CpuTime, text);
+                }
+                self.usage.cpu_us = micros(cpu);
+                self.usage.wall_us = micros(elapsed);
+                self.observer.report(self.progress, self.usage);
+                if self.observer.is_abandoned() {
+                    cancel.cancel();
+                }
+            }
+            match self.ring.next_request(slice.min(self.limits.wall - elapsed)) {
+                Err(violation) => {
+                    let text = format!("the engine broke the protocol: {violation}");
+                    return CallStop::Limit(ExitReason::ProtocolViolation, text);
+                }
+                Ok(None) => {
+                    // A request that was sent before the end is served first.
+                    match process.wait(Some(Duration::ZERO)) {
+                        Ok(Some(exit)) => return CallStop::Ended(exit),
+                        Ok(None) => slice = (slice * 2).min(SLICE_MAX),
+                        Err(error) => return CallStop::Limit(ExitReason::Killed, error.to_string()),
+                    }
+                }
+                Ok(Some(request)) => {
+                    if let RequestBody::Return { status } = request.body {
+                        return CallStop::Returned(status);
+                    }
+                    slice = SLICE_MIN;
+                    self.usage.calls += 1;
+                    if self.usage.calls > self.limits.calls {
+                        let text = format!("the function made more than {} calls", self.limits.calls);
+                        return CallStop::Limit(ExitReason::Killed, text);
+                    }
+                    let completed = self.answer(&request.body);
+                    let (result, value) = completed.unwrap_or_else(|error| (error.result(), 0));
+                    self.ring.complete(request.cookie, result, value);
+                    if let Some(stop) = self.exceeded() {
+                        return stop;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the stop for a limit of bytes that the last request exceeded.
+    fn exceeded(&self) -> Option<CallStop> {
+        if self.result.len() as u64 > self.limits.output {
+            let text = format!("the result exceeded {} bytes", self.limits.output);
+            return Some(CallStop::Limit(ExitReason::Output, text));
+        }
+        if self.usage.bytes_read.saturating_add(self.usage.bytes_written) > self.limits.bytes {
+            let text = format!("the function moved more than {} bytes", self.limits.bytes);
+            return Some(CallStop::Limit(ExitReason::Output, text));
+        }
+        None
+    }
+
+    fn answer(&mut self, body: &RequestBody) -> Completed {
+        match *body {
+            RequestBody::Read { object, offset, buffer } => {
+                let object = self.object(object)?;
+                let read =
+                    self.ring.fill_heap(buffer, |at, into| object.read(offset.saturating_add(at), into));
+                let count = self.granted(read)? as u64;
+                self.usage.bytes_read += count;
+                Ok((signed(count), 0))
+            }
+            RequestBody::Write { object, offset, data } => {
+                let object = self.object(object)?;
+                let mut written = 0;
+                let done = self.ring.drain_heap(data, |at, bytes| {
+                    object.write(offset.saturating_add(at), bytes)?;
+                    written += bytes.len() as u64;
+                    Ok(())
+                });
+                self.usage.bytes_written += written;
+                let count = self.granted(done.map_err(|(_, error)| error))?;
+                Ok((signed(count as u64), 0))
+            }
+            RequestBody::Append { object, data } => {
+                let object = self.object(object)?;
+                let bytes = self.copy(data);
+                let at = self.granted(object.append(&bytes))?;
+                self.usage.bytes_written += bytes.len() as u64;
+                Ok((signed(bytes.len() as u64), at))
+            }
+            RequestBody::Punch { object, offset, length } => {
+                let object = self.object(object)?;
+                self.clear_range(&*object, offset, length)
+            }
+            RequestBody::Length { object } => {
+                let object = self.object(object)?;
+                Ok((0, self.granted(object.length())?))
+            }
+            RequestBody::GetAttribute { object, page, number, buffer } => {
+                let object = self.object(object)?;
+                let value = self.granted(object.attribute(AttributeId::new(page, number)))?;
+                let value = value.ok_or(CallErrno::NotFound)?;
+                self.ring.copy_to_heap(buffer, &value);
+                self.usage.bytes_read += value.len() as u64;
+                Ok((signed(value.len() as u64), 0))
+            }
+            RequestBody::SetAttribute { object, page, number, data } => {
+                let object = self.object(object)?;
+                let value = self.copy(data);
+                self.granted(object.set_attribute(AttributeId::new(page, number), &value))?;
+                self.usage.bytes_written += value.len() as u64;
+                Ok((0, 0))
+            }
+            RequestBody::List { object, after, buffer } => {
+                let object = self.object(object)?;
+                self.list(&*object, after, buffer)
+            }
+            RequestBody::Create { object } => {
+                let partition = self.object(object)?;
+                let handle = u32::try_from(self.objects.len()).unwrap_or(u32::MAX);
+                if handle >= HANDLES_MAX {
+                    return Err(CallErrno::NoMemory);
+                }
+                let created = self.granted(partition.create())?;
+                let number = created.object().object;
+                self.objects.push(created);
+                Ok((i64::from(handle), number))
+            }
+            RequestBody::Remove { object } => {
+                let object = self.object(object)?;
+                self.granted(object.remove())?;
+                Ok((0, 0))
+            }
+            RequestBody::Flush { object } => {
+                let object = self.object(object)?;
+                self.granted(object.flush())?;
+                Ok((0, 0))
+            }
+            RequestBody::Result { data } => {
+                let bytes = self.copy(data);
+                self.usage.bytes_written += bytes.len() as u64;
+                self.result.extend_from_slice(&bytes);
+                Ok((signed(bytes.len() as u64), 0))
+            }
+            RequestBody::Log { level, data } => {
+                let prefix: &[u8] = match level {
+                    1 => b"error: ",
+                    2 => b"warning: ",
+                    _ => b"",
+                };
+                self.observer.log(&[prefix, &self.copy(data)].concat());
+                Ok((0, 0))
+            }
+            RequestBody::Progress { done, total } => {
+                self.progress = (done, total);
+                Ok((0, 0))
+            }
+            // The loop ends at a return.
+            RequestBody::Return { .. } => Err(CallErrno::Invalid),
+        }
+    }
+
+    fn object(&self, handle: u32) -> Result<Arc<dyn GrantedObject>, CallErrno> {
+        let object = usize::try_from(handle).ok().and_then(|handle| self.objects.get(handle));
+        object.map(Arc::clone).ok_or(CallErrno::BadHandle)
+    }
+
+    /// Copies a range of the heap once; the engine can change it meanwhile.
+    fn copy(&self, data: HeapRange) -> Vec<u8> {
+        let mut bytes = vec![0; data.length() as usize];
+        let length = self.ring.copy_from_heap(data, &mut bytes);
+        bytes.truncate(length);
+        bytes
+    }
+
+    /// Converts the error of a handle, and counts refusals.
+    fn granted<T>(&mut self, done: Result<T, GrantError>) -> Result<T, CallErrno> {
+        done.map_err(|error| {
+            if error == GrantError::AccessDenied {
+                self.denials += 1;
+            }
+            match error {
+                GrantError::AccessDenied => CallErrno::AccessRefused,
+                GrantError::NotFound => CallErrno::NotFound,
+                GrantError::Invalid => CallErrno::Invalid,
+                GrantError::TooLarge => CallErrno::TooLarge,
+                GrantError::NoSpace => CallErrno::NoSpace,
+                GrantError::Io => CallErrno::InputOutput,
+            }
+        })
+    }
+
+    /// Overwrites a range with zeros, up to the end of the object.
+    fn clear_range(&mut self, object: &dyn GrantedObject, offset: u64, length: u64) -> Completed {
+        let end = self.granted(object.length())?.min(offset.saturating_add(length));
+        let zeros = vec![0; ZEROS_LEN];
+        let mut at = offset;
+        while at < end {
+            let part = usize::try_from(end - at).unwrap_or(ZEROS_LEN).min(ZEROS_LEN);
+            self.granted(object.write(at, &zeros[..part]))?;
+            at += part as u64;
+            self.usage.bytes_written += part as u64;
+            if self.usage.bytes_written > self.limits.bytes {
+                break;
+            }
+        }
+        Ok((0, 0))
+    }
+
+    fn list(&mut self, object: &dyn GrantedObject, after: u64, buffer: HeapRange) -> Completed {
+        let max = (buffer.length() / 8).min(LIST_ENTRIES_MAX) as usize;
+        let mut bytes = Vec::new();
+        let mut from = after.checked_add(1);
+        let mut count = 0;
+        while let Some(start) = from
+            && count < max
+        {
+            let page = self.granted(object.list(start, max - count))?;
+            for number in page.numbers.iter().take(max - count) {
+                bytes.extend_from_slice(&number.to_le_bytes());
+                count += 1;
+            }
+            // A page without progress would loop forever.
+            from = page.next.filter(|next| *next > start);
+        }
+        self.ring.copy_to_heap(buffer, &bytes);
+        Ok((signed(count as u64), 0))
+    }
+}
+
+/// Describes an object to the engine.
+fn describe(object: &dyn GrantedObject) -> GuestObject {
+    let id = object.object();
+    let kind = match object.kind() {
+        ObjectType::Collection => ObjectKind::Collection,
+        ObjectType::Partition | ObjectType::Root => ObjectKind::Partition,
+        ObjectType::User => ObjectKind::User,
+    };
+    let rights = object.rights();
+    let shows_length = kind == ObjectKind::User && rights.contains(Permissions::READ);
+    let length = if shows_length { object.length().unwrap_or(0) } else { 0 };
+    let rights = ObjectRights::from_bits(rights.bytes()[0]);
+    GuestObject::new(id.partition, id.object, kind, rights, length)
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

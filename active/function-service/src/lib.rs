@@ -1,0 +1,33 @@
+//! The service that runs functions beside the data of a device.
+//!
+//! Does: keep jobs ([`JobTable`]), start and reuse confined engines ([`EngineSet`]), serve their
+//! requests with the authority of the caller, enforce limits, stage output, issue receipts. Does
+//! not: parse commands or check capabilities; `sealstone-osd-device` does, and this crate is its
+//! `FunctionRunner`. Does not confine processes; `sealstone-sandbox` does. Contract: a function
+//! reaches objects only through the handles of its call, each of which checks its authority on
+//! every operation. An engine process serves one owner and one function. Arguments are cleared
+//! after use and never logged. Truth: docs/design/active.md, docs/standards/active.md,
+//! docs/adr/0069-function-service.md.
+
+mod engines;
+mod invocation;
+mod job_records;
+mod job_table;
+mod limits;
+mod log_ring;
+mod metrics;
+mod pool;
+mod run_record;
+mod service;
+mod staging;
+
+pub use engines::{EngineSet, EngineStatus, IsolationStatus};
+pub use job_table::{
+    AdmitError, CancelEffect, JobCounts, JobEnd, JobEntry, JobLimits, JobOwner, JobResult, JobTable,
+    JobUsage, JobUser,
+};
+pub use limits::{CANCEL_GRACE, RunLimits, ServiceLimits};
+pub use log_ring::{LOG_LEN_MAX, LogRing};
+pub use metrics::ServiceMetrics;
+pub use run_record::{NoRunRecords, ReceiptSource, RunRecord, RunRecorder};
+pub use service::{FunctionService, ServiceParts, ServiceStartError};

@@ -1,0 +1,83 @@
+//! Limits of runs and of the service.
+
+use std::time::Duration;
+
+use crate::job_table::JobLimits;
+
+/// Time that a cancelled function has to return before its engine is killed.
+pub const CANCEL_GRACE: Duration = Duration::from_millis(10);
+/// Default maximum wall time of a run, in seconds.
+const WALL_S: u64 = 30;
+/// Default maximum CPU time of a run, in seconds.
+const CPU_S: u64 = 10;
+/// Default maximum memory of an engine, in bytes.
+const MEMORY_BYTES: u64 = 256 << 20;
+/// Default maximum bytes of a result, and of staged output.
+const OUTPUT_BYTES: u64 = 16 << 20;
+/// Default maximum number of calls of a run to the device.
+const CALLS: u64 = 1_000_000;
+/// Default maximum bytes that a run reads and writes.
+const TRANSFER_BYTES: u64 = 10 << 30;
+/// Default number of idle engines that are kept for reuse.
+const WARM_ENGINES: usize = 8;
+/// Default time for which an idle engine is kept.
+const WARM_TIME: Duration = Duration::from_secs(60);
+/// CPU time after which an engine is not used again: the limit of its process is higher than that
+/// of one run by this much.
+pub(crate) const REUSE_CPU_S: u64 = 5;
+
+/// Limits of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Wall time.
+    pub wall: Duration,
+    /// CPU time in seconds.
+    pub cpu_s: u64,
+    /// Memory of the engine in bytes.
+    pub memory: u64,
+    /// Bytes of the result, and of output that is staged until success.
+    pub output: u64,
+    /// Calls to the device.
+    pub calls: u64,
+    /// Bytes read from and written to objects.
+    pub bytes: u64,
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        Self {
+            wall: Duration::from_secs(WALL_S),
+            cpu_s: CPU_S,
+            memory: MEMORY_BYTES,
+            output: OUTPUT_BYTES,
+            calls: CALLS,
+            bytes: TRANSFER_BYTES,
+        }
+    }
+}
+
+/// Limits of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceLimits {
+    /// Limits of each run.
+    pub run: RunLimits,
+    /// Limits of jobs.
+    pub jobs: JobLimits,
+    /// Idle engines that are kept for reuse.
+    pub warm_engines: usize,
+    /// Time for which an idle engine is kept.
+    pub warm_time: Duration,
+}
+
+impl ServiceLimits {
+    /// Returns the default limits of a machine with this many processors.
+    #[must_use]
+    pub fn for_cores(cores: usize) -> Self {
+        Self {
+            run: RunLimits::default(),
+            jobs: JobLimits::for_cores(cores),
+            warm_engines: WARM_ENGINES,
+            warm_time: WARM_TIME,
+        }
+    }
+}

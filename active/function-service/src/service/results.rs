@@ -1,0 +1,176 @@
+//! Results, staged output and receipts at the end of a run.
+
+use std::sync::Arc;
+
+use sealstone_osd::attribute::USER;
+use sealstone_osd::function::{ExitReason, INLINE_MAX, JobId};
+use sealstone_osd::{AttributeId, ObjectType, Permissions};
+use sealstone_osd_device::{FunctionCall, GrantedObject};
+use sealstone_seal::{FunctionReceipt, ReceiptInput, ReceiptLimits};
+
+use super::ServiceState;
+use crate::invocation::InvocationEnd;
+use crate::job_table::JobResult;
+use crate::limits::RunLimits;
+use crate::staging::StagedOutput;
+
+/// Attribute of a user object: time of the last change of its data, milliseconds since 1970.
+const DATA_MODIFIED: AttributeId = AttributeId::new(USER + 3, 5);
+/// Bytes of a result that are written at once.
+const RESULT_PIECE: usize = 1 << 20;
+
+/// The objects of a run as they were at its start.
+pub(super) struct RunInputs(Vec<ReceiptInput>);
+
+impl RunInputs {
+    pub(super) fn of(call: &FunctionCall) -> Self {
+        Self(call.objects.iter().map(|object| input(&**object)).collect())
+    }
+
+    /// Returns the inputs with a note whether they are the same at the end.
+    fn at_end(&self, call: &FunctionCall) -> Vec<ReceiptInput> {
+        let pairs = self.0.iter().zip(&call.objects);
+        pairs
+            .map(|(before, object)| {
+                let after = input(&**object);
+                let unchanged = (before.length, before.version) == (after.length, after.version);
+                ReceiptInput { unchanged: unchanged && before.version != 0, ..*before }
+            })
+            .collect()
+    }
+}
+
+fn input(object: &dyn GrantedObject) -> ReceiptInput {
+    let (rights, is_user) = (object.rights(), object.kind() == ObjectType::User);
+    let length = if is_user && rights.contains(Permissions::READ) { object.length().ok() } else { None };
+    let version = if is_user && rights.contains(Permissions::GET_ATTR) {
+        object.attribute(DATA_MODIFIED).ok().flatten().map(|value| number(&value))
+    } else {
+        None
+    };
+    ReceiptInput {
+        object: object.object(),
+        rights: rights.bytes()[0],
+        kind: object.kind() as u8,
+        length: length.unwrap_or(0),
+        version: version.unwrap_or(0),
+        unchanged: false,
+        digest: None,
+    }
+}
+
+/// Returns a big-endian number of at most 8 bytes; 0 for longer values.
+fn number(value: &[u8]) -> u64 {
+    if value.len() > 8 { 0 } else { value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)) }
+}
+
+impl ServiceState {
+    /// Commits staged output and stores the result of a function that succeeded. If that fails the
+    /// run fails, with a line for the log.
+    pub(super) fn publish(
+        &self,
+        call: &FunctionCall,
+        stage: Option<&StagedOutput>,
+        end: &mut InvocationEnd,
+        result: &mut JobResult,
+    ) -> Result<(), String> {
+        let bytes = std::mem::take(&mut end.result);
+        if bytes.len() > INLINE_MAX {
+            match store(call, &bytes) {
+                Ok(object) => result.object = Some(object.object()),
+                Err(text) => {
+                    (end.exit, result.length) = (ExitReason::Output, 0);
+                    return Err(text);
+                }
+            }
+        } else {
+            result.bytes = bytes;
+        }
+        if let Some(Err(error)) = stage.map(StagedOutput::commit) {
+            *result = JobResult::default();
+            (end.exit, end.error) = (ExitReason::Output, -error.errno());
+            return Err(format!("the output could not be committed: {error}"));
+        }
+        Ok(())
+    }
+
+    /// Returns the receipt of a run; empty if the device has no key for it now.
+    pub(super) fn receipt(
+        &self,
+        id: JobId,
+        call: &FunctionCall,
+        inputs: &RunInputs,
+        limits: &RunLimits,
+        end: &InvocationEnd,
+        result: &JobResult,
+        result_digest: [u8; 32],
+        (started_ms, ended_ms): (u64, u64),
+    ) -> Vec<u8> {
+        let Some(key) = (self.receipts)() else { return Vec::new() };
+        let receipt = FunctionReceipt {
+            engine: call.engine.code(),
+            exit: end.exit.code(),
+            error: end.error,
+            secret_arguments: call.secret_arguments,
+            system_id: *key.system_id(),
+            job: id.0,
+            function: call.function,
+            code_digest: call.digest,
+            arguments_digest: arguments_digest(call),
+            result_digest,
+            result_length: result.length,
+            result_object: result.object,
+            api: (call.api.major, call.api.minor),
+            audit: call.caller.audit,
+            started_ms,
+            ended_ms,
+            limits: ReceiptLimits {
+                wall_ms: u64::try_from(limits.wall.as_millis()).unwrap_or(u64::MAX),
+                cpu_ms: limits.cpu_s.saturating_mul(1000),
+                memory: limits.memory,
+                output: limits.output,
+                calls: limits.calls,
+                bytes: limits.bytes,
+            },
+            bytes_read: end.usage.bytes_read,
+            bytes_written: end.usage.bytes_written,
+            cpu_us: end.usage.cpu_us,
+            inputs: inputs.at_end(call),
+        };
+        key.seal(&receipt).unwrap_or_default()
+    }
+}
+
+/// Returns the digest of method and arguments; secret arguments are left out.
+fn arguments_digest(call: &FunctionCall) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&u32::try_from(call.method.len()).unwrap_or(u32::MAX).to_be_bytes());
+    hasher.update(call.method.as_bytes());
+    if !call.secret_arguments {
+        hasher.update(&call.arguments);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// Stores a result in a new object, through the first handle that may create objects.
+fn store(call: &FunctionCall, bytes: &[u8]) -> Result<Arc<dyn GrantedObject>, String> {
+    let creates = |object: &&Arc<dyn GrantedObject>| {
+        object.kind() == ObjectType::Partition && object.rights().contains(Permissions::CREATE)
+    };
+    let Some(partition) = call.objects.iter().find(creates) else {
+        return Err(format!(
+            "the result has {} bytes; more than {INLINE_MAX} need an object entry with CREATE",
+            bytes.len()
+        ));
+    };
+    let failed = |error| format!("the result object could not be stored: {error}");
+    let object = partition.create().map_err(failed)?;
+    let mut pieces = bytes.chunks(RESULT_PIECE).enumerate();
+    let written = pieces.try_for_each(|(index, piece)| object.write((index * RESULT_PIECE) as u64, piece));
+    written.map_err(|error| {
+        // The right to remove it may be missing; then an empty or partial object stays.
+        let _ = object.remove();
+        failed(error)
+    })?;
+    Ok(object)
+}

@@ -1,0 +1,224 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// An object in memory with the rules of a granted one.
+struct MemoryObject {
+    rights: Permissions,
+    bytes: Mutex<Vec<u8>>,
+    attributes: Mutex<BTreeMap<(u32, u32), Vec<u8>>>,
+    is_removed: Mutex<bool>,
+    children: Mutex<Vec<Arc<MemoryObject>>>,
+}
+
+impl MemoryObject {
+    fn new(rights: Permissions, bytes: &[u8]) -> Arc<Self> {
+        Arc::new(Self {
+            rights,
+            bytes: Mutex::new(bytes.to_vec()),
+            attributes: Mutex::default(),
+            is_removed: Mutex::default(),
+            children: Mutex::default(),
+        })
+    }
+
+    fn require(&self, right: Permissions) -> Result<(), GrantError> {
+        if self.rights.contains(right) { Ok(()) } else { Err(GrantError::AccessDenied) }
+    }
+}
+
+impl GrantedObject for MemoryObject {
+    fn object(&self) -> ObjectId {
+        ObjectId::new(0x10000, 0x10001)
+    }
+
+    fn kind(&self) -> ObjectType {
+        ObjectType::User
+    }
+
+    fn rights(&self) -> Permissions {
+        self.rights
+    }
+
+    fn range(&self) -> Range {
+        Range::ALL
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, GrantError> {
+        self.require(Permissions::READ)?;
+        let bytes = self.bytes.lock();
+        let from = usize::try_from(offset).unwrap().min(bytes.len());
+        let length = into.len().min(bytes.len() - from);
+        into[..length].copy_from_slice(&bytes[from..from + length]);
+        Ok(length)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), GrantError> {
+        self.require(Permissions::WRITE)?;
+        let (mut bytes, from) = (self.bytes.lock(), usize::try_from(offset).unwrap());
+        if !data.is_empty() && bytes.len() < from + data.len() {
+            bytes.resize(from + data.len(), 0);
+        }
+        if !data.is_empty() {
+            bytes[from..from + data.len()].copy_from_slice(data);
+        }
+        Ok(())
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64, GrantError> {
+        self.require(Permissions::APPEND)?;
+        let mut bytes = self.bytes.lock();
+        let offset = bytes.len() as u64;
+        bytes.extend_from_slice(data);
+        Ok(offset)
+    }
+
+    fn punch(&self, _: u64, _: u64) -> Result<(), GrantError> {
+        Err(GrantError::Invalid)
+    }
+
+    fn length(&self) -> Result<u64, GrantError> {
+        self.require(Permissions::READ)?;
+        Ok(self.bytes.lock().len() as u64)
+    }
+
+    fn attribute(&self, id: AttributeId) -> Result<Option<Vec<u8>>, GrantError> {
+        Ok(self.attributes.lock().get(&(id.page, id.number)).cloned())
+    }
+
+    fn set_attribute(&self, id: AttributeId, value: &[u8]) -> Result<(), GrantError> {
+        self.attributes.lock().insert((id.page, id.number), value.to_vec());
+        Ok(())
+    }
+
+    fn list(&self, _: u64, _: usize) -> Result<GrantedList, GrantError> {
+        Ok(GrantedList::default())
+    }
+
+    fn create(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        let child = Self::new(self.rights, b"");
+        self.children.lock().push(Arc::clone(&child));
+        Ok(child)
+    }
+
+    fn remove(&self) -> Result<(), GrantError> {
+        self.require(Permissions::REMOVE)?;
+        *self.is_removed.lock() = true;
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), GrantError> {
+        Ok(())
+    }
+}
+
+const ALL: Permissions = Permissions::from_bytes([0xFF, 0, 0, 0, 0]);
+const ATTRIBUTE: AttributeId = AttributeId::new(0x3000_0000, 1);
+
+fn content(object: &dyn GrantedObject) -> Vec<u8> {
+    let mut bytes = vec![0xEE; 4096];
+    let length = object.read(0, &mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn changes_are_visible_to_run_only_until_commit() {
+    let base = MemoryObject::new(ALL, b"0123456789");
+    let stage = StagedOutput::new(1 << 20);
+    let object = stage.wrap(base.clone());
+    object.write(2, b"abc").unwrap();
+    assert_eq!(object.append(b"xyz").unwrap(), 10);
+    object.set_attribute(ATTRIBUTE, b"value").unwrap();
+    assert_eq!(content(&*object), b"01abc56789xyz");
+    assert_eq!(
+        (object.length().unwrap(), object.attribute(ATTRIBUTE).unwrap()),
+        (13, Some(b"value".to_vec()))
+    );
+    assert_eq!((content(&*base), base.attribute(ATTRIBUTE).unwrap()), (b"0123456789".to_vec(), None));
+    stage.commit().unwrap();
+    assert_eq!(
+        (content(&*base), base.attribute(ATTRIBUTE).unwrap()),
+        (b"01abc56789xyz".to_vec(), Some(b"value".to_vec()))
+    );
+}
+
+#[test]
+fn appends_go_to_true_end_at_commit() {
+    let base = MemoryObject::new(Permissions::APPEND, b"one ");
+    let stage = StagedOutput::new(1 << 20);
+    let object = stage.wrap(base.clone());
+    object.append(b"three ").unwrap();
+    object.append(b"four").unwrap();
+    base.append(b"two ").unwrap();
+    stage.commit().unwrap();
+    assert_eq!(*base.bytes.lock(), b"one two three four");
+}
+
+#[test]
+fn missing_rights_are_refused_before_commit() {
+    let stage = StagedOutput::new(1 << 20);
+    let object = stage.wrap(MemoryObject::new(Permissions::READ, b"abc"));
+    assert_eq!(object.write(0, b"x"), Err(GrantError::AccessDenied));
+    assert_eq!(object.append(b"x"), Err(GrantError::AccessDenied));
+    assert_eq!(object.set_attribute(ATTRIBUTE, b"x"), Err(GrantError::AccessDenied));
+    assert_eq!(object.remove(), Err(GrantError::AccessDenied));
+    let blind = stage.wrap(MemoryObject::new(Permissions::WRITE, b"abc"));
+    assert_eq!(blind.read(0, &mut [0; 3]), Err(GrantError::AccessDenied));
+}
+
+#[test]
+fn stage_has_limit_of_bytes() {
+    let stage = StagedOutput::new(ENTRY_BYTES + 10);
+    let object = stage.wrap(MemoryObject::new(ALL, b""));
+    object.write(0, &[1; 10]).unwrap();
+    assert_eq!(object.write(10, b"x"), Err(GrantError::TooLarge));
+    assert_eq!(object.write(u64::MAX, b"ab"), Err(GrantError::TooLarge));
+}
+
+#[test]
+fn created_objects_are_removed_on_failure() {
+    let base = MemoryObject::new(ALL, b"");
+    let stage = StagedOutput::new(1 << 20);
+    let partition = stage.wrap(base.clone());
+    let child = partition.create().unwrap();
+    child.write(0, b"partial").unwrap();
+    let created = Arc::clone(&base.children.lock()[0]);
+    assert_eq!(content(&*created), b"", "staged");
+    stage.discard();
+    assert!(*created.is_removed.lock() && !*base.is_removed.lock());
+}
+
+#[test]
+fn removed_object_is_gone_for_run() {
+    let base = MemoryObject::new(ALL, b"abc");
+    let stage = StagedOutput::new(1 << 20);
+    let object = stage.wrap(base.clone());
+    object.remove().unwrap();
+    assert_eq!(object.length(), Err(GrantError::NotFound));
+    assert!(!*base.is_removed.lock());
+    stage.commit().unwrap();
+    assert!(*base.is_removed.lock());
+}
+
+proptest! {
+    /// A staged object reads, and becomes, what direct writes produce.
+    #[test]
+    fn staged_writes_equal_direct_writes(writes in proptest::collection::vec((0_u64..60, proptest::collection::vec(any::<u8>(), 0..30), any::<bool>()), 0..20)) {
+        let (direct, base) = (MemoryObject::new(ALL, b"0123456789"), MemoryObject::new(ALL, b"0123456789"));
+        let stage = StagedOutput::new(1 << 20);
+        let staged = stage.wrap(base.clone());
+        for (offset, data, is_append) in &writes {
+            if *is_append {
+                prop_assert_eq!(direct.append(data), staged.append(data));
+            } else {
+                direct.write(*offset, data).unwrap();
+                staged.write(*offset, data).unwrap();
+            }
+            prop_assert_eq!(content(&*direct), content(&*staged));
+        }
+        prop_assert_eq!(content(&*base), b"0123456789");
+        stage.commit().unwrap();
+        prop_assert_eq!(content(&*direct), content(&*base));
+    }
+}
