@@ -1,0 +1,133 @@
+//! The engine program for functions that are shared objects, from C or any other language.
+//!
+//! Does: waits for calls on the rings that the device passes, loads the function at its first call,
+//! calls `osd_main` or `start`, and reports the returned status. It exports the calls of `osd.h`.
+//! Does not: confine itself; `sealstone-sandbox` does that before this program sees a descriptor.
+//! Contract: code of a function is loaded after the confinement. Requests leave this process only
+//! through the ring, and a failure of the program or the function ends the process.
+//! Truth: `include/osd.h` and `docs/reference/function-api.md`, generated from the table of calls.
+//!
+//! `sealstone-engine-c --local CODE ENGINE_MEMORY HOST_MEMORY` runs without confinement, with paths
+//! instead of descriptors: for tests of functions on the machine of their developer.
+
+mod calls;
+mod loader;
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use sealstone_function_abi::{CallErrno, DescriptorError};
+use sealstone_function_ring::{AttachError, EngineRing};
+use sealstone_sandbox::EngineContext;
+
+use crate::loader::LoadedFunction;
+
+/// Exit code of an engine that cannot use its rings.
+const EXIT_NO_RING: i32 = 2;
+/// Exit code of an engine that was started without code or descriptors.
+const EXIT_NO_CODE: i32 = 3;
+/// Level of a log line about an error.
+const LOG_ERROR: u32 = 1;
+
+fn main() -> ExitCode {
+    loader::preload_math_library();
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    match &arguments[..] {
+        [] => sealstone_sandbox::engine_main(run_confined),
+        [mode, code, engine_memory, host_memory] if mode == "--local" => {
+            run_local(Path::new(code), Path::new(engine_memory), Path::new(host_memory))
+        }
+        _ => {
+            let usage = "usage: sealstone-engine-c [--local CODE ENGINE_MEMORY HOST_MEMORY]; \
+                         `sealstone osd serve` starts it without arguments";
+            let _ = writeln!(std::io::stderr(), "{usage}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves the calls of a device, in a confined process.
+fn run_confined(context: EngineContext) -> i32 {
+    let (Some(code), [engine_memory, host_memory]) = (context.code, &context.descriptors[..]) else {
+        return EXIT_NO_CODE;
+    };
+    match attach(engine_memory, host_memory) {
+        Ok(ring) => serve(ring, &code),
+        Err(_) => EXIT_NO_RING,
+    }
+}
+
+fn attach(engine_memory: &OwnedFd, host_memory: &OwnedFd) -> Result<EngineRing, AttachError> {
+    EngineRing::attach(engine_memory.as_fd(), host_memory.as_fd())
+}
+
+/// Serves the calls of a local host.
+fn run_local(code: &Path, engine_memory: &Path, host_memory: &Path) -> ExitCode {
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(engine_memory)
+        .and_then(|engine_memory| Ok((engine_memory, File::open(host_memory)?)));
+    let ring = match opened {
+        Ok((engine_memory, host_memory)) => attach(&engine_memory.into(), &host_memory.into()),
+        Err(error) => Err(error.into()),
+    };
+    match ring {
+        Ok(ring) => {
+            serve(ring, code);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error}; pass the memory files of a running host");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs calls until the host stops the engine; returns the exit code.
+fn serve(ring: EngineRing, code: &Path) -> i32 {
+    calls::install(ring);
+    let mut function = CodeFile { path: code.to_owned(), loaded: None };
+    loop {
+        match calls::wait_call() {
+            Ok(None) => return 0,
+            Ok(Some(call)) => {
+                let status = match function.load() {
+                    Ok(loaded) => loaded.run(&call),
+                    Err(error) => {
+                        calls::log(LOG_ERROR, &format!("cannot load the function: {error}"));
+                        CallErrno::NotExecutable.result()
+                    }
+                };
+                // Arguments may be secret: they are cleared before the host learns of the end.
+                drop(call);
+                calls::finish_call(status);
+            }
+            Err(error) => calls::finish_call(refuse_call(&error)),
+        }
+    }
+}
+
+fn refuse_call(error: &DescriptorError) -> i64 {
+    calls::log(LOG_ERROR, &format!("cannot begin the call: {error}"));
+    CallErrno::Invalid.result()
+}
+
+/// The code of a function, which is loaded at the first call.
+struct CodeFile {
+    path: PathBuf,
+    loaded: Option<LoadedFunction>,
+}
+
+impl CodeFile {
+    fn load(&mut self) -> Result<&LoadedFunction, loader::LoadError> {
+        let loaded = match self.loaded.take() {
+            Some(loaded) => loaded,
+            None => LoadedFunction::load(&self.path)?,
+        };
+        Ok(self.loaded.insert(loaded))
+    }
+}

@@ -1,0 +1,4 @@
+/* Exports no entry point. */
+int answer(void) {
+    return 42;
+}
