@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use sealstone_osd::function::{ExitReason, INLINE_MAX, JobAction, JobId, JobState, ReplyHeader, ReplyParts};
 use sealstone_osd_device::{
-    EngineInfo, Environment, FunctionCall, FunctionRefusal, FunctionRunner, JobCall, Principal,
+    EngineInfo, DeviceEnvironment, FunctionCall, FunctionRefusal, FunctionRunner, JobCall, Principal,
 };
 use thiserror::Error;
 
@@ -50,7 +50,7 @@ pub struct ServiceParts {
     /// The limits.
     pub limits: ServiceLimits,
     /// Clock and random bytes.
-    pub environment: Arc<dyn Environment>,
+    pub environment: Arc<dyn DeviceEnvironment>,
     /// File with the asynchronous jobs.
     pub records: PathBuf,
     /// Receives the records of runs.
@@ -78,7 +78,7 @@ pub struct FunctionService(Arc<ServiceState>);
 struct ServiceState {
     pool: EnginePool,
     limits: ServiceLimits,
-    environment: Arc<dyn Environment>,
+    environment: Arc<dyn DeviceEnvironment>,
     records: JobRecords,
     recorder: Arc<dyn RunRecorder>,
     receipts: ReceiptSource,
