@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     match run(cli, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let failure = with_next_step(failure, command);
+            let failure = failure.or_default_hint(command);
             output.failure(&failure);
             failure.kind.into()
         }
@@ -86,32 +86,6 @@ fn main() -> ExitCode {
 fn usage_message(error: &str) -> String {
     let lines = error.lines().take_while(|line| !line.is_empty()).map(str::trim);
     lines.collect::<Vec<_>>().join(" ").trim_start_matches("error: ").to_owned()
-}
-
-/// Adds the next step of failures that have none of their own, by their kind and the command.
-fn with_next_step(failure: Failure, command: &str) -> Failure {
-    // Some messages of the daemons' crates have the next step themselves.
-    if failure.message.contains("; run `") {
-        return failure;
-    }
-    let noun = command.split(' ').next().unwrap_or_default();
-    let next_step = match (failure.kind, noun) {
-        (FailureKind::Usage, _) => format!("sealstone {command} --help"),
-        (FailureKind::NotFound, "user" | "enrol") => "`sealstone user list` shows the accounts".into(),
-        (FailureKind::NotFound, "group") => {
-            "`sealstone group list` and `sealstone user list` show what exists".into()
-        }
-        (FailureKind::NotFound, "osd" | "mds") => "`sealstone df` shows the devices".into(),
-        (FailureKind::NotFound, "block") => "`sealstone block list` shows the units".into(),
-        (FailureKind::NotFound, "quota") => "`sealstone quota list` shows users and trees with quotas".into(),
-        (FailureKind::NotFound, "chown" | "chgrp" | "revoke" | "audit") => {
-            "`sealstone ls` shows files, `sealstone user list` accounts".into()
-        }
-        (FailureKind::NotFound, _) => "`sealstone ls` shows what a directory has".into(),
-        (FailureKind::Denied, _) => "`sealstone whoami` shows your account and role".into(),
-        (FailureKind::Operation | FailureKind::Signal(_), _) => return failure,
-    };
-    failure.or_hint(next_step)
 }
 
 fn run(cli: Cli, output: Output) -> Outcome {
@@ -130,7 +104,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Whoami => block_on(session::whoami(global, output)),
         Command::Put(arguments) => block_on(transfer::put(global, output, &arguments)),
         Command::Get(arguments) => block_on(transfer::get(global, output, &arguments)),
-        Command::Cat(arguments) => block_on(transfer::cat(global, &arguments)),
+        Command::Cat(arguments) => block_on(transfer::cat(global, output, &arguments)),
         Command::Ls(arguments) => block_on(files::ls(global, output, &arguments)),
         Command::Stat(arguments) => block_on(files::stat(global, output, &arguments)),
         Command::Mkdir(arguments) => block_on(files::mkdir(global, output, &arguments)),
@@ -177,12 +151,5 @@ mod tests {
             usage_message(error),
             "the following required arguments were not provided: --key-file <FILE>"
         );
-    }
-
-    #[test]
-    fn own_next_step_is_kept() {
-        let failure = Failure::not_found("x: not found");
-        assert!(with_next_step(failure.clone(), "user rm").to_string().contains("user list"));
-        assert!(with_next_step(failure.hint("own"), "user rm").to_string().ends_with("(own)"));
     }
 }

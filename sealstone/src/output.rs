@@ -38,6 +38,11 @@ impl Output {
         Self { json, quiet, command }
     }
 
+    /// Returns the words of the command; empty if the command line has none.
+    pub(crate) const fn command(self) -> &'static str {
+        self.command
+    }
+
     pub(crate) const fn is_json(self) -> bool {
         self.json
     }
@@ -79,6 +84,12 @@ impl Output {
         }
     }
 
+    /// Prints the failure of one part of a command that continues. Under `--json` the result lists
+    /// it.
+    pub(crate) fn part_failure(self, failure: &Failure) {
+        self.complain(&failure.to_string());
+    }
+
     /// Prints the failure of the command: one line on standard error.
     pub(crate) fn failure(self, failure: &Failure) {
         // As a program that SIGPIPE ends: no message.
@@ -86,11 +97,9 @@ impl Output {
             return;
         }
         if self.json {
-            let error = json!({
-                "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step
-            });
-            print_error(&printable_json(self.envelope(json!({ "error": error })).to_string()));
-        } else {
+            let error = json!({ "error": failure.json() });
+            print_error(&printable_json(self.envelope(error).to_string()));
+        } else if !failure.reported {
             print_error(&format!("{}: {failure}", self.prefix()));
         }
     }

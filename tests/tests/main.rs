@@ -42,6 +42,7 @@ mod quotas;
 mod raw_device;
 mod restriping;
 mod revocation;
+mod several_paths;
 mod shared_locks;
 mod shared_store;
 #[path = "../../metadata/meta-store/tests/support/slapd.rs"]

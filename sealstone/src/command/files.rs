@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-use sealstone_client::{ChecksumKind, Client, DirEntry, FileKind, FilePath, Stat};
+use sealstone_client::{ChecksumKind, Client, ClientError, DirEntry, FileKind, FilePath, Stat};
 use sealstone_mds_protocol::{LinkTarget, shown};
 use serde_json::{Value, json};
 
@@ -13,6 +13,7 @@ use crate::cli::{
     StoredPath,
 };
 use crate::command::keys::state_name;
+use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
 use crate::command::tree::{TreePath, join};
 use crate::command::{drain, placement};
@@ -176,41 +177,48 @@ pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) 
     if stat.kind == FileKind::Symlink && (!arguments.long || top.trailing_slash) {
         stat = client.stat(&top).await.unwrap_or(stat);
     }
-    let found = if stat.kind == FileKind::Directory {
-        list(&client, &top, arguments.recursive).await?
+    let (found, failed) = if stat.kind == FileKind::Directory {
+        list_readable(&client, &top, arguments.recursive).await
     } else {
         let path = top.split_last().map(|(_, name)| TreePath::top().join(&name)).unwrap_or_default();
-        vec![ListEntry { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) }]
+        (vec![ListEntry { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) }], Vec::new())
     };
-    let mut targets = Vec::with_capacity(found.len());
-    for listed in &found {
+    if let [(directory, failure)] = &failed[..]
+        && directory.is_top()
+        && found.is_empty()
+    {
+        return Err(failure.clone());
+    }
+    let failed = failed.into_iter().map(|(_, failure)| failure).collect();
+    let results = PartResults::new(output, found, failed);
+    let mut targets = Vec::with_capacity(results.done.len());
+    for listed in &results.done {
         targets.push(match &listed.stat {
             Some(stat) if arguments.long || output.is_json() => target(&client, stat).await,
             _ => None,
         });
     }
-    let entries = || found.iter().zip(targets.iter().map(Option::as_ref));
+    let entries = || results.done.iter().zip(targets.iter().map(Option::as_ref));
     let value: Vec<Value> = entries().map(|(listed, target)| listed.json(target)).collect();
-    if !output.is_json() && found.is_empty() {
-        return Ok(());
-    }
-    output.result(&json!({ "entries": value }), || match arguments.long {
+    let text = match arguments.long {
         true => align(&entries().map(|(listed, target)| listed.long(target)).collect::<Vec<_>>()),
-        false => found.iter().map(ListEntry::name).collect::<Vec<_>>().join("\n"),
-    })
+        false => results.done.iter().map(ListEntry::name).collect::<Vec<_>>().join("\n"),
+    };
+    results.finish_with_text(json!({ "entries": value }), || text)
 }
 
 /// Returns the entries of a directory by their paths below it; with `recursive` all below it.
 pub(crate) async fn list(client: &Client, top: &FilePath, recursive: bool) -> Outcome<Vec<ListEntry>> {
-    let (found, failed) = list_what_can_be(client, top, recursive).await;
+    let (found, failed) = list_readable(client, top, recursive).await;
     match failed.into_iter().next() {
         Some((_, failure)) => Err(failure),
         None => Ok(found),
     }
 }
 
-/// [`list`], which continues after a directory that cannot be listed: those are returned with the reason.
-pub(crate) async fn list_what_can_be(
+/// As [`list`], but continues after directories that cannot be listed, and returns them with the
+/// reason. Stops after a fatal failure.
+pub(crate) async fn list_readable(
     client: &Client,
     top: &FilePath,
     recursive: bool,
@@ -221,7 +229,11 @@ pub(crate) async fn list_what_can_be(
         let mut deeper = Vec::new();
         let listed = list_directory(client, top, &below, &mut found, &mut deeper).await;
         if let Err(failure) = listed {
+            let fatal = failure.fatal;
             failed.push((below, failure));
+            if fatal {
+                break;
+            }
         }
         if recursive {
             deeper.reverse();
@@ -255,47 +267,48 @@ async fn list_directory(
 pub(crate) async fn stat(global: &GlobalArgs, output: Output, arguments: &PathArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    let mut values = Vec::new();
-    let mut blocks = Vec::new();
-    for path in &paths {
-        let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
-        let target = target(&client, &stat).await;
-        let mut value = stat_json(path, &stat);
-        set_target(&mut value, target.as_ref());
-        let mut lines = vec![
-            format!("    path  {path}"),
-            format!("    kind  {}", kind(stat.kind)),
-            format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
-            format!("    mode  {} {:04o}", mode_string(stat.kind, stat.mode), stat.mode),
-            format!("   owner  {}", stat.owner.as_str()),
-            format!("   group  {}", group(&stat).unwrap_or("-")),
-            format!("   links  {}", stat.links),
-            format!("modified  {}", utc_ns(stat.mtime_ns)),
-            format!(" changed  {}", utc_ns(stat.ctime_ns)),
-            format!(" created  {}", utc_ns(stat.birth_ns)),
-        ];
-        if let Some(target) = &target {
-            lines.push(format!("  target  {}", shown(target.as_bytes())));
-        }
-        if matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice) {
-            lines.push(format!("  device  {}", device_number(stat.rdev)));
-        }
-        if stat.kind == FileKind::File {
-            let placement = placement::of(&client, path).await?;
-            value["placement"] = placement.json();
-            lines.extend(placement.lines(stat.version));
-            if let Some(checksum) = value["checksum"].as_str() {
-                lines.push(format!("checksum  {checksum}"));
-            }
-        }
-        values.push(value);
-        // A pipe gets whole lines.
-        if std::io::stdout().is_terminal() {
-            lines.iter_mut().for_each(|line| *line = wrap(line, STAT_INDENT));
-        }
-        blocks.push(lines.join("\n"));
+    let results = for_each(output, &paths, async |path| stat_one(&client, path).await).await?;
+    let (values, blocks): (Vec<_>, Vec<_>) = results.done.iter().cloned().unzip();
+    results.finish_with_text(json!({ "files": values }), || blocks.join("\n\n"))
+}
+
+/// Returns the attributes of one path as JSON and as text.
+async fn stat_one(client: &Client, path: &StoredPath) -> Outcome<(Value, String)> {
+    let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
+    let target = target(client, &stat).await;
+    let mut value = stat_json(path, &stat);
+    set_target(&mut value, target.as_ref());
+    let mut lines = vec![
+        format!("    path  {path}"),
+        format!("    kind  {}", kind(stat.kind)),
+        format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
+        format!("    mode  {} {:04o}", mode_string(stat.kind, stat.mode), stat.mode),
+        format!("   owner  {}", stat.owner.as_str()),
+        format!("   group  {}", group(&stat).unwrap_or("-")),
+        format!("   links  {}", stat.links),
+        format!("modified  {}", utc_ns(stat.mtime_ns)),
+        format!(" changed  {}", utc_ns(stat.ctime_ns)),
+        format!(" created  {}", utc_ns(stat.birth_ns)),
+    ];
+    if let Some(target) = &target {
+        lines.push(format!("  target  {}", shown(target.as_bytes())));
     }
-    output.result(&json!({ "files": values }), || blocks.join("\n\n"))
+    if matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+        lines.push(format!("  device  {}", device_number(stat.rdev)));
+    }
+    if stat.kind == FileKind::File {
+        let placement = placement::of(client, path).await?;
+        value["placement"] = placement.json();
+        lines.extend(placement.lines(stat.version));
+        if let Some(checksum) = value["checksum"].as_str() {
+            lines.push(format!("checksum  {checksum}"));
+        }
+    }
+    // A pipe gets whole lines.
+    if std::io::stdout().is_terminal() {
+        lines.iter_mut().for_each(|line| *line = wrap(line, STAT_INDENT));
+    }
+    Ok((value, lines.join("\n")))
 }
 
 /// Parses stored paths of the command line.
@@ -307,15 +320,23 @@ pub(crate) fn stored(global: &GlobalArgs, arguments: &[OsString]) -> Outcome<Vec
 pub(crate) async fn mkdir(global: &GlobalArgs, output: Output, arguments: &MkdirArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    let mut values = Vec::new();
-    for path in &paths {
-        let made = client
-            .mkdir(path, arguments.parents, 0o755)
-            .await
-            .map_err(|error| Failure::from(error).at(path))?;
-        values.push(stat_json(path, &made));
-    }
-    output.done(&json!({ "files": values }))
+    let created = async |path: &StoredPath| client.mkdir(path, arguments.parents, 0o755).await;
+    change_each(output, &paths, created).await
+}
+
+/// Runs `change` for each path and prints the attributes that it returns.
+async fn change_each(
+    output: Output,
+    paths: &[StoredPath],
+    mut change: impl AsyncFnMut(&StoredPath) -> Result<Stat, ClientError>,
+) -> Outcome {
+    let results = for_each(output, paths, async |path| {
+        let stat = change(path).await.map_err(|error| Failure::from(error).at(path))?;
+        Ok(stat_json(path, &stat))
+    });
+    let results = results.await?;
+    let value = json!({ "files": results.done });
+    results.finish(value)
 }
 
 /// `sealstone mv`: an existing directory receives the source under its old name.
@@ -368,21 +389,19 @@ pub(crate) async fn ln(global: &GlobalArgs, output: Output, arguments: &LnArgs) 
 pub(crate) async fn rm(global: &GlobalArgs, output: Output, arguments: &RmArgs) -> Outcome {
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    let mut removed = 0;
-    for path in &paths {
+    let results = for_each(output, &paths, async |path| {
+        let at = |error| Failure::from(error).at(path);
         if path.is_root() {
             return Err(Failure::usage("the root directory cannot be removed").at(path));
         }
-        if !arguments.recursive {
-            let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
-            if stat.kind == FileKind::Directory {
-                return Err(Failure::operation("is a directory").at(path).hint("use rm -r"));
-            }
+        if !arguments.recursive && client.lstat(path).await.map_err(at)?.kind == FileKind::Directory {
+            return Err(Failure::operation("is a directory").at(path).hint("use rm -r"));
         }
-        removed +=
-            client.remove(path, arguments.recursive).await.map_err(|error| Failure::from(error).at(path))?;
-    }
-    output.done(&json!({ "removed": removed }))
+        client.remove(path, arguments.recursive).await.map_err(at)
+    });
+    let results = results.await?;
+    let removed: u64 = results.done.iter().sum();
+    results.finish(json!({ "removed": removed }))
 }
 
 /// `sealstone chmod`.
@@ -393,12 +412,7 @@ pub(crate) async fn chmod(global: &GlobalArgs, output: Output, arguments: &Chmod
         .ok_or_else(|| Failure::usage("is not an octal mode such as 640").at(&arguments.mode))?;
     let paths = stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    let mut values = Vec::new();
-    for path in &paths {
-        let stat = client.set_mode(path, mode).await.map_err(|error| Failure::from(error).at(path))?;
-        values.push(stat_json(path, &stat));
-    }
-    output.done(&json!({ "files": values }))
+    change_each(output, &paths, async |path| client.set_mode(path, mode).await).await
 }
 
 /// `sealstone chown`.
@@ -426,13 +440,7 @@ async fn set_owner(
     let group = group.map(|group| Some(group).filter(|group| *group != "none"));
     let paths = stored(global, paths)?;
     let (client, _) = client(global)?;
-    let mut values = Vec::new();
-    for path in &paths {
-        let stat =
-            client.set_owner(path, owner, group).await.map_err(|error| Failure::from(error).at(path))?;
-        values.push(stat_json(path, &stat));
-    }
-    output.done(&json!({ "files": values }))
+    change_each(output, &paths, async |path| client.set_owner(path, owner, group).await).await
 }
 
 /// `sealstone df`.

@@ -1,6 +1,9 @@
 //! Groups, for administrators.
 
+use sealstone_client::Client;
+
 use crate::cli::{GlobalArgs, Group};
+use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
@@ -11,12 +14,10 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) ->
     match command {
         Group::Add { name, users } => {
             client.add_group(name).await.map_err(|error| Failure::from(error).at(name))?;
-            for user in users {
-                let added = client.set_member(name, user, true).await;
-                added.map_err(|error| Failure::from(error).at_both(name, ", ", user))?;
-            }
             output.remark(format!("added {name}"));
-            output.done(&serde_json::json!({ "group": name, "users": users }))
+            let results = set_members(&client, output, name, users, true).await?;
+            let value = serde_json::json!({ "group": name, "users": results.done });
+            results.finish(value)
         }
         Group::List => {
             let groups = client.groups().await?;
@@ -45,11 +46,9 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) ->
         }
         Group::Join { name, users } | Group::Leave { name, users } => {
             let member = matches!(command, Group::Join { .. });
-            for user in users {
-                let changed = client.set_member(name, user, member).await;
-                changed.map_err(|error| Failure::from(error).at_both(name, ", ", user))?;
-            }
-            output.done(&serde_json::json!({ "group": name, "users": users, "member": member }))
+            let results = set_members(&client, output, name, users, member).await?;
+            let value = serde_json::json!({ "group": name, "users": results.done, "member": member });
+            results.finish(value)
         }
         Group::Rm { name } => {
             client.remove_group(name).await.map_err(|error| Failure::from(error).at(name))?;
@@ -57,4 +56,20 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Group) ->
             output.done(&serde_json::json!({ "group": name }))
         }
     }
+}
+
+/// Adds users to a group or removes them, and returns those that were.
+async fn set_members(
+    client: &Client,
+    output: Output,
+    group: &str,
+    users: &[String],
+    member: bool,
+) -> Outcome<PartResults<String>> {
+    let results = for_each(output, users, async |user| {
+        let changed = client.set_member(group, user, member).await;
+        changed.map_err(|error| Failure::from(error).at_both(group, ", ", user))?;
+        Ok(user.clone())
+    });
+    results.await
 }

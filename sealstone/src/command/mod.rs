@@ -12,6 +12,7 @@ pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod mount;
 pub(crate) mod osd_check;
+pub(crate) mod parts;
 pub(crate) mod placement;
 pub(crate) mod quotas;
 pub(crate) mod rebalance;

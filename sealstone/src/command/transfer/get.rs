@@ -21,7 +21,7 @@ use super::{
     to_stdout, umask, until_signal,
 };
 use crate::cli::{GetArgs, GlobalArgs, MethodName, StoredPath};
-use crate::command::files::{kind, list_what_can_be, stored};
+use crate::command::files::{kind, list_readable, stored};
 use crate::command::session::client;
 use crate::command::tree::{TreePath, join};
 use crate::failure::{Failure, Outcome};
@@ -379,7 +379,7 @@ async fn plan_tree(
 ) -> Outcome {
     let path = operand.path();
     let at = |error: io::Error| Failure::from(error).at(path.shown());
-    let (listed, failed) = list_what_can_be(client, top, true).await;
+    let (listed, failed) = list_readable(client, top, true).await;
     for (_, failure) in failed {
         if failure.fatal {
             return Err(failure);

@@ -25,10 +25,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
 use crate::cli::{CatArgs, GlobalArgs, MethodName};
+use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::command::tree::TreePath;
 use crate::failure::{Failure, FailureKind, Outcome};
-use crate::output::stdout_failure;
+use crate::output::{Output, stdout_failure};
 
 pub(crate) use get::{get, write_whole};
 pub(crate) use put::put;
@@ -246,20 +247,26 @@ pub(crate) fn standard_output() -> Outcome<tokio::fs::File> {
 async fn to_stdout(client: &Client, path: &FilePath, method: MethodName) -> Outcome {
     let mut stdout = standard_output()?;
     match client.get(path, &mut stdout, get_options(method, None)).await {
-        Ok(_) => stdout.flush().await.map_err(stdout_failure),
-        Err(ClientError::Sink(error)) => Err(stdout_failure(error)),
+        Ok(_) => stdout.flush().await.map_err(|error| stdout_failure(error).fatal()),
+        Err(ClientError::Sink(error)) => Err(stdout_failure(error).fatal()),
         Err(error) => Err(Failure::from(error).at(path)),
     }
 }
 
 /// `sealstone cat`.
-pub(crate) async fn cat(global: &GlobalArgs, arguments: &CatArgs) -> Outcome {
+pub(crate) async fn cat(global: &GlobalArgs, output: Output, arguments: &CatArgs) -> Outcome {
     let paths = crate::command::files::stored(global, &arguments.paths)?;
     let (client, _) = client(global)?;
-    for path in &paths {
-        to_stdout(&client, path, arguments.transfer.method).await?;
-    }
-    Ok(())
+    let results = for_each(output, &paths, async |path| {
+        let written = to_stdout(&client, path, arguments.transfer.method).await;
+        // There is no result that could list the failures.
+        written.inspect_err(|failure| {
+            if output.is_json() && paths.len() > 1 {
+                output.failure(failure);
+            }
+        })
+    });
+    results.await?.exit()
 }
 
 /// Returns the umask of the process.

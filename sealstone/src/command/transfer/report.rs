@@ -175,14 +175,13 @@ impl TransferReport {
             set_bytes(&mut value, "path", path);
             value
         };
-        let failed = |failure: &Failure| json!({ "kind": failure.kind.name(), "message": failure.message, "next_step": failure.next_step });
         json!({
             "files": self.files, "directories": self.directories, "links": self.links, "unchanged": self.unchanged,
             "bytes": self.bytes, "seconds": seconds,
             "skipped_count": self.skipped_count, "changed_count": self.changed_count, "failed_count": self.failed_count,
             "not_tried_count": self.left_count,
             "skipped": self.skipped.iter().map(skipped).collect::<Vec<_>>(), "changed": self.changed.iter().map(changed).collect::<Vec<_>>(),
-            "failed": self.failed.iter().map(failed).collect::<Vec<_>>(),
+            "failed": self.failed.iter().map(Failure::json).collect::<Vec<_>>(),
         })
     }
 }
