@@ -10,8 +10,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::Outcome;
+use crate::targets::Verdict;
 use crate::trust;
-use crate::verdicts::Verdict;
 
 /// Durable 4 KiB writes: minimum rate of sixteen writers relative to one.
 const GROUP_RATIO_MIN: f64 = 8.0;

@@ -39,7 +39,7 @@ const FILL_BYTES: u64 = 1 << 20;
 const PROFILE: AttributeId = AttributeId::new(0x3000_F006, 1);
 
 /// A connected client with a credential for each method and object.
-pub(crate) struct Client {
+pub(crate) struct DeviceClient {
     runtime: Runtime,
     device: OsdClient,
     /// Another connection, inside TLS.
@@ -61,7 +61,7 @@ pub(crate) struct TurnResult {
     pub(crate) time: Duration,
 }
 
-impl Client {
+impl DeviceClient {
     /// Connects, creates the objects and fills them.
     pub(crate) fn connect(osd: &Osd, settings: &Settings) -> Outcome<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;

@@ -174,13 +174,13 @@ impl Osd {
 }
 
 /// A metadata server for it.
-pub(crate) struct Mds {
+pub(crate) struct MdsDaemon {
     daemon: Daemon,
     /// Its folder.
     pub(crate) data: PathBuf,
 }
 
-impl Mds {
+impl MdsDaemon {
     /// Creates a metadata server in `data` and starts it with these flags.
     pub(crate) fn new(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         init(binary, &MDS_INIT, data)?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::Outcome;
-use crate::client::Client;
+use crate::client::DeviceClient;
 use crate::contender::Contender;
 use crate::daemon::Osd;
 use crate::process::usage;
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let (address, target) =
         parts.next().zip(parts.next()).map(|(a, t)| (a.to_owned(), t.to_owned())).ok_or("no iSCSI URL")?;
     let idle = idle_bytes(&osd, &address, &target)?;
-    let client = Client::connect(&osd, &settings)?;
+    let client = DeviceClient::connect(&osd, &settings)?;
     let mut rows = Vec::new();
     for attack in ATTACKS {
         rows.push(one(attack, &client, &settings, &address, &target)?);
@@ -127,7 +127,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
 
 fn one(
     attack: &'static AttackKind,
-    client: &Client,
+    client: &DeviceClient,
     settings: &Settings,
     address: &str,
     target: &str,

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sealstone_client::{
-    Client, Mds, MdsOptions, PaperGroup, PaperOptions, PlainDial, Proofs, Role, TlsDial, UserName,
+    Client, MdsClient, MdsOptions, PaperGroup, PaperOptions, PlainDial, Proofs, Role, TlsDial, UserName,
     tls::Fingerprint,
 };
 use sealstone_initiator::{Environment, SystemEnvironment};
@@ -60,8 +60,11 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
     // Both ends sleep between two messages: waking a core takes longer than the measured work.
     let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
-    let mds =
-        daemon::Mds::new(&binary, &folder.path().join("mds"), &["--insecure-paper-login", "127.0.0.1:0"])?;
+    let mds = daemon::MdsDaemon::new(
+        &binary,
+        &folder.path().join("mds"),
+        &["--insecure-paper-login", "127.0.0.1:0"],
+    )?;
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let rows = runtime.block_on(measure(&mds, arguments.samples))?;
     mds.stop()?;
@@ -88,7 +91,7 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
 
 const BESIDE: &str = "modern login beside its password hashing";
 
-async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<CommandLatency>> {
+async fn measure(mds: &daemon::MdsDaemon, samples: usize) -> Outcome<Vec<CommandLatency>> {
     let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
     let (modern, paper) = (mds.field("address")?, mds.field("insecure_paper_login")?);
     let pin: Fingerprint = mds.field("pin")?.parse().map_err(|_| "the daemon's pin does not parse")?;
@@ -107,7 +110,7 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<CommandLatenc
                 tokio::time::sleep(PACE).await;
                 let dial = PlainDial { address: paper.to_owned(), timeout: CONNECT_TIMEOUT };
                 let begin = Instant::now();
-                let session = Mds::login_paper(
+                let session = MdsClient::login_paper(
                     dial,
                     environment.clone(),
                     MdsOptions::default(),
@@ -157,7 +160,8 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<CommandLatenc
         let begin = Instant::now();
         let options = MdsOptions::default();
         let session =
-            Mds::login(Arc::new(dial), environment.clone(), options, &user, PASSPHRASE.as_bytes()).await?;
+            MdsClient::login(Arc::new(dial), environment.clone(), options, &user, PASSPHRASE.as_bytes())
+                .await?;
         whole.push(begin.elapsed());
         session.logout().await?;
     }

@@ -17,7 +17,6 @@ mod credential;
 mod daemon;
 mod defences;
 mod fairness;
-mod figures;
 mod files;
 mod keys;
 mod latency;
@@ -33,9 +32,10 @@ mod report;
 mod revocation;
 mod rotation;
 mod settings;
+mod statistics;
 mod stores;
+mod targets;
 mod trust;
-mod verdicts;
 mod workload;
 
 use std::error::Error;
@@ -44,13 +44,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::client::Client;
+use crate::client::DeviceClient;
 use crate::daemon::{Osd, StartTimes};
-use crate::figures::{MemoryUse, WorkloadResults};
 use crate::machine::{CoreWaker, MachineInfo};
 use crate::measure::TurnSample;
 use crate::settings::{Command, Settings};
-use crate::verdicts::Verdict;
+use crate::statistics::{MemoryUse, WorkloadResults};
+use crate::targets::Verdict;
 
 /// Any error, for display.
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -113,7 +113,7 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     eprintln!("starting the device and the metadata server {} times each", settings.starts);
     let starts = daemon::measure_starts(&settings, folder.path())?;
     let osd = Osd::new(&settings.binary, &folder.path().join("measured"))?;
-    let client = Client::connect(&osd, &settings)?;
+    let client = DeviceClient::connect(&osd, &settings)?;
     let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
     if awake.is_none() {
@@ -130,8 +130,8 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     drop(client);
     osd.stop()?;
     machine.look_again();
-    let figures = figures::of(&settings.grid, &measured.samples);
-    let verdicts = verdicts::of(&figures, &memory, &starts);
+    let figures = statistics::of(&settings.grid, &measured.samples);
+    let verdicts = targets::of(&figures, &memory, &starts);
     let findings =
         RunResults { machine, settings, figures, memory, starts, verdicts, samples: measured.samples };
     arguments.common.save(&findings)?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::client::{Client, TurnResult};
+use crate::client::{DeviceClient, TurnResult};
 use crate::contender::Contender;
 use crate::daemon::Osd;
 use crate::process::{own, usage};
@@ -53,7 +53,7 @@ pub(crate) struct MeasuredRuns {
 }
 
 /// Measures everything. Reads come first, so that write-back does not affect them.
-pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<MeasuredRuns> {
+pub(crate) fn all(settings: &Settings, osd: &Osd, client: &DeviceClient) -> Outcome<MeasuredRuns> {
     let mut samples = Vec::new();
     let mut peaks = [0; 2];
     for (direction, peak) in [Direction::Read, Direction::Write].into_iter().zip(&mut peaks) {
@@ -76,7 +76,7 @@ pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<Me
 fn one(
     settings: &Settings,
     osd: &Osd,
-    client: &Client,
+    client: &DeviceClient,
     run: usize,
     workload: &Workload,
     samples: &mut Vec<TurnSample>,
@@ -118,7 +118,7 @@ fn one(
 }
 
 fn turn(
-    client: &Client,
+    client: &DeviceClient,
     contender: Contender,
     workload: &Workload,
     time: Duration,

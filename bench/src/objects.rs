@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sealstone_initiator::{
-    Bearer, EVERY_OBJECT, LIST_IDS_MAX, Operation, OsdClient, OsdError, OsdOptions, Question, ScsiRequest,
-    SystemEnvironment, TargetUrl, TcpDial, Within,
+    AttributeRange, Bearer, EVERY_OBJECT, LIST_IDS_MAX, Operation, OsdClient, OsdError, OsdOptions,
+    QueryCriteria, ScsiRequest, SystemEnvironment, TargetUrl, TcpDial,
 };
 use sealstone_osd::cdb::{Create, Extent, List, Query, Target};
 use sealstone_osd::{AttributeId, Command, ObjectId, SecurityMethod};
@@ -272,8 +272,8 @@ fn query(
     let command = Command::Query(Query { object: collection, allocation: 1, matches: 0, immediate: false });
     let bearer = issuer.command(&command, METHOD)?;
     let value = |number: u32| Bytes::copy_from_slice(&number.to_be_bytes());
-    let within = Within { id: ATTRIBUTE, min: value(MATCHES.start), max: value(MATCHES.end - 1) };
-    let question = Question { any: false, criteria: vec![within] };
+    let within = AttributeRange { id: ATTRIBUTE, min: value(MATCHES.start), max: value(MATCHES.end - 1) };
+    let question = QueryCriteria { any: false, criteria: vec![within] };
     let expected = (ids.len() as u64).min(MATCHES.end.into()).saturating_sub(MATCHES.start.into());
     let name = format!("QUERY over {}", ids.len());
     let note = format!("CMDRSP; a range of one attribute, {expected} match");

@@ -11,7 +11,7 @@ use plotters::prelude::*;
 
 use crate::Outcome;
 use crate::contender::Contender;
-use crate::figures::WorkloadResults;
+use crate::statistics::WorkloadResults;
 use crate::workload::{Direction, Pattern};
 
 /// Pixels of a plot.
@@ -219,8 +219,8 @@ fn panel(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures;
     use crate::measure::TurnSample;
+    use crate::statistics;
     use crate::workload::algorithm_grid;
 
     /// Digests cost the same for each command, a MAC over all bytes grows with their number: they
@@ -257,7 +257,7 @@ mod tests {
                 });
             }
         }
-        let figures = figures::of(&grid, &samples);
+        let figures = statistics::of(&grid, &samples);
         let lines = told(&figures);
         assert!(
             lines.contains(

@@ -16,7 +16,7 @@ use sealstone_digest::{CoverPart, DigestCover, Profile};
 
 use crate::Outcome;
 use crate::contender::Contender;
-use crate::figures::WorkloadResults;
+use crate::statistics::WorkloadResults;
 use crate::workload::{Direction, OFF, Pattern};
 
 /// Pixels of a plot.

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use crate::RunResults;
 use crate::contender::Contender;
-use crate::figures::{ContenderRatio, WorkloadResults};
 use crate::overhead;
+use crate::statistics::{ContenderRatio, WorkloadResults};
 
 /// Formats a table, other measurements, and the verdicts.
 pub(crate) fn text(findings: &RunResults) -> String {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Outcome;
-use crate::daemon::{Mds, Osd};
+use crate::daemon::{MdsDaemon, Osd};
 use crate::rotation::{BenchUser, text};
 use crate::settings::Run;
 use crate::workload::median;
@@ -86,7 +86,7 @@ fn records(folder: &Path) -> Outcome<(u64, u64)> {
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
     let folder = arguments.stage.scratch()?;
-    let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &[])?;
+    let mds = MdsDaemon::new(&settings.binary, &folder.path().join("mds"), &[])?;
     let admin = BenchUser::new(&settings.binary, &folder.path().join("session"));
     let (cluster, secret) = (mds.data.join("cluster.toml"), mds.data.join("admin-secret"));
     let cluster = text(&cluster)?;

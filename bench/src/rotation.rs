@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Outcome;
-use crate::daemon::{Mds, Osd};
+use crate::daemon::{MdsDaemon, Osd};
 use crate::settings::Run;
 use crate::workload::median;
 
@@ -67,7 +67,7 @@ impl BenchUser {
     }
 
     /// Logs in as the administrator.
-    pub(crate) fn login(&self, mds: &Mds) -> Outcome {
+    pub(crate) fn login(&self, mds: &MdsDaemon) -> Outcome {
         let (cluster, secret) = (mds.data.join("cluster.toml"), mds.data.join("admin-secret"));
         let (cluster, secret) = (text(&cluster)?, text(&secret)?);
         self.run(&["login", "admin", "--cluster", cluster, "--password-file", secret]).map(drop)
@@ -130,7 +130,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let folder = arguments.stage.scratch()?;
     let partitions = PARTITIONS.to_string();
     let flags = ["--grant-s", GRANT_S, "--file-partitions", &partitions];
-    let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &flags)?;
+    let mds = MdsDaemon::new(&settings.binary, &folder.path().join("mds"), &flags)?;
     let osd = Osd::new(&settings.binary, &folder.path().join("osd"))?;
     let end = RunEnd::watch(Duration::from_secs(RUN_S_MAX))?;
     let user = BenchUser {

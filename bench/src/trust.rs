@@ -25,13 +25,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::Outcome;
 use crate::credential::Issuer;
-use crate::daemon::{Mds, Osd};
+use crate::daemon::{MdsDaemon, Osd};
 use crate::keys;
 use crate::latency::CommandLatency;
 use crate::machine::{CoreWaker, MachineInfo};
 use crate::rotation::BenchUser;
 use crate::settings::Trust;
-use crate::verdicts::Verdict;
+use crate::targets::Verdict;
 use crate::workload::median;
 
 /// Threads of the client, as in the real one.
@@ -300,7 +300,7 @@ fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> O
 
 /// Measures file operations with the real client: each uses the metadata server, and some a device.
 fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Outcome<Vec<MetadataRow>> {
-    let mds = Mds::new(binary, &folder.join("mds"), &["--method-floor", "nosec"])?;
+    let mds = MdsDaemon::new(binary, &folder.join("mds"), &["--method-floor", "nosec"])?;
     let osd = Osd::new(binary, &folder.join("osd"))?;
     let user = BenchUser::new(binary, &folder.join("session"));
     let secret = mds.data.join("admin-secret");

@@ -14,5 +14,5 @@ mod target;
 mod targets;
 
 pub use mutate::{Random, mutate};
-pub use run::{Failure, FuzzSession, INPUT_SLOW_MAX, attempt, kept, minimise};
+pub use run::{FuzzFailure, FuzzSession, INPUT_SLOW_MAX, attempt, kept, minimise};
 pub use target::{TARGETS, Target, find, hex, unhex};

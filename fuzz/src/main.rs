@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealstone_fuzz::{
-    Failure, FuzzSession, INPUT_SLOW_MAX, TARGETS, Target, attempt, find, hex, kept, minimise,
+    FuzzFailure, FuzzSession, INPUT_SLOW_MAX, TARGETS, Target, attempt, find, hex, kept, minimise,
 };
 
 const USAGE: &str =
@@ -91,7 +91,7 @@ fn watch(target: &'static Target, current: CurrentInput) {
     });
 }
 
-fn report(target: &Target, out: &Path, number: usize, input: &[u8], failure: &Failure) {
+fn report(target: &Target, out: &Path, number: usize, input: &[u8], failure: &FuzzFailure) {
     println!("\n{}: {}", target.name, failure.message);
     let small = minimise(target, input);
     let path = out.join(format!("{}-{number}", target.name));

@@ -1,6 +1,7 @@
 //! Runs targets, catches failures, and minimises failing inputs.
 //!
-//! Does: turns panics into [`Failure`]s with message and location. Does not: print, or write files.
+//! Does: turns panics into [`FuzzFailure`]s with message and location. Does not: print, or write
+//! files.
 //! Contract: the same target, seed and run number give the same inputs.
 
 use std::cell::RefCell;
@@ -21,7 +22,7 @@ const POOL_MAX: usize = 256;
 
 /// A violation of a target's contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct FuzzFailure {
     /// Message and location of the panic, or the time taken.
     pub message: String,
 }
@@ -49,8 +50,8 @@ fn listen() {
 /// Runs one input.
 ///
 /// # Errors
-/// [`Failure`] if the target panicked, or took longer than [`INPUT_SLOW_MAX`].
-pub fn attempt(target: &Target, input: &[u8]) -> Result<(), Failure> {
+/// [`FuzzFailure`] if the target panicked, or took longer than [`INPUT_SLOW_MAX`].
+pub fn attempt(target: &Target, input: &[u8]) -> Result<(), FuzzFailure> {
     listen();
     LISTENING.set(true);
     let started = Instant::now();
@@ -58,11 +59,11 @@ pub fn attempt(target: &Target, input: &[u8]) -> Result<(), Failure> {
     LISTENING.set(false);
     if result.is_err() {
         let message = LAST.take().unwrap_or_else(|| "panicked without a message".to_owned());
-        return Err(Failure { message });
+        return Err(FuzzFailure { message });
     }
     let took = started.elapsed();
     if took > INPUT_SLOW_MAX {
-        return Err(Failure { message: format!("one input took {took:?}") });
+        return Err(FuzzFailure { message: format!("one input took {took:?}") });
     }
     Ok(())
 }
@@ -166,8 +167,8 @@ impl FuzzSession {
     /// Runs one mutated input.
     ///
     /// # Errors
-    /// The input and its [`Failure`].
-    pub fn step(&mut self) -> Result<(), (Vec<u8>, Failure)> {
+    /// The input and its [`FuzzFailure`].
+    pub fn step(&mut self) -> Result<(), (Vec<u8>, FuzzFailure)> {
         let input = self.next_input();
         attempt(self.target, &input).map_err(|failure| (input, failure))
     }

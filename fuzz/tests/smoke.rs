@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use sealstone_fuzz::{Failure, FuzzSession, TARGETS, Target, attempt, find, hex, minimise};
+use sealstone_fuzz::{FuzzFailure, FuzzSession, TARGETS, Target, attempt, find, hex, minimise};
 
 /// Number of mutations of a target of cost 1; set `SEALSTONE_FUZZ_RUNS` to change it.
 const RUNS: u64 = 4000;
@@ -18,7 +18,7 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-fn told(target: &Target, what: &str, input: &[u8], failure: &Failure) -> String {
+fn told(target: &Target, what: &str, input: &[u8], failure: &FuzzFailure) -> String {
     format!("{}, {what}: {}\n  input: {}", target.name, failure.message, hex(&minimise(target, input)))
 }
 

@@ -17,16 +17,16 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use sealstone_channel::Pin;
 
+mod accounts;
 mod names;
-mod people;
 pub(crate) mod quota;
 pub(crate) mod store;
 mod stored;
 mod transfer;
 
+pub(crate) use accounts::{CodeArgs, EnrolArgs, Group, LoginArgs, PasswordArgs, ServerArgs, User};
 pub(crate) use block::Block;
 pub(crate) use names::{LnArgs, MkdirArgs, MvArgs};
-pub(crate) use people::{CodeArgs, EnrolArgs, Group, LoginArgs, PasswordArgs, ServerArgs, User};
 pub(crate) use stored::StoredPath;
 pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs};
 
@@ -132,8 +132,8 @@ pub(crate) struct GlobalArgs {
         help_heading = help::ADVANCED, hide_short_help = true, hide_possible_values = true
     )]
     pub(crate) device_tls: DeviceTls,
-    /// Conceal the security method of each command by the ESM paper's cipher, for devices with --method-cipher. It protects
-    /// nothing.
+    /// Conceal the security method of each command by the ESM paper's cipher, for devices with
+    /// --method-cipher. It protects nothing.
     #[arg(
         long, global = true, env = "SEALSTONE_CONCEAL_METHOD", help_heading = help::ADVANCED,
         hide_short_help = true

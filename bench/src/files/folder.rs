@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
 
-use super::job::{Client, ClientJob, FileOperation, PIECE, SMALL, Subject};
+use super::job::{ClientJob, FileOperation, JobClient, PIECE, SMALL, Subject};
 use crate::Outcome;
 
 /// Server of a folder; dropped with it.
@@ -37,7 +37,7 @@ impl Subject for Folder {
         &self.name
     }
 
-    fn client(&self) -> Outcome<Box<dyn Client>> {
+    fn client(&self) -> Outcome<Box<dyn JobClient>> {
         Ok(Box::new(FolderClient { root: self.root.clone(), buffer: vec![0x5A; PIECE] }))
     }
 
@@ -83,7 +83,7 @@ fn settle(directory: &Path, job: &ClientJob) -> Outcome {
     Ok(())
 }
 
-impl Client for FolderClient {
+impl JobClient for FolderClient {
     fn perform(&mut self, job: &ClientJob) -> Outcome<u64> {
         let directory = self.root.join(&job.directory);
         let path = |number: u64| directory.join(job.name(number));

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::folder::ServerGuard;
-use super::job::{Client, ClientJob, FileOperation, Subject};
+use super::job::{ClientJob, FileOperation, JobClient, Subject};
 use super::net::NetworkNamespace;
 use super::served::{ServerProcess, needed, new_folder};
 use crate::Outcome;
@@ -96,7 +96,7 @@ impl Subject for Ganesha {
         NAME
     }
 
-    fn client(&self) -> Outcome<Box<dyn Client>> {
+    fn client(&self) -> Outcome<Box<dyn JobClient>> {
         Ok(Box::new(NfsClient::new(&self.net, &self.program, &self.data())?))
     }
 
@@ -138,7 +138,7 @@ impl NfsClient {
     }
 }
 
-impl Client for NfsClient {
+impl JobClient for NfsClient {
     fn perform(&mut self, job: &ClientJob) -> Outcome<u64> {
         if job.durable {
             return Err("the client in user space does not ask for it".into());

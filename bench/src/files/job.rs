@@ -83,7 +83,7 @@ impl ClientJob {
 }
 
 /// A client of a file system.
-pub(crate) trait Client: Send {
+pub(crate) trait JobClient: Send {
     /// Runs a job and returns its progress.
     fn perform(&mut self, job: &ClientJob) -> Outcome<u64>;
 }
@@ -92,14 +92,14 @@ pub(crate) trait Client: Send {
 pub(crate) trait Subject {
     fn name(&self) -> &str;
     /// Creates another client.
-    fn client(&self) -> Outcome<Box<dyn Client>>;
+    fn client(&self) -> Outcome<Box<dyn JobClient>>;
     /// Returns the processes that do the work, besides this one.
     fn processes(&self) -> Vec<u32>;
 }
 
 /// Running clients, each in its own directory.
 pub(crate) struct ClientGroup {
-    clients: Vec<Box<dyn Client>>,
+    clients: Vec<Box<dyn JobClient>>,
     directories: Vec<String>,
     /// Progress of each client, on which later steps build.
     reached: Vec<u64>,
@@ -197,7 +197,7 @@ mod tests {
 
     struct Counter(u64);
 
-    impl Client for Counter {
+    impl JobClient for Counter {
         fn perform(&mut self, job: &ClientJob) -> Outcome<u64> {
             let stop = self.0;
             job.each(|number| if number < stop { Ok(()) } else { Err("too far".into()) })
@@ -210,7 +210,7 @@ mod tests {
         fn name(&self) -> &str {
             "counters"
         }
-        fn client(&self) -> Outcome<Box<dyn Client>> {
+        fn client(&self) -> Outcome<Box<dyn JobClient>> {
             Ok(Box::new(Counter(10)))
         }
         fn processes(&self) -> Vec<u32> {

@@ -9,7 +9,7 @@ use sealstone_mds_protocol::{Access, Name, Node, NodeKind, RenameMode};
 use tokio::runtime::Runtime;
 
 use super::folder::ServerGuard as _;
-use super::job::{Client, ClientJob, FileOperation, PIECE, SMALL, Subject};
+use super::job::{ClientJob, FileOperation, JobClient, PIECE, SMALL, Subject};
 use super::system::System;
 use crate::Outcome;
 
@@ -24,7 +24,7 @@ impl Subject for Library {
         "library"
     }
 
-    fn client(&self) -> Outcome<Box<dyn Client>> {
+    fn client(&self) -> Outcome<Box<dyn JobClient>> {
         let _inside = self.runtime.enter();
         let client = self.system.client()?;
         let nodes = Nodes::new(&client, NodesOptions::default());
@@ -123,7 +123,7 @@ impl LibraryClient {
     }
 }
 
-impl Client for LibraryClient {
+impl JobClient for LibraryClient {
     fn perform(&mut self, job: &ClientJob) -> Outcome<u64> {
         let runtime = self.runtime.clone();
         let wait = |work: &mut dyn FnMut(u64) -> Outcome| job.each(work);

@@ -19,7 +19,7 @@ use super::job::Subject as _;
 use super::system::{Metadata, System};
 use crate::Outcome;
 use crate::process::usage;
-use crate::verdicts::Verdict;
+use crate::targets::Verdict;
 
 /// Files being created at a time.
 const AT_ONCE: u64 = 64;

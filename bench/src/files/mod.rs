@@ -34,7 +34,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::Outcome;
 use crate::machine::{CoreWaker, MachineInfo};
 use crate::settings::{Common, Stage};
-use crate::verdicts::Verdict;
+use crate::targets::Verdict;
 
 pub(crate) use postgres::Postgres;
 pub(crate) use slapd::Slapd;

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::rounds::{METADATA, SMALL, STREAM, ScenarioSample};
 use super::{FileResults, depth, gluster, moosefs};
-use crate::figures::ContenderRatio;
-use crate::verdicts::Verdict;
+use crate::statistics::ContenderRatio;
+use crate::targets::Verdict;
 use crate::workload::median;
 
 /// Names of the ceiling: libfuse's own example, or the packaged one if it cannot be built.

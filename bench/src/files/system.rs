@@ -12,12 +12,12 @@ use super::postgres::Postgres;
 use super::served::{can_mount, new_folder};
 use super::slapd::Slapd;
 use crate::Outcome;
-use crate::daemon::{Daemon, Mds, Osd};
+use crate::daemon::{Daemon, MdsDaemon, Osd};
 use crate::rotation::{BenchUser, text};
 
 /// A metadata server and its devices, each a process.
 pub(crate) struct System {
-    mds: Option<Mds>,
+    mds: Option<MdsDaemon>,
     osds: Vec<Osd>,
     user: BenchUser,
     folder: PathBuf,
@@ -71,7 +71,7 @@ impl System {
         };
         let flags = database.flags()?;
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let mds = Mds::with_store(binary, &folder.join("mds"), &flags)?;
+        let mds = MdsDaemon::with_store(binary, &folder.join("mds"), &flags)?;
         let user = BenchUser::new(binary, &folder.join("session"));
         user.login(&mds)?;
         let mut osds = Vec::new();
@@ -107,7 +107,7 @@ impl System {
 
     /// Returns the process of the metadata server.
     pub(crate) fn mds_pid(&self) -> Option<u32> {
-        self.mds.as_ref().map(Mds::pid)
+        self.mds.as_ref().map(MdsDaemon::pid)
     }
 
     /// Ends the metadata server, by kill or cleanly, and starts it again. Returns the seconds until
@@ -120,7 +120,7 @@ impl System {
         } else {
             mds.stop()?
         }
-        let again = Mds::start(&self.binary, &data, &[])?;
+        let again = MdsDaemon::start(&self.binary, &data, &[])?;
         let seconds = again.ready_s();
         self.mds = Some(again);
         Ok(seconds)

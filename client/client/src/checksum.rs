@@ -5,14 +5,14 @@ use sha2::{Digest, Sha256};
 
 /// A checksum in progress.
 #[derive(Clone)]
-pub(crate) enum Running {
+pub(crate) enum RunningChecksum {
     /// The CRC32C so far.
     Crc32c(u32),
     /// The SHA-256 so far.
     Sha256(Box<Sha256>),
 }
 
-impl Running {
+impl RunningChecksum {
     /// Starts a checksum; `None` for a kind that this client cannot compute.
     pub(crate) fn begin(kind: ChecksumKind) -> Option<Self> {
         match kind {
@@ -86,15 +86,15 @@ mod tests {
     #[test]
     fn slices_do_not_change_the_value() {
         for kind in [ChecksumKind::Crc32c, ChecksumKind::Sha256] {
-            let mut whole = Running::begin(kind).unwrap();
+            let mut whole = RunningChecksum::begin(kind).unwrap();
             whole.update(b"123456789");
-            let mut sliced = Running::begin(kind).unwrap();
+            let mut sliced = RunningChecksum::begin(kind).unwrap();
             [&b"1234"[..], b"", b"56789"].iter().for_each(|part| sliced.update(part));
             assert_eq!(whole.finish(), sliced.finish());
         }
         for kind in [ChecksumKind::Crc32c, ChecksumKind::Sha256] {
             for length in [0usize, 1, 2, 3, 4096, 100_001] {
-                let mut written = Running::begin(kind).unwrap();
+                let mut written = RunningChecksum::begin(kind).unwrap();
                 let mut skipped = written.clone();
                 [&b"12"[..], &vec![0; length], b"34"].iter().for_each(|part| written.update(part));
                 skipped.update(b"12");
@@ -103,7 +103,7 @@ mod tests {
                 assert_eq!(written.finish(), skipped.finish(), "{length}");
             }
         }
-        let mut crc = Running::begin(ChecksumKind::Crc32c).unwrap();
+        let mut crc = RunningChecksum::begin(ChecksumKind::Crc32c).unwrap();
         crc.update(b"123456789");
         assert_eq!(crc.finish().value[..4], [0xE3, 0x06, 0x92, 0x83]);
     }

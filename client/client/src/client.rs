@@ -21,8 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::buffers::Buffers;
 use crate::get::{self, GetOptions};
-use crate::mds::{Mds, MdsDial, MdsOptions, PaperOptions, PlainDial, TlsDial};
-use crate::open::{Core, OpenObjects};
+use crate::mds::{MdsClient, MdsDial, MdsOptions, PaperOptions, PlainDial, TlsDial};
+use crate::open::{ClientCore, OpenObjects};
 use crate::pool::DevicePool;
 use crate::put::{self, PutOptions, StoredFile};
 use crate::session_file::SavedSession;
@@ -48,8 +48,8 @@ const REMOVE_STEPS_MAX: u32 = 1_000_000;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Client<M = Mds, D = DevicePool> {
-    pub(crate) core: Arc<Core<M, D>>,
+pub struct Client<M = MdsClient, D = DevicePool> {
+    pub(crate) core: Arc<ClientCore<M, D>>,
 }
 
 impl<M, D> Clone for Client<M, D> {
@@ -144,7 +144,7 @@ impl Client {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let user = user_name(user)?;
         let dial = Arc::new(tls(server, pin));
-        let mds = Mds::login(dial, environment.clone(), options, &user, password).await?;
+        let mds = MdsClient::login(dial, environment.clone(), options, &user, password).await?;
         Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
 
@@ -163,7 +163,8 @@ impl Client {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let (user, options) = (user_name(user)?, MdsOptions::default());
         let mds =
-            Mds::login_paper(plain(server), environment.clone(), options, paper, &user, passphrase).await?;
+            MdsClient::login_paper(plain(server), environment.clone(), options, paper, &user, passphrase)
+                .await?;
         Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
 
@@ -202,7 +203,7 @@ impl Client {
             Some(pin) => Arc::new(tls(&saved.server, pin)),
             None => Arc::new(plain(&saved.server)),
         };
-        let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
+        let mds = MdsClient::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
         let mds = match key {
             Some(key) => mds.renewing(key)?,
             None => mds,
@@ -212,14 +213,14 @@ impl Client {
 
     /// Creates a client over any metadata connection; devices are reached by iSCSI over TCP.
     #[must_use]
-    pub fn over_iscsi(mds: Mds, environment: Arc<dyn Environment>, tuning: Tuning) -> Self {
+    pub fn over_iscsi(mds: MdsClient, environment: Arc<dyn Environment>, tuning: Tuning) -> Self {
         Self::over_iscsi_proving(mds, environment, tuning, Proofs::default())
     }
 
     /// As [`Client::over_iscsi`], with options for connections to devices.
     #[must_use]
     pub fn over_iscsi_proving(
-        mds: Mds,
+        mds: MdsClient,
         environment: Arc<dyn Environment>,
         tuning: Tuning,
         reach: impl Into<DeviceConnectOptions>,
@@ -302,7 +303,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         tuning: Tuning,
     ) -> Self {
         let tuning = tuning.bounded();
-        let core = Core {
+        let core = ClientCore {
             metadata,
             devices,
             environment,
@@ -532,8 +533,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
 }
 
 /// The entries of a directory, in byte order of their names.
-pub struct Listing<M = Mds, D = DevicePool> {
-    core: Arc<Core<M, D>>,
+pub struct Listing<M = MdsClient, D = DevicePool> {
+    core: Arc<ClientCore<M, D>>,
     path: FilePath,
     page: VecDeque<DirEntry>,
     after: Option<Name>,
@@ -576,7 +577,7 @@ impl<M: Metadata, D: Devices> Listing<M, D> {
 }
 
 /// A file that was opened for reading; it is read as of the open.
-pub struct OpenFile<M = Mds, D = DevicePool> {
+pub struct OpenFile<M = MdsClient, D = DevicePool> {
     stat: Stat,
     objects: Arc<OpenObjects<M, D>>,
 }

@@ -21,10 +21,10 @@ use tokio::task::JoinSet;
 
 use crate::buffers::Buffers;
 use crate::capability_file::{CapabilityDevice, CapabilityFile};
-use crate::checksum::Running;
+use crate::checksum::RunningChecksum;
 use crate::client::{file_path, user_name};
 use crate::get;
-use crate::open::{Core, DeviceEpoch, OpenObjects};
+use crate::open::{ClientCore, DeviceEpoch, OpenObjects};
 use crate::pool::DevicePool;
 use crate::put::joined;
 use crate::{Client, ClientError, DeviceConnectOptions, Devices, MemoryBudget, Metadata, Tuning};
@@ -84,7 +84,7 @@ impl<D: Devices> Delegated<D> {
         let tuning = tuning.bounded();
         let known: BTreeMap<_, _> =
             file.devices.iter().map(|found| (found.id, Arc::new(device(found)))).collect();
-        let core = Arc::new(Core {
+        let core = Arc::new(ClientCore {
             metadata: NoServer,
             devices,
             environment,
@@ -130,7 +130,7 @@ impl<D: Devices> Delegated<D> {
         let whole = range == (0..delegated.stat.size);
         // A file that may be written in place has no checksum.
         let expected = delegated.stat.checksum.filter(|_| whole && !delegated.write);
-        let mut running = expected.and_then(|checksum| Running::begin(checksum.kind));
+        let mut running = expected.and_then(|checksum| RunningChecksum::begin(checksum.kind));
         let (mut done, total) = (0, range.end - range.start);
         let each = |piece: &[u8]| {
             if let Some(running) = &mut running {
@@ -197,7 +197,7 @@ impl<D: Devices> Delegated<D> {
             at = end;
             progress(at - offset, None);
         }
-        self.prove(&epochs).await?;
+        self.flush_durable(&epochs).await?;
         Ok(at - offset)
     }
 
@@ -235,7 +235,7 @@ impl<D: Devices> Delegated<D> {
     }
 
     /// Returns when all written bytes are durable.
-    async fn prove(&self, epochs: &BTreeMap<usize, DeviceEpoch>) -> Result<(), ClientError> {
+    async fn flush_durable(&self, epochs: &BTreeMap<usize, DeviceEpoch>) -> Result<(), ClientError> {
         for (&index, before) in epochs {
             let place = self.objects.layout.objects()[index];
             self.objects.execute(index, |object| Operation::Flush { object }).await?;

@@ -21,9 +21,9 @@ use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use crate::budget::MemoryPermit;
-use crate::checksum::Running;
+use crate::checksum::RunningChecksum;
 use crate::map::{FileMap, MAP_EXTENTS, MapSource, ObjectMap};
-use crate::open::{Core, Missing, OpenObjects, is_stale};
+use crate::open::{ClientCore, MissingData, OpenObjects, is_stale};
 use crate::put::{HOLE_MIN, joined};
 use crate::{ClientError, Devices, Metadata};
 
@@ -62,7 +62,7 @@ impl core::fmt::Debug for GetOptions {
 
 /// Opens a file for reading or for changes in place.
 pub(crate) async fn open<M: Metadata, D: Devices>(
-    core: &Arc<Core<M, D>>,
+    core: &Arc<ClientCore<M, D>>,
     path: &FilePath,
     access: Access,
     method: Method,
@@ -77,7 +77,7 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
     let objects = match layout {
         Some(layout) => {
             let objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;
-            objects.of_file(stat.generation, if sparse { Missing::Zeros } else { Missing::Lost })
+            objects.of_file(stat.generation, if sparse { MissingData::Zeros } else { MissingData::Lost })
         }
         None => OpenObjects::empty(core.clone()),
     };
@@ -85,7 +85,7 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
 }
 
 pub(crate) async fn get<M: Metadata, D: Devices>(
-    core: &Arc<Core<M, D>>,
+    core: &Arc<ClientCore<M, D>>,
     path: &FilePath,
     sink: impl AsyncWrite + Unpin + Send,
     mut options: GetOptions,
@@ -101,7 +101,7 @@ pub(crate) async fn get<M: Metadata, D: Devices>(
 
 /// Reads a whole file into a local regular file, preserving its holes.
 pub(crate) async fn get_file<M: Metadata, D: Devices>(
-    core: &Arc<Core<M, D>>,
+    core: &Arc<ClientCore<M, D>>,
     path: &FilePath,
     file: &mut tokio::fs::File,
     mut options: GetOptions,
@@ -162,7 +162,7 @@ async fn next_data<S: MapSource>(
 /// Checksum and progress of the bytes that were read.
 struct Passing<'a> {
     expected: Option<Checksum>,
-    running: Option<Running>,
+    running: Option<RunningChecksum>,
     progress: Option<&'a mut Box<dyn FnMut(u64, u64) + Send>>,
     done: u64,
     total: u64,
@@ -171,7 +171,7 @@ struct Passing<'a> {
 impl<'a> Passing<'a> {
     fn new(stat: &Stat, range: &Range<u64>, options: &'a mut GetOptions) -> Self {
         let expected = stat.checksum.filter(|_| options.verify && *range == (0..stat.size));
-        let running = expected.and_then(|checksum| Running::begin(checksum.kind));
+        let running = expected.and_then(|checksum| RunningChecksum::begin(checksum.kind));
         let total = range.end.saturating_sub(range.start);
         Self { expected, running, progress: options.progress.as_mut(), done: 0, total }
     }
@@ -221,14 +221,14 @@ impl<M: Metadata, D: Devices> MapSource for Mapped<M, D> {
 
     async fn map(&self, index: usize, from: u64) -> Result<ObjectMap, ClientError> {
         let objects = &self.objects;
-        if objects.missing == Missing::All {
+        if objects.missing == MissingData::All {
             return ObjectMap::parse(from, &[]);
         }
         let ask = |object| Operation::ReadMap { object, from, extents_max: MAP_EXTENTS, compare: false };
         let stretches = match objects.execute(index, ask).await {
             Ok(completion) => completion.map,
             Err(ClientError::Device { error: OsdError::NotFound, .. })
-                if objects.missing == Missing::Zeros =>
+                if objects.missing == MissingData::Zeros =>
             {
                 objects.check_current().await?;
                 Vec::new()
@@ -239,7 +239,7 @@ impl<M: Metadata, D: Devices> MapSource for Mapped<M, D> {
         };
         let map = ObjectMap::parse(from, &stretches)?;
         if map.is_ended()
-            && objects.missing == Missing::Lost
+            && objects.missing == MissingData::Lost
             && from < objects.layout.object_length(index, self.size)
         {
             objects.check_current().await?;
@@ -439,19 +439,19 @@ async fn read_part<M: Metadata, D: Devices>(
         let buffer = objects.core.buffers.take(length);
         Operation::Read { object, offset: range.start, length, buffer }
     };
-    if missing == Missing::All {
+    if missing == MissingData::All {
         return Ok(Part { index, offset: range.start, data: vec![0; length] });
     }
     match objects.execute(index, read).await {
         Ok(completion) if completion.data.len() == length => {
             return Ok(Part { index, offset: range.start, data: completion.data });
         }
-        Ok(completion) if missing == Missing::Zeros => {
+        Ok(completion) if missing == MissingData::Zeros => {
             let mut data = completion.data;
             data.resize(length, 0);
             return Ok(Part { index, offset: range.start, data });
         }
-        Err(error) if missing == Missing::Zeros && OpenObjects::<M, D>::is_short(&error) => {
+        Err(error) if missing == MissingData::Zeros && OpenObjects::<M, D>::is_short(&error) => {
             // It was never written, or the file is being removed; the latter returns `Stale`.
             objects.check_current().await?;
             let mut data = match error {
@@ -489,7 +489,7 @@ impl ReadStripe {
         })
     }
 
-    fn give_back<M, D>(self, core: &Core<M, D>) {
+    fn give_back<M, D>(self, core: &ClientCore<M, D>) {
         self.parts.into_iter().for_each(|part| core.buffers.give(part.data));
     }
 }

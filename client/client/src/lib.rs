@@ -8,6 +8,7 @@
 //! paused time.
 //! Truth: docs/design/architecture.md §4; docs/standards/mds/README.md.
 
+mod accounts;
 mod attributes;
 mod budget;
 mod buffers;
@@ -17,32 +18,33 @@ mod client;
 mod delegated;
 mod error;
 mod get;
+mod interfaces;
 mod links;
 mod map;
 mod mds;
 pub mod nodes;
 mod open;
-mod people;
 mod pool;
 mod put;
 mod quotas;
-mod seam;
 mod service_key;
 mod session_file;
 pub mod tls;
 mod tuning;
 
+pub use accounts::EnrolmentCode;
 pub use budget::{BUDGET_MAX, MemoryBudget, MemoryPermit};
 pub use capability_file::{CAPABILITY_FILE_MAX, CapabilityDevice, CapabilityFile};
 pub use client::{CONNECT_TIMEOUT, Client, DeviceConnectOptions, DiskFree, Listing, OpenFile, WhoAmI};
 pub use delegated::{Delegated, Delegation, NoServer, Progress};
 pub use error::ClientError;
 pub use get::GetOptions;
+pub use interfaces::{Devices, Metadata};
 pub use mds::{
-    Channel, Mds, MdsDial, MdsOptions, PaperOptions, PlainDial, SessionTicket, Stream, TicketKeys, TlsDial,
+    ByteStream, MdsClient, MdsDial, MdsOptions, PaperOptions, PlainDial, SecureChannel, SessionTicket,
+    TicketKeys, TlsDial,
 };
 pub use open::RENEW_BEFORE_MS;
-pub use people::EnrolmentCode;
 pub use pool::{DevicePool, DialFactory};
 pub use put::{PutOptions, StoredFile};
 pub use quotas::{quota_of_tree, quota_of_user};
@@ -59,7 +61,6 @@ pub use sealstone_mds_protocol::{
     Rebalance as RebalanceState, Revocation, RevocationTarget, Role, Stat, User, UserName, WaitingDevice,
     WidthBound,
 };
-pub use seam::{Devices, Metadata};
 pub use service_key::ServiceKey;
 pub use session_file::{SESSION_FILE_MAX, SavedSession};
 pub use tuning::{COMMAND_BYTES_MAX, COMMAND_BYTES_MIN, DEPTH_MAX, MEMORY_BYTES_MIN, SMALL_FILE_MAX, Tuning};

@@ -64,7 +64,7 @@ fn other_objects() -> ClientError {
 pub(crate) type DeviceEpoch = (DeviceId, u16);
 
 /// State that all transfers of a client share.
-pub(crate) struct Core<M, D> {
+pub(crate) struct ClientCore<M, D> {
     pub(crate) metadata: M,
     pub(crate) devices: D,
     pub(crate) environment: Arc<dyn Environment>,
@@ -76,7 +76,7 @@ pub(crate) struct Core<M, D> {
     pub(crate) tuning: crate::Tuning,
 }
 
-impl<M: Metadata, D: Devices> Core<M, D> {
+impl<M: Metadata, D: Devices> ClientCore<M, D> {
     /// Returns the server's time, in milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> u64 {
         self.environment.now_ms().saturating_add_signed(self.clock_offset_ms.load(Ordering::Relaxed))
@@ -128,7 +128,7 @@ impl<M: Metadata, D: Devices> Core<M, D> {
 
 /// How missing bytes within the size of a file are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum MissingData {
     /// They are lost: an error.
     Lost,
     /// They were never written and read as zeros.
@@ -139,9 +139,9 @@ pub(crate) enum Missing {
 
 /// The objects of an open file, or of a create in progress.
 pub(crate) struct OpenObjects<M, D> {
-    pub(crate) core: Arc<Core<M, D>>,
+    pub(crate) core: Arc<ClientCore<M, D>>,
     pub(crate) layout: Layout,
-    pub(crate) missing: Missing,
+    pub(crate) missing: MissingData,
     /// None for a capability file: then nothing is renewed.
     handle: Option<OpenHandle>,
     method: Method,
@@ -204,7 +204,7 @@ impl Bearers {
 
 /// Returns the locations of objects.
 async fn places<M: Metadata, D: Devices>(
-    core: &Core<M, D>,
+    core: &ClientCore<M, D>,
     objects: &[ObjectRef],
 ) -> Result<Vec<ObjectLocation>, ClientError> {
     let mut places = Vec::with_capacity(objects.len());
@@ -217,7 +217,7 @@ async fn places<M: Metadata, D: Devices>(
 impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     /// Creates them from the answer to Create or Open.
     pub(crate) async fn new(
-        core: Arc<Core<M, D>>,
+        core: Arc<ClientCore<M, D>>,
         handle: OpenHandle,
         method: Method,
         layout: Layout,
@@ -225,19 +225,19 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     ) -> Result<Self, ClientError> {
         let places = places(&core, layout.objects()).await?;
         let bearers = Mutex::new(Bearers::new(0, places, grants)?);
-        let (missing, handle, successor) = (Missing::Lost, Some(handle), OnceLock::new());
+        let (missing, handle, successor) = (MissingData::Lost, Some(handle), OnceLock::new());
         Ok(Self { core, layout, missing, handle, method, bearers, generation: None, successor })
     }
 
     /// Marks them as opened by path: `generation` identifies the content.
-    pub(crate) fn of_file(mut self, generation: u32, missing: Missing) -> Self {
+    pub(crate) fn of_file(mut self, generation: u32, missing: MissingData) -> Self {
         (self.generation, self.missing) = (Some(generation), missing);
         self
     }
 
     /// Creates them from a capability file, which has credentials for some objects of the layout.
     pub(crate) fn delegated(
-        core: Arc<Core<M, D>>,
+        core: Arc<ClientCore<M, D>>,
         layout: Layout,
         grants: &[Grant],
         known: &BTreeMap<DeviceId, Arc<Device>>,
@@ -253,12 +253,12 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             places.push(ObjectLocation { device, object: object.object });
         }
         let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers, places });
-        let (missing, method, successor) = (Missing::Lost, Method::AllData, OnceLock::new());
+        let (missing, method, successor) = (MissingData::Lost, Method::AllData, OnceLock::new());
         Ok(Self { core, layout, missing, handle: None, method, bearers, generation: None, successor })
     }
 
     /// Creates the objects of a file without data, which reads as zeros without any device.
-    pub(crate) fn empty(core: Arc<Core<M, D>>) -> Self {
+    pub(crate) fn empty(core: Arc<ClientCore<M, D>>) -> Self {
         // Never accessed; a layout needs one object.
         let nowhere = ObjectRef { device: DeviceId(0), object: ObjectId::new(0, 0) };
         let bearers =
@@ -266,7 +266,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         Self {
             core,
             layout: Layout::single(nowhere),
-            missing: Missing::All,
+            missing: MissingData::All,
             handle: None,
             method: Method::AllData,
             bearers: Mutex::new(bearers),

@@ -1,14 +1,14 @@
 //! Storing a file: bytes of a source into objects, then one commit.
 //!
-//! Does: creates the file, writes the bytes ([`pump`]), commits or abandons it.
+//! Does: creates the file, writes the bytes ([`pipeline`]), commits or abandons it.
 //! Does not: choose devices; the layout does.
 //! Contract: `Ok` means that all bytes are durable and visible under the name. After an error
 //! nothing is visible; the create is abandoned if the server can be reached, and otherwise expires
 //! there.
 //! Truth: architecture.md §4 (files); t10-osd §1.10.
 
-mod lane;
-mod pump;
+mod object_writer;
+mod pipeline;
 mod source;
 
 use std::os::unix::fs::MetadataExt;
@@ -21,12 +21,12 @@ use sealstone_mds_protocol::{
 use tokio::io::AsyncRead;
 
 use crate::budget::MemoryPermit;
-use crate::open::{Core, OpenObjects, is_not_found_or_stale};
+use crate::open::{ClientCore, OpenObjects, is_not_found_or_stale};
 use crate::tuning::SMALL_FILE_MAX;
 use crate::{ClientError, Devices, Metadata};
-use pump::PutPipeline;
+use pipeline::PutPipeline;
 pub(crate) use source::HOLE_MIN;
-use source::{LocalFile, Source, Stream};
+use source::{LocalFile, Source, StreamSource};
 
 /// How to store a file.
 pub struct PutOptions {
@@ -73,12 +73,12 @@ impl core::fmt::Debug for PutOptions {
 }
 
 pub(crate) async fn put<M: Metadata, D: Devices>(
-    core: &Arc<Core<M, D>>,
+    core: &Arc<ClientCore<M, D>>,
     path: &FilePath,
     source: impl AsyncRead + Unpin + Send,
     options: PutOptions,
 ) -> Result<Stat, ClientError> {
-    store(core, path, &mut Stream(source), options, async |_| Ok(())).await
+    store(core, path, &mut StreamSource(source), options, async |_| Ok(())).await
 }
 
 /// The result of storing a local file.
@@ -93,7 +93,7 @@ pub struct StoredFile {
 /// Stores an open local file with its modification time and holes. With `is_final` it is stored
 /// even if it changes meanwhile.
 pub(crate) async fn put_file<M: Metadata, D: Devices>(
-    core: &Arc<Core<M, D>>,
+    core: &Arc<ClientCore<M, D>>,
     path: &FilePath,
     file: std::fs::File,
     mut options: PutOptions,
@@ -130,7 +130,7 @@ fn mtime_ns(metadata: &std::fs::Metadata) -> i64 {
 
 /// Stores all bytes of a source; `check` may fail it just before the commit.
 async fn store<M: Metadata, D: Devices, S: Source>(
-    core: &Arc<Core<M, D>>,
+    core: &Arc<ClientCore<M, D>>,
     path: &FilePath,
     source: &mut S,
     mut options: PutOptions,
@@ -169,12 +169,12 @@ async fn store<M: Metadata, D: Devices, S: Source>(
         let objects =
             OpenObjects::new(core.clone(), handle, options.method, file.layout, &file.grants).await?;
         let announced = options.size;
-        let mut pump = PutPipeline::new(Arc::new(objects), &mut options);
-        pump.head(head, lease).await?;
+        let mut pipeline = PutPipeline::new(Arc::new(objects), &mut options);
+        pipeline.write_head(head, lease).await?;
         if !ended {
-            pump.rest(source).await?;
+            pipeline.write_rest(source).await?;
         }
-        let finished = pump.finish(announced).await?;
+        let finished = pipeline.finish(announced).await?;
         check(source).await?;
         Ok(finished)
     }
@@ -190,7 +190,7 @@ async fn store<M: Metadata, D: Devices, S: Source>(
 
 /// Reads [`SMALL_FILE_MAX`] bytes, or fewer up to the end.
 async fn read_head<M: Metadata, D: Devices>(
-    core: &Core<M, D>,
+    core: &ClientCore<M, D>,
     source: &mut impl Source,
 ) -> Result<(Vec<u8>, MemoryPermit), ClientError> {
     let lease = core.budget.take(SMALL_FILE_MAX).await;
@@ -207,7 +207,7 @@ async fn read_head<M: Metadata, D: Devices>(
 }
 
 async fn commit<M: Metadata, D: Devices>(
-    core: &Core<M, D>,
+    core: &ClientCore<M, D>,
     path: &FilePath,
     intent: IntentId,
     size: u64,
@@ -241,7 +241,7 @@ async fn commit<M: Metadata, D: Devices>(
     }
 }
 
-async fn abandon<M: Metadata, D: Devices>(core: &Core<M, D>, intent: IntentId) {
+async fn abandon<M: Metadata, D: Devices>(core: &ClientCore<M, D>, intent: IntentId) {
     if let Err(error) = core.metadata.call(Request::Abandon { intent }).await {
         tracing::debug!(%error, "could not abandon a create; it expires at the server");
     }

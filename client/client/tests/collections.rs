@@ -4,7 +4,7 @@ use crate::world::World;
 use bytes::Bytes;
 use sealstone_client::OsdError;
 use sealstone_crypto::RustCrypto;
-use sealstone_initiator::{Bearer, EVERY_OBJECT, OnCollection, Question, Within};
+use sealstone_initiator::{AttributeRange, Bearer, CollectionOperation, EVERY_OBJECT, QueryCriteria};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::{
     AttributeId, Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
@@ -77,9 +77,13 @@ async fn collections_are_made_joined_listed_queried_and_removed() {
     let all = device.list_collection(&partition, object(0), 0, 10).await.unwrap();
     assert_eq!(all.ids, [chosen.object]);
     // Criteria are in the continuation segment, which is signed separately.
-    let question = |any, min: &'static [u8], max: &'static [u8]| Question {
+    let question = |any, min: &'static [u8], max: &'static [u8]| QueryCriteria {
         any,
-        criteria: vec![Within { id: GRADE, min: Bytes::from_static(min), max: Bytes::from_static(max) }],
+        criteria: vec![AttributeRange {
+            id: GRADE,
+            min: Bytes::from_static(min),
+            max: Bytes::from_static(max),
+        }],
     };
     let found = device.query(&owner, chosen, question(true, &[2], &[]), 10).await.unwrap();
     assert_eq!(found, (vec![PID + 2, PID + 3], 2));
@@ -87,16 +91,16 @@ async fn collections_are_made_joined_listed_queried_and_removed() {
     let cut = device.query(&on(EVERY_OBJECT), everything, question(false, &[], &[3]), 1).await.unwrap();
     assert_eq!(cut, (vec![PID], 4), "one found room, four match");
     let tracked = object(0x9_0000);
-    let track = |reading| OnCollection::Track {
+    let track = |reading| CollectionOperation::Track {
         collection: tracked,
         source: chosen.object,
         reading,
         immediate: false,
     };
-    let unproven = device.on_collection(&on(tracked.object), track(None)).await;
-    assert!(unproven.is_err(), "the source needs a right of its own");
+    let unflushed_bytes = device.on_collection(&on(tracked.object), track(None)).await;
+    assert!(unflushed_bytes.is_err(), "the source needs a right of its own");
     device.on_collection(&on(tracked.object), track(Some(owner.clone()))).await.unwrap();
-    let into = OnCollection::QueryInto {
+    let into = CollectionOperation::QueryInto {
         collection: everything,
         question: question(true, &[2], &[2]),
         matches: tracked.object,
@@ -105,17 +109,17 @@ async fn collections_are_made_joined_listed_queried_and_removed() {
     };
     device.on_collection(&on(EVERY_OBJECT), into).await.unwrap();
     let values = vec![(AttributeId::new(0x1_0000, 2), Bytes::from_static(b"all"))];
-    let set = OnCollection::SetMemberAttributes { collection: chosen, values, immediate: false };
+    let set = CollectionOperation::SetMemberAttributes { collection: chosen, values, immediate: false };
     device.on_collection(&owner, set).await.unwrap();
     let ids = vec![GRADE, AttributeId::new(0x1_0000, 2)];
-    let get = OnCollection::GetMemberAttributes { collection: tracked, ids, length_max: 4096 };
+    let get = CollectionOperation::GetMemberAttributes { collection: tracked, ids, length_max: 4096 };
     let members = device.on_collection(&on(tracked.object), get).await.unwrap().members;
     assert_eq!(members.iter().map(|member| member.object).collect::<Vec<_>>(), [PID + 1, PID + 2, PID + 3]);
     assert!(members.iter().all(|member| member.attributes[1].1.as_deref() == Some(b"all")));
     let full = device.remove_collection(&owner, chosen, false).await;
     assert!(matches!(full, Err(OsdError::NotEmpty)), "{full:?}");
     device.remove_collection(&owner, chosen, true).await.unwrap();
-    let remove = OnCollection::RemoveMembers { collection: tracked, immediate: false };
+    let remove = CollectionOperation::RemoveMembers { collection: tracked, immediate: false };
     device.on_collection(&on(tracked.object), remove).await.unwrap();
     let left = device.list(&partition, PID, 0, 10).await.unwrap();
     assert_eq!(left.ids, [PID, PID + 4]);

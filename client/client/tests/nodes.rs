@@ -72,9 +72,9 @@ async fn lost_first_write_is_found_behind_empty_object() {
 }
 
 /// A small random number generator.
-struct Chance(u64);
+struct OpaqueRandom(u64);
 
-impl Chance {
+impl OpaqueRandom {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -97,7 +97,7 @@ async fn reads_return_writes_despite_restarts() {
         let world = World::new(3).await;
         let (nodes, _) = nodes(&world, cuts).await;
         let (_, file) = nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
-        let (mut chance, mut model) = (Chance(seed), Vec::<u8>::new());
+        let (mut chance, mut model) = (OpaqueRandom(seed), Vec::<u8>::new());
         let pattern = content(300_000);
         for step in 0..150 {
             let (at, length) = (chance.below(1_500_000) as usize, chance.below(120_000) as usize + 1);
@@ -384,7 +384,7 @@ async fn data_is_never_told_as_a_hole() {
             nodes.create(Node::ROOT, &name("file"), create_params(NodeKind::File)).await.unwrap();
         // Alternately one object, and striped over three.
         let limit = if seed % 2 == 0 { 400_000 } else { 4_000_000 };
-        let (mut chance, mut model) = (Chance(seed), Vec::<u8>::new());
+        let (mut chance, mut model) = (OpaqueRandom(seed), Vec::<u8>::new());
         let pattern: Vec<u8> = content(50_000).iter().map(|byte| byte | 1).collect();
         for step in 0..60 {
             let (at, length) = (chance.below(limit) as usize, chance.below(40_000) as usize + 1);

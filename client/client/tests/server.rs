@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::world::{ToMds, World, connect, login};
-use sealstone_client::{Client, ClientError, Mds, MdsOptions, Metadata, ServiceKey, SessionTicket, Tuning};
+use sealstone_client::{
+    Client, ClientError, MdsClient, MdsOptions, Metadata, ServiceKey, SessionTicket, Tuning,
+};
 use sealstone_mds_protocol::{FilePath, Name, Request, Response, Role};
 
 fn mkdir(path: &str) -> Request {
@@ -19,10 +21,11 @@ async fn a_session_lives_on_over_connections_until_logout() {
     let ticket = first.ticket().clone();
     drop(first);
     let dial = Arc::new(ToMds::of(&world));
-    let second = Mds::resume(dial.clone(), world.client_clock.clone(), MdsOptions::default(), ticket.clone());
+    let second =
+        MdsClient::resume(dial.clone(), world.client_clock.clone(), MdsOptions::default(), ticket.clone());
     assert!(matches!(second.call(Request::WhoAmI {}).await, Ok(Response::WhoAmI { .. })));
     second.logout().await.unwrap();
-    let third = Mds::resume(dial, world.client_clock.clone(), MdsOptions::default(), ticket);
+    let third = MdsClient::resume(dial, world.client_clock.clone(), MdsOptions::default(), ticket);
     assert!(matches!(third.call(Request::WhoAmI {}).await, Err(ClientError::SessionOver)));
 }
 
@@ -37,7 +40,7 @@ async fn reads_are_asked_again_and_changes_are_not() {
     let world = World::new(0).await;
     let ticket = connect(&world).await.unwrap().ticket().clone();
     let dial = Arc::new(ToMds::of(&world));
-    let mds = Mds::resume(dial.clone(), world.client_clock.clone(), MdsOptions::default(), ticket);
+    let mds = MdsClient::resume(dial.clone(), world.client_clock.clone(), MdsOptions::default(), ticket);
     dial.break_after.store(1, Ordering::Relaxed);
     assert!(matches!(mds.call(Request::WhoAmI {}).await, Ok(Response::WhoAmI { .. })));
     dial.break_after.store(1, Ordering::Relaxed);
@@ -77,13 +80,13 @@ async fn service_key_logs_in_again_after_session_end() {
         (0..32).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap()).collect();
     let (dial, clock) = (Arc::new(ToMds::of(&world)), world.client_clock.clone());
     let options = MdsOptions { suite: key.suite, ..MdsOptions::default() };
-    let first = Mds::login(dial.clone(), clock.clone(), options, &key.user, &secret).await.unwrap();
+    let first = MdsClient::login(dial.clone(), clock.clone(), options, &key.user, &secret).await.unwrap();
     let resumed = |ticket: &SessionTicket| {
-        Mds::resume(dial.clone(), clock.clone(), MdsOptions::default(), ticket.clone())
+        MdsClient::resume(dial.clone(), clock.clone(), MdsOptions::default(), ticket.clone())
     };
     let key = || ServiceKey::from_text(&text).unwrap();
     let mds = resumed(first.ticket()).renewing(key()).unwrap();
-    let here = async |mds: &Mds| mds.call(Request::WhoAmI {}).await;
+    let here = async |mds: &MdsClient| mds.call(Request::WhoAmI {}).await;
     assert!(matches!(here(&mds).await, Ok(Response::WhoAmI { .. })));
     for _ in 0..2 {
         for clock in [&world.clock, &world.client_clock] {

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, GroupName, UserName};
 
-use crate::people::People;
+use crate::id_map::IdMap;
 
 /// Version of the encoding, in its first bytes.
 const VERSION: u32 = 2;
@@ -33,7 +33,7 @@ pub(crate) fn is_list(name: &OsStr) -> bool {
 }
 
 /// Encodes a list for the kernel.
-pub(crate) fn to_kernel(acl: &Acl, people: &People) -> Vec<u8> {
+pub(crate) fn to_kernel(acl: &Acl, id_map: &IdMap) -> Vec<u8> {
     let mut bytes = VERSION.to_le_bytes().to_vec();
     let mut entry = |tag: u16, rights: u8, number: u32| {
         bytes.extend(tag.to_le_bytes());
@@ -41,10 +41,10 @@ pub(crate) fn to_kernel(acl: &Acl, people: &People) -> Vec<u8> {
         bytes.extend(number.to_le_bytes());
     };
     entry(OWNER, acl.owner, NONE);
-    let users = shown(&acl.users, |name| people.known_uid(name));
+    let users = shown(&acl.users, |name| id_map.known_uid(name));
     users.into_iter().for_each(|(uid, rights)| entry(USER, rights, uid));
     entry(GROUP_OF_NODE, acl.group, NONE);
-    let groups = shown(&acl.groups, |name| people.known_gid(name));
+    let groups = shown(&acl.groups, |name| id_map.known_gid(name));
     groups.into_iter().for_each(|(gid, rights)| entry(GROUP, rights, gid));
     if let Some(mask) = acl.mask {
         entry(MASK, mask, NONE);
@@ -85,7 +85,7 @@ fn named<N: Clone>(
 ///
 /// # Errors
 /// `INVAL` if it is not a list, `OPNOTSUPP` for a different version.
-pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -> Result<Option<Acl>, Errno> {
+pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, id_map: &IdMap) -> Result<Option<Acl>, Errno> {
     let (version, entries) = bytes.split_first_chunk().ok_or(Errno::INVAL)?;
     if u32::from_le_bytes(*version) != VERSION {
         return Err(Errno::OPNOTSUPP);
@@ -111,17 +111,17 @@ pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -
             GROUP_OF_NODE => once(&mut group)?,
             MASK => once(&mut acl.mask)?,
             OTHER => once(&mut other)?,
-            USER if people.is_unknown_uid(number) => return Err(Errno::INVAL),
-            GROUP if people.is_unknown_gid(number) => return Err(Errno::INVAL),
+            USER if id_map.is_unknown_uid(number) => return Err(Errno::INVAL),
+            GROUP if id_map.is_unknown_gid(number) => return Err(Errno::INVAL),
             USER => {
                 let had = before.map_or(&[][..], |before| before.users.as_slice());
-                let of = |name: &UserName| people.known_uid(name);
-                acl.users.extend(named((number, rights), had, of, || people.user(number)));
+                let of = |name: &UserName| id_map.known_uid(name);
+                acl.users.extend(named((number, rights), had, of, || id_map.user(number)));
             }
             GROUP => {
                 let had = before.map_or(&[][..], |before| before.groups.as_slice());
-                let of = |name: &GroupName| people.known_gid(name);
-                acl.groups.extend(named((number, rights), had, of, || people.named_group(number)));
+                let of = |name: &GroupName| id_map.known_gid(name);
+                acl.groups.extend(named((number, rights), had, of, || id_map.named_group(number)));
             }
             _ => return Err(Errno::INVAL),
         }
@@ -130,9 +130,9 @@ pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -
     acl.group = group.ok_or(Errno::INVAL)?;
     acl.other = other.ok_or(Errno::INVAL)?;
     if let Some(before) = before.filter(|_| acl.mask.is_some()) {
-        let users = before.users.iter().filter(|(name, _)| people.known_uid(name).is_none());
+        let users = before.users.iter().filter(|(name, _)| id_map.known_uid(name).is_none());
         acl.users.extend(users.cloned());
-        let groups = before.groups.iter().filter(|(name, _)| people.known_gid(name).is_none());
+        let groups = before.groups.iter().filter(|(name, _)| id_map.known_gid(name).is_none());
         acl.groups.extend(groups.cloned());
     }
     acl.checked().map(Some).map_err(|_| Errno::INVAL)
@@ -141,101 +141,101 @@ pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::people::Mounter;
+    use crate::id_map::MountingUser;
     use proptest::prelude::*;
 
-    fn mounter(user: UserName, id: u32) -> Mounter {
-        let unknown = crate::people::UNKNOWN_ID;
-        Mounter { user, uid: id, gid: id, others: true, unknown_uid: unknown, unknown_gid: unknown }
+    fn mounter(user: UserName, id: u32) -> MountingUser {
+        let unknown = crate::id_map::UNKNOWN_ID;
+        MountingUser { user, uid: id, gid: id, others: true, unknown_uid: unknown, unknown_gid: unknown }
     }
 
-    fn people() -> People {
+    fn id_map() -> IdMap {
         let user = UserName::new("the-mounter").unwrap();
-        People::new(mounter(user, 71_000))
+        IdMap::new(mounter(user, 71_000))
     }
 
     const TEXT: &str = "user::rw-,user:the-mounter:r--,user:uid-72000:rwx,group::r--,group:gid-71000:r-x,mask::rwx,other::---";
 
     #[test]
     fn acl_roundtrips_through_kernel_form() {
-        let (acl, people) = (Acl::parse(TEXT).unwrap(), people());
-        let bytes = to_kernel(&acl, &people);
+        let (acl, id_map) = (Acl::parse(TEXT).unwrap(), id_map());
+        let bytes = to_kernel(&acl, &id_map);
         assert_eq!(bytes.len(), 4 + 7 * ENTRY_BYTES);
         assert_eq!(bytes[..12], [2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255]);
-        assert_eq!(from_kernel(&bytes, None, &people), Ok(Some(acl)));
-        assert_eq!(from_kernel(&bytes[..4], None, &people), Ok(None), "an empty one is none");
+        assert_eq!(from_kernel(&bytes, None, &id_map), Ok(Some(acl)));
+        assert_eq!(from_kernel(&bytes[..4], None, &id_map), Ok(None), "an empty one is none");
     }
 
     #[test]
     fn name_without_number_is_hidden_and_kept() {
-        let people = people();
+        let id_map = id_map();
         let text = "user::rw-,user:nobody-knows-him:r--,group::r--,group:nor-these:-w-,mask::rw-,other::---";
         let acl = Acl::parse(text).unwrap();
-        let bytes = to_kernel(&acl, &people);
+        let bytes = to_kernel(&acl, &id_map);
         assert_eq!(bytes.len(), 4 + 4 * ENTRY_BYTES);
-        assert_eq!(from_kernel(&bytes, Some(&acl), &people), Ok(Some(acl)));
+        assert_eq!(from_kernel(&bytes, Some(&acl), &id_map), Ok(Some(acl)));
     }
 
     #[test]
     fn entry_keeps_its_name_for_same_number() {
         // Number 0 is root's and here also the mounter's.
         let user = UserName::new("the-mounter").unwrap();
-        let people = People::new(mounter(user, 0));
+        let id_map = IdMap::new(mounter(user, 0));
         let text = "user::rw-,user:root:r--,group::r--,group:root:-w-,mask::rw-,other::---";
         let acl = Acl::parse(text).unwrap();
-        assert_eq!(people.known_uid(&acl.users[0].0), Some(0));
-        let changed = to_kernel(&Acl { other: 4, ..acl.clone() }, &people);
-        assert_eq!(from_kernel(&changed, Some(&acl), &people), Ok(Some(Acl { other: 4, ..acl.clone() })));
+        assert_eq!(id_map.known_uid(&acl.users[0].0), Some(0));
+        let changed = to_kernel(&Acl { other: 4, ..acl.clone() }, &id_map);
+        assert_eq!(from_kernel(&changed, Some(&acl), &id_map), Ok(Some(Acl { other: 4, ..acl.clone() })));
         // A number that was not in the list gets the user that has it; the mounter's group can be
         // named in a list.
-        let new = from_kernel(&to_kernel(&acl, &people), None, &people).unwrap().unwrap();
+        let new = from_kernel(&to_kernel(&acl, &id_map), None, &id_map).unwrap().unwrap();
         assert_eq!(new.to_string(), text.replace("user:root", "user:the-mounter"));
         // Two names with one number are both kept, and shown with their common rights.
         let two = "user::rw-,user:root:rw-,user:the-mounter:r-x,group::r--,mask::rwx,other::---";
         let two = Acl::parse(two).unwrap();
-        let bytes = to_kernel(&two, &people);
+        let bytes = to_kernel(&two, &id_map);
         assert_eq!(bytes.len(), 4 + 5 * ENTRY_BYTES);
         assert_eq!(bytes[12..20], [2, 0, 4, 0, 0, 0, 0, 0]);
-        assert_eq!(from_kernel(&bytes, Some(&two), &people), Ok(Some(two.clone())));
+        assert_eq!(from_kernel(&bytes, Some(&two), &id_map), Ok(Some(two.clone())));
         let mut more = bytes;
         more[14] = 6;
-        let more = from_kernel(&more, Some(&two), &people).unwrap().unwrap();
+        let more = from_kernel(&more, Some(&two), &id_map).unwrap().unwrap();
         assert!(more.users.len() == 2 && more.users.iter().all(|(_, rights)| *rights == 6));
     }
 
     #[test]
     fn list_entry_of_the_unknown_number_is_refused() {
-        let people = people();
-        let unknown = crate::people::UNKNOWN_ID;
+        let id_map = id_map();
+        let unknown = crate::id_map::UNKNOWN_ID;
         for named in
             [format!("user:uid-{unknown}:rwx,group::r--,"), format!("group::r--,group:gid-{unknown}:rwx,")]
         {
             let acl = Acl::parse(&format!("user::rw-,{named}mask::rwx,other::---")).unwrap();
-            assert_eq!(from_kernel(&to_kernel(&acl, &people), None, &people), Err(Errno::INVAL), "{named}");
+            assert_eq!(from_kernel(&to_kernel(&acl, &id_map), None, &id_map), Err(Errno::INVAL), "{named}");
         }
     }
 
     #[test]
     fn what_is_no_list_is_refused() {
-        let people = people();
-        let bytes = to_kernel(&Acl::parse(TEXT).unwrap(), &people);
-        assert_eq!(from_kernel(&bytes[..3], None, &people), Err(Errno::INVAL));
-        assert_eq!(from_kernel(&bytes[..bytes.len() - 1], None, &people), Err(Errno::INVAL));
-        assert_eq!(from_kernel(&bytes[..bytes.len() - 8], None, &people), Err(Errno::INVAL), "no others");
+        let id_map = id_map();
+        let bytes = to_kernel(&Acl::parse(TEXT).unwrap(), &id_map);
+        assert_eq!(from_kernel(&bytes[..3], None, &id_map), Err(Errno::INVAL));
+        assert_eq!(from_kernel(&bytes[..bytes.len() - 1], None, &id_map), Err(Errno::INVAL));
+        assert_eq!(from_kernel(&bytes[..bytes.len() - 8], None, &id_map), Err(Errno::INVAL), "no others");
         let twice = [&bytes[..], &bytes[4..12]].concat();
-        assert_eq!(from_kernel(&twice, None, &people), Err(Errno::INVAL));
+        assert_eq!(from_kernel(&twice, None, &id_map), Err(Errno::INVAL));
         let later = [&[3, 0, 0, 0], &bytes[4..]].concat();
-        assert_eq!(from_kernel(&later, None, &people), Err(Errno::OPNOTSUPP));
+        assert_eq!(from_kernel(&later, None, &id_map), Err(Errno::OPNOTSUPP));
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let people = people();
+            let id_map = id_map();
             if let Some(version) = bytes.first_chunk_mut() {
                 *version = VERSION.to_le_bytes();
             }
-            let _ = from_kernel(&bytes, None, &people);
+            let _ = from_kernel(&bytes, None, &id_map);
         }
     }
 }

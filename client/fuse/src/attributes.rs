@@ -2,8 +2,8 @@
 
 use sealstone_mds_protocol::{FileKind, Stat};
 
-use crate::kernel::{Attributes, When};
-use crate::people::People;
+use crate::id_map::IdMap;
+use crate::kernel::{Attributes, KernelTime};
 
 /// Preferred size of reads and writes that `stat` shows, in bytes.
 const BLOCK_BYTES: u32 = 128 << 10;
@@ -24,10 +24,10 @@ pub(crate) const fn kind_number(kind: FileKind) -> u32 {
 }
 
 /// Returns nanoseconds since 1970, clamped to the range of the type; none for the current time.
-pub(crate) fn nanoseconds(when: When) -> Option<i64> {
+pub(crate) fn nanoseconds(when: KernelTime) -> Option<i64> {
     match when {
-        When::Now => None,
-        When::At { seconds, nanoseconds } => {
+        KernelTime::Now => None,
+        KernelTime::At { seconds, nanoseconds } => {
             let ns = seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(i64::from(nanoseconds)));
             Some(ns.unwrap_or(if seconds < 0 { i64::MIN } else { i64::MAX }))
         }
@@ -35,7 +35,7 @@ pub(crate) fn nanoseconds(when: When) -> Option<i64> {
 }
 
 /// Returns the attributes that `stat` shows.
-pub(crate) fn attributes(ino: u64, stat: &Stat, people: &People) -> Attributes {
+pub(crate) fn attributes(ino: u64, stat: &Stat, id_map: &IdMap) -> Attributes {
     Attributes {
         ino,
         size: stat.size,
@@ -47,8 +47,8 @@ pub(crate) fn attributes(ino: u64, stat: &Stat, people: &People) -> Attributes {
         ctime_ns: stat.ctime_ns,
         mode: kind_number(stat.kind) << KIND_SHIFT | u32::from(stat.mode & 0o7777),
         links: stat.links,
-        uid: people.uid(&stat.owner),
-        gid: people.gid(stat.group.as_ref()),
+        uid: id_map.uid(&stat.owner),
+        gid: id_map.gid(stat.group.as_ref()),
         rdev: stat.rdev,
         block_bytes: BLOCK_BYTES,
     }
@@ -68,6 +68,6 @@ mod tests {
     }
 
     fn nanoseconds_of(seconds: i64, ns: u32) -> i64 {
-        nanoseconds(When::At { seconds, nanoseconds: ns }).unwrap()
+        nanoseconds(KernelTime::At { seconds, nanoseconds: ns }).unwrap()
     }
 }

@@ -14,7 +14,7 @@ use sealstone_client::nodes::{CacheListing, ListEdition, Nodes};
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, Node, Stat};
 use tokio::sync::{Mutex, oneshot};
 
-use crate::listings::Listings;
+use crate::listings::CachedListings;
 
 /// Offsets before the first entry: `.` and `..`.
 pub(crate) const DOTS: u64 = 2;
@@ -25,7 +25,7 @@ const PAGE: usize = 256;
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// An entry as shown to the kernel.
-pub(crate) struct Shown<'a> {
+pub(crate) struct ShownEntry<'a> {
     pub(crate) name: &'a Name,
     pub(crate) inode: InodeId,
     pub(crate) kind: FileKind,
@@ -56,11 +56,11 @@ impl Asked {
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct OpenDirectory {
     node: Node,
     /// The edition at the open, if the kernel may cache the entries.
     kept: Option<ListEdition>,
-    /// Whether it counts as a reader in [`Listings`].
+    /// Whether it counts as a reader in [`CachedListings`].
     reads: AtomicBool,
     place: Mutex<DirectoryPage>,
 }
@@ -101,7 +101,7 @@ impl DirectoryPage {
     }
 }
 
-impl Directory {
+impl OpenDirectory {
     pub(crate) fn new(nodes: &Nodes, node: Node, kept: Option<ListEdition>) -> Self {
         let pages = BTreeMap::from([(DOTS, None)]);
         let asked = Asked::now(nodes);
@@ -121,7 +121,12 @@ impl Directory {
 
     /// Starts a read, with `from_start` at the beginning. Returns whether the kernel has to drop
     /// the list afterwards.
-    pub(crate) fn begin(&self, nodes: &Nodes, listings: &Listings, (ino, from_start): (u64, bool)) -> bool {
+    pub(crate) fn begin(
+        &self,
+        nodes: &Nodes,
+        listings: &CachedListings,
+        (ino, from_start): (u64, bool),
+    ) -> bool {
         let Some(opened) = self.kept else { return false };
         if self.is_over(nodes) || (!self.is_kept() && !listings.read(ino, opened)) {
             return true;
@@ -140,7 +145,7 @@ impl Directory {
         nodes: &Nodes,
         from: u64,
         plus: bool,
-        mut take: impl FnMut(u64, Shown<'_>) -> bool,
+        mut take: impl FnMut(u64, ShownEntry<'_>) -> bool,
     ) -> Result<(), ClientError> {
         let place = &mut *self.place.lock().await;
         let mut at = from.max(DOTS);
@@ -158,7 +163,7 @@ impl Directory {
             if here.contains(&at) {
                 let DirEntry { name, inode, kind, stat } = &place.entries[(at - place.first) as usize];
                 let stat = stat.as_ref().filter(|_| plus);
-                if take(at + 1, Shown { name, inode: *inode, kind: *kind, stat }) {
+                if take(at + 1, ShownEntry { name, inode: *inode, kind: *kind, stat }) {
                     return Ok(());
                 }
                 at += 1;
@@ -177,7 +182,7 @@ impl Directory {
                 let mut number = first;
                 let mut full = false;
                 let listed = nodes.list(self.node, after.as_ref(), |name, inode, kind| {
-                    full = number >= at && take(number + 1, Shown { name, inode, kind, stat: None });
+                    full = number >= at && take(number + 1, ShownEntry { name, inode, kind, stat: None });
                     number += u64::from(!full);
                     full
                 });

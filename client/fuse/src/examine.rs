@@ -1,16 +1,16 @@
 //! Parsing of a kernel request without a mount, for fuzzing.
 
 use crate::attributes::nanoseconds;
-use crate::inner::name;
-use crate::kernel::{Operation, Unreadable, forgets, parse};
-use crate::mounted::{lock_of, xattr_name};
+use crate::handler::{lock_of, xattr_name};
+use crate::kernel::{MalformedRequest, Operation, forgets, parse};
+use crate::mount_state::name;
 
 /// Parses a request of the kernel as a mount does, without executing it; returns its number.
 ///
 /// # Errors
 /// The request is malformed; its number, if it has one.
 pub fn examine(request: &[u8]) -> Result<u64, Option<u64>> {
-    let (header, operation) = parse(request).map_err(|Unreadable { unique }| unique)?;
+    let (header, operation) = parse(request).map_err(|MalformedRequest { unique }| unique)?;
     match operation {
         Operation::Lookup { name: entry }
         | Operation::Unlink { name: entry }

@@ -11,14 +11,14 @@ mod attributes;
 mod directory;
 mod errno;
 mod examine;
-mod inner;
+mod handler;
+mod id_map;
 mod kernel;
 mod link_rights;
 mod listings;
 mod lock_owners;
-mod mounted;
+mod mount_state;
 mod pages;
-mod people;
 mod set_ids;
 mod table;
 
@@ -33,8 +33,8 @@ use sealstone_mds_protocol::Node;
 
 pub use errno::errno;
 pub use examine::examine;
-pub use kernel::{MountError, check_place, helper};
-pub use people::{Mounter, People, UNKNOWN_ID, UnknownIdError};
+pub use id_map::{IdMap, MountingUser, UNKNOWN_ID, UnknownIdError};
+pub use kernel::{MountError, check_mountpoint, helper};
 
 /// Threads that read requests from the kernel; long work runs in tasks.
 const THREADS: usize = 2;
@@ -79,12 +79,12 @@ impl Mount {
 ///
 /// # Errors
 /// [`MountError`].
-pub fn mount(nodes: Nodes, root: Node, people: People, options: &MountOptions) -> Result<Mount, MountError> {
+pub fn mount(nodes: Nodes, root: Node, id_map: IdMap, options: &MountOptions) -> Result<Mount, MountError> {
     let device = kernel::mount(options)?;
-    let served = kernel::Channel::open(device, options.allow_other).and_then(|channel| {
-        let pages = pages::Pages::new(channel.clone(), root.inode);
-        nodes.set_cache_invalidator(Arc::new(pages::Forgetting(pages.clone())));
-        let mounted = Arc::new(mounted::Mounted::new(nodes, root, people, pages));
+    let served = kernel::FuseChannel::open(device, options.allow_other).and_then(|channel| {
+        let pages = pages::KernelPages::new(channel.clone(), root.inode);
+        nodes.set_cache_invalidator(Arc::new(pages::KernelInvalidator(pages.clone())));
+        let mounted = Arc::new(handler::MountHandler::new(nodes, root, id_map, pages));
         let serve = |number| {
             let (channel, mounted) = (channel.clone(), mounted.clone());
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{Acl, FileKind, Stat};
 
-use crate::people::People;
+use crate::id_map::IdMap;
 
 const SET_USER_ID: u16 = 0o4000;
 /// The set-group-ID bit is effective only together with execute permission of the group.
@@ -35,30 +35,30 @@ impl LinkCaller {
         Self { uid, gids }
     }
 
-    fn is_in(&self, gid: u32, people: &People) -> bool {
-        !people.is_unknown_gid(gid) && self.gids.contains(&gid)
+    fn is_in(&self, gid: u32, id_map: &IdMap) -> bool {
+        !id_map.is_unknown_gid(gid) && self.gids.contains(&gid)
     }
 }
 
 /// Whether a caller that does not own a file may link it.
-pub(crate) fn may_link(stat: &Stat, acl: Option<&Acl>, caller: &LinkCaller, people: &People) -> bool {
+pub(crate) fn may_link(stat: &Stat, acl: Option<&Acl>, caller: &LinkCaller, id_map: &IdMap) -> bool {
     let runs_as_other = stat.mode & SET_USER_ID != 0 || stat.mode & RUNS_AS_GROUP == RUNS_AS_GROUP;
-    stat.kind == FileKind::File && !runs_as_other && may_change(stat, acl, caller, people)
+    stat.kind == FileKind::File && !runs_as_other && may_change(stat, acl, caller, id_map)
 }
 
 /// Whether mode and list give a caller that is not the owner the rights to read and write.
-fn may_change(stat: &Stat, acl: Option<&Acl>, caller: &LinkCaller, people: &People) -> bool {
+fn may_change(stat: &Stat, acl: Option<&Acl>, caller: &LinkCaller, id_map: &IdMap) -> bool {
     let class = |shift: u16| (stat.mode >> shift & 7) as u8;
     let has = |rights: u8| rights & READ_WRITE == READ_WRITE;
-    let of_group = stat.group.as_ref().is_some_and(|group| caller.is_in(people.gid(Some(group)), people));
+    let of_group = stat.group.as_ref().is_some_and(|group| caller.is_in(id_map.gid(Some(group)), id_map));
     let Some(acl) = acl else {
         return has(class(if of_group { 3 } else { 0 }));
     };
     let masked = |rights: u8| has(rights & class(3));
-    if let Some((_, rights)) = acl.users.iter().find(|(name, _)| people.known_uid(name) == Some(caller.uid)) {
+    if let Some((_, rights)) = acl.users.iter().find(|(name, _)| id_map.known_uid(name) == Some(caller.uid)) {
         return masked(*rights);
     }
-    let in_named = |name| people.known_gid(name).is_some_and(|gid| caller.is_in(gid, people));
+    let in_named = |name| id_map.known_gid(name).is_some_and(|gid| caller.is_in(gid, id_map));
     let named = acl.groups.iter().filter(|(name, _)| in_named(name)).map(|(_, rights)| *rights);
     let mut rights = named.chain(of_group.then_some(acl.group)).peekable();
     match rights.peek() {
@@ -70,13 +70,13 @@ fn may_change(stat: &Stat, acl: Option<&Acl>, caller: &LinkCaller, people: &Peop
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::people::{Mounter, UNKNOWN_ID};
+    use crate::id_map::{MountingUser, UNKNOWN_ID};
     use sealstone_mds_protocol::{GroupName, InodeId, UserName};
 
-    fn people() -> People {
+    fn id_map() -> IdMap {
         let user = UserName::new("the-mounter").unwrap();
         let (uid, gid) = (71_000, 71_000);
-        People::new(Mounter {
+        IdMap::new(MountingUser {
             user,
             uid,
             gid,
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn caller_without_read_and_write_may_not_link() {
-        let people = people();
+        let id_map = id_map();
         let caller = LinkCaller { uid: 72_001, gids: BTreeSet::from([72_100, UNKNOWN_ID]) };
         for (mode, group, expected) in [
             (0o666, "gid-1", true),
@@ -122,13 +122,13 @@ mod tests {
             // A group without a local number is shown as the unknown one, which has no members.
             (0o660, "no-such-group-here", false),
         ] {
-            assert_eq!(may_link(&file(mode, group), None, &caller, &people), expected, "{mode:o} {group}");
+            assert_eq!(may_link(&file(mode, group), None, &caller, &id_map), expected, "{mode:o} {group}");
         }
         let acl = |text: &str| Acl::parse(text).unwrap();
         let named = acl("user::rw-,user:uid-72001:rw-,group::---,mask::rw-,other::---");
-        assert!(may_link(&file(0o660, "gid-1"), Some(&named), &caller, &people));
-        assert!(!may_link(&file(0o640, "gid-1"), Some(&named), &caller, &people), "the mask");
+        assert!(may_link(&file(0o660, "gid-1"), Some(&named), &caller, &id_map));
+        assert!(!may_link(&file(0o640, "gid-1"), Some(&named), &caller, &id_map), "the mask");
         let denied = acl("user::rw-,user:uid-72001:---,group::---,mask::rw-,other::rw-");
-        assert!(!may_link(&file(0o666, "gid-1"), Some(&denied), &caller, &people));
+        assert!(!may_link(&file(0o666, "gid-1"), Some(&denied), &caller, &id_map));
     }
 }

@@ -15,7 +15,7 @@ use crate::kernel::{CACHE_DIRECTORY, KEEP_CACHE};
 
 /// The cached lists by the kernel's inode number.
 #[derive(Debug, Default)]
-pub(crate) struct Listings(Mutex<HashMap<u64, Kept>>);
+pub(crate) struct CachedListings(Mutex<HashMap<u64, Kept>>);
 
 /// A list that the kernel may have cached.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Kept {
     begun: bool,
 }
 
-impl Listings {
+impl CachedListings {
     /// Returns edition and flags for an open: whether the kernel may cache the list, and reuse the
     /// one it has. None if it must not cache.
     pub(crate) fn open(&self, ino: u64, now: Option<ListEdition>) -> Option<(ListEdition, u32)> {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn kernel_reuses_list_only_in_its_edition() {
-        let listings = Listings::default();
+        let listings = CachedListings::default();
         let flags = |now| listings.open(5, now).map(|(_, flags)| flags);
         assert_eq!(flags(None), None, "without a lease nothing is kept");
         assert_eq!(flags(Some(edition(1))), Some(CACHE_DIRECTORY));
@@ -119,11 +119,11 @@ mod tests {
 
     #[test]
     fn no_new_list_while_older_edition_is_read() {
-        let listings = Listings::default();
+        let listings = CachedListings::default();
         assert!(listings.read(5, edition(1)) && listings.read(5, edition(1)));
         listings.begin(5, edition(1));
         assert_eq!(listings.open(5, Some(edition(2))), None);
-        assert!(!listings.read(5, edition(2)), "who opened it before is told, and nothing is kept");
+        assert!(!listings.read(5, edition(2)), "the reader may still use it, and nothing is kept");
         listings.close(5);
         assert_eq!(listings.open(5, Some(edition(2))), None);
         listings.close(5);
@@ -134,13 +134,13 @@ mod tests {
 
     #[test]
     fn recalled_list_is_not_reused() {
-        let listings = Listings::default();
+        let listings = CachedListings::default();
         assert!(!listings.recalled(5), "there is nothing to forget");
         assert!(listings.read(5, edition(1)));
         listings.begin(5, edition(1));
         assert!(listings.recalled(5));
         assert_eq!(listings.open(5, Some(edition(1))), Some((edition(1), CACHE_DIRECTORY)));
-        assert_eq!(listings.open(5, Some(edition(2))), None, "who reads it may be told of it yet");
+        assert_eq!(listings.open(5, Some(edition(2))), None, "a reader may still receive the old list");
         listings.close(5);
         assert!(listings.recalled(5) && !listings.recalled(5));
     }

@@ -32,8 +32,8 @@ impl LockOwners {
         if entries.is_empty() {
             return;
         }
-        let gone: Vec<OwnerEntry> = of_node(&entries, ino).filter(|entry| entry.2 == owner).collect();
-        for entry in &gone {
+        let ended: Vec<OwnerEntry> = of_node(&entries, ino).filter(|entry| entry.2 == owner).collect();
+        for entry in &ended {
             entries.remove(entry);
         }
     }

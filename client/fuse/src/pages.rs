@@ -21,26 +21,26 @@ use sealstone_mds_protocol::InodeId;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::kernel::Channel;
-use crate::listings::Listings;
+use crate::kernel::FuseChannel;
+use crate::listings::CachedListings;
 
 /// Maximum time that the return of a lease waits for the kernel.
 const WAIT: Duration = Duration::from_millis(200);
 
 /// The kernel's cache of one mount.
 #[derive(Debug)]
-pub(crate) struct Pages {
-    channel: Arc<Channel>,
+pub(crate) struct KernelPages {
+    channel: Arc<FuseChannel>,
     root: InodeId,
     /// Invalidations in progress, by inode number.
     under_way: Mutex<HashMap<u64, usize>>,
     done: Notify,
-    pub(crate) listings: Listings,
+    pub(crate) listings: CachedListings,
 }
 
 /// An invalidation in progress.
 struct Dropping {
-    pages: Arc<Pages>,
+    pages: Arc<KernelPages>,
     ino: u64,
 }
 
@@ -58,14 +58,14 @@ impl Drop for Dropping {
     }
 }
 
-impl Pages {
-    pub(crate) fn new(channel: Arc<Channel>, root: InodeId) -> Arc<Self> {
+impl KernelPages {
+    pub(crate) fn new(channel: Arc<FuseChannel>, root: InodeId) -> Arc<Self> {
         Arc::new(Self {
             channel,
             root,
             under_way: Mutex::default(),
             done: Notify::new(),
-            listings: Listings::default(),
+            listings: CachedListings::default(),
         })
     }
 
@@ -76,8 +76,8 @@ impl Pages {
         tokio::task::spawn_blocking(move || dropping.pages.channel.drop_pages(dropping.ino));
     }
 
-    pub(crate) fn doubt_attributes(&self, ino: u64) {
-        self.channel.doubt_attributes(ino);
+    pub(crate) fn invalidate_attributes(&self, ino: u64) {
+        self.channel.invalidate_attributes(ino);
     }
 
     fn ino(&self, inode: InodeId) -> u64 {
@@ -99,28 +99,28 @@ impl Pages {
     }
 
     /// As [`Self::clean`], for [`WAIT`] at most.
-    pub(crate) async fn clean_soon(&self, ino: u64) {
+    pub(crate) async fn wait_dropped_briefly(&self, ino: u64) {
         let _ = timeout(WAIT, self.clean(ino)).await;
     }
 }
 
 /// The kernel's cache as the client's [`CacheInvalidator`].
-pub(crate) struct Forgetting(pub(crate) Arc<Pages>);
+pub(crate) struct KernelInvalidator(pub(crate) Arc<KernelPages>);
 
-impl CacheInvalidator for Forgetting {
+impl CacheInvalidator for KernelInvalidator {
     fn invalidate(&self, inode: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let ino = self.0.ino(inode);
-        self.0.channel.doubt_attributes(ino);
+        self.0.channel.invalidate_attributes(ino);
         self.0.drop_soon(ino);
-        Box::pin(self.0.clean_soon(ino))
+        Box::pin(self.0.wait_dropped_briefly(ino))
     }
 
     fn invalidate_list(&self, directory: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let ino = self.0.ino(directory);
         if self.0.listings.recalled(ino) {
-            self.0.channel.doubt_attributes(ino);
+            self.0.channel.invalidate_attributes(ino);
             self.0.drop_soon(ino);
         }
-        Box::pin(self.0.clean_soon(ino))
+        Box::pin(self.0.wait_dropped_briefly(ino))
     }
 }

@@ -22,12 +22,12 @@ const FILES_MAX: usize = 65_536;
 
 /// The recorded files, by the kernel's inode number.
 #[derive(Debug, Default)]
-pub(crate) struct SetIds {
+pub(crate) struct SetIdFiles {
     any: AtomicBool,
     files: Mutex<HashSet<u64>>,
 }
 
-impl SetIds {
+impl SetIdFiles {
     /// Records a node that is shown to the kernel, if it has such bits.
     pub(crate) fn note(&self, ino: u64, stat: &Stat) {
         if stat.kind != FileKind::Directory && stat.mode & (SET_USER_ID | SET_GROUP_ID) != 0 {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn record_during_bit_removal_is_kept() {
-        let files = SetIds::default();
+        let files = SetIdFiles::default();
         assert!(!files.may_have(7));
         files.add(7);
         assert!(files.may_have(7) && !files.may_have(8));
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn files_above_limit_all_count_as_recorded() {
-        let files = SetIds::default();
+        let files = SetIdFiles::default();
         (0..=FILES_MAX as u64).for_each(|ino| files.add(ino));
         files.drop(3);
         assert!(files.may_have(3) && files.may_have(u64::MAX));

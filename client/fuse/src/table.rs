@@ -15,7 +15,7 @@ const ROOT: u64 = 1;
 
 /// Nodes by the kernel's inode number: their own, except that the root of the mount is 1.
 #[derive(Debug)]
-pub(crate) struct Nodes {
+pub(crate) struct NodeTable {
     root: Node,
     known: Mutex<HashMap<u64, Known>>,
 }
@@ -37,7 +37,7 @@ fn sent_attributes(stat: &Stat) -> SentAttributes {
     (stat.version, stat.size, stat.ctime_ns)
 }
 
-impl Nodes {
+impl NodeTable {
     pub(crate) fn new(root: Node) -> Self {
         Self { root, known: Mutex::default() }
     }
@@ -112,12 +112,12 @@ impl Nodes {
 
 /// Open files or directories, by a number that is never reused.
 #[derive(Debug)]
-pub(crate) struct Handles<T> {
+pub(crate) struct HandleTable<T> {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Arc<T>>>,
 }
 
-impl<T> Handles<T> {
+impl<T> HandleTable<T> {
     pub(crate) fn new() -> Self {
         Self { next: AtomicU64::new(1), open: Mutex::default() }
     }

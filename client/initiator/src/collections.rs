@@ -18,7 +18,7 @@ pub const COLLECTIONS_PAGE: u32 = 0x0000_0004;
 /// An operation on a collection or its members.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum OnCollection {
+pub enum CollectionOperation {
     /// Creates an empty collection for user objects; object number 0 lets the device choose a
     /// number.
     Create {
@@ -62,7 +62,7 @@ pub enum OnCollection {
         /// The collection.
         collection: ObjectId,
         /// The criteria.
-        question: Question,
+        question: QueryCriteria,
         /// Maximum number of ids, up to [`LIST_IDS_MAX`](crate::LIST_IDS_MAX).
         ids_max: usize,
     },
@@ -71,7 +71,7 @@ pub enum OnCollection {
         /// The collection.
         collection: ObjectId,
         /// The criteria.
-        question: Question,
+        question: QueryCriteria,
         /// Number of the tracking collection, in the same partition.
         matches: u64,
         /// Credential with M_OBJECT on the tracking collection; not needed without security.
@@ -109,17 +109,17 @@ pub enum OnCollection {
 
 /// The criteria of a QUERY.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct QueryCriteria {
     /// Whether one matching criterion is enough; otherwise all have to match.
     pub any: bool,
     /// The criteria, at most [`CRITERIA_MAX`](sealstone_osd::query::CRITERIA_MAX); without any,
     /// every member matches.
-    pub criteria: Vec<Within>,
+    pub criteria: Vec<AttributeRange>,
 }
 
 /// A range of values for an attribute, both ends included; an empty bound does not limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Within {
+pub struct AttributeRange {
     /// The attribute.
     pub id: AttributeId,
     /// The lower bound, as a byte string.
@@ -130,14 +130,14 @@ pub struct Within {
 
 /// Attributes of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct MemberAttributes {
     /// Its object number.
     pub object: u64,
     /// The requested attributes, in order; an undefined one has no value.
     pub attributes: Vec<(AttributeId, Option<Bytes>)>,
 }
 
-impl OnCollection {
+impl CollectionOperation {
     /// Returns the command's name in the standard.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -33,14 +33,14 @@ const SLICES_MAX: usize = 64;
 const TURNS_MAX: usize = 64;
 
 /// Processes data-in while the rest of it is still being received.
-pub(crate) trait Watch: Send + Sync {
+pub(crate) trait DataObserver: Send + Sync {
     /// Called with all data-in received so far, which does not change any more. Runs in the
     /// session's task, so long work delays other commands.
     fn arrived(&self, so_far: &[u8]);
 }
 
 /// A command to be submitted to the protocol machine.
-pub(crate) struct Order {
+pub(crate) struct QueuedCommand {
     pub(crate) lun: u64,
     pub(crate) cdb: Cdb,
     pub(crate) data_out: Gather,
@@ -48,13 +48,13 @@ pub(crate) struct Order {
     pub(crate) data_in_max: usize,
     pub(crate) timeout: Duration,
     pub(crate) memory: OwnedSemaphorePermit,
-    pub(crate) watch: Option<Arc<dyn Watch>>,
+    pub(crate) watch: Option<Arc<dyn DataObserver>>,
     pub(crate) reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
 }
 
 /// A request from a handle to the task.
-pub(crate) enum Ask {
-    Execute(Box<Order>),
+pub(crate) enum HandleRequest {
+    Execute(Box<QueuedCommand>),
     ResetLun(u64, oneshot::Sender<ManagementResult>),
     Discover(oneshot::Sender<Vec<DiscoveredTarget>>),
     Logout(oneshot::Sender<()>),
@@ -64,7 +64,7 @@ pub(crate) enum Ask {
 struct Waiting {
     reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
     lent: Arc<Lent>,
-    watch: Option<Arc<dyn Watch>>,
+    watch: Option<Arc<dyn DataObserver>>,
     deadline: Instant,
     timeout: Duration,
     aborting: bool,
@@ -101,11 +101,11 @@ impl Pool for Lent {
     }
 }
 
-pub(crate) struct Driver<S> {
+pub(crate) struct SessionDriver<S> {
     stream: S,
     connection: InitiatorConnection,
     config: SessionConfig,
-    asks: mpsc::Receiver<Ask>,
+    asks: mpsc::Receiver<HandleRequest>,
     ready: Option<oneshot::Sender<Result<(), SessionError>>>,
     /// A command that does not fit into the window yet; no other one is taken meanwhile.
     held: Option<(SubmittedCommand, Waiting)>,
@@ -123,12 +123,12 @@ pub(crate) struct Driver<S> {
     timer: Pin<Box<Sleep>>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
     pub(crate) fn new(
         stream: S,
         config: &SessionConfig,
         proof: Option<Proof>,
-        asks: mpsc::Receiver<Ask>,
+        asks: mpsc::Receiver<HandleRequest>,
         ready: oneshot::Sender<Result<(), SessionError>>,
     ) -> Self {
         Self {
@@ -164,9 +164,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         self.asks.close();
         while let Ok(ask) = self.asks.try_recv() {
             match ask {
-                Ask::Execute(order) => drop(order.reply.send(Err(SessionError::Closed))),
-                Ask::Logout(done) => self.logouts.push(done),
-                Ask::ResetLun(..) | Ask::Discover(_) => {}
+                HandleRequest::Execute(order) => drop(order.reply.send(Err(SessionError::Closed))),
+                HandleRequest::Logout(done) => self.logouts.push(done),
+                HandleRequest::ResetLun(..) | HandleRequest::Discover(_) => {}
             }
         }
         // The machine is dropped first, which returns the buffers.
@@ -188,21 +188,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         });
     }
 
-    fn error_of(&self, closed: &End) -> SessionError {
+    fn error_of(&self, closed: &SessionEnd) -> SessionError {
         match closed {
-            End::Io(error) => SessionError::Unreachable(error.kind()),
-            End::Closed(InitiatorClosed::Refused(refusal)) => {
+            SessionEnd::Io(error) => SessionError::Unreachable(error.kind()),
+            SessionEnd::Closed(InitiatorClosed::Refused(refusal)) => {
                 SessionError::LoginRefused { class: refusal.class, detail: refusal.detail }
             }
-            End::Closed(InitiatorClosed::LoginTimeout) => {
+            SessionEnd::Closed(InitiatorClosed::LoginTimeout) => {
                 SessionError::LoginTimeout(self.config.login_timeout)
             }
-            End::Closed(InitiatorClosed::Violation(Violation::Unproven)) => SessionError::TargetUnproven,
-            End::Closed(InitiatorClosed::Violation(violation)) => {
+            SessionEnd::Closed(InitiatorClosed::Violation(Violation::Unproven)) => {
+                SessionError::TargetUnproven
+            }
+            SessionEnd::Closed(InitiatorClosed::Violation(violation)) => {
                 SessionError::Protocol(violation.to_string())
             }
-            End::Closed(InitiatorClosed::LoggedOut) => SessionError::Closed,
-            End::Closed(_) | End::AbortTimeout => SessionError::NexusLost,
+            SessionEnd::Closed(InitiatorClosed::LoggedOut) => SessionError::Closed,
+            SessionEnd::Closed(_) | SessionEnd::AbortTimeout => SessionError::NexusLost,
         }
     }
 
@@ -211,19 +213,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         for _ in 0..TURNS_MAX {
             let closed = self.take_events();
             let wrote = match self.poll_write(cx) {
                 Ok(wrote) => wrote,
-                Err(error) => return Poll::Ready(closed.map_or(End::Io(error), End::Closed)),
+                Err(error) => return Poll::Ready(closed.map_or(SessionEnd::Io(error), SessionEnd::Closed)),
             };
             if let Some(closed) = closed {
                 self.last_words = Some(closed);
             }
             if let Some(closed) = &self.last_words {
                 if self.out.is_empty() && !self.unflushed {
-                    return Poll::Ready(End::Closed(closed.clone()));
+                    return Poll::Ready(SessionEnd::Closed(closed.clone()));
                 }
                 if !wrote {
                     return Poll::Pending;
@@ -233,7 +235,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
             let asked = self.poll_asks(cx);
             let read = match self.poll_read(cx) {
                 Ok(read) => read,
-                Err(error) => return Poll::Ready(End::Io(error)),
+                Err(error) => return Poll::Ready(SessionEnd::Io(error)),
             };
             match self.poll_timers(cx) {
                 Poll::Ready(Some(end)) => return Poll::Ready(end),
@@ -341,10 +343,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
         taken
     }
 
-    fn take_ask(&mut self, ask: Ask) {
+    fn take_ask(&mut self, ask: HandleRequest) {
         match ask {
-            Ask::Execute(order) => {
-                let Order { lun, cdb, data_out, buffer, data_in_max, timeout, memory, watch, reply } = *order;
+            HandleRequest::Execute(order) => {
+                let QueuedCommand { lun, cdb, data_out, buffer, data_in_max, timeout, memory, watch, reply } =
+                    *order;
                 let (lent, data_in) = Lent::lend(buffer, data_in_max);
                 let command =
                     SubmittedCommand { lun, cdb, attribute: TaskAttribute::Simple, data_out, data_in };
@@ -353,18 +356,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
                     Waiting { reply, lent, watch, deadline, timeout, aborting: false, _memory: memory };
                 self.submit(command, waiting);
             }
-            Ask::ResetLun(lun, reply) => {
+            HandleRequest::ResetLun(lun, reply) => {
                 match self.connection.manage(ManagementFunction::LogicalUnitReset(lun)) {
                     Ok(id) => drop(self.resets.insert(id, reply)),
                     Err(_) => drop(reply.send(ManagementResult::NotSupported)),
                 }
             }
-            Ask::Discover(reply) => {
+            HandleRequest::Discover(reply) => {
                 if self.connection.send_targets("All").is_ok() {
                     self.discovery = Some(reply);
                 }
             }
-            Ask::Logout(reply) => {
+            HandleRequest::Logout(reply) => {
                 self.logouts.push(reply);
                 self.connection.logout();
             }
@@ -450,7 +453,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
     }
 
     /// Handles due timers; `Ready(None)` if one was due.
-    fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+    fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Option<SessionEnd>> {
         let protocol = self.connection.poll_timeout().map(|due| self.began + Duration::from_millis(due));
         let commands = self.deadlines.first().map(|(due, _)| *due);
         let Some(due) = protocol.into_iter().chain(commands).min() else { return Poll::Pending };
@@ -469,7 +472,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
     }
 
     /// Handles expired deadlines.
-    fn timed_out(&mut self) -> Poll<Option<End>> {
+    fn timed_out(&mut self) -> Poll<Option<SessionEnd>> {
         let now_ms = self.now_ms();
         self.connection.handle_timeout(now_ms);
         while let Some((due, task)) = self.deadlines.first().copied() {
@@ -480,7 +483,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
             let Some(waiting) = self.waiting.get_mut(&task) else { continue };
             if waiting.aborting || self.connection.manage(ManagementFunction::AbortTask(task)).is_err() {
                 waiting.aborting = true;
-                return Poll::Ready(Some(End::AbortTimeout));
+                return Poll::Ready(Some(SessionEnd::AbortTimeout));
             }
             waiting.aborting = true;
             waiting.deadline = Instant::now() + self.config.abort_timeout;
@@ -492,7 +495,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     #[error(transparent)]
     Closed(InitiatorClosed),
     #[error("the stream broke: {0}")]

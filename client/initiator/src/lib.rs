@@ -20,13 +20,16 @@ mod proof;
 mod session;
 mod url;
 
-pub use collections::{COLLECTIONS_PAGE, EVERY_OBJECT, Member, OnCollection, Question, Within};
+pub use collections::{
+    AttributeRange, COLLECTIONS_PAGE, CollectionOperation, EVERY_OBJECT, MemberAttributes, QueryCriteria,
+};
 pub use config::{INITIATOR_NAME, MEMORY_DEFAULT, QUEUE_DEPTH_DEFAULT, SessionConfig};
 pub use environment::{Environment, SystemEnvironment};
 pub use error::{OsdError, SessionError};
 pub use manager::{KeyManager, ManagerError, MasterOutcome};
 pub use operation::{
-    ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, MAP_EXTENTS_MAX, Operation, Repeat, TRANSFER_MAX,
+    ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, MAP_EXTENTS_MAX, Operation, RepeatEffect,
+    TRANSFER_MAX,
 };
 pub use osd::{
     Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialed, Dialing, OsdClient, OsdOptions, TcpDial, TlsPolicy,

@@ -14,7 +14,7 @@ use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, ObjectId};
 
 use crate::Bearer;
-use crate::collections::{Member, OnCollection};
+use crate::collections::{CollectionOperation, MemberAttributes};
 
 /// Maximum bytes of one READ or WRITE.
 pub const TRANSFER_MAX: usize = 16 << 20;
@@ -166,7 +166,7 @@ pub enum Operation {
         data_out: Bytes,
     },
     /// An operation on a collection or its members.
-    Collection(OnCollection),
+    Collection(CollectionOperation),
     /// Creates a user object that shares the bytes of another one; object number 0 lets the device
     /// choose one.
     Copy {
@@ -266,7 +266,7 @@ pub enum Operation {
 
 /// The effect of a command that runs twice because its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
+pub enum RepeatEffect {
     /// The same as once.
     Safe,
     /// A repeated CREATE of a given id finds the object of the first one: "exists" then means
@@ -333,7 +333,7 @@ impl Operation {
     /// REMOVE is `Unsafe`: a repetition would report "not found" for an object that the first one
     /// removed, and the id may have been reused in between.
     #[must_use]
-    pub fn repeat(&self) -> Repeat {
+    pub fn repeat(&self) -> RepeatEffect {
         match self {
             Self::Asking { operation, .. } => operation.repeat(),
             Self::Write { .. }
@@ -347,17 +347,17 @@ impl Operation {
             | Self::SetAttributes { .. }
             | Self::SetKey { .. }
             | Self::ReadMap { .. }
-            | Self::CheckStructure { .. } => Repeat::Safe,
+            | Self::CheckStructure { .. } => RepeatEffect::Safe,
             Self::Create { object } | Self::CreateAndWrite { object, .. } if object.object != 0 => {
-                Repeat::CreateOfKnownId
+                RepeatEffect::CreateOfKnownId
             }
-            Self::CreatePartition { partition } if *partition != 0 => Repeat::CreateOfKnownId,
+            Self::CreatePartition { partition } if *partition != 0 => RepeatEffect::CreateOfKnownId,
             // "Exists" may also mean that another client created it, with other attributes.
-            Self::CreateWith { .. } => Repeat::Unsafe,
-            Self::ExecuteFunction { request, .. } if matches!(**request, ExecuteRequest::Job(_)) => Repeat::Safe,
-            Self::Collection(what) if what.is_repeatable() => Repeat::Safe,
-            Self::Collection(OnCollection::Create { collection }) if collection.object != 0 => {
-                Repeat::CreateOfKnownId
+            Self::CreateWith { .. } => RepeatEffect::Unsafe,
+            Self::ExecuteFunction { request, .. } if matches!(**request, ExecuteRequest::Job(_)) => RepeatEffect::Safe,
+            Self::Collection(what) if what.is_repeatable() => RepeatEffect::Safe,
+            Self::Collection(CollectionOperation::Create { collection }) if collection.object != 0 => {
+                RepeatEffect::CreateOfKnownId
             }
             Self::Collection(_)
             | Self::Create { .. }
@@ -379,7 +379,7 @@ impl Operation {
             | Self::Rewrite { .. }
             // A repetition would run the function twice.
             | Self::ExecuteFunction { .. }
-            | Self::Other { .. } => Repeat::Unsafe,
+            | Self::Other { .. } => RepeatEffect::Unsafe,
         }
     }
 }
@@ -416,7 +416,7 @@ pub struct Completion {
     /// QUERY: the number of all matches, including those that did not fit.
     pub matches_total: Option<u64>,
     /// GET MEMBER ATTRIBUTES: the members that fit into the answer.
-    pub members: Vec<Member>,
+    pub members: Vec<MemberAttributes>,
     /// READ MAP and READ MAPS AND COMPARE: the extents.
     pub map: Vec<MapExtent>,
 }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::driver::{Ask, Driver, Order, Watch};
+use crate::driver::{DataObserver, HandleRequest, QueuedCommand, SessionDriver};
 use crate::{SessionConfig, SessionError, TargetUrl};
 
 /// Commands queued for the sending task; more wait at their callers.
@@ -71,7 +71,7 @@ pub struct ScsiResponse {
 /// ```
 #[derive(Clone)]
 pub struct Session {
-    asks: mpsc::Sender<Ask>,
+    asks: mpsc::Sender<HandleRequest>,
     memory: Arc<Semaphore>,
     memory_units: u32,
     command_timeout: Duration,
@@ -104,7 +104,7 @@ impl Session {
             config.target_name.as_deref().map(|target| config.proofs.for_target(target)).transpose()?;
         let (asks, queue) = mpsc::channel(QUEUE);
         let (ready, logged_in) = oneshot::channel();
-        tokio::spawn(Driver::new(stream, &config, proof.flatten(), queue, ready).run());
+        tokio::spawn(SessionDriver::new(stream, &config, proof.flatten(), queue, ready).run());
         logged_in.await.map_err(|_| SessionError::NexusLost)??;
         let memory_units = units(config.memory_max.max(MEMORY_UNIT));
         let memory = Arc::new(Semaphore::new(memory_units as usize));
@@ -124,7 +124,7 @@ impl Session {
     pub(crate) async fn execute_watched(
         &self,
         request: ScsiRequest,
-        watch: Option<Arc<dyn Watch>>,
+        watch: Option<Arc<dyn DataObserver>>,
     ) -> Result<ScsiResponse, SessionError> {
         let cdb = Cdb::new(&request.cdb).map_err(|too_long| SessionError::TooLong {
             what: "a CDB",
@@ -137,7 +137,7 @@ impl Session {
         let memory =
             self.memory.clone().acquire_many_owned(permits).await.map_err(|_| SessionError::Closed)?;
         let (reply, answered) = oneshot::channel();
-        let order = Order {
+        let order = QueuedCommand {
             lun: wire_lun(request.lun),
             cdb,
             data_out,
@@ -148,7 +148,7 @@ impl Session {
             watch,
             reply,
         };
-        self.asks.send(Ask::Execute(Box::new(order))).await.map_err(|_| SessionError::Closed)?;
+        self.asks.send(HandleRequest::Execute(Box::new(order))).await.map_err(|_| SessionError::Closed)?;
         answered.await.map_err(|_| SessionError::NexusLost)?
     }
 
@@ -158,7 +158,10 @@ impl Session {
     /// `NexusLost`, `Closed`.
     pub async fn reset_lun(&self, lun: u16) -> Result<ManagementResult, SessionError> {
         let (reply, answered) = oneshot::channel();
-        self.asks.send(Ask::ResetLun(wire_lun(lun), reply)).await.map_err(|_| SessionError::Closed)?;
+        self.asks
+            .send(HandleRequest::ResetLun(wire_lun(lun), reply))
+            .await
+            .map_err(|_| SessionError::Closed)?;
         answered.await.map_err(|_| SessionError::NexusLost)
     }
 
@@ -171,7 +174,7 @@ impl Session {
     /// Logs out; commands in flight are lost. Returns when the connection is closed.
     pub async fn logout(&self) {
         let (reply, done) = oneshot::channel();
-        if self.asks.send(Ask::Logout(reply)).await.is_ok() {
+        if self.asks.send(HandleRequest::Logout(reply)).await.is_ok() {
             let _ = done.await;
         }
     }
@@ -188,7 +191,7 @@ where
     config.target_name = None;
     let session = Session::over(stream, config).await?;
     let (reply, answered) = oneshot::channel();
-    session.asks.send(Ask::Discover(reply)).await.map_err(|_| SessionError::Closed)?;
+    session.asks.send(HandleRequest::Discover(reply)).await.map_err(|_| SessionError::Closed)?;
     let targets = answered.await.map_err(|_| SessionError::NexusLost);
     session.logout().await;
     targets

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use sealstone_client::{
-    Channel, Client, ClientError, Device, Devices, GetOptions, Mds, MdsDial, MdsOptions, Method, OsdError,
-    PutOptions, SessionTicket, SystemEnvironment, Tuning,
+    Client, ClientError, Device, Devices, GetOptions, MdsClient, MdsDial, MdsOptions, Method, OsdError,
+    PutOptions, SecureChannel, SessionTicket, SystemEnvironment, Tuning,
 };
 use sealstone_initiator::{Bearer, Completion, Operation};
 use sealstone_login::{ChannelBinding, SessionKeys};
@@ -42,10 +42,10 @@ struct ScriptedServer {
 }
 
 impl MdsDial for ScriptedServer {
-    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>> {
+    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<SecureChannel>> + Send + '_>> {
         let (near, far) = tokio::io::duplex(64 << 10);
         tokio::spawn(speak(far, self.script.clone()));
-        Box::pin(async move { Ok((Box::new(near) as Box<dyn sealstone_client::Stream>, CHANNEL)) })
+        Box::pin(async move { Ok((Box::new(near) as Box<dyn sealstone_client::ByteStream>, CHANNEL)) })
     }
 }
 
@@ -184,7 +184,7 @@ fn link(input: &[u8]) {
         };
         let environment = Arc::new(SystemEnvironment);
         let dial = Arc::new(ScriptedServer { script });
-        let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), ticket);
+        let mds = MdsClient::resume(dial, environment.clone(), MdsOptions::default(), ticket);
         let tuning = Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 };
         let offset: Arc<AtomicI64> = mds.clock_offset_ms();
         let client = Client::new(mds, ZeroDevices(AtomicU8::new(0)), environment, offset, tuning);
@@ -195,7 +195,7 @@ fn link(input: &[u8]) {
     });
 }
 
-async fn use_it(client: &Client<Mds, ZeroDevices>, choice: u8) {
+async fn use_it(client: &Client<MdsClient, ZeroDevices>, choice: u8) {
     match choice % 12 {
         0 => drop(client.whoami().await),
         1 => drop(client.stat("/f").await),
@@ -261,5 +261,5 @@ pub(crate) const LINK: Target = Target {
     seeds,
     cost: 60,
     quarantine: None,
-    covers: &["client::Mds::resume"],
+    covers: &["client::MdsClient::resume"],
 };

@@ -8,7 +8,7 @@ use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, StoreOptions,
 
 use crate::cli::Block;
 use crate::daemon::blocks::{Blocks, UnitParams, UnitReport, unit_options};
-use crate::daemon::control::{self, ControlHandler, Request};
+use crate::daemon::control::{self, ControlHandler, ControlRequest};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
@@ -19,7 +19,7 @@ pub(crate) fn command(output: Output, command: Block) -> Outcome {
     match command {
         Block::Create { data, name, size, block_size, lun, thick, removable, write_through } => {
             let wanted = UnitParams { name, size, block_size, lun, thin: !thick, removable, write_through };
-            let value = perform(&data, Request::Create(wanted))?;
+            let value = perform(&data, ControlRequest::Create(wanted))?;
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || match &unit.url {
                 Some(url) => format!("block unit {} ({}) at {url}", unit.name, human_bytes(unit.size)),
@@ -34,22 +34,22 @@ pub(crate) fn command(output: Output, command: Block) -> Outcome {
         }
         Block::Set { name, data, write_through } => {
             let write_through = write_through.unwrap_or(true);
-            let value = perform(&data, Request::Set { name, write_through })?;
+            let value = perform(&data, ControlRequest::Set { name, write_through })?;
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || details(&unit))
         }
         Block::Show { name, data } => {
-            let value = perform(&data, Request::Show { name })?;
+            let value = perform(&data, ControlRequest::Show { name })?;
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || details(&unit))
         }
         Block::List { data } => {
-            let value = perform(&data, Request::List)?;
+            let value = perform(&data, ControlRequest::List)?;
             let units: Vec<UnitReport> = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&serde_json::json!({ "units": units }), || table(&units))
         }
         Block::Rm { data, name, force } => {
-            let value = perform(&data, Request::Remove { name, force })?;
+            let value = perform(&data, ControlRequest::Remove { name, force })?;
             output.done(&value)
         }
     }
@@ -105,7 +105,7 @@ fn table(units: &[UnitReport]) -> String {
 
 /// Sends the request to the device that runs in the folder. If none does, opens the store, whose
 /// lock excludes others.
-fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
+fn perform(data: &Path, request: ControlRequest) -> Outcome<serde_json::Value> {
     // A wrong folder is reported before the control socket is tried.
     let folder = DataDir::open(data).map_err(|error| {
         let failure = Failure::operation(chain(&error));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, UnmountFlags};
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::{Client, FileKind, SavedSession, Tuning};
-use sealstone_fuse::{Mount as Mounted, MountError, MountOptions, Mounter, People};
+use sealstone_fuse::{IdMap, Mount as Mounted, MountError, MountOptions, MountingUser};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
@@ -58,11 +58,11 @@ pub(crate) fn mount(global: &GlobalArgs, output: Output, arguments: &MountArgs) 
 
 /// Checks a mount point, and removes a dead mount on it.
 fn prepare_place(output: Output, place: &Path) -> Outcome {
-    match sealstone_fuse::check_place(place) {
+    match sealstone_fuse::check_mountpoint(place) {
         Err(MountError::Dead) => {
             output.remark(format!("{}: removing a dead mount", place.shown()));
             detach(place, true)?;
-            sealstone_fuse::check_place(place).map_err(|error| failure(error, place))?;
+            sealstone_fuse::check_mountpoint(place).map_err(|error| failure(error, place))?;
         }
         outcome => outcome.map_err(|error| failure(error, place))?,
     }
@@ -141,7 +141,7 @@ async fn serve(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Ou
     if root.kind != FileKind::Directory {
         return Err(Failure::operation("is not a directory").at(&path));
     }
-    let mounter = Mounter {
+    let mounter = MountingUser {
         user: who.user.clone(),
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
@@ -157,9 +157,9 @@ async fn serve(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Ou
         no_exec: arguments.no_exec,
         allow_other: arguments.allow_other,
     };
-    let people = People::new(mounter);
+    let id_map = IdMap::new(mounter);
     if arguments.allow_other {
-        people.check_unknown_ids().map_err(|error| {
+        id_map.check_unknown_ids().map_err(|error| {
             Failure::usage(error)
                 .at("mount")
                 .hint("choose a number with --unknown-uid and --unknown-gid that no user has")
@@ -168,7 +168,7 @@ async fn serve(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Ou
     // Mounting talks to the kernel and waits: not on a thread that answers it.
     let served = nodes.clone();
     let mounted =
-        tokio::task::spawn_blocking(move || sealstone_fuse::mount(served, root.node(), people, &options))
+        tokio::task::spawn_blocking(move || sealstone_fuse::mount(served, root.node(), id_map, &options))
             .await
             .map_err(|error| Failure::operation(error).at("mount"))?
             .map_err(|error| failure(error, place))?;
@@ -331,7 +331,7 @@ fn background_failure(log: &mut File, code: Option<i32>) -> Failure {
 /// `sealstone umount`.
 pub(crate) fn umount(output: Output, arguments: &UmountArgs) -> Outcome {
     let place = &arguments.mountpoint;
-    let dead = matches!(sealstone_fuse::check_place(place), Err(MountError::Dead));
+    let dead = matches!(sealstone_fuse::check_mountpoint(place), Err(MountError::Dead));
     let whole = match dead {
         true => place.clone(),
         false => std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.shown()))?,
@@ -373,7 +373,8 @@ fn is_listed(table: &[u8], place: &Path) -> bool {
     })
 }
 
-/// Decodes a field of the table of mounts: the kernel writes blanks, line feeds and backslashes in octal, as `\040`.
+/// Decodes a field of the table of mounts: the kernel writes blanks, line feeds and backslashes in
+/// octal, as `\040`.
 fn unescape(field: &[u8]) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::new(), field);
     while let [first, after @ ..] = rest {

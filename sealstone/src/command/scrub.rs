@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cli::ScrubArgs;
 use crate::command::osd_check::{summary, verdict};
-use crate::daemon::control::{self, Request};
+use crate::daemon::control::{self, ControlRequest};
 use crate::daemon::scrub::{ScrubAction, ScrubReport, UnreadObject};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
@@ -77,7 +77,7 @@ fn folders(data: &Path, device: Option<&str>) -> Outcome<Vec<PathBuf>> {
 }
 
 fn request(folder: &Path, action: ScrubAction) -> Outcome<ScrubReport> {
-    let value = control::send(folder, &Request::Scrub(action))?.ok_or_else(|| {
+    let value = control::send(folder, &ControlRequest::Scrub(action))?.ok_or_else(|| {
         Failure::operation("no running device in this folder")
             .at(folder.shown())
             .hint(format!("start it, or check it offline: sealstone osd check --data {}", folder.shown()))

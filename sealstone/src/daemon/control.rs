@@ -40,7 +40,7 @@ const ADDRESS_MAX: usize = 108;
 /// A request about block units, or about the scrub of a running device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Request {
+pub(crate) enum ControlRequest {
     Create(UnitParams),
     List,
     Remove { name: String, force: bool },
@@ -65,18 +65,22 @@ enum ControlResponse {
 }
 
 /// Executes a request on a running or stopped device.
-pub(crate) fn perform(handler: &ControlHandler, request: Request) -> Outcome<serde_json::Value> {
+pub(crate) fn perform(handler: &ControlHandler, request: ControlRequest) -> Outcome<serde_json::Value> {
     let blocks = &handler.blocks;
     let value = match request {
-        Request::Create(params) => serde_json::to_value(blocks.create(params, handler.scrubber.is_some())?),
-        Request::List => serde_json::to_value(blocks.list()?),
-        Request::Remove { name, force } => {
+        ControlRequest::Create(params) => {
+            serde_json::to_value(blocks.create(params, handler.scrubber.is_some())?)
+        }
+        ControlRequest::List => serde_json::to_value(blocks.list()?),
+        ControlRequest::Remove { name, force } => {
             let lun = blocks.remove(&name, force)?;
             Ok(serde_json::json!({ "removed": name, "lun": lun }))
         }
-        Request::Set { name, write_through } => serde_json::to_value(blocks.set(&name, write_through)?),
-        Request::Show { name } => serde_json::to_value(blocks.show(&name)?),
-        Request::Scrub(asked) => match &handler.scrubber {
+        ControlRequest::Set { name, write_through } => {
+            serde_json::to_value(blocks.set(&name, write_through)?)
+        }
+        ControlRequest::Show { name } => serde_json::to_value(blocks.show(&name)?),
+        ControlRequest::Scrub(asked) => match &handler.scrubber {
             Some(scrubber) => serde_json::to_value(scrubber.perform(asked)?),
             None => return Err(Failure::operation("the device is stopped")),
         },
@@ -163,7 +167,7 @@ async fn converse(mut stream: UnixStream, handler: Arc<ControlHandler>) {
     if !matches!(tokio::time::timeout(REQUEST_MAX, reader.read_line(&mut line)).await, Ok(Ok(1..))) {
         return;
     }
-    let response = match serde_json::from_str::<Request>(&line) {
+    let response = match serde_json::from_str::<ControlRequest>(&line) {
         Err(error) => Err(Failure::usage(error)),
         // Creating a thick unit writes all of it.
         Ok(request) => tokio::task::spawn_blocking(move || perform(&handler, request))
@@ -186,7 +190,7 @@ async fn converse(mut stream: UnixStream, handler: Arc<ControlHandler>) {
 }
 
 /// Sends a request to the device that runs in a folder; `None` if none does.
-pub(crate) fn send(folder: &Path, request: &Request) -> Outcome<Option<serde_json::Value>> {
+pub(crate) fn send(folder: &Path, request: &ControlRequest) -> Outcome<Option<serde_json::Value>> {
     let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).shown());
     let mut stream = match address(folder).and_then(|(path, _folder)| BlockingStream::connect(path)) {
         Ok(stream) => stream,
@@ -238,15 +242,17 @@ mod tests {
             write_through: false,
         };
         for request in [
-            Request::Create(params),
-            Request::List,
-            Request::Remove { name: "disk".into(), force: true },
-            Request::Scrub(ScrubAction::Begin),
+            ControlRequest::Create(params),
+            ControlRequest::List,
+            ControlRequest::Remove { name: "disk".into(), force: true },
+            ControlRequest::Scrub(ScrubAction::Begin),
         ] {
             let text = serde_json::to_string(&request).expect("JSON");
-            let again: Request = serde_json::from_str(&text).expect("our own request");
+            let again: ControlRequest = serde_json::from_str(&text).expect("our own request");
             assert_eq!(format!("{again:?}"), format!("{request:?}"));
         }
-        assert!(serde_json::from_str::<Request>(r#"{"remove":{"name":"a","force":true,"x":1}}"#).is_err());
+        assert!(
+            serde_json::from_str::<ControlRequest>(r#"{"remove":{"name":"a","force":true,"x":1}}"#).is_err()
+        );
     }
 }

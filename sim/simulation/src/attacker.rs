@@ -7,10 +7,10 @@ use bytes::Bytes;
 use sealstone_initiator::{ScsiRequest, Session, SessionConfig};
 use tokio::time::{sleep, timeout};
 
-use crate::chance::RandomSource;
 use crate::clock::SimulatedClock;
 use crate::history::History;
 use crate::network::{Host, Network};
+use crate::random::RandomSource;
 use crate::wiretap::{ATTACKER, Captured, Wiretap};
 
 const PATIENCE: Duration = Duration::from_secs(5);

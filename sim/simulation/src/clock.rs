@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::chance::RandomSource;
+use crate::random::RandomSource;
 
 /// Start time of all worlds, in milliseconds since 1970.
 pub const START_MS: u64 = 1_800_000_000_000;

@@ -21,11 +21,11 @@ use sealstone_store::sim::{DiskFault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore as _, StoreOptions};
 use tokio::time::{Instant, sleep};
 
-use crate::chance::RandomSource;
 use crate::clock::SimulatedClock;
 use crate::drift::{ClockAudit, DeviceClock};
 use crate::history::History;
 use crate::network::{Host, Network, WireEnd};
+use crate::random::RandomSource;
 use crate::tasks::TaskSet;
 use crate::wiretap::{Wiretap, Witnessed};
 
@@ -112,7 +112,7 @@ pub fn url(place: u8) -> String {
 
 /// Returns the number of the device that a URL names.
 #[must_use]
-pub fn place_of(target: &str) -> u8 {
+pub fn device_number(target: &str) -> u8 {
     target.rsplit('.').next().and_then(|place| place.parse().ok()).unwrap_or(u8::MAX)
 }
 
@@ -185,13 +185,13 @@ impl DeviceHost {
         let mut booted = self.boot(state.medium.clone());
         if booted.is_err() {
             // A fault scheduled for the previous run may hit the boot; the next boot has none.
-            self.history.tell(format!("osd{} loses power while it starts", self.place));
+            self.history.add_line(format!("osd{} loses power while it starts", self.place));
             state.medium = state.medium.crash();
             booted = self.boot(state.medium.clone());
         }
         match booted {
             Ok(running) => {
-                self.history.tell(format!("osd{} starts", self.place));
+                self.history.add_line(format!("osd{} starts", self.place));
                 state.running = Some(running);
             }
             Err(error) => self.history.violate(format!("osd{} does not start: {error}", self.place)),
@@ -296,13 +296,13 @@ impl DeviceHost {
             state.medium = state.medium.crash();
         }
         let how = if power { "loses power" } else { "is killed" };
-        self.history.tell(format!("osd{} {how}", self.place));
+        self.history.add_line(format!("osd{} {how}", self.place));
         drop(state);
         self.network.down(self.host());
     }
 
     /// Schedules a power failure in one of the next writes or syncs, which is then done in part.
-    pub fn doom(&self) {
+    pub fn schedule_power_failure(&self) {
         let state = self.state.lock();
         let calls = state.medium.calls();
         state.medium.fault(DiskFault::Power(calls.writes + calls.syncs + self.chance.range(1..=40)));
@@ -327,7 +327,7 @@ impl DeviceHost {
         }
         self.rotten.store(true, Ordering::Relaxed);
         drop(state);
-        self.history.tell(format!("osd{} rots in {places} places", self.place));
+        self.history.add_line(format!("osd{} rots in {places} places", self.place));
     }
 
     /// Whether its disk was ever corrupted.

@@ -24,10 +24,10 @@ use sealstone_sntp::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::chance::RandomSource;
 use crate::clock::{START_MS, SimulatedClock};
 use crate::history::History;
 use crate::network::{Host, Network};
+use crate::random::RandomSource;
 
 /// How long a device waits for the first response before it serves.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
@@ -384,7 +384,7 @@ pub async fn wild(
         let at = chance.range(0..=clocks.len() as u64 - 1) as usize;
         let Some((clock, usual)) = clocks.get(at).zip(usual_ppm.get(at)) else { return };
         let ppm = chance.range(0..=2 * WILD_PPM).cast_signed() - WILD_PPM.cast_signed();
-        history.tell(format!("the clock of osd{at} drifts by {ppm} ppm"));
+        history.add_line(format!("the clock of osd{at} drifts by {ppm} ppm"));
         clock.drift(ppm);
         sleep(Duration::from_millis(chance.logarithmic(1_000..=120_000))).await;
         clock.drift(*usual);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::chance::RandomSource;
 use crate::device::DeviceHost;
 use crate::history::History;
 use crate::metadata::MdsHost;
 use crate::network::{Host, Network};
+use crate::random::RandomSource;
 
 /// Longest time until a doomed disk dies.
 const DOOM_MAX: Duration = Duration::from_secs(4);
@@ -63,13 +63,13 @@ impl FaultInjector {
             0 | 1 => self.restart(device, true).await,
             2 => self.restart(device, false).await,
             3 | 4 => {
-                self.history.tell(format!("osd{} is doomed", device.place));
-                device.doom();
+                self.history.add_line(format!("osd{} is doomed", device.place));
+                device.schedule_power_failure();
                 self.until_dead(device).await;
                 self.restart(device, true).await;
             }
             5 => {
-                self.history.tell(format!("osd{}: a sync will fail", device.place));
+                self.history.add_line(format!("osd{}: a sync will fail", device.place));
                 device.fail_sync();
                 self.pause(4_000).await;
                 self.restart(device, true).await;
@@ -77,7 +77,7 @@ impl FaultInjector {
             6 => self.restart_mds().await,
             7 => {
                 let commits = self.chance.range(0..=4);
-                self.history.tell(format!("mds store fails after {commits} commits"));
+                self.history.add_line(format!("mds store fails after {commits} commits"));
                 self.mds.store.fail_after(Some(commits));
                 self.pause(2_000).await;
                 self.restart_mds().await;
@@ -85,7 +85,7 @@ impl FaultInjector {
             8 => {
                 for _ in 0..self.chance.range(1..=6) {
                     if let Some(ends) = self.network.cut_any() {
-                        self.history.tell(format!("cut {ends:?}"));
+                        self.history.add_line(format!("cut {ends:?}"));
                     }
                     self.pause(300).await;
                 }
@@ -93,19 +93,19 @@ impl FaultInjector {
             9 => {
                 let host = self.somebody();
                 let count = self.network.cut(host);
-                self.history.tell(format!("cut all {count} of {host:?}"));
+                self.history.add_line(format!("cut all {count} of {host:?}"));
             }
             10 => {
                 let host = self.somebody();
-                self.history.tell(format!("{host:?} is cut off"));
+                self.history.add_line(format!("{host:?} is cut off"));
                 self.network.partition(host, true);
                 self.pause(40_000).await;
                 self.network.partition(host, false);
-                self.history.tell(format!("{host:?} is back"));
+                self.history.add_line(format!("{host:?} is back"));
             }
             11 => {
                 let bytes = self.chance.logarithmic(256 << 10..=64 << 20);
-                self.history.tell(format!("osd{}: its disk is full above {bytes} bytes", device.place));
+                self.history.add_line(format!("osd{}: its disk is full above {bytes} bytes", device.place));
                 device.limit_space(bytes);
                 self.pause(10_000).await;
                 device.limit_space(u64::MAX);
@@ -113,11 +113,11 @@ impl FaultInjector {
             }
             _ => {
                 let (host, factor) = (self.somebody(), self.chance.logarithmic(4..=1_000));
-                self.history.tell(format!("{host:?} is slow, {factor} times"));
+                self.history.add_line(format!("{host:?} is slow, {factor} times"));
                 self.network.slow(host, factor);
                 self.pause(20_000).await;
                 self.network.slow(host, 1);
-                self.history.tell(format!("{host:?} is quick again"));
+                self.history.add_line(format!("{host:?} is quick again"));
             }
         }
     }

@@ -83,7 +83,7 @@ impl History {
     }
 
     /// Adds a line.
-    pub fn tell(&self, line: impl AsRef<str>) {
+    pub fn add_line(&self, line: impl AsRef<str>) {
         let at = self.micros();
         let mut text = String::new();
         let _ = write!(text, "{:>5}.{:06} {}", at / 1_000_000, at % 1_000_000, line.as_ref());
@@ -97,7 +97,7 @@ impl History {
 
     /// Records a violation.
     pub fn violate(&self, what: impl AsRef<str>) {
-        self.tell(format!("VIOLATION: {}", what.as_ref()));
+        self.add_line(format!("VIOLATION: {}", what.as_ref()));
         self.state.lock().violations.push(what.as_ref().to_owned());
     }
 

@@ -8,7 +8,7 @@
 //! topology, the work, and what fails and when ([`plan`], [`faults`]); the same seed gives the same
 //! history, byte for byte ([`history`]).
 //!
-//! Properties that are checked ([`workload`], [`audit`], [`wiretap`]):
+//! Properties that are checked ([`workload`], [`final_checks`], [`wiretap`]):
 //!
 //! - An acknowledged put reads back its exact bytes after all devices lost power. A failed one
 //!   changed nothing; one   with unknown outcome did either.
@@ -33,18 +33,18 @@
 //! set wrong or attacked have their own simulations ([`timekeeping`], [`steps`]).
 
 pub mod attacker;
-pub mod audit;
-pub mod chance;
 pub mod clock;
+pub mod clock_steps;
 pub mod device;
 pub mod drift;
 pub mod faults;
+pub mod final_checks;
 pub mod history;
 pub mod metadata;
 pub mod model;
 pub mod network;
 pub mod plan;
-pub mod steps;
+pub mod random;
 pub mod tasks;
 pub mod timekeeping;
 pub mod wiretap;

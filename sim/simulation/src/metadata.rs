@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use sealstone_client::{Channel, MdsDial, MdsOptions, SessionTicket, UserName};
+use sealstone_client::{MdsDial, MdsOptions, SecureChannel, SessionTicket, UserName};
 use sealstone_initiator::{Dial, Dialed, Dialing, SessionError, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
@@ -20,11 +20,11 @@ use sealstone_mds_server::{Environment, Housekeeper, InitiatorDevices, Limits, s
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::chance::RandomSource;
 use crate::clock::{START_MS, SimulatedClock};
-use crate::device::place_of;
+use crate::device::device_number;
 use crate::history::History;
 use crate::network::{Host, Network, WireEnd};
+use crate::random::RandomSource;
 use crate::tasks::TaskSet;
 
 const PASSWORD: &[u8] = b"correct horse battery staple";
@@ -62,11 +62,11 @@ pub struct ToMds {
 }
 
 impl MdsDial for ToMds {
-    fn dial(&self) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<Channel>> + Send + '_>> {
+    fn dial(&self) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<SecureChannel>> + Send + '_>> {
         Box::pin(async move {
             let end = self.network.dial(self.from, Host::Mds).await?;
             let binding = binding(&end);
-            Ok((Box::new(end) as Box<dyn sealstone_client::Stream>, binding))
+            Ok((Box::new(end) as Box<dyn sealstone_client::ByteStream>, binding))
         })
     }
 }
@@ -76,7 +76,7 @@ impl MdsDial for ToMds {
 pub struct RelayedMdsDial(pub ToMds);
 
 impl MdsDial for RelayedMdsDial {
-    fn dial(&self) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<Channel>> + Send + '_>> {
+    fn dial(&self) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<SecureChannel>> + Send + '_>> {
         Box::pin(async move {
             let (stream, mut binding) = self.0.dial().await?;
             binding[31] ^= 1;
@@ -99,7 +99,7 @@ impl ToDevice {
     /// Returns a dialer from `from` to the device that a URL names.
     #[must_use]
     pub fn way(network: &Arc<Network>, from: Host, url: &TargetUrl) -> Arc<dyn Dial> {
-        Arc::new(Self { network: network.clone(), from, place: place_of(&url.target) })
+        Arc::new(Self { network: network.clone(), from, place: device_number(&url.target) })
     }
 }
 
@@ -150,17 +150,23 @@ async fn set_up() -> (MemoryMeta, SessionTickets) {
         bytes_per_ms: 1 << 20,
         window: 1 << 16,
         refused_percent: 0,
-        doomed_percent: 0,
+        breaks_percent: 0,
     };
     let network = Network::new(weather, chance.clone(), history.clone());
     let host =
         MdsHost::new(store.clone(), Config::default(), clock.clone(), network.clone(), history, chance);
     host.start();
     let dial = Arc::new(ToMds { network, from: Host::Client(0) });
-    let login =
-        sealstone_client::Mds::login(dial.clone(), clock.clone(), MdsOptions::default(), &admin, PASSWORD);
+    let login = sealstone_client::MdsClient::login(
+        dial.clone(),
+        clock.clone(),
+        MdsOptions::default(),
+        &admin,
+        PASSWORD,
+    );
     let admin = login.await.expect("the password is right").ticket().clone();
-    let registrar = sealstone_client::Mds::resume(dial.clone(), clock.clone(), options(), admin.clone());
+    let registrar =
+        sealstone_client::MdsClient::resume(dial.clone(), clock.clone(), options(), admin.clone());
     let mut users = Vec::new();
     for name in USERS {
         let user = UserName::new(name).expect("a plain name");
@@ -170,7 +176,8 @@ async fn set_up() -> (MemoryMeta, SessionTickets) {
             .await
             .expect("an administrator may");
         let login =
-            sealstone_client::Mds::login(dial.clone(), clock.clone(), options(), &user, &password).await;
+            sealstone_client::MdsClient::login(dial.clone(), clock.clone(), options(), &user, &password)
+                .await;
         users.push(login.expect("the password is right").ticket().clone());
     }
     let found = store.copy();
@@ -223,7 +230,7 @@ impl MdsHost {
                 return;
             }
         };
-        self.history.tell("mds starts");
+        self.history.add_line("mds starts");
         let (clock, chance) = (self.clock.clone(), self.chance.clone());
         let environment = Environment {
             now_ms: Arc::new(move || clock.now_ms()),
@@ -275,7 +282,7 @@ impl MdsHost {
         }
         let unsettled = self.store.unsettled();
         self.store.crash(self.chance.range(0..=unsettled as u64) as usize);
-        self.history.tell("mds is killed");
+        self.history.add_line("mds is killed");
         self.network.down(Host::Mds);
     }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sealstone_client::Tuning;
 
-use crate::chance::RandomSource;
 use crate::metadata::USERS;
 use crate::network::NetworkFaults;
+use crate::random::RandomSource;
 
 /// Maximum number of workers.
 pub const WORKERS_MAX: usize = 4;
@@ -89,7 +89,7 @@ impl WorldPlan {
             bytes_per_ms: chance.logarithmic(4 << 10..=512 << 10),
             window: 1 << chance.range(13..=18),
             refused_percent: if calm { 0 } else { *chance.pick(&[0, 0, 3, 15]) },
-            doomed_percent: if calm { 0 } else { *chance.pick(&[0, 0, 5, 20]) },
+            breaks_percent: if calm { 0 } else { *chance.pick(&[0, 0, 5, 20]) },
         };
         let tuning = Tuning {
             memory_bytes: *chance.pick(&[1 << 20, 4 << 20, 16 << 20]),

@@ -19,8 +19,8 @@ use sealstone_sntp::{
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::chance::RandomSource;
 use crate::clock::START_MS;
+use crate::random::RandomSource;
 
 /// Length of a day, and start of the time without attacker, in milliseconds.
 const DAY_MS: u64 = 24 * 3600 * 1000;

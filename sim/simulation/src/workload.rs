@@ -9,20 +9,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sealstone_client::{
-    Client, ClientError, DevicePool, GetOptions, Mds, MdsOptions, Metadata, Method, OsdOptions, PutOptions,
-    SessionTicket, UserName,
+    Client, ClientError, DevicePool, GetOptions, MdsClient, MdsOptions, Metadata, Method, OsdOptions,
+    PutOptions, SessionTicket, UserName,
 };
 use sealstone_mds_protocol::{ErrorCode, Request};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{sleep, timeout};
 
-use crate::chance::RandomSource;
 use crate::clock::SimulatedClock;
 use crate::history::History;
 use crate::metadata::{self, RelayedMdsDial, SessionTickets, ToDevice, ToMds, USERS};
 use crate::model::{FileContent, Model};
 use crate::network::{Host, Network};
 use crate::plan::WorldPlan;
+use crate::random::RandomSource;
 
 /// Simulated time after which an operation counts as hanging.
 const HANGS: Duration = Duration::from_secs(3600);
@@ -69,7 +69,7 @@ impl WorkloadState {
         let host = self.next_host();
         let dial = Arc::new(ToMds { network: self.network.clone(), from: host });
         let options = MdsOptions { answer_timeout: self.plan.answer_timeout, ..metadata::options() };
-        let mds = Mds::resume(dial, self.clock.clone(), options, ticket.clone());
+        let mds = MdsClient::resume(dial, self.clock.clone(), options, ticket.clone());
         let mut options = OsdOptions::new(&*self.clock);
         options.session.command_timeout = self.plan.command_timeout;
         options.clock_offset_ms = mds.clock_offset_ms();
@@ -182,7 +182,7 @@ impl WorkloadClient {
                 format!("{error:?}")
             }
         };
-        self.shop.history.tell(format!("c{} {what}: {how}", self.number));
+        self.shop.history.add_line(format!("c{} {what}: {how}", self.number));
     }
 
     /// Records a violation if an operation failed in a calm world.
@@ -216,7 +216,7 @@ impl WorkloadClient {
         let model = &self.shop.model;
         model.attempt(&path, content);
         let what = format!("put {path} v{} {} B {:?}", content.version, content.length, options.method);
-        self.shop.history.tell(format!("c{} begins {what}", self.number));
+        self.shop.history.add_line(format!("c{} begins {what}", self.number));
         let result = self.process.client.put(&path, source, options).await;
         self.told(&what, &result);
         self.excused(&what, &result);
@@ -314,7 +314,7 @@ impl WorkloadClient {
         let (clock, options) = (self.shop.clock.clone(), metadata::options());
         match self.chance.range(0..=4) {
             0 => {
-                let guess = Mds::login(Arc::new(way), clock, options, &user, b"a guess").await;
+                let guess = MdsClient::login(Arc::new(way), clock, options, &user, b"a guess").await;
                 self.told(&format!("logs in as {name} with a guess"), &guess);
                 if guess.is_ok() {
                     self.shop.history.violate(format!("a guess logs in as {name}"));
@@ -324,9 +324,10 @@ impl WorkloadClient {
                 // A man in the middle splices two channels: neither a login nor a session works.
                 let way = Arc::new(RelayedMdsDial(way));
                 let mds =
-                    Mds::login(way.clone(), clock.clone(), options, &user, &metadata::password(name)).await;
+                    MdsClient::login(way.clone(), clock.clone(), options, &user, &metadata::password(name))
+                        .await;
                 self.told(&format!("logs in as {name} on a spliced channel"), &mds);
-                let resumed = Mds::resume(way, clock, options, self.ticket.clone());
+                let resumed = MdsClient::resume(way, clock, options, self.ticket.clone());
                 let asked = resumed.call(Request::WhoAmI {}).await;
                 self.told(&format!("resumes as {name} on a spliced channel"), &asked);
                 if mds.is_ok() || asked.is_ok() {
@@ -335,7 +336,7 @@ impl WorkloadClient {
             }
             _ => {
                 let password = metadata::password(name);
-                let mds = Mds::login(Arc::new(way), clock, options, &user, &password).await;
+                let mds = MdsClient::login(Arc::new(way), clock, options, &user, &password).await;
                 self.told(&format!("logs in as {name}"), &mds);
                 match mds {
                     Ok(mds) => {
@@ -475,7 +476,7 @@ impl WorkloadClient {
                 }
             }
             Err(error) if error.is_cancelled() => {
-                self.shop.history.tell(format!("c{} {what}", self.number));
+                self.shop.history.add_line(format!("c{} {what}", self.number));
                 self.shop.model.maybe(&path, Some(content));
             }
             Err(_) => self.shop.history.violate(format!("{what}: the client panicked")),

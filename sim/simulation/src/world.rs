@@ -13,17 +13,17 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::attacker::Attacker;
-use crate::audit;
-use crate::chance::RandomSource;
 use crate::clock::SimulatedClock;
 use crate::device::{self, DeviceHost};
 use crate::drift::{self, DeviceClock, TimeServer};
 use crate::faults::FaultInjector;
+use crate::final_checks;
 use crate::history::History;
 use crate::metadata::{self, MdsHost, SessionTickets};
 use crate::model::Model;
 use crate::network::{Host, Network};
 use crate::plan::WorldPlan;
+use crate::random::RandomSource;
 use crate::tasks::TaskSet;
 use crate::wiretap::Wiretap;
 use crate::workload::{ClientProcess, WorkloadClient, WorkloadState};
@@ -137,7 +137,7 @@ impl SimulatedWorld {
         let plan = WorldPlan::draw(seed);
         let chance = |label: &str| RandomSource::new(seed, label);
         let history = Arc::new(History::new(trace));
-        history.tell(format!("{plan:?}"));
+        history.add_line(format!("{plan:?}"));
         let began = Instant::now();
         let network = Network::new(plan.weather, chance("network"), history.clone());
         let clock = SimulatedClock::new(began, 0, chance("mds clock"));
@@ -204,23 +204,23 @@ impl SimulatedWorld {
         }
         self.work().await;
         self.heal().await;
-        self.history.tell("all is up again");
+        self.history.add_line("all is up again");
         let auditor = self.shop.process(&self.shop.tickets.admin);
-        audit::files(&self.shop, &auditor, &self.devices).await;
+        final_checks::files(&self.shop, &auditor, &self.devices).await;
         let listed = auditor.client.device_list().await;
         self.network.cut(auditor.host);
         // All creates and credentials have expired, and removals have been retried.
         sleep(Duration::from_millis(2 * (self.plan.intent_ms + self.plan.grant_ms) + REAP_GRACE_MS)).await;
         sleep(SETTLE).await;
         match listed {
-            Ok(listed) => audit::objects(&self.mds.store, &listed, &self.devices, &self.history),
+            Ok(listed) => final_checks::objects(&self.mds.store, &listed, &self.devices, &self.history),
             Err(error) => self.history.violate(format!("the devices cannot be listed: {error:?}")),
         }
         if self.plan.is_tight() {
             let again =
                 Duration::from_millis(self.plan.intent_ms + self.plan.grant_ms + REAP_GRACE_MS) + SETTLE;
             let auditor = self.shop.process(&self.shop.tickets.admin);
-            audit::room_again(&self.shop, &auditor, again).await;
+            final_checks::space_is_reusable(&self.shop, &auditor, again).await;
         }
         self.report()
     }
@@ -251,7 +251,7 @@ impl SimulatedWorld {
         while began.elapsed() < JOIN_MAX {
             let listed = admin.client.device_list().await.ok()?;
             if listed.iter().all(|device| device.state == DeviceState::Active) {
-                self.network.set_weather(self.plan.weather);
+                self.network.set_fault_rates(self.plan.weather);
                 return Some(());
             }
             sleep(Duration::from_millis(500)).await;
@@ -302,7 +302,7 @@ impl SimulatedWorld {
     /// Cuts power everywhere once more, so that later reads find durable data only, and restarts
     /// everything.
     async fn heal(&self) {
-        self.history.tell("the end: power is lost everywhere");
+        self.history.add_line("the end: power is lost everywhere");
         self.mds.kill();
         self.devices.iter().for_each(|device| {
             device.limit_space(u64::MAX);

@@ -32,7 +32,7 @@ const PAUSE_MS: (u64, u64) = (100, 2_500);
 /// Downtime of a killed process, in milliseconds.
 const AWAY_MS: (u64, u64) = (0, 1_500);
 
-type Mount = Nodes<sealstone_client::Mds, sealstone_client::DevicePool>;
+type Mount = Nodes<sealstone_client::MdsClient, sealstone_client::DevicePool>;
 
 /// The servers and their clients.
 pub struct ClientCrowd {

@@ -11,16 +11,16 @@ use tokio::net::TcpStream;
 use crate::tls::{self, ChannelBinding, Fingerprint};
 
 /// A stream in both directions.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A channel that is private and protected against changes, with the value that binds logins to it.
-pub type Channel = (Box<dyn Stream>, ChannelBinding);
+pub type SecureChannel = (Box<dyn ByteStream>, ChannelBinding);
 
 /// Opens channels to one metadata server.
 pub trait MdsDial: Send + Sync + 'static {
     /// Opens a new channel.
-    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>>;
+    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<SecureChannel>> + Send + '_>>;
 }
 
 /// Maximum addresses that are tried.
@@ -39,7 +39,7 @@ pub struct TlsDial {
 }
 
 impl MdsDial for TlsDial {
-    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>> {
+    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<SecureChannel>> + Send + '_>> {
         Box::pin(async move {
             let mut failed = io::Error::from(io::ErrorKind::InvalidInput);
             for address in self.address.split(',').map(str::trim).take(ADDRESSES_MAX) {
@@ -56,7 +56,7 @@ impl MdsDial for TlsDial {
 }
 
 impl TlsDial {
-    async fn dial_one(&self, address: &str) -> io::Result<Channel> {
+    async fn dial_one(&self, address: &str) -> io::Result<SecureChannel> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (stream, binding) = tls::connect(stream, self.pin).await?;

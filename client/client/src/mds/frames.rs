@@ -17,7 +17,7 @@ use sealstone_mds_protocol::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use zeroize::Zeroizing;
 
-use super::session::Chance;
+use super::session::OpaqueRandom;
 use crate::ClientError;
 
 /// A received frame.
@@ -96,7 +96,7 @@ pub(crate) async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<Fra
 }
 
 /// The record layer of a connection of the paper's profile.
-pub(crate) struct Seal {
+pub(crate) struct RecordSeal {
     pub(crate) records: Channel,
     pub(crate) environment: Arc<dyn Environment>,
 }
@@ -120,7 +120,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
                 MessageType::Logout => PaperType::Logout,
                 _ => return Err(io::ErrorKind::InvalidInput.into()),
             };
-            let mut rng = Chance(environment.clone());
+            let mut rng = OpaqueRandom(environment.clone());
             let bytes = sealer.seal(&mut rng, kind, body).map_err(io::Error::other)?;
             return write(&mut self.stream, &bytes).await;
         }

@@ -2,7 +2,7 @@
 //!
 //! Does: numbers requests, matches answers, wakes all waiters when it breaks.
 //! Does not: reconnect; `mds` does.
-//! Contract: each request gets an answer or [`Broken`], which says whether the request may have
+//! Contract: each request gets an answer or [`BrokenLink`], which says whether the request may have
 //! been sent.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use zeroize::Zeroizing;
 
-use super::dial::Stream;
-use super::frames::{Frame, FrameReader, FrameWriter, Seal};
+use super::dial::ByteStream;
+use super::frames::{Frame, FrameReader, FrameWriter, RecordSeal};
 use crate::ClientError;
 
 /// Maximum requests that wait to be written; more wait for space.
@@ -23,7 +23,7 @@ const QUEUE: usize = 64;
 
 /// The connection broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken {
+pub(crate) struct BrokenLink {
     /// Whether the server may have received the request.
     pub(crate) sent: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Broken {
 type Waiters = Arc<Mutex<Option<BTreeMap<u64, oneshot::Sender<Response>>>>>;
 
 /// The frame that announced the end of the connection.
-pub(crate) type Last = Arc<Frame>;
+pub(crate) type LastFrame = Arc<Frame>;
 
 struct Outgoing {
     kind: MessageType,
@@ -39,25 +39,25 @@ struct Outgoing {
 }
 
 /// A connection; the drop closes it.
-pub(crate) struct Link {
+pub(crate) struct SessionLink {
     outgoing: mpsc::Sender<Outgoing>,
     waiters: Waiters,
     next_id: Mutex<u64>,
     /// How the connection ended; the sender is dropped then.
-    end: watch::Receiver<Option<Last>>,
+    end: watch::Receiver<Option<LastFrame>>,
     tasks: [AbortHandle; 2],
 }
 
-impl Link {
+impl SessionLink {
     /// Starts a connection on a stream with a session.
-    pub(crate) fn start(stream: Box<dyn Stream>, seal: Option<Seal>) -> Self {
+    pub(crate) fn start(stream: Box<dyn ByteStream>, seal: Option<RecordSeal>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let (outgoing, queue) = mpsc::channel(QUEUE);
         let waiters: Waiters = Arc::new(Mutex::new(Some(BTreeMap::new())));
         let (ended, end) = watch::channel(None);
         let (sealer, opener) = match seal {
             None => (None, None),
-            Some(Seal { records, environment }) => {
+            Some(RecordSeal { records, environment }) => {
                 (Some((records.sealer, environment)), Some(records.opener))
             }
         };
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// Sends one request and waits for its answer.
-    pub(crate) async fn call(&self, request: &Request) -> Result<Result<Response, Broken>, ClientError> {
+    pub(crate) async fn call(&self, request: &Request) -> Result<Result<Response, BrokenLink>, ClientError> {
         let id = {
             let mut next = self.next_id.lock().unwrap_or_else(PoisonError::into_inner);
             *next += 1;
@@ -87,14 +87,14 @@ impl Link {
         let (answer, answered) = oneshot::channel();
         match lock(&self.waiters).as_mut() {
             Some(waiters) => waiters.insert(id, answer),
-            None => return Ok(Err(Broken { sent: false })),
+            None => return Ok(Err(BrokenLink { sent: false })),
         };
         // A caller that stops waiting, as after a timeout, removes its entry.
         let _entry = Entry { id, waiters: &self.waiters };
         if self.outgoing.send(Outgoing { kind: MessageType::Request, body }).await.is_err() {
-            return Ok(Err(Broken { sent: false }));
+            return Ok(Err(BrokenLink { sent: false }));
         }
-        Ok(answered.await.map_err(|_| Broken { sent: true }))
+        Ok(answered.await.map_err(|_| BrokenLink { sent: true }))
     }
 
     /// Sends a message without a request id; does not wait for an answer.
@@ -104,7 +104,7 @@ impl Link {
 
     /// Waits until the connection has ended; returns the frame that announced the end, if there was
     /// one.
-    pub(crate) async fn closed(&self) -> Option<Last> {
+    pub(crate) async fn closed(&self) -> Option<LastFrame> {
         let mut end = self.end.clone();
         // The reading task sends once, or never if it is aborted.
         while end.changed().await.is_ok() {}
@@ -112,7 +112,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for SessionLink {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
@@ -151,7 +151,7 @@ async fn write_all(
 }
 
 /// Delivers answers until the connection ends; returns the frame that ended it.
-async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Waiters) -> Option<Last> {
+async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Waiters) -> Option<LastFrame> {
     let mut last = None;
     loop {
         match reader.read().await {

@@ -28,13 +28,13 @@ use sealstone_mds_protocol::{
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
-pub use dial::{Channel, MdsDial, Stream, TlsDial};
+pub use dial::{ByteStream, MdsDial, SecureChannel, TlsDial};
 pub use paper::{PaperOptions, PlainDial};
 pub use session::{SessionTicket, TicketKeys};
 
 use crate::{ClientError, Metadata, ServiceKey};
-use frames::Seal;
-use link::{Broken, Link};
+use frames::RecordSeal;
+use link::{BrokenLink, SessionLink};
 
 /// Maximum times that a request is sent again over a new connection.
 const RECONNECTS_MAX: u32 = 4;
@@ -74,7 +74,7 @@ impl Default for MdsOptions {
 }
 
 /// A metadata server with a session.
-pub struct Mds {
+pub struct MdsClient {
     dial: Arc<dyn MdsDial>,
     environment: Arc<dyn Environment>,
     options: MdsOptions,
@@ -84,10 +84,10 @@ pub struct Mds {
     /// The session that replaced the first one.
     renewed: Mutex<Option<SessionTicket>>,
     clock_offset_ms: Arc<AtomicI64>,
-    link: Mutex<Option<Arc<Link>>>,
+    link: Mutex<Option<Arc<SessionLink>>>,
 }
 
-impl Mds {
+impl MdsClient {
     /// Logs in with a password. Runs Argon2id on the calling task: three passes over 64 MiB with
     /// the standard suite.
     ///
@@ -103,7 +103,7 @@ impl Mds {
         let (mut stream, binding) = dial.dial().await.map_err(not_connected)?;
         let work = session::login(&mut stream, &environment, binding, options.suite, user, password);
         let (ticket, offset) = within(options.login_timeout, work).await?;
-        let link = Arc::new(Link::start(stream, None));
+        let link = Arc::new(SessionLink::start(stream, None));
         let clock_offset_ms = Arc::new(AtomicI64::new(offset.unwrap_or_default()));
         Ok(Self::of(dial, environment, options, ticket, clock_offset_ms, Some(link)))
     }
@@ -114,7 +114,7 @@ impl Mds {
         options: MdsOptions,
         ticket: SessionTicket,
         clock_offset_ms: Arc<AtomicI64>,
-        link: Option<Arc<Link>>,
+        link: Option<Arc<SessionLink>>,
     ) -> Self {
         let (renewed, link) = (Mutex::default(), Mutex::new(link));
         Self { dial, environment, options, ticket, key: None, renewed, clock_offset_ms, link }
@@ -137,8 +137,8 @@ impl Mds {
         let work = paper::login(&mut stream, &environment, paper, user, passphrase);
         let (ticket, begun) = within(options.login_timeout, work).await?;
         let offset = begun.clock.map_or(0, |clock| clock.offset_ms);
-        let seal = Seal { records: begun.records, environment: environment.clone() };
-        let link = Arc::new(Link::start(Box::new(stream), Some(seal)));
+        let seal = RecordSeal { records: begun.records, environment: environment.clone() };
+        let link = Arc::new(SessionLink::start(Box::new(stream), Some(seal)));
         let clock_offset_ms = Arc::new(AtomicI64::new(offset));
         let dial = Arc::new(dial);
         Ok(Self::of(dial, environment, options, ticket, clock_offset_ms, Some(link)))
@@ -258,7 +258,7 @@ impl Mds {
         replace: bool,
         in_use: Option<(u16, &[u8])>,
     ) -> Result<(), ClientError> {
-        let mut rng = session::Chance(self.environment.clone());
+        let mut rng = session::OpaqueRandom(self.environment.clone());
         let current = self.current().await;
         let begun = in_use.map(|(suite, password)| {
             let context = LoginContext::again(&current.server_id, &current.session);
@@ -292,7 +292,7 @@ impl Mds {
     }
 
     /// Returns the connection; opens a new one if it broke.
-    async fn connected(&self) -> Result<Arc<Link>, ClientError> {
+    async fn connected(&self) -> Result<Arc<SessionLink>, ClientError> {
         let mut held = self.link.lock().await;
         if let Some(link) = held.as_ref().filter(|link| !link.is_broken()) {
             return Ok(link.clone());
@@ -308,7 +308,7 @@ impl Mds {
     }
 
     /// Opens a connection and resumes the session on it.
-    async fn taken_up(&self, ticket: &SessionTicket) -> Result<Arc<Link>, ClientError> {
+    async fn taken_up(&self, ticket: &SessionTicket) -> Result<Arc<SessionLink>, ClientError> {
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
         let environment = &self.environment;
         let work = async {
@@ -319,7 +319,7 @@ impl Mds {
                 }
                 TicketKeys::Paper(session) => {
                     let begun = paper::resume(&mut stream, environment, ticket, session).await?;
-                    let seal = Seal { records: begun.records, environment: environment.clone() };
+                    let seal = RecordSeal { records: begun.records, environment: environment.clone() };
                     Ok((begun.clock.map(|clock| clock.offset_ms), Some(seal)))
                 }
             }
@@ -328,11 +328,11 @@ impl Mds {
         if let Some(offset) = offset {
             self.clock_offset_ms.store(offset, Ordering::Relaxed);
         }
-        Ok(Arc::new(Link::start(stream, seal)))
+        Ok(Arc::new(SessionLink::start(stream, seal)))
     }
 
     /// Opens a connection and logs in with the key.
-    async fn begun_anew(&self, key: &ServiceKey) -> Result<Arc<Link>, ClientError> {
+    async fn begun_anew(&self, key: &ServiceKey) -> Result<Arc<SessionLink>, ClientError> {
         tracing::info!(user = key.user.as_str(), "the session is over; logging in with the key");
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
         let work =
@@ -345,7 +345,7 @@ impl Mds {
             self.clock_offset_ms.store(offset, Ordering::Relaxed);
         }
         *self.renewed.lock().await = Some(ticket);
-        Ok(Arc::new(Link::start(stream, None)))
+        Ok(Arc::new(SessionLink::start(stream, None)))
     }
 
     /// Sends a request until it is answered, the reconnects are used up, or repeating it is not
@@ -383,7 +383,7 @@ impl Mds {
                     // A server that does not answer one request may answer none: reconnect.
                     self.forget(&link).await;
                     error = ClientError::Connection(std::io::ErrorKind::TimedOut.into());
-                    Broken { sent: true }
+                    BrokenLink { sent: true }
                 }
             };
             if broken.sent && !is_repeatable(request) {
@@ -393,7 +393,7 @@ impl Mds {
         Err(error)
     }
 
-    async fn forget(&self, link: &Arc<Link>) {
+    async fn forget(&self, link: &Arc<SessionLink>) {
         let mut held = self.link.lock().await;
         if held.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
             *held = None;
@@ -401,7 +401,7 @@ impl Mds {
     }
 }
 
-impl Metadata for Mds {
+impl Metadata for MdsClient {
     fn second(&self) -> Option<Self> {
         if matches!(self.ticket.keys, TicketKeys::Paper(_)) {
             return None;

@@ -26,9 +26,9 @@ use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::dial::{Channel, MdsDial, Stream};
+use super::dial::{ByteStream, MdsDial, SecureChannel};
 use super::frames::{read_paper, send};
-use super::session::{Chance, SessionTicket, TicketKeys};
+use super::session::{OpaqueRandom, SessionTicket, TicketKeys};
 use crate::ClientError;
 
 /// Time after which an unanswered INIT is sent again.
@@ -70,14 +70,14 @@ impl PlainDial {
 }
 
 impl MdsDial for PlainDial {
-    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>> {
+    fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<SecureChannel>> + Send + '_>> {
         // Plain TCP has nothing to bind to: one of its weaknesses.
-        Box::pin(async move { Ok((Box::new(self.connect().await?) as Box<dyn Stream>, [0; 32])) })
+        Box::pin(async move { Ok((Box::new(self.connect().await?) as Box<dyn ByteStream>, [0; 32])) })
     }
 }
 
 /// A login or resumed session: the record layer of the connection.
-pub(crate) struct Begun {
+pub(crate) struct PaperLogin {
     pub(crate) records: Records,
     pub(crate) clock: Option<ClockReading>,
 }
@@ -89,7 +89,7 @@ pub(crate) async fn login(
     options: PaperOptions,
     user: &UserName,
     passphrase: &str,
-) -> Result<(SessionTicket, Begun), ClientError> {
+) -> Result<(SessionTicket, PaperLogin), ClientError> {
     let addresses = stream.local_addr().and_then(|own| Ok((own, stream.peer_addr()?)));
     let (own, peer): (SocketAddr, SocketAddr) = addresses.map_err(ClientError::Connection)?;
     let identity = |name: &[u8]| Identity::new(name).map_err(ClientError::from);
@@ -102,7 +102,7 @@ pub(crate) async fn login(
         offers: Algorithms::offers(),
     };
     let key = PassphraseKey::derive(user, passphrase);
-    let mut rng = Chance(environment.clone());
+    let mut rng = OpaqueRandom(environment.clone());
     let (init, mut waiting) = if options.conservative {
         let (request, waiting) = AwaitingCookie::start(terms, key);
         send(stream, PaperType::CookieRequest, &request).await?;
@@ -148,22 +148,22 @@ pub(crate) async fn login(
         keys: TicketKeys::Paper(session),
         expires_ms: terms.expires_ms,
     };
-    Ok((ticket, Begun { records: channel, clock }))
+    Ok((ticket, PaperLogin { records: channel, clock }))
 }
 
 /// Resumes a session on a new connection.
 pub(crate) async fn resume(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn ByteStream>,
     environment: &Arc<dyn Environment>,
     ticket: &SessionTicket,
     session: &PaperSession,
-) -> Result<Begun, ClientError> {
-    let (question, waiting) = session.resume(&mut Chance(environment.clone()), ticket.session);
+) -> Result<PaperLogin, ClientError> {
+    let (question, waiting) = session.resume(&mut OpaqueRandom(environment.clone()), ticket.session);
     let sent_ms = environment.now_ms();
     send(stream, PaperType::Continue, &question).await?;
     let ok: ContinueOk = expect(stream, PaperType::ContinueOk).await?;
     let (records, clock) = waiting.answer(&ok, sent_ms, environment.now_ms())?;
-    Ok(Begun { records, clock })
+    Ok(PaperLogin { records, clock })
 }
 
 /// Waits until bytes arrived without reading them, so that a timeout loses none.

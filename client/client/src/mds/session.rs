@@ -21,7 +21,7 @@ use sealstone_mds_protocol::{
 use sealstone_seal::clock::DeviceClock;
 use zeroize::Zeroizing;
 
-use super::dial::Stream;
+use super::dial::ByteStream;
 use super::frames::{receive, send, send_body};
 use crate::ClientError;
 use crate::tls::ChannelBinding;
@@ -90,7 +90,10 @@ struct Greeted {
 }
 
 impl Greeted {
-    async fn send(stream: &mut Box<dyn Stream>, environment: &dyn Environment) -> Result<Self, ClientError> {
+    async fn send(
+        stream: &mut Box<dyn ByteStream>,
+        environment: &dyn Environment,
+    ) -> Result<Self, ClientError> {
         let software = Text::truncated(SOFTWARE);
         let request = Request::Hello { oldest: PROTOCOL_VERSION, newest: PROTOCOL_VERSION, software };
         let sent_ms = environment.now_ms();
@@ -100,7 +103,7 @@ impl Greeted {
 
     async fn answer(
         self,
-        stream: &mut Box<dyn Stream>,
+        stream: &mut Box<dyn ByteStream>,
         environment: &dyn Environment,
     ) -> Result<Greeting, ClientError> {
         let frame = receive(stream).await?;
@@ -122,14 +125,14 @@ impl Greeted {
 /// Sends Hello, negotiates the version, and logs in with a password. Returns the clock offset of
 /// [`Greeting`]. Runs Argon2id: three passes over 64 MiB with the standard suite.
 pub(crate) async fn login(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn ByteStream>,
     environment: &Arc<dyn Environment>,
     binding: ChannelBinding,
     suite: u16,
     user: &UserName,
     password: &[u8],
 ) -> Result<(SessionTicket, Option<i64>), ClientError> {
-    let mut rng = Chance(environment.clone());
+    let mut rng = OpaqueRandom(environment.clone());
     let (start, begun) = begin_login(&mut rng, suite, user, password)?;
     let greeted = Greeted::send(stream, &**environment).await?;
     send(stream, MessageType::LoginStart, &start).await?;
@@ -153,7 +156,7 @@ pub(crate) async fn login(
 /// Receives the challenge; a server under load first sends a cookie, which is returned after a
 /// pause.
 async fn challenged(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn ByteStream>,
     start: &sealstone_mds_protocol::login::LoginStart,
 ) -> Result<LoginChallenge, ClientError> {
     let mut last_ms = 0;
@@ -179,14 +182,14 @@ async fn challenged(
 
 /// Sends Hello, and sets a password with an enrolment code. Runs Argon2id.
 pub(crate) async fn enrol(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn ByteStream>,
     environment: &Arc<dyn Environment>,
     suite: u16,
     user: &UserName,
     code: Secret,
     password: &[u8],
 ) -> Result<(), ClientError> {
-    let mut rng = Chance(environment.clone());
+    let mut rng = OpaqueRandom(environment.clone());
     Greeted::send(stream, &**environment).await?.answer(stream, &**environment).await?;
     let (request, state) = start_registration(&mut rng, user, password)?;
     let start = RegisterStart { user: user.clone(), code: code.clone(), request };
@@ -205,7 +208,7 @@ pub(crate) async fn enrol(
 
 /// Sends Hello, and resumes a session on a new channel. Returns the clock offset of [`Greeting`].
 pub(crate) async fn resume(
-    stream: &mut Box<dyn Stream>,
+    stream: &mut Box<dyn ByteStream>,
     environment: &Arc<dyn Environment>,
     binding: ChannelBinding,
     ticket: &SessionTicket,
@@ -230,7 +233,7 @@ pub(crate) async fn resume(
     Ok(greeting.clock_offset_ms)
 }
 
-async fn expect<T: Wire>(stream: &mut Box<dyn Stream>, kind: MessageType) -> Result<T, ClientError> {
+async fn expect<T: Wire>(stream: &mut Box<dyn ByteStream>, kind: MessageType) -> Result<T, ClientError> {
     let frame = receive(stream).await?;
     if frame.kind == kind { frame.message() } else { Err(refusal(&frame, "an unexpected login message")) }
 }
@@ -279,9 +282,9 @@ impl From<LoginFailure> for ClientError {
 }
 
 /// Random bytes of the environment, for OPAQUE.
-pub(crate) struct Chance(pub(crate) Arc<dyn Environment>);
+pub(crate) struct OpaqueRandom(pub(crate) Arc<dyn Environment>);
 
-impl RngCore for Chance {
+impl RngCore for OpaqueRandom {
     fn next_u32(&mut self) -> u32 {
         let mut bytes = [0; 4];
         self.fill_bytes(&mut bytes);
@@ -304,4 +307,4 @@ impl RngCore for Chance {
     }
 }
 
-impl CryptoRng for Chance {}
+impl CryptoRng for OpaqueRandom {}

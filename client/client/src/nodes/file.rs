@@ -15,12 +15,12 @@ use super::background;
 use super::holes::SeekTarget;
 use super::open_inode::OpenInode;
 use super::shared::Shared;
-use crate::mds::Mds;
+use crate::mds::MdsClient;
 use crate::pool::DevicePool;
 use crate::{ClientError, Devices, Metadata};
 
 /// An open file. All opens of one node share buffered writes.
-pub struct File<M: Metadata = Mds, D: Devices = DevicePool> {
+pub struct File<M: Metadata = MdsClient, D: Devices = DevicePool> {
     open_inode: Arc<OpenInode<M, D>>,
     access: Access,
 }

@@ -144,7 +144,7 @@ impl<M: Metadata, D: Devices> LeaseManager<M, D> {
         }
     }
 
-    /// Stops the listener, since a request after EndHolder would register this client again.
+    /// Stops the listener, since a request after EndClient would register this client again.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }

@@ -49,7 +49,7 @@ pub use holes::SeekTarget;
 pub use leases::CacheInvalidator;
 pub use shared::NodesOptions;
 
-use crate::mds::Mds;
+use crate::mds::MdsClient;
 use crate::pool::DevicePool;
 use crate::{Client, ClientError, Devices, Metadata};
 use dentry_cache::{Dentry, LocalChangeGuard};
@@ -68,7 +68,7 @@ struct CreatedNode {
 const LISTED_PAGES_MAX: usize = 16;
 
 /// A file system of nodes. Clones share all state.
-pub struct Nodes<M = Mds, D = DevicePool> {
+pub struct Nodes<M = MdsClient, D = DevicePool> {
     shared: Arc<Shared<M, D>>,
 }
 

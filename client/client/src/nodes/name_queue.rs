@@ -126,7 +126,7 @@ impl NameOpQueue {
         nodes.iter().filter_map(|node| state.last_by_node.get(node).copied()).max()
     }
 
-    /// As [`Self::about`], for a name.
+    /// As [`Self::flush_upto`], for a name.
     pub(super) fn flush_upto_name(&self, directory: InodeId, name: &Name) -> Option<u64> {
         let state = self.state();
         if state.queue.is_empty() {
@@ -135,7 +135,7 @@ impl NameOpQueue {
         state.last_by_name.get(&(directory, name.clone())).copied()
     }
 
-    /// As [`Self::about`], for all changes.
+    /// As [`Self::flush_upto`], for all changes.
     pub(super) fn flush_upto_all(&self) -> Option<u64> {
         let state = self.state();
         (!state.queue.is_empty()).then(|| state.last_seq())

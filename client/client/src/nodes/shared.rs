@@ -27,7 +27,7 @@ use super::name_queue::NameOpQueue;
 use super::open_inode::OpenInode;
 use super::request_slots::{RequestSlots, SlotGuard};
 use crate::budget::MemoryPermit;
-use crate::open::{Core, DeviceEpoch};
+use crate::open::{ClientCore, DeviceEpoch};
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
@@ -76,7 +76,7 @@ impl Default for NodesOptions {
 
 /// The shared state of a file system.
 pub(super) struct Shared<M, D> {
-    pub(super) core: Arc<Core<M, D>>,
+    pub(super) core: Arc<ClientCore<M, D>>,
     pub(super) options: NodesOptions,
     pub(super) client_id: ClientId,
     slots: RequestSlots,
@@ -94,7 +94,7 @@ pub(super) struct Shared<M, D> {
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
-    pub(super) fn new(core: Arc<Core<M, D>>, options: NodesOptions) -> Self {
+    pub(super) fn new(core: Arc<ClientCore<M, D>>, options: NodesOptions) -> Self {
         let mut number = [0; 8];
         core.environment.fill_random(&mut number);
         let client_id = ClientId { number: u64::from_be_bytes(number) };
@@ -180,7 +180,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.slots.acquire().await
     }
 
-    /// As [`Self::change`], for an answer with attributes.
+    /// As [`Self::change_once`], for an answer with attributes.
     pub(super) async fn change_stat(&self, request: Request) -> Result<Stat, ClientError> {
         match self.change_once(request).await? {
             Response::Stat { stat } => Ok(stat),

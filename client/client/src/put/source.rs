@@ -40,9 +40,9 @@ pub(crate) trait Source: Send {
 }
 
 /// A source without holes.
-pub(super) struct Stream<R>(pub(super) R);
+pub(super) struct StreamSource<R>(pub(super) R);
 
-impl<R: AsyncRead + Unpin + Send> Source for Stream<R> {
+impl<R: AsyncRead + Unpin + Send> Source for StreamSource<R> {
     async fn skip_hole(&mut self) -> io::Result<u64> {
         Ok(0)
     }

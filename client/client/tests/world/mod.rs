@@ -442,15 +442,15 @@ impl Metadata for Direct {
 }
 
 /// Logs in as the administrator over a stream in memory.
-pub async fn connect(world: &World) -> Result<sealstone_client::Mds, ClientError> {
+pub async fn connect(world: &World) -> Result<sealstone_client::MdsClient, ClientError> {
     login(world, PASSWORD).await
 }
 
-pub async fn login(world: &World, password: &[u8]) -> Result<sealstone_client::Mds, ClientError> {
+pub async fn login(world: &World, password: &[u8]) -> Result<sealstone_client::MdsClient, ClientError> {
     let dial = Arc::new(ToMds::of(world));
     let user = UserName::new("admin").unwrap();
     let options = sealstone_client::MdsOptions::default();
-    sealstone_client::Mds::login(dial, world.client_clock.clone(), options, &user, password).await
+    sealstone_client::MdsClient::login(dial, world.client_clock.clone(), options, &user, password).await
 }
 
 /// Streams in memory to the metadata server.
@@ -477,14 +477,14 @@ impl ToMds {
 impl sealstone_client::MdsDial for ToMds {
     fn dial(
         &self,
-    ) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<sealstone_client::Channel>> + Send + '_>>
+    ) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<sealstone_client::SecureChannel>> + Send + '_>>
     {
         let (mds, clock) = (self.mds.clone(), self.clock.clone());
         let (answered, break_after) = (self.answered.clone(), self.break_after.clone());
         Box::pin(async move {
             let (near, far) = tokio::io::duplex(64 * 1024);
             tokio::spawn(serve(far, mds, clock, answered, break_after));
-            Ok((Box::new(near) as Box<dyn sealstone_client::Stream>, BINDING))
+            Ok((Box::new(near) as Box<dyn sealstone_client::ByteStream>, BINDING))
         })
     }
 }

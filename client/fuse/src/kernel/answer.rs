@@ -34,9 +34,9 @@ pub(crate) struct Attributes {
 
 /// The fields of an answer.
 #[derive(Debug, Default)]
-pub(crate) struct Answer(Vec<u8>);
+pub(crate) struct AnswerFields(Vec<u8>);
 
-impl Answer {
+impl AnswerFields {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -82,22 +82,22 @@ impl Answer {
     pub(crate) fn entry(
         self,
         attributes: Option<&Attributes>,
-        (believed, node_believed): (Duration, Duration),
+        (cache_time, node_believed): (Duration, Duration),
     ) -> Self {
         let none = Attributes::default();
         let a = attributes.unwrap_or(&none);
         self.u64(a.ino)
             .u64(0)
-            .u64(believed.as_secs())
+            .u64(cache_time.as_secs())
             .u64(node_believed.as_secs())
-            .u32(believed.subsec_nanos())
+            .u32(cache_time.subsec_nanos())
             .u32(node_believed.subsec_nanos())
             .attributes(a)
     }
 
     /// Answer to GETATTR and SETATTR.
-    pub(crate) fn attr(attributes: &Attributes, believed: Duration) -> Self {
-        Self::default().u64(believed.as_secs()).u32(believed.subsec_nanos()).u32(0).attributes(attributes)
+    pub(crate) fn attr(attributes: &Attributes, cache_time: Duration) -> Self {
+        Self::default().u64(cache_time.as_secs()).u32(cache_time.subsec_nanos()).u32(0).attributes(attributes)
     }
 
     /// Answer to OPEN, and, after the entry, to CREATE.
@@ -149,9 +149,9 @@ impl Answer {
 
 /// Directory entries, up to the size that the kernel requested.
 #[derive(Debug)]
-pub(crate) struct Entries {
-    answer: Answer,
-    room: usize,
+pub(crate) struct EntryBuffer {
+    answer: AnswerFields,
+    capacity: usize,
 }
 
 /// Initial capacity for entries, in bytes; it grows when needed.
@@ -160,9 +160,12 @@ const ROOM_USUAL: u32 = 64 << 10;
 const ENTRY_BYTES: usize = 24;
 const PLUS_BYTES: usize = 128;
 
-impl Entries {
-    pub(crate) fn new(room: u32) -> Self {
-        Self { answer: Answer(Vec::with_capacity(room.min(ROOM_USUAL) as usize)), room: room as usize }
+impl EntryBuffer {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self {
+            answer: AnswerFields(Vec::with_capacity(capacity.min(ROOM_USUAL) as usize)),
+            capacity: capacity as usize,
+        }
     }
 
     /// Adds an entry with the offset of the next one; returns false if it does not fit. With `plus`
@@ -176,13 +179,13 @@ impl Entries {
     ) -> bool {
         let extra = if plus.is_some() { PLUS_BYTES } else { 0 };
         let length = (extra + ENTRY_BYTES + name.len()).next_multiple_of(8);
-        if self.answer.0.len() + length > self.room {
+        if self.answer.0.len() + length > self.capacity {
             return false;
         }
         let mut answer = core::mem::take(&mut self.answer);
         let end = answer.0.len() + length;
-        if let Some((attributes, believed)) = plus {
-            answer = answer.entry(attributes, believed);
+        if let Some((attributes, cache_time)) = plus {
+            answer = answer.entry(attributes, cache_time);
         }
         answer = answer.u64(ino).u64(next).u32(name.len() as u32).u32(kind);
         answer.0.extend_from_slice(name);
@@ -203,22 +206,22 @@ mod tests {
     #[test]
     fn answers_have_the_lengths_that_the_kernel_wants() {
         let a = Attributes::default();
-        assert_eq!(Answer::attr(&a, Duration::ZERO).0.len(), 104);
-        assert_eq!(Answer::default().entry(Some(&a), (Duration::ZERO, Duration::ZERO)).0.len(), 128);
+        assert_eq!(AnswerFields::attr(&a, Duration::ZERO).0.len(), 104);
+        assert_eq!(AnswerFields::default().entry(Some(&a), (Duration::ZERO, Duration::ZERO)).0.len(), 128);
         assert_eq!(
-            Answer::default().entry(Some(&a), (Duration::ZERO, Duration::ZERO)).open(1, 0).0.len(),
+            AnswerFields::default().entry(Some(&a), (Duration::ZERO, Duration::ZERO)).open(1, 0).0.len(),
             144
         );
-        assert_eq!(Answer::file_system((1, 1), (1, 1), 4096).0.len(), 80);
-        assert_eq!(Answer::init(36, 1, (1, 1), 1, 1 << 20).0.len(), 64);
-        assert_eq!(Answer::lock(0, 0, 0, 0).0.len(), 24);
-        assert_eq!(Answer::count(1).0.len(), 8);
-        assert_eq!(Answer::offset(1).0.len(), 8);
+        assert_eq!(AnswerFields::file_system((1, 1), (1, 1), 4096).0.len(), 80);
+        assert_eq!(AnswerFields::init(36, 1, (1, 1), 1, 1 << 20).0.len(), 64);
+        assert_eq!(AnswerFields::lock(0, 0, 0, 0).0.len(), 24);
+        assert_eq!(AnswerFields::count(1).0.len(), 8);
+        assert_eq!(AnswerFields::offset(1).0.len(), 8);
     }
 
     #[test]
     fn entries_stop_where_the_room_ends() {
-        let mut entries = Entries::new(100);
+        let mut entries = EntryBuffer::new(100);
         assert!(entries.push((5, 8), 1, b"name", None));
         assert_eq!(entries.as_bytes().len(), 32);
         assert!(entries.push((6, 8), 2, &[b'n'; 40], None));
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     fn times_before_1970_have_positive_nanoseconds() {
         let a = Attributes { mtime_ns: -1, ..Attributes::default() };
-        let bytes = Answer::attr(&a, Duration::ZERO).0;
+        let bytes = AnswerFields::attr(&a, Duration::ZERO).0;
         assert_eq!(bytes[16 + 32..16 + 40], (-1i64).to_ne_bytes());
         assert_eq!(bytes[16 + 52..16 + 56], 999_999_999u32.to_ne_bytes());
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::answer::{Answer, HEADER_BYTES};
+use super::answer::{AnswerFields, HEADER_BYTES};
 use super::wire::{self, Operation, RequestHeader, forgets, parse};
 
 /// Maximum bytes of one write or read.
@@ -81,12 +81,18 @@ const DIRECT_MAPPINGS: u32 = 1 << 4;
 const LISTS: u32 = 1 << 20;
 
 /// Handles the requests of a channel.
-pub(crate) trait Handler: Send + Sync + 'static {
+pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Answers a request, now or later.
-    fn handle(&self, header: RequestHeader, operation: Operation<'_>, reply: Reply);
+    fn handle(&self, header: RequestHeader, operation: Operation<'_>, reply: KernelReply);
     /// Answers a write of maximum size, whose bytes are a part of `memory`. The memory may be kept;
     /// the returned buffer of the same size is used for the next requests.
-    fn write_whole(&self, to: Writing, memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8>;
+    fn write_whole(
+        &self,
+        to: WriteTarget,
+        memory: Vec<u8>,
+        part: Range<usize>,
+        reply: KernelReply,
+    ) -> Vec<u8>;
     /// Removes references of the kernel to a node.
     fn forget(&self, node: u64, count: u64);
     /// Runs a task in the background.
@@ -97,7 +103,7 @@ pub(crate) trait Handler: Send + Sync + 'static {
 
 /// The target of a write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Writing {
+pub(crate) struct WriteTarget {
     pub(crate) node: u64,
     pub(crate) handle: u64,
     pub(crate) offset: u64,
@@ -109,7 +115,7 @@ pub(crate) struct Writing {
 
 /// The device file of a mount.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct FuseChannel {
     device: File,
     /// Requests without an answer.
     waiting: Mutex<HashMap<u64, Waiting>>,
@@ -125,7 +131,7 @@ struct Waiting {
     any_signal: bool,
 }
 
-impl Channel {
+impl FuseChannel {
     /// Negotiates the protocol over the device of a mount. With `checks` the kernel checks
     /// permissions.
     ///
@@ -158,7 +164,7 @@ impl Channel {
         let readahead = readahead_max.min(REQUEST_MAX);
         let features = flags & if checks { FEATURES | LISTS } else { FEATURES };
         let features = (features, if features & MORE_FLAGS == 0 { 0 } else { flags_high & FEATURES_HIGH });
-        let answer = Answer::init(MINOR.min(minor), readahead, features, BACKGROUND_MAX, REQUEST_MAX);
+        let answer = AnswerFields::init(MINOR.min(minor), readahead, features, BACKGROUND_MAX, REQUEST_MAX);
         channel.write(header.unique, 0, &[answer.as_bytes()])?;
         Ok(Arc::new(channel))
     }
@@ -192,7 +198,7 @@ impl Channel {
 
     /// Invalidates the kernel's attributes of a node, so that it requests them before the next use.
     /// Does not wait.
-    pub(crate) fn doubt_attributes(&self, ino: u64) {
+    pub(crate) fn invalidate_attributes(&self, ino: u64) {
         self.tell_of_inode(ino, -1, 0);
     }
 
@@ -203,12 +209,12 @@ impl Channel {
     }
 
     fn tell_of_inode(&self, ino: u64, offset: i64, length: i64) {
-        let told = [ino.to_ne_bytes(), offset.to_ne_bytes(), length.to_ne_bytes()].concat();
+        let range = [ino.to_ne_bytes(), offset.to_ne_bytes(), length.to_ne_bytes()].concat();
         // A notification has its code in place of the error, and no request number.
-        if let Err(error) = self.write(0, -INVALIDATE_INODE, &[&told]) {
+        if let Err(error) = self.write(0, -INVALIDATE_INODE, &[&range]) {
             // ENOENT: the kernel does not know the node. ENODEV: unmounted.
-            let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
-            if !gone {
+            let ignored = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
+            if !ignored {
                 tracing::warn!(ino, %error, "could not invalidate the kernel's cache of a file");
             }
         }
@@ -222,8 +228,8 @@ impl Channel {
         }
         let Err(error) = self.write(unique, errno, parts) else { return true };
         // ENOENT: the request was interrupted. ENODEV: unmounted.
-        let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
-        if !gone {
+        let ignored = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
+        if !ignored {
             tracing::warn!(%error, "the kernel did not accept an answer");
         }
         false
@@ -233,7 +239,7 @@ impl Channel {
     ///
     /// # Errors
     /// Reading the device failed.
-    pub(crate) fn serve(self: &Arc<Self>, handler: &impl Handler) -> io::Result<()> {
+    pub(crate) fn serve(self: &Arc<Self>, handler: &impl RequestHandler) -> io::Result<()> {
         let _inside = handler.enter();
         let mut memory = request_memory();
         let mut start = request_start(&memory);
@@ -242,24 +248,29 @@ impl Channel {
                 Ok((header, Operation::Write { handle, offset, data, kills, appends }))
                     if data.len() == WRITE_MAX =>
                 {
-                    let to = Writing { node: header.node, handle, offset, kills, appends };
+                    let to = WriteTarget { node: header.node, handle, offset, kills, appends };
                     let part = start + WRITE_HEAD..start + length;
                     let reply = self.expect(header, false);
                     memory = handler.write_whole(to, memory, part, reply);
                     start = request_start(&memory);
                 }
                 Ok((header, operation)) => self.dispatch(handler, header, operation),
-                Err(wire::Unreadable { unique: Some(unique) }) => {
+                Err(wire::MalformedRequest { unique: Some(unique) }) => {
                     tracing::warn!(unique, "malformed request from the kernel");
                     self.write(unique, Errno::IO.raw_os_error(), &[])?;
                 }
-                Err(wire::Unreadable { unique: None }) => return Err(Errno::PROTO.into()),
+                Err(wire::MalformedRequest { unique: None }) => return Err(Errno::PROTO.into()),
             }
         }
         Ok(())
     }
 
-    fn dispatch(self: &Arc<Self>, handler: &impl Handler, header: RequestHeader, operation: Operation<'_>) {
+    fn dispatch(
+        self: &Arc<Self>,
+        handler: &impl RequestHandler,
+        header: RequestHeader,
+        operation: Operation<'_>,
+    ) {
         match operation {
             Operation::Forget { count } => handler.forget(header.node, count),
             Operation::BatchForget { nodes } => {
@@ -275,14 +286,14 @@ impl Channel {
     }
 
     /// Whether any program waits for an answer.
-    fn expect(self: &Arc<Self>, header: RequestHeader, any_signal: bool) -> Reply {
+    fn expect(self: &Arc<Self>, header: RequestHeader, any_signal: bool) -> KernelReply {
         self.waiting.lock().insert(header.unique, Waiting { pid: header.pid, any_signal });
-        Reply { channel: Some(self.clone()), unique: header.unique }
+        KernelReply { channel: Some(self.clone()), unique: header.unique }
     }
 
     /// Handles a signal to a waiting program. Most signals may wait, as on a local disk; SIGKILL
     /// may not.
-    fn interrupt(self: &Arc<Self>, handler: &impl Handler, header: RequestHeader, unique: u64) {
+    fn interrupt(self: &Arc<Self>, handler: &impl RequestHandler, header: RequestHeader, unique: u64) {
         let Some(waiting) = self.waiting.lock().get(&unique).copied() else {
             // The interrupt arrived before its request, or after the answer. EAGAIN makes the
             // kernel send it again if needed.
@@ -329,12 +340,12 @@ fn is_killed(pid: u32) -> bool {
 
 /// The answer to one request. Dropping it without an answer sends an error.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    channel: Option<Arc<Channel>>,
+pub(crate) struct KernelReply {
+    channel: Option<Arc<FuseChannel>>,
     unique: u64,
 }
 
-impl Reply {
+impl KernelReply {
     fn send(mut self, errno: i32, parts: &[&[u8]]) -> bool {
         self.channel.take().is_some_and(|channel| channel.answer(self.unique, errno, parts))
     }
@@ -365,7 +376,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for KernelReply {
     fn drop(&mut self) {
         if let Some(channel) = self.channel.take() {
             channel.answer(self.unique, Errno::IO.raw_os_error(), &[]);
@@ -381,10 +392,10 @@ mod tests {
     fn interrupted_request_has_no_answer() {
         let (ours, mut kernel) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let device = File::from(OwnedFd::from(ours));
-        let channel = Arc::new(Channel { device, waiting: Mutex::default() });
+        let channel = Arc::new(FuseChannel { device, waiting: Mutex::default() });
         let wait = |unique| {
             channel.waiting.lock().insert(unique, Waiting { pid: 1, any_signal: true });
-            Reply { channel: Some(channel.clone()), unique }
+            KernelReply { channel: Some(channel.clone()), unique }
         };
         let (killed, other) = (wait(2), wait(4));
         assert!(channel.answer(2, Errno::INTR.raw_os_error(), &[]));
@@ -405,7 +416,7 @@ mod tests {
                 init.extend(u32::to_ne_bytes(word));
             }
             kernel.write_all(&init).expect("a request");
-            let opened = Channel::open(OwnedFd::from(ours), checks);
+            let opened = FuseChannel::open(OwnedFd::from(ours), checks);
             assert_eq!(opened.is_ok(), taken, "{flags:x} {checks}");
             drop(opened);
             let mut answer = Vec::new();

@@ -3,13 +3,13 @@
 
 mod answer;
 mod channel;
-mod place;
+mod mount;
 mod wire;
 
-pub(crate) use answer::{Answer, Attributes, CACHE_DIRECTORY, DIRECT_IO, Entries, KEEP_CACHE};
-pub(crate) use channel::{Channel, Handler, Reply, Writing};
-pub use place::{MountError, check_place, helper};
-pub(crate) use place::{mount, read_ahead};
+pub(crate) use answer::{AnswerFields, Attributes, CACHE_DIRECTORY, DIRECT_IO, EntryBuffer, KEEP_CACHE};
+pub(crate) use channel::{FuseChannel, KernelReply, RequestHandler, WriteTarget};
+pub use mount::{MountError, check_mountpoint, helper};
+pub(crate) use mount::{mount, read_ahead};
 pub(crate) use wire::{
-    Changes, LockWish, O_APPEND, Operation, RequestHeader, Unreadable, When, forgets, parse,
+    Changes, KernelTime, LockRequest, MalformedRequest, O_APPEND, Operation, RequestHeader, forgets, parse,
 };

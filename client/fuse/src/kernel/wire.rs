@@ -2,8 +2,8 @@
 //!
 //! Does: reads headers, fields and names, and refuses short requests.
 //! Does not: answer.
-//! Contract: arbitrary bytes never panic. A malformed request is [`Unreadable`], with its number if
-//! it has one.
+//! Contract: arbitrary bytes never panic. A malformed request is [`MalformedRequest`], with its
+//! number if it has one.
 //! Truth: include/uapi/linux/fuse.h of Linux, protocol 7.36.
 
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ pub(crate) struct RequestHeader {
 
 /// A time in the kernel's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum KernelTime {
     Now,
     At { seconds: i64, nanoseconds: u32 },
 }
@@ -45,15 +45,15 @@ pub(crate) struct Changes {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     pub(crate) size: Option<u64>,
-    pub(crate) atime: Option<When>,
-    pub(crate) mtime: Option<When>,
+    pub(crate) atime: Option<KernelTime>,
+    pub(crate) mtime: Option<KernelTime>,
     /// Whether it removes the set-user-ID and set-group-ID bits.
     pub(crate) kills: bool,
 }
 
 /// A byte-range or whole-file lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LockWish {
+pub(crate) struct LockRequest {
     /// The open file through which it is requested.
     pub(crate) handle: u64,
     pub(crate) owner: u64,
@@ -181,9 +181,9 @@ pub(crate) enum Operation<'a> {
         handle: u64,
     },
     FsyncDirectory,
-    GetLock(LockWish),
+    GetLock(LockRequest),
     SetLock {
-        wish: LockWish,
+        wish: LockRequest,
         wait: bool,
     },
     Create {
@@ -216,7 +216,7 @@ pub(crate) enum Operation<'a> {
 
 /// A malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable {
+pub(crate) struct MalformedRequest {
     pub(crate) unique: Option<u64>,
 }
 
@@ -264,10 +264,10 @@ impl<'a> Fields<'a> {
 }
 
 /// Parses a request.
-pub(crate) fn parse(bytes: &[u8]) -> Result<(RequestHeader, Operation<'_>), Unreadable> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<(RequestHeader, Operation<'_>), MalformedRequest> {
     let mut fields = Fields(bytes);
-    let (header, code, length) = header(&mut fields).ok_or(Unreadable { unique: None })?;
-    let unreadable = Unreadable { unique: Some(header.unique) };
+    let (header, code, length) = header(&mut fields).ok_or(MalformedRequest { unique: None })?;
+    let unreadable = MalformedRequest { unique: Some(header.unique) };
     // The header has the length, and the kernel delivers complete requests.
     if length as usize != bytes.len() {
         return Err(unreadable);
@@ -406,8 +406,8 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
     let (uid, gid) = (fields.u32()?, fields.u32()?);
     let when = |set: u32, now: u32, seconds: u64, nanoseconds: u32| match (valid & set, valid & now) {
         (0, _) => None,
-        (_, 0) => Some(When::At { seconds: seconds as i64, nanoseconds: nanoseconds.min(999_999_999) }),
-        _ => Some(When::Now),
+        (_, 0) => Some(KernelTime::At { seconds: seconds as i64, nanoseconds: nanoseconds.min(999_999_999) }),
+        _ => Some(KernelTime::Now),
     };
     Some(Changes {
         mode: (valid & 1 != 0).then_some(mode),
@@ -421,11 +421,11 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
     })
 }
 
-fn wish(fields: &mut Fields<'_>) -> Option<LockWish> {
+fn wish(fields: &mut Fields<'_>) -> Option<LockRequest> {
     let handle = fields.u64()?;
     let (owner, start, end) = (fields.u64()?, fields.u64()?, fields.u64()?);
     let (kind, pid, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
-    Some(LockWish { handle, owner, start, end, kind, pid, whole: flags & 1 != 0 })
+    Some(LockRequest { handle, owner, start, end, kind, pid, whole: flags & 1 != 0 })
 }
 
 /// Returns the pairs of a BATCH_FORGET: node and count.
@@ -475,7 +475,7 @@ mod tests {
         // One byte less than the header says.
         body.pop();
         let bytes = request(16, &body);
-        assert_eq!(parse(&bytes), Err(Unreadable { unique: Some(7) }));
+        assert_eq!(parse(&bytes), Err(MalformedRequest { unique: Some(7) }));
         let bytes = request(6, b"link\0to/here\0");
         assert_eq!(
             parse(&bytes).unwrap().1,
@@ -504,7 +504,7 @@ mod tests {
         let mut body: Vec<u8> = [11u64, 12, 5, 9].iter().flat_map(|number| number.to_ne_bytes()).collect();
         body.extend([1u32, 77, 0, 0].iter().flat_map(|number| number.to_ne_bytes()));
         let bytes = request(32, &body);
-        let wish = LockWish { handle: 11, owner: 12, start: 5, end: 9, kind: 1, pid: 77, whole: false };
+        let wish = LockRequest { handle: 11, owner: 12, start: 5, end: 9, kind: 1, pid: 77, whole: false };
         assert_eq!(parse(&bytes).unwrap().1, Operation::SetLock { wish, wait: false });
     }
 

@@ -17,7 +17,7 @@ use crate::{Environment, OsdError};
 
 /// The parts of a command before they are laid out.
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
+pub(crate) struct CommandDraft {
     pub(crate) command: Command,
     /// CDB continuation segment without its check value; empty if there is none.
     pub(crate) continuation: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) struct Draft {
     pub(crate) extensions: Vec<Bearer>,
 }
 
-impl Draft {
+impl CommandDraft {
     /// Creates a command without attributes.
     pub(crate) const fn new(command: Command, data_out: Bytes) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Draft {
 const ASKED_ROOM: u32 = 128;
 
 /// A command ready to be sent.
-pub(crate) struct Assembled {
+pub(crate) struct AssembledCommand {
     pub(crate) signed: SignedCommand,
     pub(crate) data_out: Vec<Bytes>,
 }
@@ -68,11 +68,11 @@ pub(crate) struct Assembled {
 /// that CAPKEY signs.
 pub(crate) fn assemble(
     bearer: &Bearer,
-    draft: &Draft,
+    draft: &CommandDraft,
     time_ms: u64,
     token: Option<&SecurityToken>,
     environment: &dyn Environment,
-) -> Result<Assembled, OsdError> {
+) -> Result<AssembledCommand, OsdError> {
     let generation = bearer.generation();
     let mut continuation = draft.continuation.clone();
     let base = (continuation.len() + draft.data_out.len()) as u64;
@@ -121,7 +121,7 @@ pub(crate) fn assemble(
     }
     let pieces = [Bytes::from(continuation), draft.data_out.clone(), Bytes::from(tail)];
     let data_out = pieces.into_iter().filter(|piece| !piece.is_empty());
-    Ok(Assembled { data_out: data_out.collect(), signed })
+    Ok(AssembledCommand { data_out: data_out.collect(), signed })
 }
 
 fn unsigned(error: SignError) -> OsdError {

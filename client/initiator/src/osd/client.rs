@@ -17,16 +17,16 @@ use sealstone_seal::clock::{DeviceClock, NonceRetry, RetryAdvice};
 use sealstone_seal::paper::mceliece::PublicKey;
 use tokio::time::sleep;
 
-use super::arrival::Arrival;
 use super::assemble::assemble;
 use super::bearer::Bearer;
+use super::data_in_hasher::DataInHasher;
 use super::dial::{Dial, Dialed, TlsPolicy};
-use super::outcome::{Heard, hear};
+use super::outcome::{ResponseOutcome, decode_response};
 use super::translate::{completion, draft};
-use crate::driver::Watch;
+use crate::driver::DataObserver;
 use crate::{
-    Completion, Environment, Operation, OsdError, Repeat, ScsiRequest, ScsiResponse, Session, SessionConfig,
-    SessionError, TargetUrl,
+    Completion, Environment, Operation, OsdError, RepeatEffect, ScsiRequest, ScsiResponse, Session,
+    SessionConfig, SessionError, TargetUrl,
 };
 
 /// TEST UNIT READY.
@@ -128,7 +128,7 @@ struct Nexus {
 
 /// The retries that one operation has used.
 #[derive(Default)]
-struct Patience {
+struct RetryState {
     reconnects: u32,
     busy: u32,
     attentions: u32,
@@ -141,7 +141,7 @@ struct Patience {
     unknown: bool,
 }
 
-impl Patience {
+impl RetryState {
     /// Waits for a device whose clock is wrong, or returns `error` after [`CLOCK_WAITS_MAX`].
     async fn wait_for_clock(&mut self, error: OsdError) -> Result<(), OsdError> {
         if self.clock_waits >= CLOCK_WAITS_MAX {
@@ -188,7 +188,7 @@ impl OsdClient {
     /// Any [`OsdError`]. Idempotent operations were already retried, within the limits of
     /// [`OsdOptions`].
     pub async fn execute(&self, bearer: &Bearer, operation: Operation) -> Result<Completion, OsdError> {
-        self.carry(bearer, operation, false).await
+        self.run_with_retries(bearer, operation, false).await
     }
 
     /// Runs one operation with FUA: its changes are durable when it returns.
@@ -200,16 +200,16 @@ impl OsdClient {
         bearer: &Bearer,
         operation: Operation,
     ) -> Result<Completion, OsdError> {
-        self.carry(bearer, operation, true).await
+        self.run_with_retries(bearer, operation, true).await
     }
 
-    async fn carry(
+    async fn run_with_retries(
         &self,
         bearer: &Bearer,
         operation: Operation,
         durable: bool,
     ) -> Result<Completion, OsdError> {
-        let mut patience = Patience::default();
+        let mut retry_state = RetryState::default();
         let (mut operation, asked) = match operation {
             Operation::Asking { operation, ids } => (*operation, ids),
             other => (other, Vec::new()),
@@ -231,7 +231,7 @@ impl OsdClient {
         let device_time = operation.device_time();
         let limit = (!device_time.is_zero()).then(|| device_time + self.0.options.session.command_timeout);
         loop {
-            let nexus = self.nexus(bearer, &mut patience).await?;
+            let nexus = self.nexus(bearer, &mut retry_state).await?;
             let now_ms = self.0.environment.now_ms();
             let time_ms = self.clock(|clock| clock.nonce_time(now_ms));
             let sent = assemble(bearer, &draft, time_ms, nexus.token.as_ref(), &*self.0.environment)?;
@@ -243,29 +243,28 @@ impl OsdClient {
                 buffer: core::mem::take(&mut buffer),
                 timeout: limit,
             };
-            let arrival = Arrival::of(bearer, &sent.signed);
-            let watch = arrival.clone().map(|arrival| arrival as Arc<dyn Watch>);
+            let hasher = DataInHasher::of(bearer, &sent.signed);
+            let watch = hasher.clone().map(|hasher| hasher as Arc<dyn DataObserver>);
             let response = match nexus.session.execute_watched(request, watch).await {
                 Ok(response) => response,
                 Err(error) => {
-                    self.lost(&nexus, &operation, error, &mut patience).await?;
+                    self.lost(&nexus, &operation, error, &mut retry_state).await?;
                     continue;
                 }
             };
-            let heard = match &arrival {
-                Some(arrival) => {
-                    arrival.show(|so_far| hear(bearer, &sent.signed, &operation, response, Some(so_far)))
-                }
-                None => hear(bearer, &sent.signed, &operation, response, None),
+            let outcome = match &hasher {
+                Some(hasher) => hasher
+                    .show(|so_far| decode_response(bearer, &sent.signed, &operation, response, Some(so_far))),
+                None => decode_response(bearer, &sent.signed, &operation, response, None),
             };
-            match heard {
-                Heard::Done(parts) => return completion(bearer.generation(), &operation, parts),
-                Heard::Short(mut parts, there) => {
+            match outcome {
+                ResponseOutcome::Done(parts) => return completion(bearer.generation(), &operation, parts),
+                ResponseOutcome::Short(mut parts, there) => {
                     let there = usize::try_from(there).unwrap_or(usize::MAX);
                     parts.data.truncate(there);
                     return Err(OsdError::ReadPastEnd { data: parts.data });
                 }
-                Heard::Failed(OsdError::Exists) if patience.unknown => {
+                ResponseOutcome::Failed(OsdError::Exists) if retry_state.unknown => {
                     // The object is the one that this operation created: the id was given to no
                     // other client.
                     match operation {
@@ -276,52 +275,52 @@ impl OsdClient {
                         _ => return Ok(Completion::default()),
                     }
                 }
-                Heard::Failed(error) => return Err(error),
-                Heard::WrongData(what) => {
+                ResponseOutcome::Failed(error) => return Err(error),
+                ResponseOutcome::WrongData(what) => {
                     // For data with stored digests the device has not read the bytes. With FUA it
                     // does, and reports a medium error. If it reports none, the data were changed
                     // in transit.
-                    if patience.looked
+                    if retry_state.looked
                         || !bearer.trusts_digests()
                         || !matches!(operation, Operation::Read { .. })
                     {
                         return Err(OsdError::IntegrityFailure(what));
                     }
                     tracing::warn!(what, "wrong data of a READ; the device verifies its medium");
-                    patience.looked = true;
+                    retry_state.looked = true;
                     draft.durable = true;
                 }
-                Heard::Skewed(sense) => {
+                ResponseOutcome::Skewed(sense) => {
                     let now_ms = self.0.environment.now_ms();
                     let server_ms = self.0.options.clock_offset_ms.load(Ordering::Relaxed);
                     let advice =
-                        self.clock(|clock| patience.skew.after(Some(&sense), clock, now_ms, server_ms));
+                        self.clock(|clock| retry_state.skew.after(Some(&sense), clock, now_ms, server_ms));
                     if advice == RetryAdvice::Done {
                         let skew_ms = sense.information.map(|device_ms| difference(device_ms, now_ms));
-                        patience.wait_for_clock(OsdError::ClockSkew { skew_ms }).await?;
-                        patience.skew = NonceRetry::default();
+                        retry_state.wait_for_clock(OsdError::ClockSkew { skew_ms }).await?;
+                        retry_state.skew = NonceRetry::default();
                     }
                 }
-                Heard::NotReady(code) => {
+                ResponseOutcome::NotReady(code) => {
                     // Without a check value the status may be forged, after the command was
                     // executed.
-                    if operation.repeat() == Repeat::Unsafe {
+                    if operation.repeat() == RepeatEffect::Unsafe {
                         return Err(OsdError::NotReady(code));
                     }
-                    doubt(&operation, false, &mut patience)?;
-                    patience.wait_for_clock(OsdError::NotReady(code)).await?;
+                    doubt(&operation, false, &mut retry_state)?;
+                    retry_state.wait_for_clock(OsdError::NotReady(code)).await?;
                 }
-                Heard::Replayed => {
-                    patience.replays += 1;
-                    if patience.replays > REPLAYS_MAX {
+                ResponseOutcome::Replayed => {
+                    retry_state.replays += 1;
+                    if retry_state.replays > REPLAYS_MAX {
                         return Err(OsdError::NonceReplayed);
                     }
                 }
-                Heard::Busy { proven } => self.busy(&operation, proven, &mut patience).await?,
-                Heard::Attention { proven } => {
-                    patience.attentions += 1;
-                    doubt(&operation, proven, &mut patience)?;
-                    if patience.attentions > ATTENTIONS_MAX {
+                ResponseOutcome::Busy { proven } => self.busy(&operation, proven, &mut retry_state).await?,
+                ResponseOutcome::Attention { proven } => {
+                    retry_state.attentions += 1;
+                    doubt(&operation, proven, &mut retry_state)?;
+                    if retry_state.attentions > ATTENTIONS_MAX {
                         return Err(OsdError::Busy);
                     }
                 }
@@ -360,13 +359,13 @@ impl OsdClient {
     }
 
     /// Returns the session; establishes one within the operation's retries.
-    async fn nexus(&self, bearer: &Bearer, patience: &mut Patience) -> Result<Nexus, OsdError> {
+    async fn nexus(&self, bearer: &Bearer, retry_state: &mut RetryState) -> Result<Nexus, OsdError> {
         let wants_token = bearer.method() == SecurityMethod::CapKey;
         loop {
             match self.connect(wants_token).await {
                 Ok(nexus) => return Ok(nexus),
                 Err(error) if is_final(&error) => return Err(error.into()),
-                Err(error) => self.pause(error, patience).await?,
+                Err(error) => self.pause(error, retry_state).await?,
             }
         }
     }
@@ -449,7 +448,7 @@ impl OsdClient {
         nexus: &Nexus,
         operation: &Operation,
         error: SessionError,
-        patience: &mut Patience,
+        retry_state: &mut RetryState,
     ) -> Result<(), OsdError> {
         if matches!(error, SessionError::TooLong { .. } | SessionError::Rejected(_)) {
             return Err(error.into());
@@ -464,18 +463,19 @@ impl OsdClient {
             }
         }
         // `Closed` means that it was never sent.
-        doubt(operation, matches!(error, SessionError::Closed), patience)?;
-        self.pause(error, patience).await
+        doubt(operation, matches!(error, SessionError::Closed), retry_state)?;
+        self.pause(error, retry_state).await
     }
 
-    async fn pause(&self, error: SessionError, patience: &mut Patience) -> Result<(), OsdError> {
-        if patience.reconnects >= self.0.options.reconnects_max {
+    async fn pause(&self, error: SessionError, retry_state: &mut RetryState) -> Result<(), OsdError> {
+        if retry_state.reconnects >= self.0.options.reconnects_max {
             return Err(error.into());
         }
-        tracing::debug!(%error, attempt = patience.reconnects, "reconnecting to the device");
-        let pause = self.0.options.reconnect_pause.saturating_mul(2u32.saturating_pow(patience.reconnects));
+        tracing::debug!(%error, attempt = retry_state.reconnects, "reconnecting to the device");
+        let pause =
+            self.0.options.reconnect_pause.saturating_mul(2u32.saturating_pow(retry_state.reconnects));
         sleep(pause.min(OsdOptions::RECONNECT_PAUSE_MAX)).await;
-        patience.reconnects += 1;
+        retry_state.reconnects += 1;
         Ok(())
     }
 
@@ -483,15 +483,15 @@ impl OsdClient {
         &self,
         operation: &Operation,
         proven: bool,
-        patience: &mut Patience,
+        retry_state: &mut RetryState,
     ) -> Result<(), OsdError> {
-        doubt(operation, proven, patience)?;
-        if patience.busy >= self.0.options.busy_retries_max {
+        doubt(operation, proven, retry_state)?;
+        if retry_state.busy >= self.0.options.busy_retries_max {
             return Err(OsdError::Busy);
         }
-        let pause = self.0.options.busy_pause.saturating_mul(2u32.saturating_pow(patience.busy));
+        let pause = self.0.options.busy_pause.saturating_mul(2u32.saturating_pow(retry_state.busy));
         sleep(pause.min(OsdOptions::BUSY_PAUSE_MAX)).await;
-        patience.busy += 1;
+        retry_state.busy += 1;
         Ok(())
     }
 }
@@ -504,17 +504,17 @@ fn difference(a: u64, b: u64) -> i64 {
 
 /// Fails if the operation may have been executed and is not idempotent. `proven`: the device has
 /// confirmed that it was not executed.
-fn doubt(operation: &Operation, proven: bool, patience: &mut Patience) -> Result<(), OsdError> {
+fn doubt(operation: &Operation, proven: bool, retry_state: &mut RetryState) -> Result<(), OsdError> {
     if proven {
         return Ok(());
     }
     match operation.repeat() {
-        Repeat::Safe => Ok(()),
-        Repeat::CreateOfKnownId => {
-            patience.unknown = true;
+        RepeatEffect::Safe => Ok(()),
+        RepeatEffect::CreateOfKnownId => {
+            retry_state.unknown = true;
             Ok(())
         }
-        Repeat::Unsafe => Err(OsdError::OutcomeUnknown { command: operation.name() }),
+        RepeatEffect::Unsafe => Err(OsdError::OutcomeUnknown { command: operation.name() }),
     }
 }
 

@@ -12,12 +12,12 @@ use sealstone_osd::listing::{MATCHES_HEADER, parse_matches};
 use sealstone_osd::query::{Criterion, QueryList, QueryType};
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 
-use super::assemble::Draft;
+use super::assemble::CommandDraft;
 use super::bearer::Bearer;
 use super::client::OsdClient;
 use crate::collections::COLLECTIONS_PAGE;
 use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX};
-use crate::{Listed, Member, OnCollection, Operation, OsdError, Question};
+use crate::{CollectionOperation, Listed, MemberAttributes, Operation, OsdError, QueryCriteria};
 
 /// Bytes before the ids of a LIST COLLECTION.
 const LIST_HEADER: usize = sealstone_osd::listing::HEADER;
@@ -27,13 +27,13 @@ fn bounded(what: &'static str, actual: usize, max: usize) -> Result<(), OsdError
 }
 
 /// Returns the command of an operation.
-pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft, OsdError> {
-    let plain = |command| Draft::new(command, Bytes::new());
+pub(super) fn draft(generation: Generation, what: &CollectionOperation) -> Result<CommandDraft, OsdError> {
+    let plain = |command| CommandDraft::new(command, Bytes::new());
     Ok(match what {
-        OnCollection::Create { collection } => {
+        CollectionOperation::Create { collection } => {
             plain(Command::CreateCollection(Target { object: *collection }))
         }
-        OnCollection::Track { collection, source, reading, immediate } => {
+        CollectionOperation::Track { collection, source, reading, immediate } => {
             let command = Command::CreateTrackingCollection(CreateTracking {
                 object: *collection,
                 source: *source,
@@ -44,11 +44,11 @@ pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft
                 _ => plain(command),
             }
         }
-        OnCollection::Remove { collection, force } => {
+        CollectionOperation::Remove { collection, force } => {
             let remove = RemoveCollection { object: *collection, force: *force };
-            Draft { durable: true, ..plain(Command::RemoveCollection(remove)) }
+            CommandDraft { durable: true, ..plain(Command::RemoveCollection(remove)) }
         }
-        OnCollection::List { collection, from, ids_max } => {
+        CollectionOperation::List { collection, from, ids_max } => {
             bounded("a list", *ids_max, LIST_IDS_MAX)?;
             plain(Command::ListCollection(List {
                 object: *collection,
@@ -58,43 +58,43 @@ pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft
                 with_attributes: false,
             }))
         }
-        OnCollection::Flush { collection } => plain(Command::FlushCollection(FlushContainer {
+        CollectionOperation::Flush { collection } => plain(Command::FlushCollection(FlushContainer {
             object: *collection,
             scope: ContainerScope::Everything,
         })),
-        OnCollection::Query { collection, question, ids_max } => {
+        CollectionOperation::Query { collection, question, ids_max } => {
             bounded("a list", *ids_max, LIST_IDS_MAX)?;
             let allocation = (MATCHES_HEADER + 8 * ids_max) as u64;
             query(Query { object: *collection, allocation, matches: 0, immediate: false }, question, None)?
         }
-        OnCollection::QueryInto { collection, question, matches, filling, immediate } => {
+        CollectionOperation::QueryInto { collection, question, matches, filling, immediate } => {
             let immediate = *immediate;
             let into = Query { object: *collection, allocation: 0, matches: *matches, immediate };
             query(into, question, filling.as_ref())?
         }
-        OnCollection::GetMemberAttributes { collection, ids, length_max } => {
+        CollectionOperation::GetMemberAttributes { collection, ids, length_max } => {
             bounded("an attribute list", *length_max, ATTRIBUTES_LENGTH_MAX)?;
             let command = Command::GetMemberAttributes(Members { object: *collection, immediate: false });
-            Draft {
+            CommandDraft {
                 get: list::encode_get(generation, ids),
                 retrieved_max: *length_max as u32,
                 ..plain(command)
             }
         }
-        OnCollection::SetMemberAttributes { collection, values, immediate } => {
+        CollectionOperation::SetMemberAttributes { collection, values, immediate } => {
             let set = list::encode_set(generation, values.iter().map(|(id, value)| (*id, &value[..])));
             bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
             let members = Members { object: *collection, immediate: *immediate };
-            Draft { set, ..plain(Command::SetMemberAttributes(members)) }
+            CommandDraft { set, ..plain(Command::SetMemberAttributes(members)) }
         }
-        OnCollection::RemoveMembers { collection, immediate } => {
+        CollectionOperation::RemoveMembers { collection, immediate } => {
             let members = Members { object: *collection, immediate: *immediate };
-            Draft { durable: true, ..plain(Command::RemoveMemberObjects(members)) }
+            CommandDraft { durable: true, ..plain(Command::RemoveMemberObjects(members)) }
         }
     })
 }
 
-fn query(query: Query, question: &Question, filling: Option<&Bearer>) -> Result<Draft, OsdError> {
+fn query(query: Query, question: &QueryCriteria, filling: Option<&Bearer>) -> Result<CommandDraft, OsdError> {
     let criteria = question.criteria.iter();
     let criteria = criteria.map(|one| Criterion { id: one.id, min: &one.min, max: &one.max }).collect();
     let kind = if question.any { QueryType::Union } else { QueryType::Intersection };
@@ -104,7 +104,11 @@ fn query(query: Query, question: &Question, filling: Option<&Bearer>) -> Result<
 }
 
 /// A command with its continuation segment, and in it the capability for a second collection.
-fn continued(command: Command, mut segment: Segment, further: Option<&Bearer>) -> Result<Draft, OsdError> {
+fn continued(
+    command: Command,
+    mut segment: Segment,
+    further: Option<&Bearer>,
+) -> Result<CommandDraft, OsdError> {
     if let Some(further) = further {
         segment.extensions = vec![*further.capability_bytes()];
         segment.proofs = vec![[0; PROOF_LEN]];
@@ -112,7 +116,7 @@ fn continued(command: Command, mut segment: Segment, further: Option<&Bearer>) -
     let cannot = OsdError::Malformed("the command cannot be encoded");
     let continuation = segment.encode(command.row().osd2.unwrap_or_default()).ok_or(cannot)?;
     let extensions = further.cloned().into_iter().collect();
-    Ok(Draft { continuation, extensions, ..Draft::new(command, Bytes::new()) })
+    Ok(CommandDraft { continuation, extensions, ..CommandDraft::new(command, Bytes::new()) })
 }
 
 /// The ids that a QUERY found, and how many there are in all.
@@ -130,14 +134,14 @@ pub(super) fn matches(data: &[u8], ids_max: usize) -> Result<(Listed, u64), OsdE
 }
 
 /// The attributes of all members, as far as there was room; the last one may be cut.
-pub(super) fn members(attributes: &[u8]) -> Result<Vec<Member>, OsdError> {
+pub(super) fn members(attributes: &[u8]) -> Result<Vec<MemberAttributes>, OsdError> {
     if attributes.is_empty() {
         return Ok(Vec::new());
     }
     let all = ObjectValues::parse(attributes).map_err(|_| OsdError::Malformed("the members' attributes"))?;
     let owned = |value: &[u8]| (!value.is_empty()).then(|| Bytes::copy_from_slice(value));
     Ok(all
-        .map(|one| Member {
+        .map(|one| MemberAttributes {
             object: one.object,
             attributes: one.values.iter().map(|(id, value)| (id, owned(value))).collect(),
         })
@@ -153,7 +157,7 @@ impl OsdClient {
     pub async fn on_collection(
         &self,
         bearer: &Bearer,
-        what: OnCollection,
+        what: CollectionOperation,
     ) -> Result<crate::Completion, OsdError> {
         self.execute(bearer, Operation::Collection(what)).await
     }
@@ -167,7 +171,7 @@ impl OsdClient {
         bearer: &Bearer,
         collection: ObjectId,
     ) -> Result<ObjectId, OsdError> {
-        let done = self.on_collection(bearer, OnCollection::Create { collection }).await?;
+        let done = self.on_collection(bearer, CollectionOperation::Create { collection }).await?;
         Ok(done.created.unwrap_or(collection))
     }
 
@@ -181,7 +185,7 @@ impl OsdClient {
         collection: ObjectId,
         force: bool,
     ) -> Result<(), OsdError> {
-        self.on_collection(bearer, OnCollection::Remove { collection, force }).await.map(drop)
+        self.on_collection(bearer, CollectionOperation::Remove { collection, force }).await.map(drop)
     }
 
     /// Runs LIST COLLECTION: lists members, or with object number 0 the collections of a partition,
@@ -196,7 +200,8 @@ impl OsdClient {
         from: u64,
         ids_max: usize,
     ) -> Result<Listed, OsdError> {
-        let done = self.on_collection(bearer, OnCollection::List { collection, from, ids_max }).await?;
+        let done =
+            self.on_collection(bearer, CollectionOperation::List { collection, from, ids_max }).await?;
         done.listed.ok_or(OsdError::Malformed("the list of ids"))
     }
 
@@ -208,10 +213,11 @@ impl OsdClient {
         &self,
         bearer: &Bearer,
         collection: ObjectId,
-        question: Question,
+        question: QueryCriteria,
         ids_max: usize,
     ) -> Result<(Vec<u64>, u64), OsdError> {
-        let done = self.on_collection(bearer, OnCollection::Query { collection, question, ids_max }).await?;
+        let done =
+            self.on_collection(bearer, CollectionOperation::Query { collection, question, ids_max }).await?;
         let listed = done.listed.ok_or(OsdError::Malformed("the answer to a query"))?;
         Ok((listed.ids, done.matches_total.unwrap_or(0)))
     }
@@ -260,9 +266,9 @@ mod tests {
     fn query_criteria_are_in_continuation_segment() {
         let collection = ObjectId::new(0x1_0000, 0x2_0000);
         let id = AttributeId::new(0x1_0000, 1);
-        let within = crate::Within { id, min: Bytes::from_static(b"a"), max: Bytes::new() };
-        let question = Question { any: true, criteria: vec![within] };
-        let what = OnCollection::Query { collection, question, ids_max: 10 };
+        let within = crate::AttributeRange { id, min: Bytes::from_static(b"a"), max: Bytes::new() };
+        let question = QueryCriteria { any: true, criteria: vec![within] };
+        let what = CollectionOperation::Query { collection, question, ids_max: 10 };
         let draft = draft(Generation::Osd2, &what).unwrap();
         let segment = Segment::parse(&draft.command, &draft.continuation).unwrap();
         let bytes = segment.query.unwrap();

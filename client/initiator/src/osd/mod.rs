@@ -1,11 +1,11 @@
 //! OSD commands under credentials.
 
-mod arrival;
 mod assemble;
 mod bearer;
 mod client;
 mod collections;
 mod commands;
+mod data_in_hasher;
 mod dial;
 mod outcome;
 mod translate;

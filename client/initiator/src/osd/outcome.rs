@@ -22,7 +22,7 @@ const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
 
 /// The outcome of a command according to its response.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ResponseOutcome {
     /// Success.
     Done(Parts),
     /// READ beyond the end of the object; with the number of existing bytes.
@@ -64,15 +64,15 @@ pub(crate) struct Parts {
 /// Decodes the response to one command.
 ///
 /// `arrived` has the digests of the data received so far.
-pub(crate) fn hear(
+pub(crate) fn decode_response(
     bearer: &Bearer,
     signed: &SignedCommand,
     operation: &Operation,
     response: ScsiResponse,
     arrived: Option<&ReceivedDigests>,
-) -> Heard {
+) -> ResponseOutcome {
     let Some(status) = Status::from_byte(response.status) else {
-        return Heard::Failed(OsdError::Malformed("an unknown status"));
+        return ResponseOutcome::Failed(OsdError::Malformed("an unknown status"));
     };
     let ScsiResponse { sense, mut data_in, .. } = response;
     let reply = ReceivedReply { status: status.byte(), sense: &sense, data_in: &data_in };
@@ -85,16 +85,16 @@ pub(crate) fn hear(
         }
         Err(ReplyError::Unsealed(_)) if status != Status::Good => (Parts::default(), false),
         Err(error @ (ReplyError::DataInIcv | ReplyError::DataInMissing)) => {
-            return Heard::WrongData(wrong(error));
+            return ResponseOutcome::WrongData(wrong(error));
         }
-        Err(error) => return Heard::Failed(OsdError::IntegrityFailure(wrong(error))),
+        Err(error) => return ResponseOutcome::Failed(OsdError::IntegrityFailure(wrong(error))),
     };
     match status {
-        Status::Good => Heard::Done(parts),
-        Status::Busy | Status::TaskSetFull => Heard::Busy { proven },
+        Status::Good => ResponseOutcome::Done(parts),
+        Status::Busy | Status::TaskSetFull => ResponseOutcome::Busy { proven },
         Status::CheckCondition => check(bearer.generation(), operation, &sense, parts, proven),
         Status::ConditionMet | Status::ReservationConflict | Status::AcaActive | Status::TaskAborted => {
-            Heard::Failed(OsdError::UnexpectedStatus { status })
+            ResponseOutcome::Failed(OsdError::UnexpectedStatus { status })
         }
     }
 }
@@ -108,26 +108,34 @@ const fn wrong(error: ReplyError) -> &'static str {
     }
 }
 
-fn check(generation: Generation, operation: &Operation, sense: &[u8], parts: Parts, proven: bool) -> Heard {
+fn check(
+    generation: Generation,
+    operation: &Operation,
+    sense: &[u8],
+    parts: Parts,
+    proven: bool,
+) -> ResponseOutcome {
     let Ok(sense) = Sense::parse(sense) else {
-        return Heard::Failed(OsdError::Malformed("sense data"));
+        return ResponseOutcome::Failed(OsdError::Malformed("sense data"));
     };
     if sense.key == SenseKey::UnitAttention {
-        return Heard::Attention { proven };
+        return ResponseOutcome::Attention { proven };
     }
     let error = match (sense.key, sense.code) {
         (SenseKey::RecoveredError, additional::READ_PAST_END_OF_USER_OBJECT) => {
             if !proven {
-                return Heard::Failed(OsdError::IntegrityFailure("an end of object without a check value"));
+                return ResponseOutcome::Failed(OsdError::IntegrityFailure(
+                    "an end of object without a check value",
+                ));
             }
-            return Heard::Short(parts, sense.command_specific.unwrap_or(0));
+            return ResponseOutcome::Short(parts, sense.command_specific.unwrap_or(0));
         }
-        (SenseKey::RecoveredError | SenseKey::NoSense, _) if proven => return Heard::Done(parts),
-        (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) if proven => return Heard::Skewed(sense),
+        (SenseKey::RecoveredError | SenseKey::NoSense, _) if proven => return ResponseOutcome::Done(parts),
+        (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) if proven => return ResponseOutcome::Skewed(sense),
         (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) => OsdError::ClockSkew { skew_ms: None },
-        (_, additional::NONCE_NOT_UNIQUE) => return Heard::Replayed,
+        (_, additional::NONCE_NOT_UNIQUE) => return ResponseOutcome::Replayed,
         (SenseKey::NotReady, code @ (BECOMING_READY | MANUAL_INTERVENTION_REQUIRED)) => {
-            return Heard::NotReady(code);
+            return ResponseOutcome::NotReady(code);
         }
         (SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB) => {
             let field = sense.field.filter(|field| field.in_cdb).map(|field| field.byte);
@@ -137,9 +145,9 @@ fn check(generation: Generation, operation: &Operation, sense: &[u8], parts: Par
         (key, code) => failed(key, code, operation),
     };
     if !proven && changes_beliefs(&error) {
-        return Heard::Failed(OsdError::IntegrityFailure("a refusal without a check value"));
+        return ResponseOutcome::Failed(OsdError::IntegrityFailure("a refusal without a check value"));
     }
-    Heard::Failed(error)
+    ResponseOutcome::Failed(error)
 }
 
 /// Whether a caller would conclude something about stored data from the error. An attacker must not
@@ -240,7 +248,12 @@ mod tests {
     }
 
     /// Returns the outcome of a response from a peer without the key.
-    fn forged(method: SecurityMethod, operation: &Operation, status: Status, sense: Option<Sense>) -> Heard {
+    fn forged(
+        method: SecurityMethod,
+        operation: &Operation,
+        status: Status,
+        sense: Option<Sense>,
+    ) -> ResponseOutcome {
         let bearer = bearer(method);
         let draft = draft(Generation::Osd2, operation).unwrap();
         let sent = assemble(&bearer, &draft, 1_800_000_000_000, None, &SystemEnvironment).unwrap();
@@ -251,7 +264,7 @@ mod tests {
             read_residual: crate::Residual::None,
             write_residual: crate::Residual::None,
         };
-        hear(&bearer, &sent.signed, operation, response, None)
+        decode_response(&bearer, &sent.signed, operation, response, None)
     }
 
     fn invalid_field(at: u16) -> Sense {
@@ -264,8 +277,8 @@ mod tests {
     #[test]
     fn a_success_that_nobody_signed_is_none() {
         for method in SEALED {
-            let heard = forged(method, &read(), Status::Good, None);
-            assert!(matches!(heard, Heard::Failed(OsdError::IntegrityFailure(_))), "{heard:?}");
+            let outcome = forged(method, &read(), Status::Good, None);
+            assert!(matches!(outcome, ResponseOutcome::Failed(OsdError::IntegrityFailure(_))), "{outcome:?}");
         }
     }
 
@@ -280,8 +293,11 @@ mod tests {
                 (create(), invalid_field(pointer::OBJECT)),
                 (read(), Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)),
             ] {
-                let heard = forged(method, &operation, Status::CheckCondition, Some(sense));
-                assert!(matches!(heard, Heard::Failed(OsdError::IntegrityFailure(_))), "{heard:?}");
+                let outcome = forged(method, &operation, Status::CheckCondition, Some(sense));
+                assert!(
+                    matches!(outcome, ResponseOutcome::Failed(OsdError::IntegrityFailure(_))),
+                    "{outcome:?}"
+                );
             }
         }
     }
@@ -290,40 +306,46 @@ mod tests {
     fn an_unsigned_clock_is_not_believed() {
         let mut sense = Sense::new(SenseKey::IllegalRequest, additional::NONCE_TIMESTAMP_OUT_OF_RANGE);
         sense.information = Some(1_900_000_000_000);
-        let heard = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));
-        assert!(matches!(heard, Heard::Failed(OsdError::ClockSkew { .. })), "{heard:?}");
+        let outcome = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));
+        assert!(matches!(outcome, ResponseOutcome::Failed(OsdError::ClockSkew { .. })), "{outcome:?}");
     }
 
     #[test]
     fn busy_and_attention_without_proof_say_so() {
-        let heard = forged(SecurityMethod::AllData, &read(), Status::Busy, None);
-        assert!(matches!(heard, Heard::Busy { proven: false }), "{heard:?}");
+        let outcome = forged(SecurityMethod::AllData, &read(), Status::Busy, None);
+        assert!(matches!(outcome, ResponseOutcome::Busy { proven: false }), "{outcome:?}");
         let attention = Sense::new(SenseKey::UnitAttention, additional::POWER_ON_OCCURRED);
-        let heard = forged(SecurityMethod::AllData, &read(), Status::CheckCondition, Some(attention));
-        assert!(matches!(heard, Heard::Attention { proven: false }), "{heard:?}");
+        let outcome = forged(SecurityMethod::AllData, &read(), Status::CheckCondition, Some(attention));
+        assert!(matches!(outcome, ResponseOutcome::Attention { proven: false }), "{outcome:?}");
     }
 
     #[test]
     fn unauthenticated_refusal_is_access_denied() {
         let sense = Sense::new(SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB);
-        let heard = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));
-        assert!(matches!(heard, Heard::Failed(OsdError::AccessDenied { field: None })), "{heard:?}");
+        let outcome = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));
+        assert!(
+            matches!(outcome, ResponseOutcome::Failed(OsdError::AccessDenied { field: None })),
+            "{outcome:?}"
+        );
     }
 
     #[test]
     fn field_pointers_become_names() {
         // Without check values (NOSEC) the field pointers are trusted.
-        let heard = |operation: &Operation, at| {
+        let outcome = |operation: &Operation, at| {
             forged(SecurityMethod::NoSec, operation, Status::CheckCondition, Some(invalid_field(at)))
         };
-        assert!(matches!(heard(&read(), pointer::OBJECT), Heard::Failed(OsdError::NotFound)));
-        assert!(matches!(heard(&create(), pointer::OBJECT), Heard::Failed(OsdError::Exists)));
-        assert!(matches!(heard(&create(), pointer::PARTITION), Heard::Failed(OsdError::NotFound)));
-        let denied = heard(&read(), pointer::PERMISSIONS);
-        assert!(matches!(denied, Heard::Failed(OsdError::AccessDenied { field: Some(_) })));
+        assert!(matches!(outcome(&read(), pointer::OBJECT), ResponseOutcome::Failed(OsdError::NotFound)));
+        assert!(matches!(outcome(&create(), pointer::OBJECT), ResponseOutcome::Failed(OsdError::Exists)));
+        assert!(matches!(
+            outcome(&create(), pointer::PARTITION),
+            ResponseOutcome::Failed(OsdError::NotFound)
+        ));
+        let denied = outcome(&read(), pointer::PERMISSIONS);
+        assert!(matches!(denied, ResponseOutcome::Failed(OsdError::AccessDenied { field: Some(_) })));
         let start = pointer::start(Generation::Osd2);
-        assert!(matches!(heard(&read(), start), Heard::Failed(OsdError::ReadPastEnd { .. })));
-        assert!(matches!(heard(&create(), start), Heard::Failed(OsdError::InvalidField { .. })));
+        assert!(matches!(outcome(&read(), start), ResponseOutcome::Failed(OsdError::ReadPastEnd { .. })));
+        assert!(matches!(outcome(&create(), start), ResponseOutcome::Failed(OsdError::InvalidField { .. })));
     }
 
     proptest! {
@@ -334,8 +356,8 @@ mod tests {
             let sent = assemble(&bearer, &draft, 1, None, &SystemEnvironment).unwrap();
             let (read_residual, write_residual) = Default::default();
             let response = ScsiResponse { status, sense, data_in, read_residual, write_residual };
-            let heard = hear(&bearer, &sent.signed, &read(), response, None);
-            prop_assert!(!matches!(heard, Heard::Done(_) | Heard::Short(..) | Heard::Skewed(_)));
+            let outcome = decode_response(&bearer, &sent.signed, &read(), response, None);
+            prop_assert!(!matches!(outcome, ResponseOutcome::Done(_) | ResponseOutcome::Short(..) | ResponseOutcome::Skewed(_)));
         }
     }
 }

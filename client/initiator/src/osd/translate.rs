@@ -12,11 +12,11 @@ use sealstone_osd::map;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 
-use super::assemble::Draft;
+use super::assemble::CommandDraft;
 use super::collections;
 use super::outcome::Parts;
 use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, MAP_EXTENTS_MAX, TRANSFER_MAX};
-use crate::{Completion, Listed, OnCollection, Operation, OsdError};
+use crate::{CollectionOperation, Completion, Listed, Operation, OsdError};
 
 /// Current Command page, and its attributes with the values that a device chose (t10-osd §3.6).
 const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
@@ -25,12 +25,13 @@ const OBJECT: AttributeId = AttributeId::new(CURRENT_COMMAND, 4);
 const APPENDED_AT: AttributeId = AttributeId::new(CURRENT_COMMAND, 5);
 
 /// Returns the command of an operation.
-pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Draft, OsdError> {
+pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<CommandDraft, OsdError> {
     let bounded = |what, actual: usize, max: usize| {
         if actual > max { Err(OsdError::TooLong { what, actual, max }) } else { Ok(()) }
     };
-    let plain = |command| Draft::new(command, Bytes::new());
-    let asking = |command, names: &[AttributeId]| Draft::new(command, Bytes::new()).asking(generation, names);
+    let plain = |command| CommandDraft::new(command, Bytes::new());
+    let asking =
+        |command, names: &[AttributeId]| CommandDraft::new(command, Bytes::new()).asking(generation, names);
     let extent = |object, start, length: usize| Extent { object, start, length: length as u64 };
     Ok(match operation {
         Operation::Create { object } => {
@@ -42,16 +43,16 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             let command = Command::CreateAndWrite(extent(*object, *offset, data.len()));
             let draft =
                 if object.object == 0 { asking(command, &[PARTITION, OBJECT]) } else { plain(command) };
-            Draft { data_out: data.clone(), ..draft }
+            CommandDraft { data_out: data.clone(), ..draft }
         }
         Operation::Write { object, offset, data } => {
             bounded("a transfer", data.len(), TRANSFER_MAX)?;
-            Draft::new(Command::Write(extent(*object, *offset, data.len())), data.clone())
+            CommandDraft::new(Command::Write(extent(*object, *offset, data.len())), data.clone())
         }
         Operation::Append { object, data } => {
             bounded("a transfer", data.len(), TRANSFER_MAX)?;
             let command = Command::Append(Append { object: *object, length: data.len() as u64 });
-            Draft { data_out: data.clone(), ..asking(command, &[APPENDED_AT]) }
+            CommandDraft { data_out: data.clone(), ..asking(command, &[APPENDED_AT]) }
         }
         Operation::Read { object, offset, length, .. } => {
             bounded("a transfer", *length, TRANSFER_MAX)?;
@@ -65,7 +66,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         }
         // The caller forgets a removed object, so a device that loses power must not restore it.
         Operation::Remove { object } => {
-            Draft { durable: true, ..plain(Command::Remove(Target { object: *object })) }
+            CommandDraft { durable: true, ..plain(Command::Remove(Target { object: *object })) }
         }
         Operation::Flush { object } => {
             let scope = FlushScope::Everything;
@@ -91,7 +92,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         }
         Operation::GetAttributes { object, ids, length_max } => {
             bounded("an attribute list", *length_max, ATTRIBUTES_LENGTH_MAX)?;
-            Draft {
+            CommandDraft {
                 get: list::encode_get(generation, ids),
                 retrieved_max: *length_max as u32,
                 ..plain(Command::GetAttributes(Target { object: *object }))
@@ -100,7 +101,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         Operation::SetAttributes { object, values } => {
             let set = list::encode_set(generation, values.iter().map(|(id, value)| (*id, &value[..])));
             bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
-            Draft { set, ..plain(Command::SetAttributes(Target { object: *object })) }
+            CommandDraft { set, ..plain(Command::SetAttributes(Target { object: *object })) }
         }
         Operation::CreatePartition { partition } => {
             let command = Command::CreatePartition(CreatePartition { partition: *partition });
@@ -113,7 +114,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
                 true => Command::CreatePartition(CreatePartition { partition: object.partition }),
                 false => Command::Create(Create { object: *object, count: 1 }),
             };
-            Draft { set, ..plain(command) }
+            CommandDraft { set, ..plain(command) }
         }
         Operation::RemovePartition { partition } => {
             plain(Command::RemovePartition(RemovePartition { partition: *partition, with_contents: false }))
@@ -121,12 +122,12 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         Operation::FormatOsd { capacity } => plain(Command::FormatOsd(FormatOsd { capacity: *capacity })),
         Operation::SetKey { set } => plain(Command::SetKey(*set)),
         Operation::SetMasterKey { set, data_out } => {
-            Draft::new(Command::SetMasterKey(*set), data_out.clone())
+            CommandDraft::new(Command::SetMasterKey(*set), data_out.clone())
         }
         Operation::Collection(what) => match (collections::draft(generation, what)?, what.made()) {
             (draft, Some(id)) if id.object == 0 => {
-                let Draft { get, retrieved_max, .. } = asking(draft.command, &[PARTITION, OBJECT]);
-                Draft { get, retrieved_max, ..draft }
+                let CommandDraft { get, retrieved_max, .. } = asking(draft.command, &[PARTITION, OBJECT]);
+                CommandDraft { get, retrieved_max, ..draft }
             }
             (draft, _) => draft,
         },
@@ -142,7 +143,11 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             };
             let draft =
                 if object.object == 0 { asking(command, &[PARTITION, OBJECT]) } else { plain(command) };
-            Draft { continuation: encoded(&segment, command)?, extensions: vec![reading.clone()], ..draft }
+            CommandDraft {
+                continuation: encoded(&segment, command)?,
+                extensions: vec![reading.clone()],
+                ..draft
+            }
         }
         Operation::CreateSnapshot { partition, source } => {
             let command = Command::CreateSnapshot(duplicate(*partition, *source));
@@ -182,7 +187,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             };
             bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
             let continuation = encoded(&segment, command)?;
-            Draft { continuation, set, ..Draft::new(command, data.into()) }
+            CommandDraft { continuation, set, ..CommandDraft::new(command, data.into()) }
         }
         Operation::ExecuteFunction { object, request, reply_max, data } => {
             let command =
@@ -194,10 +199,10 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
                 ..ContinuationSegment::default()
             };
             let continuation = encoded(&segment, command)?;
-            Draft { continuation, extensions: data.clone(), ..plain(command) }
+            CommandDraft { continuation, extensions: data.clone(), ..plain(command) }
         }
         Operation::Asking { operation, ids } => draft(generation, operation)?.asking(generation, ids),
-        Operation::Other { command, data_out } => Draft::new(*command, data_out.clone()),
+        Operation::Other { command, data_out } => CommandDraft::new(*command, data_out.clone()),
     })
 }
 
@@ -221,7 +226,7 @@ pub(super) fn completion(
     parts: Parts,
 ) -> Result<Completion, OsdError> {
     let Parts { data, attributes } = parts;
-    if let Operation::Collection(OnCollection::GetMemberAttributes { .. }) = operation {
+    if let Operation::Collection(CollectionOperation::GetMemberAttributes { .. }) = operation {
         return Ok(Completion { members: collections::members(&attributes)?, ..Completion::default() });
     }
     let mut done = Completion { attributes: retrieved(generation, &attributes)?, ..Completion::default() };
@@ -247,11 +252,11 @@ pub(super) fn completion(
             let partition = what.made().map_or(0, |id| id.partition);
             done.created = Some(ObjectId::new(partition, number(&done, OBJECT)?));
         }
-        Operation::Collection(OnCollection::Query { ids_max, .. }) => {
+        Operation::Collection(CollectionOperation::Query { ids_max, .. }) => {
             let (listed, total) = collections::matches(&data, *ids_max)?;
             (done.listed, done.matches_total) = (Some(listed), Some(total));
         }
-        Operation::Collection(OnCollection::List { ids_max, .. }) => {
+        Operation::Collection(CollectionOperation::List { ids_max, .. }) => {
             done.listed = Some(listed(&data, *ids_max)?);
         }
         Operation::List { ids_max, .. } => done.listed = Some(listed(&data, *ids_max)?),

@@ -17,8 +17,8 @@ use tokio::time::sleep;
 use wire::Wire;
 pub use wire::WireEnd;
 
-use crate::chance::RandomSource;
 use crate::history::History;
+use crate::random::RandomSource;
 
 /// Timeout of a connection attempt to a host that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -61,7 +61,7 @@ pub struct NetworkFaults {
     /// Percentage of refused connection attempts.
     pub refused_percent: u64,
     /// Percentage of connections that break after some bytes.
-    pub doomed_percent: u64,
+    pub breaks_percent: u64,
 }
 
 struct NetworkState {
@@ -70,7 +70,7 @@ struct NetworkState {
     slow: BTreeMap<Host, u64>,
     wires: BTreeMap<u64, Weak<Wire>>,
     next_wire: u64,
-    weather: NetworkFaults,
+    quality: NetworkFaults,
 }
 
 /// The network.
@@ -83,14 +83,14 @@ pub struct Network {
 impl Network {
     /// Creates a network without hosts.
     #[must_use]
-    pub fn new(weather: NetworkFaults, chance: Arc<RandomSource>, history: Arc<History>) -> Arc<Self> {
+    pub fn new(quality: NetworkFaults, chance: Arc<RandomSource>, history: Arc<History>) -> Arc<Self> {
         let state = NetworkState {
             services: BTreeMap::new(),
             partitioned: BTreeSet::new(),
             slow: BTreeMap::new(),
             wires: BTreeMap::new(),
             next_wire: 0,
-            weather,
+            quality,
         };
         Arc::new(Self { state: Mutex::new(state), chance, history })
     }
@@ -150,19 +150,19 @@ impl Network {
     }
 
     /// Sets the quality for new connections.
-    pub fn set_weather(&self, weather: NetworkFaults) {
-        self.state.lock().weather = weather;
+    pub fn set_fault_rates(&self, quality: NetworkFaults) {
+        self.state.lock().quality = quality;
     }
 
     /// Ends all faults, for new and existing connections.
     pub fn calm(&self) {
         let mut state = self.state.lock();
-        (state.weather.refused_percent, state.weather.doomed_percent) = (0, 0);
+        (state.quality.refused_percent, state.quality.breaks_percent) = (0, 0);
         state.partitioned.clear();
         state.slow.clear();
         drop(state);
         for wire in self.wires(|_| true) {
-            wire.reprieve();
+            wire.cancel_break();
             wire.slow(1);
             wire.freeze(false);
         }
@@ -171,10 +171,10 @@ impl Network {
     /// Delivers a datagram from one host to another. Returns `None` if it is lost or the host is
     /// down.
     pub async fn datagram(&self, from: Host, to: Host) -> Option<()> {
-        let weather = self.state.lock().weather;
-        let trip = self.chance.range(weather.latency_us.0..=weather.latency_us.1);
+        let quality = self.state.lock().quality;
+        let trip = self.chance.range(quality.latency_us.0..=quality.latency_us.1);
         sleep(Duration::from_micros(trip.saturating_mul(self.factor([from, to])))).await;
-        let lost = self.chance.percent(weather.refused_percent);
+        let lost = self.chance.percent(quality.refused_percent);
         let state = self.state.lock();
         let apart = [from, to].iter().any(|host| state.partitioned.contains(host));
         // A device queries the time before it serves.
@@ -187,8 +187,8 @@ impl Network {
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`.
     pub async fn dial(self: &Arc<Self>, from: Host, to: Host) -> io::Result<WireEnd> {
-        let weather = self.state.lock().weather;
-        let trip = Duration::from_micros(self.chance.range(weather.latency_us.0..=weather.latency_us.1));
+        let quality = self.state.lock().quality;
+        let trip = Duration::from_micros(self.chance.range(quality.latency_us.0..=quality.latency_us.1));
         sleep(trip * 2).await;
         let mut waited = Duration::ZERO;
         let accept = loop {
@@ -209,19 +209,21 @@ impl Network {
             sleep(CONNECT_POLL).await;
             waited += CONNECT_POLL;
         };
-        if self.chance.percent(weather.refused_percent) {
+        if self.chance.percent(quality.refused_percent) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         // Connections to the metadata server carry few bytes.
         let most = if to == Host::Mds { 16 << 10 } else { 4 << 20 };
-        let doom = self.chance.percent(weather.doomed_percent).then(|| self.chance.logarithmic(64..=most));
+        let breaks_after =
+            self.chance.percent(quality.breaks_percent).then(|| self.chance.logarithmic(64..=most));
         let factor = self.factor([from, to]);
         let number = {
             let mut state = self.state.lock();
             state.next_wire += 1;
             state.next_wire
         };
-        let wire = Wire::new(number, [from, to], weather, doom, self.chance.clone(), self.history.clone());
+        let wire =
+            Wire::new(number, [from, to], quality, breaks_after, self.chance.clone(), self.history.clone());
         wire.slow(factor);
         self.state.lock().wires.insert(number, Arc::downgrade(&wire));
         self.history.note("connect", &[number]);

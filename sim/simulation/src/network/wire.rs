@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::{Host, NetworkFaults};
-use crate::chance::RandomSource;
 use crate::history::History;
+use crate::random::RandomSource;
 
 /// Maximum bytes of one read.
 const READ_MAX: u64 = 64 << 10;
@@ -47,13 +47,13 @@ struct WireState {
     frozen: bool,
     factor: u64,
     /// Bytes until it breaks.
-    doom: Option<u64>,
+    breaks_after: Option<u64>,
 }
 
 pub(super) struct Wire {
     number: u64,
     hosts: [Host; 2],
-    weather: NetworkFaults,
+    quality: NetworkFaults,
     state: Mutex<WireState>,
     chance: Arc<RandomSource>,
     history: Arc<History>,
@@ -97,8 +97,8 @@ impl Wire {
     pub(super) fn new(
         number: u64,
         hosts: [Host; 2],
-        weather: NetworkFaults,
-        doom: Option<u64>,
+        quality: NetworkFaults,
+        breaks_after: Option<u64>,
         chance: Arc<RandomSource>,
         history: Arc<History>,
     ) -> Arc<Self> {
@@ -108,9 +108,9 @@ impl Wire {
             cut: false,
             frozen: false,
             factor: 1,
-            doom,
+            breaks_after,
         };
-        Arc::new(Self { number, hosts, weather, state: Mutex::new(state), chance, history })
+        Arc::new(Self { number, hosts, quality, state: Mutex::new(state), chance, history })
     }
 
     pub(super) const fn hosts(&self) -> [Host; 2] {
@@ -137,8 +137,8 @@ impl Wire {
         self.state.lock().factor = factor;
     }
 
-    pub(super) fn reprieve(&self) {
-        self.state.lock().doom = None;
+    pub(super) fn cancel_break(&self) {
+        self.state.lock().breaks_after = None;
     }
 }
 
@@ -174,7 +174,7 @@ impl WireEnd {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let factor = state.factor;
         let pipe = &mut state.pipes[self.side];
-        let mut room = total.min(wire.weather.window - pipe.under_way);
+        let mut room = total.min(wire.quality.window - pipe.under_way);
         if total > 0 && room == 0 {
             pipe.writer = Some(cx.waker().clone());
             return Poll::Pending;
@@ -187,7 +187,7 @@ impl WireEnd {
         }
         let sent = bytes.len();
         self.post(pipe, bytes, factor);
-        if let Some(left) = state.doom.as_mut() {
+        if let Some(left) = state.breaks_after.as_mut() {
             *left = left.saturating_sub(sent as u64);
             if *left == 0 {
                 wire.history.note("doom", &[wire.number]);
@@ -198,7 +198,7 @@ impl WireEnd {
     }
 
     fn post(&self, pipe: &mut WirePipe, bytes: Vec<u8>, factor: u64) {
-        let NetworkFaults { latency_us: (low, high), bytes_per_ms, .. } = self.wire.weather;
+        let NetworkFaults { latency_us: (low, high), bytes_per_ms, .. } = self.wire.quality;
         let now = Instant::now();
         let transfer = Duration::from_micros(bytes.len() as u64 * 1000 * factor / bytes_per_ms);
         let trip = Duration::from_micros(self.wire.chance.range(low..=high) * factor);

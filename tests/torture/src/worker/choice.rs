@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use rand::Rng;
-use sealstone_initiator::{Bearer, COLLECTIONS_PAGE, OnCollection, Operation};
+use sealstone_initiator::{Bearer, COLLECTIONS_PAGE, CollectionOperation, Operation};
 use sealstone_osd::cdb::{RemovePartition, Rewrite, RewriteReturn};
 use sealstone_osd::rewrite::{RewriteAction, RewriteOperation};
 use sealstone_osd::{AttributeId, Command, ObjectId, SecurityMethod};
@@ -223,10 +223,10 @@ impl Worker {
             }
             WorkerStep::Remove(object) => Operation::Remove { object },
             WorkerStep::CreateCollection(collection) => {
-                Operation::Collection(OnCollection::Create { collection })
+                Operation::Collection(CollectionOperation::Create { collection })
             }
             WorkerStep::RemoveCollection(collection) => {
-                Operation::Collection(OnCollection::Remove { collection, force: true })
+                Operation::Collection(CollectionOperation::Remove { collection, force: true })
             }
             WorkerStep::Join(object, number, collection) => {
                 let value = match collection {

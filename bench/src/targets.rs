@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::contender::Contender;
 use crate::daemon::StartTimes;
-use crate::figures::{MemoryUse, Result as FigureResult, WorkloadResults};
+use crate::statistics::{MemoryUse, Result as FigureResult, WorkloadResults};
 use crate::workload::{Direction, Pattern};
 
 /// Minimum rate of CAPKEY and CMDRSP relative to NOSEC.

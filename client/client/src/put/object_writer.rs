@@ -47,7 +47,7 @@ struct State {
     /// Whether the device reported the object as missing.
     lost: bool,
     /// Acknowledged bytes that are not flushed.
-    unproven: usize,
+    unflushed_bytes: usize,
 }
 
 struct Held {
@@ -78,8 +78,8 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
     }
 
     /// Number of acknowledged bytes that are not flushed.
-    pub(crate) fn unproven(&self) -> usize {
-        self.state().unproven
+    pub(crate) fn unflushed_bytes(&self) -> usize {
+        self.state().unflushed_bytes
     }
 
     /// Whether a flush is needed.
@@ -89,7 +89,7 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
     }
 
     /// Takes over bytes; returns the number to pass to [`ObjectWriter::send`].
-    pub(crate) fn hold(&self, offset: u64, data: Bytes) -> u64 {
+    pub(crate) fn accept(&self, offset: u64, data: Bytes) -> u64 {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
@@ -97,7 +97,7 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
         number
     }
 
-    /// Sends the bytes that [`ObjectWriter::hold`] took over.
+    /// Sends the bytes that [`ObjectWriter::accept`] took over.
     pub(crate) async fn send(&self, number: u64) -> Result<(), ClientError> {
         let _shared = self.gate.read().await;
         let _turn = self.depth.acquire().await;
@@ -136,7 +136,7 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
     }
 
     /// Returns when all acknowledged bytes are durable and the object exists.
-    pub(crate) async fn prove(&self) -> Result<(), ClientError> {
+    pub(crate) async fn flush_durable(&self) -> Result<(), ClientError> {
         if !self.made.initialized() {
             // Nothing was sent: an object without bytes.
             self.made.get_or_try_init(|| self.create(None)).await?;
@@ -175,7 +175,7 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
         state.durable = true;
         for number in acknowledged {
             if let Some(held) = state.held.remove(&number) {
-                state.unproven -= held.data.len();
+                state.unflushed_bytes -= held.data.len();
             }
         }
         Ok(FlushOutcome::Durable)
@@ -253,7 +253,7 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
             && !held.acknowledged
         {
             held.acknowledged = true;
-            state.unproven += state.held[&number].data.len();
+            state.unflushed_bytes += state.held[&number].data.len();
         }
     }
 

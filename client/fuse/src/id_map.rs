@@ -28,7 +28,7 @@ const FILE_MAX: u64 = 16 << 20;
 
 /// The user of a mount.
 #[derive(Clone, Debug)]
-pub struct Mounter {
+pub struct MountingUser {
     /// The account of the session.
     pub user: UserName,
     /// The local user who mounted.
@@ -117,25 +117,25 @@ struct Tables {
     groups: Table,
     read: Instant,
     /// Users and groups whose local names the server does not know.
-    strangers: (BTreeSet<u32>, BTreeSet<u32>),
+    unnamed: (BTreeSet<u32>, BTreeSet<u32>),
 }
 
 /// The mapping between names and numbers.
-pub struct People {
-    mounter: Mounter,
+pub struct IdMap {
+    mounter: MountingUser,
     tables: Mutex<Tables>,
 }
 
-impl core::fmt::Debug for People {
+impl core::fmt::Debug for IdMap {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("People").field("mounter", &self.mounter).finish_non_exhaustive()
     }
 }
 
-impl People {
+impl IdMap {
     /// Reads this machine's files.
     #[must_use]
-    pub fn new(mounter: Mounter) -> Self {
+    pub fn new(mounter: MountingUser) -> Self {
         Self { mounter, tables: Mutex::new(Self::read()) }
     }
 
@@ -144,7 +144,7 @@ impl People {
             users: Table::read(Path::new("/etc/passwd")),
             groups: Table::read(Path::new("/etc/group")),
             read: Instant::now(),
-            strangers: Default::default(),
+            unnamed: Default::default(),
         }
     }
 
@@ -154,7 +154,7 @@ impl People {
     /// [`UnknownIdError`].
     pub fn check_unknown_ids(&self) -> Result<(), UnknownIdError> {
         let read = |file: &'static str| String::from_utf8_lossy(&read_small(Path::new(file))).into_owned();
-        let Mounter { unknown_uid, unknown_gid, .. } = self.mounter;
+        let MountingUser { unknown_uid, unknown_gid, .. } = self.mounter;
         let tables = self.tables.lock();
         for (number, names, of_names, file) in [
             (unknown_uid, &tables.users, "/etc/passwd", "/etc/subuid"),
@@ -196,7 +196,7 @@ impl People {
 
     /// Returns the user of the mount.
     #[must_use]
-    pub const fn mounter(&self) -> &Mounter {
+    pub const fn mounter(&self) -> &MountingUser {
         &self.mounter
     }
 
@@ -240,7 +240,7 @@ impl People {
             return self.mounter.user.clone();
         }
         let named = self.with(|tables| {
-            let known = !tables.strangers.0.contains(&uid);
+            let known = !tables.unnamed.0.contains(&uid);
             tables.users.by_number.get(&uid).filter(|_| known).cloned()
         });
         let named = named.and_then(|name| UserName::new(name).ok()).filter(|name| self.uid(name) == uid);
@@ -259,7 +259,7 @@ impl People {
     #[must_use]
     pub fn named_group(&self, gid: u32) -> GroupName {
         let named = self.with(|tables| {
-            let known = !tables.strangers.1.contains(&gid);
+            let known = !tables.unnamed.1.contains(&gid);
             tables.groups.by_number.get(&gid).filter(|_| known).cloned()
         });
         let named =
@@ -278,8 +278,8 @@ impl People {
 
     fn told_by_number(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
         let mut tables = self.tables.lock();
-        let user = uid.is_some_and(|uid| tables.strangers.0.insert(uid));
-        let group = gid.is_some_and(|gid| tables.strangers.1.insert(gid));
+        let user = uid.is_some_and(|uid| tables.unnamed.0.insert(uid));
+        let group = gid.is_some_and(|gid| tables.unnamed.1.insert(gid));
         user || group
     }
 
@@ -296,7 +296,7 @@ impl People {
 
     /// Returns owner and group of a node that this user creates; none for the session's own.
     #[must_use]
-    pub fn maker(&self, uid: u32, gid: u32) -> (Option<UserName>, Option<GroupName>) {
+    pub fn new_node_owner(&self, uid: u32, gid: u32) -> (Option<UserName>, Option<GroupName>) {
         if !self.mounter.others {
             return (None, None);
         }
@@ -309,8 +309,8 @@ impl People {
 mod tests {
     use super::*;
 
-    fn people() -> People {
-        let mounter = Mounter {
+    fn id_map() -> IdMap {
+        let mounter = MountingUser {
             user: UserName::new("alice").unwrap(),
             uid: 1000,
             gid: 1000,
@@ -318,56 +318,60 @@ mod tests {
             unknown_uid: UNKNOWN_ID,
             unknown_gid: UNKNOWN_ID,
         };
-        let people = People::new(mounter);
-        *people.tables.lock() = Tables {
+        let id_map = IdMap::new(mounter);
+        *id_map.tables.lock() = Tables {
             users: Table::parse("root:x:0:0::/:/bin/sh\nalice:x:7:7::/:\nbob:x:1001:1001::/:\nbroken\n"),
             groups: Table::parse("root:x:0:\nwheel:x:10:bob\n"),
             read: Instant::now(),
-            strangers: Default::default(),
+            unnamed: Default::default(),
         };
-        people
+        id_map
     }
 
     #[test]
     fn every_number_that_is_stored_comes_back() {
-        let people = people();
+        let id_map = id_map();
         for uid in [0, 7, 1000, 1001, 4242, u32::MAX - 1] {
-            assert_eq!(people.uid(&people.user(uid)), uid);
+            assert_eq!(id_map.uid(&id_map.user(uid)), uid);
         }
         for gid in [0, 10, 1000, 4242] {
-            assert_eq!(people.gid(people.group(gid).as_ref()), gid);
+            assert_eq!(id_map.gid(id_map.group(gid).as_ref()), gid);
         }
     }
 
     #[test]
     fn session_user_is_mounter_and_others_are_unknown() {
-        let people = people();
-        assert_eq!(people.user(1000).as_str(), "alice");
-        assert_eq!(people.user(7).as_str(), "uid-7", "another alice is not the session's");
-        assert_eq!(people.uid(&UserName::new("carol").unwrap()), UNKNOWN_ID);
-        assert_eq!(people.maker(1000, 1000), (None, Some(GroupName::of_number(1000))));
-        assert_eq!(people.maker(1001, 10).0.unwrap().as_str(), "bob");
-        assert!(people.by_number(Some(1001), Some(10)));
-        assert_eq!(people.maker(1001, 10).0.unwrap().as_str(), "uid-1001", "the server knows no bob");
-        assert!(!people.by_number(Some(1001), Some(10)));
+        let id_map = id_map();
+        assert_eq!(id_map.user(1000).as_str(), "alice");
+        assert_eq!(id_map.user(7).as_str(), "uid-7", "another alice is not the session's");
+        assert_eq!(id_map.uid(&UserName::new("carol").unwrap()), UNKNOWN_ID);
+        assert_eq!(id_map.new_node_owner(1000, 1000), (None, Some(GroupName::of_number(1000))));
+        assert_eq!(id_map.new_node_owner(1001, 10).0.unwrap().as_str(), "bob");
+        assert!(id_map.by_number(Some(1001), Some(10)));
+        assert_eq!(
+            id_map.new_node_owner(1001, 10).0.unwrap().as_str(),
+            "uid-1001",
+            "the server knows no bob"
+        );
+        assert!(!id_map.by_number(Some(1001), Some(10)));
     }
 
     #[test]
     fn missing_group_is_unknown_on_shared_mount() {
-        let mut people = people();
-        assert_eq!(people.gid(None), UNKNOWN_ID);
-        people.mounter.others = false;
-        assert_eq!(people.gid(None), 1000, "one user: nobody else is let in");
-        assert_eq!(people.group(1000), None);
+        let mut id_map = id_map();
+        assert_eq!(id_map.gid(None), UNKNOWN_ID);
+        id_map.mounter.others = false;
+        assert_eq!(id_map.gid(None), 1000, "one user: nobody else is let in");
+        assert_eq!(id_map.group(1000), None);
     }
 
     #[test]
     fn unknown_number_of_a_local_user_is_refused() {
-        let mut people = people();
-        assert_eq!(people.check_unknown_ids(), Ok(()));
+        let mut id_map = id_map();
+        assert_eq!(id_map.check_unknown_ids(), Ok(()));
         for (uid, gid) in [(1001, UNKNOWN_ID), (UNKNOWN_ID, 10), (0, UNKNOWN_ID), (UNKNOWN_ID, INVALID_ID)] {
-            (people.mounter.unknown_uid, people.mounter.unknown_gid) = (uid, gid);
-            assert!(people.check_unknown_ids().is_err(), "{uid} {gid}");
+            (id_map.mounter.unknown_uid, id_map.mounter.unknown_gid) = (uid, gid);
+            assert!(id_map.check_unknown_ids().is_err(), "{uid} {gid}");
         }
         let ranges = "bob:100000:65536\nbroken\ncarol:4294900000:65536\n";
         assert_eq!(range_owner(ranges, 165_535).as_deref(), Some("bob"));
@@ -377,19 +381,19 @@ mod tests {
 
     #[test]
     fn acl_uses_numbers_for_unknown_names() {
-        let people = people();
+        let id_map = id_map();
         let list = |text: &str| Acl::parse(&format!("user::r--,{text}mask::r--,other::r--")).unwrap();
         // A user and a group with the same name, one of which the server may know.
         let both = list("user:root:r--,group::r--,group:root:r--,");
-        assert!(people.listed_by_number(&both, "root"));
-        assert_eq!((people.user(0).as_str(), people.named_group(0).as_str()), ("uid-0", "root"));
+        assert!(id_map.listed_by_number(&both, "root"));
+        assert_eq!((id_map.user(0).as_str(), id_map.named_group(0).as_str()), ("uid-0", "root"));
         let group = list("user:uid-0:r--,group::r--,group:root:r--,");
-        assert!(people.listed_by_number(&group, "root"));
-        assert_eq!(people.named_group(0).as_str(), "gid-0");
+        assert!(id_map.listed_by_number(&group, "root"));
+        assert_eq!(id_map.named_group(0).as_str(), "gid-0");
         assert!(
-            !people.listed_by_number(&group, "root") && !people.listed_by_number(&group, "its last name")
+            !id_map.listed_by_number(&group, "root") && !id_map.listed_by_number(&group, "its last name")
         );
         let session = list("user:alice:r--,group::r--,");
-        assert!(!people.listed_by_number(&session, "alice"), "he has an account");
+        assert!(!id_map.listed_by_number(&session, "alice"), "he has an account");
     }
 }

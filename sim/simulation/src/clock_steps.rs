@@ -18,8 +18,8 @@ use sealstone_seal::freshness::{
 };
 use sealstone_sntp::{BEHIND_OK_MS, ClockReading, ClockTrust, LONG_CONFIRM_MS, MachineClock, MachineState};
 
-use crate::chance::RandomSource;
 use crate::clock::START_MS;
+use crate::random::RandomSource;
 
 /// Length of a simulated day in milliseconds: six hours are enough for every kind of step.
 const DAY_MS: u64 = 6 * 3_600_000;

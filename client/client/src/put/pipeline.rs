@@ -2,7 +2,7 @@
 //!
 //! Does: reads ahead of the devices within the memory budget, writes to several devices at once,
 //! and flushes acknowledged bytes before they fill the memory.
-//! Does not: talk to devices; [`super::lane`] does.
+//! Does not: talk to devices; [`super::object_writer`] does.
 //! Contract: bytes stay in memory until a flush made them durable, at most [`window`] of them for
 //! one put. A put that waits for memory or for a slow source flushes its own bytes first, so that
 //! puts do not deadlock.
@@ -16,10 +16,10 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
 
 use super::PutOptions;
-use super::lane::ObjectWriter;
+use super::object_writer::ObjectWriter;
 use super::source::Source;
 use crate::budget::MemoryPermit;
-use crate::checksum::Running;
+use crate::checksum::RunningChecksum;
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata, Tuning};
 
@@ -39,7 +39,7 @@ struct Batch {
 pub(super) struct PutPipeline<'a, M, D> {
     objects: Arc<OpenObjects<M, D>>,
     /// One for each object.
-    lanes: Vec<Arc<ObjectWriter<M, D>>>,
+    writers: Vec<Arc<ObjectWriter<M, D>>>,
     /// The batch that is being filled, for each object.
     batches: Vec<Option<Batch>>,
     work: JoinSet<Result<Done, ClientError>>,
@@ -53,7 +53,7 @@ pub(super) struct PutPipeline<'a, M, D> {
     skipped: u64,
     /// End of the written bytes, for each object.
     ends: Vec<u64>,
-    checksum: Option<Running>,
+    checksum: Option<RunningChecksum>,
     progress: Option<&'a mut Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -74,7 +74,7 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
     pub(super) fn new(objects: Arc<OpenObjects<M, D>>, options: &'a mut PutOptions) -> Self {
         let width = objects.layout.width();
         Self {
-            lanes: (0..width).map(|index| ObjectWriter::new(objects.clone(), index)).collect(),
+            writers: (0..width).map(|index| ObjectWriter::new(objects.clone(), index)).collect(),
             objects,
             batches: (0..width).map(|_| None).collect(),
             work: JoinSet::new(),
@@ -84,13 +84,13 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
             written: 0,
             skipped: 0,
             ends: vec![0; width],
-            checksum: options.checksum.and_then(Running::begin),
+            checksum: options.checksum.and_then(RunningChecksum::begin),
             progress: options.progress.as_mut(),
         }
     }
 
     /// Writes the bytes that were read before the file was created, without a copy.
-    pub(super) async fn head(&mut self, head: Vec<u8>, lease: MemoryPermit) -> Result<(), ClientError> {
+    pub(super) async fn write_head(&mut self, head: Vec<u8>, lease: MemoryPermit) -> Result<(), ClientError> {
         if let Some(checksum) = &mut self.checksum {
             checksum.update(&head);
         }
@@ -116,7 +116,7 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
     }
 
     /// Writes everything that the source still returns.
-    pub(super) async fn rest(&mut self, source: &mut impl Source) -> Result<(), ClientError> {
+    pub(super) async fn write_rest(&mut self, source: &mut impl Source) -> Result<(), ClientError> {
         loop {
             if source.is_sparse() {
                 let hole = source.skip_hole().await.map_err(ClientError::Source)?;
@@ -147,7 +147,7 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
                 count = source.read_buf(&mut space) => count.map_err(ClientError::Source)?,
                 () = sleep(SILENCE) => {
                     (0..self.batches.len()).for_each(|index| self.dispatch(index));
-                    self.prove(0);
+                    self.flush_durable(0);
                     continue;
                 }
             };
@@ -178,7 +178,7 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
                 // acknowledged bytes flushed.
                 (0..self.batches.len()).for_each(|index| self.dispatch(index));
                 self.starved = true;
-                self.prove(0);
+                self.flush_durable(0);
                 let lease = self.take_or_fail(&budget, size).await;
                 self.starved = false;
                 lease?
@@ -237,7 +237,7 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
         if self.skipped == 0 {
             return;
         }
-        for index in 0..self.lanes.len() {
+        for index in 0..self.writers.len() {
             let length = self.objects.layout.object_length(index, size);
             if self.ends[index] < length {
                 self.skipped -= 1;
@@ -247,22 +247,22 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
     }
 
     fn write(&mut self, index: usize, offset: u64, data: Bytes) {
-        let lane = self.lanes[index].clone();
+        let writer = self.writers[index].clone();
         let length = data.len();
         self.ends[index] = self.ends[index].max(offset + length as u64);
-        let number = lane.hold(offset, data);
+        let number = writer.accept(offset, data);
         self.work.spawn(async move {
-            lane.send(number).await?;
+            writer.send(number).await?;
             Ok(Done::Written(length))
         });
     }
 
     /// Starts a flush of every object with unflushed bytes, if they are more than `more_than` in
     /// total.
-    fn prove(&mut self, more_than: usize) {
-        if self.lanes.iter().map(|lane| lane.unproven()).sum::<usize>() > more_than {
-            for index in 0..self.lanes.len() {
-                if self.lanes[index].unproven() > 0 {
+    fn flush_durable(&mut self, more_than: usize) {
+        if self.writers.iter().map(|writer| writer.unflushed_bytes()).sum::<usize>() > more_than {
+            for index in 0..self.writers.len() {
+                if self.writers[index].unflushed_bytes() > 0 {
                     self.begin_proof(index);
                 }
             }
@@ -271,9 +271,9 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
 
     fn begin_proof(&mut self, index: usize) {
         if !core::mem::replace(&mut self.proving[index], true) {
-            let lane = self.lanes[index].clone();
+            let writer = self.writers[index].clone();
             self.work.spawn(async move {
-                lane.prove().await?;
+                writer.flush_durable().await?;
                 Ok(Done::Proven(index))
             });
         }
@@ -290,7 +290,7 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
             Done::Proven(index) => self.proving[index] = false,
         }
         let more_than = if self.starved { 0 } else { window(&self.objects.core.tuning) };
-        self.prove(more_than);
+        self.flush_durable(more_than);
         Ok(())
     }
 
@@ -317,13 +317,13 @@ impl<'a, M: Metadata, D: Devices> PutPipeline<'a, M, D> {
         if self.written + self.skipped != size {
             return Err(ClientError::DataMissing { offset: self.written });
         }
-        for index in 0..self.lanes.len() {
-            if self.lanes[index].is_open() {
+        for index in 0..self.writers.len() {
+            if self.writers[index].is_open() {
                 self.begin_proof(index);
             }
         }
         self.settle().await?;
-        Ok((size, self.checksum.take().map(Running::finish)))
+        Ok((size, self.checksum.take().map(RunningChecksum::finish)))
     }
 }
 

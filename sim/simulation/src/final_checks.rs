@@ -48,7 +48,7 @@ pub async fn files(shop: &WorkloadState, process: &ClientProcess, devices: &[Arc
         };
         match found {
             Err(error) if rotten && error.contains("Medium") => {
-                shop.history.tell(format!("{path} has rotted: {error}"));
+                shop.history.add_line(format!("{path} has rotted: {error}"));
             }
             Err(error) => shop.history.violate(format!("{path}, {states:?}, cannot be read: {error}")),
             Ok(bytes) if states.iter().any(|state| fits(state, &bytes)) => {
@@ -120,7 +120,7 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
             history.violate(format!("{left} {name} are never ended"));
         }
     }
-    history.tell(format!(
+    history.add_line(format!(
         "{files} files, objects {:?}",
         expected.iter().map(|(p, o)| (p, o.len())).collect::<Vec<_>>()
     ));
@@ -131,7 +131,7 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
 }
 
 /// Checks that devices that were full accept files again after their objects are removed.
-pub async fn room_again(shop: &WorkloadState, process: &ClientProcess, reaped: Duration) {
+pub async fn space_is_reusable(shop: &WorkloadState, process: &ClientProcess, reaped: Duration) {
     for worker in 0..shop.plan.workers {
         if let Err(error) = process.client.remove(&format!("/c{worker}"), true).await {
             shop.history.violate(format!("/c{worker} cannot be removed: {error:?}"));
@@ -146,7 +146,7 @@ pub async fn room_again(shop: &WorkloadState, process: &ClientProcess, reaped: D
     }
     let mut back = Vec::new();
     match process.client.get(path, &mut back, GetOptions::default()).await {
-        Ok(_) if back == bytes => shop.history.tell("there is room again"),
+        Ok(_) if back == bytes => shop.history.add_line("there is room again"),
         other => shop.history.violate(format!("{path}: {:?}", other.map(|stat| stat.size))),
     }
 }

@@ -60,11 +60,11 @@ pub enum MountError {
 pub(crate) fn read_ahead(place: &Path) {
     // Only what the kernel has cached: the mount is not queried, since it may wait for a server.
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let told = statx(CWD, place, flags, StatxFlags::empty()).map_err(io::Error::from).and_then(|stat| {
+    let checked = statx(CWD, place, flags, StatxFlags::empty()).map_err(io::Error::from).and_then(|stat| {
         let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
         std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
     });
-    if let Err(error) = told {
+    if let Err(error) = checked {
         tracing::debug!(%error, "could not set the kernel's read-ahead; the default stays");
     }
 }
@@ -73,7 +73,7 @@ pub(crate) fn read_ahead(place: &Path) {
 ///
 /// # Errors
 /// `NotADirectory`, `Dead`, `Mountpoint`.
-pub fn check_place(place: &Path) -> Result<(), MountError> {
+pub fn check_mountpoint(place: &Path) -> Result<(), MountError> {
     match std::fs::metadata(place) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(MountError::NotADirectory),
@@ -95,7 +95,7 @@ pub fn helper() -> Option<PathBuf> {
 
 /// Mounts; returns the device file of the mount.
 pub(crate) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
-    check_place(&options.mountpoint)?;
+    check_mountpoint(&options.mountpoint)?;
     if !rustix::process::geteuid().is_root() {
         let helper = helper().ok_or(MountError::NoHelper)?;
         return by_helper(&helper, options);
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn only_a_directory_is_a_place() {
-        assert!(check_place(Path::new("/")).is_ok());
-        assert!(matches!(check_place(Path::new("/proc/version")), Err(MountError::NotADirectory)));
-        assert!(matches!(check_place(Path::new("/no/such/place")), Err(MountError::NotADirectory)));
+        assert!(check_mountpoint(Path::new("/")).is_ok());
+        assert!(matches!(check_mountpoint(Path::new("/proc/version")), Err(MountError::NotADirectory)));
+        assert!(matches!(check_mountpoint(Path::new("/no/such/place")), Err(MountError::NotADirectory)));
     }
 }

@@ -26,15 +26,18 @@ use sealstone_mds_protocol::{
 
 use crate::acl::{is_list, to_kernel};
 use crate::attributes::nanoseconds;
-use crate::directory::Directory;
+use crate::directory::OpenDirectory;
 use crate::errno::errno;
-use crate::inner::{MountState, Who, name};
-use crate::kernel::{Answer, Changes, Handler, LockWish, Operation, Reply, RequestHeader, When, Writing};
+use crate::id_map::IdMap;
+use crate::kernel::{
+    AnswerFields, Changes, KernelReply, KernelTime, LockRequest, Operation, RequestHandler, RequestHeader,
+    WriteTarget,
+};
 use crate::lock_owners::LockOwners;
-use crate::pages::Pages;
-use crate::people::People;
-use crate::set_ids::SetIds;
-use crate::table::{self, Handles};
+use crate::mount_state::{MountState, RequestUser, name};
+use crate::pages::KernelPages;
+use crate::set_ids::SetIdFiles;
+use crate::table::{self, HandleTable};
 
 /// Bytes of a block in `statfs`.
 const BLOCK: u64 = 4096;
@@ -66,7 +69,7 @@ const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
 const CAPABILITY: &str = "security.capability";
 
 /// A mounted file system.
-pub(crate) struct Mounted {
+pub(crate) struct MountHandler {
     inner: Arc<MountState>,
 }
 
@@ -80,18 +83,18 @@ macro_rules! or_reply {
     };
 }
 
-impl Mounted {
-    pub(crate) fn new(nodes: Nodes, root: Node, people: People, pages: Arc<Pages>) -> Self {
+impl MountHandler {
+    pub(crate) fn new(nodes: Nodes, root: Node, id_map: IdMap, pages: Arc<KernelPages>) -> Self {
         let attr_timeout = nodes.options().attr_timeout;
         let inner = MountState {
             nodes,
-            table: table::Nodes::new(root),
-            files: Handles::new(),
-            directories: Handles::new(),
-            people,
+            table: table::NodeTable::new(root),
+            files: HandleTable::new(),
+            directories: HandleTable::new(),
+            id_map,
             attr_timeout,
             pages,
-            set_ids: SetIds::default(),
+            set_ids: SetIdFiles::default(),
             lock_owners: LockOwners::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -113,8 +116,8 @@ impl Mounted {
     }
 }
 
-impl Handler for Mounted {
-    fn handle(&self, header: RequestHeader, operation: Operation<'_>, reply: Reply) {
+impl RequestHandler for MountHandler {
+    fn handle(&self, header: RequestHeader, operation: Operation<'_>, reply: KernelReply) {
         let node = header.node;
         if self.is_unknown_caller(&header) && acts_for_caller(&operation) {
             return reply.error(Errno::ACCESS);
@@ -154,7 +157,7 @@ impl Handler for Mounted {
             }
             Operation::Read { handle, offset, size } => self.read(handle, offset, size, reply),
             Operation::Write { handle, offset, data, kills, appends } => {
-                self.write(Writing { node, handle, offset, kills, appends }, data, reply);
+                self.write(WriteTarget { node, handle, offset, kills, appends }, data, reply);
             }
             Operation::Flush { handle, owner } => self.flush(node, handle, owner, reply),
             Operation::Fsync { handle } => self.fsync(handle, reply),
@@ -180,8 +183,9 @@ impl Handler for Mounted {
                 let (ino, node) = (node, or_reply!(reply, self.inner.node(node)));
                 let kept = self.inner.pages.listings.open(ino, self.inner.nodes.edition(node));
                 let (edition, flags) = kept.unzip();
-                let handle = self.inner.directories.insert(Directory::new(&self.inner.nodes, node, edition));
-                if !reply.naming(Answer::default().open(handle, flags.unwrap_or(0)).as_bytes()) {
+                let handle =
+                    self.inner.directories.insert(OpenDirectory::new(&self.inner.nodes, node, edition));
+                if !reply.naming(AnswerFields::default().open(handle, flags.unwrap_or(0)).as_bytes()) {
                     drop(self.inner.directories.remove(handle));
                 }
             }
@@ -228,7 +232,13 @@ impl Handler for Mounted {
         }
     }
 
-    fn write_whole(&self, to: Writing, memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8> {
+    fn write_whole(
+        &self,
+        to: WriteTarget,
+        memory: Vec<u8>,
+        part: Range<usize>,
+        reply: KernelReply,
+    ) -> Vec<u8> {
         if to.appends || (to.kills && self.inner.set_ids.may_have(to.node)) {
             self.write(to, &memory[part], reply);
             return memory;
@@ -236,7 +246,7 @@ impl Handler for Mounted {
         let memory = match self.inner.file(to.handle) {
             Ok(file) => match file.try_write_whole(to.offset, memory, part.clone()) {
                 Ok(other) => {
-                    reply.bytes(Answer::count(part.len() as u32).as_bytes());
+                    reply.bytes(AnswerFields::count(part.len() as u32).as_bytes());
                     return other;
                 }
                 Err(memory) => memory,
@@ -265,46 +275,46 @@ impl Handler for Mounted {
     }
 }
 
-impl Mounted {
+impl MountHandler {
     /// Whether the caller has a number for unknown accounts: the kernel would treat it as owner of
     /// their files.
     fn is_unknown_caller(&self, header: &RequestHeader) -> bool {
-        let people = &self.inner.people;
-        people.mounter().others && (people.is_unknown_uid(header.uid) || people.is_unknown_gid(header.gid))
+        let id_map = &self.inner.id_map;
+        id_map.mounter().others && (id_map.is_unknown_uid(header.uid) || id_map.is_unknown_gid(header.gid))
     }
 
-    fn lookup(&self, parent: u64, entry: &OsStr, reply: Reply) {
+    fn lookup(&self, parent: u64, entry: &OsStr, reply: KernelReply) {
         let entry = or_reply!(reply, name(entry));
         let parent = or_reply!(reply, self.inner.node(parent));
         self.task(|inner| async move {
             match inner.nodes.lookup(parent, &entry).await {
                 // A missing name is cached as long as an existing one.
                 Err(error) if error.is_not_found() && !inner.attr_timeout.is_zero() => {
-                    let believed = (inner.attr_timeout, inner.attr_timeout);
-                    reply.bytes(Answer::default().entry(None, believed).as_bytes());
+                    let cache_time = (inner.attr_timeout, inner.attr_timeout);
+                    reply.bytes(AnswerFields::default().entry(None, cache_time).as_bytes());
                 }
                 outcome => inner.answer_entry(reply, outcome),
             }
         });
     }
 
-    fn get_attributes(&self, ino: u64, reply: Reply) {
+    fn get_attributes(&self, ino: u64, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         self.task(|inner| async move {
             match inner.nodes.node(node).await {
                 Ok(stat) => {
                     // Reads request the attributes first, so no older page is left then.
                     inner.pages.clean(ino).await;
-                    let believed = inner.nodes.attr_validity(stat.inode);
-                    reply.bytes(Answer::attr(&inner.attr(&stat), believed).as_bytes());
+                    let cache_time = inner.nodes.attr_validity(stat.inode);
+                    reply.bytes(AnswerFields::attr(&inner.attr(&stat), cache_time).as_bytes());
                 }
                 Err(error) => reply.error(errno(&error)),
             }
         });
     }
 
-    fn set_attributes(&self, ino: u64, changes: Changes, reply: Reply) {
-        let set = |when: When| nanoseconds(when).map_or(SetTime::Now, SetTime::At);
+    fn set_attributes(&self, ino: u64, changes: Changes, reply: KernelReply) {
+        let set = |when: KernelTime| nanoseconds(when).map_or(SetTime::Now, SetTime::At);
         let change = NodeChange {
             mode: changes.mode.map(|mode| (mode & 0o7777) as u16),
             size: changes.size,
@@ -316,15 +326,15 @@ impl Mounted {
         self.task(|inner| async move {
             match inner.change_owner(ino, who, change, (handle, changes.kills)).await {
                 Ok(stat) => {
-                    let believed = inner.nodes.attr_validity(stat.inode);
-                    reply.bytes(Answer::attr(&inner.attr(&stat), believed).as_bytes());
+                    let cache_time = inner.nodes.attr_validity(stat.inode);
+                    reply.bytes(AnswerFields::attr(&inner.attr(&stat), cache_time).as_bytes());
                 }
                 Err(error) => reply.error(error),
             }
         });
     }
 
-    fn read_link(&self, ino: u64, reply: Reply) {
+    fn read_link(&self, ino: u64, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         self.task(|inner| async move {
             match inner.nodes.read_link(node).await {
@@ -334,17 +344,24 @@ impl Mounted {
         });
     }
 
-    fn make(&self, header: &RequestHeader, entry: &OsStr, what: NodeKind, modes: (u32, u32), reply: Reply) {
+    fn make(
+        &self,
+        header: &RequestHeader,
+        entry: &OsStr,
+        what: NodeKind,
+        modes: (u32, u32),
+        reply: KernelReply,
+    ) {
         let entry = or_reply!(reply, name(entry));
         let parent = or_reply!(reply, self.inner.node(header.node));
-        let who = Who::from(header);
+        let who = RequestUser::from(header);
         self.task(|inner| async move {
             let made = inner.make(who, parent, &entry, what, modes).await;
             inner.answer_entry(reply, made);
         });
     }
 
-    fn remove(&self, parent: u64, entry: &OsStr, directory: bool, reply: Reply) {
+    fn remove(&self, parent: u64, entry: &OsStr, directory: bool, reply: KernelReply) {
         let entry = or_reply!(reply, name(entry));
         let parent = or_reply!(reply, self.inner.node(parent));
         self.task(|inner| async move {
@@ -352,7 +369,7 @@ impl Mounted {
         });
     }
 
-    fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32, reply: Reply) {
+    fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32, reply: KernelReply) {
         let mode = match flags {
             0 => RenameMode::Replace,
             RENAME_NOREPLACE => RenameMode::NoReplace,
@@ -367,7 +384,7 @@ impl Mounted {
         });
     }
 
-    fn link(&self, header: RequestHeader, ino: u64, new: &OsStr, reply: Reply) {
+    fn link(&self, header: RequestHeader, ino: u64, new: &OsStr, reply: KernelReply) {
         let new = or_reply!(reply, name(new));
         let node = or_reply!(reply, self.inner.node(ino));
         let parent = or_reply!(reply, self.inner.node(header.node));
@@ -378,11 +395,11 @@ impl Mounted {
         });
     }
 
-    fn open(&self, ino: u64, (flags, kills): (i32, bool), reply: Reply) {
+    fn open(&self, ino: u64, (flags, kills): (i32, bool), reply: KernelReply) {
         self.task(move |inner| async move {
             match inner.open(ino, flags, kills).await {
                 Ok((handle, flags)) => {
-                    if !reply.naming(Answer::default().open(handle, flags).as_bytes()) {
+                    if !reply.naming(AnswerFields::default().open(handle, flags).as_bytes()) {
                         drop(inner.files.remove(handle));
                     }
                 }
@@ -391,13 +408,21 @@ impl Mounted {
         });
     }
 
-    fn create(&self, header: &RequestHeader, entry: &OsStr, modes: (u32, u32), flags: i32, reply: Reply) {
+    fn create(
+        &self,
+        header: &RequestHeader,
+        entry: &OsStr,
+        modes: (u32, u32),
+        flags: i32,
+        reply: KernelReply,
+    ) {
         let entry = or_reply!(reply, name(entry));
-        let (who, parent) = (Who::from(header), header.node);
+        let (who, parent) = (RequestUser::from(header), header.node);
         self.task(|inner| async move {
             match inner.create(who, parent, &entry, modes, flags).await {
                 Ok((stat, handle, flags)) => {
-                    let entry = Answer::default().entry(Some(&inner.attr(&stat)), inner.believed(&stat));
+                    let entry =
+                        AnswerFields::default().entry(Some(&inner.attr(&stat)), inner.cache_time(&stat));
                     if !reply.naming(entry.open(handle, flags).as_bytes()) {
                         drop(inner.files.remove(handle));
                         inner.table.forget(inner.table.ino(stat.node()), 1);
@@ -408,7 +433,7 @@ impl Mounted {
         });
     }
 
-    fn read(&self, handle: u64, offset: u64, size: u32, reply: Reply) {
+    fn read(&self, handle: u64, offset: u64, size: u32, reply: KernelReply) {
         let file = or_reply!(reply, self.inner.file(handle));
         self.task(|_| async move {
             match file.read(offset, size as usize).await {
@@ -418,7 +443,7 @@ impl Mounted {
         });
     }
 
-    fn seek(&self, handle: u64, offset: u64, whence: u32, reply: Reply) {
+    fn seek(&self, handle: u64, offset: u64, whence: u32, reply: KernelReply) {
         let file = or_reply!(reply, self.inner.file(handle));
         let what = match whence {
             SEEK_DATA => SeekTarget::Data,
@@ -427,17 +452,17 @@ impl Mounted {
         };
         self.task(|_| async move {
             match file.seek(offset, what).await {
-                Ok(Some(at)) => reply.bytes(Answer::offset(at).as_bytes()),
+                Ok(Some(at)) => reply.bytes(AnswerFields::offset(at).as_bytes()),
                 Ok(None) => reply.error(Errno::NXIO),
                 Err(error) => reply.error(errno(&error)),
             }
         });
     }
 
-    fn write(&self, to: Writing, data: &[u8], reply: Reply) {
-        let Writing { node, handle, offset, kills, appends } = to;
+    fn write(&self, to: WriteTarget, data: &[u8], reply: KernelReply) {
+        let WriteTarget { node, handle, offset, kills, appends } = to;
         let file = or_reply!(reply, self.inner.file(handle));
-        let written = Answer::count(data.len() as u32);
+        let written = AnswerFields::count(data.len() as u32);
         let kills = kills && self.inner.set_ids.may_have(node);
         if appends && !kills {
             match file.try_append(data) {
@@ -480,7 +505,7 @@ impl Mounted {
         }
     }
 
-    fn flush(&self, ino: u64, handle: u64, owner: u64, reply: Reply) {
+    fn flush(&self, ino: u64, handle: u64, owner: u64, reply: KernelReply) {
         let file = or_reply!(reply, self.inner.file(handle));
         // `unlock_all` below releases this owner's locks of all open files.
         self.inner.lock_owners.flush(ino, owner);
@@ -504,7 +529,7 @@ impl Mounted {
         });
     }
 
-    fn lock(&self, ino: u64, wish: LockWish, wait: bool, reply: Reply) {
+    fn lock(&self, ino: u64, wish: LockRequest, wait: bool, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         let lock = or_reply!(reply, lock_of(&wish));
         self.task(|inner| async move {
@@ -536,46 +561,52 @@ impl Mounted {
         });
     }
 
-    fn test_lock(&self, ino: u64, wish: LockWish, reply: Reply) {
+    fn test_lock(&self, ino: u64, wish: LockRequest, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         let lock = or_reply!(reply, lock_of(&wish));
         self.task(|inner| async move {
             match inner.nodes.test_lock(node, lock).await {
-                Ok(None) => reply.bytes(Answer::lock(wish.start, wish.end, F_UNLCK, 0).as_bytes()),
+                Ok(None) => reply.bytes(AnswerFields::lock(wish.start, wish.end, F_UNLCK, 0).as_bytes()),
                 Ok(Some(held)) => {
                     let kind = if held.kind == LockKind::Read { F_RDLCK } else { F_WRLCK };
                     let end = if held.end == LOCK_TO_END { OFFSET_MAX } else { held.end - 1 };
-                    reply.bytes(Answer::lock(held.start, end, kind, held.pid).as_bytes());
+                    reply.bytes(AnswerFields::lock(held.start, end, kind, held.pid).as_bytes());
                 }
                 Err(error) => reply.error(errno(&error)),
             }
         });
     }
 
-    fn fsync(&self, handle: u64, reply: Reply) {
+    fn fsync(&self, handle: u64, reply: KernelReply) {
         let file = or_reply!(reply, self.inner.file(handle));
         self.task(|_| async move { answer(reply, file.sync().await) });
     }
 
-    fn read_directory(&self, ino: u64, handle: u64, (offset, size, plus): (u64, u32, bool), reply: Reply) {
+    fn read_directory(
+        &self,
+        ino: u64,
+        handle: u64,
+        (offset, size, plus): (u64, u32, bool),
+        reply: KernelReply,
+    ) {
         let directory = or_reply!(reply, self.inner.directories.get(handle).ok_or(Errno::BADF));
         self.task(|inner| async move {
             let over = directory.begin(&inner.nodes, &inner.pages.listings, (ino, offset == 0));
-            inner.tell_entries(ino, &directory, (offset, size, plus), reply).await;
+            inner.answer_entries(ino, &directory, (offset, size, plus), reply).await;
             if over || directory.is_over(&inner.nodes) {
                 inner.pages.drop_soon(ino);
             }
         });
     }
 
-    fn file_system(&self, ino: u64, reply: Reply) {
+    fn file_system(&self, ino: u64, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         self.task(|inner| async move {
             match inner.nodes.file_system(node).await {
                 Ok(stat) => {
                     let free = stat.total.saturating_sub(stat.used) / BLOCK;
                     let nodes = (stat.nodes.saturating_add(stat.nodes_free), stat.nodes_free);
-                    let told = Answer::file_system((stat.total / BLOCK, free), nodes, BLOCK as u32);
+                    let told = AnswerFields::file_system((stat.total / BLOCK, free), nodes, BLOCK as u32);
                     reply.bytes(told.as_bytes());
                 }
                 Err(error) => reply.error(errno(&error)),
@@ -583,7 +614,7 @@ impl Mounted {
         });
     }
 
-    fn set_xattr(&self, ino: u64, attribute: &OsStr, (value, flags): (&[u8], u32), reply: Reply) {
+    fn set_xattr(&self, ino: u64, attribute: &OsStr, (value, flags): (&[u8], u32), reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         let list = is_list(attribute);
         let attribute = or_reply!(reply, xattr_name(attribute));
@@ -607,7 +638,7 @@ impl Mounted {
         });
     }
 
-    fn get_xattr(&self, ino: u64, attribute: &OsStr, size: u32, reply: Reply) {
+    fn get_xattr(&self, ino: u64, attribute: &OsStr, size: u32, reply: KernelReply) {
         if attribute == CAPABILITY {
             return reply.error(Errno::NODATA);
         }
@@ -617,7 +648,7 @@ impl Mounted {
         self.task(|inner| async move {
             if list {
                 return match inner.list(node, attribute).await {
-                    Ok(Some(acl)) => answer_xattr(reply, &to_kernel(&acl, &inner.people), size),
+                    Ok(Some(acl)) => answer_xattr(reply, &to_kernel(&acl, &inner.id_map), size),
                     Ok(None) => reply.error(Errno::NODATA),
                     Err(error) => reply.error(error),
                 };
@@ -629,7 +660,7 @@ impl Mounted {
         });
     }
 
-    fn list_xattr(&self, ino: u64, size: u32, reply: Reply) {
+    fn list_xattr(&self, ino: u64, size: u32, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         self.task(|inner| async move {
             match inner.nodes.xattrs(node).await {
@@ -646,7 +677,7 @@ impl Mounted {
         });
     }
 
-    fn remove_xattr(&self, ino: u64, attribute: &OsStr, reply: Reply) {
+    fn remove_xattr(&self, ino: u64, attribute: &OsStr, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
         let attribute = or_reply!(reply, xattr_name(attribute));
         self.task(|inner| async move {
@@ -678,7 +709,7 @@ const fn acts_for_caller(operation: &Operation<'_>) -> bool {
 }
 
 /// Returns a lock in the protocol's form, whose end is exclusive.
-pub(crate) fn lock_of(wish: &LockWish) -> Result<Lock, Errno> {
+pub(crate) fn lock_of(wish: &LockRequest) -> Result<Lock, Errno> {
     let kind = match wish.kind {
         F_RDLCK => LockKind::Read,
         F_WRLCK => LockKind::Write,
@@ -697,7 +728,7 @@ pub(crate) fn xattr_name(name: &OsStr) -> Result<XattrName, Errno> {
     XattrName::new(std::os::unix::ffi::OsStrExt::as_bytes(name)).map_err(|_| Errno::RANGE)
 }
 
-fn answer(reply: Reply, outcome: Result<(), ClientError>) {
+fn answer(reply: KernelReply, outcome: Result<(), ClientError>) {
     match outcome {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(errno(&error)),
@@ -705,10 +736,10 @@ fn answer(reply: Reply, outcome: Result<(), ClientError>) {
 }
 
 /// Answers a request for an attribute: with its length, if `size` is 0, or with its bytes.
-fn answer_xattr(reply: Reply, value: &[u8], size: u32) {
+fn answer_xattr(reply: KernelReply, value: &[u8], size: u32) {
     let length = value.len() as u32;
     if size == 0 {
-        reply.bytes(Answer::count(length).as_bytes());
+        reply.bytes(AnswerFields::count(length).as_bytes());
     } else if length > size {
         reply.error(Errno::RANGE);
     } else {

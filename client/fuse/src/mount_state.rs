@@ -1,4 +1,5 @@
-//! State that all requests of a mount share, and operations of several calls.
+//! State that all requests of a mount share, and operations of several server calls: open, create,
+//! append, access control lists, directory reads.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,15 +17,17 @@ use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
 
 use crate::acl::from_kernel;
 use crate::attributes::{attributes, kind_number};
-use crate::directory::{DOTS, Directory, Shown};
+use crate::directory::{DOTS, OpenDirectory, ShownEntry};
 use crate::errno::errno;
-use crate::kernel::{Answer, Attributes, DIRECT_IO, Entries, KEEP_CACHE, O_APPEND, Reply, RequestHeader};
+use crate::id_map::IdMap;
+use crate::kernel::{
+    AnswerFields, Attributes, DIRECT_IO, EntryBuffer, KEEP_CACHE, KernelReply, O_APPEND, RequestHeader,
+};
 use crate::link_rights::{LinkCaller, may_link};
 use crate::lock_owners::LockOwners;
-use crate::pages::Pages;
-use crate::people::People;
-use crate::set_ids::{SetIds, without};
-use crate::table::{self, Handles};
+use crate::pages::KernelPages;
+use crate::set_ids::{SetIdFiles, without};
+use crate::table::{self, HandleTable};
 
 /// Open flags that are handled here.
 const O_ACCMODE: i32 = 3;
@@ -40,13 +43,13 @@ const FALLOC_ZERO_RANGE: i32 = 16;
 /// State that all requests share.
 pub(crate) struct MountState {
     pub(crate) nodes: Nodes,
-    pub(crate) table: table::Nodes,
-    pub(crate) files: Handles<File>,
-    pub(crate) directories: Handles<Directory>,
-    pub(crate) people: People,
+    pub(crate) table: table::NodeTable,
+    pub(crate) files: HandleTable<File>,
+    pub(crate) directories: HandleTable<OpenDirectory>,
+    pub(crate) id_map: IdMap,
     pub(crate) attr_timeout: Duration,
-    pub(crate) pages: Arc<Pages>,
-    pub(crate) set_ids: SetIds,
+    pub(crate) pages: Arc<KernelPages>,
+    pub(crate) set_ids: SetIdFiles,
     pub(crate) lock_owners: LockOwners,
 }
 
@@ -65,14 +68,14 @@ impl MountState {
     }
 
     pub(crate) fn attr(&self, stat: &Stat) -> Attributes {
-        self.told(self.table.ino(stat.node()), stat)
+        self.sent_attributes(self.table.ino(stat.node()), stat)
     }
 
     /// Returns the attributes to send for a node with a known inode number, and records them.
-    fn told(&self, ino: u64, stat: &Stat) -> Attributes {
+    fn sent_attributes(&self, ino: u64, stat: &Stat) -> Attributes {
         self.set_ids.note(ino, stat);
         self.table.note_sent(ino, stat);
-        attributes(ino, stat, &self.people)
+        attributes(ino, stat, &self.id_map)
     }
 
     /// Removes the set-user-ID and set-group-ID bits before another user changes the file.
@@ -94,35 +97,40 @@ impl MountState {
         };
         let outcome: Result<(), ClientError> = taken.await;
         match outcome {
-            Ok(()) => self.pages.doubt_attributes(ino),
+            Ok(()) => self.pages.invalidate_attributes(ino),
             Err(_) => self.set_ids.add(ino),
         }
         outcome.map_err(|error| errno(&error))
     }
 
     /// Returns how long a name and its node's attributes may be cached.
-    pub(crate) fn believed(&self, stat: &Stat) -> (Duration, Duration) {
+    pub(crate) fn cache_time(&self, stat: &Stat) -> (Duration, Duration) {
         (self.attr_timeout, self.nodes.attr_validity(stat.inode))
     }
 
     /// Answers with a node, which adds a reference of the kernel.
-    pub(crate) fn entry(&self, reply: Reply, stat: &Stat) {
+    pub(crate) fn entry(&self, reply: KernelReply, stat: &Stat) {
         let ino = self.table.count(stat);
-        let attributes = self.told(ino, stat);
-        if !reply.naming(Answer::default().entry(Some(&attributes), self.believed(stat)).as_bytes()) {
+        let attributes = self.sent_attributes(ino, stat);
+        if !reply.naming(AnswerFields::default().entry(Some(&attributes), self.cache_time(stat)).as_bytes()) {
             self.table.forget(ino, 1);
         }
     }
 
-    pub(crate) fn answer_entry(&self, reply: Reply, outcome: Result<Stat, ClientError>) {
+    pub(crate) fn answer_entry(&self, reply: KernelReply, outcome: Result<Stat, ClientError>) {
         match outcome {
             Ok(stat) => self.entry(reply, &stat),
             Err(error) => reply.error(errno(&error)),
         }
     }
 
-    fn create_params(&self, request: &Who, what: NodeKind, (mode, umask): (u32, u32)) -> CreateParams {
-        let (owner, group) = self.people.maker(request.uid, request.gid);
+    fn create_params(
+        &self,
+        request: &RequestUser,
+        what: NodeKind,
+        (mode, umask): (u32, u32),
+    ) -> CreateParams {
+        let (owner, group) = self.id_map.new_node_owner(request.uid, request.gid);
         CreateParams { what, mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, owner, group }
     }
 
@@ -131,7 +139,7 @@ impl MountState {
         if self.table.has_other_attributes(ino, stat) {
             // The kernel may still cache the attributes of the lookup, which limit where a read
             // ends.
-            self.pages.doubt_attributes(ino);
+            self.pages.invalidate_attributes(ino);
         }
         let kept = if self.table.pages_are_of(ino, Some(stat.version)) { KEEP_CACHE } else { 0 };
         // Through the page cache the kernel splits an append at page boundaries, and writes at an
@@ -168,16 +176,16 @@ impl MountState {
 
     pub(crate) async fn create(
         &self,
-        who: Who,
+        user: RequestUser,
         parent: u64,
         name: &Name,
         modes: (u32, u32),
         flags: i32,
     ) -> Result<(Stat, u64, u32), Errno> {
         let parent = self.node(parent)?;
-        let create_params = || self.create_params(&who, NodeKind::File, modes);
+        let create_params = || self.create_params(&user, NodeKind::File, modes);
         let made = match self.nodes.create(parent, name, create_params()).await {
-            Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
+            Err(error) if self.by_number(&error, Some(user.uid), Some(user.gid)) => {
                 self.nodes.create(parent, name, create_params()).await
             }
             outcome => outcome,
@@ -195,12 +203,12 @@ impl MountState {
             {
                 // The kernel takes the file in this answer as created by the caller and checks no
                 // rights. If the kernel does the checks, ESTALE makes it look up the name again.
-                if self.people.mounter().others {
+                if self.id_map.mounter().others {
                     return Err(Errno::STALE);
                 }
                 let stat = self.nodes.lookup(parent, name).await.map_err(|error| errno(&error))?;
                 let ino = self.table.count(&stat);
-                match self.open(ino, flags, who.uid != 0).await {
+                match self.open(ino, flags, user.uid != 0).await {
                     Ok((handle, flags)) => Ok((stat, handle, flags)),
                     Err(error) => {
                         self.table.forget(ino, 1);
@@ -214,20 +222,20 @@ impl MountState {
 
     /// Whether to retry with numeric names, because the server does not know a name.
     fn by_number(&self, error: &ClientError, uid: Option<u32>, gid: Option<u32>) -> bool {
-        error.is_not_found() && self.people.by_number(uid, gid)
+        error.is_not_found() && self.id_map.by_number(uid, gid)
     }
 
     pub(crate) async fn make(
         &self,
-        who: Who,
+        user: RequestUser,
         parent: Node,
         name: &Name,
         what: NodeKind,
         modes: (u32, u32),
     ) -> Result<Stat, ClientError> {
-        match self.nodes.create_node(parent, name, self.create_params(&who, what.clone(), modes)).await {
-            Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
-                self.nodes.create_node(parent, name, self.create_params(&who, what, modes)).await
+        match self.nodes.create_node(parent, name, self.create_params(&user, what.clone(), modes)).await {
+            Err(error) if self.by_number(&error, Some(user.uid), Some(user.gid)) => {
+                self.nodes.create_node(parent, name, self.create_params(&user, what, modes)).await
             }
             outcome => outcome,
         }
@@ -250,7 +258,7 @@ impl MountState {
         let before = self.list(node, attribute.clone()).await?;
         // Names that the server does not know are replaced by numeric ones, one in each round.
         for _ in 0..=ACL_NAMES_MAX {
-            let Some(acl) = from_kernel(value, before.as_ref(), &self.people)? else {
+            let Some(acl) = from_kernel(value, before.as_ref(), &self.id_map)? else {
                 return match before {
                     None => Ok(()),
                     Some(_) => self.nodes.remove_xattr(node, attribute).await.map_err(|error| errno(&error)),
@@ -260,7 +268,7 @@ impl MountState {
             match self.nodes.set_xattr(node, attribute.clone(), text, XattrMode::Set).await {
                 Err(ClientError::Refused(failure))
                     if failure.code == ErrorCode::NotFound
-                        && self.people.listed_by_number(&acl, failure.subject.as_str()) => {}
+                        && self.id_map.listed_by_number(&acl, failure.subject.as_str()) => {}
                 set => return set.map_err(|error| errno(&error)),
             }
         }
@@ -280,8 +288,8 @@ impl MountState {
             change.mode = Some(without(stat.mode)).filter(|mode| *mode != stat.mode);
         }
         let named = |change: &NodeChange| NodeChange {
-            owner: uid.map(|uid| self.people.user(uid)),
-            group: gid.map(|gid| self.people.group(gid)),
+            owner: uid.map(|uid| self.id_map.user(uid)),
+            group: gid.map(|gid| self.id_map.group(gid)),
             ..change.clone()
         };
         match self.change(ino, named(&change), handle).await {
@@ -298,14 +306,14 @@ impl MountState {
         ino: u64,
         (uid, gid): (Option<u32>, Option<u32>),
     ) -> Result<(Option<u32>, Option<u32>), Errno> {
-        let unknown_uid = uid.is_some_and(|uid| self.people.is_unknown_uid(uid));
-        let unknown_gid = gid.is_some_and(|gid| self.people.is_unknown_gid(gid));
+        let unknown_uid = uid.is_some_and(|uid| self.id_map.is_unknown_uid(uid));
+        let unknown_gid = gid.is_some_and(|gid| self.id_map.is_unknown_gid(gid));
         if !unknown_uid && !unknown_gid {
             return Ok((uid, gid));
         }
         let stat = self.nodes.node(self.node(ino)?).await.map_err(|error| errno(&error))?;
-        let keeps_uid = uid == Some(self.people.uid(&stat.owner));
-        let keeps_gid = gid == Some(self.people.gid(stat.group.as_ref()));
+        let keeps_uid = uid == Some(self.id_map.uid(&stat.owner));
+        let keeps_gid = gid == Some(self.id_map.gid(stat.group.as_ref()));
         if (unknown_uid && !keeps_uid) || (unknown_gid && !keeps_gid) {
             return Err(Errno::INVAL);
         }
@@ -315,17 +323,17 @@ impl MountState {
     /// Refuses a hard link to another user's file, as the server does for its accounts: the session
     /// of a mount for many users may link any file.
     pub(crate) async fn needs_link(&self, header: RequestHeader, node: Node) -> Result<(), Errno> {
-        if !self.people.mounter().others || header.uid == 0 {
+        if !self.id_map.mounter().others || header.uid == 0 {
             return Ok(());
         }
         let stat = self.nodes.node(node).await.map_err(|error| errno(&error))?;
-        if self.people.uid(&stat.owner) == header.uid {
+        if self.id_map.uid(&stat.owner) == header.uid {
             return Ok(());
         }
         let list = XattrName::new(ACL_ACCESS).map_err(|_| Errno::INVAL)?;
         let acl = self.list(node, list).await?;
         let caller = LinkCaller::new(header.uid, header.gid, header.pid);
-        match may_link(&stat, acl.as_ref(), &caller, &self.people) {
+        match may_link(&stat, acl.as_ref(), &caller, &self.id_map) {
             true => Ok(()),
             false => Err(Errno::PERM),
         }
@@ -340,14 +348,14 @@ impl MountState {
     }
 
     /// Answers an append. `offset` is where the kernel assumes the bytes, `at` where they are.
-    pub(crate) fn appended(&self, ino: u64, (offset, at): (u64, u64), length: usize, reply: Reply) {
+    pub(crate) fn appended(&self, ino: u64, (offset, at): (u64, u64), length: usize, reply: KernelReply) {
         if offset != at {
             // The pages of this write are at the wrong offset in the kernel's cache, and its file
             // size is old.
-            self.pages.doubt_attributes(ino);
+            self.pages.invalidate_attributes(ino);
             self.pages.drop_soon(ino);
         }
-        reply.bytes(Answer::count(length as u32).as_bytes());
+        reply.bytes(AnswerFields::count(length as u32).as_bytes());
     }
 
     /// Drops the kernel's cache of a file without a lease after a lock was acquired, so that
@@ -356,20 +364,20 @@ impl MountState {
         if self.nodes.is_leased(node) {
             return;
         }
-        self.pages.doubt_attributes(ino);
+        self.pages.invalidate_attributes(ino);
         self.pages.drop_soon(ino);
-        self.pages.clean_soon(ino).await;
+        self.pages.wait_dropped_briefly(ino).await;
     }
 
     /// Answers a read of a directory.
-    pub(crate) async fn tell_entries(
+    pub(crate) async fn answer_entries(
         &self,
         ino: u64,
-        directory: &Directory,
+        directory: &OpenDirectory,
         (offset, size, plus): (u64, u32, bool),
-        reply: Reply,
+        reply: KernelReply,
     ) {
-        let mut entries = Entries::new(size);
+        let mut entries = EntryBuffer::new(size);
         let mut counted = Vec::new();
         let none = plus.then_some((None, (Duration::ZERO, Duration::ZERO)));
         for (number, dots) in [(0, &b"."[..]), (1, b"..")] {
@@ -380,7 +388,7 @@ impl MountState {
             }
         }
         let read = directory
-            .read(&self.nodes, offset.max(DOTS), plus, |next, Shown { name, inode, kind, stat }| {
+            .read(&self.nodes, offset.max(DOTS), plus, |next, ShownEntry { name, inode, kind, stat }| {
                 let (kind, name) = (kind_number(kind), name.as_bytes());
                 // An entry without attributes may not be accessible: the kernel's lookup returns
                 // the reason.
@@ -392,13 +400,13 @@ impl MountState {
                 let stat = better.as_ref().unwrap_or(stat);
                 // An entry that did not fit was not sent, so it gets no reference.
                 let ino = self.table.count(stat);
-                let all = self.told(ino, stat);
-                let told = entries.push((ino, kind), next, name, Some((Some(&all), self.believed(stat))));
-                match told {
+                let all = self.sent_attributes(ino, stat);
+                let pushed = entries.push((ino, kind), next, name, Some((Some(&all), self.cache_time(stat))));
+                match pushed {
                     true => counted.push(ino),
                     false => drop(self.table.forget(ino, 1)),
                 }
-                !told
+                !pushed
             })
             .await;
         match read {
@@ -449,12 +457,12 @@ impl MountState {
 
 /// The user of a request.
 #[derive(Clone, Copy)]
-pub(crate) struct Who {
+pub(crate) struct RequestUser {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-impl From<&RequestHeader> for Who {
+impl From<&RequestHeader> for RequestUser {
     fn from(header: &RequestHeader) -> Self {
         Self { uid: header.uid, gid: header.gid }
     }

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::client::{file_path, tls, user_name};
 use crate::delegated::revocation;
-use crate::mds::{Mds, MdsOptions};
+use crate::mds::{MdsClient, MdsOptions};
 use crate::service_key::ServiceKey;
 use crate::tls::Fingerprint;
 use crate::{Client, ClientError, DeviceConnectOptions, Devices, Metadata};
@@ -135,8 +135,15 @@ impl Client {
     ) -> Result<(), ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let code = Secret::new(code.to_vec()).map_err(|_| ClientError::EnrolmentRefused)?;
-        Mds::enrol(&tls(server, pin), environment, MdsOptions::default(), &user_name(user)?, code, password)
-            .await
+        MdsClient::enrol(
+            &tls(server, pin),
+            environment,
+            MdsOptions::default(),
+            &user_name(user)?,
+            code,
+            password,
+        )
+        .await
     }
 }
 
