@@ -206,11 +206,11 @@ mod tests {
                 // A user with the name of the group is not a member of it.
                 ("staff", &[], 0),
             ];
-            for (who, groups, shift) in classes {
+            for (principal, groups, shift) in classes {
                 for right in [AccessRight::Read, AccessRight::Write, AccessRight::Search] {
                     let expected = (mode >> shift) & right as u16 != 0;
-                    let may = |role| member(who, role, groups).needs(right, &file, "").is_ok();
-                    assert_eq!(may(Role::User), expected, "{mode:o} {who} {right:?}");
+                    let may = |role| member(principal, role, groups).needs(right, &file, "").is_ok();
+                    assert_eq!(may(Role::User), expected, "{mode:o} {principal} {right:?}");
                     assert_eq!(may(Role::ReadOnly), expected && right != AccessRight::Write);
                     assert!(may(Role::Admin));
                 }
@@ -222,8 +222,8 @@ mod tests {
     fn acl_rights_are_limited_by_mask() {
         let list = "user::---,user:bob:rw-,user:carol:---,group::r--,group:dev:-w-,group:ops:--x,mask::rwx,other::r--";
         let with = |mode| Inode { acl: Some(Acl::parse(list).unwrap()), ..inode("alice", mode) };
-        let rights = |who: &str, groups: &[&str], mode| {
-            let may = |right| member(who, Role::User, groups).needs(right, &with(mode), "").is_ok();
+        let rights = |user: &str, groups: &[&str], mode| {
+            let may = |right| member(user, Role::User, groups).needs(right, &with(mode), "").is_ok();
             [AccessRight::Read, AccessRight::Write, AccessRight::Search].map(may)
         };
         let (yes, no) = (true, false);

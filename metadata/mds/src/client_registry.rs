@@ -48,7 +48,7 @@ fn server_of(value: &[u8]) -> ServerName {
 /// Returns the recorded clients that may have leases, and whether there are others.
 pub(crate) fn recorded_clients(store: &dyn MetaStore) -> Result<(Vec<ClientKey>, bool)> {
     let (mut caching, mut others) = (Vec::new(), false);
-    let prefix = keys::holders();
+    let prefix = keys::clients();
     each_between(&*store.snapshot()?, &prefix, &keys::after_prefix(&prefix), |key, value| {
         match keys::client_parts(key) {
             Some(named) if decode::<ClientRecord>(value).is_ok_and(|one| one.caching) => caching.push(named),
@@ -65,8 +65,8 @@ fn each_page(
     of: &impl Fn(&ServerName) -> bool,
     mut each: impl FnMut(Vec<ClientKey>) -> Result<bool>,
 ) -> Result<()> {
-    let until = keys::after_prefix(&keys::holders());
-    let mut from = keys::holders();
+    let until = keys::after_prefix(&keys::clients());
+    let mut from = keys::clients();
     loop {
         let page = store.snapshot()?.scan(&from, &until, CLIENTS_PAGE)?;
         let Some((last, _)) = page.last() else { return Ok(()) };
@@ -117,16 +117,16 @@ impl Mds {
 
     /// Ends a client: its open files, locks and leases end at once. Its directory delegations stay
     /// recorded until another client needs the directory.
-    pub(crate) fn end_client(&self, who: &ClientKey, now_ms: u64) -> Result<()> {
+    pub(crate) fn end_client(&self, client: &ClientKey, now_ms: u64) -> Result<()> {
         // First, so that its own pending `Recalls` does not register it again.
-        let nodes = self.open_files.end_client(&who.0, who.1, now_ms);
-        self.leases.end_client(who);
+        let nodes = self.open_files.end_client(&client.0, client.1, now_ms);
+        self.leases.end_client(client);
         for id in nodes {
-            self.release_locks(id, who)?;
-            self.release_fence(id, who)?;
+            self.release_locks(id, client)?;
+            self.release_fence(id, client)?;
             self.remove_if_unused(id, now_ms)?;
         }
-        self.forget_clients(core::slice::from_ref(who), &|server| {
+        self.forget_clients(core::slice::from_ref(client), &|server| {
             !self.config.shared || *server == self.config.server
         })
     }
@@ -139,9 +139,9 @@ impl Mds {
         self.leases.expire(CLIENT_TIMEOUT_MS, now_ms);
         let mut expired = Vec::new();
         for (user, client_id, nodes) in self.open_files.expire(now_ms) {
-            let who = (user, client_id);
-            nodes.into_iter().for_each(|(id, wrote)| self.end_locks(id, &who, wrote, now_ms));
-            expired.push(who);
+            let client = (user, client_id);
+            nodes.into_iter().for_each(|(id, wrote)| self.end_locks(id, &client, wrote, now_ms));
+            expired.push(client);
         }
         self.forget_clients(&expired, &own)?;
         if !waits && !self.clients_swept.load(Ordering::Relaxed) {

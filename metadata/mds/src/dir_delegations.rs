@@ -52,8 +52,8 @@ record! {
 }
 
 impl DirDelegation {
-    fn is_of(&self, who: &ClientKey) -> bool {
-        self.user == who.0 && self.client_id == who.1
+    fn is_of(&self, client: &ClientKey) -> bool {
+        self.user == client.0 && self.client_id == client.1
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn recorded_delegations(store: &dyn MetaStore) -> Result<Vec<Recovere
     let mut all = Vec::new();
     each(&*store.snapshot()?, |id, record| {
         let DirDelegation { user, client_id, epoch, lease, .. } = record;
-        all.push(RecoveredLease { id, who: (user, client_id), epoch, number: lease });
+        all.push(RecoveredLease { id, client: (user, client_id), epoch, number: lease });
     })?;
     Ok(all)
 }
@@ -114,7 +114,7 @@ pub(crate) fn delete_all(store: &dyn MetaStore) -> Result<()> {
         return Ok(());
     }
     let mut tx = store.begin()?;
-    all.into_iter().try_for_each(|id| tx.delete(&keys::ahead(id)))?;
+    all.into_iter().try_for_each(|id| tx.delete(&keys::delegation(id)))?;
     match tx.commit() {
         // Another server did it.
         Ok(()) | Err(MetaError::Conflict) => Ok(()),
@@ -123,9 +123,9 @@ pub(crate) fn delete_all(store: &dyn MetaStore) -> Result<()> {
 }
 
 fn each(view: &dyn Snapshot, mut work: impl FnMut(InodeId, DirDelegation)) -> Result<()> {
-    let from = keys::all_ahead();
+    let from = keys::delegations();
     each_between(view, &from, &keys::after_prefix(&from), |key, value| {
-        if let Some(id) = keys::ahead_directory(key) {
+        if let Some(id) = keys::delegation_directory(key) {
             work(id, decode(value)?);
         }
         Ok::<_, MdsError>(())
@@ -136,10 +136,10 @@ fn each(view: &dyn Snapshot, mut work: impl FnMut(InodeId, DirDelegation)) -> Re
 ///
 /// # Errors
 /// `Fenced` if it does not.
-pub(crate) fn check_delegation(view: &dyn Snapshot, who: &ClientKey, dir: DirLeaseId) -> Result<u64> {
-    let record: Option<DirDelegation> = load(view, &keys::ahead(dir.inode))?;
+pub(crate) fn check_delegation(view: &dyn Snapshot, client: &ClientKey, dir: DirLeaseId) -> Result<u64> {
+    let record: Option<DirDelegation> = load(view, &keys::delegation(dir.inode))?;
     match record {
-        Some(record) if record.is_of(who) && record.epoch == dir.epoch && record.lease == dir.lease => {
+        Some(record) if record.is_of(client) && record.epoch == dir.epoch && record.lease == dir.lease => {
             Ok(record.since_ms)
         }
         _ => Err(MdsError::refused(ErrorCode::Fenced, format!("node {}", dir.inode.0))),
@@ -149,7 +149,7 @@ pub(crate) fn check_delegation(view: &dyn Snapshot, who: &ClientKey, dir: DirLea
 /// Whether a delegation may be granted: the user's access to the directory alone must decide every
 /// change of names. Not with the sticky or set-group-ID bit, a default access control list, a quota
 /// tree, or a limit of nodes.
-pub(crate) fn allows_delegation(view: &dyn Snapshot, who: &Principal, id: InodeId) -> Result<bool> {
+pub(crate) fn allows_delegation(view: &dyn Snapshot, principal: &Principal, id: InodeId) -> Result<bool> {
     let directory = namespace::node(view, id)?;
     namespace::need_directory(&directory, "directory")?;
     let plain = directory.links > 0
@@ -157,45 +157,46 @@ pub(crate) fn allows_delegation(view: &dyn Snapshot, who: &Principal, id: InodeI
         && directory.default_acl.is_none()
         && directory.tree.is_none();
     Ok(plain
-        && who.needs_entries(&directory, "").is_ok()
-        && quota::of_user(view, &who.user)?.nodes_max.is_none())
+        && principal.needs_entries(&directory, "").is_ok()
+        && quota::of_user(view, &principal.user)?.nodes_max.is_none())
 }
 
 impl Mds {
     /// Records a delegation if it may be granted; returns whether it was.
     pub(crate) fn record_delegation(
         &self,
-        who: &Principal,
+        principal: &Principal,
         client_id: ClientId,
         dir: DirLeaseId,
         now_ms: u64,
     ) -> Result<bool> {
         self.update(|tx| {
-            if !allows_delegation(tx, who, dir.inode)? {
+            if !allows_delegation(tx, principal, dir.inode)? {
                 return Ok(false);
             }
             let DirLeaseId { inode, epoch, lease } = dir;
-            let known: Option<DirDelegation> = load(tx, &keys::ahead(inode))?;
+            let known: Option<DirDelegation> = load(tx, &keys::delegation(inode))?;
             if known.is_some_and(|one| {
-                (&one.user, one.client_id, one.epoch, one.lease) == (&who.user, client_id, epoch, lease)
+                (&one.user, one.client_id, one.epoch, one.lease) == (&principal.user, client_id, epoch, lease)
             }) {
                 // Requested again: the time of the first grant stays, because unsent changes are
                 // newer than it.
                 return Ok(true);
             }
-            let record = DirDelegation { user: who.user.clone(), client_id, epoch, lease, since_ms: now_ms };
-            save(tx, &keys::ahead(inode), &record)?;
+            let record =
+                DirDelegation { user: principal.user.clone(), client_id, epoch, lease, since_ms: now_ms };
+            save(tx, &keys::delegation(inode), &record)?;
             Ok(true)
         })
     }
 
     /// Reserves inode numbers for a client; returns the first. `None`: too many clients of the user
     /// have reservations.
-    pub(crate) fn reserve_inodes(&self, who: &ClientKey, count: u16) -> Result<Option<InodeId>> {
+    pub(crate) fn reserve_inodes(&self, client: &ClientKey, count: u16) -> Result<Option<InodeId>> {
         self.update(|tx| {
-            let known: Option<ReservedInodes> = load(tx, &keys::numbers(who))?;
+            let known: Option<ReservedInodes> = load(tx, &keys::reserved_inodes(client))?;
             if known.is_none() {
-                let of_user = keys::numbers_of(&who.0);
+                let of_user = keys::reserved_inodes_of(&client.0);
                 let dir = tx.scan(&of_user, &keys::after_prefix(&of_user), RESERVED_BY_USER_MAX)?;
                 if dir.len() >= RESERVED_BY_USER_MAX {
                     return Ok(None);
@@ -206,29 +207,29 @@ impl Mds {
             record.ranges.push(NumberRange { next: first, end: first + u64::from(count) });
             let surplus = record.ranges.len().saturating_sub(RANGES_MAX);
             record.ranges.drain(..surplus);
-            save(tx, &keys::numbers(who), &record)?;
+            save(tx, &keys::reserved_inodes(client), &record)?;
             Ok(Some(InodeId(first)))
         })
     }
 
     /// Deletes the record of a returned delegation; the client has sent all its changes.
-    pub(crate) fn release_delegation(&self, id: InodeId, who: &ClientKey, number: u64) -> Result<()> {
-        if !self.leases.has_delegation(id, who, number) {
+    pub(crate) fn release_delegation(&self, id: InodeId, client: &ClientKey, number: u64) -> Result<()> {
+        if !self.leases.has_delegation(id, client, number) {
             return Ok(());
         }
         // Need not be durable: the client returns it again after a restart.
         self.update_and(|tx| {
-            let record: Option<DirDelegation> = load(tx, &keys::ahead(id))?;
-            if record.is_some_and(|record| record.is_of(who) && record.lease == number) {
-                tx.delete(&keys::ahead(id))?;
+            let record: Option<DirDelegation> = load(tx, &keys::delegation(id))?;
+            if record.is_some_and(|record| record.is_of(client) && record.lease == number) {
+                tx.delete(&keys::delegation(id))?;
             }
             Ok(((), Wait::No))
         })
     }
 
     /// Deletes a client's delegations of other epochs. O(delegations).
-    pub(crate) fn release_older_delegations(&self, who: &ClientKey, epoch: u64) -> Result<()> {
-        self.delete_delegations(|record| record.is_of(who) && record.epoch != epoch).map(drop)
+    pub(crate) fn release_older_delegations(&self, client: &ClientKey, epoch: u64) -> Result<()> {
+        self.delete_delegations(|record| record.is_of(client) && record.epoch != epoch).map(drop)
     }
 
     /// Deletes delegations that match; returns them.
@@ -245,8 +246,8 @@ impl Mds {
         for batch in old.chunks(FORGET_BATCH) {
             self.update_and(|tx| {
                 for (id, record) in batch {
-                    if load(tx, &keys::ahead(*id))?.as_ref() == Some(record) {
-                        tx.delete(&keys::ahead(*id))?;
+                    if load(tx, &keys::delegation(*id))?.as_ref() == Some(record) {
+                        tx.delete(&keys::delegation(*id))?;
                     }
                 }
                 Ok(((), Wait::No))
@@ -257,24 +258,24 @@ impl Mds {
 
     /// Revokes an unreturned directory delegation: its unsent changes will be refused. Returns
     /// whether the node is a directory.
-    pub(crate) fn revoke_delegation(&self, id: InodeId, who: &ClientKey, now_ms: u64) -> Result<bool> {
-        let Some(number) = self.leases.overdue_delegation(id, who, now_ms) else {
+    pub(crate) fn revoke_delegation(&self, id: InodeId, client: &ClientKey, now_ms: u64) -> Result<bool> {
+        let Some(number) = self.leases.overdue_delegation(id, client, now_ms) else {
             // Another request revoked it, or the client returned it.
             return Ok(namespace::node(&*self.store.snapshot()?, id).is_ok_and(|one| one.is_directory()));
         };
         self.update(|tx| {
-            let record: Option<DirDelegation> = load(tx, &keys::ahead(id))?;
-            if record.is_some_and(|record| record.is_of(who) && record.lease == number) {
-                tx.delete(&keys::ahead(id))?;
+            let record: Option<DirDelegation> = load(tx, &keys::delegation(id))?;
+            if record.is_some_and(|record| record.is_of(client) && record.lease == number) {
+                tx.delete(&keys::delegation(id))?;
             }
             Ok(())
         })?;
-        self.leases.drop_delegation(id, who, number);
+        self.leases.drop_delegation(id, client, number);
         add(&self.counters.leases_fenced, 1);
-        tracing::warn!(inode = id.0, user = %who.0, "client unresponsive; directory delegation revoked, its pending changes will be refused");
+        tracing::warn!(inode = id.0, user = %client.0, "client unresponsive; directory delegation revoked, its pending changes will be refused");
         self.audit.record(&AuditRecord {
             time_ms: now_ms,
-            user: who.0.as_str(),
+            user: client.0.as_str(),
             session: None,
             proven: true,
             source: None,
@@ -290,12 +291,12 @@ impl Mds {
     pub(crate) fn expire_delegations(&self, now_ms: u64) -> Result<()> {
         let mut missed = self.missed.lock();
         let (mut still, before) = (HashMap::new(), std::mem::take(&mut *missed));
-        let mut is_old = |who: ClientKey| {
-            if self.open_files.is_registered(&who.0, who.1) {
+        let mut is_old = |client: ClientKey| {
+            if self.open_files.is_registered(&client.0, client.1) {
                 return false;
             }
-            let since_ms = before.get(&who).copied().unwrap_or(now_ms);
-            still.insert(who, since_ms);
+            let since_ms = before.get(&client).copied().unwrap_or(now_ms);
+            still.insert(client, since_ms);
             now_ms.saturating_sub(since_ms) > FORGET_MS
         };
         let old = self.delete_delegations(|record| is_old((record.user.clone(), record.client_id)))?;
@@ -303,7 +304,7 @@ impl Mds {
             self.leases.return_lease(id, &(record.user, record.client_id), Some(record.lease), now_ms);
         }
         let mut old = Vec::new();
-        let from = keys::all_numbers();
+        let from = keys::all_reserved_inodes();
         each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, _| {
             if keys::client_parts(key).is_none_or(&mut is_old) {
                 old.push(key.to_vec());
@@ -322,6 +323,6 @@ impl Mds {
 }
 
 /// Returns the inode numbers reserved for a client.
-pub(crate) fn numbers<S: Snapshot + ?Sized>(view: &S, who: &ClientKey) -> Result<ReservedInodes> {
-    Ok(load(view, &keys::numbers(who))?.unwrap_or_default())
+pub(crate) fn numbers<S: Snapshot + ?Sized>(view: &S, client: &ClientKey) -> Result<ReservedInodes> {
+    Ok(load(view, &keys::reserved_inodes(client))?.unwrap_or_default())
 }

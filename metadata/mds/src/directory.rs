@@ -288,8 +288,8 @@ impl Mds {
         let over = self.update(|tx| sessions::end_where(tx, user, |_, _| true))?;
         self.sessions.forget(&over);
         add(&self.counters.directory_ended, over.len() as u64);
-        let held = self.credentials_of(user, now_ms);
-        let subject = format!("{} sessions, {held}", over.len());
+        let credentials = self.credentials_of(user, now_ms);
+        let subject = format!("{} sessions, {credentials}", over.len());
         self.audit_directory(user, None, Some(&subject), why, now_ms);
         self.revoke_user(user, now_ms);
         Ok(())

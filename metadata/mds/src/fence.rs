@@ -88,8 +88,8 @@ pub(crate) struct Fences {
 }
 
 /// Fails with `Fenced` if the client is fenced from the file.
-pub(crate) fn check<S: Snapshot + ?Sized>(view: &S, id: InodeId, who: &ClientKey) -> Result<()> {
-    match load::<Fence, _>(view, &keys::fence(id, who))? {
+pub(crate) fn check<S: Snapshot + ?Sized>(view: &S, id: InodeId, client: &ClientKey) -> Result<()> {
+    match load::<Fence, _>(view, &keys::fence(id, client))? {
         Some(fence) if !fence.released => Err(MdsError::refused(ErrorCode::Fenced, "")),
         _ => Ok(()),
     }
@@ -102,11 +102,11 @@ impl Fences {
         let view = store.snapshot()?;
         let from = keys::all_locked();
         each_between(&*view, &from, &keys::after_prefix(&from), |key, value| {
-            let Some((id, who)) = keys::locked_parts(key) else { return Ok(()) };
+            let Some((id, client)) = keys::locked_parts(key) else { return Ok(()) };
             let LockRecord { server, .. } = decode(value)?;
             if own.is_none_or(|own| server == *own) {
-                table.before.entry(id).or_default().push(who.clone());
-                table.locked.insert((id, who));
+                table.before.entry(id).or_default().push(client.clone());
+                table.locked.insert((id, client));
             }
             Ok::<_, MdsError>(())
         })?;
@@ -123,47 +123,51 @@ impl Fences {
     }
 
     /// Whether this server has recorded locks of the client on the file.
-    pub(crate) fn is_locked(&self, id: InodeId, who: &ClientKey) -> bool {
-        self.table.lock().locked.contains(&(id, who.clone()))
+    pub(crate) fn is_locked(&self, id: InodeId, client: &ClientKey) -> bool {
+        self.table.lock().locked.contains(&(id, client.clone()))
     }
 
     /// Notes that locks were recorded.
-    pub(crate) fn locked(&self, id: InodeId, who: &ClientKey) {
-        self.table.lock().locked.insert((id, who.clone()));
+    pub(crate) fn locked(&self, id: InodeId, client: &ClientKey) {
+        self.table.lock().locked.insert((id, client.clone()));
     }
 
     /// Notes that locks were removed; returns whether they were recorded.
-    pub(crate) fn unlocked(&self, id: InodeId, who: &ClientKey) -> bool {
+    pub(crate) fn unlocked(&self, id: InodeId, client: &ClientKey) -> bool {
         let table = &mut *self.table.lock();
-        table.mark_reclaimed(id, who);
-        table.locked.remove(&(id, who.clone()))
+        table.mark_reclaimed(id, client);
+        table.locked.remove(&(id, client.clone()))
     }
 
     /// Whether another client has unreclaimed locks on the file from before the restart.
-    pub(crate) fn others_had_locks_before(&self, id: InodeId, who: &ClientKey) -> bool {
-        self.table.lock().before.get(&id).is_some_and(|before| before.iter().any(|one| one != who))
+    pub(crate) fn others_had_locks_before(&self, id: InodeId, client: &ClientKey) -> bool {
+        self.table.lock().before.get(&id).is_some_and(|before| before.iter().any(|one| one != client))
     }
 
     /// Whether the client had locks on the file before the restart that it has not reclaimed.
-    pub(crate) fn had_locks_before(&self, id: InodeId, who: &ClientKey) -> bool {
-        self.table.lock().before.get(&id).is_some_and(|before| before.contains(who))
+    pub(crate) fn had_locks_before(&self, id: InodeId, client: &ClientKey) -> bool {
+        self.table.lock().before.get(&id).is_some_and(|before| before.contains(client))
     }
 
     fn unreclaimed(&self) -> Vec<FenceKey> {
         let table = self.table.lock();
-        table.before.iter().flat_map(|(id, before)| before.iter().map(|who| (*id, who.clone()))).collect()
+        table
+            .before
+            .iter()
+            .flat_map(|(id, before)| before.iter().map(|client| (*id, client.clone())))
+            .collect()
     }
 
     /// Notes that a client of before the restart has reclaimed its locks on the file.
-    fn mark_reclaimed(&self, id: InodeId, who: &ClientKey) {
-        self.table.lock().mark_reclaimed(id, who);
+    fn mark_reclaimed(&self, id: InodeId, client: &ClientKey) {
+        self.table.lock().mark_reclaimed(id, client);
     }
 }
 
 impl FenceTable {
-    fn mark_reclaimed(&mut self, id: InodeId, who: &ClientKey) {
+    fn mark_reclaimed(&mut self, id: InodeId, client: &ClientKey) {
         if let Some(before) = self.before.get_mut(&id) {
-            before.retain(|one| one != who);
+            before.retain(|one| one != client);
             if before.is_empty() {
                 self.before.remove(&id);
             }
@@ -175,11 +179,11 @@ impl FenceTable {
 /// users with more than an equal share.
 fn surplus(kept: &[(u64, FenceKey)], max: usize) -> HashSet<usize> {
     let mut of_user: HashMap<&UserName, usize> = HashMap::new();
-    kept.iter().for_each(|(_, (_, who))| *of_user.entry(&who.0).or_default() += 1);
+    kept.iter().for_each(|(_, (_, client))| *of_user.entry(&client.0).or_default() += 1);
     let cap = share::equal_cap(of_user.values().copied(), max);
     let mut goes = HashSet::new();
-    for (at, (_, (_, who))) in kept.iter().enumerate() {
-        let left = of_user.entry(&who.0).or_default();
+    for (at, (_, (_, client))) in kept.iter().enumerate() {
+        let left = of_user.entry(&client.0).or_default();
         if *left > cap {
             *left -= 1;
             goes.insert(at);
@@ -190,8 +194,8 @@ fn surplus(kept: &[(u64, FenceKey)], max: usize) -> HashSet<usize> {
 
 impl Mds {
     /// Returns the fence of a client from a file, if any.
-    pub(crate) fn fence_of(&self, id: InodeId, who: &ClientKey) -> Result<Option<Fence>> {
-        let place = (id, who.clone());
+    pub(crate) fn fence_of(&self, id: InodeId, client: &ClientKey) -> Result<Option<Fence>> {
+        let place = (id, client.clone());
         {
             let table = self.fences.table.lock();
             if let Some(of) = table.begun.get(&place) {
@@ -201,13 +205,13 @@ impl Mds {
                 return Ok(table.known.get(&place).cloned());
             }
         }
-        Ok(load(&*self.store.snapshot()?, &keys::fence(id, who))?)
+        Ok(load(&*self.store.snapshot()?, &keys::fence(id, client))?)
     }
 
     /// Fails if the client is fenced from the file. `first_open`: the client opens the file without
     /// reclaiming; it repeats that until it knows of a lease fence.
-    pub(crate) fn check_not_fenced(&self, id: InodeId, who: &ClientKey, first_open: bool) -> Result<()> {
-        match self.fence_of(id, who)? {
+    pub(crate) fn check_not_fenced(&self, id: InodeId, client: &ClientKey, first_open: bool) -> Result<()> {
+        match self.fence_of(id, client)? {
             Some(fence) if fence.released => Ok(()),
             // It may open the file again after it confirmed the new epoch.
             Some(fence) if first_open && !fence.of_locks => Err(leases::busy()),
@@ -218,8 +222,14 @@ impl Mds {
 
     /// Begins a fence. `of`: the server responsible for the client's locks on the file, if it is
     /// for locks.
-    fn begin_fence(&self, id: InodeId, who: &ClientKey, of: Option<ServerName>, now_ms: u64) -> Result<()> {
-        let place = (id, who.clone());
+    fn begin_fence(
+        &self,
+        id: InodeId,
+        client: &ClientKey,
+        of: Option<ServerName>,
+        now_ms: u64,
+    ) -> Result<()> {
+        let place = (id, client.clone());
         // Before the tags are drawn: credentials that are being issued are checked once more before
         // they are sent.
         let of = {
@@ -230,12 +240,13 @@ impl Mds {
         };
         let begun = self.update(|tx| {
             if let Some(of) = of
-                && load::<LockRecord, _>(tx, &keys::locked(id, who))?.is_none_or(|known| known.server != of)
+                && load::<LockRecord, _>(tx, &keys::locked(id, client))?
+                    .is_none_or(|known| known.server != of)
             {
                 // The client released the locks or moved to another server.
                 return Ok(None);
             }
-            let known: Option<Fence> = load(tx, &keys::fence(id, who))?;
+            let known: Option<Fence> = load(tx, &keys::fence(id, client))?;
             let mut fence = Fence::new(of.is_some(), now_ms);
             match known {
                 Some(known) if !known.released => {
@@ -249,7 +260,7 @@ impl Mds {
                 }
                 _ => retag_file(tx, id, now_ms)?,
             }
-            save(tx, &keys::fence(id, who), &fence)?;
+            save(tx, &keys::fence(id, client), &fence)?;
             Ok(Some(fence))
         })?;
         let table = &mut *self.fences.table.lock();
@@ -259,28 +270,28 @@ impl Mds {
             Some(_) => {}
             None => {
                 table.locked.remove(&place);
-                table.mark_reclaimed(id, who);
+                table.mark_reclaimed(id, client);
                 return Ok(());
             }
         }
         self.revocations_changed.store(true, Ordering::Release);
-        tracing::warn!(inode = id.0, user = %who.0, "client unresponsive; fencing it from the file");
-        self.audit_fence(id, who, "begun", now_ms);
+        tracing::warn!(inode = id.0, user = %client.0, "client unresponsive; fencing it from the file");
+        self.audit_fence(id, client, "begun", now_ms);
         Ok(())
     }
 
     /// Takes the next step of a fence; returns whether it is done.
-    fn step_fence(&self, id: InodeId, who: &ClientKey, fence: &Fence, now_ms: u64) -> Result<bool> {
+    fn step_fence(&self, id: InodeId, client: &ClientKey, fence: &Fence, now_ms: u64) -> Result<bool> {
         if now_ms < fence.over_ms && !self.is_retagged(id)? {
             return Ok(false);
         }
         let done = self.update(|tx| {
-            let key = keys::fence(id, who);
+            let key = keys::fence(id, client);
             let Some(mut fence) = load::<Fence, _>(tx, &key)?.filter(|fence| !fence.done) else {
                 return Ok(None);
             };
             if fence.of_locks && !fence.released {
-                locks::end(tx, id, who)?;
+                locks::end(tx, id, client)?;
             }
             fence.done = true;
             if fence.released {
@@ -293,41 +304,41 @@ impl Mds {
         let Some(fence) = done else { return Ok(true) };
         if fence.of_locks && !fence.released {
             if !self.config.shared {
-                self.locks.release(who, id, None)?;
+                self.locks.release(client, id, None)?;
             }
-            self.fences.unlocked(id, who);
+            self.fences.unlocked(id, client);
             add(&self.counters.locks_fenced, 1);
         }
         if !fence.of_locks {
             add(&self.counters.leases_fenced, 1);
         }
-        self.leases.on_fenced(id, who, !fence.of_locks && !fence.released);
+        self.leases.on_fenced(id, client, !fence.of_locks && !fence.released);
         if !self.config.shared {
             let known = &mut self.fences.table.lock().known;
-            let place = (id, who.clone());
+            let place = (id, client.clone());
             _ = if fence.released { known.remove(&place) } else { known.insert(place, fence) };
         }
-        self.audit_fence(id, who, "ok", now_ms);
+        self.audit_fence(id, client, "ok", now_ms);
         Ok(true)
     }
 
     /// Begins or continues the fence for an unreturned write lease. A waiting request repeats, and
     /// takes the next step.
-    pub(crate) fn fence_lease(&self, id: InodeId, who: &ClientKey, now_ms: u64) -> Result<()> {
+    pub(crate) fn fence_lease(&self, id: InodeId, client: &ClientKey, now_ms: u64) -> Result<()> {
         let _turn = self.fences.step_lock.lock();
-        match self.fence_of(id, who)? {
+        match self.fence_of(id, client)? {
             Some(fence) if !fence.done && fence.began_ms > 0 => {
-                self.step_fence(id, who, &fence, now_ms).map(drop)
+                self.step_fence(id, client, &fence, now_ms).map(drop)
             }
             // Current credentials were issued after the old fence.
-            _ => self.begin_fence(id, who, None, now_ms),
+            _ => self.begin_fence(id, client, None, now_ms),
         }
     }
 
     /// Fences a silent client that had locks on a file that it can write.
-    pub(crate) fn fence_locks(&self, id: InodeId, who: &ClientKey, of: ServerName, now_ms: u64) {
+    pub(crate) fn fence_locks(&self, id: InodeId, client: &ClientKey, of: ServerName, now_ms: u64) {
         let _turn = self.fences.step_lock.lock();
-        if let Err(error) = self.begin_fence(id, who, Some(of), now_ms) {
+        if let Err(error) = self.begin_fence(id, client, Some(of), now_ms) {
             tracing::error!(inode = id.0, %error, "cannot begin a fence; the locks stay until it succeeds");
         }
     }
@@ -335,11 +346,11 @@ impl Mds {
     /// Fences clients of before the restart that did not reclaim their locks within the grace
     /// period.
     pub(crate) fn fence_unreclaimed_locks(&self, now_ms: u64) {
-        for (id, who) in self.fences.unreclaimed() {
-            if self.open_files.is_open_by(&who.0, who.1, id) {
-                self.fences.mark_reclaimed(id, &who);
+        for (id, client) in self.fences.unreclaimed() {
+            if self.open_files.is_open_by(&client.0, client.1, id) {
+                self.fences.mark_reclaimed(id, &client);
             } else {
-                self.fence_locks(id, &who, self.config.server, now_ms);
+                self.fence_locks(id, &client, self.config.server, now_ms);
             }
         }
     }
@@ -349,9 +360,9 @@ impl Mds {
         let _turn = self.fences.step_lock.lock();
         let begun: Vec<_> =
             self.fences.table.lock().begun.iter().map(|(place, of)| (place.clone(), *of)).collect();
-        for ((id, who), of) in begun {
+        for ((id, client), of) in begun {
             // The store failed before.
-            self.begin_fence(id, &who, of, now_ms)?;
+            self.begin_fence(id, &client, of, now_ms)?;
         }
         let all = if !self.config.shared {
             self.fences
@@ -367,18 +378,18 @@ impl Mds {
             return Ok(());
         };
         let mut kept = Vec::new();
-        for ((id, who), fence) in all {
+        for ((id, client), fence) in all {
             if fence.done {
-                kept.push((fence.began_ms, (id, who)));
-            } else if let Err(error) = self.step_fence(id, &who, &fence, now_ms) {
+                kept.push((fence.began_ms, (id, client)));
+            } else if let Err(error) = self.step_fence(id, &client, &fence, now_ms) {
                 tracing::error!(inode = id.0, %error, "fencing is stuck; retrying");
             }
         }
         kept.sort_unstable_by_key(|(began_ms, _)| *began_ms);
         let surplus = surplus(&kept, KEPT_MAX);
-        for (at, (began_ms, (id, who))) in kept.into_iter().enumerate() {
+        for (at, (began_ms, (id, client))) in kept.into_iter().enumerate() {
             if surplus.contains(&at) || began_ms.saturating_add(KEPT_MS) <= now_ms {
-                self.forget_fence(id, &who)?;
+                self.forget_fence(id, &client)?;
             }
         }
         Ok(())
@@ -395,22 +406,22 @@ impl Mds {
         Ok(all)
     }
 
-    fn forget_fence(&self, id: InodeId, who: &ClientKey) -> Result<()> {
-        self.update(|tx| Ok(tx.delete(&keys::fence(id, who))?))?;
-        self.fences.table.lock().known.remove(&(id, who.clone()));
+    fn forget_fence(&self, id: InodeId, client: &ClientKey) -> Result<()> {
+        self.update(|tx| Ok(tx.delete(&keys::fence(id, client))?))?;
+        self.fences.table.lock().known.remove(&(id, client.clone()));
         Ok(())
     }
 
     /// Releases a fence: the client has dropped all data of the file.
-    pub(crate) fn release_fence(&self, id: InodeId, who: &ClientKey) -> Result<()> {
-        if self.fence_of(id, who)?.is_none() {
+    pub(crate) fn release_fence(&self, id: InodeId, client: &ClientKey) -> Result<()> {
+        if self.fence_of(id, client)?.is_none() {
             return Ok(());
         }
         let _turn = self.fences.step_lock.lock();
         // No other fence is begun within this step.
         let left = as_server(|| {
             self.update(|tx| {
-                let key = keys::fence(id, who);
+                let key = keys::fence(id, client);
                 let Some(mut fence) = load::<Fence, _>(tx, &key)? else { return Ok(None) };
                 if fence.done {
                     tx.delete(&key)?;
@@ -422,7 +433,7 @@ impl Mds {
             })
         })?;
         if !self.config.shared {
-            let (place, known) = ((id, who.clone()), &mut self.fences.table.lock().known);
+            let (place, known) = ((id, client.clone()), &mut self.fences.table.lock().known);
             _ = match left {
                 Some(fence) => known.insert(place, fence),
                 None => known.remove(&place),
@@ -432,13 +443,13 @@ impl Mds {
     }
 
     /// Releases all fences for leases of a client that confirmed a new epoch.
-    pub(crate) fn release_lease_fences(&self, who: &ClientKey) -> Result<()> {
+    pub(crate) fn release_lease_fences(&self, client: &ClientKey) -> Result<()> {
         let lost: Vec<InodeId> = {
             let table = self.fences.table.lock();
-            let known = table.known.iter().filter(|((_, one), fence)| one == who && !fence.of_locks);
+            let known = table.known.iter().filter(|((_, one), fence)| one == client && !fence.of_locks);
             known.map(|((id, _), _)| *id).collect()
         };
-        lost.into_iter().try_for_each(|id| self.release_fence(id, who))
+        lost.into_iter().try_for_each(|id| self.release_fence(id, client))
     }
 
     fn audit_fence(&self, id: InodeId, (user, _): &ClientKey, verdict: &str, time_ms: u64) {

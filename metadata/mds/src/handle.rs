@@ -30,13 +30,13 @@ use crate::roles;
 use crate::server::Mds;
 use crate::store::{SERVER_DISK, Transaction};
 
+mod accounts;
 mod delegate;
 mod functions;
 pub(crate) mod leases;
 mod locks;
 mod name_batch;
 mod nodes;
-mod people;
 mod quotas;
 
 use delegate::{DelegationRequest, IssueParams};
@@ -67,7 +67,7 @@ impl Mds {
         let result = match request {
             Request::Hello { oldest, newest, software: _ } => self.hello(oldest, newest, now_ms),
             request => self.principal_of(session, operation, now_ms).and_then(|principal| {
-                let subject = people::subject(&request);
+                let subject = accounts::subject(&request);
                 let wanted = requested_file(&request);
                 let checked = roles::check(principal.role, &principal.user, &request)
                     .and_then(|()| self.check_disk_space(&request));

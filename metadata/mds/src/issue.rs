@@ -234,14 +234,14 @@ impl Mds {
             let since_ms = log.known_since_ms(IssueStream::Issued).min(now_ms);
             let until_ms = since_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS);
             let writes_until_ms = since_ms.saturating_add(self.config.longest_life_ms());
-            self.holdings.get_mut().is_unknown_until(until_ms, writes_until_ms);
+            self.issued_table.get_mut().is_unknown_until(until_ms, writes_until_ms);
         }
-        self.writers_before = self.holdings.get_mut().writers(now_ms);
+        self.writers_before = self.issued_table.get_mut().writers(now_ms);
         // A session without a number here skips as many as after a power failure.
         let all_numbered = numbers.len() < SESSIONS_MAX as usize;
         self.sessions.number_from(numbers, log.is_whole() && all_numbered);
         if log.is_whole() {
-            self.mark_holdings_complete();
+            self.mark_issued_complete();
         }
         self.grant_log = log;
         Ok(self)
@@ -256,13 +256,13 @@ impl Mds {
         if entry.expires_ms < now_ms {
             return;
         }
-        let held = crate::issued_credentials::IssuedRights {
+        let rights = crate::issued_credentials::IssuedRights {
             writes: has_permission(entry.permissions, Permissions::WRITE),
             creates: has_permission(entry.permissions, Permissions::CREATE),
             lasting_until_ms: if entry.kind == IssueKind::Delegate { entry.expires_ms } else { 0 },
             expires_ms: entry.expires_ms,
         };
-        self.holdings.lock().add(&entry.session, &entry.user, &found.objects, held, now_ms);
+        self.issued_table.lock().add(&entry.session, &entry.user, &found.objects, rights, now_ms);
         for object in &found.objects {
             self.devices.note_issued_grant(*object, entry.expires_ms);
         }
@@ -280,9 +280,9 @@ impl Mds {
     }
 
     /// Records a refused request for credentials.
-    pub(crate) fn write_refusal(&self, who: &Principal, wanted: &RefusedRequest<'_>, now_ms: u64) {
+    pub(crate) fn write_refusal(&self, principal: &Principal, wanted: &RefusedRequest<'_>, now_ms: u64) {
         // Requests beyond the limit appear in the audit log only.
-        if self.refusals.lock().attempt_record(&who.user, now_ms).is_err() {
+        if self.refusals.lock().attempt_record(&principal.user, now_ms).is_err() {
             return;
         }
         let by_name = || {
@@ -293,8 +293,8 @@ impl Mds {
         let entry = IssueEntry {
             time_ms: now_ms,
             kind: IssueKind::Refused,
-            user: who.user.clone(),
-            session: who.session,
+            user: principal.user.clone(),
+            session: principal.session,
             number: 0,
             permissions: 0,
             method: wanted.method,
@@ -312,14 +312,14 @@ impl Mds {
     /// Returns a page of the records of a file, for its owner and administrators.
     pub(crate) fn issue_list(
         &self,
-        who: &Principal,
+        principal: &Principal,
         path: &FilePath,
         user: Option<&UserName>,
         (since_ms, until_ms): (u64, u64),
         from: Option<IssueCursor>,
     ) -> Result<Response> {
-        let (id, inode) = namespace::resolve(&*self.store.snapshot()?, who, path)?;
-        who.needs_ownership(&inode, &path.shown())?;
+        let (id, inode) = namespace::resolve(&*self.store.snapshot()?, principal, path)?;
+        principal.needs_ownership(&inode, &path.shown())?;
         if inode.is_directory() {
             return Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()));
         }

@@ -62,13 +62,13 @@ pub(crate) struct UnlistedCredentials {
 }
 
 impl UnlistedCredentials {
-    fn add(&mut self, at: &ObjectKey, held: &IssuedRights, now_ms: u64) {
+    fn add(&mut self, at: &ObjectKey, rights: &IssuedRights, now_ms: u64) {
         if self.until_ms < now_ms {
             *self = Self { partitions: Some(BTreeSet::new()), ..Self::default() };
         }
-        self.until_ms = self.until_ms.max(held.expires_ms);
-        if held.writes {
-            self.writes_until_ms = self.writes_until_ms.max(held.expires_ms);
+        self.until_ms = self.until_ms.max(rights.expires_ms);
+        if rights.writes {
+            self.writes_until_ms = self.writes_until_ms.max(rights.expires_ms);
         }
         if let Some(partitions) = &mut self.partitions {
             partitions.insert((DeviceId(at.0), at.1));
@@ -106,8 +106,8 @@ struct OfUser {
 }
 
 impl OfUser {
-    fn order(&mut self, held: &IssuedRights) -> &mut BTreeSet<(u64, SessionId, ObjectKey)> {
-        if held.lasting_until_ms > 0 { &mut self.lasting } else { &mut self.by_expiry }
+    fn order(&mut self, rights: &IssuedRights) -> &mut BTreeSet<(u64, SessionId, ObjectKey)> {
+        if rights.lasting_until_ms > 0 { &mut self.lasting } else { &mut self.by_expiry }
     }
 }
 
@@ -153,14 +153,14 @@ fn key(object: &ObjectRef) -> ObjectKey {
     (object.device.0, object.object.partition, object.object.object)
 }
 
-fn holder(session: &SessionId, user: &UserName, at: &ObjectKey, held: &IssuedRights) -> CredentialHolder {
+fn holder(session: &SessionId, user: &UserName, at: &ObjectKey, rights: &IssuedRights) -> CredentialHolder {
     let object = object_of(at);
     CredentialHolder {
         user: user.clone(),
         session: *session,
         object,
-        writes: held.writes,
-        expires_ms: held.expires_ms,
+        writes: rights.writes,
+        expires_ms: rights.expires_ms,
     }
 }
 
@@ -252,14 +252,14 @@ impl IssuedCredentials {
         for object in objects {
             let at = key(object);
             let before = of_session.objects.get(&at).copied();
-            let mut held = before.unwrap_or_default();
+            let mut rights = before.unwrap_or_default();
             // An older credential for the object may last longer or allow more: the entry is for
             // both.
-            held.writes |= given.writes;
-            held.creates |= given.creates;
-            held.lasting_until_ms = held.lasting_until_ms.max(given.lasting_until_ms);
-            held.expires_ms = held.expires_ms.max(given.expires_ms);
-            of_session.objects.insert(at, held);
+            rights.writes |= given.writes;
+            rights.creates |= given.creates;
+            rights.lasting_until_ms = rights.lasting_until_ms.max(given.lasting_until_ms);
+            rights.expires_ms = rights.expires_ms.max(given.expires_ms);
+            of_session.objects.insert(at, rights);
             match before {
                 Some(before) => {
                     of_user.order(&before).remove(&(before.expires_ms, *session, at));
@@ -267,8 +267,8 @@ impl IssuedCredentials {
                 }
                 None => self.count += 1,
             }
-            of_user.order(&held).insert((held.expires_ms, *session, at));
-            self.lasting += usize::from(held.lasting_until_ms > 0);
+            of_user.order(&rights).insert((rights.expires_ms, *session, at));
+            self.lasting += usize::from(rights.lasting_until_ms > 0);
         }
         while self.count > self.max {
             if !self.drop_of_largest(now_ms) {
@@ -287,8 +287,8 @@ impl IssuedCredentials {
         for _ in 0..batch {
             let Some(of) = self.users.get_mut(&user) else { break };
             let Some(first) = of.by_expiry.pop_first() else { break };
-            if let Some(held) = Self::forget(&mut self.sessions, &first) {
-                of.unlisted.add(&first.2, &held, now_ms);
+            if let Some(rights) = Self::forget(&mut self.sessions, &first) {
+                of.unlisted.add(&first.2, &rights, now_ms);
             }
             self.count -= 1;
             self.dropped += 1;
@@ -301,11 +301,11 @@ impl IssuedCredentials {
         (_, session, at): &(u64, SessionId, ObjectKey),
     ) -> Option<IssuedRights> {
         let of = sessions.get_mut(session)?;
-        let held = of.objects.remove(at);
+        let rights = of.objects.remove(at);
         if of.objects.is_empty() {
             sessions.remove(session);
         }
-        held
+        rights
     }
 
     /// Removes all entries that have expired. O(users), and O(log entries) for each.
@@ -337,10 +337,10 @@ impl IssuedCredentials {
         what: impl Fn(&ObjectKey) -> bool,
     ) -> CredentialList {
         let mut holders = Vec::new();
-        for (session, held) in &self.sessions {
-            let Some(user) = held.user.as_ref().filter(|user| of(session, user)) else { continue };
-            let alive = held.objects.iter().filter(|(at, held)| held.expires_ms >= now_ms && what(at));
-            holders.extend(alive.map(|(at, held)| holder(session, user, at, held)));
+        for (session, rights) in &self.sessions {
+            let Some(user) = rights.user.as_ref().filter(|user| of(session, user)) else { continue };
+            let alive = rights.objects.iter().filter(|(at, rights)| rights.expires_ms >= now_ms && what(at));
+            holders.extend(alive.map(|(at, rights)| holder(session, user, at, rights)));
         }
         holders.sort_by(|a, b| {
             (b.expires_ms, &a.user, key(&a.object)).cmp(&(a.expires_ms, &b.user, key(&b.object)))
@@ -370,23 +370,23 @@ impl IssuedCredentials {
     pub(crate) fn objects_of(&self, user: &UserName, now_ms: u64) -> Vec<(ObjectRef, bool)> {
         let of = self.sessions.values().filter(|of| of.user.as_ref() == Some(user));
         of.flat_map(|of| &of.objects)
-            .filter(|(_, held)| held.expires_ms >= now_ms)
-            .map(|(at, held)| (object_of(at), held.creates))
+            .filter(|(_, rights)| rights.expires_ms >= now_ms)
+            .map(|(at, rights)| (object_of(at), rights.creates))
             .collect()
     }
 
     /// Returns the objects of a session's credentials, as [`IssuedCredentials::objects_of`] does.
     pub(crate) fn objects_of_session(&self, session: &SessionId, now_ms: u64) -> Vec<(ObjectRef, bool)> {
         let of = self.sessions.get(session).into_iter().flat_map(|of| &of.objects);
-        of.filter(|(_, held)| held.expires_ms >= now_ms)
-            .map(|(at, held)| (object_of(at), held.creates))
+        of.filter(|(_, rights)| rights.expires_ms >= now_ms)
+            .map(|(at, rights)| (object_of(at), rights.creates))
             .collect()
     }
 
     /// Whether a capability file is valid for an object. O(sessions).
     pub(crate) fn is_lasting(&self, object: ObjectRef, now_ms: u64) -> bool {
-        let mut held = self.sessions.values().filter_map(|of| of.objects.get(&key(&object)));
-        held.any(|held| held.lasting_until_ms >= now_ms)
+        let mut rights = self.sessions.values().filter_map(|of| of.objects.get(&key(&object)));
+        rights.any(|rights| rights.lasting_until_ms >= now_ms)
     }
 
     /// Notes new tags of objects: no earlier credential counts as lasting, in a capability file or
@@ -396,12 +396,13 @@ impl IssuedCredentials {
             let Some(of_user) = of.user.as_ref().and_then(|user| self.users.get_mut(user)) else { continue };
             for (object, _) in objects {
                 let at = key(object);
-                let Some(held) = of.objects.get_mut(&at).filter(|held| held.lasting_until_ms > 0) else {
+                let Some(rights) = of.objects.get_mut(&at).filter(|rights| rights.lasting_until_ms > 0)
+                else {
                     continue;
                 };
-                held.lasting_until_ms = 0;
-                of_user.lasting.remove(&(held.expires_ms, *session, at));
-                of_user.by_expiry.insert((held.expires_ms, *session, at));
+                rights.lasting_until_ms = 0;
+                of_user.lasting.remove(&(rights.expires_ms, *session, at));
+                of_user.by_expiry.insert((rights.expires_ms, *session, at));
                 self.lasting -= 1;
             }
         }
@@ -411,8 +412,10 @@ impl IssuedCredentials {
     pub(crate) fn writers(&self, now_ms: u64) -> WriteCredentials {
         let mut writers: HashMap<ObjectKey, Vec<(SessionId, u64)>> = HashMap::new();
         for (session, of) in &self.sessions {
-            for (at, held) in of.objects.iter().filter(|(_, held)| held.writes && held.expires_ms >= now_ms) {
-                writers.entry(*at).or_default().push((*session, held.expires_ms));
+            for (at, rights) in
+                of.objects.iter().filter(|(_, rights)| rights.writes && rights.expires_ms >= now_ms)
+            {
+                writers.entry(*at).or_default().push((*session, rights.expires_ms));
             }
         }
         let unlisted = self.users.values().map(|of| of.unlisted.writes_until_ms).max().unwrap_or_default();
@@ -457,7 +460,7 @@ mod tests {
         UserName::new(name).unwrap()
     }
 
-    fn held(writes: bool, expires_ms: u64) -> IssuedRights {
+    fn rights(writes: bool, expires_ms: u64) -> IssuedRights {
         IssuedRights { writes, creates: false, lasting_until_ms: 0, expires_ms }
     }
 
@@ -468,9 +471,9 @@ mod tests {
     #[test]
     fn credential_is_listed_until_it_expires() {
         let mut table = IssuedCredentials::new(MAX);
-        table.add(&[1; 16], &user("alice"), &[object(1), object(2)], held(false, 300), 10);
-        table.add(&[2; 16], &user("alice"), &[object(1)], held(true, 200), 10);
-        table.add(&[3; 16], &user("bob"), &[object(2)], held(false, 300), 10);
+        table.add(&[1; 16], &user("alice"), &[object(1), object(2)], rights(false, 300), 10);
+        table.add(&[2; 16], &user("alice"), &[object(1)], rights(true, 200), 10);
+        table.add(&[3; 16], &user("bob"), &[object(2)], rights(false, 300), 10);
         assert_eq!(table.of_user(&user("alice"), 200).holders.len(), 3);
         assert_eq!(table.of_session(&[1; 16], &user("alice"), 200).holders.len(), 2);
         let of = table.of_objects(&[object(1)], 200);
@@ -485,12 +488,12 @@ mod tests {
     #[test]
     fn renewal_never_shortens_or_weakens_entry() {
         let mut table = IssuedCredentials::new(MAX);
-        table.add(&[1; 16], &user("a"), &[object(1)], held(true, 300), 1);
-        table.add(&[1; 16], &user("a"), &[object(1)], held(false, 200), 1);
-        table.add(&[1; 16], &user("a"), &[object(1)], held(false, 400), 1);
-        let held = table.of_user(&user("a"), 350);
-        assert_eq!(held.holders.len(), 1);
-        assert!(held.holders[0].writes && held.holders[0].expires_ms == 400);
+        table.add(&[1; 16], &user("a"), &[object(1)], rights(true, 300), 1);
+        table.add(&[1; 16], &user("a"), &[object(1)], rights(false, 200), 1);
+        table.add(&[1; 16], &user("a"), &[object(1)], rights(false, 400), 1);
+        let rights = table.of_user(&user("a"), 350);
+        assert_eq!(rights.holders.len(), 1);
+        assert!(rights.holders[0].writes && rights.holders[0].expires_ms == 400);
         assert_eq!(table.count, 1);
     }
 
@@ -509,9 +512,9 @@ mod tests {
         let (mut table, eve, bob) = (IssuedCredentials::new(MAX), user("eve"), user("bob"));
         let few: Vec<ObjectRef> = (0..100).map(object).collect();
         // Bob's expire first: by age alone they would be dropped first.
-        table.add(&[2; 16], &bob, &few, held(true, 400), 1);
+        table.add(&[2; 16], &bob, &few, rights(true, 400), 1);
         let all: Vec<ObjectRef> = (0..MAX as u64 + 1_000).map(object).collect();
-        all.chunks(64).for_each(|some| table.add(&[1; 16], &eve, some, held(false, 500), 1));
+        all.chunks(64).for_each(|some| table.add(&[1; 16], &eve, some, rights(false, 500), 1));
         assert!(table.count <= MAX);
         let his = table.of_user(&bob, 300);
         assert_eq!((his.holders.len(), his.complete), (few.len(), true));
@@ -523,14 +526,14 @@ mod tests {
         assert!(table.of_user(&eve, 501).complete, "all dropped entries have expired");
         // Credentials to write that were dropped count as writers of every object.
         assert!(!table.writers(300).others_write(&[object(4_000_000)], &[3; 16], 300));
-        all.chunks(64).for_each(|some| table.add(&[4; 16], &eve, some, held(true, 600), 1));
+        all.chunks(64).for_each(|some| table.add(&[4; 16], &eve, some, rights(true, 600), 1));
         assert!(table.writers(300).others_write(&[object(999_999)], &[3; 16], 300));
     }
 
     #[test]
     fn capability_files_are_never_dropped_and_limited_per_user() {
         let (mut table, eve, bob) = (IssuedCredentials::new(MAX), user("eve"), user("bob"));
-        let lasting = IssuedRights { lasting_until_ms: 900, ..held(false, 900) };
+        let lasting = IssuedRights { lasting_until_ms: 900, ..rights(false, 900) };
         let mut given = 0;
         while table.check_delegation(&eve, 1, 1).is_ok() {
             table.add(&[1; 16], &eve, &[object(given)], lasting, 1);
@@ -539,7 +542,7 @@ mod tests {
         assert_eq!(given as usize, MAX / DELEGATED_PART / 2, "half of them is free for others");
         table.check_delegation(&bob, 1, 1).unwrap();
         let all: Vec<ObjectRef> = (0..2 * MAX as u64).map(object).collect();
-        all.chunks(64).for_each(|some| table.add(&[2; 16], &eve, some, held(false, 500), 1));
+        all.chunks(64).for_each(|some| table.add(&[2; 16], &eve, some, rights(false, 500), 1));
         assert!((0..given).all(|number| table.is_lasting(object(number), 600)));
         table.check_delegation(&eve, 1, 901).unwrap();
     }

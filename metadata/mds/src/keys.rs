@@ -1,5 +1,5 @@
-//! Keys of the metadata store: the first byte is the family; numbers are big-endian, so that ranges
-//! are in order.
+//! Keys of records in the metadata store: the first byte is the family; numbers are big-endian, so
+//! that ranges are in order.
 //!
 //! Truth: docs/standards/mds/store.md §8 has the same table.
 
@@ -71,9 +71,9 @@ const LOCK_COUNT: u8 = b'K';
 const FENCE: u8 = b'F';
 
 /// Directory delegations.
-const AHEAD: u8 = b'A';
+const DELEGATION: u8 = b'A';
 /// Inode numbers reserved for clients.
-const NUMBERS: u8 = b'N';
+const RESERVED: u8 = b'N';
 
 /// Addresses that accounts have logged in from.
 const FAMILIAR: u8 = b'W';
@@ -151,7 +151,7 @@ pub(crate) fn quotas_of_trees() -> Vec<u8> {
 }
 
 /// Returns the user or tree of a quota key.
-pub(crate) fn quota_place(key: &[u8]) -> Option<QuotaCursor> {
+pub(crate) fn quota_subject(key: &[u8]) -> Option<QuotaCursor> {
     match key {
         [QUOTA_OF_USER, name @ ..] => {
             Some(QuotaCursor::User(UserName::new(std::str::from_utf8(name).ok()?).ok()?))
@@ -290,11 +290,11 @@ pub(crate) fn client(user: &UserName, client_id: ClientId) -> Vec<u8> {
     key(CLIENT, &[user.as_str().as_bytes(), &[0], &client_id.number.to_be_bytes()])
 }
 
-pub(crate) fn holders() -> Vec<u8> {
+pub(crate) fn clients() -> Vec<u8> {
     vec![CLIENT]
 }
 
-/// Returns user and number of a `holder` key.
+/// Returns user and number of a `client` key.
 pub(crate) fn client_parts(key: &[u8]) -> Option<(UserName, ClientId)> {
     let (user, number) = key.get(1..)?.split_last_chunk()?;
     let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
@@ -306,8 +306,8 @@ fn of_node_and_client(family: u8, id: InodeId, (user, client_id): &(UserName, Cl
     key(family, &[&id.0.to_be_bytes(), user, &[0], &client_id])
 }
 
-pub(crate) fn locked(id: InodeId, who: &(UserName, ClientId)) -> Vec<u8> {
-    of_node_and_client(LOCKED, id, who)
+pub(crate) fn locked(id: InodeId, client: &(UserName, ClientId)) -> Vec<u8> {
+    of_node_and_client(LOCKED, id, client)
 }
 
 /// Prefix of the locks of all clients on a file.
@@ -331,38 +331,38 @@ pub(crate) fn lock_count(user: &UserName) -> Vec<u8> {
     key(LOCK_COUNT, &[user.as_str().as_bytes()])
 }
 
-pub(crate) fn fence(id: InodeId, who: &(UserName, ClientId)) -> Vec<u8> {
-    of_node_and_client(FENCE, id, who)
+pub(crate) fn fence(id: InodeId, client: &(UserName, ClientId)) -> Vec<u8> {
+    of_node_and_client(FENCE, id, client)
 }
 
 pub(crate) fn fences() -> Vec<u8> {
     vec![FENCE]
 }
 
-pub(crate) fn ahead(id: InodeId) -> Vec<u8> {
-    key(AHEAD, &[&id.0.to_be_bytes()])
+pub(crate) fn delegation(id: InodeId) -> Vec<u8> {
+    key(DELEGATION, &[&id.0.to_be_bytes()])
 }
 
-pub(crate) fn all_ahead() -> Vec<u8> {
-    vec![AHEAD]
+pub(crate) fn delegations() -> Vec<u8> {
+    vec![DELEGATION]
 }
 
-/// Returns the directory of an `ahead` key.
-pub(crate) fn ahead_directory(key: &[u8]) -> Option<InodeId> {
+/// Returns the directory of a `delegation` key.
+pub(crate) fn delegation_directory(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }
 
-pub(crate) fn numbers((user, client_id): &(UserName, ClientId)) -> Vec<u8> {
-    key(NUMBERS, &[user.as_str().as_bytes(), &[0], &client_id.number.to_be_bytes()])
+pub(crate) fn reserved_inodes((user, client_id): &(UserName, ClientId)) -> Vec<u8> {
+    key(RESERVED, &[user.as_str().as_bytes(), &[0], &client_id.number.to_be_bytes()])
 }
 
 /// Prefix of the numbers reserved for a user's clients.
-pub(crate) fn numbers_of(user: &UserName) -> Vec<u8> {
-    key(NUMBERS, &[user.as_str().as_bytes(), &[0]])
+pub(crate) fn reserved_inodes_of(user: &UserName) -> Vec<u8> {
+    key(RESERVED, &[user.as_str().as_bytes(), &[0]])
 }
 
-pub(crate) fn all_numbers() -> Vec<u8> {
-    vec![NUMBERS]
+pub(crate) fn all_reserved_inodes() -> Vec<u8> {
+    vec![RESERVED]
 }
 
 pub(crate) fn answer(user: &UserName, client_id: ClientId, place: u16) -> Vec<u8> {

@@ -112,7 +112,7 @@ pub(crate) struct RecallBatch {
 
 #[derive(Debug)]
 struct GrantedLease {
-    who: ClientKey,
+    client: ClientKey,
     kind: LeaseKind,
     number: u64,
     epoch: u64,
@@ -211,7 +211,7 @@ pub(crate) struct Leases {
 /// A directory delegation of before the restart.
 pub(crate) struct RecoveredLease {
     pub(crate) id: InodeId,
-    pub(crate) who: ClientKey,
+    pub(crate) client: ClientKey,
     pub(crate) epoch: u64,
     pub(crate) number: u64,
 }
@@ -246,10 +246,16 @@ impl Leases {
         delegations: impl IntoIterator<Item = RecoveredLease>,
     ) -> Self {
         let mut table = LeaseTable { unrecovered: before.into_iter().collect(), ..LeaseTable::default() };
-        for RecoveredLease { id, who, epoch, number } in delegations {
-            let granted =
-                GrantedLease { who, kind: LeaseKind::Write, number, epoch, delegation: true, recalled: None };
-            table.count(&granted.who.0);
+        for RecoveredLease { id, client, epoch, number } in delegations {
+            let granted = GrantedLease {
+                client,
+                kind: LeaseKind::Write,
+                number,
+                epoch,
+                delegation: true,
+                recalled: None,
+            };
+            table.count(&granted.client.0);
             table.files.entry(id).or_default().leases.push(granted);
         }
         Self { table: Mutex::new(table), lost: Mutex::default() }
@@ -257,7 +263,7 @@ impl Leases {
 
     /// Queues clients to be fenced from a node.
     pub(crate) fn queue_fence(&self, id: InodeId, lost: Vec<ClientKey>) {
-        self.lost.lock().extend(lost.into_iter().map(|who| (id, who)));
+        self.lost.lock().extend(lost.into_iter().map(|client| (id, client)));
     }
 
     /// Returns and clears the clients to be fenced.
@@ -293,23 +299,24 @@ impl Leases {
     }
 
     /// Whether the client has a directory delegation with this number.
-    pub(crate) fn has_delegation(&self, id: InodeId, who: &ClientKey, number: u64) -> bool {
+    pub(crate) fn has_delegation(&self, id: InodeId, client: &ClientKey, number: u64) -> bool {
         let table = self.table.lock();
-        let is_it = |one: &GrantedLease| one.delegation && one.who == *who && one.number == number;
+        let is_it = |one: &GrantedLease| one.delegation && one.client == *client && one.number == number;
         table.files.get(&id).is_some_and(|file| file.leases.iter().any(is_it))
     }
 
     /// Returns the client's delegation on a directory if it should have been returned by now.
-    pub(crate) fn overdue_delegation(&self, id: InodeId, who: &ClientKey, now_ms: u64) -> Option<u64> {
+    pub(crate) fn overdue_delegation(&self, id: InodeId, client: &ClientKey, now_ms: u64) -> Option<u64> {
         let table = self.table.lock();
         let is_over = |one: &&GrantedLease| one.recalled.is_some_and(|recall| recall.until_ms <= now_ms);
-        let mut his = table.files.get(&id)?.leases.iter().filter(|one| one.delegation && one.who == *who);
+        let mut his =
+            table.files.get(&id)?.leases.iter().filter(|one| one.delegation && one.client == *client);
         his.find(is_over).map(|one| one.number)
     }
 
     /// Removes a revoked delegation; the client gets a new epoch.
-    pub(crate) fn drop_delegation(&self, id: InodeId, who: &ClientKey, number: u64) {
-        let is_it = |one: &GrantedLease| one.delegation && one.who == *who && one.number == number;
+    pub(crate) fn drop_delegation(&self, id: InodeId, client: &ClientKey, number: u64) {
+        let is_it = |one: &GrantedLease| one.delegation && one.client == *client && one.number == number;
         self.table.lock().revoke(id, is_it);
     }
 
@@ -326,7 +333,7 @@ impl Leases {
     /// `fresh`: an epoch that no client has had.
     pub(crate) fn poll_recalls(
         &self,
-        who: &ClientKey,
+        client: &ClientKey,
         rights: SessionRights,
         (epoch, known): (u64, u64),
         fresh: u64,
@@ -342,27 +349,27 @@ impl Leases {
             recalls: BTreeMap::new(),
             wakers: Vec::new(),
         };
-        let client = table.clients.entry(who.clone()).or_insert_with(new);
-        client.last_seen_ms = now_ms;
-        if client.rights != rights {
+        let state = table.clients.entry(client.clone()).or_insert_with(new);
+        state.last_seen_ms = now_ms;
+        if state.rights != rights {
             // The new rights may not permit what its leases permit.
-            client.rights = rights;
-            client.epoch = client.epoch.wrapping_add(1).max(1);
-            client.confirmed = false;
+            state.rights = rights;
+            state.epoch = state.epoch.wrapping_add(1).max(1);
+            state.confirmed = false;
         }
-        let newly = epoch == client.epoch && !client.confirmed;
-        client.confirmed |= newly;
-        let now_epoch = client.epoch;
+        let newly = epoch == state.epoch && !state.confirmed;
+        state.confirmed |= newly;
+        let now_epoch = state.epoch;
         if newly {
-            table.drop_other_epochs(who, now_epoch, now_ms);
-            if table.unrecovered.remove(who) {
-                table.returned.insert(who.clone());
+            table.drop_other_epochs(client, now_epoch, now_ms);
+            if table.unrecovered.remove(client) {
+                table.returned.insert(client.clone());
             }
         }
-        let Some(client) = table.clients.get_mut(who) else {
+        let Some(state) = table.clients.get_mut(client) else {
             return RecallBatch { epoch: 0, last: 0, recalls: Vec::new(), newly };
         };
-        let news = client.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
+        let news = state.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
         let (mut last, mut recalls) = (known, Vec::new());
         for (number, recall) in news {
             last = *number;
@@ -372,32 +379,32 @@ impl Leases {
     }
 
     /// Whether an answer for the client is pending; otherwise `waker` is woken when one is.
-    pub(crate) fn has_recalls(&self, who: &ClientKey, (epoch, known): (u64, u64), waker: &Waker) -> bool {
+    pub(crate) fn has_recalls(&self, client: &ClientKey, (epoch, known): (u64, u64), waker: &Waker) -> bool {
         let table = &mut *self.table.lock();
-        let Some(client) = table.clients.get_mut(who) else { return true };
-        if !client.confirmed
-            || client.epoch != epoch
-            || client.recalls.range(known.saturating_add(1)..).next().is_some()
+        let Some(state) = table.clients.get_mut(client) else { return true };
+        if !state.confirmed
+            || state.epoch != epoch
+            || state.recalls.range(known.saturating_add(1)..).next().is_some()
         {
             return true;
         }
-        if !client.wakers.iter().any(|one| one.will_wake(waker)) {
-            if client.wakers.len() >= WAKERS_MAX {
-                client.wakers.remove(0).wake();
+        if !state.wakers.iter().any(|one| one.will_wake(waker)) {
+            if state.wakers.len() >= WAKERS_MAX {
+                state.wakers.remove(0).wake();
             }
-            client.wakers.push(waker.clone());
+            state.wakers.push(waker.clone());
         }
         false
     }
 
     /// Whether the client is eligible for leases now.
-    pub(crate) fn can_cache(&self, who: &ClientKey, now_ms: u64) -> bool {
-        self.table.lock().clients.get(who).is_some_and(|one| one.can_cache(now_ms))
+    pub(crate) fn can_cache(&self, client: &ClientKey, now_ms: u64) -> bool {
+        self.table.lock().clients.get(client).is_some_and(|one| one.can_cache(now_ms))
     }
 
     /// Whether the client has sent `Recalls`.
-    pub(crate) fn is_registered(&self, who: &ClientKey) -> bool {
-        self.table.lock().clients.contains_key(who)
+    pub(crate) fn is_registered(&self, client: &ClientKey) -> bool {
+        self.table.lock().clients.contains_key(client)
     }
 
     /// Whether the grace period for leases of before the restart is active.
@@ -471,7 +478,7 @@ impl Leases {
         // Checked again under one lock.
         let all = || ids.iter().chain(directories);
         let is_leased = |id: &&InodeId| {
-            table.files.get(id).is_some_and(|file| file.leases.iter().any(|one| Some(&one.who) != by))
+            table.files.get(id).is_some_and(|file| file.leases.iter().any(|one| Some(&one.client) != by))
         };
         if let Some(id) = all().find(is_leased) {
             return (vec![(*id, ConflictVerdict::Wait)], begun);
@@ -510,18 +517,18 @@ impl Leases {
     pub(crate) fn grant(
         &self,
         id: InodeId,
-        who: &ClientKey,
+        client: &ClientKey,
         request: LeaseRequest,
         now_ms: u64,
     ) -> Result<Option<NodeLease>> {
-        Ok(self.grant_or_upgrade(id, who, request, now_ms)?.map(|new| new.lease))
+        Ok(self.grant_or_upgrade(id, client, request, now_ms)?.map(|new| new.lease))
     }
 
     /// Grants a lease, or upgrades the client's own lease, which is returned in `before`.
     pub(crate) fn grant_or_upgrade(
         &self,
         id: InodeId,
-        who: &ClientKey,
+        client: &ClientKey,
         request: LeaseRequest,
         now_ms: u64,
     ) -> Result<Option<NewLease>> {
@@ -530,16 +537,16 @@ impl Leases {
         if table.waits(now_ms) {
             return later();
         }
-        let Some(client) = table.clients.get(who).filter(|one| one.can_cache(now_ms)) else {
+        let Some(state) = table.clients.get(client).filter(|one| one.can_cache(now_ms)) else {
             return Ok(None);
         };
-        if table.penalties.has(&who.0, now_ms) {
+        if table.penalties.has(&client.0, now_ms) {
             return Ok(None);
         }
-        let (epoch, own) = (client.epoch, client.leases);
-        let of_user = table.by_user.get(&who.0).copied().unwrap_or_default();
+        let (epoch, own) = (state.epoch, state.leases);
+        let of_user = table.by_user.get(&client.0).copied().unwrap_or_default();
         let file = table.files.entry(id).or_default();
-        if let Some(known) = file.leases.iter().find(|one| one.who == *who) {
+        if let Some(known) = file.leases.iter().find(|one| one.client == *client) {
             if known.recalled.is_some() {
                 // The client has to return it first.
                 return later();
@@ -555,12 +562,12 @@ impl Leases {
         if file
             .priority
             .as_ref()
-            .is_some_and(|(first, until_ms)| *until_ms > now_ms && first.as_ref() != Some(who))
+            .is_some_and(|(first, until_ms)| *until_ms > now_ms && first.as_ref() != Some(client))
         {
             return later();
         }
         let what = LeaseAccess::needed_for(request.kind);
-        if file.leases.iter().any(|one| one.who != *who && what.conflicts_with(one.kind)) {
+        if file.leases.iter().any(|one| one.client != *client && what.conflicts_with(one.kind)) {
             return later();
         }
         if request.others_write
@@ -569,10 +576,10 @@ impl Leases {
         {
             return Ok(None);
         }
-        let before = file.leases.iter().find(|one| one.who == *who).map(|one| (one.epoch, one.number));
+        let before = file.leases.iter().find(|one| one.client == *client).map(|one| (one.epoch, one.number));
         let own_before = before.is_some();
         let own_max = if request.opportunistic { UNREQUESTED_PER_CLIENT_MAX } else { LEASES_PER_CLIENT_MAX };
-        let on_file = file.leases.iter().filter(|one| one.who.0 == who.0).count();
+        let on_file = file.leases.iter().filter(|one| one.client.0 == client.0).count();
         let full = own >= own_max
             || !share::is_free(of_user, table.count, 1, LEASES_MAX)
             || !share::is_free(on_file, file.leases.len(), 1, LEASES_OF_FILE_MAX);
@@ -580,10 +587,10 @@ impl Leases {
             return Ok(None);
         }
         file.priority = None;
-        table.remove_lease(id, |one| one.who == *who);
+        table.remove_lease(id, |one| one.client == *client);
         let number = table.number();
         let granted = GrantedLease {
-            who: who.clone(),
+            client: client.clone(),
             kind: request.kind,
             number,
             epoch,
@@ -591,23 +598,24 @@ impl Leases {
             recalled: None,
         };
         table.files.entry(id).or_default().leases.push(granted);
-        table.count(&who.0);
-        if let Some(client) = table.clients.get_mut(who) {
-            client.leases += 1;
+        table.count(&client.0);
+        if let Some(state) = table.clients.get_mut(client) {
+            state.leases += 1;
         }
         let before = before.filter(|(of, _)| *of == epoch).map(|(_, number)| number);
         Ok(Some(NewLease { lease: NodeLease { kind: request.kind, number, epoch }, before }))
     }
 
     /// Undoes a grant that was not sent; restores the lease that it upgraded.
-    pub(crate) fn undo_upgrade(&self, id: InodeId, who: &ClientKey, new: NewLease) {
+    pub(crate) fn undo_upgrade(&self, id: InodeId, client: &ClientKey, new: NewLease) {
         let table = &mut *self.table.lock();
         let number = new.lease.number;
         if new.before == Some(number) {
             // The existing lease was returned: unsent changes may depend on it.
             return;
         }
-        let Some(mut granted) = table.remove_lease(id, |one| one.who == *who && one.number == number) else {
+        let Some(mut granted) = table.remove_lease(id, |one| one.client == *client && one.number == number)
+        else {
             return;
         };
         let Some(before) = new.before else { return };
@@ -619,9 +627,9 @@ impl Leases {
             ..granted
         };
         table.files.entry(id).or_default().leases.push(granted);
-        table.count(&who.0);
-        if let Some(client) = table.clients.get_mut(who) {
-            client.leases += 1;
+        table.count(&client.0);
+        if let Some(state) = table.clients.get_mut(client) {
+            state.leases += 1;
         }
     }
 
@@ -630,24 +638,24 @@ impl Leases {
     pub(crate) fn existing_lease(
         &self,
         id: InodeId,
-        who: &ClientKey,
+        client: &ClientKey,
         now_ms: u64,
     ) -> Option<Option<NodeLease>> {
         let table = self.table.lock();
-        let Some(client) = table.clients.get(who).filter(|one| one.can_cache(now_ms)) else {
+        let Some(state) = table.clients.get(client).filter(|one| one.can_cache(now_ms)) else {
             return Some(None);
         };
-        let known = table.files.get(&id)?.leases.iter().find(|one| one.who == *who)?;
-        let ours = known.recalled.is_none() && known.epoch == client.epoch;
+        let known = table.files.get(&id)?.leases.iter().find(|one| one.client == *client)?;
+        let ours = known.recalled.is_none() && known.epoch == state.epoch;
         Some(ours.then_some(NodeLease { kind: known.kind, number: known.number, epoch: known.epoch }))
     }
 
     /// Removes a returned lease: the one with this number, or without a number any that is not a
     /// directory delegation. No error if it does not exist.
-    pub(crate) fn return_lease(&self, id: InodeId, who: &ClientKey, number: Option<u64>, now_ms: u64) {
+    pub(crate) fn return_lease(&self, id: InodeId, client: &ClientKey, number: Option<u64>, now_ms: u64) {
         let table = &mut *self.table.lock();
         let is_it = |one: &GrantedLease| {
-            one.who == *who && number.map_or(!one.delegation, |number| one.number == number)
+            one.client == *client && number.map_or(!one.delegation, |number| one.number == number)
         };
         if let Some(granted) = table.remove_lease(id, is_it) {
             table.penalize_if_slow(&granted, now_ms);
@@ -659,21 +667,22 @@ impl Leases {
 
     /// Removes the write lease of a fenced client. `tell`: begin a new epoch even if the lease was
     /// already returned, because its writes are refused until the client knows.
-    pub(crate) fn on_fenced(&self, id: InodeId, who: &ClientKey, tell: bool) {
+    pub(crate) fn on_fenced(&self, id: InodeId, client: &ClientKey, tell: bool) {
         let table = &mut *self.table.lock();
-        let lost = table.remove_lease(id, |one| one.who == *who && one.kind == LeaseKind::Write).is_some();
+        let lost =
+            table.remove_lease(id, |one| one.client == *client && one.kind == LeaseKind::Write).is_some();
         if lost || tell {
-            table.begin_epoch(who);
+            table.begin_epoch(client);
         }
     }
 
     /// Recalls all leases of a user's clients by a new epoch.
     pub(crate) fn recall_all_of_user(&self, user: &UserName) {
         let table = &mut *self.table.lock();
-        for (_, client) in table.clients.iter_mut().filter(|((of, _), _)| of == user) {
-            client.epoch = client.epoch.wrapping_add(1).max(1);
-            client.confirmed = false;
-            client.wake();
+        for (_, state) in table.clients.iter_mut().filter(|((of, _), _)| of == user) {
+            state.epoch = state.epoch.wrapping_add(1).max(1);
+            state.confirmed = false;
+            state.wake();
         }
     }
 
@@ -681,7 +690,7 @@ impl Leases {
     pub(crate) fn on_node(&self, id: InodeId) -> Vec<(ClientKey, LeaseKind)> {
         let table = self.table.lock();
         let granted = table.files.get(&id).into_iter().flat_map(|file| &file.leases);
-        granted.map(|one| (one.who.clone(), one.kind)).collect()
+        granted.map(|one| (one.client.clone(), one.kind)).collect()
     }
 
     /// Returns the number of leases.

@@ -285,7 +285,7 @@ impl Mds {
         let objects: Vec<ObjectRef> = item.objects.iter().map(|(object, _)| *object).collect();
         self.open_files.may_be_written(id, now_ms)
             || self.leases.on_node(id).iter().any(|(_, kind)| *kind == LeaseKind::Write)
-            || self.holdings(now_ms).of_objects(&objects, now_ms).holders.iter().any(|one| one.writes)
+            || self.issued_table(now_ms).of_objects(&objects, now_ms).holders.iter().any(|one| one.writes)
     }
 
     /// Charges a create with the bytes of its objects. Returns when to measure it again.

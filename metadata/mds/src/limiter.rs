@@ -5,8 +5,8 @@
 //! which accounts exist; the store does (`familiar`).
 //! Contract: the answer does not depend on whether the account exists, except after logins from the
 //! same network. A flood from elsewhere never delays a login from a familiar address. It delays a
-//! first login from a new network only above the rate of [`STRANGERS_EVERY_MS`], that is from about
-//! 60 networks at once. Memory is fixed: invented names evict nothing.
+//! first login from a new network only above the rate of [`UNFAMILIAR_EVERY_MS`], that is from
+//! about 60 networks at once. Memory is fixed: invented names evict nothing.
 //! Truth: docs/reference/limits.md; docs/design/security.md 2.4, rate limits.
 
 use std::collections::hash_map::RandomState;
@@ -112,9 +112,10 @@ const ACCOUNT_FAMILIAR: RateLimit =
 /// Attempts for one account from one network.
 const ACCOUNT_NETWORK: RateLimit = RateLimit { burst: 8, every_ms: 60_000, delays_ms: None };
 /// Interval of attempts for one account from all unfamiliar networks, milliseconds.
-pub(crate) const STRANGERS_EVERY_MS: u64 = 1_000;
+pub(crate) const UNFAMILIAR_EVERY_MS: u64 = 1_000;
 /// Attempts for one account from all networks that it has not logged in from.
-const ACCOUNT_STRANGERS: RateLimit = RateLimit { burst: 512, every_ms: STRANGERS_EVERY_MS, delays_ms: None };
+const ACCOUNT_UNFAMILIAR: RateLimit =
+    RateLimit { burst: 512, every_ms: UNFAMILIAR_EVERY_MS, delays_ms: None };
 
 /// Limit of each user's refused requests in the record of credentials.
 const USER_REFUSALS: RateLimit = RateLimit { burst: 256, every_ms: 10_000, delays_ms: None };
@@ -207,7 +208,7 @@ impl Default for LoginLimiter {
             account_addresses: BucketTable::new(ACCOUNT_ADDRESS),
             account_familiar: BucketTable::new(ACCOUNT_FAMILIAR),
             account_networks: BucketTable::new(ACCOUNT_NETWORK),
-            account_strangers: BucketTable::new(ACCOUNT_STRANGERS),
+            account_strangers: BucketTable::new(ACCOUNT_UNFAMILIAR),
             refusals: BucketTable::new(USER_REFUSALS),
         }
     }
@@ -409,7 +410,7 @@ mod tests {
             let source = IpAddr::from([10, (now_ms / 50 % 250) as u8, (now_ms / 12_500 % 250) as u8, 1]);
             guesses += u64::from(attempt(&mut limiter, "victim", source.into(), now_ms).is_ok());
         }
-        assert!(guesses <= u64::from(ACCOUNT_STRANGERS.burst) + hour_ms / STRANGERS_EVERY_MS, "{guesses}");
+        assert!(guesses <= u64::from(ACCOUNT_UNFAMILIAR.burst) + hour_ms / UNFAMILIAR_EVERY_MS, "{guesses}");
         let mut one = LoginLimiter::default();
         let mut from_one = 0u64;
         for now_ms in (0..hour_ms).step_by(50) {

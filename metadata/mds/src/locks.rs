@@ -32,25 +32,25 @@ pub(crate) const LOCKS_BY_USER_MAX: usize = LOCKS_MAX / 4;
 pub(crate) trait LockTable {
     /// Sets, changes or removes a lock. Returns a conflicting lock, and then changes nothing.
     /// `test`: only checks.
-    fn lock(&self, who: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>>;
+    fn lock(&self, client: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>>;
 
     /// Whether the owner's locks cover this one, at least of its kind.
-    fn covers(&self, who: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool>;
+    fn covers(&self, client: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool>;
 
     /// Releases all locks on a file of one owner, or of all owners of a client.
-    fn release(&self, who: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()>;
+    fn release(&self, client: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()>;
 }
 
 /// A lock with its client; the owner is a program of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OwnedLock {
-    who: ClientKey,
+    client: ClientKey,
     lock: Lock,
 }
 
 impl OwnedLock {
     fn is_same(&self, other: &Self) -> bool {
-        self.who == other.who && self.lock.owner == other.lock.owner
+        self.client == other.client && self.lock.owner == other.lock.owner
     }
 }
 
@@ -100,38 +100,40 @@ fn check(lock: &Lock) -> Result<()> {
 
 impl MemoryLocks {
     /// Whether the client has any lock on the file.
-    pub(crate) fn any(&self, who: &ClientKey, id: InodeId) -> bool {
-        self.0.lock().files.get(&id).is_some_and(|all| all.iter().any(|one| one.who == *who))
+    pub(crate) fn any(&self, client: &ClientKey, id: InodeId) -> bool {
+        self.0.lock().files.get(&id).is_some_and(|all| all.iter().any(|one| one.client == *client))
     }
 }
 
 impl LockTable for MemoryLocks {
-    fn lock(&self, who: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
+    fn lock(&self, client: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
         check(&lock)?;
-        let wanted = OwnedLock { who: who.clone(), lock };
+        let wanted = OwnedLock { client: client.clone(), lock };
         let table = &mut *self.0.lock();
         let all = table.files.get(&id).map(Vec::as_slice).unwrap_or_default();
         let conflict = find_conflict(all, &wanted);
         if conflict.is_some() || test {
             return Ok(conflict);
         }
-        let own = table.by_user.get(&who.0).copied().unwrap_or_default();
-        let room = has_share(own, table.count);
-        table.change(id, who, |locks| set(locks, wanted, room))?;
+        let own = table.by_user.get(&client.0).copied().unwrap_or_default();
+        let may_grow = has_share(own, table.count);
+        table.change(id, client, |locks| set(locks, wanted, may_grow))?;
         Ok(None)
     }
 
-    fn covers(&self, who: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool> {
+    fn covers(&self, client: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool> {
         let table = &*self.0.lock();
         let all = table.files.get(&id).into_iter().flatten();
-        Ok(is_covered(all.filter(|one| one.who == *who).map(|one| &one.lock), lock))
+        Ok(is_covered(all.filter(|one| one.client == *client).map(|one| &one.lock), lock))
     }
 
-    fn release(&self, who: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()> {
+    fn release(&self, client: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()> {
         let table = &mut *self.0.lock();
         if table.files.contains_key(&id) {
-            table.change(id, who, |locks| {
-                locks.retain(|one| one.who != *who || owner.is_some_and(|owner| one.lock.owner != owner));
+            table.change(id, client, |locks| {
+                locks.retain(|one| {
+                    one.client != *client || owner.is_some_and(|owner| one.lock.owner != owner)
+                });
             });
         }
         Ok(())
@@ -172,7 +174,7 @@ fn is_covered<'a>(own: impl Iterator<Item = &'a Lock>, lock: &Lock) -> bool {
 }
 
 /// Replaces the owner's locks in a range by one lock.
-fn set(locks: &mut Vec<OwnedLock>, wanted: OwnedLock, room: bool) -> Result<()> {
+fn set(locks: &mut Vec<OwnedLock>, wanted: OwnedLock, may_grow: bool) -> Result<()> {
     let range = wanted.lock;
     // The rest of the old locks on either side: at most one more than there were.
     let mut rest = Vec::new();
@@ -184,11 +186,11 @@ fn set(locks: &mut Vec<OwnedLock>, wanted: OwnedLock, room: bool) -> Result<()> 
             rest.push(OwnedLock { lock: Lock { start: range.end, ..old.lock }, ..old.clone() });
         }
     }
-    let gone = locks.iter().filter(|old| old.is_same(&wanted) && overlap(&old.lock, &range)).count();
+    let replaced = locks.iter().filter(|old| old.is_same(&wanted) && overlap(&old.lock, &range)).count();
     let new = rest.len() + usize::from(range.kind != LockKind::Unlock);
-    let own = locks.iter().filter(|old| old.who.0 == wanted.who.0).count();
-    if new > gone && !(room && share::is_free(own, locks.len(), new - gone, LOCKS_PER_FILE_MAX)) {
-        let why = format!("locks: user {} has {own} on the file and cannot have more", wanted.who.0);
+    let own = locks.iter().filter(|old| old.client.0 == wanted.client.0).count();
+    if new > replaced && !(may_grow && share::is_free(own, locks.len(), new - replaced, LOCKS_PER_FILE_MAX)) {
+        let why = format!("locks: user {} has {own} on the file and cannot have more", wanted.client.0);
         return Err(MdsError::refused(ErrorCode::Limit, why));
     }
     locks.retain(|old| !(old.is_same(&wanted) && overlap(&old.lock, &range)));

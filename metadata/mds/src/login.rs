@@ -303,23 +303,23 @@ impl Mds {
     pub(crate) fn logout(&self, session: &SessionId, revoke: bool, now_ms: u64) -> Result<Option<Revoking>> {
         self.catch_up()?;
         self.recheck_session(session)?;
-        let who = self.sessions.check(session, self.config.session_idle_ms, now_ms)?.who;
+        let principal = self.sessions.check(session, self.config.session_idle_ms, now_ms)?.principal;
         let (mut revoking, mut held) = (None, None);
         if revoke {
             // Waits for requests that are issuing credentials, so that these are in the table.
             let _stopped = self.issuing.write();
             let (credentials, unlisted_ms) = {
-                let table = self.holdings(now_ms);
-                let unlisted = table.unlisted_of(&who.user, now_ms);
+                let table = self.issued_table(now_ms);
+                let unlisted = table.unlisted_of(&principal.user, now_ms);
                 let until_ms = unlisted.map_or(0, |unlisted| unlisted.until_ms());
-                (table.of_session(session, &who.user, now_ms), until_ms)
+                (table.of_session(session, &principal.user, now_ms), until_ms)
             };
             let listed_ms = credentials.holders.iter().map(|one| one.expires_ms).max().unwrap_or(0);
             let what = RevocationTarget::Session(*session);
             revoking = self.update(|tx| {
-                sessions::end(tx, session, &who.user)?;
+                sessions::end(tx, session, &principal.user)?;
                 let servers = self.servers(tx)?;
-                match revoke::begin(tx, &who, what.clone(), servers, credentials.complete, now_ms) {
+                match revoke::begin(tx, &principal, what.clone(), servers, credentials.complete, now_ms) {
                     Ok(id) => Ok(Some(Revoking {
                         id,
                         objects: u32::try_from(credentials.holders.len()).unwrap_or(u32::MAX),
@@ -335,12 +335,12 @@ impl Mds {
                 if revoking.is_some() { "being revoked" } else { "not revoked: too many revocations" };
             held = Some(format!("{credentials}, {begun}"));
         } else {
-            self.update(|tx| sessions::end(tx, session, &who.user))?;
+            self.update(|tx| sessions::end(tx, session, &principal.user))?;
         }
         self.sessions.forget(&[*session]);
         self.audit.record(&AuditRecord {
             time_ms: now_ms,
-            user: who.user.as_str(),
+            user: principal.user.as_str(),
             session: Some(session),
             proven: true,
             source: None,
@@ -473,18 +473,18 @@ impl Mds {
         let found = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;
         let silent_ms = found.asked_ms.map_or(0, |asked_ms| now_ms.saturating_sub(asked_ms));
         if silent_ms > self.config.directory_grace_ms {
-            self.end_session_without_directory(&found.who.user, session, now_ms)?;
+            self.end_session_without_directory(&found.principal.user, session, now_ms)?;
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
         if found.stale {
             self.update_and(|tx| Ok((sessions::touch(tx, session, now_ms)?, Wait::No)))?;
         }
-        let mut who = found.who;
+        let mut principal = found.principal;
         if found.asked_ms.is_none() && found.groups_of != generation {
-            who.groups = groups::of(&*self.store.snapshot()?, &who.user)?;
-            self.sessions.set_groups(session, who.groups.clone(), generation);
+            principal.groups = groups::of(&*self.store.snapshot()?, &principal.user)?;
+            self.sessions.set_groups(session, principal.groups.clone(), generation);
         }
-        Ok(who)
+        Ok(principal)
     }
 }
 

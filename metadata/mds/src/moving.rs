@@ -85,7 +85,7 @@ pub struct MoveOrder {
     /// Whether the object must have bytes: if it does not exist, they are lost.
     pub filled: bool,
     /// Whether the move is for balance; otherwise its device is drained.
-    pub relieves: bool,
+    pub balances: bool,
     /// Whether clients may still create the old object. Then it stays, fenced, until they cannot
     /// any more.
     pub stays: bool,
@@ -109,7 +109,7 @@ enum MoveReason<'a> {
     /// The device is drained.
     Leave(DeviceId),
     /// According to these figures other devices are emptier.
-    Relieve(&'a DevicePool),
+    Balance(&'a DevicePool),
 }
 
 impl MoveReason<'_> {
@@ -117,17 +117,23 @@ impl MoveReason<'_> {
     fn next(self, layout: &Layout, size: u64) -> Option<usize> {
         match self {
             Self::Leave(device) => layout.objects().iter().position(|object| object.device == device),
-            Self::Relieve(pool) => {
-                (0..layout.width()).find(|&index| relief(pool, layout, index, size).is_some())
+            Self::Balance(pool) => {
+                (0..layout.width()).find(|&index| balancing_target(pool, layout, index, size).is_some())
             }
         }
     }
 }
 
 /// Returns the target of an object whose move improves the balance; empty objects are not moved.
-fn relief(pool: &DevicePool, layout: &Layout, index: usize, size: u64) -> Option<(DeviceId, ChosenDevice)> {
+fn balancing_target(
+    pool: &DevicePool,
+    layout: &Layout,
+    index: usize,
+    size: u64,
+) -> Option<(DeviceId, ChosenDevice)> {
     let (object, length) = (layout.objects().get(index)?, layout.object_length(index, size));
-    (length > 0).then(|| pool.relief(object.object.object, length, object.device, &taken(layout)))?
+    (length > 0)
+        .then(|| pool.balancing_target(object.object.object, length, object.device, &taken(layout)))?
 }
 
 fn taken(layout: &Layout) -> Vec<DeviceId> {
@@ -272,8 +278,8 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn begin_relief(&self, inode: InodeId, pool: &DevicePool, now_ms: u64) -> Result<MoveStart> {
-        self.begin(inode, MoveReason::Relieve(pool), now_ms)
+    pub fn begin_balancing_move(&self, inode: InodeId, pool: &DevicePool, now_ms: u64) -> Result<MoveStart> {
+        self.begin(inode, MoveReason::Balance(pool), now_ms)
     }
 
     fn begin(&self, inode: InodeId, reason: MoveReason<'_>, now_ms: u64) -> Result<MoveStart> {
@@ -293,7 +299,7 @@ impl Mds {
             let length = layout.object_length(index, file.size);
             let written = self.open_files.may_be_written(inode, now_ms) || may_be_made(&file, now_ms);
             // Programs with a capability file cannot get a new one, so they must not be fenced.
-            if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
+            if busy || written || self.issued_table(now_ms).is_lasting(from, now_ms) {
                 return Ok(MoveStart::InUse);
             }
             let (to, chosen) = match reason {
@@ -308,7 +314,7 @@ impl Mds {
                     .map_err(|_| {
                         MdsError::refused(ErrorCode::NoSpace, "no other device has enough free space")
                     })?,
-                MoveReason::Relieve(figures) => match relief(figures, layout, index, file.size) {
+                MoveReason::Balance(figures) => match balancing_target(figures, layout, index, file.size) {
                     // The figures may be older than the drain of that device.
                     Some((to, chosen)) if pool.has(to) => (to, chosen),
                     _ => return Ok(MoveStart::NothingToMove),
@@ -326,11 +332,11 @@ impl Mds {
             let begun = ObjectMove { index, from, to, generation: file.generation, tag, chosen };
             save(tx, &keys::object_move(inode), &begun)?;
             let filled = length > 0 && must_exist(&file, length);
-            let (relieves, stays) = (
-                matches!(reason, MoveReason::Relieve(_)),
+            let (balances, stays) = (
+                matches!(reason, MoveReason::Balance(_)),
                 may_be_running(file.in_place_grants_until_ms, now_ms),
             );
-            Ok(MoveStart::Started(MoveOrder { inode, from, to, filled, relieves, stays }))
+            Ok(MoveStart::Started(MoveOrder { inode, from, to, filled, balances, stays }))
         })?;
         if matches!(begun, MoveStart::Started(_)) {
             self.revocations_changed.store(true, Ordering::Release);
@@ -364,7 +370,7 @@ impl Mds {
                 return Ok(false);
             };
             let file = load::<Inode, _>(tx, &keys::inode(order.inode))?;
-            let lasting = self.holdings(now_ms).is_lasting(from, now_ms);
+            let lasting = self.issued_table(now_ms).is_lasting(from, now_ms);
             let replaced = |file: &Inode| {
                 let layout = file.layout.as_ref()?;
                 let touched = file.generation != generation || file.truncated_from.is_some();
@@ -406,7 +412,7 @@ impl Mds {
                 drain.left_objects = drain.left_objects.saturating_sub(1);
                 drain.left_bytes = drain.left_bytes.saturating_sub(bytes);
             })?;
-            if order.relieves {
+            if order.balances {
                 balance::note_moved(tx, bytes)?;
             }
             Ok(true)

@@ -61,7 +61,7 @@ impl OpenModes {
 /// A file that a client has open.
 #[derive(Default)]
 struct OpenFile {
-    held: OpenModes,
+    modes: OpenModes,
     /// Whether an open was answered and not closed.
     is_open: bool,
     /// Opens in progress, which also keep the file.
@@ -74,7 +74,7 @@ impl OpenFile {
     /// Whether the client may have a credential to write. After a revocation it may have an older
     /// one.
     fn may_write(&self) -> bool {
-        self.wrote || self.held.writes || self.held == OpenModes::default()
+        self.wrote || self.modes.writes || self.modes == OpenModes::default()
     }
 }
 
@@ -92,7 +92,7 @@ struct OpenFileTable {
     clients: HashMap<UserName, HashMap<ClientId, ClientFiles>>,
     /// Number of clients that have a file open.
     nodes: HashMap<InodeId, u32>,
-    held: usize,
+    modes: usize,
     /// Files whose removal is being committed.
     removing_now: HashSet<InodeId>,
     /// Whether clients of before the restart may still return, and until when.
@@ -133,12 +133,12 @@ impl OpenFileTable {
         if !known {
             let of_user = self.clients.get(user).into_iter().flat_map(HashMap::values);
             let of_user: usize = of_user.map(|one| one.nodes.len()).sum();
-            let shared = share::is_free(of_user, self.held, 1, OPEN_FILES_MAX);
+            let shared = share::is_free(of_user, self.modes, 1, OPEN_FILES_MAX);
             if own >= OPEN_FILES_PER_CLIENT_MAX || of_user >= OPEN_FILES_PER_USER_MAX || !shared {
                 let why = format!("open files: user {user} has {of_user}; close some");
                 return Err(MdsError::refused(ErrorCode::Limit, why));
             }
-            self.held += 1;
+            self.modes += 1;
             *self.nodes.entry(id).or_default() += 1;
         }
         Ok(self.register(user, client_id, now_ms)?.nodes.entry(id).or_default())
@@ -172,7 +172,7 @@ impl OpenFileTable {
 
     fn forget(&mut self, nodes: impl IntoIterator<Item = InodeId>) {
         for id in nodes {
-            self.held = self.held.saturating_sub(1);
+            self.modes = self.modes.saturating_sub(1);
             if let Some(count) = self.nodes.get_mut(&id) {
                 *count -= 1;
                 if *count == 0 {
@@ -223,12 +223,12 @@ impl OpenFiles {
         user: &UserName,
         client_id: ClientId,
         id: InodeId,
-        held: OpenModes,
+        modes: OpenModes,
         now_ms: u64,
     ) -> Result<u64> {
         let table = &mut *self.0.lock();
         let file = table.file_entry(user, client_id, id, now_ms)?;
-        (file.held, file.is_open) = (file.held.and(held), true);
+        (file.modes, file.is_open) = (file.modes.and(modes), true);
         Ok(now_ms.saturating_add(CLIENT_TIMEOUT_MS))
     }
 
@@ -251,10 +251,10 @@ impl OpenFiles {
         user: &UserName,
         client_id: ClientId,
         id: InodeId,
-        held: OpenModes,
+        modes: OpenModes,
         now_ms: u64,
     ) -> Result<u64> {
-        let until_ms = self.open(user, client_id, id, held, now_ms)?;
+        let until_ms = self.open(user, client_id, id, modes, now_ms)?;
         if let Some(file) = self.0.lock().file_mut(user, client_id, id) {
             file.opening = file.opening.saturating_sub(1);
         }
@@ -274,7 +274,7 @@ impl OpenFiles {
     pub(crate) fn close(&self, user: &UserName, client_id: ClientId, id: InodeId) {
         let table = &mut *self.0.lock();
         if let Some(file) = table.file_mut(user, client_id, id) {
-            (file.held, file.is_open) = (OpenModes::default(), false);
+            (file.modes, file.is_open) = (OpenModes::default(), false);
         }
         table.drop_if_free(user, client_id, id);
     }
@@ -289,8 +289,8 @@ impl OpenFiles {
         let mut any = false;
         for one in table.clients.values_mut().flat_map(HashMap::values_mut) {
             if let Some(file) = one.nodes.get_mut(&id) {
-                any |= file.held != OpenModes::default();
-                file.held = OpenModes::default();
+                any |= file.modes != OpenModes::default();
+                file.modes = OpenModes::default();
             }
         }
         any
@@ -301,7 +301,7 @@ impl OpenFiles {
         let table = &mut *self.0.lock();
         let clients = table.clients.get_mut(user).into_iter().flat_map(HashMap::values_mut);
         for file in clients.flat_map(|one| one.nodes.values_mut()) {
-            file.held = OpenModes::default();
+            file.modes = OpenModes::default();
         }
     }
 
@@ -327,7 +327,7 @@ impl OpenFiles {
         let one = table.clients.get_mut(user).and_then(|clients| clients.get_mut(&client_id));
         let Some(one) = one.filter(|one| one.until_ms >= now_ms) else { return OpenModes::default() };
         one.until_ms = now_ms.saturating_add(CLIENT_TIMEOUT_MS);
-        one.nodes.get(&id).map(|file| file.held).unwrap_or_default()
+        one.nodes.get(&id).map(|file| file.modes).unwrap_or_default()
     }
 
     /// Whether the client has the file open; extends the life of the client.
@@ -380,7 +380,7 @@ impl OpenFiles {
             return false;
         }
         let writes =
-            |file: &OpenFile| file.held.writes || (file.is_open && file.held == OpenModes::default());
+            |file: &OpenFile| file.modes.writes || (file.is_open && file.modes == OpenModes::default());
         table.clients.iter().any(|(user, clients)| {
             clients.iter().any(|(client_id, one)| {
                 one.until_ms >= now_ms && one.nodes.get(&id).is_some_and(writes) && !but(user, *client_id)
@@ -392,20 +392,20 @@ impl OpenFiles {
     /// credential to write each one.
     pub(crate) fn expire(&self, now_ms: u64) -> Vec<(UserName, ClientId, Vec<(InodeId, bool)>)> {
         let table = &mut *self.0.lock();
-        let mut gone: Vec<(UserName, ClientId, Vec<(InodeId, bool)>)> = Vec::new();
+        let mut expired: Vec<(UserName, ClientId, Vec<(InodeId, bool)>)> = Vec::new();
         table.clients.retain(|user, clients| {
             clients.retain(|id, one| {
                 let lives = one.until_ms >= now_ms;
                 if !lives {
                     let nodes = one.nodes.iter().map(|(node, file)| (*node, file.may_write())).collect();
-                    gone.push((user.clone(), *id, nodes));
+                    expired.push((user.clone(), *id, nodes));
                 }
                 lives
             });
             !clients.is_empty()
         });
-        table.forget(gone.iter().flat_map(|(_, _, nodes)| nodes.iter().map(|(id, _)| *id)));
-        gone
+        table.forget(expired.iter().flat_map(|(_, _, nodes)| nodes.iter().map(|(id, _)| *id)));
+        expired
     }
 
     /// Ends a client; returns its open files.
@@ -427,8 +427,8 @@ impl OpenFiles {
     }
 
     /// Whether the client has ended and sent nothing since.
-    pub(crate) fn has_ended(&self, who: &(UserName, ClientId)) -> bool {
-        self.0.lock().ended.contains_key(who)
+    pub(crate) fn has_ended(&self, client: &(UserName, ClientId)) -> bool {
+        self.0.lock().ended.contains_key(client)
     }
 
     /// Begins a removal of files; `shared`: other servers on the same store may have clients.

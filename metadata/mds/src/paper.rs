@@ -120,7 +120,7 @@ impl PaperListener {
 
     /// Returns the numbers of half-open logins and of remembered nonces; both are bounded.
     #[must_use]
-    pub fn held(&self) -> (usize, usize) {
+    pub fn half_open_counts(&self) -> (usize, usize) {
         (self.half_open.load(Ordering::Acquire), self.seen.lock().len())
     }
 

@@ -14,8 +14,8 @@
 
 use sealstone_mds_protocol::{ChosenDevice, DeviceCondition, DeviceId, WIDTH_MAX, WidthBound};
 
+pub mod move_target;
 pub mod outgrown;
-pub mod relief;
 #[cfg(test)]
 mod tests;
 
@@ -73,7 +73,7 @@ pub struct Candidate {
 impl Candidate {
     /// Returns the free bytes for new objects.
     #[must_use]
-    pub fn room(&self) -> u64 {
+    pub fn free_bytes(&self) -> u64 {
         let reserve = RESERVE_MIN.max(self.total / RESERVE_FRACTION);
         self.total.saturating_sub(self.used).saturating_sub(reserve)
     }
@@ -138,7 +138,7 @@ struct RatedDevice {
     device: DeviceId,
     total: u64,
     used: u64,
-    room: u64,
+    free_bytes: u64,
     speed: u64,
     boost: f64,
     condition: DeviceCondition,
@@ -183,14 +183,14 @@ impl DevicePool {
             device: device.device,
             total: device.total,
             used: device.used,
-            room: device.room(),
+            free_bytes: device.free_bytes(),
             speed: device.speed,
             boost: boost(device.fill(), mean),
             condition: device.condition(slow_below),
         };
         let mut rated: Vec<RatedDevice> = devices.iter().map(rate).collect();
         rated.sort_unstable_by_key(|device| device.device);
-        let open = rated.iter().filter(|device| device.room > 0).count();
+        let open = rated.iter().filter(|device| device.free_bytes > 0).count();
         Self { rated, open, used, total }
     }
 
@@ -206,7 +206,7 @@ impl DevicePool {
     }
 
     fn with_room(&self) -> impl Iterator<Item = &RatedDevice> {
-        self.rated.iter().filter(|device| device.room > 0)
+        self.rated.iter().filter(|device| device.free_bytes > 0)
     }
 
     /// Places a file. `seed` is its number, so that equal figures give an equal result.
@@ -227,7 +227,7 @@ impl DevicePool {
 
     /// Small files are placed by weighted hashing alone; only devices with problems are avoided.
     fn single(&self, size: u64, seed: u64) -> Result<PlacementChoice, NoSpace> {
-        let fits = self.with_room().filter(|device| device.room >= size);
+        let fits = self.with_room().filter(|device| device.free_bytes >= size);
         let first = fits.map(|device| ScoredDevice::of(device, seed)).max_by(|a, b| {
             let sound = |one: &ScoredDevice<'_>| one.device.condition != DeviceCondition::Troubled;
             sound(a)
@@ -269,7 +269,7 @@ impl DevicePool {
         let mut devices = first(&scored, most, 0);
         let (width, bound) = bounded([(devices.len(), bound), (enough(&devices), WidthBound::Speed)]);
         devices.truncate(width);
-        if width > 0 && devices.iter().all(|device| device.room >= share(width)) {
+        if width > 0 && devices.iter().all(|device| device.free_bytes >= share(width)) {
             return Ok(done(devices, bound));
         }
         // Free space decides now. A wider stripe needs less of each device, so if no width works,
@@ -348,7 +348,8 @@ impl<'a> ScoredDevice<'a> {
 
 /// Returns the first `width` devices with `share` bytes free, in order. O(n + w log w).
 fn first<'a>(scored: &[ScoredDevice<'a>], width: usize, share: u64) -> Vec<&'a RatedDevice> {
-    let mut fits: Vec<&ScoredDevice<'a>> = scored.iter().filter(|one| one.device.room >= share).collect();
+    let mut fits: Vec<&ScoredDevice<'a>> =
+        scored.iter().filter(|one| one.device.free_bytes >= share).collect();
     if width < fits.len() && width > 0 {
         fits.select_nth_unstable_by(width - 1, |a, b| a.order(b));
     }

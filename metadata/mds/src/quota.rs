@@ -296,15 +296,15 @@ pub(crate) fn check_replacement<S: Snapshot + ?Sized>(
 
 /// Returns the number of bytes by which a node may grow; none: no limit.
 pub(crate) fn free_bytes<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result<Option<u64>> {
-    let mut room = None;
+    let mut free = None;
     for count in counts(node) {
         let record = count.load(view)?;
         if let Some(max) = record.bytes_max {
             let left = max.saturating_sub(record.bytes);
-            room = Some(room.map_or(left, |room: u64| room.min(left)));
+            free = Some(free.map_or(left, |free: u64| free.min(left)));
         }
     }
-    Ok(room)
+    Ok(free)
 }
 
 /// Fails unless a node may grow by this number of bytes. Changes nothing.
@@ -456,7 +456,7 @@ fn key(place: &QuotaCursor) -> Vec<u8> {
 }
 
 fn place(key: &[u8]) -> Result<QuotaCursor> {
-    Ok(keys::quota_place(key).ok_or(MetaError::Damaged("quota record without a user or tree"))?)
+    Ok(keys::quota_subject(key).ok_or(MetaError::Damaged("quota record without a user or tree"))?)
 }
 
 /// Counts all nodes again and returns the counts that differ. O(nodes), memory O(owners and trees).

@@ -7,8 +7,8 @@
 //! Contract: a revocation that was answered is durable and continues after a crash at any point. An
 //! object is done when its device has confirmed the tag by a signed reply: then it refuses the old
 //! tag. New credentials carry the new tag from the transaction on that allocated it. If a user may
-//! have credentials that are not in the table of issued ones (see `holdings`), the working keys of
-//! their partitions are replaced, so that the revocation of a user is complete.
+//! have credentials that are not in the table of issued ones (see `issued_credentials`), the
+//! working keys of their partitions are replaced, so that the revocation of a user is complete.
 //! Truth: docs/standards/mds/operations.md §5.6, §8.5;
 //! docs/adr/0029-record-of-issued-credentials.md, 0062-bounds-per-user.md.
 
@@ -345,9 +345,9 @@ impl Mds {
             RevocationTarget::Object(path) => self.revoke_object(principal, path, now_ms)?,
             RevocationTarget::User(name) => {
                 principal.needs_admin()?;
-                let held = self.credentials_of(&name, now_ms);
+                let credentials = self.credentials_of(&name, now_ms);
                 let view = self.store.snapshot()?;
-                if held.holders.is_empty() && self.servers(&*view)?.len() == 1 {
+                if credentials.holders.is_empty() && self.servers(&*view)?.len() == 1 {
                     // A removed user may still have credentials, but a name without any is a
                     // mistake.
                     accounts::existing(&*view, &name)?;
@@ -401,7 +401,7 @@ impl Mds {
     fn forget_lasting(&self, inode: InodeId, now_ms: u64) -> Result<()> {
         let file: Option<Inode> = load(&*self.store.snapshot()?, &keys::inode(inode))?;
         let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
-        self.holdings(now_ms).forget_lasting(&objects);
+        self.issued_table(now_ms).forget_lasting(&objects);
         Ok(())
     }
 
@@ -537,8 +537,8 @@ impl Mds {
                 self.recheck_session(&session)?;
             }
         }
-        let (held, unlisted) = {
-            let table = self.holdings(now_ms);
+        let (open_before, unlisted) = {
+            let table = self.issued_table(now_ms);
             match what {
                 RevocationTarget::User(user) => {
                     (table.objects_of(user, now_ms), table.unlisted_of(user, now_ms))
@@ -551,14 +551,14 @@ impl Mds {
             }
         };
         let mut objects: BTreeMap<ObjectRef, bool> = BTreeMap::new();
-        for (object, creates) in held {
+        for (object, creates) in open_before {
             if after.is_none_or(|after| object > after) {
                 *objects.entry(object).or_default() |= creates;
             }
         }
         let more = objects.len() > COLLECT_BATCH;
         let objects: Vec<_> = objects.into_iter().take(COLLECT_BATCH).collect();
-        let lasting = objects.iter().any(|(object, _)| self.holdings(now_ms).is_lasting(*object, now_ms));
+        let lasting = objects.iter().any(|(object, _)| self.issued_table(now_ms).is_lasting(*object, now_ms));
         // Capability files issued meanwhile have the new tags, and must stay in the table.
         let _stopped = lasting.then(|| self.issuing.write());
         self.update(|tx| {
@@ -580,7 +580,7 @@ impl Mds {
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
         if lasting {
-            self.holdings(now_ms).forget_lasting(&objects);
+            self.issued_table(now_ms).forget_lasting(&objects);
         }
         Ok(more)
     }
@@ -590,7 +590,7 @@ impl Mds {
     /// objects get new ones once more.
     fn retag_open_file(&self, id: u64, inode: InodeId, now_ms: u64) -> Result<bool> {
         let _stopped = self.issuing.write();
-        let held = self.open_files.drop_cached_access(inode);
+        let open_before = self.open_files.drop_cached_access(inode);
         self.update(|tx| {
             let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
                 return Ok(());
@@ -598,7 +598,7 @@ impl Mds {
             if record.part(&self.config.server).is_none() {
                 return Ok(());
             }
-            let file = load::<Inode, _>(tx, &keys::inode(inode))?.filter(|_| held);
+            let file = load::<Inode, _>(tx, &keys::inode(inode))?.filter(|_| open_before);
             let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
             retag(tx, &objects, id)?;
             count_found(&mut record, &self.config.server, &objects, false);

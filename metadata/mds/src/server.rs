@@ -106,7 +106,7 @@ pub struct Mds {
     pub(crate) locks: MemoryLocks,
     pub(crate) fences: Fences,
     /// Times at which other servers of the store were last seen.
-    pub(crate) lives: Mutex<PeerLiveness>,
+    pub(crate) liveness: Mutex<PeerLiveness>,
     pub(crate) leases: Arc<Leases>,
     /// Whether clients without leases existed before the start.
     pub(crate) uncached_before: bool,
@@ -134,7 +134,7 @@ pub struct Mds {
     pub(crate) devices_changed: AtomicBool,
     /// Counts changes of groups and memberships, from 1.
     pub(crate) groups_generation: AtomicU64,
-    pub(crate) holdings: Mutex<IssuedCredentials>,
+    pub(crate) issued_table: Mutex<IssuedCredentials>,
     pub(crate) length_checks: LengthChecks,
     holdings_began: AtomicBool,
     pub(crate) cookies: Mutex<CookieJar>,
@@ -284,9 +284,9 @@ impl Mds {
         };
         let before = client_registry::has_recorded_clients(&*store, config.shared.then_some(&config.server))?;
         // Servers that share a store grant no leases.
-        let (led, uncached_before) =
+        let (caching_clients, uncached_before) =
             if config.shared { (Vec::new(), true) } else { client_registry::recorded_clients(&*store)? };
-        let ahead = if config.shared {
+        let delegations = if config.shared {
             dir_delegations::delete_all(&*store)?;
             Vec::new()
         } else {
@@ -302,7 +302,7 @@ impl Mds {
             store = Arc::new(SharedStore::new(store, Arc::clone(&seen)));
         }
         let devices = DeviceTable::load(&*store, config.file_partitions())?;
-        let holdings = IssuedCredentials::new(config.issued_max);
+        let issued_table = IssuedCredentials::new(config.issued_max);
         Ok(Self {
             seen,
             leading: Mutex::default(),
@@ -314,8 +314,8 @@ impl Mds {
             open_files: OpenFiles::new(before),
             locks: MemoryLocks::default(),
             fences,
-            lives: Mutex::default(),
-            leases: Arc::new(Leases::new(led, ahead)),
+            liveness: Mutex::default(),
+            leases: Arc::new(Leases::new(caching_clients, delegations)),
             uncached_before,
             writers_before: WriteCredentials::default(),
             clears_changed: AtomicBool::new(true),
@@ -334,7 +334,7 @@ impl Mds {
             missed: Mutex::default(),
             devices_changed: AtomicBool::new(false),
             groups_generation: AtomicU64::new(1),
-            holdings: Mutex::new(holdings),
+            issued_table: Mutex::new(issued_table),
             length_checks: LengthChecks::default(),
             holdings_began: AtomicBool::new(false),
             cookies: Mutex::default(),
@@ -383,14 +383,14 @@ impl Mds {
     }
 
     /// Marks the table of issued credentials as complete.
-    pub(crate) fn mark_holdings_complete(&self) {
+    pub(crate) fn mark_issued_complete(&self) {
         self.holdings_began.store(true, Ordering::Relaxed);
     }
 
     /// Returns the table of issued credentials; the first call sets the time from which it is
     /// complete.
-    pub(crate) fn holdings(&self, now_ms: u64) -> parking_lot::MutexGuard<'_, IssuedCredentials> {
-        let mut table = self.holdings.lock();
+    pub(crate) fn issued_table(&self, now_ms: u64) -> parking_lot::MutexGuard<'_, IssuedCredentials> {
+        let mut table = self.issued_table.lock();
         if !self.holdings_began.swap(true, Ordering::Relaxed) {
             table.begin(now_ms);
         }
@@ -401,14 +401,14 @@ impl Mds {
     /// the start.
     #[must_use]
     pub fn issued_credentials(&self) -> (usize, u64) {
-        self.holdings.lock().figures()
+        self.issued_table.lock().figures()
     }
 
     /// Returns the credentials of a user that devices still accept. They stay valid when the user's
     /// sessions end, unless they are revoked at the devices.
     #[must_use]
     pub fn credentials_of(&self, user: &UserName, now_ms: u64) -> CredentialList {
-        self.holdings(now_ms).of_user(user, now_ms)
+        self.issued_table(now_ms).of_user(user, now_ms)
     }
 
     /// Runs a transaction; repeats it after a conflict.
@@ -495,7 +495,7 @@ impl Mds {
 
     /// Removes expired state from memory. Call it every few seconds on every server.
     pub fn tidy_memory(&self, now_ms: u64) {
-        self.holdings(now_ms).expire(now_ms);
+        self.issued_table(now_ms).expire(now_ms);
         if let Err(error) = self.expire_clients(now_ms) {
             tracing::error!(%error, "cannot store open files of clients; retrying");
         }
@@ -728,8 +728,8 @@ impl Mds {
     pub fn inspect(&self, path: &sealstone_mds_protocol::FilePath) -> Result<Stat> {
         let user = UserName::new("inspect").map_err(MdsError::from)?;
         let (role, groups) = (Role::Admin, Arc::default());
-        let who = crate::access::Principal { user, role, groups, session: [0; 16] };
-        namespace::stat(&*self.store.snapshot()?, &who, path, namespace::FinalLink::Follow)
+        let principal = crate::access::Principal { user, role, groups, session: [0; 16] };
+        namespace::stat(&*self.store.snapshot()?, &principal, path, namespace::FinalLink::Follow)
     }
 }
 

@@ -61,7 +61,7 @@ impl LiveSession {
 
 /// A session that was found valid.
 pub(crate) struct CheckedSession {
-    pub(crate) who: Principal,
+    pub(crate) principal: Principal,
     /// Whether the time of use has to be stored.
     pub(crate) stale: bool,
     /// Generation of the groups in `who`.
@@ -184,9 +184,10 @@ impl SessionTable {
             live.record.last_used_ms = now_ms;
         }
         let (groups, groups_of) = live.groups.clone();
-        let who = Principal { user: live.record.user.clone(), role: live.record.role, groups, session: *id };
+        let principal =
+            Principal { user: live.record.user.clone(), role: live.record.role, groups, session: *id };
         let asked_ms = live.record.directory.as_ref().map(|answer| answer.asked_ms);
-        Ok(CheckedSession { who, stale, groups_of, asked_ms })
+        Ok(CheckedSession { principal, stale, groups_of, asked_ms })
     }
 
     /// Returns users of valid sessions whose last directory query was before this time, the oldest

@@ -275,10 +275,10 @@ impl Mds {
             records.extend(keys::server_name(&key).map(|name| (name, record.seen_ms)));
         }
         let dead = {
-            let mut lives = self.lives.lock();
-            let mut dead = lives.observe(&records, now_ms);
+            let mut liveness = self.liveness.lock();
+            let mut dead = liveness.observe(&records, now_ms);
             dead.remove(&self.config.server);
-            if dead.iter().all(|name| lives.settled.contains(name)) {
+            if dead.iter().all(|name| liveness.settled.contains(name)) {
                 return Ok(());
             }
             dead
@@ -287,15 +287,15 @@ impl Mds {
         let mut theirs = Vec::new();
         each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, value| {
             let LockRecord { server, .. } = decode(value)?;
-            if let Some((id, who)) = keys::locked_parts(key).filter(|_| dead.contains(&server)) {
-                theirs.push((id, who, server));
+            if let Some((id, client)) = keys::locked_parts(key).filter(|_| dead.contains(&server)) {
+                theirs.push((id, client, server));
             }
             Ok::<_, MdsError>(())
         })?;
-        for (id, who, server) in theirs {
-            self.fence_locks(id, &who, server, now_ms);
+        for (id, client, server) in theirs {
+            self.fence_locks(id, &client, server, now_ms);
         }
-        self.lives.lock().settled.extend(dead);
+        self.liveness.lock().settled.extend(dead);
         Ok(())
     }
 
@@ -468,19 +468,19 @@ impl Mds {
     fn sweep_servers(&self, now_ms: u64) -> Result<()> {
         let all = keys::servers();
         let pairs = self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), SERVERS_MAX)?;
-        let mut gone = Vec::new();
+        let mut dead = Vec::new();
         for (key, value) in pairs {
             let record: ServerRecord = decode(&value)?;
             if record.seen_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS + 2 * SEEN_EVERY_MS) < now_ms {
                 self.update(|tx| Ok(tx.delete(&key)?))?;
-                gone.extend(keys::server_name(&key));
+                dead.extend(keys::server_name(&key));
             }
         }
         // Their clients cannot return either, so their open files are forgotten.
-        if gone.is_empty() {
+        if dead.is_empty() {
             Ok(())
         } else {
-            self.forget_clients_of_servers(&|server: &ServerName| gone.contains(server))
+            self.forget_clients_of_servers(&|server: &ServerName| dead.contains(server))
         }
     }
 }

@@ -14,7 +14,7 @@ use sealstone_mds_protocol::DeviceId;
 /// Hosts of a rack, and devices of a host.
 const HOSTS: u32 = 8;
 const DEVICES: u32 = 5;
-/// Maximum number of passes over all objects until relief has to end.
+/// Maximum number of passes over all objects until balancing has to end.
 const PASSES_MAX: usize = 20;
 
 /// Parameters of a simulation.
@@ -231,11 +231,11 @@ impl World {
                 // Visits all objects in an order that separates those of a file.
                 let at = (step * 7919 + pass) % count;
                 let Object { file, bytes, device } = self.objects[at];
-                if pool.relief(mix(file) ^ at as u64, bytes, device, &[]).is_none() {
+                if pool.balancing_target(mix(file) ^ at as u64, bytes, device, &[]).is_none() {
                     continue;
                 }
                 let taken = self.taken(at);
-                if let Some((to, _)) = pool.relief(mix(file) ^ at as u64, bytes, device, &taken) {
+                if let Some((to, _)) = pool.balancing_target(mix(file) ^ at as u64, bytes, device, &taken) {
                     moved += self.shift(at, to);
                     pool = self.pool();
                 }
@@ -244,7 +244,7 @@ impl World {
                 return moved;
             }
         }
-        panic!("relief does not end");
+        panic!("balancing does not end");
     }
 
     /// Computes all placements again; returns the moved bytes.

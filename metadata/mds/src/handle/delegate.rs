@@ -140,14 +140,14 @@ impl Mds {
         let terms = CapabilityTerms { method, permissions, expires_ms, audit, sealed };
         // In the table first, so that it never misses an issued credential.
         let objects: Vec<ObjectRef> = issue.parts.iter().map(|(object, _)| *object).collect();
-        let held = IssuedRights {
+        let rights = IssuedRights {
             writes: permissions.contains(Permissions::WRITE),
             creates: permissions.contains(Permissions::CREATE),
             lasting_until_ms: if kind == IssueKind::Delegate { expires_ms } else { 0 },
             expires_ms,
         };
-        self.holdings(now_ms).add(&principal.session, &principal.user, &objects, held, now_ms);
-        if held.writes && kind != IssueKind::Create {
+        self.issued_table(now_ms).add(&principal.session, &principal.user, &objects, rights, now_ms);
+        if rights.writes && kind != IssueKind::Create {
             self.check_lengths_later(LengthTarget::File(inode), &principal.user, 0, expires_ms)?;
         }
         let grants = self.devices.grants(&to_sign, &terms, rng)?;
@@ -250,7 +250,7 @@ impl Mds {
             expires_ms,
             readable: false,
         };
-        self.holdings(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
+        self.issued_table(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
         let (grants, audit_field) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
         let file = DelegatedFile {
             stat,

@@ -87,7 +87,7 @@ impl Mds {
         let terms = (self.method(method), EXECUTE_RIGHTS, expires_ms);
         let mut issue = IssueParams::whole(IssueKind::Delegate, id, &layout, terms);
         issue.span = (0, inode.size);
-        self.holdings(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
+        self.issued_table(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
         let (grants, audit_field) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
         let file = DelegatedFile {
             stat: inode.stat(id),

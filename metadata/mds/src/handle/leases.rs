@@ -38,7 +38,7 @@ pub(super) struct RequestContext {
     leases: Arc<Leases>,
     /// Read point from before the request read anything.
     read_point: u64,
-    by: Option<ClientKey>,
+    client: Option<ClientKey>,
     /// Whether it reports changes made under a lease, perhaps of before the restart.
     reports_writes: bool,
     now_ms: u64,
@@ -73,10 +73,10 @@ pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> T {
 /// Recalls another client's delegation before names of the directory are read (Busy).
 pub(crate) fn recall_dir_writer(id: InodeId) -> Result<()> {
     CURRENT_REQUEST.with_borrow(|request_context| {
-        let Some(RequestContext { leases, read_point, by, now_ms, .. }) = request_context else {
+        let Some(RequestContext { leases, read_point, client, now_ms, .. }) = request_context else {
             return Ok(());
         };
-        match leases.recall_dir_writer(id, by.as_ref(), *read_point, *now_ms) {
+        match leases.recall_dir_writer(id, client.as_ref(), *read_point, *now_ms) {
             ConflictVerdict::Free => return Ok(()),
             ConflictVerdict::Wait => {}
             ConflictVerdict::Fence(lost) => leases.queue_fence(id, lost),
@@ -97,12 +97,12 @@ pub(crate) fn advance_read_point() {
 /// Returns the context of a request.
 pub(super) fn request_context(
     leases: &Arc<Leases>,
-    who: &Principal,
+    principal: &Principal,
     request: &Request,
     replay_key: Option<&ReplayKey>,
     now_ms: u64,
 ) -> Option<RequestContext> {
-    let by = client_of_request(request, replay_key).map(|client_id| (who.user.clone(), client_id));
+    let client = client_of_request(request, replay_key).map(|client_id| (principal.user.clone(), client_id));
     let reports_writes = matches!(
         request,
         Request::Allocate { .. }
@@ -113,7 +113,7 @@ pub(super) fn request_context(
     Some(RequestContext {
         leases: Arc::clone(leases),
         read_point: leases.read_point(),
-        by,
+        client,
         reports_writes,
         now_ms,
     })
@@ -210,7 +210,7 @@ impl Transaction for ChangeTrackingTx<'_, '_> {
 /// A `Recalls` request that may stay pending.
 #[derive(Clone, Debug)]
 pub struct PendingRecalls {
-    who: ClientKey,
+    client: ClientKey,
     epoch: u64,
     known: u64,
     wait_ms: u32,
@@ -244,10 +244,10 @@ impl Mds {
         if done.is_err() || (ids.is_empty() && directories.is_empty()) {
             return (done, None);
         }
-        let RequestContext { by, reports_writes, now_ms, .. } = request_context;
+        let RequestContext { client, reports_writes, now_ms, .. } = request_context;
         // The grace period may end just now; then leases on directories are granted again.
         let (verdicts, begun) =
-            self.leases.begin_change((&ids, &directories), by.as_ref(), reports_writes, now_ms);
+            self.leases.begin_change((&ids, &directories), client.as_ref(), reports_writes, now_ms);
         add(&self.counters.leases_recalled, begun);
         if verdicts.is_empty() {
             ids.extend(directories);
@@ -265,12 +265,12 @@ impl Mds {
     pub(super) fn recall_conflicting(
         &self,
         id: InodeId,
-        by: Option<&ClientKey>,
+        client: Option<&ClientKey>,
         what: LeaseAccess,
         reports_writes: bool,
         now_ms: u64,
     ) -> Result<()> {
-        let (verdict, begun) = self.leases.check_conflicts(id, by, what, reports_writes, now_ms);
+        let (verdict, begun) = self.leases.check_conflicts(id, client, what, reports_writes, now_ms);
         add(&self.counters.leases_recalled, begun);
         match verdict {
             ConflictVerdict::Free => return Ok(()),
@@ -285,10 +285,10 @@ impl Mds {
 
     /// Fences the clients that did not return a write lease.
     pub(crate) fn fence_unreturned(&self, now_ms: u64) {
-        for (id, who) in self.leases.take_unreturned() {
-            let fence = || match self.revoke_delegation(id, &who, now_ms)? {
+        for (id, principal) in self.leases.take_unreturned() {
+            let fence = || match self.revoke_delegation(id, &principal, now_ms)? {
                 true => Ok(()),
-                false => self.fence_lease(id, &who, now_ms),
+                false => self.fence_lease(id, &principal, now_ms),
             };
             if let Err(error) = as_server(fence) {
                 tracing::warn!(inode = id.0, %error, "cannot fence a file; retrying");
@@ -326,7 +326,7 @@ impl Mds {
     /// (Busy).
     pub(super) fn lease(
         &self,
-        who: &Principal,
+        principal: &Principal,
         client_id: ClientId,
         id: InodeId,
         (kind, waits): (LeaseKind, bool),
@@ -335,13 +335,13 @@ impl Mds {
         if self.config.shared {
             return Ok(None);
         }
-        let by = (who.user.clone(), client_id);
-        if !self.leases.can_cache(&by, now_ms) {
+        let client = (principal.user.clone(), client_id);
+        if !self.leases.can_cache(&client, now_ms) {
             return Ok(None);
         }
-        let others_write = self.others_write(who, &by, id, now_ms)?;
+        let others_write = self.others_write(principal, &client, id, now_ms)?;
         let request = LeaseRequest { kind, waits, others_write, opportunistic: false, delegation: false };
-        let granted = self.leases.grant(id, &by, request, now_ms)?;
+        let granted = self.leases.grant(id, &client, request, now_ms)?;
         add(&self.counters.leases_given, u64::from(granted.is_some()));
         Ok(granted)
     }
@@ -349,16 +349,16 @@ impl Mds {
     /// Grants an opportunistic read lease to a client that looks a node up.
     fn opportunistic_lease(
         &self,
-        who: &Principal,
+        principal: &Principal,
         client_id: ClientId,
         id: InodeId,
         now_ms: u64,
     ) -> Result<Option<NodeLease>> {
-        let by = (who.user.clone(), client_id);
-        if let Some(known) = self.leases.existing_lease(id, &by, now_ms) {
+        let client = (principal.user.clone(), client_id);
+        if let Some(known) = self.leases.existing_lease(id, &client, now_ms) {
             return Ok(known);
         }
-        if self.others_write(who, &by, id, now_ms)? {
+        if self.others_write(principal, &client, id, now_ms)? {
             return Ok(None);
         }
         let request = LeaseRequest {
@@ -368,7 +368,7 @@ impl Mds {
             opportunistic: true,
             delegation: false,
         };
-        let granted = self.leases.grant(id, &by, request, now_ms)?;
+        let granted = self.leases.grant(id, &client, request, now_ms)?;
         add(&self.counters.leases_given, u64::from(granted.is_some()));
         Ok(granted)
     }
@@ -377,22 +377,22 @@ impl Mds {
     /// the directory knows its names until a recall.
     pub(super) fn look_up_with_leases(
         &self,
-        who: &Principal,
+        principal: &Principal,
         (parent, name): (InodeId, &Name),
         client_id: ClientId,
         now_ms: u64,
     ) -> Result<Response> {
-        let look = || namespace::look_up(&*self.store.snapshot()?, who, parent, name);
-        if self.config.shared || !self.leases.can_cache(&(who.user.clone(), client_id), now_ms) {
+        let look = || namespace::look_up(&*self.store.snapshot()?, principal, parent, name);
+        if self.config.shared || !self.leases.can_cache(&(principal.user.clone(), client_id), now_ms) {
             return Ok(Response::Stat { stat: look()? });
         }
-        namespace::check_passes(&*self.store.snapshot()?, who, parent, name)?;
-        let directory = self.opportunistic_lease(who, client_id, parent, now_ms)?;
+        namespace::check_passes(&*self.store.snapshot()?, principal, parent, name)?;
+        let directory = self.opportunistic_lease(principal, client_id, parent, now_ms)?;
         // Everything read from here on is covered by the lease.
         let mut stat = look();
         let mut lease = None;
         if let Ok(Stat { inode: found, .. }) = stat {
-            lease = self.opportunistic_lease(who, client_id, found, now_ms)?;
+            lease = self.opportunistic_lease(principal, client_id, found, now_ms)?;
             if lease.is_some() {
                 stat = look();
                 lease = lease.filter(|_| stat.as_ref().is_ok_and(|stat| stat.inode == found));
@@ -411,7 +411,7 @@ impl Mds {
     /// Returns a page of a directory, with an opportunistic lease on it.
     pub(super) fn list_with_lease(
         &self,
-        who: &Principal,
+        principal: &Principal,
         (directory, after, limit): (InodeId, Option<&Name>, u16),
         client_id: Option<ClientId>,
         now_ms: u64,
@@ -419,13 +419,14 @@ impl Mds {
         let lease = match client_id.filter(|_| !self.config.shared) {
             Some(client_id) => {
                 // No lease without permission to list.
-                namespace::listable(&*self.store.snapshot()?, who, directory)?;
-                self.opportunistic_lease(who, client_id, directory, now_ms)?
+                namespace::listable(&*self.store.snapshot()?, principal, directory)?;
+                self.opportunistic_lease(principal, client_id, directory, now_ms)?
             }
             None => None,
         };
         // Everything read from here on is covered by the lease.
-        let (entries, more) = namespace::read_nodes(&*self.store.snapshot()?, who, directory, after, limit)?;
+        let (entries, more) =
+            namespace::read_nodes(&*self.store.snapshot()?, principal, directory, after, limit)?;
         Ok(match lease {
             Some(lease) => Response::Listed { entries, more, lease },
             None => Response::Directory { entries, more },
@@ -435,12 +436,12 @@ impl Mds {
     /// Grants an opportunistic lease on a new directory to its creator; it must still be empty.
     pub(super) fn lease_created(
         &self,
-        who: &Principal,
+        principal: &Principal,
         client_id: ClientId,
         made: Stat,
         now_ms: u64,
     ) -> Result<Response> {
-        let Some(lease) = self.opportunistic_lease(who, client_id, made.inode, now_ms)? else {
+        let Some(lease) = self.opportunistic_lease(principal, client_id, made.inode, now_ms)? else {
             return Ok(Response::Stat { stat: made });
         };
         let view = self.store.snapshot()?;
@@ -454,54 +455,60 @@ impl Mds {
     }
 
     /// Whether a client without leases may be writing to the file.
-    fn others_write(&self, who: &Principal, by: &ClientKey, id: InodeId, now_ms: u64) -> Result<bool> {
+    fn others_write(
+        &self,
+        principal: &Principal,
+        client: &ClientKey,
+        id: InodeId,
+        now_ms: u64,
+    ) -> Result<bool> {
         let is_caching = |user: &_, client_id| {
             let one: ClientKey = (Clone::clone(user), client_id);
-            one == *by || self.leases.can_cache(&one, now_ms)
+            one == *client || self.leases.can_cache(&one, now_ms)
         };
         Ok((self.uncached_before && self.open_files.is_recovering(now_ms))
             || self.open_files.has_other_writer(id, now_ms, is_caching)
-            || self.is_written_since_before(who, id, now_ms)?)
+            || self.is_written_since_before(principal, id, now_ms)?)
     }
 
     /// Whether another client may write the file with a credential from before the restart. Open
     /// files are checked elsewhere; this finds opens by path.
-    fn is_written_since_before(&self, who: &Principal, id: InodeId, now_ms: u64) -> Result<bool> {
+    fn is_written_since_before(&self, principal: &Principal, id: InodeId, now_ms: u64) -> Result<bool> {
         let before = &self.writers_before;
         if before.are_over(now_ms) {
             return Ok(false);
         }
         let Ok(file) = namespace::node(&*self.store.snapshot()?, id) else { return Ok(false) };
         let objects: Vec<_> = file.layout.iter().flat_map(|layout| layout.objects()).copied().collect();
-        Ok(before.others_write(&objects, &who.session, now_ms))
+        Ok(before.others_write(&objects, &principal.session, now_ms))
     }
 
     /// Answers `Recalls`: the leases that the client has to return.
     pub(super) fn recalls(
         &self,
-        who: &Principal,
+        principal: &Principal,
         client_id: ClientId,
         (epoch, known): (u64, u64),
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let by = (who.user.clone(), client_id);
+        let client = (principal.user.clone(), client_id);
         // Other servers of the store do not know the leases. An ended client is not registered
         // again by its own pending `Recalls`.
-        if self.config.shared || self.open_files.has_ended(&by) {
+        if self.config.shared || self.open_files.has_ended(&client) {
             return Ok(Response::Recalls { epoch: 0, lease_ms: 0, last: 0, recalls: Vec::new() });
         }
-        if !self.leases.is_registered(&by) {
-            self.register_caching_client(&who.user, client_id, now_ms)?;
+        if !self.leases.is_registered(&client) {
+            self.register_caching_client(&principal.user, client_id, now_ms)?;
         }
-        self.open_files.keep_alive(&who.user, client_id, now_ms);
-        let standing = SessionRights { role: who.role, groups: who.groups.clone() };
+        self.open_files.keep_alive(&principal.user, client_id, now_ms);
+        let standing = SessionRights { role: principal.role, groups: principal.groups.clone() };
         let fresh = u64::from_be_bytes(random(rng));
-        let batch = self.leases.poll_recalls(&by, standing, (epoch, known), fresh, now_ms);
+        let batch = self.leases.poll_recalls(&client, standing, (epoch, known), fresh, now_ms);
         let leases::RecallBatch { epoch, last, recalls, newly } = batch;
         if newly {
-            self.release_lease_fences(&by)?;
-            self.release_older_delegations(&by, epoch)?;
+            self.release_lease_fences(&client)?;
+            self.release_older_delegations(&client, epoch)?;
         }
         Ok(Response::Recalls { epoch, lease_ms: LEASE_VALID_MS as u32, last, recalls })
     }
@@ -509,36 +516,36 @@ impl Mds {
     /// Answers `LeaseNode`: grants a lease on an open file.
     pub(super) fn lease_node(
         &self,
-        who: &Principal,
+        principal: &Principal,
         node: Node,
         client_id: ClientId,
         kind: LeaseKind,
         now_ms: u64,
     ) -> Result<Response> {
-        let id = self.node(who, node)?;
-        if !self.open_files.has_open(&who.user, client_id, id, now_ms) {
+        let id = self.node(principal, node)?;
+        if !self.open_files.has_open(&principal.user, client_id, id, now_ms) {
             return Err(MdsError::refused(ErrorCode::Invalid, "the client does not have the file open"));
         }
         let wanted = match kind {
             LeaseKind::Read => OpenModes { reads: true, writes: false },
             LeaseKind::Write => OpenModes { reads: false, writes: true },
         };
-        if !self.open_files.open_modes(&who.user, client_id, id, now_ms).includes(wanted) {
+        if !self.open_files.open_modes(&principal.user, client_id, id, now_ms).includes(wanted) {
             let file = namespace::node(&*self.store.snapshot()?, id)?;
-            who.needs_all(AccessRight::to(wanted.reads, wanted.writes), &file, "node")?;
+            principal.needs_all(AccessRight::to(wanted.reads, wanted.writes), &file, "node")?;
         }
-        let by = (who.user.clone(), client_id);
-        if !self.leases.can_cache(&by, now_ms) && kind == LeaseKind::Write {
+        let client = (principal.user.clone(), client_id);
+        if !self.leases.can_cache(&client, now_ms) && kind == LeaseKind::Write {
             self.leases.block_grants_until(id, now_ms.saturating_add(GRANT_BLOCK_MS));
         }
         if kind == LeaseKind::Write {
-            self.check_not_fenced(id, &by, false)?;
+            self.check_not_fenced(id, &client, false)?;
         }
-        self.recall_conflicting(id, Some(&by), LeaseAccess::needed_for(kind), false, now_ms)?;
-        let lease = self.lease(who, client_id, id, (kind, true), now_ms)?;
+        self.recall_conflicting(id, Some(&client), LeaseAccess::needed_for(kind), false, now_ms)?;
+        let lease = self.lease(principal, client_id, id, (kind, true), now_ms)?;
         if lease.is_none() && kind == LeaseKind::Write {
             self.leases.block_grants_until(id, now_ms.saturating_add(GRANT_BLOCK_MS));
-            self.recall_conflicting(id, Some(&by), LeaseAccess::Change, false, now_ms)?;
+            self.recall_conflicting(id, Some(&client), LeaseAccess::Change, false, now_ms)?;
         }
         // Read while the lease is held: later changes have to recall it.
         let stat = namespace::node(&*self.store.snapshot()?, id)?.stat(id);
@@ -564,12 +571,12 @@ impl Mds {
             return None;
         };
         let user = self.sessions.user_of(session)?;
-        Some(PendingRecalls { who: (user, client_id), epoch, known, wait_ms: wait_ms.min(WAIT_MAX_MS) })
+        Some(PendingRecalls { client: (user, client_id), epoch, known, wait_ms: wait_ms.min(WAIT_MAX_MS) })
     }
 
     /// Whether an answer is available; otherwise `waker` is woken when one is.
     #[must_use]
     pub fn has_recalls(&self, waiting: &PendingRecalls, waker: &Waker) -> bool {
-        self.leases.has_recalls(&waiting.who, (waiting.epoch, waiting.known), waker)
+        self.leases.has_recalls(&waiting.client, (waiting.epoch, waiting.known), waker)
     }
 }

@@ -34,8 +34,8 @@ const CLOCKS_DIFFER_MS: u64 = 250;
 
 /// State shared by the changes of one batch.
 struct NameBatchTx<'a> {
-    who: &'a Principal,
-    by: &'a ClientKey,
+    principal: &'a Principal,
+    client: &'a ClientKey,
     any_group: bool,
     now_ms: u64,
     /// When each delegation was granted.
@@ -57,7 +57,7 @@ impl Mds {
     /// one recalled recently.
     pub(super) fn delegate_dir(
         &self,
-        who: &Principal,
+        principal: &Principal,
         directory: Option<Node>,
         client_id: ClientId,
         numbers: u16,
@@ -69,25 +69,28 @@ impl Mds {
                 format!("{RESERVED_INODES_MAX} numbers at once"),
             ));
         }
-        let by = (who.user.clone(), client_id);
-        let id = directory.map(|directory| self.node(who, directory)).transpose()?;
+        let client = (principal.user.clone(), client_id);
+        let id = directory.map(|directory| self.node(principal, directory)).transpose()?;
         // On a nearly full disk names are created one by one, so that each refusal reaches its
         // caller.
         let is_short = !self.store.accepts_additions();
-        if self.config.shared || is_short || !self.leases.can_cache(&by, now_ms) {
+        if self.config.shared || is_short || !self.leases.can_cache(&client, now_ms) {
             return Ok(Response::DirDelegated { lease: None, before: None, numbers: None });
         }
         let granted = match id {
-            Some(id) => self.grant_delegation(who, id, &by, now_ms)?,
+            Some(id) => self.grant_delegation(principal, id, &client, now_ms)?,
             None => None,
         };
         // Numbers are useless without the delegation.
         let numbers = match numbers {
             0 => None,
             _ if id.is_some() && granted.is_none() => None,
-            count => self.reserve_inodes(&by, count)?.map(|first| {
+            count => self.reserve_inodes(&client, count)?.map(|first| {
                 let all = (first.0..).take(usize::from(count)).map(InodeId);
-                InodeRange { first, proofs: all.map(|id| self.proof_key.prove(&who.user, id)).collect() }
+                InodeRange {
+                    first,
+                    proofs: all.map(|id| self.proof_key.prove(&principal.user, id)).collect(),
+                }
             }),
         };
         let (lease, before) = granted.map_or((None, None), |new| (Some(new.lease), new.before));
@@ -96,12 +99,12 @@ impl Mds {
 
     fn grant_delegation(
         &self,
-        who: &Principal,
+        principal: &Principal,
         id: InodeId,
-        by: &ClientKey,
+        client: &ClientKey,
         now_ms: u64,
     ) -> Result<Option<crate::leases::NewLease>> {
-        if !dir_delegations::allows_delegation(&*self.store.snapshot()?, who, id)? {
+        if !dir_delegations::allows_delegation(&*self.store.snapshot()?, principal, id)? {
             return Ok(None);
         }
         let request = LeaseRequest {
@@ -111,13 +114,13 @@ impl Mds {
             opportunistic: true,
             delegation: true,
         };
-        let Some(new) = self.leases.grant_or_upgrade(id, by, request, now_ms)? else { return Ok(None) };
+        let Some(new) = self.leases.grant_or_upgrade(id, client, request, now_ms)? else { return Ok(None) };
         let dir = DirLeaseId { inode: id, epoch: new.lease.epoch, lease: new.lease.number };
         // Under the lease no other client changes the directory.
-        match self.record_delegation(who, by.1, dir, now_ms) {
+        match self.record_delegation(principal, client.1, dir, now_ms) {
             Ok(true) => Ok(Some(new)),
             done => {
-                self.leases.undo_upgrade(id, by, new);
+                self.leases.undo_upgrade(id, client, new);
                 done.map(|_| None)
             }
         }
@@ -126,7 +129,7 @@ impl Mds {
     /// Answers `NameBatch`.
     pub(super) fn apply_name_batch(
         &self,
-        who: &Principal,
+        principal: &Principal,
         changes: &[NameChange],
         replay_key: &ReplayKey,
         now_ms: u64,
@@ -134,47 +137,47 @@ impl Mds {
         if changes.len() > NAME_CHANGES_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, format!("{NAME_CHANGES_MAX} changes at once")));
         }
-        let by: ClientKey = (who.user.clone(), replay_key.client_id());
-        let replay_entry = self.replay_entry(&who.user, replay_key, now_ms)?;
+        let client: ClientKey = (principal.user.clone(), replay_key.client_id());
+        let replay_entry = self.replay_entry(&principal.user, replay_key, now_ms)?;
         // Not for a repeated request: the client may have opened the file since.
         if !replay_entry.is_known(&*self.store.snapshot()?)? {
             for id in changes.iter().filter_map(NameChange::closed_inode) {
-                self.release(id, &by, now_ms)?;
+                self.release(id, &client, now_ms)?;
             }
         }
         // A concurrent revocation drops cached access before or after this, not between.
         let _issuing = self.issuing();
-        let opening = self.begin_opens(changes, &by, now_ms)?;
-        let outcome = self.apply_batch(who, &by, changes, &replay_entry, now_ms);
+        let opening = self.begin_opens(changes, &client, now_ms)?;
+        let outcome = self.apply_batch(principal, &client, changes, &replay_entry, now_ms);
         let done = match &outcome {
             Ok(OnceOutcome { response: Response::NameBatchApplied { done, .. }, .. }) => usize::from(*done),
             _ => 0,
         };
         for file in opening.iter().filter(|file| file.at >= done) {
-            self.end_opening(file, &by);
+            self.end_opening(file, &client);
         }
         let OnceOutcome { response, now } = outcome?;
         let Response::NameBatchApplied { done: count, failure, .. } = response else { return Ok(response) };
         if now {
             // Audited at once: later failures do not undo the changes.
             let written = changes.iter().take(done).filter(|change| !matches!(change, NameChange::Close(_)));
-            written.for_each(|change| self.audit_change(who, change, "ok", now_ms));
+            written.for_each(|change| self.audit_change(principal, change, "ok", now_ms));
             if let (Some(failure), Some(change)) = (&failure, changes.get(done)) {
-                self.audit_change(who, change, failure.code.name(), now_ms);
+                self.audit_change(principal, change, failure.code.name(), now_ms);
             }
         }
         let (mut leases, mut failed) = (Vec::new(), None);
         for file in opening.iter().filter(|file| file.at < done) {
             let kept = match failed {
-                None => self.finish_open(who, file, &by, now, now_ms),
+                None => self.finish_open(principal, file, &client, now, now_ms),
                 Some(_) => Ok(None),
             };
             match kept {
                 Ok(Some(lease)) => leases.push(InodeLease { inode: file.id, lease }),
                 Ok(None) if failed.is_none() => {}
-                Ok(None) => self.end_opening(file, &by),
+                Ok(None) => self.end_opening(file, &client),
                 Err(error) => {
-                    self.end_opening(file, &by);
+                    self.end_opening(file, &client);
                     failed = Some(error);
                 }
             }
@@ -184,9 +187,9 @@ impl Mds {
                 if let NameChange::Close(id) = change {
                     // A repeated request does not close again: all files are closed now, even if
                     // one fails.
-                    let gone =
-                        self.release(*id, &by, now_ms).and_then(|()| self.remove_if_unused(*id, now_ms));
-                    failed = failed.or(gone.err());
+                    let closed =
+                        self.release(*id, &client, now_ms).and_then(|()| self.remove_if_unused(*id, now_ms));
+                    failed = failed.or(closed.err());
                 }
             }
         }
@@ -197,12 +200,12 @@ impl Mds {
     }
 
     /// Audits each change like a request.
-    fn audit_change(&self, who: &Principal, change: &NameChange, verdict: &str, time_ms: u64) {
+    fn audit_change(&self, principal: &Principal, change: &NameChange, verdict: &str, time_ms: u64) {
         let (action, subject) = audit_action(change);
         self.audit.record(&AuditRecord {
             time_ms,
-            user: who.user.as_str(),
-            session: Some(&who.session),
+            user: principal.user.as_str(),
+            session: Some(&principal.session),
             proven: true,
             source: None,
             action,
@@ -214,30 +217,36 @@ impl Mds {
     /// Begins the opens of files that are created and still open at the end of the batch, so that a
     /// removal in the same batch keeps them. Numbers that are not reserved for the client are not
     /// opened.
-    fn begin_opens(&self, changes: &[NameChange], by: &ClientKey, now_ms: u64) -> Result<Vec<PendingOpen>> {
+    fn begin_opens(
+        &self,
+        changes: &[NameChange],
+        client: &ClientKey,
+        now_ms: u64,
+    ) -> Result<Vec<PendingOpen>> {
         let closed_by = |change: &NameChange| match change {
             NameChange::Close(id) => Some(*id),
             change => change.closed_inode(),
         };
         let closed_by: HashMap<InodeId, usize> =
             changes.iter().enumerate().filter_map(|(at, change)| Some((closed_by(change)?, at))).collect();
-        let held = changes.iter().enumerate().filter_map(|(at, change)| match change {
+        let opened = changes.iter().enumerate().filter_map(|(at, change)| match change {
             NameChange::Create(CreateOp { inode, what: NodeKind::File, held: true, .. }) => {
                 Some((at, *inode))
             }
             _ => None,
         });
-        let held: Vec<_> = held.filter(|(at, id)| closed_by.get(id).is_none_or(|gone| gone < at)).collect();
-        if held.is_empty() {
+        let opened: Vec<_> =
+            opened.filter(|(at, id)| closed_by.get(id).is_none_or(|closed| closed < at)).collect();
+        if opened.is_empty() {
             return Ok(Vec::new());
         }
-        let numbers = dir_delegations::numbers(&*self.store.snapshot()?, by)?;
-        self.register_client(&by.0, by.1, now_ms)?;
+        let numbers = dir_delegations::numbers(&*self.store.snapshot()?, client)?;
+        self.register_client(&client.0, client.1, now_ms)?;
         let mut all: Vec<PendingOpen> = Vec::new();
-        for (at, id) in held {
+        for (at, id) in opened {
             let begun = numbers.has(id);
-            if begun && let Err(error) = self.open_files.begin_open(&by.0, by.1, id, now_ms) {
-                all.iter().for_each(|file| self.end_opening(file, by));
+            if begun && let Err(error) = self.open_files.begin_open(&client.0, client.1, id, now_ms) {
+                all.iter().for_each(|file| self.end_opening(file, client));
                 return Err(error);
             }
             all.push(PendingOpen { at, id, begun });
@@ -247,16 +256,16 @@ impl Mds {
 
     /// Closes a file. In this order: a lock request in between finds the file closed, or its lock
     /// ends here.
-    pub(super) fn release(&self, id: InodeId, by: &ClientKey, now_ms: u64) -> Result<()> {
-        self.open_files.close(&by.0, by.1, id);
-        self.leases.return_lease(id, by, None, now_ms);
-        self.release_locks(id, by)?;
-        self.release_fence(id, by)
+    pub(super) fn release(&self, id: InodeId, client: &ClientKey, now_ms: u64) -> Result<()> {
+        self.open_files.close(&client.0, client.1, id);
+        self.leases.return_lease(id, client, None, now_ms);
+        self.release_locks(id, client)?;
+        self.release_fence(id, client)
     }
 
-    fn end_opening(&self, file: &PendingOpen, by: &ClientKey) {
+    fn end_opening(&self, file: &PendingOpen, client: &ClientKey) {
         if file.begun {
-            self.open_files.abort_open(&by.0, by.1, file.id);
+            self.open_files.abort_open(&client.0, client.1, file.id);
         }
     }
 
@@ -264,37 +273,38 @@ impl Mds {
     /// new open.
     fn finish_open(
         &self,
-        who: &Principal,
+        principal: &Principal,
         file: &PendingOpen,
-        by: &ClientKey,
+        client: &ClientKey,
         now: bool,
         now_ms: u64,
     ) -> Result<Option<NodeLease>> {
-        let mut held = OpenModes::of(Access::Update);
+        let mut modes = OpenModes::of(Access::Update);
         if !now {
             let found: Option<Inode> = load(&*self.store.snapshot()?, &keys::inode(file.id))?;
             let Some(found) = found else {
-                self.end_opening(file, by);
+                self.end_opening(file, client);
                 return Ok(None);
             };
-            if found.owner != who.user {
-                held = OpenModes::default();
+            if found.owner != principal.user {
+                modes = OpenModes::default();
             }
         }
-        self.open_files.open(&by.0, by.1, file.id, held, now_ms)?;
-        self.end_opening(file, by);
-        let fenced = || self.fence_of(file.id, by).map(|fence| fence.is_some_and(|fence| !fence.released));
-        if !held.writes || (!now && fenced()?) {
+        self.open_files.open(&client.0, client.1, file.id, modes, now_ms)?;
+        self.end_opening(file, client);
+        let fenced =
+            || self.fence_of(file.id, client).map(|fence| fence.is_some_and(|fence| !fence.released));
+        if !modes.writes || (!now && fenced()?) {
             return Ok(None);
         }
-        self.lease(who, by.1, file.id, (LeaseKind::Write, false), now_ms)
+        self.lease(principal, client.1, file.id, (LeaseKind::Write, false), now_ms)
     }
 
     /// Applies the changes: all of them, or those before the first refused one.
     fn apply_batch(
         &self,
-        who: &Principal,
-        by: &ClientKey,
+        principal: &Principal,
+        client: &ClientKey,
         changes: &[NameChange],
         replay_entry: &replay_cache::ReplayEntry<'_>,
         now_ms: u64,
@@ -307,8 +317,8 @@ impl Mds {
                 refused = None;
                 replay_cache::answer(tx, Some(replay_entry), |tx| {
                     let mut batch = NameBatchTx {
-                        who,
-                        by,
+                        principal,
+                        client,
                         any_group: self.has_directory(),
                         now_ms,
                         since: HashMap::new(),
@@ -318,7 +328,7 @@ impl Mds {
                         batch.apply(tx, change, ending).inspect_err(|_| refused = Some(at))?;
                     }
                     if let Some(numbers) = &batch.numbers {
-                        save(tx, &keys::numbers(by), numbers)?;
+                        save(tx, &keys::reserved_inodes(client), numbers)?;
                     }
                     let failure = failure.clone();
                     Ok(Response::NameBatchApplied { done: upto as u16, leases: Vec::new(), failure })
@@ -346,7 +356,7 @@ impl NameBatchTx<'_> {
         let since_ms = match self.since.get(&dir) {
             Some(since_ms) => *since_ms,
             None => {
-                let since_ms = dir_delegations::check_delegation(tx, self.by, dir)?;
+                let since_ms = dir_delegations::check_delegation(tx, self.client, dir)?;
                 self.since.insert(dir, since_ms);
                 since_ms
             }
@@ -371,7 +381,7 @@ impl NameBatchTx<'_> {
                 let at_ms = self.at(tx, *directory, *at_ms)?;
                 check_precondition(tx, directory.inode, name, Some(*inode))?;
                 let ending = UnlinkContext { now_ms: at_ms, ..*ending };
-                namespace::remove_node(tx, self.who, (directory.inode, name), false, &ending).map(drop)
+                namespace::remove_node(tx, self.principal, (directory.inode, name), false, &ending).map(drop)
             }
             NameChange::Rename(renamed) => {
                 let RenameOp { from_directory, from, inode, to_directory, to, replaced, at_ms, .. } = renamed;
@@ -390,7 +400,7 @@ impl NameBatchTx<'_> {
                     mode: RenameMode::Replace,
                 };
                 let ending = UnlinkContext { now_ms: at_ms, ..*ending };
-                namespace::rename_node(tx, self.who, &way, &ending).map(drop)
+                namespace::rename_node(tx, self.principal, &way, &ending).map(drop)
             }
         }
     }
@@ -398,7 +408,7 @@ impl NameBatchTx<'_> {
     fn make(&mut self, tx: &mut dyn Transaction, made: &CreateOp) -> Result<()> {
         let at_ms = self.at(tx, made.directory, made.at_ms)?;
         if self.numbers.is_none() {
-            self.numbers = Some(dir_delegations::numbers(tx, self.by)?);
+            self.numbers = Some(dir_delegations::numbers(tx, self.client)?);
         }
         if let Some(numbers) = &mut self.numbers {
             numbers.take(made.inode)?;
@@ -413,7 +423,7 @@ impl NameBatchTx<'_> {
             any_group: self.any_group,
             number: Some(made.inode),
         };
-        namespace::make_node(tx, self.who, made.directory.inode, &new, at_ms).map(drop)
+        namespace::make_node(tx, self.principal, made.directory.inode, &new, at_ms).map(drop)
     }
 }
 

@@ -31,7 +31,7 @@ struct Opening<'a> {
     issuing: &'a IssueGuard<'a>,
     principal: &'a Principal,
     id: InodeId,
-    held: OpenModes,
+    modes: OpenModes,
     method: Method,
 }
 
@@ -85,9 +85,9 @@ impl Mds {
                     self.check_not_fenced(id, &(principal.user.clone(), client_id), false)?;
                 }
                 let client_id = client_id.filter(|_| through);
-                let held = client_id
+                let modes = client_id
                     .is_some_and(|one| self.open_files.open_modes(&principal.user, one, id, now_ms).writes);
-                let terms = (held, self.has_directory());
+                let terms = (modes, self.has_directory());
                 let set = self.with_unlink_context(now_ms, |tx, ending| {
                     namespace::set_node(tx, principal, id, &change, terms, ending)
                 });
@@ -142,7 +142,7 @@ impl Mds {
             .map(|replay_key| self.replay_entry(&principal.user, replay_key, now_ms))
             .transpose()?;
         let replay_entry = replay_entry.as_ref();
-        let told = match request {
+        let answer = match request {
             Request::MakeNode { parent, name, what, mode, umask, owner, group, client_id } => {
                 let any_group = self.has_directory();
                 let (owner, group) = (owner.as_ref(), group.as_ref());
@@ -200,15 +200,15 @@ impl Mds {
             }
             _ => return Err(MdsError::refused(ErrorCode::Invalid, "not a request that changes names")),
         };
-        let left = match &told.response {
+        let left = match &answer.response {
             Response::Stat { stat } | Response::Renamed { other: Some(stat), .. } => Some(stat),
             _ => None,
         };
-        if let Some(gone) = left.filter(|left| left.kind == FileKind::Directory && left.links == 0) {
+        if let Some(removed) = left.filter(|left| left.kind == FileKind::Directory && left.links == 0) {
             // A delegation on the directory was already recalled.
-            self.leases.drop_directory(gone.inode, now_ms);
+            self.leases.drop_directory(removed.inode, now_ms);
         }
-        Ok(told.response)
+        Ok(answer.response)
     }
 
     /// Handles requests of clients about open files and leases.
@@ -224,13 +224,13 @@ impl Mds {
                 check_node_access(access)?;
                 let (id, issuing) = (self.node(principal, node)?, &self.issuing());
                 let method = self.method(method);
-                let opening = Opening { issuing, principal, id, held: OpenModes::of(access), method };
+                let opening = Opening { issuing, principal, id, modes: OpenModes::of(access), method };
                 self.open_node(&opening, client_id, reclaim, now_ms, rng)
             }
             Request::Allocate { node, size_hint, method, client_id } => {
                 let (id, issuing) = (self.node(principal, node)?, &self.issuing());
-                let held = self.may_write(principal, id, client_id, now_ms)?;
-                let opening = Opening { issuing, principal, id, held, method: self.method(method) };
+                let modes = self.may_write(principal, id, client_id, now_ms)?;
+                let opening = Opening { issuing, principal, id, modes, method: self.method(method) };
                 self.allocate(&opening, client_id, size_hint, now_ms, rng)
             }
             Request::Written { node, size_at_least, mtime_ns, generation, made, fit, client_id } => {
@@ -276,9 +276,9 @@ impl Mds {
                 self.lease_node(principal, node, client_id, kind, now_ms)
             }
             Request::ReturnLease { inode, client_id, number } => {
-                let by = (principal.user.clone(), client_id);
-                self.release_delegation(inode, &by, number)?;
-                self.leases.return_lease(inode, &by, Some(number), now_ms);
+                let client = (principal.user.clone(), client_id);
+                self.release_delegation(inode, &client, number)?;
+                self.leases.return_lease(inode, &client, Some(number), now_ms);
                 Ok(Response::Done {})
             }
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about nodes")),
@@ -322,8 +322,8 @@ impl Mds {
                 Ok(namespace::node(&*self.store.snapshot()?, stat.inode)
                     .is_ok_and(|file| file.owner == principal.user))
             };
-            let held = if now || own()? { OpenModes::of(Access::Update) } else { OpenModes::default() };
-            self.open_files.open(&principal.user, client_id, stat.inode, held, now_ms)?;
+            let modes = if now || own()? { OpenModes::of(Access::Update) } else { OpenModes::default() };
+            self.open_files.open(&principal.user, client_id, stat.inode, modes, now_ms)?;
             let id = stat.inode;
             if now
                 && let Some(lease) =
@@ -346,9 +346,9 @@ impl Mds {
         now_ms: u64,
     ) -> Result<OpenModes> {
         self.check_not_fenced(id, &(principal.user.clone(), client_id), false)?;
-        let held = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
-        if held.writes {
-            return Ok(held);
+        let modes = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
+        if modes.writes {
+            return Ok(modes);
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         principal.needs(AccessRight::Write, &file, "node")?;
@@ -364,7 +364,7 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let &Opening { principal, id, held, .. } = opening;
+        let &Opening { principal, id, modes, .. } = opening;
         // Checked first: an expired client has nothing open.
         let before = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
         self.register_client(&principal.user, client_id, now_ms)?;
@@ -373,7 +373,7 @@ impl Mds {
         match opened {
             Ok(mut node) => {
                 node.held_until_ms =
-                    self.open_files.end_open(&principal.user, client_id, id, held, now_ms)?;
+                    self.open_files.end_open(&principal.user, client_id, id, modes, now_ms)?;
                 Ok(Response::NodeOpened { node })
             }
             Err(error) => {
@@ -393,16 +393,16 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
-        let &Opening { principal, id, held, .. } = opening;
+        let &Opening { principal, id, modes, .. } = opening;
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         namespace::need_file(&file, "node")?;
         let may_reclaim = reclaim && file.owner == principal.user;
-        if !before.includes(held) && !may_reclaim {
-            principal.needs_all(AccessRight::to(held.reads, held.writes), &file, "node")?;
+        if !before.includes(modes) && !may_reclaim {
+            principal.needs_all(AccessRight::to(modes.reads, modes.writes), &file, "node")?;
         }
-        let by = (principal.user.clone(), client_id);
-        if held.writes {
-            self.check_not_fenced(id, &by, !reclaim)?;
+        let client = (principal.user.clone(), client_id);
+        if modes.writes {
+            self.check_not_fenced(id, &client, !reclaim)?;
         }
         if reclaim {
             // Credentials from before the restart are not known.
@@ -418,7 +418,7 @@ impl Mds {
             (Ok(node), lease) => Ok(OpenedNode { lease: lease.map(|(lease, _)| lease), ..node }),
             (Err(error), Some((lease, true))) => {
                 // The file was not returned to any client.
-                self.leases.return_lease(id, &by, Some(lease.number), now_ms);
+                self.leases.return_lease(id, &client, Some(lease.number), now_ms);
                 Err(error)
             }
             (Err(error), _) => Err(error),
@@ -434,19 +434,19 @@ impl Mds {
         reclaim: bool,
         now_ms: u64,
     ) -> Result<Option<(NodeLease, bool)>> {
-        let &Opening { principal, id, held, .. } = opening;
-        let by = (principal.user.clone(), client_id);
+        let &Opening { principal, id, modes, .. } = opening;
+        let client = (principal.user.clone(), client_id);
         // A client with leases requests one before it writes.
-        let writes = held.writes && !self.leases.can_cache(&by, now_ms);
+        let writes = modes.writes && !self.leases.can_cache(&client, now_ms);
         if writes {
             self.leases.block_grants_until(id, now_ms.saturating_add(GRANT_BLOCK_MS));
         }
         let what = if writes { LeaseAccess::Change } else { LeaseAccess::Read };
-        self.recall_conflicting(id, Some(&by), what, reclaim, now_ms)?;
-        let known = self.leases.on_node(id).into_iter().any(|(one, _)| one == by);
-        let first = if held.writes { LeaseKind::Write } else { LeaseKind::Read };
+        self.recall_conflicting(id, Some(&client), what, reclaim, now_ms)?;
+        let known = self.leases.on_node(id).into_iter().any(|(one, _)| one == client);
+        let first = if modes.writes { LeaseKind::Write } else { LeaseKind::Read };
         let lease = match self.lease(principal, client_id, id, (first, false), now_ms)? {
-            None if held.writes => self.lease(principal, client_id, id, (LeaseKind::Read, false), now_ms)?,
+            None if modes.writes => self.lease(principal, client_id, id, (LeaseKind::Read, false), now_ms)?,
             lease => lease,
         };
         Ok(lease.map(|lease| (lease, !known)))
@@ -461,30 +461,30 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
-        let &Opening { issuing, principal, id, held, method } = opening;
+        let &Opening { issuing, principal, id, modes, method } = opening;
         let until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
-        if held.writes {
+        if modes.writes {
             self.clearing(namespace::check_clear(&file))?;
         }
-        if held.writes && !file.objects_exist && file.layout.is_some() {
+        if modes.writes && !file.objects_exist && file.layout.is_some() {
             // An internal change: no client caches it, so no lease is recalled.
             file = as_server(|| self.update(|tx| namespace::note_create_grant(tx, id, until_ms)))?;
         }
-        if held.writes {
+        if modes.writes {
             self.open_files.note_write_credential(&principal.user, client_id, id);
         }
         let grants = match &file.layout {
             Some(layout) => {
-                let terms = (method, rights(held, !file.objects_exist), until_ms);
+                let terms = (method, rights(modes, !file.objects_exist), until_ms);
                 self.issue(issuing, principal, &IssueParams::whole(kind, id, layout, terms), now_ms, rng)?.0
             }
             None => Vec::new(),
         };
-        if held.writes {
+        if modes.writes {
             // A client that was fenced meanwhile must not get credentials with the new tags.
             self.check_not_fenced(id, &(principal.user.clone(), client_id), kind == IssueKind::Open)?;
         }
-        if held.writes && kind == IssueKind::Create {
+        if modes.writes && kind == IssueKind::Create {
             self.check_lengths_later(LengthTarget::File(id), &principal.user, 0, until_ms)?;
         }
         let (stat, made, sparse) = (file.stat(id), file.objects_exist, file.sparse);
@@ -520,8 +520,8 @@ impl Mds {
         });
         let (file, _) = self.clearing(allocated)?;
         let mut node = self.grant(opening, client_id, (file, IssueKind::Create), now_ms, rng)?;
-        let held = self.open_files.has_open(&opening.principal.user, client_id, id, now_ms);
-        node.held_until_ms = if held { now_ms + crate::open_files::CLIENT_TIMEOUT_MS } else { 0 };
+        let is_open = self.open_files.has_open(&opening.principal.user, client_id, id, now_ms);
+        node.held_until_ms = if is_open { now_ms + crate::open_files::CLIENT_TIMEOUT_MS } else { 0 };
         Ok(Response::NodeOpened { node })
     }
 
@@ -537,13 +537,13 @@ impl Mds {
     ) -> Result<Response> {
         check_node_access(access)?;
         let id = self.node(principal, node)?;
-        let opening = Opening { issuing, principal, id, held: OpenModes::of(access), method };
+        let opening = Opening { issuing, principal, id, modes: OpenModes::of(access), method };
         let before = self.open_files.open_modes(&principal.user, client_id, id, now_ms);
-        if opening.held.writes {
+        if opening.modes.writes {
             self.check_not_fenced(id, &(principal.user.clone(), client_id), false)?;
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
-        if !before.includes(opening.held) {
+        if !before.includes(opening.modes) {
             namespace::check_file(principal, &file, access, "node")?;
         }
         let cut = || MdsError::refused(ErrorCode::Stale, "the file was truncated meanwhile");
@@ -587,10 +587,10 @@ fn check_node_access(access: Access) -> Result<()> {
 }
 
 /// Returns the permissions of a credential; `creates`: the objects may not exist yet.
-fn rights(held: OpenModes, creates: bool) -> Permissions {
-    let reads = if held.reads { READ_RIGHTS } else { Permissions::NONE };
-    let writes = if held.writes { WRITE_RIGHTS } else { Permissions::NONE };
-    let makes = if held.writes && creates { Permissions::CREATE } else { Permissions::NONE };
+fn rights(modes: OpenModes, creates: bool) -> Permissions {
+    let reads = if modes.reads { READ_RIGHTS } else { Permissions::NONE };
+    let writes = if modes.writes { WRITE_RIGHTS } else { Permissions::NONE };
+    let makes = if modes.writes && creates { Permissions::CREATE } else { Permissions::NONE };
     reads.union(writes).union(makes)
 }
 

@@ -6,9 +6,9 @@ use super::{ClientKey, GrantedLease, LeaseClient, LeaseKind, LeaseTable, Leases,
 
 impl LeaseTable {
     /// Removes a client without leases and wakes its pending requests.
-    fn forget_client(&mut self, who: &ClientKey) {
-        if let Some(mut client) = self.clients.remove(who) {
-            client.wake();
+    fn forget_client(&mut self, client: &ClientKey) {
+        if let Some(mut state) = self.clients.remove(client) {
+            state.wake();
         }
     }
 
@@ -16,7 +16,7 @@ impl LeaseTable {
     fn remove_leases(&mut self, matches: impl Fn(&GrantedLease) -> bool) {
         let mut users = Vec::new();
         for file in self.files.values_mut() {
-            users.extend(file.leases.iter().filter(|one| matches(one)).map(|one| one.who.0.clone()));
+            users.extend(file.leases.iter().filter(|one| matches(one)).map(|one| one.client.0.clone()));
             file.leases.retain(|one| !matches(one));
         }
         users.iter().for_each(|user| self.uncount(user));
@@ -31,10 +31,10 @@ impl Leases {
         let expired =
             |one: &LeaseClient| one.last_seen_ms.saturating_add(forget_ms.max(REVOKE_AFTER_MS)) < now_ms;
         let over: HashSet<ClientKey> =
-            table.clients.iter().filter(|(_, one)| expired(one)).map(|(who, _)| who.clone()).collect();
+            table.clients.iter().filter(|(_, one)| expired(one)).map(|(client, _)| client.clone()).collect();
         if !over.is_empty() {
-            table.remove_leases(|one| one.kind != LeaseKind::Write && over.contains(&one.who));
-            over.iter().for_each(|who| table.forget_client(who));
+            table.remove_leases(|one| one.kind != LeaseKind::Write && over.contains(&one.client));
+            over.iter().for_each(|client| table.forget_client(client));
         }
         table.penalties.expire(now_ms);
         table.files.retain(|_, file| !file.is_idle(now_ms));
@@ -45,12 +45,12 @@ impl Leases {
 
     /// Removes an ended client. Its directory delegations stay until another client needs the
     /// directory.
-    pub(crate) fn end_client(&self, who: &ClientKey) {
+    pub(crate) fn end_client(&self, client: &ClientKey) {
         let table = &mut *self.table.lock();
-        table.remove_leases(|one| !one.delegation && one.who == *who);
-        if table.unrecovered.remove(who) {
-            table.returned.insert(who.clone());
+        table.remove_leases(|one| !one.delegation && one.client == *client);
+        if table.unrecovered.remove(client) {
+            table.returned.insert(client.clone());
         }
-        table.forget_client(who);
+        table.forget_client(client);
     }
 }

@@ -95,13 +95,15 @@ impl LeaseTable {
         let seconds = length_ms / 1000;
         tracing::warn!(%user, seconds, "clients of the user answer recalls late or not at all; the user gets no leases");
         for (id, file) in &mut self.files {
-            for granted in file.leases.iter_mut().filter(|one| one.who.0 == *user && one.recalled.is_none()) {
+            for granted in
+                file.leases.iter_mut().filter(|one| one.client.0 == *user && one.recalled.is_none())
+            {
                 self.last += 1;
                 let mut until_ms = now_ms;
-                if let Some(client) = self.clients.get_mut(&granted.who) {
-                    client.recalls.insert(self.last, Recall { inode: *id, number: granted.number });
-                    client.wake();
-                    until_ms = client.last_seen_ms.min(now_ms).saturating_add(REVOKE_AFTER_MS);
+                if let Some(state) = self.clients.get_mut(&granted.client) {
+                    state.recalls.insert(self.last, Recall { inode: *id, number: granted.number });
+                    state.wake();
+                    until_ms = state.last_seen_ms.min(now_ms).saturating_add(REVOKE_AFTER_MS);
                 }
                 granted.recalled = Some(PendingRecall { number: self.last, began_ms: now_ms, until_ms });
                 file.recalled_ms = Some(now_ms);
@@ -114,7 +116,7 @@ impl LeaseTable {
         let Some(recall) = granted.recalled.filter(|_| granted.kind == LeaseKind::Read) else { return };
         let waited_ms = now_ms.saturating_sub(recall.began_ms);
         if waited_ms > PROMPT_MS {
-            self.penalize(&granted.who.0, waited_ms, now_ms);
+            self.penalize(&granted.client.0, waited_ms, now_ms);
         }
     }
 }

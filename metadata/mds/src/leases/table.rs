@@ -35,14 +35,14 @@ impl LeaseTable {
         let file = self.files.get_mut(&id)?;
         let at = file.leases.iter().position(which)?;
         let granted = file.leases.swap_remove(at);
-        self.uncount(&granted.who.0);
+        self.uncount(&granted.client.0);
         if granted.delegation {
             self.ends.note(id);
         }
-        if let Some(client) = self.clients.get_mut(&granted.who) {
-            client.leases = client.leases.saturating_sub(1);
+        if let Some(state) = self.clients.get_mut(&granted.client) {
+            state.leases = state.leases.saturating_sub(1);
             if let Some(recall) = granted.recalled {
-                client.recalls.remove(&recall.number);
+                state.recalls.remove(&recall.number);
             }
         }
         Some(granted)
@@ -60,7 +60,7 @@ impl LeaseTable {
         let Some(file) = self.files.get_mut(&id) else { return outcome };
         let (mut expired, mut missed) = (Vec::new(), Vec::new());
         for granted in &mut file.leases {
-            if Some(&granted.who) == by || !what.conflicts_with(granted.kind) {
+            if Some(&granted.client) == by || !what.conflicts_with(granted.kind) {
                 continue;
             }
             let PendingRecall { began_ms, until_ms, .. } = *granted.recalled.get_or_insert_with(|| {
@@ -68,27 +68,27 @@ impl LeaseTable {
                 outcome.begun += 1;
                 file.recalled_ms = Some(now_ms);
                 let (number, began_ms) = (self.last, now_ms);
-                let Some(client) = self.clients.get_mut(&granted.who) else {
+                let Some(state) = self.clients.get_mut(&granted.client) else {
                     // The client sent nothing for longer than leases are valid, or not since the
                     // restart.
-                    let since_start = self.unrecovered.contains(&granted.who);
+                    let since_start = self.unrecovered.contains(&granted.client);
                     let until_ms = || now_ms.saturating_add(REVOKE_AFTER_MS);
                     let until_ms = since_start.then(|| *self.recovery_end_ms.get_or_insert_with(until_ms));
                     return PendingRecall { number, began_ms, until_ms: until_ms.unwrap_or(now_ms) };
                 };
-                client.recalls.insert(self.last, Recall { inode: id, number: granted.number });
-                client.wake();
-                let until_ms = client.last_seen_ms.min(now_ms).saturating_add(REVOKE_AFTER_MS);
+                state.recalls.insert(self.last, Recall { inode: id, number: granted.number });
+                state.wake();
+                let until_ms = state.last_seen_ms.min(now_ms).saturating_add(REVOKE_AFTER_MS);
                 PendingRecall { number, began_ms, until_ms }
             });
             match granted.kind {
                 _ if now_ms < until_ms => outcome.waits = true,
                 LeaseKind::Read => expired.push(granted.number),
-                LeaseKind::Write => outcome.lost.push(granted.who.clone()),
+                LeaseKind::Write => outcome.lost.push(granted.client.clone()),
             }
             // A missed recall; clients of before a restart may not have received it.
-            if began_ms < until_ms && until_ms <= now_ms && !self.unrecovered.contains(&granted.who) {
-                missed.push(granted.who.0.clone());
+            if began_ms < until_ms && until_ms <= now_ms && !self.unrecovered.contains(&granted.client) {
+                missed.push(granted.client.0.clone());
             }
         }
         if !expired.is_empty() {
@@ -141,21 +141,21 @@ impl LeaseTable {
     /// all leases before it gets others.
     pub(super) fn revoke(&mut self, id: InodeId, which: impl Fn(&GrantedLease) -> bool) {
         if let Some(granted) = self.remove_lease(id, which) {
-            self.begin_epoch(&granted.who);
+            self.begin_epoch(&granted.client);
         }
     }
 
-    pub(super) fn begin_epoch(&mut self, who: &ClientKey) {
-        if let Some(client) = self.clients.get_mut(who) {
-            client.epoch = client.epoch.wrapping_add(1).max(1);
-            client.confirmed = false;
-            client.wake();
+    pub(super) fn begin_epoch(&mut self, client: &ClientKey) {
+        if let Some(state) = self.clients.get_mut(client) {
+            state.epoch = state.epoch.wrapping_add(1).max(1);
+            state.confirmed = false;
+            state.wake();
         }
     }
 
     /// Removes leases that a client has from other epochs.
-    pub(super) fn drop_other_epochs(&mut self, who: &ClientKey, epoch: u64, now_ms: u64) {
-        let of = |granted: &GrantedLease| granted.who == *who && granted.epoch != epoch;
+    pub(super) fn drop_other_epochs(&mut self, client: &ClientKey, epoch: u64, now_ms: u64) {
+        let of = |granted: &GrantedLease| granted.client == *client && granted.epoch != epoch;
         let ids: Vec<InodeId> =
             self.files.iter().filter(|(_, file)| file.leases.iter().any(of)).map(|(id, _)| *id).collect();
         for id in ids {

@@ -64,7 +64,7 @@ struct Model {
     next: u64,
 }
 
-fn who(client: usize) -> ClientKey {
+fn client_key(client: usize) -> ClientKey {
     (UserName::new("alice").unwrap(), ClientId { number: client as u64 })
 }
 
@@ -78,7 +78,7 @@ impl Model {
         self.next
     }
 
-    fn believes(&self, client: usize, file: usize, kind: LeaseKind) -> bool {
+    fn has_valid_lease(&self, client: usize, file: usize, kind: LeaseKind) -> bool {
         let one = &self.clients[client];
         let copy = &one.copies[file];
         let until_ms = if copy.called { copy.until_ms } else { one.until_ms };
@@ -88,14 +88,17 @@ impl Model {
 
     /// Checks for conflicts; fences clients if needed, whose unsent writes are then lost.
     fn may(&mut self, by: Option<usize>, file: usize, what: LeaseAccess) -> bool {
-        let by = by.map(who);
+        let by = by.map(client_key);
         match self.leases.check_conflicts(id(file), by.as_ref(), what, false, self.now_ms).0 {
             ConflictVerdict::Free => true,
             ConflictVerdict::Wait => false,
             ConflictVerdict::Fence(lost) => {
                 for one in lost {
-                    let client = (0..CLIENTS).find(|client| who(*client) == one).unwrap();
-                    assert!(!self.believes(client, file, LeaseKind::Read), "fenced while its lease is valid");
+                    let client = (0..CLIENTS).find(|client| client_key(*client) == one).unwrap();
+                    assert!(
+                        !self.has_valid_lease(client, file, LeaseKind::Read),
+                        "fenced while its lease is valid"
+                    );
                     self.leases.on_fenced(id(file), &one, false);
                     self.clients[client].copies[file].dirty = None;
                     self.last[file] = self.stored[file];
@@ -115,18 +118,19 @@ impl Model {
         let rights = SessionRights { role: Role::User, groups: Default::default() };
         let fresh = self.number() << 32;
         let Client { epoch, known, .. } = self.clients[client];
-        let told = self.leases.poll_recalls(&who(client), rights, (epoch, known), fresh, self.now_ms);
-        if told.epoch != epoch {
+        let answer =
+            self.leases.poll_recalls(&client_key(client), rights, (epoch, known), fresh, self.now_ms);
+        if answer.epoch != epoch {
             for file in 0..FILES {
                 self.flush(client, file);
                 self.clients[client].copies[file] = Copy::default();
             }
-            self.clients[client].epoch = told.epoch;
+            self.clients[client].epoch = answer.epoch;
             self.clients[client].until_ms = 0;
             return;
         }
         let one = &mut self.clients[client];
-        for recall in &told.recalls {
+        for recall in &answer.recalls {
             let file = (recall.inode.0 - 100) as usize;
             let copy = &mut one.copies[file];
             if copy.lease.is_some_and(|lease| lease.number == recall.number) && !copy.called {
@@ -134,12 +138,12 @@ impl Model {
                 (copy.called, copy.until_ms) = (true, one.until_ms);
             }
         }
-        (one.known, one.until_ms) = (told.last, self.now_ms + LEASE_VALID_MS);
+        (one.known, one.until_ms) = (answer.last, self.now_ms + LEASE_VALID_MS);
     }
 
     /// Uses its lease, or requests one.
     fn have(&mut self, client: usize, file: usize, kind: LeaseKind) -> bool {
-        if self.believes(client, file, kind) {
+        if self.has_valid_lease(client, file, kind) {
             return true;
         }
         if self.clients[client].copies[file].called
@@ -147,16 +151,16 @@ impl Model {
         {
             return false;
         }
-        let wish =
+        let request =
             LeaseRequest { kind, waits: true, others_write: false, opportunistic: false, delegation: false };
-        let given = self.leases.grant(id(file), &who(client), wish, self.now_ms);
+        let given = self.leases.grant(id(file), &client_key(client), request, self.now_ms);
         let Ok(Some(lease)) = given else { return false };
         let copy = &mut self.clients[client].copies[file];
         if copy.lease.map(|known| known.number) != Some(lease.number) {
             copy.cached = None;
         }
         copy.lease = Some(lease);
-        self.believes(client, file, kind)
+        self.has_valid_lease(client, file, kind)
     }
 
     fn step(&mut self, step: Step) {
@@ -168,7 +172,12 @@ impl Model {
                     if let (Some(lease), true) = (copy.lease, copy.called) {
                         self.flush(client, file);
                         self.clients[client].copies[file] = Copy::default();
-                        self.leases.return_lease(id(file), &who(client), Some(lease.number), self.now_ms);
+                        self.leases.return_lease(
+                            id(file),
+                            &client_key(client),
+                            Some(lease.number),
+                            self.now_ms,
+                        );
                     }
                 }
             }
@@ -247,24 +256,24 @@ fn rights() -> SessionRights {
 
 /// It receives its epoch and confirms it.
 fn come(leases: &Leases, client: usize, now_ms: u64) {
-    let told = leases.poll_recalls(&who(client), rights(), (0, 0), 77, now_ms);
-    leases.poll_recalls(&who(client), rights(), (told.epoch, 0), 78, now_ms);
+    let answer = leases.poll_recalls(&client_key(client), rights(), (0, 0), 77, now_ms);
+    leases.poll_recalls(&client_key(client), rights(), (answer.epoch, 0), 78, now_ms);
 }
 
 fn opportunistic(leases: &Leases, client: usize, now_ms: u64) -> Option<NodeLease> {
-    let wish = LeaseRequest {
+    let request = LeaseRequest {
         kind: LeaseKind::Read,
         waits: false,
         others_write: false,
         opportunistic: true,
         delegation: false,
     };
-    leases.grant(id(0), &who(client), wish, now_ms).unwrap()
+    leases.grant(id(0), &client_key(client), request, now_ms).unwrap()
 }
 
 #[test]
 fn no_lease_on_directory_changed_during_recovery() {
-    let leases = Leases::new([who(1)], []);
+    let leases = Leases::new([client_key(1)], []);
     assert!(leases.is_recovering(1_000));
     assert_eq!(leases.begin_change((&[], &[id(0)]), None, false, 1_000).0, Vec::new());
     come(&leases, 1, 1_001);
@@ -291,8 +300,8 @@ fn client_that_misses_recall_gets_no_lease_for_a_time() {
         leases.check_conflicts(id(0), None, LeaseAccess::Change, false, later_ms).0,
         ConflictVerdict::Free
     );
-    let told = leases.poll_recalls(&who(1), rights(), (0, 0), 79, later_ms);
-    leases.poll_recalls(&who(1), rights(), (told.epoch, 0), 80, later_ms);
+    let answer = leases.poll_recalls(&client_key(1), rights(), (0, 0), 79, later_ms);
+    leases.poll_recalls(&client_key(1), rights(), (answer.epoch, 0), 80, later_ms);
     come(&leases, 1, later_ms + penalty::FIRST_MS - 1);
     assert_eq!(opportunistic(&leases, 1, later_ms + penalty::FIRST_MS - 1), None);
     come(&leases, 1, later_ms + penalty::FIRST_MS);
@@ -313,12 +322,12 @@ fn to_be_ahead() -> LeaseRequest {
 fn only_stale_name_reads_are_repeated() {
     let leases = Leases::default();
     come(&leases, 1, 0);
-    let [one, other] =
-        [0, 1].map(|file| leases.grant_or_upgrade(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap());
+    let [one, other] = [0, 1]
+        .map(|file| leases.grant_or_upgrade(id(file), &client_key(1), to_be_ahead(), 0).unwrap().unwrap());
     // Reads of both directories may be as of this read point.
     let moment = leases.read_point();
     assert_eq!(leases.recall_dir_writer(id(0), None, moment, 0), ConflictVerdict::Wait);
-    leases.return_lease(id(0), &who(1), Some(one.lease.number), 0);
+    leases.return_lease(id(0), &client_key(1), Some(one.lease.number), 0);
     assert_eq!(
         leases.recall_dir_writer(id(0), None, moment, 0),
         ConflictVerdict::Wait,
@@ -329,9 +338,9 @@ fn only_stale_name_reads_are_repeated() {
         ConflictVerdict::Free,
         "nobody was ahead there"
     );
-    assert_eq!(leases.recall_dir_writer(id(1), Some(&who(1)), moment, 0), ConflictVerdict::Free);
+    assert_eq!(leases.recall_dir_writer(id(1), Some(&client_key(1)), moment, 0), ConflictVerdict::Free);
     assert_eq!(leases.recall_dir_writer(id(0), None, leases.read_point(), 0), ConflictVerdict::Free);
-    leases.return_lease(id(1), &who(1), Some(other.lease.number), 0);
+    leases.return_lease(id(1), &client_key(1), Some(other.lease.number), 0);
     assert_eq!(leases.recall_dir_writer(id(1), None, moment, 0), ConflictVerdict::Wait);
 }
 
@@ -340,8 +349,8 @@ fn delegation_ends_are_bounded_and_never_missed() {
     let leases = Leases::default();
     come(&leases, 1, 0);
     let end = |file: usize| {
-        let new = leases.grant_or_upgrade(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap();
-        leases.return_lease(id(file), &who(1), Some(new.lease.number), 0);
+        let new = leases.grant_or_upgrade(id(file), &client_key(1), to_be_ahead(), 0).unwrap().unwrap();
+        leases.return_lease(id(file), &client_key(1), Some(new.lease.number), 0);
     };
     let moment = leases.read_point();
     end(0);
@@ -365,23 +374,23 @@ fn undone_grant_restores_previous_lease() {
     let leases = Leases::default();
     come(&leases, 1, 0);
     // There was no lease.
-    let new = leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
-    leases.undo_upgrade(id(0), &who(1), new);
+    let new = leases.grant_or_upgrade(id(0), &client_key(1), to_be_ahead(), 0).unwrap().unwrap();
+    leases.undo_upgrade(id(0), &client_key(1), new);
     assert_eq!((leases.count(), leases.on_node(id(0))), (0, vec![]));
     // There was a read lease.
     let read = opportunistic(&leases, 1, 0).unwrap();
-    let new = leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    let new = leases.grant_or_upgrade(id(0), &client_key(1), to_be_ahead(), 0).unwrap().unwrap();
     assert_eq!(new.before, Some(read.number));
     assert_eq!(leases.check_conflicts(id(0), None, LeaseAccess::Read, false, 0).0, ConflictVerdict::Wait);
-    leases.undo_upgrade(id(0), &who(1), new);
-    assert_eq!(leases.existing_lease(id(0), &who(1), 0), Some(Some(read)));
+    leases.undo_upgrade(id(0), &client_key(1), new);
+    assert_eq!(leases.existing_lease(id(0), &client_key(1), 0), Some(Some(read)));
     assert_eq!(leases.check_conflicts(id(0), None, LeaseAccess::Read, false, 0).0, ConflictVerdict::Free);
     // The client had the delegation already and made changes under it.
-    let first = leases.grant_or_upgrade(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
-    let again = leases.grant_or_upgrade(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    let first = leases.grant_or_upgrade(id(1), &client_key(1), to_be_ahead(), 0).unwrap().unwrap();
+    let again = leases.grant_or_upgrade(id(1), &client_key(1), to_be_ahead(), 0).unwrap().unwrap();
     assert_eq!(first.lease, again.lease);
-    leases.undo_upgrade(id(1), &who(1), again);
-    assert!(leases.has_delegation(id(1), &who(1), first.lease.number));
+    leases.undo_upgrade(id(1), &client_key(1), again);
+    assert!(leases.has_delegation(id(1), &client_key(1), first.lease.number));
     assert_eq!(leases.count(), 2);
 }
 
@@ -389,8 +398,11 @@ fn undone_grant_restores_previous_lease() {
 fn recalled_lease_is_not_granted_again_early() {
     let leases = Leases::default();
     come(&leases, 1, 0);
-    assert!(leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 0).unwrap().is_some());
+    assert!(leases.grant_or_upgrade(id(0), &client_key(1), to_be_ahead(), 0).unwrap().is_some());
     assert_eq!(leases.recall_dir_writer(id(0), None, leases.read_point(), 0), ConflictVerdict::Wait);
-    assert_eq!(leases.grant_or_upgrade(id(0), &who(1), to_be_ahead(), 1).unwrap(), None);
-    assert_eq!(leases.recall_dir_writer(id(0), Some(&who(1)), leases.read_point(), 1), ConflictVerdict::Free);
+    assert_eq!(leases.grant_or_upgrade(id(0), &client_key(1), to_be_ahead(), 1).unwrap(), None);
+    assert_eq!(
+        leases.recall_dir_writer(id(0), Some(&client_key(1)), leases.read_point(), 1),
+        ConflictVerdict::Free
+    );
 }

@@ -35,9 +35,9 @@ pub(super) fn of_file<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Vec
     let from = keys::locked_of(id);
     let mut all = Vec::new();
     for (key, value) in view.scan(&from, &keys::after_prefix(&from), LOCKS_PER_FILE_MAX)? {
-        let Some((_, who)) = keys::locked_parts(&key) else { continue };
+        let Some((_, client)) = keys::locked_parts(&key) else { continue };
         let LockRecord { locks, .. } = decode(&value)?;
-        all.extend(locks.into_iter().map(|lock| OwnedLock { who: who.clone(), lock }));
+        all.extend(locks.into_iter().map(|lock| OwnedLock { client: client.clone(), lock }));
     }
     Ok(all)
 }
@@ -45,9 +45,9 @@ pub(super) fn of_file<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Vec
 fn locks_of_client<S: Snapshot + ?Sized>(
     view: &S,
     id: InodeId,
-    who: &ClientKey,
+    client: &ClientKey,
 ) -> Result<Option<LockRecord>> {
-    Ok(load(view, &keys::locked(id, who))?)
+    Ok(load(view, &keys::locked(id, client))?)
 }
 
 /// Returns the number of locks of a user and of all users.
@@ -61,22 +61,22 @@ pub(super) fn counts(tx: &dyn Transaction, user: &UserName) -> Result<(u64, u64)
 fn put(
     tx: &mut dyn Transaction,
     id: InodeId,
-    who: &ClientKey,
+    client: &ClientKey,
     record: &LockRecord,
     before: usize,
 ) -> Result<()> {
-    let key = keys::locked(id, who);
+    let key = keys::locked(id, client);
     match record.locks.is_empty() {
         true => tx.delete(&key)?,
         false => save(tx, &key, record)?,
     }
     let after = record.locks.len();
     if after != before {
-        let (own, all) = counts(tx, &who.0)?;
+        let (own, all) = counts(tx, &client.0)?;
         let counted = |count: u64| count.saturating_sub(before as u64).saturating_add(after as u64);
         match counted(own) {
-            0 => tx.delete(&keys::lock_count(&who.0))?,
-            own => save(tx, &keys::lock_count(&who.0), &own)?,
+            0 => tx.delete(&keys::lock_count(&client.0))?,
+            own => save(tx, &keys::lock_count(&client.0), &own)?,
         }
         save(tx, &keys::meta(counter::LOCKS), &counted(all))?;
     }
@@ -84,18 +84,18 @@ fn put(
 }
 
 /// Removes all locks of a client on a file.
-pub(crate) fn end(tx: &mut dyn Transaction, id: InodeId, who: &ClientKey) -> Result<()> {
-    match locks_of_client(tx, id, who)? {
+pub(crate) fn end(tx: &mut dyn Transaction, id: InodeId, client: &ClientKey) -> Result<()> {
+    match locks_of_client(tx, id, client)? {
         // Locks in memory have only this record.
-        Some(known) => put(tx, id, who, &LockRecord::default(), known.locks.len()),
+        Some(known) => put(tx, id, client, &LockRecord::default(), known.locks.len()),
         None => Ok(()),
     }
 }
 
 impl LockTable for StoredLocks<'_> {
-    fn lock(&self, who: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
+    fn lock(&self, client: &ClientKey, id: InodeId, lock: Lock, test: bool) -> Result<Option<Lock>> {
         check(&lock)?;
-        let wanted = OwnedLock { who: who.clone(), lock };
+        let wanted = OwnedLock { client: client.clone(), lock };
         // A waiting client repeats the request often: check without a transaction first.
         let all = of_file(&*self.0.store.snapshot()?, id)?;
         let conflict = find_conflict(&all, &wanted);
@@ -105,24 +105,24 @@ impl LockTable for StoredLocks<'_> {
         }
         self.0.update(|tx| {
             if lock.kind != LockKind::Unlock {
-                fence::check(tx, id, who)?;
+                fence::check(tx, id, client)?;
             }
             let mut all = of_file(tx, id)?;
             if let Some(conflict) = find_conflict(&all, &wanted) {
                 return Ok(Some(conflict));
             }
-            let before = all.iter().filter(|one| one.who == *who).count();
-            let (own, of_all) = counts(tx, &who.0)?;
-            let room = has_share(own as usize, of_all as usize);
-            set(&mut all, wanted.clone(), room)?;
-            let locks = all.into_iter().filter(|one| one.who == *who).map(|one| one.lock).collect();
-            put(tx, id, who, &LockRecord { server: self.0.config.server, locks }, before)?;
+            let before = all.iter().filter(|one| one.client == *client).count();
+            let (own, of_all) = counts(tx, &client.0)?;
+            let may_grow = has_share(own as usize, of_all as usize);
+            set(&mut all, wanted.clone(), may_grow)?;
+            let locks = all.into_iter().filter(|one| one.client == *client).map(|one| one.lock).collect();
+            put(tx, id, client, &LockRecord { server: self.0.config.server, locks }, before)?;
             Ok(None)
         })
     }
 
-    fn covers(&self, who: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool> {
-        let Some(known) = locks_of_client(&*self.0.store.snapshot()?, id, who)? else { return Ok(false) };
+    fn covers(&self, client: &ClientKey, id: InodeId, lock: &Lock) -> Result<bool> {
+        let Some(known) = locks_of_client(&*self.0.store.snapshot()?, id, client)? else { return Ok(false) };
         if !is_covered(known.locks.iter(), lock) {
             return Ok(false);
         }
@@ -131,28 +131,28 @@ impl LockTable for StoredLocks<'_> {
         }
         // The client came from another server: this one becomes responsible.
         self.0.update(|tx| {
-            fence::check(tx, id, who)?;
-            let Some(mut known) = locks_of_client(tx, id, who)? else { return Ok(false) };
+            fence::check(tx, id, client)?;
+            let Some(mut known) = locks_of_client(tx, id, client)? else { return Ok(false) };
             if !is_covered(known.locks.iter(), lock) {
                 return Ok(false);
             }
             known.server = self.0.config.server;
             let before = known.locks.len();
-            put(tx, id, who, &known, before)?;
+            put(tx, id, client, &known, before)?;
             Ok::<_, MdsError>(true)
         })
     }
 
-    fn release(&self, who: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()> {
-        if locks_of_client(&*self.0.store.snapshot()?, id, who)?.is_none() {
+    fn release(&self, client: &ClientKey, id: InodeId, owner: Option<u64>) -> Result<()> {
+        if locks_of_client(&*self.0.store.snapshot()?, id, client)?.is_none() {
             return Ok(());
         }
         self.0.update(|tx| {
-            let Some(mut known) = locks_of_client(tx, id, who)? else { return Ok(()) };
+            let Some(mut known) = locks_of_client(tx, id, client)? else { return Ok(()) };
             let before = known.locks.len();
             known.locks.retain(|one| owner.is_some_and(|owner| one.owner != owner));
             known.server = self.0.config.server;
-            put(tx, id, who, &known, before)
+            put(tx, id, client, &known, before)
         })
     }
 }

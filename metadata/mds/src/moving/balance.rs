@@ -1,12 +1,12 @@
 //! Rebalance: its progress, and the files to check.
 //!
-//! Contract: objects move as [`DevicePool::relief`] chooses, one at a time and as few as possible;
-//! each move is one of [`super`]. It ends even if files are in use.
+//! Contract: objects move as [`DevicePool::balancing_target`] chooses, one at a time and as few as
+//! possible; each move is one of [`super`]. It ends even if files are in use.
 //! Truth: docs/standards/mds/layouts.md §6.5.
 
 use sealstone_mds_protocol::{InodeId, Rebalance, Text};
 
-use super::{MoveItem, MovePage, SCAN_PAGE, check_rate, relief};
+use super::{MoveItem, MovePage, SCAN_PAGE, balancing_target, check_rate};
 use crate::error::Result;
 use crate::keys;
 use crate::placement::DevicePool;
@@ -75,7 +75,7 @@ impl Mds {
     ///
     /// # Errors
     /// `Store`.
-    pub fn next_reliefs(&self, pool: &DevicePool, after: Option<InodeId>) -> Result<MovePage> {
+    pub fn next_balancing_moves(&self, pool: &DevicePool, after: Option<InodeId>) -> Result<MovePage> {
         let (from, until) = keys::inodes(after);
         let pairs = self.store.snapshot()?.scan(&from, &until, SCAN_PAGE)?;
         let next = pairs.last().filter(|_| pairs.len() == SCAN_PAGE).and_then(|(key, _)| keys::inode_id(key));
@@ -87,7 +87,7 @@ impl Mds {
                 outgrown.push(inode);
             }
             for index in 0..layout.width() {
-                if relief(pool, layout, index, file.size).is_some() {
+                if balancing_target(pool, layout, index, file.size).is_some() {
                     items.push(MoveItem { inode, bytes: layout.object_length(index, file.size) });
                 }
             }

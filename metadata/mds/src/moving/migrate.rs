@@ -153,8 +153,8 @@ impl Mds {
     /// Whether truncated bytes are being cleared, a client may create objects, or a capability file
     /// is valid.
     fn is_changing(&self, file: &Inode, layout: &Layout, now_ms: u64) -> bool {
-        let holdings = self.holdings(now_ms);
-        let lasting = layout.objects().iter().any(|object| holdings.is_lasting(*object, now_ms));
+        let issued_table = self.issued_table(now_ms);
+        let lasting = layout.objects().iter().any(|object| issued_table.is_lasting(*object, now_ms));
         lasting || file.truncated_from.is_some() || may_be_running(file.in_place_grants_until_ms, now_ms)
     }
 

@@ -12,7 +12,7 @@ use super::acl::inherit;
 use super::functions;
 use super::sizes::mark_outgrown;
 use super::unlink::{UnlinkContext, queue_objects, unlink_name};
-use super::walk::{FinalLink, place};
+use super::walk::{FinalLink, resolve_entry};
 use super::{CommitParams, check_size, child, inherited_group, owner, touch};
 use crate::access::{AccessRight, MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
@@ -48,7 +48,7 @@ pub(crate) fn begin_create(
     new: NewIntent,
     lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout, PlacementRecord)>,
 ) -> Result<(IntentId, Intent)> {
-    let (place, old) = place(tx, principal, path, FinalLink::Follow)?;
+    let (place, old) = resolve_entry(tx, principal, path, FinalLink::Follow)?;
     principal.needs_entries(&place.directory_inode, &path.shown())?;
     if let Some((_, old)) = &old {
         check_replaceable(principal, &place.directory_inode, old, new.replace, &path.shown())?;

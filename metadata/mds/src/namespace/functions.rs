@@ -105,7 +105,7 @@ pub(crate) fn begin_copy(
 
 /// Returns the directory and the name of a file.
 fn parent_of(tx: &mut dyn Transaction, principal: &Principal, path: &FilePath) -> Result<(InodeId, Name)> {
-    let (place, _) = super::walk::place(tx, principal, path, FinalLink::Follow)?;
+    let (place, _) = super::walk::resolve_entry(tx, principal, path, FinalLink::Follow)?;
     Ok((place.directory, place.name))
 }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name};
 
 use super::unlink::{UnlinkContext, drop_directory, unlink_name};
-use super::walk::{FinalLink, place};
+use super::walk::{FinalLink, resolve_entry};
 use super::{inode, touch};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
@@ -111,7 +111,7 @@ pub(crate) fn remove(
     ending: &UnlinkContext<'_>,
 ) -> Result<(u64, bool)> {
     let now_ms = ending.now_ms;
-    let (top, found) = place(tx, principal, path, FinalLink::NoFollow)?;
+    let (top, found) = resolve_entry(tx, principal, path, FinalLink::NoFollow)?;
     let (id, found) = found.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, path.shown()))?;
     principal.needs_removal(&top.directory_inode, &found, &path.shown())?;
     if !found.is_directory() {

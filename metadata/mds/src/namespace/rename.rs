@@ -7,7 +7,7 @@ use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name, RenameMode, Sta
 
 use super::trees::check_same;
 use super::unlink::{UnlinkContext, drop_directory, unlink_name};
-use super::walk::{FinalLink, NameInDirectory, place};
+use super::walk::{FinalLink, NameInDirectory, resolve_entry};
 use super::{DEPTH_MAX, ROOT, child, inode, is_empty, need_directory, nodes, touch};
 use crate::access::{AccessRight, Principal};
 use crate::error::{MdsError, Result};
@@ -36,9 +36,9 @@ pub(crate) fn rename(
     replace: bool,
     ending: &UnlinkContext<'_>,
 ) -> Result<()> {
-    let (source, moved) = place(tx, principal, from, FinalLink::NoFollow)?;
+    let (source, moved) = resolve_entry(tx, principal, from, FinalLink::NoFollow)?;
     let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, from.shown()))?;
-    let (target, old) = place(tx, principal, to, FinalLink::NoFollow)?;
+    let (target, old) = resolve_entry(tx, principal, to, FinalLink::NoFollow)?;
     if (source.directory, &source.name) == (target.directory, &target.name) {
         return Ok(());
     }

@@ -183,7 +183,7 @@ pub(crate) fn written(
         let mut size = writing.size_at_least;
         if let Err(error) = quota::resize(tx, &file, size) {
             size = match quota::free_bytes(tx, &file)? {
-                Some(room) if writing.fit => file.size.saturating_add(room).min(size),
+                Some(free) if writing.fit => file.size.saturating_add(free).min(size),
                 _ => return Err(error),
             };
             // If the reason is not a limit, this fails again.

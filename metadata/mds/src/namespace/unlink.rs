@@ -68,8 +68,8 @@ pub(super) fn drop_node(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due
 /// Deletes an empty directory.
 pub(super) fn drop_directory(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due_ms: u64) -> Result<()> {
     drop_node(tx, id, node, due_ms)?;
-    if tx.get(&keys::ahead(id))?.is_some() {
-        tx.delete(&keys::ahead(id))?;
+    if tx.get(&keys::delegation(id))?.is_some() {
+        tx.delete(&keys::delegation(id))?;
     }
     Ok(count(tx, counter::DIRECTORIES, -1)?)
 }

@@ -132,7 +132,7 @@ pub(crate) fn resolve_to<S: Snapshot + ?Sized>(
 pub(crate) type EntryLookup = (NameInDirectory, Option<(InodeId, Inode)>);
 
 /// Resolves a path to its directory and last name, with the node of that name.
-pub(crate) fn place<S: Snapshot + ?Sized>(
+pub(crate) fn resolve_entry<S: Snapshot + ?Sized>(
     view: &S,
     principal: &Principal,
     path: &FilePath,

@@ -49,7 +49,7 @@ proptest! {
         let share = size.unwrap_or(0) / chosen.len() as u64;
         for (i, id) in chosen.iter().enumerate() {
             let device = devices.iter().find(|d| d.device == *id).unwrap();
-            prop_assert!(device.room() >= share && device.room() > 0);
+            prop_assert!(device.free_bytes() >= share && device.free_bytes() > 0);
             prop_assert!(!chosen[..i].contains(id));
         }
         prop_assert!(chosen.len() <= width.clamp(1, WIDTH_MAX));
@@ -57,7 +57,7 @@ proptest! {
 
     #[test]
     fn file_that_fits_one_device_is_placed(devices in any_devices(), seed: u64, size in 0..64 * GIB) {
-        if devices.iter().any(|d| d.room() > 0 && d.room() >= size) {
+        if devices.iter().any(|d| d.free_bytes() > 0 && d.free_bytes() >= size) {
             prop_assert!(place(Some(size), seed, &devices, 8).is_ok());
         }
     }
@@ -78,12 +78,12 @@ proptest! {
     }
 
     #[test]
-    fn removed_device_moves_only_its_own_files(seed: u64, count in 2..9usize, gone in 0..9usize) {
+    fn removed_device_moves_only_its_own_files(seed: u64, count in 2..9usize, removed in 0..9usize) {
         let before = devices(&vec![GIB; count]);
         let mut after = before.clone();
-        let gone = after.remove(gone % count).device;
+        let removed = after.remove(removed % count).device;
         let old = single(seed, &before);
-        prop_assert!(old == gone || single(seed, &after) == old);
+        prop_assert!(old == removed || single(seed, &after) == old);
     }
 
     #[test]
@@ -109,7 +109,7 @@ proptest! {
         devices in any_devices(), seed: u64, length in 0..64 * GIB, taken in prop::collection::vec(0..12u32, 0..4)
     ) {
         let taken: Vec<DeviceId> = taken.into_iter().map(DeviceId).collect();
-        let able = |one: &Candidate| !taken.contains(&one.device) && one.room() > 0 && one.room() >= length;
+        let able = |one: &Candidate| !taken.contains(&one.device) && one.free_bytes() > 0 && one.free_bytes() >= length;
         match DevicePool::new(&devices).successor(seed, length, &taken) {
             Ok((id, _)) => prop_assert!(devices.iter().any(|one| one.device == id && able(one))),
             Err(NoSpace) => prop_assert!(!devices.iter().any(able)),
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn relief_moves_to_emptier_devices_and_ends(devices in any_devices(), seed: u64) {
+    fn balancing_moves_to_emptier_devices_and_ends(devices in any_devices(), seed: u64) {
         let (mut devices, length) = (devices, GIB / 4);
         let far = |devices: &[Candidate]| {
             let (used, total) = devices.iter().fold((0.0, 0.0), |(used, total), one| {
@@ -133,7 +133,7 @@ proptest! {
             let pool = DevicePool::new(&devices);
             let step = devices.iter().find_map(|from| {
                 (from.used >= length)
-                    .then(|| pool.relief(seed ^ round, length, from.device, &[]))?
+                    .then(|| pool.balancing_target(seed ^ round, length, from.device, &[]))?
                     .map(|(to, _)| (from.device, to))
             });
             let Some((from, to)) = step else { return Ok(()) };

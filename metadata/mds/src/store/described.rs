@@ -146,13 +146,13 @@ mod tests {
         inode.size = 4096;
         let object = ObjectId::new(0x10000, 0x10005);
         inode.layout = Some(Layout::single(ObjectRef { device: DeviceId(2), object }));
-        let told = describe(&keys::inode(InodeId(7)), &encode(&inode).unwrap());
-        assert_eq!(told.text, "node 7: file, mode 0640, owner alice, 1 links, 4096 bytes");
-        assert_eq!(told.layout.as_deref(), Some("single: device 2 partition 0x10000 object 0x10005"));
+        let description = describe(&keys::inode(InodeId(7)), &encode(&inode).unwrap());
+        assert_eq!(description.text, "node 7: file, mode 0640, owner alice, 1 links, 4096 bytes");
+        assert_eq!(description.layout.as_deref(), Some("single: device 2 partition 0x10000 object 0x10005"));
         let name = Name::new(&b"caf\xe9"[..]).unwrap();
-        let told = describe(&keys::entry(InodeId(1), &name), &encode(&InodeId(7)).unwrap());
-        assert_eq!(told.text, "name of node 7 in directory 1");
-        assert_eq!(told.title.as_deref(), Some("caf\\xe9"));
+        let description = describe(&keys::entry(InodeId(1), &name), &encode(&InodeId(7)).unwrap());
+        assert_eq!(description.text, "name of node 7 in directory 1");
+        assert_eq!(description.title.as_deref(), Some("caf\\xe9"));
         assert_eq!(describe(b"1alice", b"").text, "entry of the replay cache");
     }
 
@@ -169,8 +169,8 @@ mod tests {
         #[test]
         fn description_is_never_empty(key in prop::collection::vec(any::<u8>(), 0..300),
                                                   value in prop::collection::vec(any::<u8>(), 0..300)) {
-            let told = describe(&key, &value);
-            let texts = [Some(told.text), told.title, told.layout];
+            let description = describe(&key, &value);
+            let texts = [Some(description.text), description.title, description.layout];
             prop_assert!(texts.iter().flatten().all(|text| !text.is_empty()));
         }
     }

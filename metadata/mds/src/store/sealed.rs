@@ -104,14 +104,14 @@ pub fn adopt(
         if mark.id != keystore.id || this.seal.open(&name, &mark.proof).is_err() {
             return Err(AdoptError::Other);
         }
-        let (found, told) = (keystore.generation, mark.generation);
-        if found < told {
-            return Err(AdoptError::KeystoreOld { found, least: told });
+        let (found, recorded) = (keystore.generation, mark.generation);
+        if found < recorded {
+            return Err(AdoptError::KeystoreOld { found, least: recorded });
         }
-        if found > told + 1 {
-            return Err(AdoptError::StoreOld { found: told, least: found });
+        if found > recorded + 1 {
+            return Err(AdoptError::StoreOld { found: recorded, least: found });
         }
-        if found == told {
+        if found == recorded {
             return Ok(this);
         }
     }

@@ -8,30 +8,35 @@ use super::world::{ADMIN, ALICE, BOB, World, path, user};
 
 /// Registers through the server; the light suite keeps the test fast. Users who change their own
 /// password prove the current one.
-pub(super) fn register(world: &mut World, who: [u8; 16], name: &str, admin: bool, replace: bool) -> Response {
+pub(super) fn register(
+    world: &mut World,
+    caller: [u8; 16],
+    name: &str,
+    admin: bool,
+    replace: bool,
+) -> Response {
     let role = if admin { Role::Admin } else { Role::User };
-    let own =
-        matches!(world.ask(who, Request::WhoAmI {}), Response::WhoAmI { user: me, .. } if me == user(name));
+    let own = matches!(world.ask(caller, Request::WhoAmI {}), Response::WhoAmI { user: me, .. } if me == user(name));
     let proof = (own && replace).then_some((SUITE_LIGHT, &b"pw"[..]));
-    register_proving(world, who, name, (SUITE_LIGHT, b"pw"), (role, replace), proof)
+    register_proving(world, caller, name, (SUITE_LIGHT, b"pw"), (role, replace), proof)
 }
 
 /// Sets a password or key of a suite; `proof` is the claimed current one.
 pub(super) fn register_proving(
     world: &mut World,
-    who: [u8; 16],
+    caller: [u8; 16],
     name: &str,
     (suite, password): (u16, &[u8]),
     (role, replace): (Role, bool),
     proof: Option<(u16, &[u8])>,
 ) -> Response {
     let name = user(name);
-    let context = LoginContext::again(&world.mds.server_id(), &who);
+    let context = LoginContext::again(&world.mds.server_id(), &caller);
     let begun = proof.map(|(suite, old)| start_login(&mut world.rng, suite, &name, old, context).unwrap());
     let (proof, state) = begun.unzip();
     let (request, started) = start_registration(&mut world.rng, &name, password).unwrap();
     let begin = Request::UserRegisterStart { name: name.clone(), request, proof };
-    let (response, challenge) = match world.ask(who, begin) {
+    let (response, challenge) = match world.ask(caller, begin) {
         Response::UserRegisterStart { response, challenge } => (response, challenge),
         other => return other,
     };
@@ -41,7 +46,7 @@ pub(super) fn register_proving(
         let guess = LoginFinish { login_id: challenge.login_id, ke3: [1; 64] };
         state.challenge(&mut world.rng, challenge).map_or(guess, |(finish, _)| finish)
     });
-    world.ask(who, Request::UserRegisterFinish { name, record, suite, role, replace, proof })
+    world.ask(caller, Request::UserRegisterFinish { name, record, suite, role, replace, proof })
 }
 
 fn code(response: &Response) -> Option<ErrorCode> {

@@ -125,7 +125,7 @@ impl Office {
     }
 
     /// Returns role and groups of the session.
-    fn who(&mut self, session: SessionId) -> Result<(Role, Vec<String>), ErrorCode> {
+    fn role_and_groups(&mut self, session: SessionId) -> Result<(Role, Vec<String>), ErrorCode> {
         match self.world.ask(session, Request::WhoAmI {}) {
             Response::WhoAmI { role, groups, .. } => {
                 Ok((role, groups.iter().map(GroupName::to_string).collect()))
@@ -162,7 +162,7 @@ fn directory_user_logs_in_with_directory_groups() {
     let mut office = Office::new();
     let ok = office.erika().unwrap();
     assert_eq!(ok.roles.as_str(), "user");
-    assert_eq!(office.who(ok.session), Ok((Role::User, vec!["research".into(), "all".into()])));
+    assert_eq!(office.role_and_groups(ok.session), Ok((Role::User, vec!["research".into(), "all".into()])));
     assert_eq!(office.logs_in("erika", b"wrong").unwrap_err(), LoginErrorCode::Refused);
     // Only the directory determines her groups.
     office.world.ask(ADMIN, Request::GroupCreate { name: group("local") });
@@ -208,10 +208,10 @@ fn removed_directory_user_loses_sessions() {
         change(&office);
         office.world.now += age;
         office.refresh();
-        assert!(office.who(session).is_ok(), "not asked again before its time");
+        assert!(office.role_and_groups(session).is_ok(), "not asked again before its time");
         office.world.now += 1;
         office.refresh();
-        assert_eq!(office.who(session), OVER, "{verdict}");
+        assert_eq!(office.role_and_groups(session), OVER, "{verdict}");
         assert!(office.audit(&format!("directory erika: {verdict}")), "{:?}", office.written.0.lock());
         // Not in the store either, so it cannot be resumed after a restart.
         office.open();
@@ -240,16 +240,16 @@ fn unavailable_directory_keeps_sessions_for_grace_time() {
     while office.world.now + 600_000 < opened + grace {
         office.world.now += 600_000;
         office.refresh();
-        assert!(office.who(session).is_ok());
+        assert!(office.role_and_groups(session).is_ok());
     }
     office.world.now = opened + grace;
-    assert!(office.who(session).is_ok());
+    assert!(office.role_and_groups(session).is_ok());
     // Over even without another query: the request itself checks.
     office.world.now += 1;
-    assert_eq!(office.who(session), OVER);
+    assert_eq!(office.role_and_groups(session), OVER);
     assert!(office.audit("directory erika: no directory for too long"));
     office.world.now -= 1;
-    assert_eq!(office.who(session), OVER, "it does not come back");
+    assert_eq!(office.role_and_groups(session), OVER, "it does not come back");
     office.says("erika", entry(1, &[]));
     assert!(office.erika().is_ok());
 }
@@ -262,21 +262,21 @@ fn directory_answer_restarts_grace_and_updates_groups() {
     office.says("erika", entry(1, &["board"]));
     office.world.now += age + 1;
     office.refresh();
-    assert_eq!(office.who(session), Ok((Role::User, vec!["board".into()])));
+    assert_eq!(office.role_and_groups(session), Ok((Role::User, vec!["board".into()])));
     office.fails("erika", silent);
     let mut rest = grace;
     while rest > 600_000 {
         (office.world.now, rest) = (office.world.now + 600_000, rest - 600_000);
-        assert!(office.who(session).is_ok());
+        assert!(office.role_and_groups(session).is_ok());
     }
     // A restart changes nothing.
     office.open();
     let record =
         office.world.mds.sessions.find(&office.world.disk, &session, u64::MAX, office.world.now).unwrap();
     office.world.mds.sessions.resume(session, record.unwrap().0, office.world.now);
-    assert_eq!(office.who(session), Ok((Role::User, vec!["board".into()])));
+    assert_eq!(office.role_and_groups(session), Ok((Role::User, vec!["board".into()])));
     office.world.now += rest + 1;
-    assert_eq!(office.who(session), OVER);
+    assert_eq!(office.role_and_groups(session), OVER);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn resumption_queries_directory_after_answer_expires() {
     office.says("erika", entry(1, &["new"]));
     office.world.now += age + 1;
     assert_eq!(resume(&mut office, &ok, &keys), Ok(()));
-    assert_eq!(office.who(ok.session), Ok((Role::User, vec!["new".into()])));
+    assert_eq!(office.role_and_groups(ok.session), Ok((Role::User, vec!["new".into()])));
     office.says("erika", DirectoryLookup::NotFound);
     office.world.now += age + 1;
     assert_eq!(resume(&mut office, &ok, &keys), Err(LoginErrorCode::SessionExpired));
@@ -332,7 +332,7 @@ fn directory_groups_set_role_and_end_sessions() {
     };
     let mut office = Office::with(roles);
     let session = office.erika().unwrap().session;
-    assert_eq!(office.who(session).unwrap().0, Role::User, "the first that fits");
+    assert_eq!(office.role_and_groups(session).unwrap().0, Role::User, "the first that fits");
     let age = office.world.mds.config.directory_age_ms;
     for (groups, role) in
         [(&["all"][..], Role::ReadOnly), (&["all", "admins"], Role::Admin), (&["research"], Role::User)]
@@ -341,9 +341,9 @@ fn directory_groups_set_role_and_end_sessions() {
         office.says("erika", entry(1, groups));
         office.world.now += age + 1;
         office.refresh();
-        assert_eq!(office.who(before), OVER, "opened in another role");
+        assert_eq!(office.role_and_groups(before), OVER, "opened in another role");
         let session = office.erika().unwrap().session;
-        assert_eq!(office.who(session).unwrap().0, role);
+        assert_eq!(office.role_and_groups(session).unwrap().0, role);
     }
     assert!(office.audit("directory erika: another role in the directory"));
     // Without any of the groups the user has no access.
@@ -351,7 +351,7 @@ fn directory_groups_set_role_and_end_sessions() {
     office.says("erika", entry(1, &["canteen"]));
     office.world.now += age + 1;
     office.refresh();
-    assert_eq!(office.who(session), OVER);
+    assert_eq!(office.role_and_groups(session), OVER);
     assert_eq!(office.erika().unwrap_err(), LoginErrorCode::Refused);
     assert!(office.audit("login erika: in no group of the directory with a role"));
     // The role cannot be set otherwise; without such groups an administrator sets it.
@@ -361,7 +361,7 @@ fn directory_groups_set_role_and_end_sessions() {
     office.world.mds.config.directory_roles = DirectoryRoles::default();
     assert_eq!(office.world.ask(ADMIN, request()), Response::Done {});
     let session = office.erika().unwrap().session;
-    assert_eq!(office.who(session).unwrap().0, Role::Operator);
+    assert_eq!(office.role_and_groups(session).unwrap().0, Role::Operator);
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn reused_directory_name_needs_new_code() {
     assert_eq!(office.erika().unwrap_err(), LoginErrorCode::Refused, "the password is that of who left");
     let code = office.invites("erika", true);
     assert_eq!(office.erika().unwrap_err(), LoginErrorCode::Refused, "nor does the new code make it good");
-    assert_eq!(office.who(session), OVER, "nor the session that it opened");
+    assert_eq!(office.role_and_groups(session), OVER, "nor the session that it opened");
     office.world.enrols("erika", &code, b"another's").unwrap();
     assert!(office.logs_in("erika", b"another's").is_ok());
     assert_eq!(office.erika().unwrap_err(), LoginErrorCode::Refused);
@@ -442,7 +442,7 @@ fn error_of_one_user_spares_other_queries() {
     assert_eq!(office.world.mds.directory_questions(), before + 80);
     for id in sessions {
         let expected = if id[0] == 20 || id[0] == 30 { OVER } else { Ok((Role::User, vec!["g".into()])) };
-        assert_eq!(office.who(id), expected, "{}", id[0]);
+        assert_eq!(office.role_and_groups(id), expected, "{}", id[0]);
     }
     // Too many groups count as no access for that user.
     office.fails("erika", || {
@@ -457,7 +457,7 @@ fn last_local_administrator_stays() {
     let mut office = Office::new();
     office.world.ask(ADMIN, Request::UserSetRole { name: user("erika"), role: Role::Admin });
     let session = office.erika().unwrap().session;
-    assert_eq!(office.who(session).unwrap().0, Role::Admin);
+    assert_eq!(office.role_and_groups(session).unwrap().0, Role::Admin);
     let disable = Request::UserSetEnabled { name: user("admin"), enabled: false };
     assert_eq!(
         office.world.refused(session, disable),
@@ -477,7 +477,7 @@ fn directory_accounts_need_a_directory() {
     let record =
         office.world.mds.sessions.find(&office.world.disk, &session, u64::MAX, office.world.now).unwrap();
     office.world.mds.sessions.resume(session, record.unwrap().0, office.world.now);
-    assert!(office.who(session).is_ok());
+    assert!(office.role_and_groups(session).is_ok());
     office.world.now += grace + 1;
-    assert_eq!(office.who(session), OVER);
+    assert_eq!(office.role_and_groups(session), OVER);
 }

@@ -30,10 +30,10 @@ impl World {
     /// Returns the attributes of a lookup, and the leases on the directory and the node.
     fn looked(
         &mut self,
-        who: SessionId,
+        caller: SessionId,
         request: Request,
     ) -> (Option<Stat>, Option<NodeLease>, Option<NodeLease>) {
-        match self.ask(who, request) {
+        match self.ask(caller, request) {
             Response::LookedUp { stat, directory, lease } => (stat, directory, lease),
             Response::Stat { stat } => (Some(stat), None, None),
             Response::Failed { failure } if failure.code == ErrorCode::NotFound => (None, None, None),

@@ -11,9 +11,9 @@ use super::world::{ADMIN, ALICE, BOB, World, path, user};
 use crate::revoke::{REVOCATIONS_MAX, REVOCATIONS_OF_USERS_MAX, REVOCATIONS_PER_USER_MAX};
 
 impl World {
-    fn read_as(&mut self, who: SessionId, at: &str) -> BTreeSet<ObjectRef> {
+    fn read_as(&mut self, caller: SessionId, at: &str) -> BTreeSet<ObjectRef> {
         let open = Request::Open { path: path(at), access: Access::Read, method: Method::AllData };
-        self.open(who, open).grants.iter().map(|grant| grant.object).collect()
+        self.open(caller, open).grants.iter().map(|grant| grant.object).collect()
     }
 
     fn log_out_revoking(&self, id: &SessionId) -> Option<Revoking> {
@@ -48,9 +48,9 @@ fn logout_with_revoke_ends_own_credentials_only() {
     let revoking = world.log_out_revoking(&BOB).unwrap();
     assert!(revoking.complete && revoking.objects == 2 && revoking.until_ms > world.now, "{revoking:?}");
     assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
-    let told: BTreeSet<ObjectRef> =
+    let answer: BTreeSet<ObjectRef> =
         world.tell(DeviceId(1), 9).into_iter().map(|(object, ..)| object).collect();
-    assert_eq!(told, his);
+    assert_eq!(answer, his);
     // The user requests the progress in another session; other users do not see the revocation.
     let asked = Request::RevocationProgress { id: revoking.id };
     let Response::Revocation { revocation } = world.ask(OTHER, asked.clone()) else { panic!("his own") };
@@ -80,8 +80,8 @@ fn crash_at_logout_leaves_all_or_nothing() {
         world.log_to(&log);
         let alive = !matches!(world.ask(BOB, Request::WhoAmI {}), Response::Failed { .. });
         assert_eq!(alive, !promised, "crash at {crash_at}");
-        let told = world.tell(DeviceId(1), 9);
-        assert_eq!(told.len(), usize::from(promised), "crash at {crash_at}, collected {collected}");
+        let answer = world.tell(DeviceId(1), 9);
+        assert_eq!(answer.len(), usize::from(promised), "crash at {crash_at}, collected {collected}");
         let known = world.known();
         assert_eq!(known.len(), usize::from(promised));
         assert!(known.iter().all(|one| one.done_ms.is_some()), "crash at {crash_at}: {known:?}");
@@ -102,8 +102,8 @@ fn user_filling_revocations_can_be_disabled() {
     assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
     let disabled = world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
     assert!(matches!(disabled, Response::Revocation { .. }), "{disabled:?}");
-    let told = world.tell(DeviceId(1), 9);
-    assert!(!told.is_empty());
+    let answer = world.tell(DeviceId(1), 9);
+    assert!(!answer.is_empty());
     assert!(world.known().iter().all(|one| one.done_ms.is_some()));
 }
 

@@ -86,8 +86,8 @@ impl World {
         result.ok().map(|(ok, _)| ok.session)
     }
 
-    fn key(&mut self, who: SessionId, name: &str, suite: u16, key: &[u8], replace: bool) -> Response {
-        register_proving(self, who, name, (suite, key), (Role::User, replace), None)
+    fn key(&mut self, caller: SessionId, name: &str, suite: u16, key: &[u8], replace: bool) -> Response {
+        register_proving(self, caller, name, (suite, key), (Role::User, replace), None)
     }
 
     fn alive(&mut self, session: SessionId) -> bool {
@@ -263,8 +263,8 @@ fn password_change_needs_current_password() {
     for name in ["alice", "bob"] {
         register(&mut world, ADMIN, name, false, false);
     }
-    let change = |world: &mut World, who, name, proof| {
-        register_proving(world, who, name, (SUITE_LIGHT, b"new"), (Role::User, true), proof)
+    let change = |world: &mut World, caller, name, proof| {
+        register_proving(world, caller, name, (SUITE_LIGHT, b"new"), (Role::User, true), proof)
     };
     assert_eq!(code(&change(&mut world, ALICE, "alice", None)), Some(ErrorCode::Denied));
     for (suite, guess) in [(SUITE_LIGHT, &b"guess"[..]), (SUITE_LIGHT, b"new"), (1, b"pw")] {
@@ -294,13 +294,13 @@ fn reauth_is_valid_once_in_its_session() {
     };
     let second = [7; 16];
     world.session(second, "alice", false);
-    let begin = |world: &mut World, who: SessionId, session: SessionId| {
+    let begin = |world: &mut World, caller: SessionId, session: SessionId| {
         let context = LoginContext::again(&world.mds.server_id(), &session);
         let (proof, state) =
             start_login(&mut world.rng, SUITE_LIGHT, &user("alice"), b"pw", context).unwrap();
         let (request, _) = start_registration(&mut world.rng, &user("alice"), b"new").unwrap();
         let request = Request::UserRegisterStart { name: user("alice"), request, proof: Some(proof) };
-        match world.ask(who, request) {
+        match world.ask(caller, request) {
             Response::UserRegisterStart { challenge: Some(challenge), .. } => {
                 Ok(state.challenge(&mut world.rng, challenge).ok().map(|(finish, _)| finish))
             }
@@ -308,9 +308,9 @@ fn reauth_is_valid_once_in_its_session() {
             other => panic!("{other:?}"),
         }
     };
-    let end = |world: &mut World, who, proof| {
+    let end = |world: &mut World, caller, proof| {
         let (name, suite, role) = (user("alice"), SUITE_LIGHT, Role::User);
-        world.ask(who, Request::UserRegisterFinish { name, record, suite, role, replace: true, proof })
+        world.ask(caller, Request::UserRegisterFinish { name, record, suite, role, replace: true, proof })
     };
     let denied = Some(ErrorCode::Denied);
     // Made for another session, the client already rejects it.

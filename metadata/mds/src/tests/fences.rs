@@ -67,8 +67,8 @@ impl World {
 
     fn pass(&mut self, ms: u64, alive: &[(SessionId, ClientId)]) {
         self.now += ms;
-        for (who, client_id) in alive {
-            self.ask(*who, Request::KeepNodes { client_id: *client_id });
+        for (caller, client_id) in alive {
+            self.ask(*caller, Request::KeepNodes { client_id: *client_id });
         }
         self.tidied();
     }
@@ -222,8 +222,8 @@ fn locks_reclaimed_after_restart_are_kept() {
     let mut world = World::with_devices(1);
     let (hers, his) = world.locked_file(Access::Update);
     world.restart();
-    for (who, node, client_id) in [(ALICE, hers, HERS), (BOB, his, HIS)] {
-        world.opened(who, open(node, Access::Update, client_id, true));
+    for (caller, node, client_id) in [(ALICE, hers, HERS), (BOB, his, HIS)] {
+        world.opened(caller, open(node, Access::Update, client_id, true));
     }
     assert_eq!(world.refused(BOB, lock(his, HIS, LockKind::Write, true)), ErrorCode::Fenced, "he had none");
     assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
@@ -367,8 +367,8 @@ fn pass(worlds: &mut [&mut World], ms: u64, alive: &[(SessionId, ClientId)]) {
             world.now += 5_000;
             let _ = world.mds.catch_up();
             let _ = world.mds.leads(world.now);
-            for (who, client_id) in alive {
-                world.ask(*who, Request::KeepNodes { client_id: *client_id });
+            for (caller, client_id) in alive {
+                world.ask(*caller, Request::KeepNodes { client_id: *client_id });
             }
             world.mds.tidy_memory(world.now);
         }

@@ -51,9 +51,9 @@ fn replacing_keeps_attributes_of_target() {
         assert!(matches!(set, Response::Stat { .. }), "{set:?}");
     };
     let name = XattrName::new(*b"user.colour").unwrap();
-    let colour = |world: &mut World, who| {
-        let node = world.stat(who, "/d/f").unwrap().node();
-        match world.ask(who, Request::GetXattr { node, name: name.clone() }) {
+    let colour = |world: &mut World, caller| {
+        let node = world.stat(caller, "/d/f").unwrap().node();
+        match world.ask(caller, Request::GetXattr { node, name: name.clone() }) {
             Response::Xattr { value } => Some(value.as_bytes().to_vec()),
             _ => None,
         }
@@ -481,7 +481,7 @@ fn device_added_by_operator_needs_approval() {
     assert_eq!(device.state, DeviceState::Pending);
     let Response::DiskFree { total, active, .. } = world.ask(ADMIN, Request::DiskFree {}) else { panic!() };
     assert!(total < 1 << 40 && active == 1, "it is no room");
-    for (who, refused, code) in [
+    for (caller, refused, code) in [
         (OPERATOR, state(device.id, DeviceState::Joining), ErrorCode::Denied),
         (OPERATOR, state(device.id, DeviceState::Active), ErrorCode::Invalid),
         (OPERATOR, Request::DeviceDrain { id: device.id, rate: 0 }, ErrorCode::Invalid),
@@ -503,7 +503,7 @@ fn device_added_by_operator_needs_approval() {
             ErrorCode::Denied,
         ),
     ] {
-        assert_eq!(world.refused(who, refused.clone()), code, "{refused:?}");
+        assert_eq!(world.refused(caller, refused.clone()), code, "{refused:?}");
     }
     assert!(
         matches!(world.ask(OPERATOR, add(&new_device(0))), Response::Device { .. }),

@@ -36,13 +36,13 @@ impl World {
         world
     }
 
-    fn open_ok(&mut self, who: [u8; 16], at: &str, access: Access) -> OpenedFile {
-        self.open(who, open(at, access))
+    fn open_ok(&mut self, caller: [u8; 16], at: &str, access: Access) -> OpenedFile {
+        self.open(caller, open(at, access))
     }
 
     /// Begins a copy on a device.
-    fn begin_copy(&mut self, who: [u8; 16], device: DeviceId) -> CreatedFile {
-        match self.ask(who, copy("/fn", device)) {
+    fn begin_copy(&mut self, caller: [u8; 16], device: DeviceId) -> CreatedFile {
+        match self.ask(caller, copy("/fn", device)) {
             Response::Created { file } => file,
             other => panic!("{other:?}"),
         }

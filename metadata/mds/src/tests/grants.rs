@@ -70,24 +70,24 @@ impl World {
 
     /// Confirms pending tags as a device; returns them.
     pub(super) fn tell(&mut self, device: DeviceId, batch: usize) -> Vec<(ObjectRef, u32, bool)> {
-        let mut told = Vec::new();
+        let mut answer = Vec::new();
         loop {
             while self.mds.collect_revocations(self.now).unwrap() {}
             let items = self.mds.next_retags(device, batch).unwrap();
             if items.is_empty() {
-                return told;
+                return answer;
             }
-            told.extend(items.iter().map(|item| (item.object, item.tag, item.creates)));
+            answer.extend(items.iter().map(|item| (item.object, item.tag, item.creates)));
             self.mds.retagged(&items, self.now).unwrap();
         }
     }
 
-    fn issued(&mut self, who: [u8; 16], at: &str, name: Option<&str>) -> Vec<IssueEntry> {
+    fn issued(&mut self, caller: [u8; 16], at: &str, name: Option<&str>) -> Vec<IssueEntry> {
         let (mut all, mut from) = (Vec::new(), None);
         loop {
             let user = name.map(user);
             let request = Request::IssueList { path: path(at), user, since_ms: 0, until_ms: u64::MAX, from };
-            match self.ask(who, request) {
+            match self.ask(caller, request) {
                 Response::Issues { entries, next, .. } => {
                     all.extend(entries);
                     if next.is_none() {
@@ -276,13 +276,13 @@ fn revoked_object_gets_new_tag() {
         assert!(tags.iter().all(|tag| seen.insert(*tag)), "a tag is never used twice: {tags:?}");
         assert_eq!(scope(&world.read("/g")[0]).0, INITIAL_TAG, "other files are left alone");
         world.now += 7;
-        let mut told = Vec::new();
+        let mut answer = Vec::new();
         for device in world.mds.retag_devices().unwrap() {
-            told.extend(world.tell(device, 1));
+            answer.extend(world.tell(device, 1));
         }
-        let by_object: BTreeSet<ObjectRef> = told.iter().map(|(object, ..)| *object).collect();
+        let by_object: BTreeSet<ObjectRef> = answer.iter().map(|(object, ..)| *object).collect();
         assert_eq!(by_object, objects);
-        for (object, tag, creates) in &told {
+        for (object, tag, creates) in &answer {
             let index = file.layout.objects().iter().position(|one| one == object).unwrap();
             assert_eq!((*tag, *creates), (tags[index], true), "its create was moments ago");
         }
@@ -311,12 +311,12 @@ fn old_confirmation_does_not_confirm_newer_tag() {
     for id in [first.id, second.id] {
         assert_eq!(world.revocation(Request::RevocationProgress { id }).open, 1);
     }
-    let told = world.tell(device, 9);
-    assert_eq!(told.len(), 1);
+    let answer = world.tell(device, 9);
+    assert_eq!(answer.len(), 1);
     for id in [first.id, second.id] {
         assert!(world.revocation(Request::RevocationProgress { id }).done_ms.is_some());
     }
-    assert_eq!(scope(&world.read("/f")[0]).0, told[0].1);
+    assert_eq!(scope(&world.read("/f")[0]).0, answer[0].1);
 }
 
 #[test]
@@ -336,15 +336,15 @@ fn disabling_user_revokes_only_own_credentials() {
     let begun = world.revocation(Request::UserSetEnabled { name: user("bob"), enabled: false });
     assert!(begun.complete && begun.collecting, "{begun:?}");
     assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
-    let mut told = Vec::new();
+    let mut answer = Vec::new();
     while world.mds.collect_revocations(world.now).unwrap() {}
     for device in world.mds.retag_devices().unwrap() {
-        told.extend(world.tell(device, 5));
+        answer.extend(world.tell(device, 5));
     }
-    let told: BTreeSet<ObjectRef> = told.iter().map(|(object, ..)| *object).collect();
+    let answer: BTreeSet<ObjectRef> = answer.iter().map(|(object, ..)| *object).collect();
     let layouts = [&theirs.layout, &under_way.layout, &ours];
     let held = layouts.iter().flat_map(|layout| layout.objects().to_vec()).collect::<BTreeSet<_>>();
-    assert_eq!(told, held);
+    assert_eq!(answer, held);
     assert!(world.read("/mine").iter().all(|capability| scope(capability).0 == INITIAL_TAG));
     assert!(world.read("/ours").iter().all(|capability| scope(capability).0 != INITIAL_TAG));
     let done = world.revocation(Request::RevocationProgress { id: begun.id });
@@ -372,9 +372,9 @@ fn revoked_object_stays_until_create_credentials_expire() {
     let under_way = world.create(BOB, "/g", Some(1));
     let until = world.now + world.mds.config.grant_lifetime_ms;
     world.revocation(Request::UserSetEnabled { name: user("bob"), enabled: false });
-    let told = world.tell(DeviceId(1), 9);
-    assert_eq!(told.len(), 2);
-    assert!(told.iter().all(|(.., creates)| *creates));
+    let answer = world.tell(DeviceId(1), 9);
+    assert_eq!(answer.len(), 2);
+    assert!(answer.iter().all(|(.., creates)| *creates));
     world.ask(ADMIN, Request::Remove { path: path("/f"), recursive: false });
     world.now = until;
     assert_eq!(world.reap_all(), [], "the credentials are alive still");
@@ -454,11 +454,11 @@ fn revocation_counts_objects_across_batches() {
         world.put(BOB, &format!("/{n}"), 1);
     }
     let begun = world.revocation(Request::Revoke { what: RevocationTarget::User(user("bob")) });
-    let told = world.tell(DeviceId(1), 500);
-    assert_eq!(told.len(), files);
+    let answer = world.tell(DeviceId(1), 500);
+    assert_eq!(answer.len(), files);
     let done = world.revocation(Request::RevocationProgress { id: begun.id });
     assert_eq!((done.total, done.open), (files as u64, 0));
-    let tags: BTreeSet<u32> = told.iter().map(|(_, tag, _)| *tag).collect();
+    let tags: BTreeSet<u32> = answer.iter().map(|(_, tag, _)| *tag).collect();
     assert_eq!(tags.len(), files);
 }
 
@@ -571,8 +571,8 @@ fn issue_record_is_visible_to_owner_only() {
     let list =
         Request::IssueList { path: path("/f"), user: None, since_ms: 0, until_ms: u64::MAX, from: None };
     assert_eq!(world.refused(BOB, list), ErrorCode::NotPermitted);
-    for who in [ALICE, ADMIN] {
-        let entries = world.issued(who, "/f", None);
+    for caller in [ALICE, ADMIN] {
+        let entries = world.issued(caller, "/f", None);
         assert_eq!(kinds(&entries), [IssueKind::Create, IssueKind::Delegate, IssueKind::Refused]);
         let delegated = &entries[1];
         let principal = [&delegated.session[..], &delegated.number.to_be_bytes()].concat();

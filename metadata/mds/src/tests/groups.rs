@@ -33,9 +33,9 @@ impl World {
         world
     }
 
-    fn done(&mut self, who: SessionId, request: Request) {
+    fn done(&mut self, caller: SessionId, request: Request) {
         let shown = format!("{request:?}");
-        assert_eq!(self.ask(who, request), Response::Done {}, "{shown}");
+        assert_eq!(self.ask(caller, request), Response::Done {}, "{shown}");
     }
 
     fn join(&mut self, name: &str, members: &[&str]) {
@@ -45,15 +45,21 @@ impl World {
         }
     }
 
-    fn chown(&mut self, who: SessionId, at: &str, owner: Option<&str>, to: Option<Option<&str>>) -> Response {
+    fn chown(
+        &mut self,
+        caller: SessionId,
+        at: &str,
+        owner: Option<&str>,
+        to: Option<Option<&str>>,
+    ) -> Response {
         let owner = owner.map(|owner| UserName::new(owner).unwrap());
         let group = to.map(|to| to.map(group));
-        self.ask(who, Request::SetOwner { path: path(at), owner, group })
+        self.ask(caller, Request::SetOwner { path: path(at), owner, group })
     }
 
-    fn may_read(&mut self, who: SessionId, at: &str) -> bool {
+    fn may_read(&mut self, caller: SessionId, at: &str) -> bool {
         let request = Request::Open { path: path(at), access: Access::Read, method: Method::CmdRsp };
-        matches!(self.ask(who, request), Response::Opened { .. })
+        matches!(self.ask(caller, request), Response::Opened { .. })
     }
 }
 
@@ -153,14 +159,14 @@ fn roles_permit_exactly_the_table() {
     world.ask(ALICE, Request::SetMode { path: path("/f"), mode: 0o666 });
     for (request, allowed) in all {
         // The owner last, because the owner's changes would affect the others.
-        for (who, bit) in [(READER, reader), (OPERATOR, operator), (ADMIN, admin), (ALICE, user_)] {
+        for (caller, bit) in [(READER, reader), (OPERATOR, operator), (ADMIN, admin), (ALICE, user_)] {
             if bit == admin && allowed & admin == 0 {
                 continue;
             }
             let mut request = request.clone();
             if let Request::RenewGrants { handle: OpenHandle::File { node, .. }, .. } = &mut request {
                 // With the user's own proof.
-                let name = match who {
+                let name = match caller {
                     READER => "rita",
                     OPERATOR => "olga",
                     ADMIN => "admin",
@@ -168,7 +174,7 @@ fn roles_permit_exactly_the_table() {
                 };
                 node.proof = world.mds.proof_key.prove(&user(name), node.inode);
             }
-            let answer = world.ask(who, request.clone());
+            let answer = world.ask(caller, request.clone());
             let denied = matches!(&answer, Response::Failed { failure } if failure.code.is_denial());
             assert_eq!(denied, allowed & bit == 0, "{request:?} by {bit}: {answer:?}");
         }
@@ -178,10 +184,10 @@ fn roles_permit_exactly_the_table() {
 #[test]
 fn role_change_ends_old_sessions() {
     let mut world = World::peopled();
-    for who in [ALICE, OPERATOR, READER] {
+    for caller in [ALICE, OPERATOR, READER] {
         for name in ["alice", "olga", "rita", "bob"] {
             let request = Request::UserSetRole { name: user(name), role: Role::Admin };
-            assert_eq!(world.refused(who, request), ErrorCode::Denied);
+            assert_eq!(world.refused(caller, request), ErrorCode::Denied);
         }
     }
     // A registration of oneself changes the password only.
@@ -286,7 +292,7 @@ fn setgid_directory_passes_on_its_group() {
         assert_eq!(stat.mode & SETGID != 0, stat.kind == FileKind::Directory, "{at}");
     }
     // A user who is not in the group cannot create a file with the bit either.
-    for (who, at, kept) in [(BOB, "/team/bobs", 0), (ALICE, "/team/hers", SETGID)] {
+    for (caller, at, kept) in [(BOB, "/team/bobs", 0), (ALICE, "/team/hers", SETGID)] {
         let create = Request::Create {
             path: path(at),
             size_hint: Some(1),
@@ -294,8 +300,8 @@ fn setgid_directory_passes_on_its_group() {
             replace: false,
             method: Method::CmdRsp,
         };
-        let Response::Created { file } = world.ask(who, create) else { panic!("created") };
-        assert_eq!(world.commit(who, file.intent, 1).unwrap().mode, kept | 0o755);
+        let Response::Created { file } = world.ask(caller, create) else { panic!("created") };
+        assert_eq!(world.commit(caller, file.intent, 1).unwrap().mode, kept | 0o755);
     }
     // A user who is not in the group cannot set the bit.
     let set = Request::SetMode { path: path("/team/sub"), mode: SETGID | 0o755 };
@@ -310,7 +316,7 @@ fn group_lists_are_paged_and_limited() {
     }
     world.done(ADMIN, Request::GroupCreate { name: group("z") });
     assert_eq!(world.refused(ADMIN, Request::GroupCreate { name: group("z") }), ErrorCode::Exists);
-    let add = |name: &str, who: &str| Request::GroupAddMember { group: group(name), user: user(who) };
+    let add = |name: &str, caller: &str| Request::GroupAddMember { group: group(name), user: user(caller) };
     assert_eq!(world.refused(ADMIN, add("z", "bob")), ErrorCode::Limit);
     assert_eq!(world.refused(ADMIN, add("y", "bob")), ErrorCode::NotFound);
     assert_eq!(world.refused(ADMIN, add("z", "nobody")), ErrorCode::NotFound);

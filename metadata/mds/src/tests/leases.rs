@@ -61,30 +61,30 @@ pub(super) fn is_busy(response: &Response) -> bool {
 impl World {
     pub(super) fn poll_recalls(
         &mut self,
-        who: SessionId,
+        caller: SessionId,
         client_id: ClientId,
         epoch: u64,
         known: u64,
     ) -> (u64, u64, Vec<Recall>) {
-        match self.ask(who, recalls(client_id, epoch, known)) {
+        match self.ask(caller, recalls(client_id, epoch, known)) {
             Response::Recalls { epoch, last, recalls, .. } => (epoch, last, recalls),
             other => panic!("{other:?}"),
         }
     }
 
     /// A client registers and confirms its epoch.
-    pub(super) fn register_caching(&mut self, who: SessionId, client_id: ClientId) -> u64 {
-        let (epoch, ..) = self.poll_recalls(who, client_id, 0, 0);
-        assert_eq!(self.poll_recalls(who, client_id, epoch, 0).0, epoch);
+    pub(super) fn register_caching(&mut self, caller: SessionId, client_id: ClientId) -> u64 {
+        let (epoch, ..) = self.poll_recalls(caller, client_id, 0, 0);
+        assert_eq!(self.poll_recalls(caller, client_id, epoch, 0).0, epoch);
         epoch
     }
 
     /// The client stays active for this long.
-    pub(super) fn keep_active(&mut self, who: SessionId, client_id: ClientId, ms: u64) {
+    pub(super) fn keep_active(&mut self, caller: SessionId, client_id: ClientId, ms: u64) {
         for _ in 0..ms.div_ceil(1000) {
             self.now += 1000;
-            let (epoch, ..) = self.poll_recalls(who, client_id, 0, 0);
-            self.poll_recalls(who, client_id, epoch, 0);
+            let (epoch, ..) = self.poll_recalls(caller, client_id, 0, 0);
+            self.poll_recalls(caller, client_id, epoch, 0);
         }
     }
 
@@ -98,8 +98,8 @@ impl World {
         file
     }
 
-    fn leased(&mut self, who: SessionId, request: Request) -> Option<NodeLease> {
-        match self.ask(who, request) {
+    fn leased(&mut self, caller: SessionId, request: Request) -> Option<NodeLease> {
+        match self.ask(caller, request) {
             Response::Leased { lease, .. } => lease,
             Response::NodeOpened { node } => node.lease,
             other => panic!("{other:?}"),

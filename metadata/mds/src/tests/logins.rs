@@ -100,9 +100,9 @@ fn login_request_logout() {
     );
     let (ok, _) = world.login(&mut connection, "admin", b"secret").unwrap();
     assert_eq!(ok.roles.as_str(), "admin");
-    let who = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
+    let identity = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
     assert!(
-        matches!(who, Response::WhoAmI { role: sealstone_mds_protocol::Role::Admin, session, .. } if session == ok.session)
+        matches!(identity, Response::WhoAmI { role: sealstone_mds_protocol::Role::Admin, session, .. } if session == ok.session)
     );
     let logout = Logout { session: ok.session, flags: 0 };
     let output = world.message(&mut connection, MessageType::Logout, 2, &logout);
@@ -211,8 +211,8 @@ fn session_is_resumed_after_restart() {
         let output = world.message(&mut connection, MessageType::Resume, 0, &resume);
         let resumed: LoginOk = answer(&output, MessageType::LoginOk).unwrap();
         keys.check_resumed(&resume, &CHANNEL, &resumed).unwrap();
-        let who = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
-        assert!(matches!(who, Response::WhoAmI { .. }));
+        let identity = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
+        assert!(matches!(identity, Response::WhoAmI { .. }));
         // On another channel the proof is invalid.
         let mut elsewhere = Connection::new(ChannelBinding([6; 32]), LoginSource::default());
         let output = world.message(&mut elsewhere, MessageType::Resume, 0, &resume);

@@ -202,7 +202,7 @@ fn useless_mark_is_removed() {
         world.mds.device_prepared(id).unwrap();
     }
     // A rebalance searches all files anyway.
-    world.mds.next_reliefs(&world.mds.pool(), None).unwrap();
+    world.mds.next_balancing_moves(&world.mds.pool(), None).unwrap();
     assert_eq!(marked(&world), [file.inode]);
     let order = fenced(&mut world, "/f");
     assert!(finish(&world, &order));

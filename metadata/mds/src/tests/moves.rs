@@ -24,7 +24,7 @@ fn drain(world: &mut World) -> Device {
     device(world, Request::DeviceDrain { id: GONE, rate: RATE })
 }
 
-fn told(world: &mut World) -> Drain {
+fn drain_status(world: &mut World) -> Drain {
     match world.ask(ADMIN, Request::DeviceList { after: None, limit: 9 }) {
         Response::Devices { devices, .. } => devices[0].drain.clone().expect("it is drained"),
         other => panic!("{other:?}"),
@@ -139,10 +139,10 @@ fn drain_empties_device_and_counts() {
     assert_eq!((state.state, state.drain.map(|drain| drain.rate)), (DeviceState::Draining, Some(RATE)));
     let first = pass(&mut world, &mut BTreeSet::new()).unwrap();
     assert_eq!(first, DrainPass { removing: on_it, ..DrainPass::default() });
-    assert_eq!(told(&mut world).done_ms, None, "its objects are there still");
+    assert_eq!(drain_status(&mut world).done_ms, None, "its objects are there still");
     world.reap_all();
     assert_eq!(pass(&mut world, &mut BTreeSet::new()).unwrap(), DrainPass::default());
-    let drain = told(&mut world);
+    let drain = drain_status(&mut world);
     assert_eq!((drain.moved_objects, drain.left_objects, drain.done_ms), (on_it, 0, Some(world.now)));
     assert!(live(&world).iter().all(|object| object.device != GONE));
     assert!(world.mds.draining().unwrap().is_empty());
@@ -167,12 +167,12 @@ fn drain_waits_for_creates() {
     }
     drain(&mut world);
     assert_eq!(pass(&mut world, &mut BTreeSet::new()).unwrap().objects, 1);
-    assert_eq!(told(&mut world).done_ms, None);
+    assert_eq!(drain_status(&mut world).done_ms, None);
     world.commit(ALICE, file.intent, 3 << 20).unwrap();
     pass(&mut world, &mut BTreeSet::new()).unwrap();
     world.reap_all();
     pass(&mut world, &mut BTreeSet::new()).unwrap();
-    assert!(told(&mut world).done_ms.is_some());
+    assert!(drain_status(&mut world).done_ms.is_some());
 }
 
 #[test]
@@ -181,7 +181,11 @@ fn writers_are_fenced_before_copy() {
     let order = go(begin(&mut world, "/f"));
     assert!(order.filled);
     assert!(!world.mds.is_fenced(&order).unwrap(), "the writer of the put could still write");
-    assert_eq!(begin(&mut world, "/f"), MoveStart::InUse, "nor is it begun anew before the device was told");
+    assert_eq!(
+        begin(&mut world, "/f"),
+        MoveStart::InUse,
+        "nor is it begun again before the device was informed"
+    );
     answer(&world, GONE).unwrap();
     assert!(world.mds.is_fenced(&order).unwrap());
     // A command of an expired credential may still run.

@@ -25,7 +25,7 @@ const HIS: ClientId = ClientId { number: 22 };
 /// A client that may get delegations.
 #[derive(Clone, Debug)]
 struct TestClient {
-    who: SessionId,
+    caller: SessionId,
     client_id: ClientId,
     epoch: u64,
     /// Sequence number of its last request.
@@ -38,9 +38,9 @@ struct TestClient {
 type DelegateAnswer = (Option<NodeLease>, Option<u64>, Vec<InodeId>);
 
 impl TestClient {
-    fn new(world: &mut World, who: SessionId, client_id: ClientId) -> Self {
-        let epoch = world.register_caching(who, client_id);
-        Self { who, client_id, epoch, sequence: 0, numbers: Vec::new() }
+    fn new(world: &mut World, caller: SessionId, client_id: ClientId) -> Self {
+        let epoch = world.register_caching(caller, client_id);
+        Self { caller, client_id, epoch, sequence: 0, numbers: Vec::new() }
     }
 
     fn request_delegation(
@@ -49,8 +49,8 @@ impl TestClient {
         directory: Option<InodeId>,
         numbers: u16,
     ) -> DelegateAnswer {
-        let directory = directory.map(|id| world.node(self.who, id));
-        match world.ask(self.who, Request::DelegateDir { directory, client_id: self.client_id, numbers }) {
+        let directory = directory.map(|id| world.node(self.caller, id));
+        match world.ask(self.caller, Request::DelegateDir { directory, client_id: self.client_id, numbers }) {
             Response::DirDelegated { lease, before, numbers } => {
                 let ids = numbers.into_iter().flat_map(|given| {
                     let ids: Vec<_> =
@@ -100,7 +100,7 @@ impl TestClient {
         world: &mut World,
         changes: &[NameChange],
     ) -> (usize, Option<ErrorCode>, Vec<InodeId>) {
-        match world.ask(self.who, self.once(changes)) {
+        match world.ask(self.caller, self.once(changes)) {
             Response::NameBatchApplied { done, leases, failure } => {
                 let on = leases.into_iter().map(|InodeLease { inode, .. }| inode).collect();
                 (usize::from(done), failure.map(|failure| failure.code), on)
@@ -118,13 +118,13 @@ impl TestClient {
     fn return_delegation(&self, world: &mut World, there: DirLeaseId) {
         let DirLeaseId { inode, lease: number, .. } = there;
         let back = Request::ReturnLease { inode, client_id: self.client_id, number };
-        assert!(matches!(world.ask(self.who, back), Response::Done {}));
+        assert!(matches!(world.ask(self.caller, back), Response::Done {}));
     }
 
     /// The leases to return.
     fn recalled(&self, world: &mut World) -> Vec<u64> {
         world
-            .poll_recalls(self.who, self.client_id, self.epoch, 0)
+            .poll_recalls(self.caller, self.client_id, self.epoch, 0)
             .2
             .into_iter()
             .map(|recall| recall.number)
@@ -302,7 +302,7 @@ fn delegation_is_refused_on_special_directories() {
 #[test]
 fn delegation_requires_recalls_and_single_server() {
     let (mut world, d, _) = world();
-    let stranger = TestClient { who: ALICE, client_id: HERS, epoch: 0, sequence: 0, numbers: Vec::new() };
+    let stranger = TestClient { caller: ALICE, client_id: HERS, epoch: 0, sequence: 0, numbers: Vec::new() };
     assert_eq!(stranger.request_delegation(&mut world, Some(d), 9), (None, None, vec![]));
     assert_eq!(stranger.request_delegation(&mut world, None, 9), (None, None, vec![]));
     let [mut one, _] = World::two(1);

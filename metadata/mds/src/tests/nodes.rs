@@ -37,8 +37,8 @@ fn code(response: &Response) -> Option<ErrorCode> {
 
 impl World {
     /// Returns the node with the proof of a session.
-    pub(super) fn node(&self, who: SessionId, id: InodeId) -> Node {
-        let user = match who {
+    pub(super) fn node(&self, caller: SessionId, id: InodeId) -> Node {
+        let user = match caller {
             ADMIN => "admin",
             ALICE => "alice",
             _ => "bob",
@@ -46,34 +46,34 @@ impl World {
         Node { inode: id, proof: self.mds.proof_key.prove(&super::world::user(user), id) }
     }
 
-    pub(super) fn node_stat(&mut self, who: SessionId, request: Request) -> Stat {
-        match self.ask(who, request) {
+    pub(super) fn node_stat(&mut self, caller: SessionId, request: Request) -> Stat {
+        match self.ask(caller, request) {
             Response::Stat { stat } => stat,
             other => panic!("{other:?}"),
         }
     }
 
-    fn make(&mut self, who: SessionId, parent: Node, at: &str, what: NodeKind, mode: u16) -> Stat {
+    fn make(&mut self, caller: SessionId, parent: Node, at: &str, what: NodeKind, mode: u16) -> Stat {
         let made = make(parent, at, what, mode);
-        self.node_stat(who, made)
+        self.node_stat(caller, made)
     }
 
-    pub(super) fn file(&mut self, who: SessionId, at: &str) -> Node {
-        self.make(who, Node::ROOT, at, NodeKind::File, 0o644).node()
+    pub(super) fn file(&mut self, caller: SessionId, at: &str) -> Node {
+        self.make(caller, Node::ROOT, at, NodeKind::File, 0o644).node()
     }
 
-    pub(super) fn opened(&mut self, who: SessionId, request: Request) -> OpenedNode {
-        match self.ask(who, request) {
+    pub(super) fn opened(&mut self, caller: SessionId, request: Request) -> OpenedNode {
+        match self.ask(caller, request) {
             Response::NodeOpened { node } => node,
             other => panic!("{other:?}"),
         }
     }
 
     /// Writes up to `size` as a client would.
-    pub(super) fn write(&mut self, who: SessionId, node: Node, size: u64) -> Stat {
-        self.opened(who, allocate(node, Some(size)));
-        let generation = self.node_stat(who, Request::GetNode { node }).generation;
-        self.node_stat(who, written(node, size, generation))
+    pub(super) fn write(&mut self, caller: SessionId, node: Node, size: u64) -> Stat {
+        self.opened(caller, allocate(node, Some(size)));
+        let generation = self.node_stat(caller, Request::GetNode { node }).generation;
+        self.node_stat(caller, written(node, size, generation))
     }
 
     fn records(&self, family: u8) -> usize {

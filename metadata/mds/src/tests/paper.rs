@@ -107,8 +107,8 @@ impl Paper {
         assert_eq!(error.code, code);
         assert_eq!(error.text.as_str(), "");
         assert!(output.close);
-        let (who, _, why) = self.seen.last();
-        assert_eq!((who.as_str(), why.as_str()), (user, verdict));
+        let (identity, _, why) = self.seen.last();
+        assert_eq!((identity.as_str(), why.as_str()), (user, verdict));
     }
 }
 
@@ -151,8 +151,8 @@ fn login_request_logout() {
     let opened = paper.login(&mut connection);
     assert!(connection.is_active());
     let mut channel = opened.channel;
-    let who = paper.data(&mut connection, &mut channel, &Request::WhoAmI {});
-    assert!(matches!(who, Response::WhoAmI { ref user, session, .. }
+    let identity = paper.data(&mut connection, &mut channel, &Request::WhoAmI {});
+    assert!(matches!(identity, Response::WhoAmI { ref user, session, .. }
         if user.as_str() == "carol" && session == opened.terms.session));
     let made = Request::MakeDir { path: path("/carols"), parents: false, mode: 0o755 };
     assert!(matches!(paper.data(&mut connection, &mut channel, &made), Response::Stat { .. }));
@@ -191,8 +191,8 @@ fn session_continues_on_other_connection_after_restart() {
         let output = paper.message(&mut another, PaperType::Continue, &message);
         let ok = answer(&output, PaperType::ContinueOk).unwrap();
         let (mut channel, _) = client.answer(&ok, paper.world.now, paper.world.now).unwrap();
-        let who = paper.data(&mut another, &mut channel, &Request::WhoAmI {});
-        assert!(matches!(who, Response::WhoAmI { .. }), "{who:?}");
+        let identity = paper.data(&mut another, &mut channel, &Request::WhoAmI {});
+        assert!(matches!(identity, Response::WhoAmI { .. }), "{identity:?}");
     }
 }
 
@@ -296,7 +296,7 @@ fn refused_paper_logins_look_alike() {
         let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
         paper.refused(&output, PaperErrorCode::Cookie, name, verdict);
     }
-    assert_eq!(paper.listener.held(), (0, 0), "nothing is remembered of any");
+    assert_eq!(paper.listener.half_open_counts(), (0, 0), "nothing is remembered of any");
     let page = paper.listener.render();
     assert!(page.contains("sealstone_mds_paper_cookie_mismatches_total 8\n"), "{page}");
     assert!(page.contains("sealstone_mds_insecure_profile{mechanism=\"obs-login\"} 1\n"), "{page}");

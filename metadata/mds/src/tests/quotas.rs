@@ -30,8 +30,8 @@ fn of_tree(at: &str) -> QuotaSubject {
 }
 
 impl World {
-    fn quota(&mut self, who: SessionId, request: Request) -> Result<Quota, ErrorCode> {
-        match self.ask(who, request) {
+    fn quota(&mut self, caller: SessionId, request: Request) -> Result<Quota, ErrorCode> {
+        match self.ask(caller, request) {
             Response::Quota { quota } => Ok(quota),
             Response::Failed { failure } => Err(failure.code),
             other => panic!("{other:?}"),
@@ -47,23 +47,23 @@ impl World {
         (quota.bytes, quota.nodes)
     }
 
-    fn failure(&mut self, who: SessionId, request: Request) -> Failure {
-        match self.ask(who, request) {
+    fn failure(&mut self, caller: SessionId, request: Request) -> Failure {
+        match self.ask(caller, request) {
             Response::Failed { failure } => failure,
             other => panic!("not refused: {other:?}"),
         }
     }
 
-    fn stat_of(&mut self, who: SessionId, request: Request) -> Result<Stat, ErrorCode> {
-        match self.ask(who, request) {
+    fn stat_of(&mut self, caller: SessionId, request: Request) -> Result<Stat, ErrorCode> {
+        match self.ask(caller, request) {
             Response::Stat { stat } => Ok(stat),
             Response::Failed { failure } => Err(failure.code),
             other => panic!("{other:?}"),
         }
     }
 
-    fn at(&mut self, who: SessionId, at: &str) -> Node {
-        self.stat(who, at).unwrap().node()
+    fn at(&mut self, caller: SessionId, at: &str) -> Node {
+        self.stat(caller, at).unwrap().node()
     }
 
     /// Counts everything again.
@@ -346,7 +346,7 @@ fn administrators_set_quotas_users_see_own() {
 #[test]
 fn statfs_shows_space_within_quotas() {
     let mut world = World::with_accounts(1);
-    let figures = |world: &mut World, who, node| match world.ask(who, Request::StatFs { node }) {
+    let figures = |world: &mut World, caller, node| match world.ask(caller, Request::StatFs { node }) {
         Response::FileSystem { total, used, nodes, nodes_free } => (total, used, nodes, nodes_free),
         other => panic!("{other:?}"),
     };
@@ -410,39 +410,39 @@ fn wrong_count_is_found_and_repaired() {
 #[derive(Clone, Debug)]
 enum Step {
     Make {
-        who: usize,
+        caller: usize,
         at: usize,
         kind: usize,
     },
     Put {
-        who: usize,
+        caller: usize,
         at: usize,
         size: u64,
     },
     /// A create that is neither committed nor abandoned.
     Begin {
-        who: usize,
+        caller: usize,
         at: usize,
         size: u64,
     },
     Attribute {
-        who: usize,
+        caller: usize,
         at: usize,
         size: u64,
     },
     Size {
-        who: usize,
+        caller: usize,
         at: usize,
         size: u64,
     },
     Write {
-        who: usize,
+        caller: usize,
         at: usize,
         size: u64,
         fit: bool,
     },
     Remove {
-        who: usize,
+        caller: usize,
         at: usize,
     },
     Rename {
@@ -459,7 +459,7 @@ enum Step {
         to: usize,
     },
     Open {
-        who: usize,
+        caller: usize,
         at: usize,
     },
     Close,
@@ -480,20 +480,20 @@ const WHO: [SessionId; 3] = [ADMIN, ALICE, BOB];
 const NAMES: [&str; 3] = ["admin", "alice", "bob"];
 
 fn any_step() -> impl Strategy<Value = Step> {
-    let (who, at) = (|| 0..WHO.len(), || 0..PLACES.len());
+    let (caller, at) = (|| 0..WHO.len(), || 0..PLACES.len());
     let size = || 0..60u64;
     prop_oneof![
-        6 => (who(), at(), 0..4usize).prop_map(|(who, at, kind)| Step::Make { who, at, kind }),
-        4 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Put { who, at, size }),
-        2 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Begin { who, at, size }),
-        2 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Attribute { who, at, size }),
-        3 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Size { who, at, size }),
-        5 => (who(), at(), size(), any::<bool>()).prop_map(|(who, at, size, fit)| Step::Write { who, at, size, fit }),
-        4 => (who(), at()).prop_map(|(who, at)| Step::Remove { who, at }),
+        6 => (caller(), at(), 0..4usize).prop_map(|(caller, at, kind)| Step::Make { caller, at, kind }),
+        4 => (caller(), at(), size()).prop_map(|(caller, at, size)| Step::Put { caller, at, size }),
+        2 => (caller(), at(), size()).prop_map(|(caller, at, size)| Step::Begin { caller, at, size }),
+        2 => (caller(), at(), size()).prop_map(|(caller, at, size)| Step::Attribute { caller, at, size }),
+        3 => (caller(), at(), size()).prop_map(|(caller, at, size)| Step::Size { caller, at, size }),
+        5 => (caller(), at(), size(), any::<bool>()).prop_map(|(caller, at, size, fit)| Step::Write { caller, at, size, fit }),
+        4 => (caller(), at()).prop_map(|(caller, at)| Step::Remove { caller, at }),
         5 => (at(), at(), any::<bool>()).prop_map(|(from, to, exchange)| Step::Rename { from, to, exchange }),
         2 => (at(), at()).prop_map(|(from, to)| Step::Link { from, to }),
-        2 => (at(), who()).prop_map(|(at, to)| Step::Own { at, to }),
-        2 => (who(), at()).prop_map(|(who, at)| Step::Open { who, at }),
+        2 => (at(), caller()).prop_map(|(at, to)| Step::Own { at, to }),
+        2 => (caller(), at()).prop_map(|(caller, at)| Step::Open { caller, at }),
         1 => Just(Step::Close),
         4 => (0..5usize, prop::option::of(0..100u64), prop::option::of(0..6u64))
             .prop_map(|(of, bytes, nodes)| Step::Limit { of, bytes, nodes }),
@@ -517,17 +517,17 @@ struct Run {
 }
 
 impl Run {
-    fn node(&mut self, who: usize, at: usize) -> Option<Node> {
-        self.world.stat(WHO[who], PLACES[at]).ok().map(|stat| stat.node())
+    fn node(&mut self, caller: usize, at: usize) -> Option<Node> {
+        self.world.stat(WHO[caller], PLACES[at]).ok().map(|stat| stat.node())
     }
 
     /// Returns the directory of a place, and its last name.
-    fn parent(&mut self, who: usize, at: usize) -> Option<(Node, &'static str)> {
+    fn parent(&mut self, caller: usize, at: usize) -> Option<(Node, &'static str)> {
         let (above, last) = PLACES[at].rsplit_once('/')?;
         let above = if above.is_empty() {
             Some(Node::ROOT)
         } else {
-            self.world.stat(WHO[who], above).ok().map(|stat| stat.node())
+            self.world.stat(WHO[caller], above).ok().map(|stat| stat.node())
         };
         Some((above?, last))
     }
@@ -535,26 +535,26 @@ impl Run {
     /// Performs a step, whatever the answer is. None: there is no node for it.
     fn step(&mut self, step: &Step) -> Option<()> {
         match *step {
-            Step::Make { who, at, kind } => {
-                let (parent, last) = self.parent(who, at)?;
+            Step::Make { caller, at, kind } => {
+                let (parent, last) = self.parent(caller, at)?;
                 let what = match kind {
                     0 => NodeKind::File,
                     // No node is created through it.
                     1 => NodeKind::Symlink(LinkTarget::new("no/where").unwrap()),
                     _ => NodeKind::Directory,
                 };
-                self.world.ask(WHO[who], make(parent, last, what, 0o777));
+                self.world.ask(WHO[caller], make(parent, last, what, 0o777));
             }
-            Step::Put { who, at, size } => {
-                if let Response::Created { file } = self.world.ask(WHO[who], create(PLACES[at], None)) {
-                    let _ = self.world.commit(WHO[who], file.intent, size);
+            Step::Put { caller, at, size } => {
+                if let Response::Created { file } = self.world.ask(WHO[caller], create(PLACES[at], None)) {
+                    let _ = self.world.commit(WHO[caller], file.intent, size);
                 }
             }
-            Step::Begin { who, at, size } => {
-                self.world.ask(WHO[who], create(PLACES[at], Some(size)));
+            Step::Begin { caller, at, size } => {
+                self.world.ask(WHO[caller], create(PLACES[at], Some(size)));
             }
-            Step::Attribute { who, at, size } => {
-                let node = self.node(who, at)?;
+            Step::Attribute { caller, at, size } => {
+                let node = self.node(caller, at)?;
                 let name = XattrName::new("user.a").unwrap();
                 let request = match size {
                     0 => Request::RemoveXattr { node, name },
@@ -563,22 +563,22 @@ impl Run {
                         Request::SetXattr { node, name, value, mode: XattrMode::Set }
                     }
                 };
-                self.world.ask(WHO[who], request);
+                self.world.ask(WHO[caller], request);
             }
-            Step::Size { who, at, size } => {
-                let node = self.node(who, at)?;
-                self.world.ask(WHO[who], grow(node, size));
+            Step::Size { caller, at, size } => {
+                let node = self.node(caller, at)?;
+                self.world.ask(WHO[caller], grow(node, size));
             }
-            Step::Write { who, at, size, fit } => {
-                let node = self.node(who, at)?;
-                if let Response::NodeOpened { node: opened } = self.world.ask(WHO[who], allocate(node)) {
-                    self.world.ask(WHO[who], written(node, size, opened.stat.generation, fit));
+            Step::Write { caller, at, size, fit } => {
+                let node = self.node(caller, at)?;
+                if let Response::NodeOpened { node: opened } = self.world.ask(WHO[caller], allocate(node)) {
+                    self.world.ask(WHO[caller], written(node, size, opened.stat.generation, fit));
                 }
             }
-            Step::Remove { who, at } => {
-                let (parent, last) = self.parent(who, at)?;
+            Step::Remove { caller, at } => {
+                let (parent, last) = self.parent(caller, at)?;
                 let directory = matches!(PLACES[at], "/t" | "/u" | "/t/d");
-                self.world.ask(WHO[who], Request::RemoveNode { parent, name: name(last), directory });
+                self.world.ask(WHO[caller], Request::RemoveNode { parent, name: name(last), directory });
             }
             Step::Rename { from, to, exchange } => {
                 let ((from_parent, from), (to_parent, to)) = (self.parent(0, from)?, self.parent(0, to)?);
@@ -594,17 +594,17 @@ impl Run {
                 let owner = Some(user(NAMES[to]));
                 self.world.ask(ADMIN, Request::SetOwner { path: path(PLACES[at]), owner, group: None });
             }
-            Step::Open { who, at } => {
-                let node = self.node(who, at)?;
+            Step::Open { caller, at } => {
+                let node = self.node(caller, at)?;
                 let (access, method) = (Access::Update, METHOD);
                 let open = Request::OpenNode { node, access, method, client_id: CLIENT, reclaim: false };
-                if matches!(self.world.ask(WHO[who], open), Response::NodeOpened { .. }) {
-                    self.open.push((who, node));
+                if matches!(self.world.ask(WHO[caller], open), Response::NodeOpened { .. }) {
+                    self.open.push((caller, node));
                 }
             }
             Step::Close => {
-                for (who, node) in std::mem::take(&mut self.open) {
-                    self.world.ask(WHO[who], Request::CloseNode { node, client_id: CLIENT });
+                for (caller, node) in std::mem::take(&mut self.open) {
+                    self.world.ask(WHO[caller], Request::CloseNode { node, client_id: CLIENT });
                 }
             }
             Step::Limit { of, bytes, nodes } => {

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes of each file.
 const FILE: u64 = MIB / 2;
 
-fn told(world: &mut World, request: Request) -> Option<Rebalance> {
+fn rebalance_status(world: &mut World, request: Request) -> Option<Rebalance> {
     match world.ask(ADMIN, request) {
         Response::Rebalance { rebalance } => rebalance,
         other => panic!("{other:?}"),
@@ -23,7 +23,7 @@ fn told(world: &mut World, request: Request) -> Option<Rebalance> {
 }
 
 fn show(world: &mut World) -> Rebalance {
-    told(world, Request::RebalanceShow {}).expect("there was one")
+    rebalance_status(world, Request::RebalanceShow {}).expect("there was one")
 }
 
 /// Sets device figures from the bytes of the files on them; each device has 64 MiB.
@@ -50,10 +50,10 @@ fn pass(world: &mut World) -> crate::Result<u64> {
     let mut pool = world.mds.pool();
     let mut pass = BalancePass::default();
     let mut moved = 0;
-    let page = world.mds.next_reliefs(&pool, None)?;
+    let page = world.mds.next_balancing_moves(&pool, None)?;
     assert_eq!(page.next, None);
     for item in page.items {
-        match world.mds.begin_relief(item.inode, &pool, world.now)? {
+        match world.mds.begin_balancing_move(item.inode, &pool, world.now)? {
             MoveStart::Started(order) => {
                 answer(world, order.from.device)?;
                 assert!(world.mds.is_fenced(&order)?);
@@ -87,7 +87,7 @@ fn one_came() -> (World, DeviceId) {
 fn new_device_gets_its_share_only() {
     let (mut world, new) = one_came();
     let before = live(&world);
-    let begun = told(&mut world, Request::Rebalance { rate: 0 }).unwrap();
+    let begun = rebalance_status(&mut world, Request::Rebalance { rate: 0 }).unwrap();
     assert_eq!((begun.moved_bytes, begun.done_ms), (0, None));
     assert!(begun.left_bytes > 10 * MIB, "{begun:?}");
     let mut passes = 0;
@@ -111,7 +111,7 @@ fn new_device_gets_its_share_only() {
     // Quota usage is unchanged.
     assert_eq!(world.run_check(CheckScope::Names, false), []);
     // A second rebalance has nothing to move.
-    told(&mut world, Request::Rebalance { rate: 0 });
+    rebalance_status(&mut world, Request::Rebalance { rate: 0 });
     assert_eq!(pass(&mut world).unwrap(), 0);
     assert_eq!((show(&mut world).moved_objects, show(&mut world).done_ms), (0, Some(world.now)));
 }
@@ -129,7 +129,7 @@ fn rebalance_ends_despite_open_files() {
         );
         nodes.push(node);
     }
-    told(&mut world, Request::Rebalance { rate: 0 });
+    rebalance_status(&mut world, Request::Rebalance { rate: 0 });
     assert_eq!(pass(&mut world).unwrap(), 0);
     let state = show(&mut world);
     assert!(state.in_use > 0 && state.left_bytes > 0 && state.done_ms.is_some(), "{state:?}");
@@ -138,36 +138,39 @@ fn rebalance_ends_despite_open_files() {
 #[test]
 fn rebalance_skips_newly_drained_device() {
     let (mut world, new) = one_came();
-    told(&mut world, Request::Rebalance { rate: 0 });
+    rebalance_status(&mut world, Request::Rebalance { rate: 0 });
     let pool = world.mds.pool();
-    let page = world.mds.next_reliefs(&pool, None).unwrap();
+    let page = world.mds.next_balancing_moves(&pool, None).unwrap();
     assert!(!page.items.is_empty());
     world.ask(ADMIN, Request::DeviceDrain { id: new, rate: 0 });
     for item in page.items {
-        assert_eq!(world.mds.begin_relief(item.inode, &pool, world.now).unwrap(), MoveStart::NothingToMove);
+        assert_eq!(
+            world.mds.begin_balancing_move(item.inode, &pool, world.now).unwrap(),
+            MoveStart::NothingToMove
+        );
     }
 }
 
 #[test]
 fn rebalance_can_be_stopped_and_rate_changed() {
     let (mut world, _) = one_came();
-    assert_eq!(told(&mut world, Request::RebalanceShow {}), None);
-    assert_eq!(told(&mut world, Request::RebalanceStop {}), None);
-    let begun = told(&mut world, Request::Rebalance { rate: 0 }).unwrap();
+    assert_eq!(rebalance_status(&mut world, Request::RebalanceShow {}), None);
+    assert_eq!(rebalance_status(&mut world, Request::RebalanceStop {}), None);
+    let begun = rebalance_status(&mut world, Request::Rebalance { rate: 0 }).unwrap();
     world.now += 5;
     let rate = crate::DRAIN_RATE_MIN;
-    let again = told(&mut world, Request::Rebalance { rate }).unwrap();
+    let again = rebalance_status(&mut world, Request::Rebalance { rate }).unwrap();
     assert_eq!((again.began_ms, again.rate), (begun.began_ms, rate));
     assert_eq!(world.refused(ADMIN, Request::Rebalance { rate: rate - 1 }), ErrorCode::Limit);
     world.restart();
     assert_eq!(world.mds.rebalancing().unwrap(), Some(again));
-    let ended = told(&mut world, Request::RebalanceStop {}).unwrap();
+    let ended = rebalance_status(&mut world, Request::RebalanceStop {}).unwrap();
     assert_eq!((ended.stopped, ended.done_ms), (true, Some(world.now)));
     assert_eq!(world.mds.rebalancing().unwrap(), None);
     assert_eq!(pass(&mut world).unwrap(), 0);
     // A late pass of the previous rebalance does not affect the next one.
     world.now += 5;
-    let next = told(&mut world, Request::Rebalance { rate: 0 }).unwrap();
+    let next = rebalance_status(&mut world, Request::Rebalance { rate: 0 }).unwrap();
     let late = BalancePass { last: true, ..BalancePass::default() };
     world.mds.rebalance_passed(begun.began_ms, &late, world.now).unwrap();
     assert_eq!(show(&mut world), next);
@@ -182,7 +185,7 @@ fn rebalance_continues_after_crash() {
     for crash_at in (0..140).step_by(7) {
         let (mut world, new) = one_came();
         let before = live(&world).len();
-        told(&mut world, Request::Rebalance { rate: 0 });
+        rebalance_status(&mut world, Request::Rebalance { rate: 0 });
         world.disk.fail_after(Some(crash_at));
         let ended = pass(&mut world);
         completed += u32::from(ended.is_ok());

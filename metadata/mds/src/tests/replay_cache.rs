@@ -37,8 +37,8 @@ fn code(response: &Response) -> Option<ErrorCode> {
 }
 
 impl World {
-    fn is_there(&mut self, who: SessionId, at: &str) -> bool {
-        let found = self.ask(who, Request::Lookup { parent: Node::ROOT, name: name(at), client_id: None });
+    fn is_there(&mut self, caller: SessionId, at: &str) -> bool {
+        let found = self.ask(caller, Request::Lookup { parent: Node::ROOT, name: name(at), client_id: None });
         matches!(found, Response::Stat { .. })
     }
 }

@@ -44,7 +44,7 @@ impl World {
         };
         let object = |number| ObjectRef { device: DEVICE, object: ObjectId::new(0x1_0000, number) };
         let all: Vec<_> = (0..count as u64).map(|number| object(1 << 40 | number)).collect();
-        let mut table = self.mds.holdings(self.now);
+        let mut table = self.mds.issued_table(self.now);
         all.chunks(64).for_each(|some| table.add(&session, &user(name), some, held, self.now));
     }
 
@@ -120,8 +120,8 @@ fn flooded_table_revokes_other_user_by_object() {
     assert!(matches!(world.ask(BOB, delegate("/f", until)), Response::Delegated { .. }));
     world.flood(ALICE, "alice", FLOOD);
     let begun = world.revocation(of_user("bob"));
-    let told = world.tell(DEVICE, 100);
-    assert_eq!(told.iter().map(|(object, ..)| *object).collect::<Vec<_>>(), file.layout.objects());
+    let answer = world.tell(DEVICE, 100);
+    assert_eq!(answer.iter().map(|(object, ..)| *object).collect::<Vec<_>>(), file.layout.objects());
     let done = world.revocation(Request::RevocationProgress { id: begun.id });
     assert!(done.complete && done.done_ms.is_some());
     assert_eq!((done.total, done.keys), (1, 0));
@@ -303,7 +303,7 @@ fn quota_file_gets_names_only_from_owner() {
     let mut world = World::with_accounts(1);
     let file = world.file(ALICE, "a");
     world.ask(ALICE, super::leases::set_mode(file, 0o666));
-    let file = |world: &mut World, who| world.stat(who, "/a").unwrap().node();
+    let file = |world: &mut World, caller| world.stat(caller, "/a").unwrap().node();
     let link = |node, to: &str| Request::LinkNode { node, parent: Node::ROOT, name: name(to) };
     world.ask(ADMIN, limit("alice", 1_000, 10));
     let his = file(&mut world, BOB);
@@ -317,9 +317,9 @@ fn recalls(client_id: ClientId, epoch: u64) -> Request {
 }
 
 /// Takes leases as a client that answers no recall; returns whether it got one.
-fn take_lease(world: &mut World, who: SessionId, client_id: ClientId, file: Node) -> bool {
-    let Response::Recalls { epoch, .. } = world.ask(who, recalls(client_id, 0)) else { panic!("told") };
-    world.ask(who, recalls(client_id, epoch));
+fn take_lease(world: &mut World, caller: SessionId, client_id: ClientId, file: Node) -> bool {
+    let Response::Recalls { epoch, .. } = world.ask(caller, recalls(client_id, 0)) else { panic!("recalls") };
+    world.ask(caller, recalls(client_id, epoch));
     let open = Request::OpenNode {
         node: file,
         access: Access::Read,
@@ -327,7 +327,7 @@ fn take_lease(world: &mut World, who: SessionId, client_id: ClientId, file: Node
         client_id,
         reclaim: false,
     };
-    match world.ask(who, open) {
+    match world.ask(caller, open) {
         Response::NodeOpened { node } => node.lease.is_some(),
         other => panic!("{other:?}"),
     }
@@ -390,7 +390,9 @@ fn late_answers_count_as_missed_recalls() {
         let change = super::leases::set_mode(file, 0o640 + rounds as u16 % 8);
         assert_eq!(world.refused(ALICE, change), ErrorCode::Busy);
         world.now += 2_000;
-        let Response::Recalls { recalls, .. } = world.ask(reader, recalls(CLIENT, 0)) else { panic!("told") };
+        let Response::Recalls { recalls, .. } = world.ask(reader, recalls(CLIENT, 0)) else {
+            panic!("recalls")
+        };
         let recall = *recalls.last().expect("it is recalled");
         let back = Request::ReturnLease { inode: recall.inode, client_id: CLIENT, number: recall.number };
         world.ask(reader, back);

@@ -131,53 +131,58 @@ impl World {
         }
     }
 
-    pub(crate) fn ask(&mut self, who: SessionId, request: Request) -> Response {
-        self.mds.handle(Some(&who), request, self.now, &mut self.rng)
+    pub(crate) fn ask(&mut self, caller: SessionId, request: Request) -> Response {
+        self.mds.handle(Some(&caller), request, self.now, &mut self.rng)
     }
 
-    pub(crate) fn refused(&mut self, who: SessionId, request: Request) -> ErrorCode {
-        match self.ask(who, request) {
+    pub(crate) fn refused(&mut self, caller: SessionId, request: Request) -> ErrorCode {
+        match self.ask(caller, request) {
             Response::Failed { failure } => failure.code,
             other => panic!("not refused: {other:?}"),
         }
     }
 
-    pub(crate) fn stat(&mut self, who: SessionId, at: &str) -> Result<Stat, ErrorCode> {
-        match self.ask(who, Request::Stat { path: path(at) }) {
+    pub(crate) fn stat(&mut self, caller: SessionId, at: &str) -> Result<Stat, ErrorCode> {
+        match self.ask(caller, Request::Stat { path: path(at) }) {
             Response::Stat { stat } => Ok(stat),
             Response::Failed { failure } => Err(failure.code),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn mkdir(&mut self, who: SessionId, at: &str, mode: u16) {
-        let made = self.ask(who, Request::MakeDir { path: path(at), parents: false, mode });
+    pub(crate) fn mkdir(&mut self, caller: SessionId, at: &str, mode: u16) {
+        let made = self.ask(caller, Request::MakeDir { path: path(at), parents: false, mode });
         assert!(matches!(made, Response::Stat { .. }), "{made:?}");
     }
 
-    pub(crate) fn create(&mut self, who: SessionId, at: &str, size: Option<u64>) -> CreatedFile {
-        match self.ask(who, create(at, size)) {
+    pub(crate) fn create(&mut self, caller: SessionId, at: &str, size: Option<u64>) -> CreatedFile {
+        match self.ask(caller, create(at, size)) {
             Response::Created { file } => file,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn commit(&mut self, who: SessionId, intent: IntentId, size: u64) -> Result<Stat, ErrorCode> {
-        match self.ask(who, Request::Commit { intent, size, mtime_ns: None, checksum: None }) {
+    pub(crate) fn commit(
+        &mut self,
+        caller: SessionId,
+        intent: IntentId,
+        size: u64,
+    ) -> Result<Stat, ErrorCode> {
+        match self.ask(caller, Request::Commit { intent, size, mtime_ns: None, checksum: None }) {
             Response::Stat { stat } => Ok(stat),
             Response::Failed { failure } => Err(failure.code),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn put(&mut self, who: SessionId, at: &str, size: u64) -> CreatedFile {
-        let file = self.create(who, at, Some(size));
-        self.commit(who, file.intent, size).unwrap();
+    pub(crate) fn put(&mut self, caller: SessionId, at: &str, size: u64) -> CreatedFile {
+        let file = self.create(caller, at, Some(size));
+        self.commit(caller, file.intent, size).unwrap();
         file
     }
 
-    pub(crate) fn open(&mut self, who: SessionId, request: Request) -> OpenedFile {
-        match self.ask(who, request) {
+    pub(crate) fn open(&mut self, caller: SessionId, request: Request) -> OpenedFile {
+        match self.ask(caller, request) {
             Response::Opened { file } => file,
             other => panic!("{other:?}"),
         }

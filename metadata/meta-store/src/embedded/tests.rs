@@ -1,3 +1,5 @@
+//! Tests of the embedded store: the contract of stores, crashes at every write, and full disks.
+
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod power;

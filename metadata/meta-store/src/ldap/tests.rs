@@ -1,3 +1,5 @@
+//! Tests of the LDAP store with a real slapd: the contract of stores, takeovers, lost answers, TLS.
+
 use super::*;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

@@ -1,3 +1,5 @@
+//! Tests of the PostgreSQL store on a real server: contract, restarts, lost answers, TLS.
+
 use super::*;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

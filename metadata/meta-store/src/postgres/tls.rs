@@ -24,10 +24,10 @@ pub(super) struct PostgresTls {
 }
 
 /// A TLS connection.
-pub(super) struct Stream(tokio_rustls::client::TlsStream<Socket>);
+pub(super) struct PostgresStream(tokio_rustls::client::TlsStream<Socket>);
 
 impl MakeTlsConnect<Socket> for MakeTls {
-    type Stream = Stream;
+    type Stream = PostgresStream;
     type TlsConnect = PostgresTls;
     type Error = io::Error;
 
@@ -37,20 +37,20 @@ impl MakeTlsConnect<Socket> for MakeTls {
 }
 
 impl TlsConnect<Socket> for PostgresTls {
-    type Stream = Stream;
+    type Stream = PostgresStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PostgresStream>> + Send>>;
 
     fn connect(self, stream: Socket) -> Self::Future {
         Box::pin(async move {
             let config = self.config.ok_or_else(|| io::Error::other("TLS without an authority"))?;
             let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
-            Ok(Stream(tokio_rustls::TlsConnector::from(config).connect(name, stream).await?))
+            Ok(PostgresStream(tokio_rustls::TlsConnector::from(config).connect(name, stream).await?))
         })
     }
 }
 
-impl tokio_postgres::tls::TlsStream for Stream {
+impl tokio_postgres::tls::TlsStream for PostgresStream {
     /// Returns none: the certificate was verified, so a man in the middle would need the server's
     /// key.
     fn channel_binding(&self) -> ChannelBinding {
@@ -58,7 +58,7 @@ impl tokio_postgres::tls::TlsStream for Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for PostgresStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for PostgresStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -58,7 +58,7 @@ impl Housekeeper {
         let (mut pass, mut moved, mut problems) = (BalancePass::default(), 0, 0);
         let (mut after, mut told) = (None, Instant::now());
         loop {
-            let page = self.log_error(self.blocking(|mds| mds.next_reliefs(pool, after)))?;
+            let page = self.log_error(self.blocking(|mds| mds.next_balancing_moves(pool, after)))?;
             for item in page.items {
                 if !self.is_leader() {
                     return None;
@@ -78,7 +78,7 @@ impl Housekeeper {
                 let read_capacities = &*pool;
                 match self
                     .move_object(
-                        |mds, now_ms| mds.begin_relief(item.inode, read_capacities, now_ms),
+                        |mds, now_ms| mds.begin_balancing_move(item.inode, read_capacities, now_ms),
                         &mut pace,
                     )
                     .await

@@ -24,14 +24,14 @@ fn repeated_batch_keeps_closed_file_closed() {
         NameChange::Close(b),
         held(there, "c", c),
     ];
-    let told = hers.send_batch(&mut world, &changes);
-    assert_eq!(told, (6, None, vec![c]));
+    let answer = hers.send_batch(&mut world, &changes);
+    assert_eq!(answer, (6, None, vec![c]));
     for _ in 0..2 {
         assert_eq!((is_held(&world, a), is_held(&world, b), is_held(&world, c)), (false, false, true));
         assert_eq!(world.mds.lease_count(), out + 1);
         assert!(world.is_stored(a) && !world.is_stored(b));
         assert_eq!(world.counted(), (files + 2, 0));
-        assert_eq!(hers.resend_batch(&mut world, &changes), told);
+        assert_eq!(hers.resend_batch(&mut world, &changes), answer);
     }
 }
 

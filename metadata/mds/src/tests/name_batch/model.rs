@@ -279,7 +279,7 @@ impl History {
                     Response::Failed { failure } if failure.code == ErrorCode::Busy => {
                         assert_ne!(self.model.ahead[*dir], None, "no client to wait for");
                         // The recall expired, so the delegation is revoked.
-                        let key = crate::keys::ahead(self.dirs[*dir]);
+                        let key = crate::keys::delegation(self.dirs[*dir]);
                         if !self.world.disk.dump().iter().any(|(one, _)| *one == key) {
                             self.model.ahead[*dir] = None;
                         }

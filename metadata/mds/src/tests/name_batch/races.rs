@@ -22,7 +22,7 @@ fn lookup_sees_earlier_delegated_creates() {
     let mut rounds = 0;
     let mut ahead = |world: &World| {
         let mut rng = StdRng::seed_from_u64(1);
-        let mut ask = |who, request| world.mds.handle(Some(&who), request, *clock.read(), &mut rng);
+        let mut ask = |caller, request| world.mds.handle(Some(&caller), request, *clock.read(), &mut rng);
         for _ in 0..ROUNDS {
             // After a recall no delegation is granted for a while.
             *clock.write() += RECALL_COOLDOWN_MS + 1;

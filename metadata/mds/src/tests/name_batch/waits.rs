@@ -286,15 +286,15 @@ fn batch_under_returned_delegation_is_fenced() {
     }
     // By the same client id of another user, and by another client of the user.
     let mut others = [
-        TestClient { who: BOB, ..hers.clone() },
+        TestClient { caller: BOB, ..hers.clone() },
         TestClient { client_id: ClientId { number: 12 }, ..hers.clone() },
-        TestClient { who: ADMIN, ..hers.clone() },
+        TestClient { caller: ADMIN, ..hers.clone() },
     ];
     for other in &mut others {
         assert_eq!(other.send_batch(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
         let back =
             Request::ReturnLease { inode: there.inode, client_id: other.client_id, number: there.lease };
-        world.ask(other.who, back);
+        world.ask(other.caller, back);
     }
     hers.send_all(&mut world, &[make_file(there, "x", id)]);
     // A return with another number has no effect.
@@ -462,8 +462,8 @@ fn concurrent_requests_revoke_delegation_once() {
     world.now += REVOKE_AFTER_MS;
     world.register_caching(ALICE, HERS);
     // A second request found the same, and was slower.
-    let who = (user("alice"), HERS);
-    world.mds.leases.queue_fence(there.inode, vec![who.clone()]);
+    let caller = (user("alice"), HERS);
+    world.mds.leases.queue_fence(there.inode, vec![caller.clone()]);
     assert!(is_busy(&world.ask(BOB, stat())));
     assert_eq!((world.count_of(b'F'), world.count_of(b'A')), (0, 0), "nothing is there to be fenced");
     let (epoch, ..) = world.poll_recalls(ALICE, HERS, hers.epoch, 0);
@@ -472,7 +472,7 @@ fn concurrent_requests_revoke_delegation_once() {
     world.keep_active(ALICE, HERS, crate::leases::penalty::FIRST_MS);
     // And another one even later, when alice has the delegation again.
     let there = hers.acquire_delegation(&mut world, there.inode);
-    world.mds.leases.queue_fence(there.inode, vec![who]);
+    world.mds.leases.queue_fence(there.inode, vec![caller]);
     world.mds.fence_unreturned(world.now);
     assert_eq!(world.poll_recalls(ALICE, HERS, epoch, 0).0, epoch);
     let id = hers.number();

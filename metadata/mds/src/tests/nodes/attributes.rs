@@ -58,7 +58,7 @@ fn xattrs_are_separated_by_namespace() {
         world.refused(ADMIN, set_xattr(admins, "sealstone.version", vec![], XattrMode::Set)),
         ErrorCode::NotPermitted
     );
-    let list = |world: &mut World, who, node| match world.ask(who, Request::ListXattr { node }) {
+    let list = |world: &mut World, caller, node| match world.ask(caller, Request::ListXattr { node }) {
         Response::Xattrs { names } => names,
         other => panic!("{other:?}"),
     };

@@ -19,19 +19,19 @@ fn remove(node: Node, which: &str) -> Request {
 }
 
 impl World {
-    fn list(&mut self, who: SessionId, node: Node, which: &str) -> Result<String, ErrorCode> {
-        match self.ask(who, Request::GetXattr { node, name: XattrName::new(which).unwrap() }) {
+    fn list(&mut self, caller: SessionId, node: Node, which: &str) -> Result<String, ErrorCode> {
+        match self.ask(caller, Request::GetXattr { node, name: XattrName::new(which).unwrap() }) {
             Response::Xattr { value } => Ok(String::from_utf8(value.as_bytes().to_vec()).unwrap()),
             Response::Failed { failure } => Err(failure.code),
             other => panic!("{other:?}"),
         }
     }
 
-    fn opens(&mut self, who: SessionId, node: Node, access: Access) -> bool {
-        let opened = self.ask(who, open(node, access));
+    fn opens(&mut self, caller: SessionId, node: Node, access: Access) -> bool {
+        let opened = self.ask(caller, open(node, access));
         let closed = Request::CloseNode { node, client_id: CLIENT };
         match opened {
-            Response::NodeOpened { .. } => matches!(self.ask(who, closed), Response::Kept { .. }),
+            Response::NodeOpened { .. } => matches!(self.ask(caller, closed), Response::Kept { .. }),
             Response::Failed { failure } => {
                 assert_eq!(failure.code, ErrorCode::Denied);
                 false

@@ -18,40 +18,40 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 #[derive(Clone, Debug)]
 enum Step {
-    Make { who: usize, parent: usize, name: usize, kind: usize, mode: u16 },
-    Link { who: usize, node: usize, parent: usize, name: usize },
-    Remove { who: usize, parent: usize, name: usize, directory: bool },
-    Rename { who: usize, from: (usize, usize), to: (usize, usize), mode: RenameMode },
-    Mode { who: usize, node: usize, mode: u16 },
-    Size { who: usize, node: usize, size: u64 },
-    Write { who: usize, node: usize, size: u64 },
-    Open { who: usize, node: usize, writes: bool },
-    Close { who: usize, node: usize },
-    Look { who: usize, parent: usize, name: usize },
+    Make { caller: usize, parent: usize, name: usize, kind: usize, mode: u16 },
+    Link { caller: usize, node: usize, parent: usize, name: usize },
+    Remove { caller: usize, parent: usize, name: usize, directory: bool },
+    Rename { caller: usize, from: (usize, usize), to: (usize, usize), mode: RenameMode },
+    Mode { caller: usize, node: usize, mode: u16 },
+    Size { caller: usize, node: usize, size: u64 },
+    Write { caller: usize, node: usize, size: u64 },
+    Open { caller: usize, node: usize, writes: bool },
+    Close { caller: usize, node: usize },
+    Look { caller: usize, parent: usize, name: usize },
     Clear,
     Tidy,
     Restart,
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    let who = || 0..3usize;
+    let caller = || 0..3usize;
     let node = || 0..24usize;
     let at = || 0..NAMES.len();
     let mode = || prop_oneof![4 => Just(0o777u16), 1 => Just(0o755), 1 => Just(0o1777), 1 => Just(0o700), 1 => Just(0u16)];
     prop_oneof![
-        8 => (who(), node(), at(), 0..4usize, mode())
-            .prop_map(|(who, parent, name, kind, mode)| Step::Make { who, parent, name, kind, mode }),
-        3 => (who(), node(), node(), at()).prop_map(|(who, node, parent, name)| Step::Link { who, node, parent, name }),
-        4 => (who(), node(), at(), any::<bool>())
-            .prop_map(|(who, parent, name, directory)| Step::Remove { who, parent, name, directory }),
-        6 => (who(), (node(), at()), (node(), at()), 0..3usize)
-            .prop_map(|(who, from, to, mode)| Step::Rename { who, from, to, mode: RenameMode::ALL[mode] }),
-        1 => (who(), node(), mode()).prop_map(|(who, node, mode)| Step::Mode { who, node, mode }),
-        3 => (who(), node(), 0..9u64).prop_map(|(who, node, size)| Step::Size { who, node, size }),
-        3 => (who(), node(), 0..9u64).prop_map(|(who, node, size)| Step::Write { who, node, size }),
-        3 => (who(), node(), any::<bool>()).prop_map(|(who, node, writes)| Step::Open { who, node, writes }),
-        2 => (who(), node()).prop_map(|(who, node)| Step::Close { who, node }),
-        2 => (who(), node(), at()).prop_map(|(who, parent, name)| Step::Look { who, parent, name }),
+        8 => (caller(), node(), at(), 0..4usize, mode())
+            .prop_map(|(caller, parent, name, kind, mode)| Step::Make { caller, parent, name, kind, mode }),
+        3 => (caller(), node(), node(), at()).prop_map(|(caller, node, parent, name)| Step::Link { caller, node, parent, name }),
+        4 => (caller(), node(), at(), any::<bool>())
+            .prop_map(|(caller, parent, name, directory)| Step::Remove { caller, parent, name, directory }),
+        6 => (caller(), (node(), at()), (node(), at()), 0..3usize)
+            .prop_map(|(caller, from, to, mode)| Step::Rename { caller, from, to, mode: RenameMode::ALL[mode] }),
+        1 => (caller(), node(), mode()).prop_map(|(caller, node, mode)| Step::Mode { caller, node, mode }),
+        3 => (caller(), node(), 0..9u64).prop_map(|(caller, node, size)| Step::Size { caller, node, size }),
+        3 => (caller(), node(), 0..9u64).prop_map(|(caller, node, size)| Step::Write { caller, node, size }),
+        3 => (caller(), node(), any::<bool>()).prop_map(|(caller, node, writes)| Step::Open { caller, node, writes }),
+        2 => (caller(), node()).prop_map(|(caller, node)| Step::Close { caller, node }),
+        2 => (caller(), node(), at()).prop_map(|(caller, parent, name)| Step::Look { caller, parent, name }),
         2 => Just(Step::Clear),
         1 => Just(Step::Tidy),
         1 => Just(Step::Restart),
@@ -113,55 +113,63 @@ impl Model {
     }
 
     /// 4 read, 2 write, 1 search.
-    fn may(&self, who: usize, id: usize, bit: u16) -> Answer<()> {
+    fn may(&self, caller: usize, id: usize, bit: u16) -> Answer<()> {
         let thing = self.get(id)?;
-        let bits = if thing.owner == who { thing.mode >> 6 } else { thing.mode };
-        if who == 0 || bits & bit != 0 { Ok(()) } else { Err(ErrorCode::Denied) }
+        let bits = if thing.owner == caller { thing.mode >> 6 } else { thing.mode };
+        if caller == 0 || bits & bit != 0 { Ok(()) } else { Err(ErrorCode::Denied) }
     }
 
-    fn directory(&self, who: usize, id: usize) -> Answer<&Thing> {
+    fn directory(&self, caller: usize, id: usize) -> Answer<&Thing> {
         let thing = self.get(id)?;
         if thing.kind != FileKind::Directory {
             return Err(ErrorCode::NotADirectory);
         }
-        self.may(who, id, 1)?;
+        self.may(caller, id, 1)?;
         Ok(thing)
     }
 
-    fn may_leave(&self, who: usize, parent: usize, id: usize) -> Answer<()> {
-        self.may(who, parent, 2)?;
+    fn may_leave(&self, caller: usize, parent: usize, id: usize) -> Answer<()> {
+        self.may(caller, parent, 2)?;
         let (above, thing) = (self.get(parent)?, self.get(id)?);
-        if above.mode & 0o1000 != 0 && who != 0 && above.owner != who && thing.owner != who {
+        if above.mode & 0o1000 != 0 && caller != 0 && above.owner != caller && thing.owner != caller {
             return Err(ErrorCode::NotPermitted);
         }
         Ok(())
     }
 
-    fn make(&mut self, who: usize, parent: usize, name: usize, kind: FileKind, mode: u16) -> Answer<usize> {
-        if self.directory(who, parent)?.entries.contains_key(&name) {
+    fn make(
+        &mut self,
+        caller: usize,
+        parent: usize,
+        name: usize,
+        kind: FileKind,
+        mode: u16,
+    ) -> Answer<usize> {
+        if self.directory(caller, parent)?.entries.contains_key(&name) {
             return Err(ErrorCode::Exists);
         }
-        self.may(who, parent, 2)?;
+        self.may(caller, parent, 2)?;
         let mode = if kind == FileKind::Symlink { 0o777 } else { mode };
         let id = self.0.len();
-        self.0.push(Self::thing(kind, mode, who, parent));
+        self.0.push(Self::thing(kind, mode, caller, parent));
         self.0[parent].entries.insert(name, id);
         self.0[parent].links += u32::from(kind == FileKind::Directory);
         Ok(id)
     }
 
-    fn link(&mut self, who: usize, id: usize, parent: usize, name: usize) -> Answer<()> {
+    fn link(&mut self, caller: usize, id: usize, parent: usize, name: usize) -> Answer<()> {
         self.get(id)?;
-        if self.directory(who, parent)?.entries.contains_key(&name) {
+        if self.directory(caller, parent)?.entries.contains_key(&name) {
             return Err(ErrorCode::Exists);
         }
-        self.may(who, parent, 2)?;
+        self.may(caller, parent, 2)?;
         if self.0[id].kind == FileKind::Directory {
             return Err(ErrorCode::NotPermitted);
         }
-        let may_change =
-            self.0[id].kind == FileKind::File && self.may(who, id, 4).is_ok() && self.may(who, id, 2).is_ok();
-        if who != 0 && self.0[id].owner != who && !may_change {
+        let may_change = self.0[id].kind == FileKind::File
+            && self.may(caller, id, 4).is_ok()
+            && self.may(caller, id, 2).is_ok();
+        if caller != 0 && self.0[id].owner != caller && !may_change {
             return Err(ErrorCode::NotPermitted);
         }
         if self.0[id].links == 0 {
@@ -178,9 +186,9 @@ impl Model {
         thing.gone = thing.links == 0 && thing.open == [None; 3];
     }
 
-    fn remove(&mut self, who: usize, parent: usize, name: usize, directory: bool) -> Answer<()> {
-        let id = *self.directory(who, parent)?.entries.get(&name).ok_or(ErrorCode::NotFound)?;
-        self.may_leave(who, parent, id)?;
+    fn remove(&mut self, caller: usize, parent: usize, name: usize, directory: bool) -> Answer<()> {
+        let id = *self.directory(caller, parent)?.entries.get(&name).ok_or(ErrorCode::NotFound)?;
+        self.may_leave(caller, parent, id)?;
         match (directory, self.0[id].kind == FileKind::Directory) {
             (true, false) => return Err(ErrorCode::NotADirectory),
             (false, true) => return Err(ErrorCode::IsADirectory),
@@ -213,13 +221,13 @@ impl Model {
 
     fn rename(
         &mut self,
-        who: usize,
+        caller: usize,
         from: (usize, usize),
         to: (usize, usize),
         mode: RenameMode,
     ) -> Answer<()> {
-        let moved = *self.directory(who, from.0)?.entries.get(&from.1).ok_or(ErrorCode::NotFound)?;
-        let old = self.directory(who, to.0)?.entries.get(&to.1).copied();
+        let moved = *self.directory(caller, from.0)?.entries.get(&from.1).ok_or(ErrorCode::NotFound)?;
+        let old = self.directory(caller, to.0)?.entries.get(&to.1).copied();
         match (mode, old) {
             (RenameMode::NoReplace, Some(_)) => return Err(ErrorCode::Exists),
             (RenameMode::Exchange, None) => return Err(ErrorCode::NotFound),
@@ -227,13 +235,13 @@ impl Model {
             _ => {}
         }
         let is_dir = |model: &Self, id: usize| model.0[id].kind == FileKind::Directory;
-        self.may_leave(who, from.0, moved)?;
+        self.may_leave(caller, from.0, moved)?;
         if from.0 != to.0 && is_dir(self, moved) {
-            self.may(who, moved, 2)?;
+            self.may(caller, moved, 2)?;
         }
-        self.may(who, to.0, 2)?;
+        self.may(caller, to.0, 2)?;
         if let Some(old) = old {
-            self.may_leave(who, to.0, old)?;
+            self.may_leave(caller, to.0, old)?;
         }
         if is_dir(self, moved) && self.is_within(to.0, moved) {
             return Err(ErrorCode::Cycle);
@@ -244,7 +252,7 @@ impl Model {
             }
             Some(old) if mode == RenameMode::Exchange => {
                 if from.0 != to.0 && is_dir(self, old) {
-                    self.may(who, old, 2)?;
+                    self.may(caller, old, 2)?;
                 }
                 if is_dir(self, old) && self.is_within(from.0, old) {
                     return Err(ErrorCode::Cycle);
@@ -281,9 +289,9 @@ impl Model {
         Ok(())
     }
 
-    fn set_mode(&mut self, who: usize, id: usize, mode: u16) -> Answer<()> {
+    fn set_mode(&mut self, caller: usize, id: usize, mode: u16) -> Answer<()> {
         let thing = self.get(id)?;
-        if who != 0 && thing.owner != who {
+        if caller != 0 && thing.owner != caller {
             return Err(ErrorCode::NotPermitted);
         }
         if thing.kind == FileKind::Symlink {
@@ -301,9 +309,9 @@ impl Model {
         }
     }
 
-    fn set_size(&mut self, who: usize, id: usize, size: u64) -> Answer<()> {
+    fn set_size(&mut self, caller: usize, id: usize, size: u64) -> Answer<()> {
         self.file(id)?;
-        self.may(who, id, 2)?;
+        self.may(caller, id, 2)?;
         let thing = &mut self.0[id];
         if size > thing.size && thing.dirty {
             return Err(ErrorCode::Busy);
@@ -317,15 +325,15 @@ impl Model {
         Ok(())
     }
 
-    fn writes(&self, who: usize, id: usize) -> Answer<()> {
-        match self.get(id)?.open[who] {
+    fn writes(&self, caller: usize, id: usize) -> Answer<()> {
+        match self.get(id)?.open[caller] {
             Some((_, true)) => Ok(()),
-            _ => self.may(who, id, 2),
+            _ => self.may(caller, id, 2),
         }
     }
 
-    fn write(&mut self, who: usize, id: usize, size: u64) -> Answer<()> {
-        self.writes(who, id)?;
+    fn write(&mut self, caller: usize, id: usize, size: u64) -> Answer<()> {
+        self.writes(caller, id)?;
         self.file(id)?;
         let thing = &mut self.0[id];
         if thing.dirty {
@@ -336,25 +344,25 @@ impl Model {
         Ok(())
     }
 
-    fn open(&mut self, who: usize, id: usize, writes: bool) -> Answer<()> {
+    fn open(&mut self, caller: usize, id: usize, writes: bool) -> Answer<()> {
         self.file(id)?;
-        let held = self.0[id].open[who].unwrap_or_default();
+        let held = self.0[id].open[caller].unwrap_or_default();
         if !(held.0 && (held.1 || !writes)) {
-            self.may(who, id, 4)?;
+            self.may(caller, id, 4)?;
             if writes {
-                self.may(who, id, 2)?;
+                self.may(caller, id, 2)?;
             }
         }
         if writes && self.0[id].dirty {
             return Err(ErrorCode::Busy);
         }
-        self.0[id].open[who] = Some((true, held.1 || writes));
+        self.0[id].open[caller] = Some((true, held.1 || writes));
         Ok(())
     }
 
-    fn close(&mut self, who: usize, id: usize) {
+    fn close(&mut self, caller: usize, id: usize) {
         if let Some(thing) = self.0.get_mut(id) {
-            thing.open[who] = None;
+            thing.open[caller] = None;
             thing.gone |= thing.links == 0 && thing.open == [None; 3];
         }
     }
@@ -368,16 +376,16 @@ struct Run {
 }
 
 impl Run {
-    fn ask(&mut self, who: usize, request: Request) -> Answer<Response> {
-        match self.world.ask(WHO[who], request) {
+    fn ask(&mut self, caller: usize, request: Request) -> Answer<Response> {
+        match self.world.ask(WHO[caller], request) {
             Response::Failed { failure } => Err(failure.code),
             other => Ok(other),
         }
     }
 
-    fn at(&self, who: usize, thing: usize) -> sealstone_mds_protocol::Node {
+    fn at(&self, caller: usize, thing: usize) -> sealstone_mds_protocol::Node {
         let id = self.ids.get(thing).copied().unwrap_or(InodeId(1 << 40));
-        self.world.node(WHO[who], id)
+        self.world.node(WHO[caller], id)
     }
 
     /// Whether the node is a file without a name that no client has open. A server in its grace
@@ -411,7 +419,7 @@ impl Run {
         let all = self.ids.len();
         let near = |thing: usize| thing % (all + 1);
         match *step {
-            Step::Make { who, parent, name: at, kind, mode } => {
+            Step::Make { caller, parent, name: at, kind, mode } => {
                 let parent = near(parent);
                 let (what, kind) = match kind {
                     0 => (NodeKind::Directory, FileKind::Directory),
@@ -419,67 +427,70 @@ impl Run {
                     2 => (NodeKind::Fifo, FileKind::Fifo),
                     _ => (NodeKind::File, FileKind::File),
                 };
-                let expected = self.model.make(who, parent, at, kind, mode);
-                let request = make(self.at(who, parent), NAMES[at], what, mode);
-                let found = self.ask(who, request).map(|response| {
+                let expected = self.model.make(caller, parent, at, kind, mode);
+                let request = make(self.at(caller, parent), NAMES[at], what, mode);
+                let found = self.ask(caller, request).map(|response| {
                     let Response::Stat { stat } = response else { panic!("a stat") };
                     self.ids.push(stat.inode);
                 });
                 (found, expected.map(drop))
             }
-            Step::Link { who, node, parent, name: at } => {
+            Step::Link { caller, node, parent, name: at } => {
                 let (node, parent) = (near(node), near(parent));
-                let expected = self.model.link(who, node, parent, at);
-                let (node, parent) = (self.at(who, node), self.at(who, parent));
-                (self.ask(who, Request::LinkNode { node, parent, name: name(NAMES[at]) }).map(drop), expected)
+                let expected = self.model.link(caller, node, parent, at);
+                let (node, parent) = (self.at(caller, node), self.at(caller, parent));
+                (
+                    self.ask(caller, Request::LinkNode { node, parent, name: name(NAMES[at]) }).map(drop),
+                    expected,
+                )
             }
-            Step::Remove { who, parent, name: at, directory } => {
+            Step::Remove { caller, parent, name: at, directory } => {
                 let parent = near(parent);
-                let expected = self.model.remove(who, parent, at, directory);
+                let expected = self.model.remove(caller, parent, at, directory);
                 let request =
-                    Request::RemoveNode { parent: self.at(who, parent), name: name(NAMES[at]), directory };
-                (self.ask(who, request).map(drop), expected)
+                    Request::RemoveNode { parent: self.at(caller, parent), name: name(NAMES[at]), directory };
+                (self.ask(caller, request).map(drop), expected)
             }
-            Step::Rename { who, from, to, mode } => {
+            Step::Rename { caller, from, to, mode } => {
                 let (from, to) = ((near(from.0), from.1), (near(to.0), to.1));
-                let expected = self.model.rename(who, from, to, mode);
+                let expected = self.model.rename(caller, from, to, mode);
                 let request = Request::RenameNode {
-                    from_parent: self.at(who, from.0),
+                    from_parent: self.at(caller, from.0),
                     from: name(NAMES[from.1]),
-                    to_parent: self.at(who, to.0),
+                    to_parent: self.at(caller, to.0),
                     to: name(NAMES[to.1]),
                     mode,
                 };
-                (self.ask(who, request).map(drop), expected)
+                (self.ask(caller, request).map(drop), expected)
             }
-            Step::Mode { who, node, mode } => {
+            Step::Mode { caller, node, mode } => {
                 let node = near(node);
-                let expected = self.model.set_mode(who, node, mode);
+                let expected = self.model.set_mode(caller, node, mode);
                 let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
                 let request =
-                    Request::SetNode { node: self.at(who, node), change, client_id: None, through: false };
-                (self.ask(who, request).map(drop), expected)
+                    Request::SetNode { node: self.at(caller, node), change, client_id: None, through: false };
+                (self.ask(caller, request).map(drop), expected)
             }
-            Step::Size { who, node, size } => {
+            Step::Size { caller, node, size } => {
                 let node = near(node);
-                let expected = self.model.set_size(who, node, size);
+                let expected = self.model.set_size(caller, node, size);
                 let change = NodeChange { size: Some(size), ..NodeChange::default() };
                 let request =
-                    Request::SetNode { node: self.at(who, node), change, client_id: None, through: false };
-                (self.ask(who, request).map(drop), expected)
+                    Request::SetNode { node: self.at(caller, node), change, client_id: None, through: false };
+                (self.ask(caller, request).map(drop), expected)
             }
-            Step::Write { who, node, size } => {
+            Step::Write { caller, node, size } => {
                 let node = near(node);
-                let expected = self.model.write(who, node, size);
-                let node = self.at(who, node);
+                let expected = self.model.write(caller, node, size);
+                let node = self.at(caller, node);
                 let (method, client_id) = (Method::AllData, CLIENT);
                 let allocate = Request::Allocate { node, size_hint: Some(size), method, client_id };
-                let found = self.ask(who, allocate).and_then(|response| {
+                let found = self.ask(caller, allocate).and_then(|response| {
                     let Response::NodeOpened { node: opened } = response else { panic!("objects") };
                     let generation = opened.stat.generation;
                     let (size_at_least, mtime_ns, made) = (size, None, true);
                     self.ask(
-                        who,
+                        caller,
                         Request::Written {
                             node,
                             size_at_least,
@@ -493,29 +504,32 @@ impl Run {
                 });
                 (found.map(drop), expected)
             }
-            Step::Open { who, node, writes } => {
+            Step::Open { caller, node, writes } => {
                 let node = near(node);
-                let expected = self.model.open(who, node, writes);
+                let expected = self.model.open(caller, node, writes);
                 let access = if writes { Access::Update } else { Access::Read };
-                let (node, method) = (self.at(who, node), Method::AllData);
+                let (node, method) = (self.at(caller, node), Method::AllData);
                 let request = Request::OpenNode { node, access, method, client_id: CLIENT, reclaim: false };
-                (self.ask(who, request).map(drop), expected)
+                (self.ask(caller, request).map(drop), expected)
             }
-            Step::Close { who, node } => {
+            Step::Close { caller, node } => {
                 let node = near(node);
-                self.model.close(who, node);
-                let request = Request::CloseNode { node: self.at(who, node), client_id: CLIENT };
-                (self.ask(who, request).map(drop), Ok(()))
+                self.model.close(caller, node);
+                let request = Request::CloseNode { node: self.at(caller, node), client_id: CLIENT };
+                (self.ask(caller, request).map(drop), Ok(()))
             }
-            Step::Look { who, parent, name: at } => {
+            Step::Look { caller, parent, name: at } => {
                 let parent = near(parent);
                 let expected = self
                     .model
-                    .directory(who, parent)
+                    .directory(caller, parent)
                     .and_then(|thing| thing.entries.get(&at).copied().ok_or(ErrorCode::NotFound));
-                let request =
-                    Request::Lookup { parent: self.at(who, parent), name: name(NAMES[at]), client_id: None };
-                let found = self.ask(who, request).map(|response| {
+                let request = Request::Lookup {
+                    parent: self.at(caller, parent),
+                    name: name(NAMES[at]),
+                    client_id: None,
+                };
+                let found = self.ask(caller, request).map(|response| {
                     let Response::Stat { stat } = response else { panic!("a stat") };
                     self.ids.iter().position(|id| *id == stat.inode).unwrap()
                 });
@@ -529,37 +543,37 @@ impl Run {
             }
             Step::Tidy => {
                 // Clients send keep-alives in time.
-                for who in 0..3 {
-                    let _ = self.ask(who, Request::KeepNodes { client_id: CLIENT });
+                for caller in 0..3 {
+                    let _ = self.ask(caller, Request::KeepNodes { client_id: CLIENT });
                 }
                 self.world.now += CLIENT_TIMEOUT_MS / 2;
                 self.world.mds.tidy(self.world.now).unwrap();
-                for who in 0..3 {
-                    let _ = self.ask(who, Request::KeepNodes { client_id: CLIENT });
+                for caller in 0..3 {
+                    let _ = self.ask(caller, Request::KeepNodes { client_id: CLIENT });
                 }
                 (Ok(()), Ok(()))
             }
             Step::Restart => {
                 // The sessions stay valid; open files are reopened, as a mount does.
                 let held: Vec<(usize, usize, bool)> = (0..3)
-                    .flat_map(|who| {
+                    .flat_map(|caller| {
                         let open = self.model.0.iter().enumerate();
                         open.filter_map(move |(id, thing)| {
-                            thing.open[who].filter(|_| !thing.gone).map(|held| (who, id, held.1))
+                            thing.open[caller].filter(|_| !thing.gone).map(|held| (caller, id, held.1))
                         })
                     })
                     .collect();
                 self.world.restart();
                 self.world.clear_all();
                 self.model.0.iter_mut().for_each(|thing| thing.dirty = false);
-                for (who, id, writes) in held {
+                for (caller, id, writes) in held {
                     let access = if writes { Access::Update } else { Access::Read };
-                    let (node, method) = (self.at(who, id), Method::AllData);
+                    let (node, method) = (self.at(caller, id), Method::AllData);
                     let request =
                         Request::OpenNode { node, access, method, client_id: CLIENT, reclaim: true };
-                    if self.ask(who, request).is_err() {
+                    if self.ask(caller, request).is_err() {
                         // Not the owner, and no permission any more: the open is lost, as over NFS.
-                        self.model.close(who, id);
+                        self.model.close(caller, id);
                     }
                 }
                 (Ok(()), Ok(()))
@@ -619,8 +633,8 @@ proptest! {
         // All files are closed and time passes: nodes without names are removed, with objects and
         // records.
         for thing in 0..run.ids.len() {
-            for who in 0..3 {
-                let _ = run.step(&Step::Close { who, node: thing });
+            for caller in 0..3 {
+                let _ = run.step(&Step::Close { caller, node: thing });
             }
         }
         for _ in 0..4 {

@@ -42,10 +42,10 @@ fn listable_directory_without_search_grants_nothing() {
     let by_node = |directory| Request::ReadNodes { directory, after: None, limit: 9, client_id: None };
     for request in [by_path.clone(), by_node(bobs)] {
         let Response::Directory { entries, more: false } = world.ask(BOB, request) else { panic!("a list") };
-        let told: Vec<_> =
+        let answer: Vec<_> =
             entries.iter().map(|entry| (entry.name.shown().into_owned(), entry.kind)).collect();
         let kinds = [NodeKind::File.kind(), NodeKind::Directory.kind()];
-        assert_eq!(told, [("f".to_owned(), kinds[0]), ("g".to_owned(), kinds[1])]);
+        assert_eq!(answer, [("f".to_owned(), kinds[0]), ("g".to_owned(), kinds[1])]);
         assert_eq!(entries[0].inode, file.inode);
         assert!(entries.iter().all(|entry| entry.stat.is_none()), "neither proof nor anything else");
     }
@@ -314,16 +314,16 @@ fn audit_log_has_no_proofs_or_clients() {
     world.write(ALICE, file, 9);
     let admins = world.node(ADMIN, file.inode);
     let client_id = ClientId { number: 0x1234_5678_9ABC };
-    for (who, node) in [(ALICE, file), (ADMIN, admins)] {
+    for (caller, node) in [(ALICE, file), (ADMIN, admins)] {
         world.opened(
-            who,
+            caller,
             Request::OpenNode { node, access: Access::Read, method: METHOD, client_id, reclaim: false },
         );
         for handle in [
             OpenHandle::Node { node, access: Access::Read, client_id },
             OpenHandle::File { node, access: Access::Read },
         ] {
-            let renewed = world.ask(who, Request::RenewGrants { handle, method: METHOD });
+            let renewed = world.ask(caller, Request::RenewGrants { handle, method: METHOD });
             assert!(matches!(renewed, Response::Grants { .. }), "{renewed:?}");
         }
     }

@@ -17,7 +17,7 @@ fn replayed_or_altered_init_is_refused() {
     let output = paper.message(&mut another, PaperType::Init, &init);
     paper.refused(&output, PaperErrorCode::Replay, "carol", "replay");
     // The slot of the refused login was released.
-    assert_eq!(paper.listener.held(), (1, 1));
+    assert_eq!(paper.listener.half_open_counts(), (1, 1));
     let mut altered = init.clone();
     altered.group = 14;
     let mut another = paper.connect();
@@ -48,7 +48,7 @@ fn late_or_foreign_confirmation_is_refused() {
     paper.world.now += 5_001;
     let output = paper.send(&mut first, &confirm);
     paper.refused(&output, PaperErrorCode::Timeout, "carol", "late");
-    assert_eq!(paper.listener.held().0, 0);
+    assert_eq!(paper.listener.half_open_counts().0, 0);
 }
 
 #[test]
@@ -135,9 +135,9 @@ fn abandoned_paper_login_frees_its_slot() {
     let mut paper = Paper::new();
     let mut connection = paper.connect();
     paper.half_open(&mut connection);
-    assert_eq!(paper.listener.held().0, 1);
+    assert_eq!(paper.listener.half_open_counts().0, 1);
     connection.ended(&paper.world.mds, paper.world.now);
-    assert_eq!(paper.listener.held().0, 0);
+    assert_eq!(paper.listener.half_open_counts().0, 0);
     let last = ("carol".to_owned(), "paper-login".to_owned(), "abandoned".to_owned());
     assert_eq!(paper.seen.last(), last);
 }
@@ -154,14 +154,14 @@ fn half_open_logins_are_bounded() {
         paper.half_open(&mut connection);
         held.push(connection);
     }
-    assert_eq!(paper.listener.held().0, HALF_OPEN_MAX);
+    assert_eq!(paper.listener.half_open_counts().0, HALF_OPEN_MAX);
     paper.world.now += 60_000;
     let (init, _) = paper.init(terms("carol"), PASSPHRASE);
     let mut connection = paper.connect();
     let output = paper.message(&mut connection, PaperType::Init, &init);
     paper.refused(&output, PaperErrorCode::Busy, "carol", "limited");
     held.clear();
-    assert_eq!(paper.listener.held().0, 0);
+    assert_eq!(paper.listener.half_open_counts().0, 0);
 }
 
 /// As fast as possible, from all addresses and for all users.
@@ -182,7 +182,7 @@ fn cookie_flood_uses_no_memory() {
         }
     };
     flood(0..100_000);
-    assert_eq!(paper.listener.held(), (0, 0));
+    assert_eq!(paper.listener.half_open_counts(), (0, 0));
 }
 
 /// Any bytes on the wire, without a session: never a session, never a panic.
@@ -243,7 +243,7 @@ fn invalid_and_oversize_frames_are_refused() {
         assert!(!connection.is_active());
         paper.world.now += 24_000;
     }
-    assert_eq!(paper.listener.held().0, 0);
+    assert_eq!(paper.listener.half_open_counts().0, 0);
 }
 
 type Alter<'a> = &'a dyn Fn(&mut Init);
@@ -280,7 +280,7 @@ fn weak_groups_and_invalid_offers_are_refused() {
         let mut connection = paper.connect();
         let output = paper.message(&mut connection, PaperType::Init, &init);
         paper.refused(&output, code, "carol", verdict);
-        assert_eq!(paper.listener.held().0, 0);
+        assert_eq!(paper.listener.half_open_counts().0, 0);
     }
 }
 
@@ -429,10 +429,10 @@ fn invalid_continuations_get_the_same_answer() {
     nonce.nonce[0] ^= 1;
     let mut unknown = honest.clone();
     unknown.session[0] ^= 1;
-    for (forged, who) in [(spliced, "carol"), (nonce, "carol"), (unknown, "")] {
+    for (forged, caller) in [(spliced, "carol"), (nonce, "carol"), (unknown, "")] {
         let mut connection = paper.connect();
         let output = paper.message(&mut connection, PaperType::Continue, &forged);
-        paper.refused(&output, PaperErrorCode::SessionExpired, who, "no-session");
+        paper.refused(&output, PaperErrorCode::SessionExpired, caller, "no-session");
     }
     // A replayed message gets an answer with another nonce, but the attacker has no keys for it.
     let mut connection = paper.connect();

@@ -147,12 +147,13 @@ impl Mds {
             Request::GrantHolders { path } => {
                 let (_, inode) = namespace::inspect(&*self.store.snapshot()?, &path)?;
                 let objects = inode.layout.as_ref().map_or(&[][..], |layout| layout.objects());
-                let mut held = self.holdings(now_ms).of_objects(objects, now_ms);
+                let mut credentials = self.issued_table(now_ms).of_objects(objects, now_ms);
                 // Credentials of other servers are known only there.
                 let alone = self.servers(&*self.store.snapshot()?)?.len() == 1;
-                let complete = alone && held.complete && held.holders.len() <= usize::from(PAGE_MAX);
-                held.holders.truncate(usize::from(PAGE_MAX));
-                let holders: Vec<CredentialHolder> = held.holders;
+                let complete =
+                    alone && credentials.complete && credentials.holders.len() <= usize::from(PAGE_MAX);
+                credentials.holders.truncate(usize::from(PAGE_MAX));
+                let holders: Vec<CredentialHolder> = credentials.holders;
                 Ok(Response::Holders { holders, complete })
             }
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about accounts")),
@@ -187,7 +188,7 @@ impl Mds {
     /// Revokes all credentials of a user who lost access, for example in the directory. A failure
     /// is only logged: credentials expire by themselves.
     pub(crate) fn revoke_user(&self, user: &UserName, now_ms: u64) {
-        let held = self.credentials_of(user, now_ms);
+        let credentials = self.credentials_of(user, now_ms);
         let begun = {
             let _stopped = self.issuing.write();
             self.update(|tx| {
@@ -197,7 +198,7 @@ impl Mds {
         };
         match begun {
             Ok(_) => self.revocations_changed.store(true, Ordering::Release),
-            Err(error) => tracing::error!(%user, %held, %error, "credentials not revoked"),
+            Err(error) => tracing::error!(%user, %credentials, %error, "credentials not revoked"),
         }
     }
 
@@ -209,7 +210,7 @@ impl Mds {
         now_ms: u64,
         mut change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>,
     ) -> Result<Response> {
-        let held = self.credentials_of(user, now_ms);
+        let credentials = self.credentials_of(user, now_ms);
         let mut id = 0;
         {
             // Waits for requests that are issuing credentials, so that these are in the table.
@@ -221,7 +222,7 @@ impl Mds {
                 Ok(over)
             })?;
         }
-        tracing::info!(%user, %held, "access of the user ended; credentials are being revoked");
+        tracing::info!(%user, %credentials, "access of the user ended; credentials are being revoked");
         self.revocations_changed.store(true, Ordering::Release);
         self.revocation(id)
     }

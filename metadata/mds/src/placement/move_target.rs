@@ -31,7 +31,7 @@ impl DevicePool {
     /// Returns the target of an object of `length` bytes on a fuller device, if the move improves
     /// the balance. By hashing weighted with the free capacity of each device below the mean. O(n).
     #[must_use]
-    pub fn relief(
+    pub fn balancing_target(
         &self,
         seed: u64,
         length: u64,
@@ -52,7 +52,7 @@ impl DevicePool {
             lack < 0.0 && (excess > too_full || lack < too_empty) && excess - lack > step
         };
         let able = self.with_room().filter(|to| {
-            let fits = to.condition != DeviceCondition::Troubled && to.room >= length;
+            let fits = to.condition != DeviceCondition::Troubled && to.free_bytes >= length;
             fits && to.device != from.device && !taken.contains(&to.device) && helps(to)
         });
         let draw = |to: &RatedDevice| score(to.device, (mean - to.fill()) * to.total as f64, seed);
@@ -67,7 +67,7 @@ impl DevicePool {
                 let one = &mut self.rated[found];
                 let before = one.used;
                 one.used = used(before, bytes);
-                one.room = one.room.saturating_add(before).saturating_sub(one.used);
+                one.free_bytes = one.free_bytes.saturating_add(before).saturating_sub(one.used);
             }
         }
         self.open = self.with_room().count();
