@@ -220,6 +220,9 @@ options! {
     /// Accept only commands whose security method is concealed by the ESM paper's cipher: h3, h4,
     /// h5s, h5, h6, h7s or h7. To reproduce the paper; it protects nothing.
     method_cipher: CipherName, "SEALSTONE_OSD_METHOD_CIPHER", "\"h5s\"";
+    /// Accept the ASF paper's continuation descriptor (0003h) for functions. To reproduce the
+    /// paper: it has no digest of the code and no rights for each object.
+    paper_functions: bool, "SEALSTONE_OSD_PAPER_FUNCTIONS", "false";
     /// Accept only sealed capabilities (see seal_capabilities of the metadata server).
     sealed_only: bool, "SEALSTONE_OSD_SEALED_ONLY", "false";
     /// Minimum security method of commands, also of new partitions. Default: cmdrsp, or less with

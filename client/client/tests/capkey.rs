@@ -14,6 +14,7 @@ const INSECURE: OsdConfig = OsdConfig {
     insecure_adhash: false,
     method_cipher: None,
     sealed_only: false,
+    paper_functions: false,
     audit_reads: false,
     write_through: false,
 };

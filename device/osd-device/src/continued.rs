@@ -7,11 +7,11 @@
 //! the last one wins; a read gives each its own bytes. An empty piece is no error.
 //! Truth: docs/design/t10-osd.md 1.8; trap T18.
 
-use sealstone_osd::cdb::{Cdb, pointer};
+use sealstone_osd::cdb::{Cdb, Command, pointer};
 use sealstone_osd::continuation::Segment;
 use sealstone_seal::Denial;
 
-use crate::attributes::rows::CONTINUATION_MAX;
+use crate::attributes::rows::{CONTINUATION_MAX, LIST_CONTINUATION_MAX};
 use crate::commands::TransferSpan;
 use crate::failure::OsdFailure;
 use crate::report::OsdRefusal;
@@ -35,7 +35,11 @@ pub(crate) struct Continued {
 /// # Errors
 /// [`OsdFailure::Field`] at CDB CONTINUATION LENGTH.
 pub(crate) fn check_length(cdb: &Cdb) -> Result<(), OsdFailure> {
-    if cdb.continuation_length > CONTINUATION_MAX {
+    let limit = match cdb.command {
+        Command::ExecuteFunction(_) => CONTINUATION_MAX,
+        _ => LIST_CONTINUATION_MAX,
+    };
+    if cdb.continuation_length > limit {
         return Err(OsdFailure::Field(pointer::CONTINUATION));
     }
     Ok(())

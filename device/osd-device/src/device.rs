@@ -54,6 +54,8 @@ pub struct OsdConfig {
     pub sealed_only: bool,
     /// Audit read commands too.
     pub audit_reads: bool,
+    /// Accept descriptor 0003h of the ASF paper for EXECUTE FUNCTION.
+    pub paper_functions: bool,
     /// Make every change durable before it is acknowledged.
     pub write_through: bool,
 }

@@ -5,11 +5,13 @@
 //! Contract: [`commands::run`] is called once, with the permit, after every check.
 //! Truth: docs/design/security.md 3.3; docs/design/t10-osd.md 1.7, 5.2, 5.4.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
 use sealstone_digest::DigestValue;
 use sealstone_osd::cdb::{Action, BytesNeeded, Cdb, Command, Isolation, Timestamps, pointer};
-use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
+use sealstone_osd::{ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
 use sealstone_seal::cover::{self, ObjectBounds};
@@ -18,7 +20,6 @@ use sealstone_store::{GroupScope, StoreError};
 
 use crate::attributes::current::CurrentCommandPage;
 use crate::attributes::engine::{self, AttributeRequest};
-use crate::attributes::rows::{self, page};
 use crate::attributes::view::AttributeView;
 use crate::cache::AccessTimes;
 use crate::catalog;
@@ -30,6 +31,7 @@ use crate::continued;
 use crate::device::OsdDevice;
 use crate::digests;
 use crate::failure::OsdFailure;
+use crate::functions::{self, FunctionContext};
 use crate::guard::CommandContext;
 use crate::isolation;
 use crate::locks::{LockGuards, LockScope};
@@ -37,12 +39,13 @@ use crate::nexus::OsdNexus;
 use crate::partition_locks::{PartitionBusy, PartitionUse};
 use crate::report::{self, FunctionProgress, OsdRefusal};
 use crate::source::{self, SourceAccess};
+use crate::timestamps::{self, TimestampEvents};
 use crate::tracking::{self, ImmediateJob};
 
 /// A command in progress.
 pub(crate) struct Execution<'a> {
-    pub(crate) device: &'a OsdDevice,
-    pub(crate) nexus: &'a OsdNexus,
+    pub(crate) device: &'a Arc<OsdDevice>,
+    pub(crate) nexus: &'a Arc<OsdNexus>,
     pub(crate) command: &'a ScsiCommand<'a>,
     pub(crate) cdb: &'a Cdb,
     pub(crate) row: ActionRow,
@@ -80,8 +83,8 @@ struct ReplyParts {
 
 impl<'a> Execution<'a> {
     pub(crate) fn new(
-        device: &'a OsdDevice,
-        nexus: &'a OsdNexus,
+        device: &'a Arc<OsdDevice>,
+        nexus: &'a Arc<OsdNexus>,
         command: &'a ScsiCommand<'a>,
         cdb: &'a Cdb,
         row: ActionRow,
@@ -195,7 +198,7 @@ impl<'a> Execution<'a> {
         admitted: &Admitted<RustCrypto>,
         version: u64,
     ) -> Result<ReplyParts, OsdRefusal> {
-        let (device, cdb) = (self.device, self.cdb);
+        let (device, cdb): (&OsdDevice, _) = (self.device, self.cdb);
         self.check_window(admitted)?;
         self.isolation = isolation::check_options(cdb, device.catalog.root().isolation)?;
         engine::check_lengths(cdb)?;
@@ -237,6 +240,14 @@ impl<'a> Execution<'a> {
         let context = CommandContext { nexus: self.nexus, cdb, bytes: self.command.cdb, now_ms: self.now_ms };
         let source_access = source::check(device, &context, admitted, &permit, &continued)?;
         self.source_access = source_access;
+        let function = match &cdb.command {
+            Command::ExecuteFunction(execute) => {
+                let (device, nexus, command) = (self.device, self.nexus, &context);
+                let context = FunctionContext { device, nexus, command, admitted, permit: &permit };
+                Some((functions::authorize(&context, execute, &continued)?, context, execute))
+            }
+            _ => None,
+        };
         self.progress.complete(Functions::COMMAND_CAPABILITY);
         let kind = self.attribute_kind()?;
         self.check_read_only(sets)?;
@@ -244,6 +255,8 @@ impl<'a> Execution<'a> {
         if self.lists_attributes() {
             attribute_request.check_list()?;
         }
+        let prepare = |(authorized, context, execute)| functions::prepare(&context, execute, authorized);
+        let function = function.map(prepare).transpose()?;
 
         // From here on a command on many objects acquires locks itself, unless it has all of them.
         let held = matches!(scope, Some(LockScope::Whole | LockScope::Strict(_)));
@@ -291,7 +304,7 @@ impl<'a> Execution<'a> {
         };
         // Also for changes of a command that failed later.
         let ended = end(scope);
-        let done = done?;
+        let mut done = done?;
         ended?;
         self.note_container(&done)?;
         drop(guards);
@@ -308,6 +321,10 @@ impl<'a> Execution<'a> {
         }
         if let Command::PerformTask(perform) = &cdb.command {
             commands::perform::task(perform, self.nexus, self.command, &mut buffer[..into])?;
+        }
+        if let Some(prepared) = function {
+            let length = functions::run(device, prepared, &mut buffer[..into])? as u64;
+            (done.data_in, done.data_in_covered) = (length, length);
         }
         if attribute_request.sets_clock(kind) {
             device.clock.adjust(catalog::clock_offset(&*device.store)?);
@@ -370,12 +387,11 @@ impl<'a> Execution<'a> {
         let contents = |kind: &ObjectType| matches!(kind, ObjectType::User | ObjectType::Collection);
         let fills = matches!(command, Command::Query(query) if query.matches != 0);
         let changes = (self.row.changes || sets || fills) && command.object_types().iter().any(contents);
-        if changes && self.is_read_only(command.object()) { Err(OsdFailure::ReadOnly) } else { Ok(()) }
-    }
-
-    fn is_read_only(&self, id: ObjectId) -> bool {
-        let partition = self.device.catalog.partition(id.partition);
-        partition.is_some_and(|partition| partition.policy().lineage.is_read_only())
+        if changes && timestamps::is_read_only(self.device, command.object()) {
+            Err(OsdFailure::ReadOnly)
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the type of the object whose attributes are accessed. It must exist or be created by
@@ -626,28 +642,14 @@ impl<'a> Execution<'a> {
         work: &CommandWork<'_, '_>,
         effect: ObjectEffect,
     ) -> Result<(), OsdRefusal> {
-        let device = self.device;
-        let page = rows::base(work.kind) + page::TIMESTAMPS;
-        let set = |number: u32| {
-            catalog::set(&*device.store, id, AttributeId::new(page, number), &catalog::time(self.now_ms))
+        let listed = matches!(self.cdb.command, Command::List(_) | Command::ListCollection(_));
+        let events = TimestampEvents {
+            data_modified: effect == ObjectEffect::DataModified,
+            attributes_modified: !work.attribute_request.set.is_empty(),
+            data_read: effect == ObjectEffect::DataRead && !listed,
+            attributes_read: self.cdb.attributes.gets() && !listed,
         };
-        if effect == ObjectEffect::DataModified {
-            set(5)?;
-        }
-        if !work.attribute_request.set.is_empty() {
-            set(3)?;
-        }
-        let accesses = AccessTimes {
-            data_ms: (effect == ObjectEffect::DataRead).then_some(self.now_ms),
-            attributes_ms: self.cdb.attributes.gets().then_some(self.now_ms),
-            modified_ms: None,
-        };
-        if accesses != AccessTimes::default()
-            && !matches!(self.cdb.command, Command::List(_) | Command::ListCollection(_))
-        {
-            device.note(id, accesses)?;
-        }
-        Ok(())
+        Ok(timestamps::record(self.device, id, work.kind, events, self.now_ms)?)
     }
 
     /// Updates the access times of the container: a list accesses its data, adding and removing
@@ -670,13 +672,7 @@ impl<'a> Execution<'a> {
     }
 
     fn bypasses_timestamps(&self, id: ObjectId) -> bool {
-        if self.cdb.timestamps == Timestamps::Bypass || id.object != 0 && self.is_read_only(id) {
-            return true;
-        }
-        match self.device.catalog.partition(id.partition) {
-            Some(partition) => partition.policy().bypass_timestamps,
-            None => self.device.catalog.root().policy.bypass_timestamps,
-        }
+        self.cdb.timestamps == Timestamps::Bypass || timestamps::are_bypassed(self.device, id)
     }
 
     /// Places retrieved attributes and integrity information, and freezes the buffer.

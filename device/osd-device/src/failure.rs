@@ -12,6 +12,8 @@ use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
 
+use crate::functions::{FunctionRefusal, JOB_FIELD};
+
 /// Position of an error in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorPointer {
@@ -98,6 +100,24 @@ pub(crate) enum OsdFailure {
     /// The device is shutting down and abandons unfinished work.
     #[error("the device is shutting down")]
     Stopping,
+    /// The device runs no functions.
+    #[error("no function service")]
+    NoFunctions,
+    /// The service did not create a job, or does not know it.
+    #[error("function refused: {0}")]
+    Function(#[source] FunctionRefusal),
+    /// The function page names no engine, and the request neither.
+    #[error("no engine type in request or attributes")]
+    FunctionAttributes,
+    /// The function does not work with the requested API version.
+    #[error("the function does not support the API version")]
+    FunctionVersion,
+    /// The code of a function is longer than the device runs.
+    #[error("code of {0} bytes is too long")]
+    CodeTooLong(u64),
+    /// The policy of the partition excludes the function.
+    #[error("the policy of the partition excludes the function")]
+    FunctionPolicy,
     /// The boot record with the lease could not be written.
     #[error("boot record could not be written")]
     BootRecord,
@@ -138,6 +158,20 @@ impl OsdFailure {
             Self::Embedded(_) => "embedded_command",
             Self::TasksUnfinished => "tasks_unfinished",
             Self::Miscompare(_) => "miscompare",
+            Self::NoFunctions => "no_functions",
+            Self::FunctionAttributes => "function_attributes",
+            Self::FunctionVersion => "function_version",
+            Self::CodeTooLong(_) => "code_too_long",
+            Self::FunctionPolicy => "function_policy",
+            Self::Function(refusal) => match refusal {
+                FunctionRefusal::EngineMissing(_) => "engine_missing",
+                FunctionRefusal::CodeRejected(_) => "code_rejected",
+                FunctionRefusal::UnknownMethod => "unknown_method",
+                FunctionRefusal::TooManyJobs => "too_many_jobs",
+                FunctionRefusal::UnknownJob => "unknown_job",
+                FunctionRefusal::Stopping => "stopping",
+                FunctionRefusal::ServiceFailed => "function_service",
+            },
             Self::Store(error) => match error {
                 StoreError::Exists(_) => "exists",
                 StoreError::NotFound(_) => "not_found",
@@ -159,7 +193,9 @@ impl OsdFailure {
             | Self::KeysChanged
             | Self::PartitionBusy
             | Self::TasksUnfinished
-            | Self::Stopping => Status::Busy,
+            | Self::Stopping
+            | Self::Function(FunctionRefusal::Stopping) => Status::Busy,
+            Self::Function(FunctionRefusal::TooManyJobs) => Status::TaskSetFull,
             _ => Status::CheckCondition,
         }
     }
@@ -191,13 +227,32 @@ impl OsdFailure {
             | Self::KeysChanged
             | Self::PartitionBusy
             | Self::TasksUnfinished
-            | Self::Stopping => (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None),
+            | Self::Stopping
+            | Self::Function(FunctionRefusal::Stopping | FunctionRefusal::TooManyJobs) => {
+                (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None)
+            }
             Self::Embedded(sense) => (sense.key, sense.code, None),
             Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
             Self::ClockSettling => (NotReady, BECOMING_READY, None),
             Self::Sequence => (IllegalRequest, COMMAND_SEQUENCE_ERROR, None),
             Self::Formatting => (NotReady, additional::FORMAT_IN_PROGRESS, None),
             Self::BootRecord | Self::Keys(_) | Self::KeyStore => {
+                (HardwareError, additional::INTERNAL_TARGET_FAILURE, None)
+            }
+            Self::NoFunctions | Self::Function(FunctionRefusal::EngineMissing(_)) => {
+                (IllegalRequest, additional::INVALID_COMMAND_OPERATION_CODE, None)
+            }
+            Self::FunctionAttributes
+            | Self::FunctionVersion
+            | Self::CodeTooLong(_)
+            | Self::Function(FunctionRefusal::CodeRejected(_) | FunctionRefusal::UnknownMethod) => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None)
+            }
+            Self::FunctionPolicy => (IllegalRequest, additional::INVALID_FIELD_IN_CDB, None),
+            Self::Function(FunctionRefusal::UnknownJob) => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(JOB_FIELD)))
+            }
+            Self::Function(FunctionRefusal::ServiceFailed) => {
                 (HardwareError, additional::INTERNAL_TARGET_FAILURE, None)
             }
             Self::Miscompare(_) => (SenseKey::Miscompare, additional::MISCOMPARE_DURING_VERIFY, None),

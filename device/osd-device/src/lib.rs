@@ -44,6 +44,7 @@ pub mod sim;
 mod source;
 mod spc;
 mod stranded;
+mod timestamps;
 mod tracking;
 mod unit;
 mod worker;

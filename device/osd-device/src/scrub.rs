@@ -174,6 +174,19 @@ impl DeviceScrub {
         }
     }
 
+    /// Queues the object of an error. `object` is the one that was accessed, if the error names
+    /// none.
+    pub(crate) fn suspect_error(&self, error: &StoreError, object: Option<ObjectId>) {
+        match (error, object) {
+            (StoreError::Damaged { object, offset, .. }, _) => {
+                self.suspect(*object, Suspicion::Byte(*offset));
+            }
+            (StoreError::IndexDamaged { object }, _) => self.suspect(*object, Suspicion::Whole),
+            (StoreError::Io { .. }, Some(object)) => self.suspect(object, Suspicion::Whole),
+            _ => {}
+        }
+    }
+
     fn suspect(&self, id: ObjectId, why: Suspicion) {
         let mut suspects = self.suspects.lock();
         if suspects.len() < SUSPECTS_MAX || suspects.contains_key(&id) {
@@ -403,14 +416,8 @@ impl OsdUnit {
     pub(crate) fn suspect(&self, command: &Command, changes: bool, outcome: &Outcome) {
         let scrub = &self.device.scrub;
         match &outcome.refusal {
-            Some(OsdRefusal::Failed(OsdFailure::Store(StoreError::Damaged { object, offset, .. }))) => {
-                scrub.suspect(*object, Suspicion::Byte(*offset));
-            }
-            Some(OsdRefusal::Failed(OsdFailure::Store(StoreError::IndexDamaged { object }))) => {
-                scrub.suspect(*object, Suspicion::Whole);
-            }
-            Some(OsdRefusal::Failed(OsdFailure::Store(StoreError::Io { .. }))) => {
-                scrub.suspect(command.object(), Suspicion::Whole);
+            Some(OsdRefusal::Failed(OsdFailure::Store(error))) => {
+                scrub.suspect_error(error, Some(command.object()));
             }
             Some(_) => {}
             None if changes && !self.device.damaged.is_empty() => {

@@ -309,7 +309,7 @@ impl OsdUnit {
         }
     }
 
-    fn osd(&self, nexus: &OsdNexus, command: &ScsiCommand<'_>) -> ScsiReply {
+    fn osd(&self, nexus: &Arc<OsdNexus>, command: &ScsiCommand<'_>) -> ScsiReply {
         match self.device.concealment.reveal(command.cdb) {
             Ok(cdb) => self.execute_clear(nexus, &ScsiCommand { cdb: &cdb, ..*command }),
             Err(denial) => self.refuse_concealed(nexus, command, denial),
@@ -325,7 +325,7 @@ impl OsdUnit {
         OsdRefusal::Denied(denial).bare_reply()
     }
 
-    fn execute_clear(&self, nexus: &OsdNexus, command: &ScsiCommand<'_>) -> ScsiReply {
+    fn execute_clear(&self, nexus: &Arc<OsdNexus>, command: &ScsiCommand<'_>) -> ScsiReply {
         let cdb = match Cdb::parse(command.cdb) {
             Ok(cdb) => cdb,
             Err(error) => return self.malformed(nexus, command, error),
@@ -343,7 +343,8 @@ impl OsdUnit {
                 Ok(()) => {
                     let execution = Execution::new(&self.device, nexus, command, &cdb, row, now_ms);
                     let outcome = execution.finish();
-                    self.record(nexus, &cdb, row.changes || cdb.attributes.sets(), now_ms, &outcome);
+                    let changes = row.changes || row.executes || cdb.attributes.sets();
+                    self.record(nexus, &cdb, changes, now_ms, &outcome);
                     return outcome.reply;
                 }
                 Err(failure) => failure,

@@ -314,9 +314,10 @@ fn default_duplication_methods_accept_supported_codes_only() {
         (0x0001, 65_488_u32),
         (0x0002, 65_488),
         (0x0101, 18),
+        (0xFF01, 67_216),
         (0xFF10, 32_768),
-        (0xFF11, 512),
-        (0xFFEE, 1664),
+        (0xFF11, 2048),
+        (0xFFEE, 6656),
     ] {
         assert_eq!(root(kind), most.to_be_bytes(), "{kind:04x}");
     }

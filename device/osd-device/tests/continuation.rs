@@ -90,9 +90,9 @@ fn scatter_list_limits_are_enforced() {
     assert_eq!((triple(&sum), sum.field), ((5, 0x2400), Some(FieldPointer::cdb(48))));
     let sum = crate::plain::sense(&scatter.write(0, &[(0, u64::MAX), (0, 4)], b"abc"));
     assert_eq!(triple(&sum), (5, 0x2400));
-    // As many pieces as fit the continuation length in the root page.
-    let most = scatter.0.get(ObjectId::ROOT, 0x9000_0001, 0xA);
-    let most = u32::from_be_bytes(most.try_into().unwrap());
+    // As many pieces as fit the length of a scatter/gather list in the root page.
+    let most = scatter.0.get(ObjectId::ROOT, 0x9000_0001, 0x700_0001);
+    let most = u32::from_be_bytes(most.try_into().unwrap()) + 48;
     let count = u64::from(most - 48) / 16;
     let list: Vec<(u64, u64)> = (0..count).map(|at| (2 * (count - 1 - at), 1)).collect();
     let data: Vec<u8> = (0..count).map(|at| (at % 251) as u8).collect();

@@ -23,6 +23,7 @@ mod exofs;
 #[path = "support/faulty.rs"]
 mod faulty;
 mod format;
+mod functions;
 mod gaps;
 mod isolation;
 mod keys;

@@ -154,8 +154,8 @@ fn heading(path: &str, id: &str) -> Option<&'static str> {
             _ if id == "meta" || id.starts_with("meta_") => Some("Options for the metadata store"),
             "keystore_key" | "passphrase_file" | "keystore_credential" => Some("Options for the keystore"),
             "short_first" | "time_slices" | "pull_kib" | "io" | "allow_target_reset" | "allow_osd1"
-            | "method_cipher" | "method_floor" | "sealed_only" | "seal_capabilities" | "conceal_method"
-            | "discard_kib_min" | "group_s_max" | "default_method" => Some(ADVANCED),
+            | "method_cipher" | "method_floor" | "paper_functions" | "sealed_only" | "seal_capabilities"
+            | "conceal_method" | "discard_kib_min" | "group_s_max" | "default_method" => Some(ADVANCED),
             _ if limit || audit => Some("Limits"),
             _ => None,
         };

@@ -198,6 +198,7 @@ impl OsdDaemon {
             method_floor: options.method_floor.map(Into::into),
             insecure_adhash: flag(options.insecure_adhash),
             method_cipher: options.method_cipher.map(|name| name.0),
+            paper_functions: flag(options.paper_functions),
             sealed_only: flag(options.sealed_only),
             audit_reads: flag(options.audit_reads),
             write_through: flag(options.write_through),

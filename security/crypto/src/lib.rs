@@ -1,8 +1,8 @@
 //! The primitives behind the provider trait of seal.
 //!
 //! Does: HMAC over SHA-1 and SHA-256 from RustCrypto, with cached midstates; Diffie-Hellman
-//! ([`dh`]); secrets at rest ([`vault`], [`record`]); with feature `std` also the system's random
-//! bytes and mutexes.
+//! ([`dh`]); signatures of publishers ([`signature`]); secrets at rest ([`vault`], [`record`]);
+//! with feature `std` also the system's random bytes and mutexes.
 //! Does not: define any wire format.
 //! Contract: a [`MacKey`] is 2 midstates; a tag costs the blocks of its message plus two, and never
 //! allocates.
@@ -18,6 +18,7 @@ extern crate alloc;
 pub mod dh;
 mod mac;
 pub mod record;
+pub mod signature;
 #[cfg(feature = "std")]
 mod system;
 pub mod vault;

@@ -10,7 +10,8 @@
 //! Source of truth: docs/standards/security.md, extension capabilities (the standard's text was not
 //! available: ours).
 
-use sealstone_osd::{Capability, CapabilityBytes, SecurityMethod};
+use sealstone_osd::capability::Range;
+use sealstone_osd::{Capability, CapabilityBytes, Descriptor, SecurityMethod};
 
 use crate::denial::Denial;
 use crate::facts::DeviceFacts;
@@ -36,6 +37,24 @@ impl VerifiedExtension {
     pub fn permit(&self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<Permit, Denial> {
         unfrozen(&self.capability, self.signed.selector, facts)?;
         self.capability.permit(need, facts)
+    }
+
+    /// Checks that it has not expired. Call it together with [`Self::permit`].
+    ///
+    /// # Errors
+    /// [`Denial::Expired`].
+    pub fn check_expiry(&self, clock_ms: u64) -> Result<(), Denial> {
+        let expires_ms = self.capability.expires_ms;
+        if expires_ms != 0 && clock_ms > expires_ms { Err(Denial::Expired) } else { Ok(()) }
+    }
+
+    /// Returns the bytes that it allows; all of them for another type than a user object.
+    #[must_use]
+    pub fn range(&self) -> Range {
+        match self.capability.descriptor {
+            Descriptor::User { range, .. } => range,
+            Descriptor::None | Descriptor::Partition { .. } | Descriptor::Collection { .. } => Range::ALL,
+        }
     }
 
     /// Returns the key that signed it: [`SignedBy::holds`] applies to it as to the first

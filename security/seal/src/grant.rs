@@ -293,6 +293,8 @@ pub const POLICY_SECURITY_PAGES: [u32; 4] = [0x9000_0005, 0x3000_0005, 0x6000_00
 const FROZEN_AUDITS_PAGE: u32 = 0x9000_F005;
 /// Our own page with an object's minimum method: also needs POL/SEC (security.md 4.4).
 pub const MINIMUM_METHOD_PAGE: u32 = 0x0000_F001;
+/// Our own page of a partition that determines which functions may run: also needs POL/SEC.
+pub const FUNCTION_POLICY_PAGE: u32 = 0x3000_F002;
 /// Attributes Access of a partition: it determines what capabilities may reach, so setting it also
 /// needs POL/SEC.
 const ATTRIBUTES_ACCESS_PAGE: u32 = 0x3000_0004;
@@ -463,5 +465,6 @@ impl Permit {
 
 /// Whether the page needs POL/SEC.
 fn guarded(page: u32) -> bool {
-    POLICY_SECURITY_PAGES.contains(&page) || page == MINIMUM_METHOD_PAGE || page == FROZEN_AUDITS_PAGE
+    POLICY_SECURITY_PAGES.contains(&page)
+        || [MINIMUM_METHOD_PAGE, FROZEN_AUDITS_PAGE, FUNCTION_POLICY_PAGE].contains(&page)
 }

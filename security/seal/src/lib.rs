@@ -57,8 +57,8 @@ pub use facts::{DeviceFacts, ObjectFacts};
 pub use freshness::{ClockBehind, NonceError, NonceLimits, NonceMemory, clock_after_restart};
 pub use gate::{Gate, GatePolicy, GateRefusal, GateRequest, NexusSecurity, selector};
 pub use grant::{
-    Admitted, MINIMUM_METHOD_PAGE, NOT_ENFORCED_WITHOUT_SECURITY, POLICY_SECURITY_PAGES, Permit,
-    QUOTAS_PAGES, RequiredRights, SignedBy, Verified,
+    Admitted, FUNCTION_POLICY_PAGE, MINIMUM_METHOD_PAGE, NOT_ENFORCED_WITHOUT_SECURITY,
+    POLICY_SECURITY_PAGES, Permit, QUOTAS_PAGES, RequiredRights, SignedBy, Verified,
 };
 pub use hierarchy::{KeyError, KeyHierarchy, KeyIdentity, KeySelector, SystemId};
 pub use icv::{IcvKeys, SecurityToken};

@@ -9,6 +9,7 @@
 //! Truth: docs/design/t10-osd.md 3.1, 3.5, 4.10; docs/design/security.md 4.4 (floors).
 
 use sealstone_digest::{Profile, ProfileStatus};
+use sealstone_osd::function::attributes::{FunctionPolicy, is_valid_value};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::{MAX_ATTRIBUTE_LENGTH, StoreError};
 
@@ -51,6 +52,12 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
                     value.is_empty() || is_one
                 }
                 SetRule::Names => value.len().is_multiple_of(NAME_LEN) && row.length.fits(value),
+                SetRule::Function => value.is_empty() || is_valid_value(id, value),
+                SetRule::FunctionPolicy => match value {
+                    [] => true,
+                    [code] => FunctionPolicy::from_code(*code).is_some(),
+                    _ => false,
+                },
                 SetRule::Clock => row.length.fits(value),
                 SetRule::Profile => profile(value).is_some(),
                 SetRule::Membership => value.is_empty() || row.length.fits(value),
@@ -212,6 +219,22 @@ mod tests {
         assert!(!refused(User, 0x1_0000, 1, &vec![0; MAX_ATTRIBUTE_LENGTH]));
         assert!(refused(User, 0x1_0000, 0, b"short"));
         assert!(!refused(User, 0x1_0000, 0, &[b' '; 40]));
+    }
+
+    #[test]
+    fn function_attributes_accept_only_valid_values() {
+        use ObjectType::{Partition, Root, User};
+        assert!(!refused(User, 0xF002, 1, &[4]) && !refused(User, 0xF002, 1, &[]));
+        assert!(refused(User, 0xF002, 1, &[5]) && refused(User, 0xF002, 1, &[1, 1]));
+        assert!(!refused(User, 0xF002, 2, &[0, 1, 0, 0]) && refused(User, 0xF002, 3, &[0, 1, 0]));
+        assert!(refused(User, 0xF002, 4, b"\xFF") && refused(User, 0xF002, 4, &[b'1'; 129]));
+        assert!(refused(User, 0xF002, 6, &[0; 31]) && refused(User, 0xF002, 7, &[0; 63]));
+        assert!(!refused(User, 0xF002, 8, &[b' '; 16384]) && refused(User, 0xF002, 8, &[b' '; 16385]));
+        assert!(refused(User, 0xF002, 9, &[0; 33]) && refused(User, 0xF002, 10, &[0]));
+        assert!(!refused(Partition, 0x3000_F002, 1, &[2]) && refused(Partition, 0x3000_F002, 1, &[3]));
+        assert!(!refused(Partition, 0x3000_F002, 0x20FF, &[0; 32]));
+        assert!(refused(Partition, 0x3000_F002, 0x2100, &[0; 32]));
+        assert!(refused(Root, 0x9000_F002, 1, &[0; 11]));
     }
 
     #[test]

@@ -77,6 +77,17 @@ pub(crate) fn check_lengths(cdb: &Cdb) -> Result<(), OsdFailure> {
 }
 
 impl<'a> AttributeRequest<'a> {
+    /// Returns a request that sets one attribute, for a function.
+    pub(crate) fn of_one(id: AttributeId, value: &'a [u8]) -> Self {
+        Self {
+            get: AttributesToGet::Nothing,
+            set: vec![AttributeSetting { id, value }],
+            generation: Generation::Osd2,
+            allocation: 0,
+            in_cdb: false,
+        }
+    }
+
     /// Parses the lists.
     pub(crate) fn parse(cdb: &'a Cdb, parts: &Authentic<'a>) -> Result<Self, OsdFailure> {
         let retrieved = cdb.attributes.retrieved_segment().map_or(0, |segment| segment.length);

@@ -7,6 +7,7 @@
 //! Truth: docs/design/t10-osd.md 3.4, 3.5; docs/standards/osd.md.
 
 use sealstone_osd::attribute;
+use sealstone_osd::function::{ApiVersion, CODE_DIGEST_LEN, attributes as function};
 use sealstone_osd::{AttributeId, ObjectType};
 use sealstone_seal::paper::mceliece::Parameters;
 
@@ -35,6 +36,9 @@ const APPLICATION: u32 = 0x1_0000;
 /// Vendor pages for security. U+F001h, 1 is the minimum security method of an object; R+F001h, 1 is
 /// the public key of the method cipher.
 pub(crate) const SEALSTONE: u32 = 0xF001;
+/// Vendor pages about functions: U+F002h of a function object, P+F002h with the policy of a
+/// partition, R+F002h with the engines.
+pub(crate) const FUNCTIONS: u32 = 0xF002;
 /// Vendor page with the boot epoch: U+F003h, 1. A client that wrote in one epoch and flushed in
 /// another must not assume that its writes are durable.
 pub(crate) const BOOT_EPOCH_PAGE: u32 = 0xF003;
@@ -93,6 +97,10 @@ pub(crate) enum SetRule {
     OneOf(&'static [u32]),
     /// A list of page and number, 8 bytes each.
     Names,
+    /// A value that the protocol permits for this attribute of a function.
+    Function,
+    /// A policy about functions: one byte.
+    FunctionPolicy,
     /// The collection that the object joins under this number.
     Membership,
     /// A digest profile: one byte, 0 for none. It may change only while the partition has no
@@ -164,6 +172,8 @@ pub(crate) enum LiveValue {
     Tracking,
     Profile,
     MethodCipher,
+    /// The engine whose type is the number.
+    Engine,
 }
 
 /// One attribute, or a run of attributes with consecutive numbers.
@@ -207,7 +217,16 @@ const METHOD_CIPHER_MAX: usize = 5 + Parameters::H7.key_bits().div_ceil(8);
 /// Entries in one value of the Attributes Access page.
 pub(crate) const ACCESS_NAMES_MAX: usize = 1024;
 /// Largest CDB continuation segment in bytes, reported by attribute R+1/Ah.
-pub(crate) const CONTINUATION_MAX: u32 = 64 * 1024;
+pub(crate) const CONTINUATION_MAX: u32 = 128 * 1024;
+/// Largest segment of any other command than EXECUTE FUNCTION in bytes.
+pub(crate) const LIST_CONTINUATION_MAX: u32 = 64 * 1024;
+/// Largest data of descriptor FF01h in bytes.
+const FUNCTION_REQUEST_MAX: u32 = (sealstone_osd::function::REQUEST_HEADER_LEN
+    + sealstone_osd::function::OBJECTS_MAX * sealstone_osd::function::OBJECT_ENTRY_LEN
+    + sealstone_osd::function::METHOD_MAX
+    + sealstone_osd::function::ARGUMENTS_MAX) as u32;
+/// Most extension capabilities of one command.
+const EXTENSIONS_MAX: u32 = sealstone_osd::continuation::FUNCTION_EXTENSION_MAX as u32;
 /// Largest write that is atomic for crashes and other commands, in bytes: one transfer.
 const ATOMIC_DATA: u64 = 16 << 20;
 /// Bytes of attributes that one command sets atomically.
@@ -257,12 +276,13 @@ rows! {
         0x2FF..=0x300, Exactly(4), SetRule::Never, Fixed(SUPPORTED);
         0x310..=0x310, Exactly(4), SetRule::Never, Fixed(SUPPORTED);
         0x311..=0x311, Exactly(1), SetRule::Never, Fixed(&[1]);
-        0x700_0001..=0x700_0001, Exactly(4), SetRule::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
-        0x700_0002..=0x700_0002, Exactly(4), SetRule::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
+        0x700_0001..=0x700_0001, Exactly(4), SetRule::Never, Fixed(&(LIST_CONTINUATION_MAX - 48).to_be_bytes());
+        0x700_0002..=0x700_0002, Exactly(4), SetRule::Never, Fixed(&(LIST_CONTINUATION_MAX - 48).to_be_bytes());
         0x700_0101..=0x700_0101, Exactly(4), SetRule::Never, Fixed(&18u32.to_be_bytes());
+        0x700_FF01..=0x700_FF01, Exactly(4), SetRule::Never, Fixed(&FUNCTION_REQUEST_MAX.to_be_bytes());
         0x700_FF10..=0x700_FF10, Exactly(4), SetRule::Never, Fixed(&(1024 * 32u32).to_be_bytes());
-        0x700_FF11..=0x700_FF11, Exactly(4), SetRule::Never, Fixed(&(16 * 32u32).to_be_bytes());
-        0x700_FFEE..=0x700_FFEE, Exactly(4), SetRule::Never, Fixed(&(16 * 104u32).to_be_bytes());
+        0x700_FF11..=0x700_FF11, Exactly(4), SetRule::Never, Fixed(&(EXTENSIONS_MAX * 32).to_be_bytes());
+        0x700_FFEE..=0x700_FFEE, Exactly(4), SetRule::Never, Fixed(&(EXTENSIONS_MAX * 104).to_be_bytes());
     }
     Root ROOT + page::QUOTAS: {
         0x1..=0x1, Exactly(8), SetRule::Stored, Stored(UNLIMITED);
@@ -402,6 +422,23 @@ rows! {
         0x1..=0x1, Exactly(1), SetRule::Never, Stored(&[0]);
         0x3..=0x4, Exactly(6), SetRule::Never, Stored(NO_TIME);
     }
+    User USER + FUNCTIONS: {
+        0x1..=0x1, Exactly(1), SetRule::Function, Stored(&[]);
+        0x2..=0x3, Exactly(ApiVersion::LEN), SetRule::Function, Stored(&[]);
+        0x4..=0x5, AtMost(function::TEXT_MAX), SetRule::Function, Stored(&[]);
+        0x6..=0x6, Exactly(function::PUBLIC_KEY_LEN), SetRule::Function, Stored(&[]);
+        0x7..=0x7, Exactly(function::SIGNATURE_LEN), SetRule::Function, Stored(&[]);
+        0x8..=0x8, AtMost(function::MANIFEST_MAX), SetRule::Function, Stored(&[]);
+        0x9..=0x9, Exactly(CODE_DIGEST_LEN), SetRule::Function, Stored(&[]);
+    }
+    Partition PARTITION + FUNCTIONS: {
+        0x1..=0x1, Exactly(1), SetRule::FunctionPolicy, Stored(&[0]);
+        0x1000..=0x10FF, Exactly(function::PUBLIC_KEY_LEN), SetRule::Stored, Stored(&[]);
+        0x2000..=0x20FF, Exactly(CODE_DIGEST_LEN), SetRule::Stored, Stored(&[]);
+    }
+    Root ROOT + FUNCTIONS: {
+        0x1..=0x4, AtMost(function::ENGINE_ENTRY_MAX), SetRule::Never, live(LiveValue::Engine);
+    }
     Partition PARTITION + DIGESTS: {
         0x1..=0x1, Exactly(1), SetRule::Profile, live(LiveValue::Profile);
     }
@@ -495,7 +532,8 @@ pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
     let base = base(kind);
     let access = kind == ObjectType::Partition && page == base + page::ATTRIBUTES_ACCESS;
     let frozen = kind == ObjectType::Root && page == base + FROZEN_AUDITS;
-    page == base + page::SECURITY || page == base + SEALSTONE || access || frozen
+    let functions = kind == ObjectType::Partition && page == base + FUNCTIONS;
+    page == base + page::SECURITY || page == base + SEALSTONE || access || frozen || functions
 }
 
 /// Returns the 40 bytes that identify a page of an object type.
@@ -503,6 +541,9 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     match sort_page(kind, page) {
         PageKind::Own if page == ROOT + SEALSTONE => Some(*METHOD_CIPHER),
         PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
+        PageKind::Own if page == ROOT + FUNCTIONS => Some(*FUNCTION_ENGINES),
+        PageKind::Own if page == PARTITION + FUNCTIONS => Some(*FUNCTION_POLICY),
+        PageKind::Own if page == USER + FUNCTIONS => Some(*FUNCTION_NAME),
         PageKind::Own if page == base(kind) + BOOT_EPOCH_PAGE => Some(*DEVICE_LIFE),
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
         PageKind::Own if page == base(kind) + DIGESTS => Some(*PARTITION_DIGESTS),
@@ -520,6 +561,9 @@ const PARTITION_DUPLICATES: &[u8; 40] = b"SEALSTONPartition Duplicates\0\0\0\0\0
 const PARTITION_DIGESTS: &[u8; 40] = b"SEALSTONPartition Stored Digests\0\0\0\0\0\0\0\0";
 const SHARED_SPACE_NAME: &[u8; 40] = b"SEALSTONShared Space\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const FROZEN_AUDIT_VALUES: &[u8; 40] = b"SEALSTONFrozen Audit Values\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const FUNCTION_ENGINES: &[u8; 40] = b"SEALSTONFunction Engines\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const FUNCTION_POLICY: &[u8; 40] = b"SEALSTONPartition Function Policy\0\0\0\0\0\0\0";
+const FUNCTION_NAME: &[u8; 40] = b"SEALSTONFunction\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const DEVICE_LIFE: &[u8; 40] = b"SEALSTONDevice Life\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 #[cfg(test)]
@@ -551,9 +595,9 @@ mod tests {
     #[test]
     fn lengths_and_access_agree_with_the_protocols_table() {
         for row in ROWS.iter().copied().flatten().filter(|row| {
-            let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS];
-            let of_root = [ROOT + SEALSTONE, ROOT + FROZEN_AUDITS, ROOT + SHARED_SPACE];
-            let ours = [USER + SEALSTONE, USER + BOOT_EPOCH_PAGE];
+            let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS, PARTITION + FUNCTIONS];
+            let of_root = [ROOT + SEALSTONE, ROOT + FROZEN_AUDITS, ROOT + SHARED_SPACE, ROOT + FUNCTIONS];
+            let ours = [USER + SEALSTONE, USER + BOOT_EPOCH_PAGE, USER + FUNCTIONS];
             let own = [&of_partitions[..], &of_root, &ours].concat();
             !own.contains(&row.page)
         }) {

@@ -269,6 +269,11 @@ impl AttributeView<'_> {
             LiveValue::NonceListDepth => stored(&u16::MAX.to_be_bytes()),
             LiveValue::KeyIdentifier => Ok(self.key_identifier(id.number)),
             LiveValue::MethodCipher => Ok(device.concealment.public()),
+            LiveValue::Engine => {
+                let engines = device.functions.get().map(|runner| runner.engines()).unwrap_or_default();
+                let wanted = engines.iter().find(|one| u32::from(one.engine.code()) == id.number);
+                Ok(wanted.map(|one| one.entry.encode()))
+            }
             LiveValue::DhGroup => {
                 let slot = usize::try_from(id.number & 0xF).unwrap_or(0);
                 Ok(Some(vec![DhGroup::ALL.get(slot).map_or(0, |group| group.code())]))

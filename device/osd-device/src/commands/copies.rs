@@ -42,7 +42,7 @@ pub(crate) fn copy(run: &CommandRun<'_>, copy: &CopyObjects) -> Result<CommandRe
         Err(OsdFailure::Store(sealstone_store::StoreError::NotFound(_))) => return Err(source_error()),
         stat => stat?,
     };
-    let created = make(run, copy.object, 1)?;
+    let created = make(device, run.now_ms, copy.object, 1)?;
     let to = created.last().copied().unwrap_or(copy.object);
     match fill(run, from, to, stat.length, stat.used_bytes, source.attributes) {
         Ok(()) => Ok(CommandResult {

@@ -15,6 +15,9 @@ use crate::device::OsdDevice;
 use crate::digests;
 use crate::failure::{self, OsdFailure};
 
+/// The quota of the logical length of one object.
+pub(crate) const LENGTH_QUOTA: &str = "maximum object length";
+
 /// One piece of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransferSpan {
@@ -156,20 +159,50 @@ pub(crate) fn punch(
     at: u64,
     length: u64,
 ) -> Result<CommandResult, OsdFailure> {
-    let stat = user_object(run.device, id)?;
+    let capacity_change = punch_bytes(run.device, id, at, length, run.start_field())?;
+    Ok(CommandResult { capacity_change, effect: ObjectEffect::DataModified, ..CommandResult::of(id) })
+}
+
+/// Removes a range within the quotas; returns the change of the used capacity. `start_field` is the
+/// CDB byte for a range that starts beyond the end.
+pub(crate) fn punch_bytes(
+    device: &OsdDevice,
+    id: ObjectId,
+    at: u64,
+    length: u64,
+    start_field: u16,
+) -> Result<i64, OsdFailure> {
+    let stat = user_object(device, id)?;
     if at > stat.length {
-        return Err(OsdFailure::Field(run.start_field()));
+        return Err(OsdFailure::Field(start_field));
     }
     let overruns = at.checked_add(length).is_none_or(|end| end >= stat.length);
     // The rest is rewritten if it does not align with the same block boundaries.
     let growth = if overruns { BLOCK } else { blocks_touched(at, stat.length - at) };
-    change(run, id, stat, stat.length, growth.min(BLOCK + stat.used_bytes), |device| {
+    checked(device, id, stat, stat.length, growth.min(BLOCK + stat.used_bytes), |device| {
         if overruns {
             let shorter = if length == 0 { stat.length } else { at };
             return Ok(device.store.resize(id, shorter)?);
         }
         Ok(device.store.punch(id, at, length)?)
     })
+}
+
+/// Writes bytes at an offset within the quotas, for a function.
+pub(crate) fn write_bytes(
+    device: &OsdDevice,
+    id: ObjectId,
+    stat: ObjectStat,
+    at: u64,
+    data: &[u8],
+) -> Result<(), OsdFailure> {
+    let length = data.len() as u64;
+    let last = at.checked_add(length).ok_or(OsdFailure::ListLength)?;
+    let end = if length == 0 { stat.length } else { stat.length.max(last) };
+    checked(device, id, stat, end, blocks_touched(at, length), |device| {
+        Ok(device.store.write(id, at, data)?)
+    })
+    .map(drop)
 }
 
 /// Sets the logical length: attribute U+1/82h.
@@ -202,7 +235,7 @@ fn checked(
     work: impl FnOnce(&OsdDevice) -> Result<(), OsdFailure>,
 ) -> Result<i64, OsdFailure> {
     if end > stat.length && end > device.facts(id)?.max_length {
-        return Err(OsdFailure::Quota("maximum object length"));
+        return Err(OsdFailure::Quota(LENGTH_QUOTA));
     }
     let partition = partition_of(device, id)?;
     let growth = exact_growth(stat, end, growth);

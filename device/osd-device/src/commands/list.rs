@@ -162,6 +162,22 @@ fn before_gap(error: StoreError, begin: ObjectId) -> Result<EntriesBeforeGap, Os
     }
 }
 
+/// Returns numbers of objects of a partition, or of members of a collection, from `from` on, and
+/// where to continue. The caller has the lock of the object. For a function.
+pub(crate) fn object_numbers(
+    device: &OsdDevice,
+    id: ObjectId,
+    from: u64,
+    max: usize,
+) -> Result<(Vec<u64>, Option<u64>), OsdFailure> {
+    partition_of(device, id)?;
+    let source = match id.is_partition() {
+        true => ListSource::Objects(id.partition),
+        false => ListSource::Members(MemberSet::of(device, id)?),
+    };
+    source.part(device, from, max.clamp(1, STEP))
+}
+
 /// Runs LIST.
 pub(crate) fn list(run: &mut CommandRun<'_>, list: &List) -> Result<CommandResult, OsdRefusal> {
     let source = ListSource::of_list(run.device, list)?;

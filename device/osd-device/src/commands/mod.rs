@@ -14,11 +14,11 @@ mod copies;
 pub(crate) mod data;
 mod duplicates;
 mod keys;
-mod list;
+pub(crate) mod list;
 mod maps;
 mod members;
 pub(crate) mod multi;
-mod objects;
+pub(crate) mod objects;
 pub(crate) mod perform;
 mod query;
 mod rewrite;
@@ -53,6 +53,8 @@ pub(crate) struct ActionRow {
     pub(crate) cost: Cost,
     /// Whether it changes anything; then it is always audited.
     pub(crate) changes: bool,
+    /// Whether it runs a function, which may change objects. Then it is always audited, too.
+    pub(crate) executes: bool,
     /// Whether attributes are processed before the command's own work, because the object is gone
     /// afterwards.
     pub(crate) attributes_first: bool,
@@ -75,6 +77,7 @@ impl ActionRow {
     const LOOK: Self = Self {
         cost: Cost::Blocking,
         changes: false,
+        executes: false,
         attributes_first: false,
         durable: false,
         grouped: true,
@@ -155,7 +158,8 @@ pub(crate) const fn row(action: Action) -> Option<ActionRow> {
         Action::PerformTask => ActionRow { changes: true, ..ActionRow::LOOK }.attributes_first(),
         Action::CopyUserObjects => ActionRow::POPULATE.long(),
         Action::Rewrite => ActionRow::CHANGE,
-        Action::ExecuteFunction => return None,
+        // The function itself runs last, without any lock.
+        Action::ExecuteFunction => ActionRow { executes: true, ..ActionRow::LOOK.long() }.attributes_first(),
     })
 }
 
@@ -356,6 +360,8 @@ pub(crate) fn run(run: &mut CommandRun<'_>, _permit: Permit) -> Result<CommandRe
         Command::PerformTask(perform) => perform::check_task(&perform),
         Command::CopyUserObjects(copy) => copies::copy(run, &copy),
         Command::Rewrite(rewrite) => rewrite::rewrite(run, &rewrite),
+        // The call was prepared already, and is made when no lock is held.
+        Command::ExecuteFunction(execute) => Ok(CommandResult::of(execute.object)),
         Command::CreateTrackingCollection(_)
         | Command::RemoveCollection(_)
         | Command::List(_)
@@ -363,7 +369,6 @@ pub(crate) fn run(run: &mut CommandRun<'_>, _permit: Permit) -> Result<CommandRe
         | Command::Query(_)
         | Command::RemoveMemberObjects(_)
         | Command::GetMemberAttributes(_)
-        | Command::SetMemberAttributes(_)
-        | Command::ExecuteFunction(_) => Err(OsdFailure::UnsupportedAction),
+        | Command::SetMemberAttributes(_) => Err(OsdFailure::UnsupportedAction),
     }
 }

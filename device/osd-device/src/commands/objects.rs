@@ -25,7 +25,7 @@ pub(crate) fn create(
     requested: ObjectId,
     count: u16,
 ) -> Result<CommandResult, OsdFailure> {
-    let created = make(run, requested, count)?;
+    let created = make(run.device, run.now_ms, requested, count)?;
     let last = created.last().copied().unwrap_or(requested);
     Ok(CommandResult { subjects: created, effect: ObjectEffect::Created, ..CommandResult::of(last) })
 }
@@ -36,7 +36,7 @@ pub(crate) fn create_and_write(
     requested: ObjectId,
     spans: &[TransferSpan],
 ) -> Result<CommandResult, OsdFailure> {
-    let created = make(run, requested, 1)?;
+    let created = make(run.device, run.now_ms, requested, 1)?;
     let id = created.last().copied().unwrap_or(requested);
     match write(run, id, spans) {
         Ok(done) => Ok(CommandResult { effect: ObjectEffect::DataModified, subjects: created, ..done }),
@@ -55,7 +55,7 @@ pub(crate) fn remove(run: &CommandRun<'_>, id: ObjectId) -> Result<CommandResult
 
 /// Removes a user object and returns the bytes that it used. The caller has exclusive locks of its
 /// partition and of the object.
-pub(super) fn remove_object(device: &OsdDevice, id: ObjectId) -> Result<i64, OsdFailure> {
+pub(crate) fn remove_object(device: &OsdDevice, id: ObjectId) -> Result<i64, OsdFailure> {
     let stat = user_object(device, id)?;
     let partition = partition_of(device, id)?;
     let created_ms = device.facts(id)?.created_ms;
@@ -67,12 +67,14 @@ pub(super) fn remove_object(device: &OsdDevice, id: ObjectId) -> Result<i64, Osd
     Ok(i64::try_from(stat.used_bytes).unwrap_or(i64::MAX))
 }
 
-pub(super) fn make(
-    run: &CommandRun<'_>,
+/// Creates `count` objects, or one with the requested id. The caller has an exclusive lock of the
+/// partition.
+pub(crate) fn make(
+    device: &OsdDevice,
+    now_ms: u64,
     requested: ObjectId,
     count: u16,
 ) -> Result<Vec<ObjectId>, OsdFailure> {
-    let device = run.device;
     let partition = partition_of(device, requested)?;
     if requested.object != 0 && requested.object < ObjectId::FIRST_ASSIGNABLE {
         return Err(OsdFailure::Field(failure::OBJECT));
@@ -83,8 +85,8 @@ pub(super) fn make(
     let mut created = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
         let made = match requested.object {
-            0 => make_anywhere(run, &partition),
-            _ => make_one(run, &partition, requested).map(|()| requested),
+            0 => make_anywhere(device, now_ms, &partition),
+            _ => make_one(device, now_ms, &partition, requested).map(|()| requested),
         };
         match made {
             Ok(id) => created.push(id),
@@ -98,9 +100,9 @@ pub(super) fn make(
 }
 
 /// Creates an object with the first free id.
-fn make_anywhere(run: &CommandRun<'_>, partition: &Partition) -> Result<ObjectId, OsdFailure> {
-    let free = free_id(run.device, partition)?;
-    make_one(run, partition, free)?;
+fn make_anywhere(device: &OsdDevice, now_ms: u64, partition: &Partition) -> Result<ObjectId, OsdFailure> {
+    let free = free_id(device, partition)?;
+    make_one(device, now_ms, partition, free)?;
     Ok(free)
 }
 
@@ -131,11 +133,10 @@ fn search(store: &dyn ObjectStore, partition: u64) -> Result<ObjectId, OsdFailur
     }
 }
 
-fn make_one(run: &CommandRun<'_>, partition: &Partition, id: ObjectId) -> Result<(), OsdFailure> {
-    let device = run.device;
+fn make_one(device: &OsdDevice, now_ms: u64, partition: &Partition, id: ObjectId) -> Result<(), OsdFailure> {
     device.store.create(id, ObjectType::User)?;
     partition.object_created(id.object);
-    match first_attributes(run, partition, id) {
+    match first_attributes(device, now_ms, partition, id) {
         Ok(()) => Ok(()),
         Err(failure) => {
             unmake(device, &[id]);
@@ -144,13 +145,18 @@ fn make_one(run: &CommandRun<'_>, partition: &Partition, id: ObjectId) -> Result
     }
 }
 
-fn first_attributes(run: &CommandRun<'_>, partition: &Partition, id: ObjectId) -> Result<(), OsdFailure> {
-    let store = &*run.device.store;
+fn first_attributes(
+    device: &OsdDevice,
+    now_ms: u64,
+    partition: &Partition,
+    id: ObjectId,
+) -> Result<(), OsdFailure> {
+    let store = &*device.store;
     let policy = partition.policy();
     let set = |page: u32, number: u32, value: &[u8]| {
         catalog::set(store, id, AttributeId::new(USER + page, number), value)
     };
-    set(page::TIMESTAMPS, 1, &catalog::time(run.device.catalog.birth(run.now_ms)))?;
+    set(page::TIMESTAMPS, 1, &catalog::time(device.catalog.birth(now_ms)))?;
     if policy.user_object_tag != 0 {
         set(page::SECURITY, POLICY_ACCESS_TAG, &policy.user_object_tag.to_be_bytes())?;
     }

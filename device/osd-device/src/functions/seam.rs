@@ -106,6 +106,10 @@ impl FunctionCaller {
         Self { audit, initiator, nexus: None }
     }
 
+    pub(crate) const fn connected(audit: [u8; 20], initiator: String, nexus: Arc<OsdNexus>) -> Self {
+        Self { audit, initiator, nexus: Some(nexus) }
+    }
+
     /// Whether the connection of the command was lost, so that no client waits for the reply.
     #[must_use]
     pub fn is_gone(&self) -> bool {

@@ -219,8 +219,8 @@ impl Collector<'_> {
         });
     }
 
-    /// Adds the extension capability with each single defect.
-    fn further(&mut self, sound: Capability) {
+    /// Adds the extension capability with each defect. `ranged`: it must cover all bytes.
+    fn further(&mut self, sound: Capability, ranged: bool) {
         let mut add = |condition, what: &str, further| {
             self.cases.push(Case {
                 condition,
@@ -288,7 +288,7 @@ impl Collector<'_> {
         edit(condition::FURTHER_BOOT_EPOCH, "another", Box::new(move |one| one.descriptor = booted));
         edit(condition::FURTHER_KEY_UNKNOWN, "key version 9", Box::new(|one| one.key_version = 9));
         edit(condition::FURTHER_BELOW_FLOOR, "NOSEC", Box::new(|one| one.method = SecurityMethod::NoSec));
-        if sound.object_type == ObjectType::User {
+        if ranged && sound.object_type == ObjectType::User {
             for (what, range) in [
                 ("one byte late", Range { start: 1, length: u64::MAX - 1 }),
                 ("one byte short", Range { start: 0, length: u64::MAX - 1 }),
@@ -734,7 +734,7 @@ pub fn all(sample: &Sample) -> Vec<Case> {
         collector.tampered_capability();
         collector.keys();
         if let Some(further) = sample.further {
-            collector.further(further);
+            collector.further(further, sample.row.name != "EXECUTE FUNCTION");
         }
         if method >= SecurityMethod::CmdRsp {
             collector.tampered_cdb();

@@ -6,6 +6,9 @@
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{OPERATION_CODE, pointer};
 use sealstone_osd::continuation::{CopySource, Piece, Segment};
+use sealstone_osd::function::{
+    ApiVersion, EngineType, ExecuteRequest, FunctionObject, REPLY_HEADER_LEN, RunRequest,
+};
 use sealstone_osd::query::{Criterion, QueryList, QueryType};
 use sealstone_osd::rewrite::{RewriteAction, RewriteOperation};
 use sealstone_osd::table::{Continuation, SERVICE_ACTIONS, ServiceAction, Transfer};
@@ -156,6 +159,7 @@ fn sample(
     }
     // REWRITE has two lengths of four bytes: operands and range.
     let length = if row.name == "REWRITE" { DATA.len() as u64 * (1 << 32 | 1) } else { length };
+    let length = if row.name == "EXECUTE FUNCTION" { REPLY_HEADER_LEN as u64 } else { length };
     if length > 0 {
         put(pointer::length(generation), &length.to_be_bytes());
     }
@@ -168,15 +172,15 @@ fn sample(
     Sample { row, generation, kind, note, command, continuation, further }
 }
 
-/// Returns the extension capability of a command: to read the source of a copy or of another
-/// collection, or to fill one.
+/// Returns the extension capability of a command: to read the source of a copy, the object of a
+/// function or another collection, or to fill one.
 fn further(row: &ServiceAction, generation: Generation, note: &str) -> Option<Capability> {
     let scope = Scope::default();
     let collection = Descriptor::Collection { scope, allowed: ObjectId::new(PID, OTHER_CID) };
     let (object_type, permissions, descriptor) = match note {
         INTO_ANOTHER => (ObjectType::Collection, Permissions::M_OBJECT, collection),
         OF_ANOTHER => (ObjectType::Collection, Permissions::READ, collection),
-        _ if row.name == "COPY USER OBJECTS" => {
+        _ if matches!(row.name, "COPY USER OBJECTS" | "EXECUTE FUNCTION") => {
             let (allowed, range) = (ObjectId::new(PID, OID), Range::ALL);
             (ObjectType::User, Permissions::READ, Descriptor::User { scope, allowed, range })
         }
@@ -232,6 +236,26 @@ fn segment(
                 operand: 0,
             };
             Segment { rewrite: vec![operation], ..Segment::default() }
+        }
+        Continuation::Function => {
+            let entry = FunctionObject {
+                object: ObjectId::new(PID, OID),
+                kind: ObjectType::User,
+                rights: Permissions::READ,
+            };
+            let request = RunRequest {
+                engine: Some(EngineType::C),
+                secret_arguments: false,
+                commit_on_success: false,
+                timeout_ms: 1000,
+                api: ApiVersion::CURRENT,
+                digest: None,
+                method: String::new(),
+                arguments: Vec::new().into(),
+                objects: vec![entry],
+            };
+            let function = Some(ExecuteRequest::Run(request));
+            Segment { function, extensions, proofs, ..Segment::default() }
         }
         Continuation::Extensions if further.is_some() => Segment { extensions, proofs, ..Segment::default() },
         _ => return Vec::new(),

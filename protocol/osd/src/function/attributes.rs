@@ -177,6 +177,23 @@ impl FunctionAttributes {
     }
 }
 
+/// Whether an attribute of the function page may have this value, apart from an empty one, which
+/// removes it.
+#[must_use]
+pub fn is_valid_value(id: AttributeId, value: &[u8]) -> bool {
+    let is_text = |max: usize| value.len() <= max && core::str::from_utf8(value).is_ok();
+    match id {
+        ENGINE_TYPE => matches!(value, [code] if EngineType::from_code(*code).is_some()),
+        API_LOWEST | API_HIGHEST => value.len() == ApiVersion::LEN,
+        IMPLEMENTATION_VERSION | PUBLISHER => is_text(TEXT_MAX),
+        PUBLISHER_KEY => value.len() == PUBLIC_KEY_LEN,
+        SIGNATURE => value.len() == SIGNATURE_LEN,
+        MANIFEST => is_text(MANIFEST_MAX),
+        CODE_DIGEST => value.len() == CODE_DIGEST_LEN,
+        _ => false,
+    }
+}
+
 fn exact<const N: usize>(id: AttributeId, value: Option<&[u8]>) -> Result<Option<[u8; N]>, AttributeId> {
     value.map(|value| value.try_into().map_err(|_| id)).transpose()
 }

@@ -1,0 +1,189 @@
+//! From an admitted EXECUTE FUNCTION to a call of the service.
+//!
+//! Does: match object entries with extension capabilities, copy the code, check its digest, its
+//! attributes and the policy of its partition.
+//! Does not: run anything.
+//! Contract: called under the lock of the function object, after the permit of the command. The
+//! code is a copy, so a write or removal of the function object during a run has no effect on it.
+//! Truth: docs/standards/active.md; docs/design/security.md 7.2.
+
+use std::sync::Arc;
+
+use sealstone_crypto::RustCrypto;
+use sealstone_osd::cdb::{ExecuteFunction, pointer};
+use sealstone_osd::function::attributes::{FUNCTION_PAGE, FunctionAttributes};
+use sealstone_osd::function::{
+    CODE_DIGEST_LEN, ExecuteRequest, INLINE_MAX, JobRequest, REPLY_HEADER_LEN, RunRequest,
+};
+use sealstone_osd::{CapabilityBytes, ObjectId};
+use sealstone_seal::{Admitted, Denial, Permit};
+
+use super::granted::{DeviceGrant, ExecuteAuthority, GrantBasis};
+use super::policy;
+use super::seam::{FunctionCall, FunctionCaller, GrantedObject, JobCall};
+use crate::commands::data;
+use crate::continued::Continued;
+use crate::device::OsdDevice;
+use crate::failure::OsdFailure;
+use crate::guard::CommandContext;
+use crate::nexus::OsdNexus;
+use crate::paper;
+use crate::report::OsdRefusal;
+
+/// Longest code of a function in bytes. It is copied for each run.
+pub(crate) const CODE_MAX: u64 = 64 << 20;
+
+/// First byte of the data of descriptor FF01h, if it is the first one of the segment.
+const REQUEST_AT: u16 = 48;
+/// Byte of JOB ID in the segment.
+pub(crate) const JOB_FIELD: u16 = REQUEST_AT + 32;
+/// Byte of CODE DIGEST in the segment.
+const DIGEST_FIELD: u16 = REQUEST_AT + 48;
+
+/// A call that can be made once no lock is held.
+pub(crate) enum PreparedFunction {
+    Run(Box<FunctionCall>),
+    Job(JobCall),
+}
+
+/// The command whose function is prepared.
+pub(crate) struct FunctionContext<'a> {
+    pub(crate) device: &'a Arc<OsdDevice>,
+    pub(crate) nexus: &'a Arc<OsdNexus>,
+    pub(crate) command: &'a CommandContext<'a>,
+    pub(crate) admitted: &'a Admitted<RustCrypto>,
+    pub(crate) permit: &'a Permit,
+}
+
+/// A request whose authority was checked.
+pub(crate) enum AuthorizedFunction {
+    Run(RunRequest, Vec<Arc<dyn GrantedObject>>),
+    Job(JobRequest),
+}
+
+/// Checks the authority of an EXECUTE FUNCTION for the objects of its request.
+pub(crate) fn authorize(
+    context: &FunctionContext<'_>,
+    execute: &ExecuteFunction,
+    continued: &Continued,
+) -> Result<AuthorizedFunction, OsdRefusal> {
+    let segment = &continued.segment;
+    let request = match (&segment.function, &segment.paper_function) {
+        (Some(ExecuteRequest::Job(request)), _) => return Ok(AuthorizedFunction::Job(*request)),
+        (Some(ExecuteRequest::Run(request)), _) => request.clone(),
+        (None, Some(request)) if context.device.config.paper_functions => {
+            paper::functions::run_request(request, execute.object, &segment.extensions)?
+        }
+        (None, _) => return Err(OsdFailure::Field(pointer::CONTINUATION).into()),
+    };
+    let grants = grants(context, &request, &segment.extensions, &segment.proofs)?;
+    Ok(AuthorizedFunction::Run(request, grants))
+}
+
+/// Prepares the call of an EXECUTE FUNCTION.
+pub(crate) fn prepare(
+    context: &FunctionContext<'_>,
+    execute: &ExecuteFunction,
+    authorized: AuthorizedFunction,
+) -> Result<PreparedFunction, OsdRefusal> {
+    let device = context.device;
+    if device.functions.get().is_none() {
+        return Err(OsdFailure::NoFunctions.into());
+    }
+    let allocation = usize::try_from(execute.allocation).unwrap_or(0);
+    let inline_max = allocation.saturating_sub(REPLY_HEADER_LEN).min(INLINE_MAX);
+    let audit = context.admitted.capability().map_or([0; 20], |capability| capability.audit);
+    let initiator = context.nexus.initiator.clone();
+    let caller = FunctionCaller::connected(audit, initiator, Arc::clone(context.nexus));
+    let function = execute.object;
+    let (request, objects) = match authorized {
+        AuthorizedFunction::Job(request) => {
+            return Ok(PreparedFunction::Job(JobCall { function, request, inline_max, caller }));
+        }
+        AuthorizedFunction::Run(request, objects) => (request, objects),
+    };
+    let attributes = attributes(device, function)?;
+    let engine = request.engine.or(attributes.engine).ok_or(OsdFailure::FunctionAttributes)?;
+    if !attributes.supports(request.api) {
+        return Err(OsdFailure::FunctionVersion.into());
+    }
+    let code = snapshot(device, function)?;
+    let digest = *blake3::hash(&code).as_bytes();
+    let agrees = |wanted: Option<[u8; CODE_DIGEST_LEN]>| wanted.is_none_or(|wanted| wanted == digest);
+    if !agrees(request.digest) || !agrees(attributes.digest) {
+        return Err(OsdFailure::Continuation(DIGEST_FIELD).into());
+    }
+    policy::check(device, function.partition, &digest, &attributes)?;
+    Ok(PreparedFunction::Run(Box::new(FunctionCall {
+        function,
+        code,
+        digest,
+        attributes,
+        engine,
+        api: request.api,
+        method: request.method,
+        arguments: request.arguments,
+        secret_arguments: request.secret_arguments,
+        commit_on_success: request.commit_on_success,
+        objects,
+        timeout_ms: request.timeout_ms,
+        inline_max,
+        caller,
+    })))
+}
+
+/// Creates a handle for each object entry: one extension capability each, in the order of the
+/// entries.
+fn grants(
+    context: &FunctionContext<'_>,
+    request: &RunRequest,
+    extensions: &[CapabilityBytes],
+    proofs: &[[u8; 32]],
+) -> Result<Vec<Arc<dyn GrantedObject>>, OsdRefusal> {
+    let FunctionContext { device, command, admitted, permit, .. } = context;
+    let execute = Arc::new(ExecuteAuthority {
+        capability: admitted.capability().copied(),
+        signed: admitted.signed_by(),
+    });
+    let is_secured = admitted.capability().is_some();
+    if is_secured && (extensions.len(), proofs.len()) != (request.objects.len(), request.objects.len()) {
+        return Err(match extensions.len() < request.objects.len() {
+            true => OsdRefusal::ExtensionDenied(Denial::Permission),
+            false => OsdFailure::Field(pointer::CONTINUATION).into(),
+        });
+    }
+    let mut grants: Vec<Arc<dyn GrantedObject>> = Vec::with_capacity(request.objects.len());
+    for (index, entry) in request.objects.iter().enumerate() {
+        let basis = match (is_secured, extensions.get(index), proofs.get(index)) {
+            (true, Some(capability), Some(proof)) => {
+                let extended = device.guard.extend(device, command, capability, proof);
+                GrantBasis::Proven(extended.map_err(OsdRefusal::ExtensionDenied)?)
+            }
+            // NOSEC: nothing is authenticated anyway.
+            _ => GrantBasis::Unsecured(**permit),
+        };
+        grants.push(Arc::new(DeviceGrant::new(device, &execute, basis, *entry, command.now_ms)?));
+    }
+    Ok(grants)
+}
+
+/// Reads the function page.
+fn attributes(device: &OsdDevice, function: ObjectId) -> Result<FunctionAttributes, OsdRefusal> {
+    let values = device.store.attributes(function, Some(FUNCTION_PAGE))?;
+    let value = |id| values.iter().find(|(one, _)| *one == id).map(|(_, value)| &value[..]);
+    FunctionAttributes::parse(value).map_err(|id| OsdFailure::Attribute(id).into())
+}
+
+/// Copies the code.
+fn snapshot(device: &OsdDevice, function: ObjectId) -> Result<Arc<[u8]>, OsdRefusal> {
+    let length = data::user_object(device, function)?.length;
+    if length > CODE_MAX {
+        return Err(OsdFailure::CodeTooLong(length).into());
+    }
+    let length = usize::try_from(length).map_err(|_| OsdFailure::CodeTooLong(length))?;
+    let mut code: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
+    let bytes = Arc::get_mut(&mut code).ok_or(OsdFailure::NoBuffer)?;
+    let read = device.store.read(function, 0, bytes)?;
+    // The length was read under the same lock.
+    if read == length { Ok(code) } else { Err(OsdFailure::NoBuffer.into()) }
+}
