@@ -55,6 +55,7 @@ pub struct EngineCall {
 const _: () = assert!(size_of::<EngineObject>() == 32 && size_of::<EngineCall>() == 64);
 
 // The names and types are rows of `active/function-abi/src/call.rs`.
+#[cfg_attr(target_family = "wasm", link(wasm_import_module = "osd"))]
 unsafe extern "C" {
     fn osd_read(object: u32, offset: u64, buffer: *mut c_void, capacity: usize) -> i64;
     fn osd_write(object: u32, offset: u64, data: *const c_void, length: usize) -> i64;
@@ -155,7 +156,7 @@ pub fn append(object: u32, data: &[u8]) -> Result<u64, FunctionErrno> {
     check(unsafe { osd_append(object, data.as_ptr().cast(), data.len()) })
 }
 
-/// Frees a range of an object; it reads as zeros afterwards.
+/// Removes a range of bytes of an object; the bytes after it move down.
 pub fn punch(object: u32, offset: u64, length: u64) -> Result<(), FunctionErrno> {
     check(osd_punch(object, offset, length)).map(drop)
 }

@@ -18,7 +18,8 @@ pub(super) struct CsvSearch {
     delimiter: u8,
     skip_invalid: bool,
     skipped: u64,
-    /// For each column of the table, the field of the expression that it is.
+    /// For each column of the table, the field of the expression that it is. Columns after the last
+    /// such field are left out.
     columns: Vec<Option<usize>>,
 }
 
@@ -30,6 +31,16 @@ impl CsvSearch {
     /// Returns the values of the fields in a row; `None` if a quotation is open or misplaced.
     fn fields<'r>(&self, row: &'r [u8]) -> Option<Vec<FieldValue<'r>>> {
         let mut fields = vec![FieldValue::Null; self.expression.fields().len()];
+        if memchr::memchr(b'"', row).is_none() {
+            // No cell can be malformed, so the cells after the last field are not read.
+            let cells = row.split(|byte| *byte == self.delimiter);
+            for (column, cell) in self.columns.iter().zip(cells) {
+                if let Some(field) = column {
+                    fields[*field] = FieldValue::Cell(String::from_utf8_lossy(cell));
+                }
+            }
+            return Some(fields);
+        }
         let mut cells = CsvCells { rest: Some(row), delimiter: self.delimiter };
         for column in &self.columns {
             let Some(cell) = cells.next() else { break };
@@ -64,12 +75,14 @@ impl RecordSearch for CsvSearch {
             names.push(cell_text(cell).trim().to_owned());
         }
         self.columns = vec![None; names.len()];
+        let mut columns_read = 0;
         for (index, path) in self.expression.fields().iter().enumerate() {
             let name = path.join(".");
             let Some(column) = names.iter().position(|other| *other == name) else {
                 return Err(FunctionFailure::invalid(format!("where: the table has no column {name}")));
             };
             // `a.b` and `` `a.b` `` are the same column; the expression reads both fields.
+            columns_read = columns_read.max(column + 1);
             match self.columns[column] {
                 None => self.columns[column] = Some(index),
                 Some(_) => {
@@ -78,6 +91,7 @@ impl RecordSearch for CsvSearch {
                 }
             }
         }
+        self.columns.truncate(columns_read);
         Ok(())
     }
 

@@ -50,7 +50,8 @@ impl FieldValue<'_> {
     fn typed_cell(&self) -> Option<FieldValue<'static>> {
         let Self::Cell(text) = self else { return None };
         let text = text.trim();
-        if let Ok(integer) = text.parse() {
+        // Numbers of 64 bits are parsed faster.
+        if let Ok(integer) = text.parse::<i64>().map(i128::from).or_else(|_| text.parse()) {
             return Some(FieldValue::Integer(integer));
         }
         match text {

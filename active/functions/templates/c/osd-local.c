@@ -81,22 +81,28 @@ int64_t osd_flush(uint32_t object) {
     return fsync(files[object]) < 0 ? failed() : 0;
 }
 
+/* Removes a range; the bytes after it move down. */
 int64_t osd_punch(uint32_t object, uint64_t offset, uint64_t length) {
-    static const char zeros[65536];
+    static char buffer[65536];
     int64_t end = osd_length(object);
     if (end < 0)
         return end;
-    while (length > 0 && offset < (uint64_t)end) {
-        uint64_t count = length < sizeof zeros ? length : sizeof zeros;
-        if (count > (uint64_t)end - offset)
-            count = (uint64_t)end - offset;
-        int64_t written = osd_write(object, offset, zeros, (size_t)count);
+    if (offset >= (uint64_t)end)
+        return 0;
+    if (length > (uint64_t)end - offset)
+        length = (uint64_t)end - offset;
+    for (;;) {
+        int64_t count = osd_read(object, offset + length, buffer, sizeof buffer);
+        if (count < 0)
+            return count;
+        if (count == 0)
+            break;
+        int64_t written = osd_write(object, offset, buffer, (size_t)count);
         if (written < 0)
             return written;
-        offset += count;
-        length -= count;
+        offset += (uint64_t)count;
     }
-    return 0;
+    return ftruncate(files[object], (off_t)offset) < 0 ? failed() : 0;
 }
 
 int64_t osd_get_attribute(uint32_t object, uint32_t page, uint32_t number, void *buffer, size_t capacity) {
