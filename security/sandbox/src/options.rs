@@ -71,7 +71,7 @@ pub struct ReadOnlyBind {
     pub target: PathBuf,
 }
 
-/// A range of user ids that belong to engines only.
+/// A range of user ids that belong to engines only; daemons of one machine should have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineUsers {
     /// Lowest user id. Each engine also has the group of the same number.

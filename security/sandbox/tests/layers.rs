@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 use sealstone_sandbox::{
@@ -134,19 +135,132 @@ fn address_limit_refuses_memory() {
     assert_eq!(exit.cause, EngineExitCause::Exited(libc::ENOMEM));
 }
 
+/// Compiles C source to the code of an engine; `None` without a compiler or the library.
+fn compile(source: &str, libraries: &[PathBuf]) -> Option<EngineCode> {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (source_file, object) = (folder.path().join("fn.c"), folder.path().join("fn.so"));
+    std::fs::write(&source_file, source).expect("write");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&object).arg(&source_file).args(libraries);
+    compiler.status().ok().filter(|status| status.success())?;
+    Some(EngineCode::new("fn.so", &std::fs::read(object).expect("read")).expect("memory file"))
+}
+
 #[test]
 fn constructor_of_code_is_confined() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (source, object) = (folder.path().join("fn.c"), folder.path().join("fn.so"));
-    std::fs::write(&source, FUNCTION).expect("write");
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&object).arg(&source).status();
-    if !compiled.is_ok_and(|status| status.success()) {
-        return left_out("cc is not installed");
-    }
-    let code = EngineCode::new("fn.so", &std::fs::read(object).expect("read")).expect("memory file");
+    let Some(code) = compile(FUNCTION, &[]) else { return left_out("cc is not installed") };
     let request =
         EngineRequest { code: Some(code), parameters: b"call-code".to_vec(), ..EngineRequest::default() };
     let exit = wait(&zygote().start(&request).expect("start"));
+    assert_eq!(exit.cause, EngineExitCause::Exited(42));
+}
+
+/// Runs a program in an embedded interpreter; returns 42 if it succeeds.
+fn python_function(program: &str) -> String {
+    format!(
+        "int setenv(const char *, const char *, int); void Py_InitializeEx(int); \
+         int PyRun_SimpleStringFlags(const char *, void *);\n\
+         int answer(void) {{ setenv(\"PYTHONHOME\", \"/usr\", 1); Py_InitializeEx(0); \
+         return PyRun_SimpleStringFlags(\"{program}\", 0) == 0 ? 42 : 1; }}"
+    )
+}
+
+/// Returns the interpreter's library where Debian and its descendants have it.
+fn python_library() -> Option<PathBuf> {
+    let folder = std::fs::read_dir(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)).ok()?;
+    folder.flatten().map(|entry| entry.path()).find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libpython3.") && name.ends_with(".so.1.0")
+    })
+}
+
+#[test]
+fn python_interpreter_runs_confined() {
+    let Some(library) = python_library() else {
+        return left_out("libpython is not installed (scripts/setup --all)");
+    };
+    let mut options = options(&[]);
+    options.kind = EngineKind::Python;
+    options.binds.push(ReadOnlyBind { source: "/usr/lib".into(), target: "/usr/lib".into() });
+    let zygote = Zygote::spawn(options).expect("a zygote for Python");
+    let works = "import json, re, struct, hashlib, io, os, time, threading\\n\
+                 assert json.loads('[1, 2]') == [1, 2] and re.sub('a', 'b', 'aa') == 'bb'\\n\
+                 assert len(hashlib.sha256(bytes(1 << 20)).digest()) == 32\\n\
+                 t = threading.Thread(target=time.sleep, args=(0.01,)); t.start(); t.join()\\n\
+                 assert any(name.startswith('python3') for name in os.listdir('/usr/lib'))\\n";
+    for (program, cause) in [
+        (works, EngineExitCause::Exited(42)),
+        ("import os; os.fork()", EngineExitCause::ForbiddenCall),
+        ("import _socket; _socket.socket()", EngineExitCause::Exited(1)),
+        ("open('/evil', 'w')", EngineExitCause::Exited(1)),
+        ("import os; os.execv('/bin/sh', ['sh'])", EngineExitCause::ForbiddenCall),
+        ("open('/etc/passwd')", EngineExitCause::Exited(1)),
+    ] {
+        let libraries = [library.clone()];
+        let Some(code) = compile(&python_function(program), &libraries) else {
+            return left_out("cc is not installed");
+        };
+        let limits = EngineLimits { threads: 4, ..EngineLimits::default() };
+        let parameters = b"call-code".to_vec();
+        let request = EngineRequest { code: Some(code), parameters, limits, ..EngineRequest::default() };
+        let exit = wait(&zygote.start(&request).expect("start"));
+        assert_eq!(exit.cause, cause, "{program}");
+    }
+}
+
+/// Starts a virtual machine, loads a class, stops the thread for a while, and ends the machine.
+const JAVA_FUNCTION: &str = "
+#include <jni.h>
+int answer(void) {
+  JavaVMOption options[] = {{\"-XX:-UsePerfData\", 0}, {\"-XX:-UseContainerSupport\", 0},
+    {\"-XX:-MaxFDLimit\", 0}, {\"-Xmx64m\", 0}, {\"-XX:+UseSerialGC\", 0}};
+  JavaVMInitArgs arguments = {JNI_VERSION_10, 5, options, 0};
+  JavaVM *machine;
+  void *pointer;
+  if (JNI_CreateJavaVM(&machine, &pointer, &arguments)) return 1;
+  JNIEnv *env = pointer;
+  jclass thread = (*env)->FindClass(env, \"java/lang/Thread\");
+  if (!thread) return 2;
+  jmethodID sleep = (*env)->GetStaticMethodID(env, thread, \"sleep\", \"(J)V\");
+  (*env)->CallStaticVoidMethod(env, thread, sleep, (jlong)20);
+  (*machine)->DestroyJavaVM(machine);
+  return 42;
+}
+";
+
+/// Returns the folder of the installed JDK, if it has headers.
+fn java_home() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib/jvm").ok()?;
+    let folders = folders.flatten().filter_map(|entry| entry.path().canonicalize().ok());
+    folders.into_iter().find(|home| home.join("include/jni.h").is_file() && home.starts_with("/usr/lib"))
+}
+
+#[test]
+fn java_machine_runs_confined() {
+    let Some(home) = java_home() else { return left_out("no JDK is installed (scripts/setup --all)") };
+    let machine = home.join("lib/server/libjvm.so");
+    let headers =
+        ["include", "include/linux"].map(|folder| format!("-I{}", home.join(folder).display()).into());
+    let path = format!("-Wl,-rpath,{}", home.join("lib/server").display()).into();
+    let [first, second] = headers;
+    let Some(code) = compile(JAVA_FUNCTION, &[first, second, path, machine]) else {
+        return left_out("cc is not installed");
+    };
+    let mut options = options(&[]);
+    options.kind = EngineKind::Java;
+    options.binds.push(ReadOnlyBind { source: "/usr/lib".into(), target: "/usr/lib".into() });
+    // Debian keeps the configuration there, behind symbolic links.
+    let configuration =
+        PathBuf::from("/etc").join(home.file_name().expect("a name").to_string_lossy().replace("-amd64", ""));
+    if configuration.is_dir() {
+        options.binds.push(ReadOnlyBind { source: configuration.clone(), target: configuration });
+    }
+    let zygote = Zygote::spawn(options).expect("a zygote for Java");
+    let limits =
+        EngineLimits { address_space_bytes: None, threads: 64, descriptors: 64, ..EngineLimits::default() };
+    let parameters = b"call-code".to_vec();
+    let request = EngineRequest { code: Some(code), parameters, limits, ..EngineRequest::default() };
+    let exit = wait(&zygote.start(&request).expect("start"));
     assert_eq!(exit.cause, EngineExitCause::Exited(42));
 }
 

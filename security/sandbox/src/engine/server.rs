@@ -59,22 +59,24 @@ struct RunningEngine {
 
 /// The user ids of engines that are not in use.
 struct UserPool {
-    first: u32,
-    count: u32,
-    next: u32,
+    users: EngineUsers,
+    /// Where the first id is taken, so that zygotes with one range rarely take equal ids.
+    offset: u32,
+    taken: u32,
     free: Vec<u32>,
 }
 
 impl UserPool {
-    fn new(users: EngineUsers) -> Self {
-        Self { first: users.first, count: users.count, next: 0, free: Vec::new() }
+    fn new(users: EngineUsers, zygote: u32) -> Self {
+        Self { users, offset: zygote % users.count, taken: 0, free: Vec::new() }
     }
 
     /// Returns an id that was never used, or one whose engine was reaped.
     fn take(&mut self) -> Option<u32> {
-        if self.next < self.count {
-            self.next += 1;
-            return Some(self.first + self.next - 1);
+        if self.taken < self.users.count {
+            let position = (u64::from(self.offset) + u64::from(self.taken)) % u64::from(self.users.count);
+            self.taken += 1;
+            return Some(self.users.first + position as u32);
         }
         self.free.pop()
     }
@@ -158,7 +160,7 @@ impl ZygoteState {
             report,
             zygote,
             cgroups,
-            users: UserPool::new(setup.users),
+            users: UserPool::new(setup.users, std::process::id()),
             running: Vec::new(),
             started: 0,
         })
@@ -287,11 +289,11 @@ mod tests {
 
     #[test]
     fn user_is_reused_only_after_others() {
-        let mut pool = UserPool::new(EngineUsers { first: 100, count: 2 });
-        assert_eq!(pool.take(), Some(100));
-        pool.give_back(100);
+        let mut pool = UserPool::new(EngineUsers { first: 100, count: 2 }, 7);
         assert_eq!(pool.take(), Some(101));
+        pool.give_back(101);
         assert_eq!(pool.take(), Some(100));
+        assert_eq!(pool.take(), Some(101));
         assert_eq!(pool.take(), None);
     }
 }

@@ -80,6 +80,7 @@ fn verdict(row: &SyscallRow) -> String {
             libc::ENOSYS => "ENOSYS".to_owned(),
             libc::EINVAL => "EINVAL".to_owned(),
             libc::ENOTTY => "ENOTTY".to_owned(),
+            libc::EACCES => "EACCES".to_owned(),
             other => format!("error {other}"),
         },
     }

@@ -113,6 +113,18 @@ const READ_ONLY: ArgumentCondition = ArgumentCondition {
     value: 0,
     text: "only to read",
 };
+const OPEN_WRITE_ONLY: ArgumentCondition = ArgumentCondition {
+    argument: 2,
+    mask: libc::O_ACCMODE as u64,
+    value: libc::O_WRONLY as u64,
+    text: "only to write",
+};
+const OPEN_READ_WRITE: ArgumentCondition = ArgumentCondition {
+    argument: 2,
+    mask: libc::O_ACCMODE as u64,
+    value: libc::O_RDWR as u64,
+    text: "to read and write",
+};
 const THREAD_FLAGS: libc::c_int = libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND;
 const NAMESPACE_FLAGS: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -212,13 +224,16 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("set_robust_list", libc::SYS_set_robust_list, MANAGED, &[], "start of a thread"),
     allow("rseq", libc::SYS_rseq, MANAGED, &[], "start of a thread"),
     allow("prctl", libc::SYS_prctl, MANAGED, &[NAME_OF_THREAD], "name of a thread"),
-    allow("prlimit64", libc::SYS_prlimit64, MANAGED, &[READ_LIMIT], "size of the stack; a limit cannot be set"),
+    allow("prlimit64", libc::SYS_prlimit64, MANAGED, &[READ_LIMIT], "size of the stack; a limit cannot be set, so Java needs -XX:-MaxFDLimit"),
     allow("membarrier", libc::SYS_membarrier, MANAGED, &[], "barriers of generated code"),
     allow("dup", libc::SYS_dup, PYTHON, &[], "streams of the interpreter; the limit of descriptors applies"),
     allow("fcntl", libc::SYS_fcntl, ENGINES, &[READ_DESCRIPTOR_FLAGS], "whether a descriptor is open; Rust checks that before it closes one"),
     allow("fcntl", libc::SYS_fcntl, INTERPRETERS, &[SET_DESCRIPTOR_FLAGS], "close-on-exec"),
     allow("fcntl", libc::SYS_fcntl, INTERPRETERS, &[READ_STATUS_FLAGS], "mode of a standard stream"),
     fail("ioctl", libc::SYS_ioctl, INTERPRETERS, &[], libc::ENOTTY, "whether a stream is a terminal: it is not"),
+    fail("openat", libc::SYS_openat, INTERPRETERS, &[OPEN_WRITE_ONLY], libc::EACCES, "a program that writes a file receives an error that it can show"),
+    fail("openat", libc::SYS_openat, INTERPRETERS, &[OPEN_READ_WRITE], libc::EACCES, "the virtual machine sets up its core dumps, and does without"),
+    fail("socket", libc::SYS_socket, INTERPRETERS, &[], libc::EACCES, "the C library asks a daemon for names of users, and does without"),
     allow("getdents64", libc::SYS_getdents64, INTERPRETERS, &[], "folders of the library"),
     fail("readlinkat", libc::SYS_readlinkat, INTERPRETERS, &[], libc::EINVAL, "as readlink"),
     allow("getcwd", libc::SYS_getcwd, INTERPRETERS, &[], "the root"),
@@ -304,7 +319,6 @@ mod tests {
             "shmget",
             "perf_event_open",
             "bpf",
-            "socket",
             "connect",
             "mount",
             "pivot_root",
