@@ -1,0 +1,6 @@
+//! Shipped functions as modules, in the confined C engine.
+
+#[path = "../../function-ring/tests/support.rs"]
+mod support;
+
+mod confined;
