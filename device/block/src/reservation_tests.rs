@@ -95,8 +95,8 @@ fn reservation_needs_matching_type_and_holder_to_release() {
     assert!(state.held.is_some());
     let wrong = state.release(&port(1), keys(10, 0), ReservationType::WriteExclusive);
     assert!(matches!(wrong, Err(BlockFailure::InvalidRelease)));
-    let told = state.release(&port(1), keys(10, 0), kind).unwrap();
-    assert_eq!(told, [(port(2), additional::RESERVATIONS_RELEASED)]);
+    let notices = state.release(&port(1), keys(10, 0), kind).unwrap();
+    assert_eq!(notices, [(port(2), additional::RESERVATIONS_RELEASED)]);
     assert!(state.held.is_none() && state.registrants.len() == 2);
 }
 
@@ -105,10 +105,10 @@ fn unregistering_holder_releases_reservation() {
     for kind in ReservationType::ALL {
         let mut state = registered(2);
         state.reserve(&port(1), keys(10, 0), kind).unwrap();
-        let told = state.register(&port(1), keys(10, 0), false, false).unwrap();
+        let notices = state.register(&port(1), keys(10, 0), false, false).unwrap();
         assert_eq!(state.held.is_some(), kind.is_of_all(), "{kind:?}");
-        assert_eq!(told.len(), usize::from(kind.admits_registrants() && !kind.is_of_all()), "{kind:?}");
-        assert!(told.iter().all(|notice| *notice == (port(2), additional::RESERVATIONS_RELEASED)));
+        assert_eq!(notices.len(), usize::from(kind.admits_registrants() && !kind.is_of_all()), "{kind:?}");
+        assert!(notices.iter().all(|notice| *notice == (port(2), additional::RESERVATIONS_RELEASED)));
         if kind.is_of_all() {
             assert!(!passes(&state, 1, CommandAccess::Write), "an unregistered port holds nothing");
             state.register(&port(2), keys(20, 0), false, false).unwrap();
@@ -121,9 +121,9 @@ fn unregistering_holder_releases_reservation() {
 fn clear_removes_all_and_notifies_others() {
     let mut state = registered(3);
     state.reserve(&port(2), keys(20, 0), ReservationType::ExclusiveAccess).unwrap();
-    let told = state.clear(&port(1), keys(10, 0)).unwrap();
+    let notices = state.clear(&port(1), keys(10, 0)).unwrap();
     let expected = [2, 3].map(|number| (port(number), additional::RESERVATIONS_PREEMPTED));
-    assert_eq!(told, expected);
+    assert_eq!(notices, expected);
     assert!(state.registrants.is_empty() && state.held.is_none());
 }
 
@@ -131,9 +131,9 @@ fn clear_removes_all_and_notifies_others() {
 fn preempting_the_holder_takes_its_place() {
     let mut state = registered(3);
     state.reserve(&port(2), keys(20, 0), ReservationType::WriteExclusiveRegistrantsOnly).unwrap();
-    let told = state.preempt(&port(1), keys(10, 20), ReservationType::ExclusiveAccess).unwrap();
+    let notices = state.preempt(&port(1), keys(10, 20), ReservationType::ExclusiveAccess).unwrap();
     assert_eq!(
-        told,
+        notices,
         [(port(2), additional::REGISTRATIONS_PREEMPTED), (port(3), additional::RESERVATIONS_RELEASED)]
     );
     assert_eq!(
@@ -150,8 +150,8 @@ fn preempting_the_holder_takes_its_place() {
 fn preempting_others_only_takes_their_registration() {
     let mut state = registered(3);
     state.reserve(&port(1), keys(10, 0), ReservationType::WriteExclusive).unwrap();
-    let told = state.preempt(&port(2), keys(20, 30), ReservationType::ExclusiveAccess).unwrap();
-    assert_eq!(told, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
+    let notices = state.preempt(&port(2), keys(20, 30), ReservationType::ExclusiveAccess).unwrap();
+    assert_eq!(notices, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
     assert_eq!(
         state.held,
         Some(PersistentReservation { kind: ReservationType::WriteExclusive, port: port(1) })
@@ -172,8 +172,8 @@ fn with_all_registrants_key_zero_preempts_everybody_else() {
         ReservationType::WriteExclusiveAllRegistrants,
         "only one was preempted"
     );
-    let told = state.preempt(&port(2), keys(20, 0), ReservationType::ExclusiveAccess).unwrap();
-    assert_eq!(told, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
+    let notices = state.preempt(&port(2), keys(20, 0), ReservationType::ExclusiveAccess).unwrap();
+    assert_eq!(notices, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
     assert_eq!(
         state.held,
         Some(PersistentReservation { kind: ReservationType::ExclusiveAccess, port: port(2) })

@@ -49,11 +49,11 @@ fn supported_operation_codes_are_those_that_are_answered() {
         new.thin = thin;
         let bench = Bench::with(new);
         let all = bench.get(&[0xA3, 0x0C, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0]);
-        let mut told: Vec<(u8, Option<u16>)> = all[4..]
+        let mut reported: Vec<(u8, Option<u16>)> = all[4..]
             .chunks_exact(8)
             .map(|row| (row[0], (row[5] & 1 == 1).then(|| u16::from_be_bytes([row[2], row[3]]))))
             .collect();
-        told.dedup();
+        reported.dedup();
         for code in 0..=255_u8 {
             for action in 0..32_u8 {
                 let mut cdb = [0; 16];
@@ -63,11 +63,11 @@ fn supported_operation_codes_are_those_that_are_answered() {
                     let sense = sense(&reply);
                     sense.code == additional::INVALID_COMMAND_OPERATION_CODE
                 };
-                let has = told.iter().any(|(told, _)| *told == code);
+                let has = reported.iter().any(|(reported, _)| *reported == code);
                 assert_eq!(!unknown, has, "thin {thin}: {code:#04x}/{action:#04x}");
             }
         }
-        assert_eq!(told.contains(&(0x42, None)), thin);
+        assert_eq!(reported.contains(&(0x42, None)), thin);
         let refusal = bench.refused(&[0x48, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[]);
         assert_eq!(refusal.code, additional::INVALID_COMMAND_OPERATION_CODE, "no SANITIZE");
     }

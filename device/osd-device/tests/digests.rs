@@ -280,14 +280,14 @@ fn reads_verify_after_every_kind_of_change() {
 fn digest_profile_changes_only_while_empty() {
     for (_folder, store) in stores() {
         let bench = bench_on(store, false);
-        let told = || {
+        let current_values = || {
             let command = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
             let answer = bench.run(command, Wish::get(&[PROFILE]), &[]).good();
             values(&answer.attributes)[0].1.clone()
         };
-        assert_eq!(told(), [Profile::DEFAULT.code()]);
+        assert_eq!(current_values(), [Profile::DEFAULT.code()]);
         set_profile(&bench, Profile::Sha1.code()).good();
-        assert_eq!(told(), [Profile::Sha1.code()]);
+        assert_eq!(current_values(), [Profile::Sha1.code()]);
         for wrong in [6, 255] {
             assert_eq!(set_profile(&bench, wrong).sense(), (5, 0x2600), "{wrong}");
         }
@@ -297,7 +297,7 @@ fn digest_profile_changes_only_while_empty() {
         }
         create(&bench);
         assert_eq!(set_profile(&bench, Profile::Blake3.code()).sense(), (5, 0x2600));
-        assert_eq!(told(), [Profile::Sha1.code()]);
+        assert_eq!(current_values(), [Profile::Sha1.code()]);
     }
 }
 
@@ -315,22 +315,22 @@ fn refused_profile_refuses_whole_set_list() {
                 [(OLDEST_NONCE.0, OLDEST_NONCE.1, &TEN_SECONDS[..]), (PROFILE.0, PROFILE.1, &code[..])];
             bench.run(Command::SetAttributes(target), Wish::set(&list), &[])
         };
-        let told = || {
+        let current_values = || {
             let wish = Wish::get(&[OLDEST_NONCE, PROFILE]);
             values(&bench.run(Command::GetAttributes(target), wish, &[]).good().attributes)
         };
-        let before = told();
+        let before = current_values();
         assert_ne!(before[0].1, TEN_SECONDS);
         assert_eq!(set(Profile::AdHash256.code()).sense(), (5, 0x2600));
         create(&bench);
         for other in [0, Profile::Sha1.code(), Profile::AdHash256.code()] {
             assert_eq!(set(other).sense(), (5, 0x2600), "{other}");
         }
-        assert_eq!(told(), before);
+        assert_eq!(current_values(), before);
         // Setting the present profile again is allowed.
         set(Profile::DEFAULT.code()).good();
-        assert_eq!(told()[0].1, TEN_SECONDS);
-        assert_eq!(told()[1], before[1]);
+        assert_eq!(current_values()[0].1, TEN_SECONDS);
+        assert_eq!(current_values()[1], before[1]);
     }
 }
 

@@ -93,7 +93,7 @@ fn blocks(first: u64, count: u64) -> Damage {
 }
 
 /// Returns the audit log entries about scrubs.
-fn told(bench: &Bench) -> Vec<String> {
+fn audit_lines(bench: &Bench) -> Vec<String> {
     let log = bench.log.0.lock();
     log.iter().filter(|line| line.contains("SCRUB")).cloned().collect()
 }
@@ -110,7 +110,7 @@ fn scrub_reports_corruption_once_and_clears_repair() {
     let state = bench.unit.scrub_state();
     assert!(!state.running && state.damaged == 0 && state.ended_ms == START_MS, "{state:?}");
     assert_eq!((state.objects, state.objects_total, state.bytes), (4, 4, 20 * BLOCK), "{state:?}");
-    assert_eq!(told(&bench), [""; 0]);
+    assert_eq!(audit_lines(&bench), [""; 0]);
 
     disk.rot(5);
     disk.rot(6);
@@ -123,7 +123,7 @@ fn scrub_reports_corruption_once_and_clears_repair() {
     assert_eq!(get(&bench, user(OID), 6, 1), [1]);
     assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0006, 6), 1u64.to_be_bytes());
     assert_eq!(get(&bench, ObjectId::ROOT, 0x9000_0006, 6), 1u64.to_be_bytes());
-    let lines = told(&bench);
+    let lines = audit_lines(&bench);
     assert_eq!(lines.len(), 1, "reported once: {lines:?}");
     assert!(lines[0].contains("failed Some(\"damaged\") Some((3, 17, 0))"), "{lines:?}");
 
@@ -140,7 +140,7 @@ fn scrub_reports_corruption_once_and_clears_repair() {
     assert_eq!(get(&bench, user(OID), 6, 1), [0]);
     assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0006, 6), [0; 8]);
     assert_eq!(get(&bench, ObjectId::ROOT, 0x9000_0006, 6), [0; 8]);
-    assert!(told(&bench).last().unwrap().contains("done"), "{:?}", told(&bench));
+    assert!(audit_lines(&bench).last().unwrap().contains("done"), "{:?}", audit_lines(&bench));
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn scrub_finds_mismatched_digests() {
     let unit = 2_000_000 / (4 * BLOCK) * 4;
     assert_eq!(bench.unit.damaged(), [(user(OID), blocks(unit, 4))]);
     assert_eq!(get(&bench, user(OID), 6, 1), [1]);
-    assert_eq!(told(&bench).len(), 1);
+    assert_eq!(audit_lines(&bench).len(), 1);
     // OBJECT STRUCTURE CHECK finds it too, and READ MAP shows it.
     let check = Command::ObjectStructureCheck(Target { object: ObjectId::of_partition(PID) });
     run(&bench, check).good();
@@ -405,7 +405,7 @@ fn unreadable_object_does_not_stop_scrub() {
         assert_eq!((unread[0].id, unread[0].at, unread.len()), (user(OID + 2), 0, 1));
         assert!(unread[0].error.contains("reading data"), "{unread:?}");
     }
-    assert_eq!(told(&bench).len(), 1, "reported once");
+    assert_eq!(audit_lines(&bench).len(), 1, "reported once");
     // An early examination ends, too.
     let read = Command::Read(Extent { object: user(OID + 2), start: 0, length: 1 });
     run(&bench, read).good();
@@ -440,7 +440,7 @@ fn unrecordable_damage_is_still_reported() {
         assert_eq!(scrub_over_failures(&bench), 0);
         assert_eq!(bench.unit.damaged(), [(user(OID), blocks(5, 1))]);
     }
-    assert_eq!(told(&bench).len(), 1, "{:?}", told(&bench));
+    assert_eq!(audit_lines(&bench).len(), 1, "{:?}", audit_lines(&bench));
     write(&bench, OID, 5 * BLOCK, &[8; BLOCK as usize]);
     assert_eq!(scrub_over_failures(&bench), 0);
     assert_eq!(bench.unit.damaged(), []);

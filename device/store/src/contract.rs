@@ -629,7 +629,7 @@ const MODEL_LENGTH: u64 = 3 << 19;
 pub fn random_op(random: &mut SeededRandom) -> ModelOp {
     let object = random.below(6) as u8;
     let small = object >= 3 && random.below(16) > 0;
-    let place = |random: &mut SeededRandom| match random.below(4) {
+    let location = |random: &mut SeededRandom| match random.below(4) {
         0 if small => 0,
         _ if small => random.below(1200),
         0 => random.below(MODEL_LENGTH),
@@ -648,14 +648,14 @@ pub fn random_op(random: &mut SeededRandom) -> ModelOp {
     match random.below(100) {
         0..=9 => ModelOp::Create(object),
         10..=13 => ModelOp::Remove(object),
-        14..=44 => ModelOp::Write(object, place(random), length(random) as usize, random.next()),
-        45..=59 => ModelOp::Read(object, place(random), length(random) as usize),
-        60..=65 => ModelOp::Resize(object, place(random)),
-        66..=73 => ModelOp::Clear(object, place(random), length(random)),
-        74..=79 => ModelOp::Punch(object, place(random), length(random)),
+        14..=44 => ModelOp::Write(object, location(random), length(random) as usize, random.next()),
+        45..=59 => ModelOp::Read(object, location(random), length(random) as usize),
+        60..=65 => ModelOp::Resize(object, location(random)),
+        66..=73 => ModelOp::Clear(object, location(random), length(random)),
+        74..=79 => ModelOp::Punch(object, location(random), length(random)),
         80..=83 => ModelOp::Share(object, random.below(6) as u8),
-        84 if random.below(2) == 0 => ModelOp::Map(object, place(random), random.below(9) as usize),
-        84 => ModelOp::Compare(object, random.below(6) as u8, place(random), random.below(9) as usize),
+        84 if random.below(2) == 0 => ModelOp::Map(object, location(random), random.below(9) as usize),
+        84 => ModelOp::Compare(object, random.below(6) as u8, location(random), random.below(9) as usize),
         85..=89 => {
             let value = if random.below(3) == 0 { 0 } else { random.below(200) };
             ModelOp::SetAttribute(object, random.below(12) as u32, value as usize, random.next())

@@ -512,7 +512,7 @@ pub(crate) const REPLY: Target = Target {
     quarantine: None,
     covers: &[
         "seal::DataInCounts::parse",
-        "seal::Place::parse",
+        "seal::ObjectBounds::parse",
         "seal::sense::response_icv_field",
         "seal::sense::good_carrier",
     ],

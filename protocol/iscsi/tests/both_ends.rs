@@ -216,7 +216,7 @@ fn command(cdb: Cdb, out: &[u8], read: usize) -> initiator::SubmittedCommand {
 }
 
 #[derive(Clone, Debug)]
-struct Wish {
+struct PlannedCommand {
     out: usize,
     read: usize,
     wanted: u32,
@@ -226,12 +226,12 @@ struct Wish {
     cdb: usize,
 }
 
-fn wishes() -> impl Strategy<Value = Vec<Wish>> {
+fn requests() -> impl Strategy<Value = Vec<PlannedCommand>> {
     let size = || prop_oneof![Just(0_usize), 1..600_usize, 1..60_000_usize];
     let one =
         (size(), size(), size(), any::<bool>(), any::<bool>(), prop_oneof![Just(16_usize), 17..=260_usize]);
     proptest::collection::vec(
-        one.prop_map(|(out, read, wanted, bad, separate, cdb)| Wish {
+        one.prop_map(|(out, read, wanted, bad, separate, cdb)| PlannedCommand {
             out,
             read,
             wanted: wanted as u32,
@@ -289,21 +289,21 @@ proptest! {
     fn chunk_boundaries_and_parameters_change_nothing(
         offers in policies(),
         grants in policies(),
-        wishes in wishes(),
+        requests in requests(),
         pull_bytes in proptest::option::of(1..5000_u32),
         cuts in proptest::collection::vec(prop_oneof![1..60_usize, 1..70_000_usize], 1..8),
     ) {
         let mut pair = Pair::with(offers, grants, Some(TARGET), |_, target| target.pull_bytes = pull_bytes);
-        let mut asked = HashMap::new();
-        let mut waiting: VecDeque<Wish> = wishes.into();
+        let mut sent_commands = HashMap::new();
+        let mut waiting: VecDeque<PlannedCommand> = requests.into();
         let mut cuts = cuts.into_iter().cycle();
         loop {
             let moved = pair.step(cuts.next().unwrap());
-            while let Some(wish) = waiting.front().filter(|_| pair.initiator.can_submit()) {
-                let out: Vec<u8> = (0..wish.out).map(|i| i as u8).collect();
-                let block = cdb(wish.status, wish.sense, wish.separate, wish.wanted, wish.cdb);
-                let task = pair.initiator.submit(command(block, &out, wish.read)).unwrap();
-                asked.insert(task, (wish.clone(), out));
+            while let Some(request) = waiting.front().filter(|_| pair.initiator.can_submit()) {
+                let out: Vec<u8> = (0..request.out).map(|i| i as u8).collect();
+                let block = cdb(request.status, request.sense, request.separate, request.wanted, request.cdb);
+                let task = pair.initiator.submit(command(block, &out, request.read)).unwrap();
+                sent_commands.insert(task, (request.clone(), out));
                 waiting.pop_front();
             }
             if !moved && waiting.is_empty() {
@@ -312,20 +312,20 @@ proptest! {
         }
         prop_assert_eq!(pair.closed(), (None, None));
         let mut outcomes = pair.outcomes();
-        prop_assert_eq!(outcomes.len(), asked.len());
-        for (task, (wish, out)) in asked {
+        prop_assert_eq!(outcomes.len(), sent_commands.len());
+        for (task, (request, out)) in sent_commands {
             let response = outcomes.remove(&task).unwrap().unwrap();
-            let data = data_for(cdb(wish.status, wish.sense, wish.separate, wish.wanted, wish.cdb).as_slice(), &out);
-            let length = data.len().min(wish.read);
-            prop_assert_eq!(response.status, wish.status);
-            prop_assert_eq!(response.sense.len(), usize::from(wish.sense));
+            let data = data_for(cdb(request.status, request.sense, request.separate, request.wanted, request.cdb).as_slice(), &out);
+            let length = data.len().min(request.read);
+            prop_assert_eq!(response.status, request.status);
+            prop_assert_eq!(response.sense.len(), usize::from(request.sense));
             prop_assert_eq!(response.data_in_length, length);
             prop_assert_eq!(&response.data_in.as_slice()[..length], &data[..length]);
-            if wish.read > 0 || wish.out == 0 {
-                let residual = match data.len().cmp(&wish.read) {
+            if request.read > 0 || request.out == 0 {
+                let residual = match data.len().cmp(&request.read) {
                     std::cmp::Ordering::Equal => Residual::None,
-                    std::cmp::Ordering::Less => Residual::Underflow((wish.read - data.len()) as u32),
-                    std::cmp::Ordering::Greater => Residual::Overflow((data.len() - wish.read) as u32),
+                    std::cmp::Ordering::Less => Residual::Underflow((request.read - data.len()) as u32),
+                    std::cmp::Ordering::Greater => Residual::Overflow((data.len() - request.read) as u32),
                 };
                 prop_assert_eq!(response.read_residual, residual);
             }

@@ -57,7 +57,7 @@ fn connect(
     let target =
         target_side::TargetConnection::new(Arc::new(server), Arc::new(Heap), "127.0.0.1:3260".into(), 0);
     let mut target = target.with_login_guard(Arc::new(RecordingGuard));
-    let (mut result, mut learned, mut told) = (None, None, Vec::new());
+    let (mut result, mut learned, mut found_targets) = (None, None, Vec::new());
     for _ in 0..100 {
         while let Some(piece) = initiator.poll_transmit() {
             pour(&piece, |bytes| {
@@ -89,13 +89,13 @@ fn connect(
                 }
                 initiator::InitiatorEvent::Closed(reason) => result = Some(Err(reason)),
                 initiator::InitiatorEvent::Targets(targets) => {
-                    told = targets.into_iter().map(|t| t.name).collect()
+                    found_targets = targets.into_iter().map(|t| t.name).collect()
                 }
                 _ => {}
             }
         }
     }
-    (result.expect("a login ends"), learned, told)
+    (result.expect("a login ends"), learned, found_targets)
 }
 
 fn pour(mut bytes: &[u8], mut give: impl FnMut(&[u8]) -> usize) {
@@ -188,10 +188,10 @@ fn our_own_challenge_sent_back_is_not_answered() {
 
 #[test]
 fn discovery_tells_what_the_rules_allow() {
-    let (result, _, told) = connect(Some(access()), Some(chap("secret of ann!", None)), true);
-    assert_eq!((result, told), (Ok(()), vec![TARGET.to_owned()]));
-    let (_, _, told) = connect(None, None, true);
-    assert_eq!(told.len(), 2);
-    let (result, _, told) = connect(Some(access()), None, true);
-    assert!(matches!(result, Err(initiator::InitiatorClosed::Refused(_))) && told.is_empty());
+    let (result, _, found_targets) = connect(Some(access()), Some(chap("secret of ann!", None)), true);
+    assert_eq!((result, found_targets), (Ok(()), vec![TARGET.to_owned()]));
+    let (_, _, found_targets) = connect(None, None, true);
+    assert_eq!(found_targets.len(), 2);
+    let (result, _, found_targets) = connect(Some(access()), None, true);
+    assert!(matches!(result, Err(initiator::InitiatorClosed::Refused(_))) && found_targets.is_empty());
 }

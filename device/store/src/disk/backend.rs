@@ -141,9 +141,9 @@ impl IndexFile {
     }
 
     /// Writes our copy of the header of the last synced commit to this offset.
-    fn write_copy(&self, head: &mut HeaderState, place: u64) -> io::Result<()> {
-        let copy = head.synced.as_ref().map_or([0; COPY], |synced| synced.to_copy(place, &self.uuid));
-        self.file.write_at(place, &copy)?;
+    fn write_copy(&self, head: &mut HeaderState, location: u64) -> io::Result<()> {
+        let copy = head.synced.as_ref().map_or([0; COPY], |synced| synced.to_copy(location, &self.uuid));
+        self.file.write_at(location, &copy)?;
         head.loose = true;
         Ok(())
     }

@@ -27,7 +27,7 @@ pub(crate) struct ChunkExtent {
     /// Number of blocks, not 0.
     pub(crate) count: u16,
     /// First block on the medium.
-    pub(crate) place: u64,
+    pub(crate) location: u64,
     /// The group that allocated them; 0 if it is certainly committed. Not stored.
     pub(crate) born: u64,
 }
@@ -112,7 +112,7 @@ impl Chunk {
         size_of_val(&*self.extents) + size_of_val(&*self.sums) + self.digests.weight()
     }
 
-    /// Encodes: profile, number of extents, extents (first, count, place), checksums, digests;
+    /// Encodes: profile, number of extents, extents (first, count, location), checksums, digests;
     /// little endian.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.digests.code());
@@ -120,7 +120,7 @@ impl Chunk {
         for extent in &self.extents {
             out.extend_from_slice(&extent.first.to_le_bytes());
             out.extend_from_slice(&extent.count.to_le_bytes());
-            out.extend_from_slice(&extent.place.to_le_bytes());
+            out.extend_from_slice(&extent.location.to_le_bytes());
         }
         for sum in &self.sums {
             out.extend_from_slice(&sum.to_le_bytes());
@@ -141,17 +141,18 @@ impl Chunk {
         let (mut next, mut blocks) = (0, 0);
         for row in table.chunks_exact(12) {
             let number = |range: Range<usize>| row[range].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
-            let (first, length, place) = (number(0..2), number(2..4), number(4..12));
-            if first < next || length == 0 || first + length > CHUNK_BLOCKS || place > HOLE - CHUNK_BLOCKS {
+            let (first, length, location) = (number(0..2), number(2..4), number(4..12));
+            if first < next || length == 0 || first + length > CHUNK_BLOCKS || location > HOLE - CHUNK_BLOCKS
+            {
                 return Err(CorruptRecord);
             }
             // An inline block is an extent of its own.
-            if is_inline(place) && length != 1 {
+            if is_inline(location) && length != 1 {
                 return Err(CorruptRecord);
             }
             next = first + length;
             blocks += length as usize;
-            extents.push(ChunkExtent { first: first as u16, count: length as u16, place, born: 0 });
+            extents.push(ChunkExtent { first: first as u16, count: length as u16, location, born: 0 });
         }
         let (sums, digests) = rest.split_at_checked(blocks * 4).ok_or(CorruptRecord)?;
         let sums =
@@ -164,7 +165,7 @@ impl Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSlot {
     /// Block on the medium, or [`HOLE`].
-    place: u64,
+    location: u64,
     /// The group that allocated it; 0 if committed.
     pub(crate) born: u64,
     /// CRC32C of the block.
@@ -172,15 +173,15 @@ pub(crate) struct BlockSlot {
 }
 
 impl BlockSlot {
-    const HOLE: Self = Self { place: HOLE, born: 0, sum: 0 };
+    const HOLE: Self = Self { location: HOLE, born: 0, sum: 0 };
 
-    pub(crate) fn new(place: u64, born: u64, sum: u32) -> Self {
-        Self { place, born, sum }
+    pub(crate) fn new(location: u64, born: u64, sum: u32) -> Self {
+        Self { location, born, sum }
     }
 
     /// Returns the location, if the block is mapped.
-    pub(crate) fn place(&self) -> Option<u64> {
-        (self.place != HOLE).then_some(self.place)
+    pub(crate) fn location(&self) -> Option<u64> {
+        (self.location != HOLE).then_some(self.location)
     }
 }
 
@@ -233,8 +234,8 @@ impl FlatChunk {
         let mut flat = Self::empty(None);
         for (extent, sums) in chunk.extents() {
             let slots = &mut flat.slots[usize::from(extent.first)..][..sums.len()];
-            for ((slot, &sum), place) in slots.iter_mut().zip(sums).zip(extent.place..) {
-                *slot = BlockSlot { place, born: extent.born, sum };
+            for ((slot, &sum), location) in slots.iter_mut().zip(sums).zip(extent.location..) {
+                *slot = BlockSlot { location, born: extent.born, sum };
             }
         }
         flat.digests = digests::FlatDigests::of(&chunk.digests, profile);
@@ -286,20 +287,20 @@ impl FlatChunk {
         let mut extents: Vec<ChunkExtent> = Vec::new();
         let mut sums = Vec::new();
         for (block, slot) in self.slots.iter().enumerate() {
-            let Some(place) = slot.place() else { continue };
+            let Some(location) = slot.location() else { continue };
             let born = if slot.born == open { open } else { 0 };
             sums.push(slot.sum);
             match extents.last_mut() {
                 Some(last)
                     if usize::from(last.first + last.count) == block
-                        && last.place + u64::from(last.count) == place
-                        && place % segment_blocks != 0
-                        && !is_inline(place)
+                        && last.location + u64::from(last.count) == location
+                        && location % segment_blocks != 0
+                        && !is_inline(location)
                         && last.born == born =>
                 {
                     last.count += 1;
                 }
-                _ => extents.push(ChunkExtent { first: block as u16, count: 1, place, born }),
+                _ => extents.push(ChunkExtent { first: block as u16, count: 1, location, born }),
             }
         }
         (!extents.is_empty()).then(|| Chunk {
@@ -331,22 +332,22 @@ impl FlatChunk {
                 continue;
             }
             let first = block;
-            let place = self.slots[first as usize].place;
-            let follows = |block: u64| match place {
+            let location = self.slots[first as usize].location;
+            let follows = |block: u64| match location {
                 HOLE => HOLE,
-                place => place + (block - first),
+                location => location + (block - first),
             };
             while block < CHUNK_BLOCKS
                 && self.is_touched(block)
-                && self.slots[block as usize].place == follows(block)
+                && self.slots[block as usize].location == follows(block)
             {
                 block += 1;
             }
             runs += 1;
             bytes.extend_from_slice(&(first as u16).to_le_bytes());
             bytes.extend_from_slice(&((block - first) as u16).to_le_bytes());
-            bytes.extend_from_slice(&place.to_le_bytes());
-            if place != HOLE {
+            bytes.extend_from_slice(&location.to_le_bytes());
+            if location != HOLE {
                 for slot in &self.slots[first as usize..block as usize] {
                     bytes.extend_from_slice(&slot.sum.to_le_bytes());
                 }
@@ -380,14 +381,14 @@ impl FlatChunk {
         };
         let mut flat = base.map_or_else(|| Self::empty(profile), |base| Self::of(base, profile));
         for _ in 0..rest.number(2)? {
-            let (first, count, place) = (rest.number(2)?, rest.number(2)?, rest.number(8)?);
-            if first + count > CHUNK_BLOCKS || (place != HOLE && place > HOLE - CHUNK_BLOCKS) {
+            let (first, count, location) = (rest.number(2)?, rest.number(2)?, rest.number(8)?);
+            if first + count > CHUNK_BLOCKS || (location != HOLE && location > HOLE - CHUNK_BLOCKS) {
                 return Err(CorruptRecord);
             }
             for number in 0..count {
-                let slot = match place {
+                let slot = match location {
                     HOLE => BlockSlot::HOLE,
-                    place => BlockSlot::new(place + number, 0, rest.number(4)? as u32),
+                    location => BlockSlot::new(location + number, 0, rest.number(4)? as u32),
                 };
                 flat.set(first + number, slot);
             }
@@ -443,11 +444,11 @@ mod tests {
         ) {
             let profile = Profile::from_code(code);
             let fill = |flat: &mut FlatChunk, changes: &[(u64, u64, u64, u32)]| {
-                for &(first, place, count, sum) in changes {
+                for &(first, location, count, sum) in changes {
                     for block in first..(first + count.max(1)).min(CHUNK_BLOCKS) {
                         match count {
                             0 => flat.unmap(block),
-                            _ => flat.set(block, BlockSlot::new(place + block - first, 0, sum ^ block as u32)),
+                            _ => flat.set(block, BlockSlot::new(location + block - first, 0, sum ^ block as u32)),
                         };
                     }
                 }
@@ -482,9 +483,9 @@ mod tests {
         ) {
             let profile = Profile::from_code(code);
             let mut flat = FlatChunk::empty(profile);
-            for (first, place, count, sum) in slots {
+            for (first, location, count, sum) in slots {
                 for i in 0..count.min(CHUNK_BLOCKS - first) {
-                    flat.set(first + i, BlockSlot::new(place + i, 0, sum ^ i as u32));
+                    flat.set(first + i, BlockSlot::new(location + i, 0, sum ^ i as u32));
                 }
             }
             let Some(chunk) = flat.compact(256, 7) else {
@@ -498,8 +499,8 @@ mod tests {
             let chunk = flat.compact(256, 7).unwrap_or(chunk);
             prop_assert_eq!(FlatChunk::of(&chunk, profile), flat);
             for (extent, _) in chunk.extents() {
-                let last = extent.place + u64::from(extent.count) - 1;
-                prop_assert_eq!(extent.place / 256, last / 256, "no extent crosses segments");
+                let last = extent.location + u64::from(extent.count) - 1;
+                prop_assert_eq!(extent.location / 256, last / 256, "no extent crosses segments");
             }
             let mut bytes = Vec::new();
             chunk.encode(&mut bytes);

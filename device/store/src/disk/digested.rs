@@ -131,19 +131,19 @@ impl StagedChanges<'_> {
                 continue;
             }
             let slot = self.slot(block).ok()?;
-            let Some(place) = slot.place() else { continue };
+            let Some(location) = slot.location() else { continue };
             mapped = true;
             match &mut run {
                 Some((first, from, sums))
-                    if *first + sums.len() as u64 == place
+                    if *first + sums.len() as u64 == location
                         && *from + sums.len() * BLOCK as usize == at
-                        && !place.is_multiple_of(self.store.segments.blocks_each) =>
+                        && !location.is_multiple_of(self.store.segments.blocks_each) =>
                 {
                     sums.push(slot.sum);
                 }
                 _ => {
                     self.fill(run.take(), &mut bytes)?;
-                    run = Some((place, at, vec![slot.sum]));
+                    run = Some((location, at, vec![slot.sum]));
                 }
             }
         }
@@ -152,12 +152,12 @@ impl StagedChanges<'_> {
     }
 
     fn fill(&self, run: Option<(u64, usize, Vec<u32>)>, bytes: &mut [u8]) -> Option<()> {
-        let Some((place, from, sums)) = run else { return Some(()) };
-        if let Some(written) = self.inline.get(&place) {
+        let Some((location, from, sums)) = run else { return Some(()) };
+        if let Some(written) = self.inline.get(&location) {
             bytes[from..from + written.len()].copy_from_slice(written);
             return Some(());
         }
-        self.store.read_sound(place, &sums, &mut bytes[from..][..sums.len() * BLOCK as usize])
+        self.store.read_sound(location, &sums, &mut bytes[from..][..sums.len() * BLOCK as usize])
     }
 
     /// Computes the digests of these units of a chunk; returns how many could be computed.

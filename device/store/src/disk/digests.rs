@@ -120,7 +120,7 @@ impl FlatDigests {
         flat
     }
 
-    fn place(&mut self, unit: u32) -> Option<&mut [u8]> {
+    fn location(&mut self, unit: u32) -> Option<&mut [u8]> {
         let profile = self.profile?;
         let length = profile.value_bytes();
         if self.values.is_empty() {
@@ -142,8 +142,8 @@ impl FlatDigests {
 
     /// Sets the digest of a unit, which must have this profile.
     pub(crate) fn set(&mut self, unit: u32, value: &Digest) {
-        if let Some(place) = self.place(unit) {
-            place.copy_from_slice(value.as_bytes());
+        if let Some(location) = self.location(unit) {
+            location.copy_from_slice(value.as_bytes());
             self.known |= bit(unit);
         }
     }
@@ -159,8 +159,8 @@ impl FlatDigests {
         let unit = (block * BLOCK / profile.unit_bytes()) as u32;
         if self.has_digest(unit) {
             self.known &= !bit(unit);
-            if let Some(place) = self.place(unit) {
-                place.fill(0);
+            if let Some(location) = self.location(unit) {
+                location.fill(0);
             }
         }
         bit(unit)

@@ -150,17 +150,17 @@ impl DiskStore {
                 continue;
             }
             let sums = &sums[(blocks.start - first) as usize..(blocks.end - first) as usize];
-            let place = extent.place + (blocks.start - first);
+            let location = extent.location + (blocks.start - first);
             for (slice, sums) in (0..).step_by(SLICE_BLOCKS as usize).zip(sums.chunks(SLICE_BLOCKS as usize))
             {
                 let into =
                     &mut content[((blocks.start + slice) * BLOCK) as usize..][..sums.len() * BLOCK as usize];
                 bytes += into.len() as u64;
-                if self.read_slice(place + slice, sums, 0, into).is_ok() {
+                if self.read_slice(location + slice, sums, 0, into).is_ok() {
                     continue;
                 }
                 for ((at, sum), block) in (slice..).zip(sums).zip(into.chunks_exact_mut(BLOCK as usize)) {
-                    let kind = match self.read_slice(place + at, &[*sum], 0, block) {
+                    let kind = match self.read_slice(location + at, &[*sum], 0, block) {
                         Ok(()) => continue,
                         Err(BadRead::Sum(_)) => DamageKind::Data,
                         Err(BadRead::Io(..)) => DamageKind::Unreadable,

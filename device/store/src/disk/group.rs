@@ -322,7 +322,8 @@ impl DiskStore {
         // Then the layers stay on top of it, and none of the blocks it refers to is freed. A stop
         // of the index from here on freezes this commit.
         self.groups.check()?;
-        let is_long = |run: &&BlockRun| run.count >= self.options.discard_blocks_min && !is_inline(run.place);
+        let is_long =
+            |run: &&BlockRun| run.count >= self.options.discard_blocks_min && !is_inline(run.location);
         let mut discarded = Vec::new();
         for run in group.freed.iter().filter(is_long) {
             // Only a hint: the blocks are free either way.

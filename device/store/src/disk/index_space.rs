@@ -416,9 +416,9 @@ impl IndexSpace {
             written.iter().for_each(|(_, length)| all[order_of(*length) as usize] += 1);
             assert!(fits(&granted, &all), "wrote {all:?}, counted {granted:?} for {load:?}, {shape:?}");
         }
-        for (place, length) in written {
+        for (location, length) in written {
             known.touched = true;
-            let unit = place / UNIT - 1;
+            let unit = location / UNIT - 1;
             let region = (unit / REGION_PAGES) as usize;
             if let (Some(free), Some(blocks)) =
                 (known.free_pages.free.get_mut(region), known.free.get_mut(region))

@@ -50,44 +50,45 @@ impl StagedChanges<'_> {
         }
         let slot = self.slot(0)?;
         let shared = self.shared(&[slot]);
-        if let Some(place) = slot.place().filter(|place| shared == 0 && is_inline(*place))
-            && self.store.space.lock().inline.fits(Some(place), length)
+        if let Some(location) = slot.location().filter(|location| shared == 0 && is_inline(*location))
+            && self.store.space.lock().inline.fits(Some(location), length)
         {
-            return Ok(Some(BlockSpan { blocks: 0..1, place, in_place: true }));
+            return Ok(Some(BlockSpan { blocks: 0..1, location, in_place: true }));
         }
-        let hole = u64::from(slot.place().is_none());
-        let Some(place) = self.take_inline(hole + shared, length)? else { return Ok(None) };
+        let hole = u64::from(slot.location().is_none());
+        let Some(location) = self.take_inline(hole + shared, length)? else { return Ok(None) };
         self.count(hole, 0);
-        Ok(Some(BlockSpan { blocks: 0..1, place, in_place: false }))
+        Ok(Some(BlockSpan { blocks: 0..1, location, in_place: false }))
     }
 
     /// Sets the bytes of an inline block.
-    pub(crate) fn put_inline(&mut self, place: u64, block: &[u8]) {
+    pub(crate) fn put_inline(&mut self, location: u64, block: &[u8]) {
         let end = block.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        self.inline.insert(place, block[..end].into());
+        self.inline.insert(location, block[..end].into());
     }
 
     /// Returns all bytes of a mapped block, including the changes staged so far.
-    pub(crate) fn block_at(&self, block: u64, place: u64, sum: u32) -> Result<Block, StoreError> {
-        match self.inline.get(&place) {
+    pub(crate) fn block_at(&self, block: u64, location: u64, sum: u32) -> Result<Block, StoreError> {
+        match self.inline.get(&location) {
             Some(bytes) => Ok(padded(bytes)),
-            None => self.store.read_block(self.id, block, place, sum),
+            None => self.store.read_block(self.id, block, location, sum),
         }
     }
 
     /// Adds the records of inline blocks to the changes: new records for written ones, removals for
     /// released ones. Returns the written ones, with their lengths.
     pub(crate) fn inline_records(&mut self) -> Vec<(u64, usize)> {
-        for run in self.reusable.iter().filter(|run| is_inline(run.place)) {
-            for place in run.place..run.place + run.count {
-                self.inline.remove(&place);
-                self.changes.push((inline_key(place), None));
+        for run in self.reusable.iter().filter(|run| is_inline(run.location)) {
+            for location in run.location..run.location + run.count {
+                self.inline.remove(&location);
+                self.changes.push((inline_key(location), None));
             }
         }
         let written = std::mem::take(&mut self.inline);
-        let lengths = written.iter().map(|(place, bytes)| (*place, bytes.len())).collect();
-        let records =
-            written.into_iter().map(|(place, bytes)| (inline_key(place), Some(RecordValue::Inline(bytes))));
+        let lengths = written.iter().map(|(location, bytes)| (*location, bytes.len())).collect();
+        let records = written
+            .into_iter()
+            .map(|(location, bytes)| (inline_key(location), Some(RecordValue::Inline(bytes))));
         self.changes.extend(records);
         lengths
     }
@@ -104,13 +105,13 @@ impl DiskStore {
     /// Like `read_slice`, for an inline block.
     pub(crate) fn read_inline(
         &self,
-        place: u64,
+        location: u64,
         sums: &[u32],
         from: u64,
         into: &mut [u8],
     ) -> Result<(), BadRead> {
         let found =
-            self.index.get(&inline_key(place)).map_err(|error| BadRead::Io(io::Error::other(error), 0))?;
+            self.index.get(&inline_key(location)).map_err(|error| BadRead::Io(io::Error::other(error), 0))?;
         let bytes: Arc<[u8]> = match found {
             Some(Ok(RecordValue::Inline(bytes))) => bytes,
             Some(Ok(_) | Err(CorruptRecord)) | None => return Err(BadRead::Sum(0)),
@@ -157,14 +158,14 @@ impl InlineRecords {
     }
 
     /// Claims the record that a block refers to.
-    pub(crate) fn claim(&self, place: u64, pool: &mut InlinePool) -> ClaimOutcome {
-        let key = inline_key(place);
-        match self.found.get(number_of(place) as usize).copied().unwrap_or(0) {
+    pub(crate) fn claim(&self, location: u64, pool: &mut InlinePool) -> ClaimOutcome {
+        let key = inline_key(location);
+        match self.found.get(number_of(location) as usize).copied().unwrap_or(0) {
             0 if among(&self.lost, &key, &key).next().is_some() => ClaimOutcome::Lost,
             0 => ClaimOutcome::Absent,
             1 => ClaimOutcome::Lost,
             length => {
-                pool.set(place, usize::from(length - 2));
+                pool.set(location, usize::from(length - 2));
                 ClaimOutcome::Taken
             }
         }

@@ -104,7 +104,7 @@ impl DiskStore {
         let inline = InlineRecords::survey(&proof.reader, superblock.blocks());
         let mut survey = survey::survey(&proof.reader, |run: BlockRun| match space.claim(run) {
             Err(_) => ClaimOutcome::Outside,
-            Ok(()) if is_inline(run.place) => inline.claim(run.place, &mut space.inline),
+            Ok(()) if is_inline(run.location) => inline.claim(run.location, &mut space.inline),
             Ok(()) if segments.has(run) => ClaimOutcome::Taken,
             Ok(()) => ClaimOutcome::Unreadable,
         });

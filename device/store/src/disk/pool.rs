@@ -15,13 +15,13 @@ const INLINE: u64 = 1 << 63;
 const RECORD: u64 = 64;
 
 /// Whether a mapped block with this location is in the index.
-pub(crate) fn is_inline(place: u64) -> bool {
-    place & INLINE != 0
+pub(crate) fn is_inline(location: u64) -> bool {
+    location & INLINE != 0
 }
 
 /// Returns the number of an inline block.
-pub(crate) fn number_of(place: u64) -> u64 {
-    place & !INLINE
+pub(crate) fn number_of(location: u64) -> u64 {
+    location & !INLINE
 }
 
 /// Index use of inline blocks.
@@ -61,14 +61,14 @@ impl InlinePool {
         self.usage
     }
 
-    fn length(&self, place: u64) -> Option<u64> {
-        let entry = self.lengths.get(usize::try_from(number_of(place)).ok()?)?;
+    fn length(&self, location: u64) -> Option<u64> {
+        let entry = self.lengths.get(usize::try_from(number_of(location)).ok()?)?;
         entry.checked_sub(1).map(u64::from)
     }
 
     /// Whether a block of this many bytes fits: a new one, or one that has a location.
-    pub(crate) fn fits(&self, place: Option<u64>, length: u64) -> bool {
-        match place.and_then(|place| self.length(place)) {
+    pub(crate) fn fits(&self, location: Option<u64>, length: u64) -> bool {
+        match location.and_then(|location| self.length(location)) {
             Some(old) => length <= old || self.usage.bytes - old + length <= self.usage.bytes_max,
             None => self.usage.bytes + RECORD + length <= self.usage.bytes_max,
         }
@@ -91,28 +91,28 @@ impl InlinePool {
     }
 
     /// Sets the number of bytes of a block.
-    pub(crate) fn set(&mut self, place: u64, length: usize) {
-        if let Some(old) = self.length(place) {
+    pub(crate) fn set(&mut self, location: u64, length: usize) {
+        if let Some(old) = self.length(location) {
             self.usage.bytes = self.usage.bytes - old + length as u64;
-            self.lengths[number_of(place) as usize] = length as u16 + 1;
+            self.lengths[number_of(location) as usize] = length as u16 + 1;
         }
     }
 
     /// Frees the number of a block.
-    pub(crate) fn release(&mut self, place: u64) {
-        debug_assert!(self.length(place).is_some(), "released twice");
-        if let Some(length) = self.length(place) {
+    pub(crate) fn release(&mut self, location: u64) {
+        debug_assert!(self.length(location).is_some(), "released twice");
+        if let Some(length) = self.length(location) {
             self.usage.blocks -= 1;
             self.usage.bytes -= RECORD + length;
-            self.lengths[number_of(place) as usize] = 0;
-            self.free.push(number_of(place) as u32);
+            self.lengths[number_of(location) as usize] = 0;
+            self.free.push(number_of(location) as u32);
         }
     }
 
     /// Claims a block found in the index, still without bytes. Returns whether it was unclaimed;
     /// `None` for an invalid number. [`claimed`](Self::claimed) is called after the last one.
-    pub(crate) fn claim(&mut self, place: u64) -> Option<bool> {
-        let number = number_of(place);
+    pub(crate) fn claim(&mut self, location: u64) -> Option<bool> {
+        let number = number_of(location);
         if number >= self.numbers_max {
             return None;
         }
@@ -158,22 +158,22 @@ mod tests {
                 let some = (!model.is_empty()).then(|| *model.keys().nth(which.index(model.len())).unwrap());
                 match (step, some) {
                     (0, _) => match pool.take() {
-                        Some(place) => {
-                            prop_assert!(is_inline(place));
-                            prop_assert_eq!(model.insert(place, 0), None, "had twice");
+                        Some(location) => {
+                            prop_assert!(is_inline(location));
+                            prop_assert_eq!(model.insert(location, 0), None, "had twice");
                         }
                         None => prop_assert_eq!(model.len(), 20),
                     },
-                    (1, Some(place)) => {
-                        let total = pool.usage().bytes + length as u64 - model[&place] as u64;
-                        let fits = length <= model[&place] || total <= 40_000;
-                        prop_assert_eq!(pool.fits(Some(place), length as u64), fits);
-                        pool.set(place, length);
-                        model.insert(place, length);
+                    (1, Some(location)) => {
+                        let total = pool.usage().bytes + length as u64 - model[&location] as u64;
+                        let fits = length <= model[&location] || total <= 40_000;
+                        prop_assert_eq!(pool.fits(Some(location), length as u64), fits);
+                        pool.set(location, length);
+                        model.insert(location, length);
                     }
-                    (_, Some(place)) => {
-                        pool.release(place);
-                        model.remove(&place);
+                    (_, Some(location)) => {
+                        pool.release(location);
+                        model.remove(&location);
                     }
                     _ => {}
                 }
@@ -184,15 +184,15 @@ mod tests {
             }
             let mut again = InlinePool::new(20);
             again.limit(40_000);
-            for (&place, &length) in model.iter().rev() {
-                prop_assert_eq!(again.claim(place), Some(true));
-                prop_assert_eq!(again.claim(place), Some(false));
-                again.set(place, length);
+            for (&location, &length) in model.iter().rev() {
+                prop_assert_eq!(again.claim(location), Some(true));
+                prop_assert_eq!(again.claim(location), Some(false));
+                again.set(location, length);
             }
             again.claimed();
             prop_assert_eq!(again.usage(), pool.usage());
-            while let Some(place) = again.take() {
-                prop_assert_eq!(model.insert(place, 0), None);
+            while let Some(location) = again.take() {
+                prop_assert_eq!(model.insert(location, 0), None);
             }
             prop_assert_eq!(model.len(), 20);
             prop_assert_eq!(again.claim(INLINE | 20), None);

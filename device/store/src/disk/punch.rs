@@ -149,8 +149,8 @@ impl StagedChanges<'_> {
                 chunks.push(number);
                 for (extent, sums) in chunk.extents() {
                     let first = number * CHUNK_BLOCKS + u64::from(extent.first);
-                    for ((block, place), &sum) in (first..).zip(extent.place..).zip(sums) {
-                        visit(self, block, BlockSlot::new(place, extent.born, sum))?;
+                    for ((block, location), &sum) in (first..).zip(extent.location..).zip(sums) {
+                        visit(self, block, BlockSlot::new(location, extent.born, sum))?;
                     }
                 }
             }
@@ -173,18 +173,18 @@ impl StagedChanges<'_> {
         let length = self.record.length - gap;
         let growth = after.saturating_sub(before - shared);
         let inline = match after == 1 && self.may_be_inline(length) {
-            true => self.take_inline(growth, length)?.map(|place| vec![BlockRun { place, count: 1 }]),
+            true => self.take_inline(growth, length)?.map(|location| vec![BlockRun { location, count: 1 }]),
             false => None,
         };
-        let mut places = inline.map_or_else(|| self.take(growth, after, None), Ok)?.into_iter();
+        let mut locations = inline.map_or_else(|| self.take(growth, after, None), Ok)?.into_iter();
         self.count(after, before);
-        let mut left = BlockRun { place: 0, count: 0 };
+        let mut left = BlockRun { location: 0, count: 0 };
         let mut buffer = Vec::new();
         for run in runs {
             let mut block = run.start;
             while block < run.end {
                 if left.count == 0 {
-                    left = places.next().expect("as many blocks were taken as are needed");
+                    left = locations.next().expect("as many blocks were taken as are needed");
                 }
                 let count = left.count.min(run.end - block).min(PIECE_BLOCKS);
                 buffer.clear();
@@ -194,21 +194,21 @@ impl StagedChanges<'_> {
                     .split_at_mut((offset.clamp(start, end) - start) as usize);
                 self.store.read_range(self.id, start, kept)?;
                 self.store.read_range(self.id, start.max(offset) + gap, moved)?;
-                if is_inline(left.place) {
-                    self.put_inline(left.place, &buffer);
+                if is_inline(left.location) {
+                    self.put_inline(left.location, &buffer);
                 } else {
                     self.store
                         .segments
-                        .write(left.place, &[std::io::IoSlice::new(&buffer)])
+                        .write(left.location, &[std::io::IoSlice::new(&buffer)])
                         .map_err(write_error)?;
                     self.store.groups.wrote(count * BLOCK);
                 }
-                for ((bytes, block), place) in
-                    buffer.chunks_exact(BLOCK as usize).zip(block..).zip(left.place..)
+                for ((bytes, block), location) in
+                    buffer.chunks_exact(BLOCK as usize).zip(block..).zip(left.location..)
                 {
-                    builder.push(self, block, BlockSlot::new(place, self.open, crate::crc::crc32c(bytes)));
+                    builder.push(self, block, BlockSlot::new(location, self.open, crate::crc::crc32c(bytes)));
                 }
-                left = BlockRun { place: left.place + count, count: left.count - count };
+                left = BlockRun { location: left.location + count, count: left.count - count };
                 block += count;
             }
         }

@@ -126,7 +126,7 @@ impl DiskStore {
                     into[(at - offset) as usize..(from - offset) as usize].fill(0);
                     let target = &mut into[(from - offset) as usize..(to - offset) as usize];
                     let sums = ExtentSums { sums, unchecked: &unchecked, first: extent.first.into() };
-                    self.read_extent(extent.place, sums, from - start, target)
+                    self.read_extent(extent.location, sums, from - start, target)
                         .map_err(|fail| self.bad_read(fail, id, start))?;
                     at = to;
                 }
@@ -140,7 +140,7 @@ impl DiskStore {
     /// Fills `into` from byte `from` of an extent.
     fn read_extent(
         &self,
-        place: u64,
+        location: u64,
         sums: ExtentSums<'_>,
         from: u64,
         into: &mut [u8],
@@ -151,10 +151,10 @@ impl DiskStore {
             let slice_end = (from / BLOCK + SLICE_BLOCKS) * BLOCK;
             let length = ((slice_end - from) as usize).min(into.len());
             let (part, rest) = into.split_at_mut(length);
-            match self.read_with(place, sums, from, part) {
+            match self.read_with(location, sums, from, part) {
                 // Find the block that failed: the others may be readable.
                 Err(BadRead::Io(..)) if part.len() > BLOCK as usize => {
-                    self.read_by_blocks(place, sums, from, part)?;
+                    self.read_by_blocks(location, sums, from, part)?;
                 }
                 result => result?,
             }
@@ -167,7 +167,7 @@ impl DiskStore {
     /// Like `read_extent`, block by block.
     fn read_by_blocks(
         &self,
-        place: u64,
+        location: u64,
         sums: ExtentSums<'_>,
         from: u64,
         into: &mut [u8],
@@ -177,7 +177,7 @@ impl DiskStore {
         while !into.is_empty() {
             let length = ((BLOCK - from % BLOCK) as usize).min(into.len());
             let (part, rest) = into.split_at_mut(length);
-            self.read_with(place, sums, from, part)?;
+            self.read_with(location, sums, from, part)?;
             from += length as u64;
             into = rest;
         }
@@ -187,18 +187,24 @@ impl DiskStore {
     /// Like `read_extent`, in one call to the medium, with every block checked.
     pub(crate) fn read_slice(
         &self,
-        place: u64,
+        location: u64,
         sums: &[u32],
         from: u64,
         into: &mut [u8],
     ) -> Result<(), BadRead> {
-        self.read_with(place, ExtentSums::all(sums), from, into)
+        self.read_with(location, ExtentSums::all(sums), from, into)
     }
 
     /// Like `read_extent`, in one call to the medium.
-    fn read_with(&self, place: u64, sums: ExtentSums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
-        if is_inline(place) {
-            return self.read_inline(place, sums.sums, from, into);
+    fn read_with(
+        &self,
+        location: u64,
+        sums: ExtentSums<'_>,
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<(), BadRead> {
+        if is_inline(location) {
+            return self.read_inline(location, sums.sums, from, into);
         }
         let to = from + into.len() as u64;
         let first = from / BLOCK;
@@ -207,7 +213,7 @@ impl DiskStore {
         let io = |error| BadRead::Io(error, first);
         let check = |block: u64, bytes: &[u8]| sums.check(block, bytes);
         if lead == 0 && trail == 0 {
-            self.segments.read(place + first, &mut [IoSliceMut::new(into)]).map_err(io)?;
+            self.segments.read(location + first, &mut [IoSliceMut::new(into)]).map_err(io)?;
             return into
                 .chunks_exact(BLOCK as usize)
                 .zip(first..)
@@ -216,7 +222,7 @@ impl DiskStore {
         let mut head: Block = [0; BLOCK as usize];
         let last = to / BLOCK;
         if first == last {
-            self.segments.read(place + first, &mut [IoSliceMut::new(&mut head)]).map_err(io)?;
+            self.segments.read(location + first, &mut [IoSliceMut::new(&mut head)]).map_err(io)?;
             check(first, &head)?;
             into.copy_from_slice(&head[lead..trail]);
             return Ok(());
@@ -231,7 +237,7 @@ impl DiskStore {
                 IoSliceMut::new(middle),
                 IoSliceMut::new(if trail == 0 { &mut [] } else { &mut tail }),
             ];
-            self.segments.read(place + first, &mut parts).map_err(io)?;
+            self.segments.read(location + first, &mut parts).map_err(io)?;
         }
         if lead != 0 {
             check(first, &head)?;
@@ -250,8 +256,8 @@ impl DiskStore {
     }
 
     /// Reads and checks consecutive whole blocks; `None` if any cannot be read or is damaged.
-    pub(crate) fn read_sound(&self, place: u64, sums: &[u32], into: &mut [u8]) -> Option<()> {
-        self.read_slice(place, sums, 0, into).ok()
+    pub(crate) fn read_sound(&self, location: u64, sums: &[u32], into: &mut [u8]) -> Option<()> {
+        self.read_slice(location, sums, 0, into).ok()
     }
 
     /// Reads and checks one whole block by its location. `block` is its number in the object, for
@@ -260,11 +266,11 @@ impl DiskStore {
         &self,
         id: ObjectId,
         block: u64,
-        place: u64,
+        location: u64,
         sum: u32,
     ) -> Result<Block, StoreError> {
         let mut bytes: Block = [0; BLOCK as usize];
-        self.read_slice(place, &[sum], 0, &mut bytes)
+        self.read_slice(location, &[sum], 0, &mut bytes)
             .map_err(|fail| self.bad_read(fail, id, block * BLOCK))?;
         Ok(bytes)
     }

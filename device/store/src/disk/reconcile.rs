@@ -34,13 +34,13 @@ impl SharedWindow {
 
     /// Records the checksums of an extent; returns the first block that has another checksum
     /// already.
-    fn record_extent(&mut self, place: u64, sums: &[u32]) -> Option<u64> {
-        let end = place + sums.len() as u64;
-        let first = self.runs.partition_point(|(run, _)| run.place + run.count <= place);
-        for &(run, base) in self.runs[first..].iter().take_while(|(run, _)| run.place < end) {
-            for block in run.place.max(place)..end.min(run.place + run.count) {
-                let known = &mut self.sums[base + (block - run.place) as usize];
-                let met = u64::from(sums[(block - place) as usize]) + 1;
+    fn record_extent(&mut self, location: u64, sums: &[u32]) -> Option<u64> {
+        let end = location + sums.len() as u64;
+        let first = self.runs.partition_point(|(run, _)| run.location + run.count <= location);
+        for &(run, base) in self.runs[first..].iter().take_while(|(run, _)| run.location < end) {
+            for block in run.location.max(location)..end.min(run.location + run.count) {
+                let known = &mut self.sums[base + (block - run.location) as usize];
+                let met = u64::from(sums[(block - location) as usize]) + 1;
                 if *known != 0 && *known != met {
                     return Some(block);
                 }
@@ -54,7 +54,7 @@ impl SharedWindow {
 /// Splits a long run into pieces.
 fn pieces(run: BlockRun) -> impl Iterator<Item = BlockRun> {
     (0..run.count.div_ceil(PIECE_BLOCKS)).map(move |piece| BlockRun {
-        place: run.place + piece * PIECE_BLOCKS,
+        location: run.location + piece * PIECE_BLOCKS,
         count: PIECE_BLOCKS.min(run.count - piece * PIECE_BLOCKS),
     })
 }
@@ -74,7 +74,7 @@ pub(crate) fn check(reader: &TreeReader, shares: &SharedBlocks) -> Vec<ObjectId>
         while let Some(step) = cursor.current() {
             if let CursorStep::Record(key, value) = step
                 && let Ok(RecordValue::Chunk(chunk)) = RecordValue::parse(key, value)
-                && chunk.extents().any(|(extent, sums)| window.record_extent(extent.place, sums).is_some())
+                && chunk.extents().any(|(extent, sums)| window.record_extent(extent.location, sums).is_some())
             {
                 clashes.push(object_of(key));
             }
@@ -91,8 +91,8 @@ mod tests {
     #[test]
     fn a_block_known_by_two_checksums_is_found() {
         let mut window = SharedWindow::default();
-        window.push(BlockRun { place: 10, count: 4 });
-        window.push(BlockRun { place: 20, count: 2 });
+        window.push(BlockRun { location: 10, count: 4 });
+        window.push(BlockRun { location: 20, count: 2 });
         assert_eq!(window.record_extent(8, &[1, 2, 3, 4, 5, 6, 7]), None);
         assert_eq!(window.record_extent(10, &[3, 4]), None);
         assert_eq!(window.record_extent(14, &[9, 9, 9, 9, 9, 9, 30, 31, 9]), None);
@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn long_runs_are_cut() {
-        let run = BlockRun { place: 5, count: 2 * PIECE_BLOCKS + 1 };
+        let run = BlockRun { location: 5, count: 2 * PIECE_BLOCKS + 1 };
         let cut: Vec<BlockRun> = pieces(run).collect();
         assert_eq!(cut.len(), 3);
         assert_eq!(cut.iter().map(|run| run.count).sum::<u64>(), run.count);
-        assert_eq!(cut[2], BlockRun { place: 5 + 2 * PIECE_BLOCKS, count: 1 });
+        assert_eq!(cut[2], BlockRun { location: 5 + 2 * PIECE_BLOCKS, count: 1 });
     }
 }

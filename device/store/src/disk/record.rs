@@ -113,8 +113,8 @@ pub(crate) fn sum_key(id: ObjectId) -> Key {
 }
 
 /// Returns the key of an inline block's bytes, by its location.
-pub(crate) fn inline_key(place: u64) -> Key {
-    key(RecordTag::Inline, ObjectId::ROOT, number_of(place))
+pub(crate) fn inline_key(location: u64) -> Key {
+    key(RecordTag::Inline, ObjectId::ROOT, number_of(location))
 }
 
 /// Whether it is the key of an inline block.

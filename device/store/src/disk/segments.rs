@@ -94,31 +94,31 @@ impl SegmentFiles {
 
     /// Whether these blocks, all in one segment, can be read.
     pub(crate) fn has(&self, run: BlockRun) -> bool {
-        let segment = self.files.get((run.place / self.blocks_each) as usize);
-        segment.is_some_and(|segment| run.place % self.blocks_each + run.count <= segment.blocks)
+        let segment = self.files.get((run.location / self.blocks_each) as usize);
+        segment.is_some_and(|segment| run.location % self.blocks_each + run.count <= segment.blocks)
     }
 
-    fn locate(&self, place: u64) -> (usize, u64) {
-        ((place / self.blocks_each) as usize, place % self.blocks_each * BLOCK)
+    fn locate(&self, location: u64) -> (usize, u64) {
+        ((location / self.blocks_each) as usize, location % self.blocks_each * BLOCK)
     }
 
     /// Records that blocks of this file were written and need a sync.
-    pub(crate) fn wrote(&self, place: u64) {
-        self.dirty[self.locate(place).0].store(true, Ordering::Release);
+    pub(crate) fn wrote(&self, location: u64) {
+        self.dirty[self.locate(location).0].store(true, Ordering::Release);
     }
 
-    /// Fills the buffers, starting at the block `place`.
-    pub(crate) fn read(&self, place: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        let (segment, offset) = self.locate(place);
+    /// Fills the buffers, starting at the block `location`.
+    pub(crate) fn read(&self, location: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let (segment, offset) = self.locate(location);
         match into {
             [only] => self.files[segment].file()?.read_at(offset, only),
             many => self.files[segment].file()?.read_vectored_at(offset, many),
         }
     }
 
-    /// Writes the buffers, starting at the block `place`; all in one segment.
-    pub(crate) fn write(&self, place: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
-        let (segment, offset) = self.locate(place);
+    /// Writes the buffers, starting at the block `location`; all in one segment.
+    pub(crate) fn write(&self, location: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
+        let (segment, offset) = self.locate(location);
         self.dirty[segment].store(true, Ordering::Release);
         match data {
             [only] => self.files[segment].file()?.write_at(offset, only),
@@ -139,7 +139,7 @@ impl SegmentFiles {
 
     /// Allocates space on the medium for a run, which lies in one segment.
     pub(crate) fn back(&self, run: BlockRun) -> io::Result<()> {
-        let (segment, offset) = self.locate(run.place);
+        let (segment, offset) = self.locate(run.location);
         self.files[segment].file()?.back(offset, run.count * BLOCK)
     }
 
@@ -152,7 +152,7 @@ impl SegmentFiles {
                 // A block with a part of its space counts as one without: it gets the rest.
                 let (first, end) = (hole.start / BLOCK, hole.end.div_ceil(BLOCK).min(segment.blocks));
                 if first < end {
-                    runs.push(BlockRun { place: base + first, count: end - first });
+                    runs.push(BlockRun { location: base + first, count: end - first });
                 }
             }
         }
@@ -161,12 +161,12 @@ impl SegmentFiles {
 
     /// Returns the blocks' space to the medium. Runs may cross segments here.
     pub(crate) fn discard(&self, run: BlockRun) -> io::Result<()> {
-        let (mut place, end) = (run.place, run.place + run.count);
-        while place < end {
-            let (segment, offset) = self.locate(place);
+        let (mut location, end) = (run.location, run.location + run.count);
+        while location < end {
+            let (segment, offset) = self.locate(location);
             let stop = end.min((segment as u64 + 1) * self.blocks_each);
-            self.files[segment].file()?.discard(offset, (stop - place) * BLOCK)?;
-            place = stop;
+            self.files[segment].file()?.discard(offset, (stop - location) * BLOCK)?;
+            location = stop;
         }
         Ok(())
     }

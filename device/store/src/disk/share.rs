@@ -54,7 +54,7 @@ impl DiskStore {
                 for (extent, sums) in chunk.extents() {
                     BlockRun::push(
                         &mut stage.newly_shared,
-                        BlockRun { place: extent.place, count: sums.len() as u64 },
+                        BlockRun { location: extent.location, count: sums.len() as u64 },
                     );
                 }
                 stage.replace(number, chunk);
@@ -120,11 +120,11 @@ impl DiskStore {
                 let before = at;
                 for (extent, sums) in chunk.extents() {
                     let base = number * CHUNK_BLOCKS + u64::from(extent.first);
-                    for (block, place) in (base..).zip(extent.place..).take(sums.len()) {
+                    for (block, location) in (base..).zip(extent.location..).take(sums.len()) {
                         let (start, stop) = ((block * BLOCK).max(at), ((block + 1) * BLOCK).min(end));
                         if start < stop {
                             push_extent(&mut map, at, start, ExtentKind::Hole);
-                            push_extent(&mut map, start, stop, self.data_at(place));
+                            push_extent(&mut map, start, stop, self.data_at(location));
                             at = stop;
                         }
                     }
@@ -147,8 +147,8 @@ impl DiskStore {
         Ok(map)
     }
 
-    fn data_at(&self, place: u64) -> ExtentKind {
-        ExtentKind::Data { shared: self.space.lock().shares().contains(place) }
+    fn data_at(&self, location: u64) -> ExtentKind {
+        ExtentKind::Data { shared: self.space.lock().shares().contains(location) }
     }
 
     /// Returns where an object differs from another from `offset` on: at most `max` extents.
@@ -184,10 +184,10 @@ impl DiskStore {
                     .map_or_else(|| FlatChunk::empty(None), |chunk| FlatChunk::of(&chunk, None))
             });
             let more = (0..CHUNK_BLOCKS).all(|block| {
-                let places = [0, 1].map(|side| flats[side].slot(block).place());
-                let mine = places[0].map(|place| self.data_at(place));
-                places == [None; 2]
-                    || found.block(number * CHUNK_BLOCKS + block, mine, places[0] == places[1])
+                let locations = [0, 1].map(|side| flats[side].slot(block).location());
+                let mine = locations[0].map(|location| self.data_at(location));
+                locations == [None; 2]
+                    || found.block(number * CHUNK_BLOCKS + block, mine, locations[0] == locations[1])
             });
             if !more {
                 break;

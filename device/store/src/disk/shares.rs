@@ -25,22 +25,22 @@ impl SharedBlocks {
     }
 
     /// Whether this block has more than one reference.
-    pub(crate) fn contains(&self, place: u64) -> bool {
-        let found = self.runs.range(..=place).next_back();
-        found.is_some_and(|(start, (count, _))| place - start < *count)
+    pub(crate) fn contains(&self, location: u64) -> bool {
+        let found = self.runs.range(..=location).next_back();
+        found.is_some_and(|(start, (count, _))| location - start < *count)
     }
 
     /// Returns the shared runs, ascending.
     pub(crate) fn runs(&self) -> impl Iterator<Item = BlockRun> {
-        self.runs.iter().map(|(&place, &(count, _))| BlockRun { place, count })
+        self.runs.iter().map(|(&location, &(count, _))| BlockRun { location, count })
     }
 
     /// Adds one reference to each block of a run. The blocks are in use.
     pub(crate) fn add(&mut self, run: BlockRun) {
-        let end = run.place + run.count;
-        self.cut(run.place);
+        let end = run.location + run.count;
+        self.cut(run.location);
         self.cut(end);
-        let mut at = run.place;
+        let mut at = run.location;
         while at < end {
             let next = self.runs.range_mut(at..end).next();
             let hole = match next {
@@ -55,19 +55,19 @@ impl SharedBlocks {
             self.runs.insert(hole.start, (hole.end - hole.start, 1));
             at = hole.end;
         }
-        self.join(run.place, end);
+        self.join(run.location, end);
     }
 
     /// Removes one reference from each block of a run; appends the blocks that had only one to
     /// `last`.
     pub(crate) fn remove(&mut self, run: BlockRun, last: &mut Vec<BlockRun>) {
-        let end = run.place + run.count;
+        let end = run.location + run.count;
         if self.runs.is_empty() {
             return BlockRun::push(last, run);
         }
-        self.cut(run.place);
+        self.cut(run.location);
         self.cut(end);
-        let mut at = run.place;
+        let mut at = run.location;
         while at < end {
             let next = self.runs.range_mut(at..end).next();
             let single = match next {
@@ -82,10 +82,10 @@ impl SharedBlocks {
                 Some((&start, _)) => at..start,
                 None => at..end,
             };
-            BlockRun::push(last, BlockRun { place: single.start, count: single.end - single.start });
+            BlockRun::push(last, BlockRun { location: single.start, count: single.end - single.start });
             at = single.end;
         }
-        self.join(run.place, end);
+        self.join(run.location, end);
     }
 
     /// Splits a run that spans `at`.
@@ -129,9 +129,9 @@ mod tests {
         ) {
             let mut shares = SharedBlocks::default();
             let mut counts = [0_u32; 80];
-            for (place, count, add) in steps {
-                let run = BlockRun { place, count };
-                let range = place as usize..(place + count) as usize;
+            for (location, count, add) in steps {
+                let run = BlockRun { location, count };
+                let range = location as usize..(location + count) as usize;
                 if add {
                     shares.add(run);
                     counts[range].iter_mut().for_each(|count| *count += 1);
@@ -140,7 +140,7 @@ mod tests {
                     shares.remove(run, &mut last);
                     let single: Vec<u64> =
                         range.clone().filter(|&at| counts[at] == 0).map(|at| at as u64).collect();
-                    let told: Vec<u64> = last.iter().flat_map(|run| run.place..run.place + run.count).collect();
+                    let told: Vec<u64> = last.iter().flat_map(|run| run.location..run.location + run.count).collect();
                     prop_assert_eq!(told, single);
                     counts[range].iter_mut().for_each(|count| *count = count.saturating_sub(1));
                 }

@@ -37,7 +37,7 @@ const RECYCLE: u64 = TOGETHER;
 /// A run of consecutive blocks on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRun {
-    pub(crate) place: u64,
+    pub(crate) location: u64,
     pub(crate) count: u64,
 }
 
@@ -45,7 +45,7 @@ impl BlockRun {
     /// Appends a run, merged with the last one if they are adjacent.
     pub(crate) fn push(runs: &mut Vec<Self>, run: Self) {
         match runs.last_mut() {
-            Some(last) if last.place + last.count == run.place => last.count += run.count,
+            Some(last) if last.location + last.count == run.location => last.count += run.count,
             _ => runs.push(run),
         }
     }
@@ -222,49 +222,49 @@ impl FreeMap {
     /// Marks the free blocks of a run as without space: they cannot be allocated before they get
     /// some.
     pub(crate) fn withhold(&mut self, run: BlockRun) {
-        let (mut place, end) = (run.place, (run.place + run.count).min(self.blocks));
-        while place < end {
-            if self.is_used(place) {
-                let bits = self.words[(place / WORD) as usize] >> (place % WORD);
-                place += u64::from(bits.trailing_ones()).min(WORD - place % WORD);
+        let (mut location, end) = (run.location, (run.location + run.count).min(self.blocks));
+        while location < end {
+            if self.is_used(location) {
+                let bits = self.words[(location / WORD) as usize] >> (location % WORD);
+                location += u64::from(bits.trailing_ones()).min(WORD - location % WORD);
                 continue;
             }
-            let free = BlockRun { place, count: self.free_from(place, end) };
+            let free = BlockRun { location, count: self.free_from(location, end) };
             self.change(free, true);
             self.unbacked.insert(free);
-            place += free.count;
+            location += free.count;
         }
     }
 
     /// Withholds up to `most` free blocks, in sufficiently long runs; returns them.
     pub(crate) fn withhold_free(&mut self, most: u64, runs_max: usize) -> Vec<BlockRun> {
-        let (mut left, mut place, mut runs) = (most, self.trimmed, Vec::new());
+        let (mut left, mut location, mut runs) = (most, self.trimmed, Vec::new());
         let mut wrapped = false;
         while left >= TRIM_RUN_MIN && runs.len() < runs_max {
-            place = self.next_free_word(place);
-            if place >= self.blocks {
+            location = self.next_free_word(location);
+            if location >= self.blocks {
                 if wrapped {
                     break;
                 }
-                (wrapped, place) = (true, 0);
+                (wrapped, location) = (true, 0);
                 continue;
             }
-            if self.is_used(place) {
-                let bits = self.words[(place / WORD) as usize] >> (place % WORD);
-                place += u64::from(bits.trailing_ones()).min(WORD - place % WORD);
+            if self.is_used(location) {
+                let bits = self.words[(location / WORD) as usize] >> (location % WORD);
+                location += u64::from(bits.trailing_ones()).min(WORD - location % WORD);
                 continue;
             }
-            let length = self.free_from(place, self.blocks);
+            let length = self.free_from(location, self.blocks);
             if length >= TRIM_RUN_MIN {
-                let run = BlockRun { place, count: length.min(left) };
+                let run = BlockRun { location, count: length.min(left) };
                 self.change(run, true);
                 self.unbacked.insert(run);
                 left -= run.count;
                 runs.push(run);
             }
-            place += length;
+            location += length;
         }
-        self.trimmed = place;
+        self.trimmed = location;
         runs
     }
 
@@ -285,37 +285,39 @@ impl FreeMap {
 
     /// Makes a withheld run free again: it kept its space.
     pub(crate) fn take_back(&mut self, run: BlockRun) {
-        let (mut place, end) = (run.place, run.place + run.count);
-        while place < end {
-            let Some(part) = self.unbacked.take(place, end - place, self.segment_blocks) else { return };
-            if part.place != place {
+        let (mut location, end) = (run.location, run.location + run.count);
+        while location < end {
+            let Some(part) = self.unbacked.take(location, end - location, self.segment_blocks) else {
+                return;
+            };
+            if part.location != location {
                 self.unbacked.insert(part);
                 return;
             }
             self.change(part, false);
-            place += part.count;
+            location += part.count;
         }
     }
 
     /// Claims a run found in the index; fails with the first block that is outside. Blocks that are
     /// claimed already become shared.
     pub(crate) fn claim(&mut self, run: BlockRun) -> Result<(), u64> {
-        if is_inline(run.place) {
-            match self.inline.claim(run.place) {
-                None => return Err(run.place),
+        if is_inline(run.location) {
+            match self.inline.claim(run.location) {
+                None => return Err(run.location),
                 Some(true) => self.used += 1,
                 Some(false) => self.shares.add(run),
             }
             return Ok(());
         }
-        for place in run.place..run.place.saturating_add(run.count) {
-            if place >= self.blocks {
-                return Err(place);
+        for location in run.location..run.location.saturating_add(run.count) {
+            if location >= self.blocks {
+                return Err(location);
             }
-            if self.is_used(place) {
-                self.shares.add(BlockRun { place, count: 1 });
+            if self.is_used(location) {
+                self.shares.add(BlockRun { location, count: 1 });
             } else {
-                self.mark(place);
+                self.mark(location);
                 self.used += 1;
             }
         }
@@ -373,13 +375,13 @@ impl FreeMap {
         }
         let mut steps = STEPS;
         while left > 1
-            && let Some(place) = self.find_run(left.min(TOGETHER), &mut steps)
+            && let Some(location) = self.find_run(left.min(TOGETHER), &mut steps)
         {
-            left -= self.take_from(place, left, &mut runs);
+            left -= self.take_from(location, left, &mut runs);
         }
         while left > 0 {
-            let place = self.next_free(self.cursor);
-            left -= self.take_from(place, left, &mut runs);
+            let location = self.next_free(self.cursor);
+            left -= self.take_from(location, left, &mut runs);
         }
         self.handed_out.blocks += need;
         self.handed_out.runs += runs.len() as u64;
@@ -392,11 +394,11 @@ impl FreeMap {
         if growth > 0 && self.used + growth > self.capacity {
             return Err(BlockShortage::Capacity);
         }
-        let place = if self.inline.fits(None, length) { self.inline.take() } else { None };
-        if place.is_some() {
+        let location = if self.inline.fits(None, length) { self.inline.take() } else { None };
+        if location.is_some() {
             self.used += growth;
         }
-        Ok(place)
+        Ok(location)
     }
 
     /// Returns allocated blocks, and `growth` of the use of objects.
@@ -410,19 +412,19 @@ impl FreeMap {
     pub(crate) fn recycle(&mut self, runs: &[BlockRun]) {
         self.release(runs);
         if let Some(run) = runs.iter().max_by_key(|run| run.count).filter(|run| run.count >= RECYCLE) {
-            self.cursor = run.place;
+            self.cursor = run.location;
         }
     }
 
     /// Makes blocks free.
     pub(crate) fn release(&mut self, runs: &[BlockRun]) {
         for &run in runs {
-            if is_inline(run.place) {
-                (run.place..run.place + run.count).for_each(|place| self.inline.release(place));
+            if is_inline(run.location) {
+                (run.location..run.location + run.count).for_each(|location| self.inline.release(location));
                 continue;
             }
             debug_assert!(
-                (run.place..run.place + run.count).all(|place| self.is_used(place)),
+                (run.location..run.location + run.count).all(|location| self.is_used(location)),
                 "released twice"
             );
             self.change(run, false);
@@ -437,51 +439,51 @@ impl FreeMap {
     /// Returns the fragmentation of the free blocks; reads the whole map.
     pub(crate) fn free_runs(&self) -> FreeRuns {
         let mut found = FreeRuns { blocks: self.free, ..FreeRuns::default() };
-        let mut place = 0;
+        let mut location = 0;
         loop {
-            place = self.next_free_word(place);
-            if place >= self.blocks {
+            location = self.next_free_word(location);
+            if location >= self.blocks {
                 break;
             }
-            let bits = self.words[(place / WORD) as usize] >> (place % WORD);
+            let bits = self.words[(location / WORD) as usize] >> (location % WORD);
             if bits & 1 == 1 {
-                place += u64::from(bits.trailing_ones()).min(WORD - place % WORD);
+                location += u64::from(bits.trailing_ones()).min(WORD - location % WORD);
                 continue;
             }
-            let length = self.free_from(place, self.blocks);
+            let length = self.free_from(location, self.blocks);
             found.runs += 1;
             found.longest = found.longest.max(length);
-            place += length;
+            location += length;
         }
         found
     }
 
     /// Whether these blocks exist.
-    pub(crate) fn has(&self, place: u64, count: u64) -> bool {
-        place.checked_add(count).is_some_and(|end| end <= self.blocks)
+    pub(crate) fn has(&self, location: u64, count: u64) -> bool {
+        location.checked_add(count).is_some_and(|end| end <= self.blocks)
     }
 
     /// Whether a block is in use, rather than free with or without space.
-    pub(crate) fn is_occupied(&self, place: u64) -> bool {
-        self.is_used(place) && !self.unbacked.contains(place)
+    pub(crate) fn is_occupied(&self, location: u64) -> bool {
+        self.is_used(location) && !self.unbacked.contains(location)
     }
 
-    fn is_used(&self, place: u64) -> bool {
-        self.words[(place / WORD) as usize] & 1 << (place % WORD) != 0
+    fn is_used(&self, location: u64) -> bool {
+        self.words[(location / WORD) as usize] & 1 << (location % WORD) != 0
     }
 
-    fn mark(&mut self, place: u64) {
-        self.change(BlockRun { place, count: 1 }, true);
+    fn mark(&mut self, location: u64) {
+        self.change(BlockRun { location, count: 1 }, true);
     }
 
     /// Marks all blocks of a run, which were in the other state, as used or free.
     fn change(&mut self, run: BlockRun, used: bool) {
-        let (mut place, end) = (run.place, run.place + run.count);
-        while place < end {
-            let (word, bit) = ((place / WORD) as usize, place % WORD);
-            let count = (WORD - bit).min(end - place);
+        let (mut location, end) = (run.location, run.location + run.count);
+        while location < end {
+            let (word, bit) = ((location / WORD) as usize, location % WORD);
+            let count = (WORD - bit).min(end - location);
             let mask = (u64::MAX >> (WORD - count)) << bit;
-            let region = &mut self.regions[(place / REGION) as usize];
+            let region = &mut self.regions[(location / REGION) as usize];
             if used {
                 self.words[word] |= mask;
                 *region -= count as u32;
@@ -492,7 +494,7 @@ impl FreeMap {
                 self.free += count;
             }
             self.summarise(word);
-            place += count;
+            location += count;
         }
     }
 
@@ -508,9 +510,9 @@ impl FreeMap {
         if bits == 0 { self.empty[at] |= bit } else { self.empty[at] &= !bit }
     }
 
-    /// Returns the number of consecutive free blocks from `place` on, up to `end`.
-    fn free_from(&self, place: u64, end: u64) -> u64 {
-        let mut at = place;
+    /// Returns the number of consecutive free blocks from `location` on, up to `end`.
+    fn free_from(&self, location: u64, end: u64) -> u64 {
+        let mut at = location;
         while at < end {
             let bits = self.words[(at / WORD) as usize] >> (at % WORD);
             let free = u64::from(bits.trailing_zeros()).min(WORD - at % WORD);
@@ -519,30 +521,30 @@ impl FreeMap {
                 break;
             }
         }
-        at.min(end) - place
+        at.min(end) - location
     }
 
-    /// Allocates free blocks from `place` on, to the end of the run or of the segment; returns how
-    /// many. The next search continues from there.
-    fn take_from(&mut self, place: u64, most: u64, runs: &mut Vec<BlockRun>) -> u64 {
-        let segment_end = (place / self.segment_blocks + 1) * self.segment_blocks;
-        let end = segment_end.min(self.blocks).min(place + most);
-        let count = self.free_from(place, end);
+    /// Allocates free blocks from `location` on, to the end of the run or of the segment; returns
+    /// how many. The next search continues from there.
+    fn take_from(&mut self, location: u64, most: u64, runs: &mut Vec<BlockRun>) -> u64 {
+        let segment_end = (location / self.segment_blocks + 1) * self.segment_blocks;
+        let end = segment_end.min(self.blocks).min(location + most);
+        let count = self.free_from(location, end);
         if count > 0 {
-            self.change(BlockRun { place, count }, true);
-            runs.push(BlockRun { place, count });
-            self.cursor = (place + count) % self.blocks;
+            self.change(BlockRun { location, count }, true);
+            runs.push(BlockRun { location, count });
+            self.cursor = (location + count) % self.blocks;
         }
         count
     }
 
-    /// Returns the first location from `place` on whose word has a free block, by the summary:
-    /// `place` itself if its word has one, else the start of a word. Returns the number of blocks,
-    /// or more, if there is none.
-    fn next_free_word(&self, place: u64) -> u64 {
-        let word = place / WORD;
+    /// Returns the first location from `location` on whose word has a free block, by the summary:
+    /// `location` itself if its word has one, else the start of a word. Returns the number of
+    /// blocks, or more, if there is none.
+    fn next_free_word(&self, location: u64) -> u64 {
+        let word = location / WORD;
         let found = self.next_bit(&self.full, word, true, 1);
-        if found == word { place } else { found * WORD }
+        if found == word { location } else { found * WORD }
     }
 
     /// Returns the first word from `word` on whose bit in a summary is set, or clear if `clear`;
@@ -568,19 +570,20 @@ impl FreeMap {
 
     /// Returns the first free block from `from` on, wrapping around. There must be one.
     fn next_free(&self, from: u64) -> u64 {
-        let mut place = from;
+        let mut location = from;
         loop {
-            place = self.next_free_word(place);
-            if place >= self.blocks {
-                place = 0;
+            location = self.next_free_word(location);
+            if location >= self.blocks {
+                location = 0;
                 continue;
             }
-            let used = u64::from((!(self.words[(place / WORD) as usize] >> (place % WORD))).trailing_zeros());
-            if place % WORD + used < WORD {
-                return place + used;
+            let used =
+                u64::from((!(self.words[(location / WORD) as usize] >> (location % WORD))).trailing_zeros());
+            if location % WORD + used < WORD {
+                return location + used;
             }
             // The free blocks of this word lie before `from`.
-            place = (place / WORD + 1) * WORD;
+            location = (location / WORD + 1) * WORD;
         }
     }
 
@@ -588,7 +591,7 @@ impl FreeMap {
     /// search finds none, returns the longest run that it found, of at least two. `steps` are the
     /// steps that the search may still take.
     fn find_run(&self, length: u64, steps: &mut u64) -> Option<u64> {
-        let mut best = BlockRun { place: 0, count: 1 };
+        let mut best = BlockRun { location: 0, count: 1 };
         if length >= WHOLE_WORDS {
             for start in [self.cursor, 0] {
                 let mut word = start / WORD;
@@ -602,51 +605,51 @@ impl FreeMap {
                         0 => 0,
                         _ => u64::from(self.words[word as usize - 1].leading_zeros()),
                     };
-                    let place = word * WORD - before;
-                    let end = self.blocks.min(place + before + 2 * length);
-                    let found =
-                        self.within_segment(BlockRun { place, count: self.free_from(place, end) }, length);
+                    let location = word * WORD - before;
+                    let end = self.blocks.min(location + before + 2 * length);
+                    let found = self
+                        .within_segment(BlockRun { location, count: self.free_from(location, end) }, length);
                     if found.count >= length {
-                        return Some(found.place);
+                        return Some(found.location);
                     }
                     if found.count > best.count {
                         best = found;
                     }
-                    word = (place + self.free_from(place, end)).div_ceil(WORD).max(word + 1);
+                    word = (location + self.free_from(location, end)).div_ceil(WORD).max(word + 1);
                 }
             }
             if best.count > 1 {
-                return Some(best.place);
+                return Some(best.location);
             }
         }
-        let mut place = self.cursor;
+        let mut location = self.cursor;
         for _ in 0..STEPS_WITHIN.min(*steps) {
             *steps -= 1;
-            place = self.next_free(place);
-            let count = self.free_from(place, self.blocks.min(place + 2 * length));
-            let found = self.within_segment(BlockRun { place, count }, length);
+            location = self.next_free(location);
+            let count = self.free_from(location, self.blocks.min(location + 2 * length));
+            let found = self.within_segment(BlockRun { location, count }, length);
             if found.count >= length {
-                return Some(found.place);
+                return Some(found.location);
             }
             if found.count > best.count {
                 best = found;
             }
-            place = (place + count) % self.blocks;
+            location = (location + count) % self.blocks;
         }
-        (best.count > 1).then_some(best.place)
+        (best.count > 1).then_some(best.location)
     }
 
     /// Returns the part of a free run that lies in one segment: the first that is long enough, else
     /// the longest.
     fn within_segment(&self, run: BlockRun, length: u64) -> BlockRun {
-        let (mut place, end) = (run.place, run.place + run.count);
-        let mut best = BlockRun { place, count: 0 };
-        while place < end && best.count < length {
-            let stop = end.min((place / self.segment_blocks + 1) * self.segment_blocks);
-            if stop - place > best.count {
-                best = BlockRun { place, count: stop - place };
+        let (mut location, end) = (run.location, run.location + run.count);
+        let mut best = BlockRun { location, count: 0 };
+        while location < end && best.count < length {
+            let stop = end.min((location / self.segment_blocks + 1) * self.segment_blocks);
+            if stop - location > best.count {
+                best = BlockRun { location, count: stop - location };
             }
-            place = stop;
+            location = stop;
         }
         best
     }
@@ -674,9 +677,9 @@ mod tests {
                         Ok(runs) => {
                             prop_assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), need);
                             for run in &runs {
-                                prop_assert_eq!(run.place / segment, (run.place + run.count - 1) / segment);
+                                prop_assert_eq!(run.location / segment, (run.location + run.count - 1) / segment);
                                 for other in &owned {
-                                    prop_assert!(run.place + run.count <= other.place || other.place + other.count <= run.place);
+                                    prop_assert!(run.location + run.count <= other.location || other.location + other.count <= run.location);
                                 }
                             }
                             owned.extend(runs);
@@ -696,7 +699,7 @@ mod tests {
                     let bit = |summary: &[u64]| summary[word / 64] >> (word % 64) & 1 == 1;
                     prop_assert_eq!((bit(&map.full), bit(&map.empty)), (bits == u64::MAX, bits == 0));
                 }
-                let flags: Vec<bool> = (0..blocks).map(|place| map.is_used(place)).collect();
+                let flags: Vec<bool> = (0..blocks).map(|location| map.is_used(location)).collect();
                 let lengths: Vec<u64> = flags.split(|&used| used).map(|run| run.len() as u64).filter(|&n| n > 0).collect();
                 let (runs, longest) = (lengths.len() as u64, lengths.iter().copied().max().unwrap_or(0));
                 prop_assert_eq!(map.free_runs(), FreeRuns { blocks: blocks - total, runs, longest });
@@ -712,7 +715,7 @@ mod tests {
         let mut map = FreeMap::new(BLOCKS, BLOCKS, 1 << 18);
         let all = map.take(BLOCKS, BLOCKS, None).unwrap();
         assert_eq!(all.len(), 4, "a segment each");
-        let crumbs: Vec<BlockRun> = (0..BLOCKS / 2).map(|n| BlockRun { place: 2 * n, count: 1 }).collect();
+        let crumbs: Vec<BlockRun> = (0..BLOCKS / 2).map(|n| BlockRun { location: 2 * n, count: 1 }).collect();
         map.give_back(&crumbs, BLOCKS / 2);
         assert_eq!(map.free_runs(), FreeRuns { blocks: BLOCKS / 2, runs: BLOCKS / 2, longest: 1 });
         let taken = map.take(BLOCKS / 2, BLOCKS / 2, None).unwrap();
@@ -727,38 +730,38 @@ mod tests {
         let mut map = FreeMap::new(10_000, 10_000, 10_000);
         map.take(10_000, 10_000, None).unwrap();
         let free = [(10, 1), (100, 3), (1000, 60), (2000, 200), (5000, 90)];
-        let runs = free.map(|(place, count)| BlockRun { place, count });
+        let runs = free.map(|(location, count)| BlockRun { location, count });
         map.give_back(&runs, 354);
         let taken = map.take(256, 256, None).unwrap();
-        assert_eq!(taken, [BlockRun { place: 2000, count: 200 }, BlockRun { place: 5000, count: 56 }]);
+        assert_eq!(taken, [BlockRun { location: 2000, count: 200 }, BlockRun { location: 5000, count: 56 }]);
     }
 
     #[test]
     fn block_claimed_twice_is_shared_and_counted_once() {
         let mut map = FreeMap::new(100, 90, 64);
-        map.claim(BlockRun { place: 10, count: 5 }).unwrap();
-        map.claim(BlockRun { place: 8, count: 5 }).unwrap();
+        map.claim(BlockRun { location: 10, count: 5 }).unwrap();
+        map.claim(BlockRun { location: 8, count: 5 }).unwrap();
         assert_eq!((map.used(), map.free()), (7, 93));
-        assert_eq!(map.shares().runs().collect::<Vec<_>>(), [BlockRun { place: 10, count: 3 }]);
-        assert_eq!(map.claim(BlockRun { place: 98, count: 5 }), Err(100));
+        assert_eq!(map.shares().runs().collect::<Vec<_>>(), [BlockRun { location: 10, count: 3 }]);
+        assert_eq!(map.claim(BlockRun { location: 98, count: 5 }), Err(100));
     }
 
     #[test]
     fn shared_block_is_freed_with_last_reference() {
         let mut map = FreeMap::new(100, 90, 64);
-        let block = BlockRun { place: 10, count: 4 };
+        let block = BlockRun { location: 10, count: 4 };
         map.claim(block).unwrap();
         let none = BlockTurnover::default;
         assert_eq!(map.turn_over(&BlockTurnover { newly_shared: vec![block], ..none() }), []);
         // One of the last two overwrites both: two more blocks are in use.
         assert_eq!(map.take(2, 2, None).map(|runs| runs.len()), Ok(1));
-        let dropped = vec![BlockRun { place: 12, count: 2 }];
+        let dropped = vec![BlockRun { location: 12, count: 2 }];
         assert_eq!(map.turn_over(&BlockTurnover { taken: 2, reserved: 2, dropped, ..none() }), []);
         assert_eq!(map.used(), 6);
         let freed = map.turn_over(&BlockTurnover { dropped: vec![block], ..none() });
-        assert_eq!((freed, map.used()), (vec![BlockRun { place: 12, count: 2 }], 4));
+        assert_eq!((freed, map.used()), (vec![BlockRun { location: 12, count: 2 }], 4));
         let freed =
-            map.turn_over(&BlockTurnover { dropped: vec![BlockRun { place: 10, count: 2 }], ..none() });
-        assert_eq!((freed, map.used()), (vec![BlockRun { place: 10, count: 2 }], 2));
+            map.turn_over(&BlockTurnover { dropped: vec![BlockRun { location: 10, count: 2 }], ..none() });
+        assert_eq!((freed, map.used()), (vec![BlockRun { location: 10, count: 2 }], 2));
     }
 }

@@ -95,7 +95,7 @@ pub(crate) struct StagedChanges<'a> {
 /// inline block.
 pub(crate) struct BlockSpan {
     pub(crate) blocks: Range<u64>,
-    pub(crate) place: u64,
+    pub(crate) location: u64,
     pub(crate) in_place: bool,
 }
 
@@ -254,21 +254,21 @@ impl<'a> StagedChanges<'a> {
 
     /// Like `take`, for one inline block of this many bytes; `None` if there is no space for it.
     pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, BlockShortage> {
-        let place = self.store.space.lock().take_inline(growth, length)?;
-        if let Some(place) = place {
-            self.taken.push(BlockRun { place, count: 1 });
+        let location = self.store.space.lock().take_inline(growth, length)?;
+        if let Some(location) = location {
+            self.taken.push(BlockRun { location, count: 1 });
             self.reserved += growth;
         }
-        Ok(place)
+        Ok(location)
     }
 
     /// Releases a block's old location. `gone`: the block becomes a hole, rather than moves.
     pub(crate) fn release_block(&mut self, slot: BlockSlot, gone: bool) {
-        if let Some(place) = slot.place() {
+        if let Some(location) = slot.location() {
             if slot.born == self.open {
-                BlockRun::push(&mut self.reusable, BlockRun { place, count: 1 });
+                BlockRun::push(&mut self.reusable, BlockRun { location, count: 1 });
             } else {
-                BlockRun::push(&mut self.dropped, BlockRun { place, count: 1 });
+                BlockRun::push(&mut self.dropped, BlockRun { location, count: 1 });
             }
             self.shrunk += u64::from(gone);
         }
@@ -286,7 +286,8 @@ impl<'a> StagedChanges<'a> {
         if space.shares().is_empty() {
             return 0;
         }
-        let shared = |slot: &&BlockSlot| slot.place().is_some_and(|place| space.shares().contains(place));
+        let shared =
+            |slot: &&BlockSlot| slot.location().is_some_and(|location| space.shares().contains(location));
         slots.iter().filter(shared).count() as u64
     }
 
@@ -294,11 +295,11 @@ impl<'a> StagedChanges<'a> {
     fn edge(&mut self, block: u64, within: usize, data: &[u8]) -> Result<PartialBlock, StoreError> {
         let slot = self.slot(block)?;
         let past_end = block * BLOCK + (within + data.len()) as u64 >= self.record.length;
-        let (mut bytes, is_old) = match slot.place() {
-            Some(place) if within > 0 || !past_end => {
-                (Box::new(self.block_at(block, place, slot.sum)?), true)
+        let (mut bytes, is_old) = match slot.location() {
+            Some(location) if within > 0 || !past_end => {
+                (Box::new(self.block_at(block, location, slot.sum)?), true)
             }
-            place => (Box::new([0; BLOCK as usize]), place.is_none()),
+            location => (Box::new([0; BLOCK as usize]), location.is_none()),
         };
         let before = (is_old && self.wants_before()).then(|| bytes.clone());
         bytes[within..within + data.len()].copy_from_slice(data);
@@ -333,12 +334,12 @@ impl<'a> StagedChanges<'a> {
         self.length_before = self.record.length;
         self.set_length(self.record.length.max(offset + data.len() as u64))?;
         let source = self.source(offset, data)?;
-        let spans = self.place(source.blocks())?;
+        let spans = self.allocate_locations(source.blocks())?;
         self.put(&[(source, spans)], prepared)
     }
 
     /// Allocates a location for each block.
-    fn place(&mut self, blocks: Range<u64>) -> Result<Vec<BlockSpan>, StageError> {
+    fn allocate_locations(&mut self, blocks: Range<u64>) -> Result<Vec<BlockSpan>, StageError> {
         if blocks == (0..1)
             && let Some(span) = self.place_inline()?
         {
@@ -348,33 +349,33 @@ impl<'a> StagedChanges<'a> {
         let mut left = Vec::new();
         for block in blocks.clone() {
             let slot = self.slot(block)?;
-            holes += u64::from(slot.place().is_none());
+            holes += u64::from(slot.location().is_none());
             left.push(slot);
         }
         // A block that others refer to stays in use when this object leaves it.
         let growth = holes + self.shared(&left);
         let hint = match blocks.start.checked_sub(1) {
-            Some(before) if need > 0 => self.slot(before)?.place().map(|place| place + 1),
+            Some(before) if need > 0 => self.slot(before)?.location().map(|location| location + 1),
             _ => None,
         };
         let mut runs = self.take(growth, need, hint)?.into_iter();
         self.count(holes, 0);
-        let mut run = BlockRun { place: 0, count: 0 };
+        let mut run = BlockRun { location: 0, count: 0 };
         let mut spans: Vec<BlockSpan> = Vec::new();
         for block in blocks {
             if run.count == 0 {
                 run = runs.next().expect("as many blocks were taken as are needed");
             }
-            let place = run.place;
-            run = BlockRun { place: place + 1, count: run.count - 1 };
+            let location = run.location;
+            run = BlockRun { location: location + 1, count: run.count - 1 };
             match spans.last_mut() {
                 Some(span)
-                    if span.place + (span.blocks.end - span.blocks.start) == place
-                        && !place.is_multiple_of(self.store.segments.blocks_each) =>
+                    if span.location + (span.blocks.end - span.blocks.start) == location
+                        && !location.is_multiple_of(self.store.segments.blocks_each) =>
                 {
                     span.blocks.end += 1;
                 }
-                _ => spans.push(BlockSpan { blocks: block..block + 1, place, in_place: false }),
+                _ => spans.push(BlockSpan { blocks: block..block + 1, location, in_place: false }),
             }
         }
         Ok(spans)
@@ -387,18 +388,18 @@ impl<'a> StagedChanges<'a> {
         prepared: &PreparedData<'_>,
     ) -> Result<(), StageError> {
         let all = || pieces.iter().flat_map(|(source, spans)| spans.iter().map(move |span| (source, span)));
-        for (source, span) in all().filter(|(_, span)| !is_inline(span.place)) {
-            self.store.segments.write(span.place, &source.parts(&span.blocks)).map_err(write_error)?;
+        for (source, span) in all().filter(|(_, span)| !is_inline(span.location)) {
+            self.store.segments.write(span.location, &source.parts(&span.blocks)).map_err(write_error)?;
             self.store.groups.wrote((span.blocks.end - span.blocks.start) * BLOCK);
         }
         let increments = self.increments(pieces.iter().map(|(source, _)| source));
         for (source, span) in all() {
-            for (block, place) in span.blocks.clone().zip(span.place..) {
-                if is_inline(place) {
-                    self.put_inline(place, source.block(block));
+            for (block, location) in span.blocks.clone().zip(span.location..) {
+                if is_inline(location) {
+                    self.put_inline(location, source.block(block));
                 }
                 let sum = prepared.sum(block).unwrap_or_else(|| crate::crc::crc32c(source.block(block)));
-                let slot = BlockSlot::new(place, self.open, sum);
+                let slot = BlockSlot::new(location, self.open, sum);
                 let old = self.flat(block / CHUNK_BLOCKS)?.set(block % CHUNK_BLOCKS, slot);
                 if !span.in_place {
                     self.release_block(old, false);
@@ -423,9 +424,9 @@ impl<'a> StagedChanges<'a> {
         let mut pieces = Vec::with_capacity(2);
         for edge in edges {
             let block = edge.start / BLOCK;
-            if edge.start < edge.end && self.slot(block)?.place().is_some() {
+            if edge.start < edge.end && self.slot(block)?.location().is_some() {
                 let source = self.source(edge.start, &zeros[..(edge.end - edge.start) as usize])?;
-                pieces.push((source, self.place(block..block + 1)?));
+                pieces.push((source, self.allocate_locations(block..block + 1)?));
             }
         }
         self.unmap(whole)?;
@@ -516,12 +517,12 @@ impl<'a> StagedChanges<'a> {
         // Inline blocks are in the index: their replacement is committed together with their
         // removal.
         let (gone, freed): (Vec<BlockRun>, Vec<BlockRun>) =
-            freed.into_iter().partition(|run| is_inline(run.place));
+            freed.into_iter().partition(|run| is_inline(run.location));
         self.reusable.extend(gone);
         let written = self.inline_records();
         if !written.is_empty() {
             let mut space = self.store.space.lock();
-            written.iter().for_each(|(place, length)| space.inline.set(*place, *length));
+            written.iter().for_each(|(location, length)| space.inline.set(*location, *length));
         }
         self.finished = true;
         let (changes, reusable) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.reusable));

@@ -155,7 +155,7 @@ pub(crate) fn survey(reader: &TreeReader, mut claim: impl FnMut(BlockRun) -> Cla
             for (extent, sums) in chunk.extents() {
                 let count = sums.len() as u64;
                 blocks += if is_own(owner) { count } else { 0 };
-                let kind = match claim(BlockRun { place: extent.place, count }) {
+                let kind = match claim(BlockRun { location: extent.location, count }) {
                     ClaimOutcome::Taken => continue,
                     ClaimOutcome::Unreadable => DamageKind::Unreadable,
                     ClaimOutcome::Lost => DamageKind::Data,

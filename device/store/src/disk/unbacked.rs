@@ -30,30 +30,30 @@ impl UnbackedBlocks {
     }
 
     /// Whether a block is in the set.
-    pub(crate) fn contains(&self, place: u64) -> bool {
-        self.runs.range(..=place).next_back().is_some_and(|(start, count)| place - start < *count)
+    pub(crate) fn contains(&self, location: u64) -> bool {
+        self.runs.range(..=location).next_back().is_some_and(|(start, count)| location - start < *count)
     }
 
     /// Adds a run, none of whose blocks is in the set.
     pub(crate) fn insert(&mut self, run: BlockRun) {
         self.count += run.count;
-        let (mut place, mut count) = (run.place, run.count);
-        if let Some((&before, &length)) = self.runs.range(..place).next_back()
-            && before + length == place
+        let (mut location, mut count) = (run.location, run.count);
+        if let Some((&before, &length)) = self.runs.range(..location).next_back()
+            && before + length == location
         {
             self.runs.remove(&before);
-            (place, count) = (before, count + length);
+            (location, count) = (before, count + length);
         }
-        if let Some(behind) = self.runs.remove(&(place + count)) {
+        if let Some(behind) = self.runs.remove(&(location + count)) {
             count += behind;
         }
-        self.runs.insert(place, count);
+        self.runs.insert(location, count);
     }
 
-    /// Removes up to `most` consecutive blocks, near `place` if there are any; runs end where a
+    /// Removes up to `most` consecutive blocks, near `location` if there are any; runs end where a
     /// segment does.
-    pub(crate) fn take(&mut self, place: u64, most: u64, segment_blocks: u64) -> Option<BlockRun> {
-        let at_or_behind = self.runs.range(place..).next();
+    pub(crate) fn take(&mut self, location: u64, most: u64, segment_blocks: u64) -> Option<BlockRun> {
+        let at_or_behind = self.runs.range(location..).next();
         let (&start, &count) = at_or_behind.or_else(|| self.runs.iter().next())?;
         let taken = count.min(most).min(segment_blocks - start % segment_blocks);
         self.runs.remove(&start);
@@ -61,7 +61,7 @@ impl UnbackedBlocks {
             self.runs.insert(start + taken, count - taken);
         }
         self.count -= taken;
-        Some(BlockRun { place: start, count: taken })
+        Some(BlockRun { location: start, count: taken })
     }
 }
 
@@ -72,18 +72,18 @@ mod tests {
     #[test]
     fn runs_that_touch_are_joined() {
         let mut unbacked = UnbackedBlocks::default();
-        for (place, count) in [(10, 5), (20, 5), (15, 5), (0, 10)] {
-            unbacked.insert(BlockRun { place, count });
+        for (location, count) in [(10, 5), (20, 5), (15, 5), (0, 10)] {
+            unbacked.insert(BlockRun { location, count });
         }
         assert_eq!((unbacked.count(), unbacked.runs.len()), (25, 1));
         assert!(unbacked.contains(0) && unbacked.contains(24) && !unbacked.contains(25));
         assert_eq!(
             unbacked.take(12, 100, 8),
-            Some(BlockRun { place: 0, count: 8 }),
+            Some(BlockRun { location: 0, count: 8 }),
             "to the end of the segment"
         );
-        assert_eq!(unbacked.take(8, 3, 8), Some(BlockRun { place: 8, count: 3 }));
-        assert_eq!(unbacked.take(11, 100, 100), Some(BlockRun { place: 11, count: 14 }));
+        assert_eq!(unbacked.take(8, 3, 8), Some(BlockRun { location: 8, count: 3 }));
+        assert_eq!(unbacked.take(11, 100, 100), Some(BlockRun { location: 11, count: 14 }));
         assert_eq!((unbacked.count(), unbacked.take(0, 1, 8)), (0, None));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct SeenPages {
 
 impl SeenPages {
     fn units(page: PageRef) -> Option<std::ops::Range<u64>> {
-        let (offset, length) = page.place()?;
+        let (offset, length) = page.location()?;
         let first = (offset - UNIT) / UNIT;
         Some(first..first + length / UNIT)
     }
@@ -366,7 +366,7 @@ impl AllocatorState {
             (0..count).map(|region| RegionPages::new(seen, region, in_region(region), last)).collect();
         // Their lengths do not depend on what is free: so all pages get their locations before they
         // are encoded.
-        let mut place = |length: usize| {
+        let mut location = |length: usize| {
             let order = order_of(length);
             let found = regions
                 .iter_mut()
@@ -382,21 +382,21 @@ impl AllocatorState {
                     .len()
             })
             .collect();
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         for length in &region_lengths {
-            places.push(place(leaf_length(*length))?);
+            locations.push(location(leaf_length(*length))?);
         }
         let rest_length = leaf(&[(&[0; 5], &tracker(&[])), (&[0; 5], &[0; 8])], true).len();
-        let rest_place = place(rest_length)?;
+        let rest_location = location(rest_length)?;
         let keys: Vec<[u8; 5]> = (0..count as u32).map(|region| key(3, region)).collect();
         let none = PageRef { number: 0, sum: 0 };
-        let root_place = place(branch(&vec![none; places.len() + 1], &keys).len())?;
-        let table_place = place(leaf(&[(TABLE, &definition(none, 0))], false).len())?;
+        let root_location = location(branch(&vec![none; locations.len() + 1], &keys).len())?;
+        let table_location = location(leaf(&[(TABLE, &definition(none, 0))], false).len())?;
 
         let mut pages = Vec::new();
         let mut put = |number: u64, mut bytes: Vec<u8>| -> Option<PageRef> {
             let page = PageRef { number, sum: sum_of(&bytes) };
-            let (offset, length) = page.place()?;
+            let (offset, length) = page.location()?;
             if bytes.len() as u64 > length {
                 return None;
             }
@@ -405,13 +405,13 @@ impl AllocatorState {
             Some(page)
         };
         let mut leaves = Vec::new();
-        for ((region, number), key) in regions.iter().zip(places).zip(&keys) {
+        for ((region, number), key) in regions.iter().zip(locations).zip(&keys) {
             leaves.push(put(number, leaf(&[(key, &region.encode())], true))?);
         }
         let (tracked, id) = (tracker(&regions), commit.id.to_le_bytes());
-        leaves.push(put(rest_place, leaf(&[(&key(4, 0), &tracked), (&key(5, 0), &id)], true))?);
-        let root = put(root_place, branch(&leaves, &keys))?;
-        let table = put(table_place, leaf(&[(TABLE, &definition(root, count + 2))], false))?;
+        leaves.push(put(rest_location, leaf(&[(&key(4, 0), &tracked), (&key(5, 0), &id)], true))?);
+        let root = put(root_location, branch(&leaves, &keys))?;
+        let table = put(table_location, leaf(&[(TABLE, &definition(root, count + 2))], false))?;
         Some(Self { pages, commit: commit.with_system(table, 1), free: regions })
     }
 }

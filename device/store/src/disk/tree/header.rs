@@ -175,13 +175,13 @@ impl EngineHeader {
         header
     }
 
-    /// Returns our copy, to be written at `place` in the file: magic (8), the header (320), its
+    /// Returns our copy, to be written at `location` in the file: magic (8), the header (320), its
     /// offset (8), the store's uuid (16), zeros, CRC32C of the first 508 bytes (4), zeros.
-    pub(crate) fn to_copy(&self, place: u64, uuid: &[u8; 16]) -> [u8; COPY] {
+    pub(crate) fn to_copy(&self, location: u64, uuid: &[u8; 16]) -> [u8; COPY] {
         let mut bytes = [0; COPY];
         bytes[..8].copy_from_slice(COPY_MAGIC);
         bytes[8..8 + HEADER].copy_from_slice(&self.0);
-        bytes[COPY_PLACE..COPY_UUID].copy_from_slice(&place.to_le_bytes());
+        bytes[COPY_PLACE..COPY_UUID].copy_from_slice(&location.to_le_bytes());
         bytes[COPY_UUID..COPY_UUID + 16].copy_from_slice(uuid);
         let crc = crate::crc::crc32c(&bytes[..SECTOR - 4]);
         bytes[SECTOR - 4..SECTOR].copy_from_slice(&crc.to_le_bytes());
@@ -189,9 +189,9 @@ impl EngineHeader {
     }
 
     /// Parses the result of [`to_copy`](Self::to_copy) for this offset and store.
-    pub(crate) fn of_copy(bytes: &[u8; COPY], place: u64, uuid: &[u8; 16]) -> Option<Self> {
-        let its_own =
-            bytes[COPY_PLACE..COPY_UUID] == place.to_le_bytes() && bytes[COPY_UUID..COPY_UUID + 16] == *uuid;
+    pub(crate) fn of_copy(bytes: &[u8; COPY], location: u64, uuid: &[u8; 16]) -> Option<Self> {
+        let its_own = bytes[COPY_PLACE..COPY_UUID] == location.to_le_bytes()
+            && bytes[COPY_UUID..COPY_UUID + 16] == *uuid;
         Self::of_old_copy(bytes.first_chunk()?).filter(|_| its_own)
     }
 

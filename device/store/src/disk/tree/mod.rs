@@ -61,7 +61,7 @@ impl PageRef {
     }
 
     /// Returns offset and length in the file. Unused bits are ignored, as the engine does.
-    fn place(self) -> Option<(u64, u64)> {
+    fn location(self) -> Option<(u64, u64)> {
         let order = self.number >> 59;
         if order > ORDER_MAX {
             return None;

@@ -29,7 +29,7 @@ pub(crate) struct TreeOutline {
 
 impl TreeOutline {
     fn count(&mut self, page: PageRef) -> Option<u8> {
-        let (_, length) = page.place()?;
+        let (_, length) = page.location()?;
         self.units += length / UNIT;
         Some((length / UNIT).trailing_zeros() as u8)
     }

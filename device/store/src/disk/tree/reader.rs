@@ -161,7 +161,7 @@ impl TreeReader {
 
     /// Returns a page, if it is intact or can be repaired.
     fn try_load(&self, page: PageRef, shape: TreeShape) -> Option<Arc<TreeNode>> {
-        let (offset, length) = page.place()?;
+        let (offset, length) = page.location()?;
         if offset.checked_add(length)? > self.length {
             return None;
         }
@@ -199,7 +199,7 @@ impl TreeReader {
     /// Writes the repaired pages to the file.
     pub(crate) fn write_mended(&self) -> io::Result<()> {
         let mended = std::mem::take(&mut *self.mended.lock());
-        let mended = mended.iter().filter_map(|(page, node)| Some((page.place()?, node.as_ref()?)));
+        let mended = mended.iter().filter_map(|(page, node)| Some((page.location()?, node.as_ref()?)));
         let mut any = false;
         for ((offset, _), node) in mended {
             self.file.write_at(offset, &node.bytes)?;

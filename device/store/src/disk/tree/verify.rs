@@ -77,13 +77,13 @@ impl VerifiedFile {
         let mut header = [0; HEADER];
         read_some(&*file, length, 0, &mut header);
         let header = EngineHeader(header);
-        let place = (length / UNIT).saturating_sub(1) * UNIT;
+        let location = (length / UNIT).saturating_sub(1) * UNIT;
         let mut copy = [0; COPY];
-        read_some(&*file, length, place, &mut copy);
-        let copy = EngineHeader::of_copy(&copy, place, &uuid);
+        read_some(&*file, length, location, &mut copy);
+        let copy = EngineHeader::of_copy(&copy, location, &uuid);
         // The power may fail between writing the copy and the superblock that announces it.
         let has_copy = has_copy || copy.is_some();
-        let end = if has_copy { place } else { length / UNIT * UNIT };
+        let end = if has_copy { location } else { length / UNIT * UNIT };
         let copy = if has_copy {
             copy
         } else {

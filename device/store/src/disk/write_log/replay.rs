@@ -181,37 +181,39 @@ fn first_unsound(
 
 fn is_sound(store: &DiskStore, chunk: &Chunk, verified: &mut HashMap<u64, u32>, rewrites: bool) -> bool {
     let mut buffer = Vec::new();
-    for (extent, sums) in chunk.extents().filter(|(extent, _)| !is_inline(extent.place)) {
+    for (extent, sums) in chunk.extents().filter(|(extent, _)| !is_inline(extent.location)) {
         let count = sums.len() as u64;
         let known = {
             let space = store.space.lock();
-            if !space.has(extent.place, count) {
+            if !space.has(extent.location, count) {
                 return false;
             }
-            (extent.place..extent.place + count).all(|place| space.is_occupied(place))
+            (extent.location..extent.location + count).all(|location| space.is_occupied(location))
         };
-        let is_verified = || (extent.place..).zip(sums).all(|(place, sum)| verified.get(&place) == Some(sum));
+        let is_verified =
+            || (extent.location..).zip(sums).all(|(location, sum)| verified.get(&location) == Some(sum));
         if known || is_verified() {
             continue;
         }
         debug_assert!(count <= PIECE_BLOCKS, "an extent lies in one chunk");
         buffer.resize((count * BLOCK) as usize, 0);
-        if store.segments.read(extent.place, &mut [IoSliceMut::new(&mut buffer)]).is_err() {
+        if store.segments.read(extent.location, &mut [IoSliceMut::new(&mut buffer)]).is_err() {
             return false;
         }
-        let is_occupied = |place: u64| store.space.lock().is_occupied(place);
-        for ((bytes, place), &sum) in buffer.chunks_exact(BLOCK as usize).zip(extent.place..).zip(sums) {
-            if is_occupied(place) {
+        let is_occupied = |location: u64| store.space.lock().is_occupied(location);
+        for ((bytes, location), &sum) in buffer.chunks_exact(BLOCK as usize).zip(extent.location..).zip(sums)
+        {
+            if is_occupied(location) {
                 continue;
             }
             if crate::crc::crc32c(bytes) != sum {
                 return false;
             }
-            verified.insert(place, sum);
+            verified.insert(location, sum);
         }
         // Data must be durable before the commit that refers to it.
-        store.segments.wrote(extent.place);
-        if rewrites && store.segments.write(extent.place, &[std::io::IoSlice::new(&buffer)]).is_err() {
+        store.segments.wrote(extent.location);
+        if rewrites && store.segments.write(extent.location, &[std::io::IoSlice::new(&buffer)]).is_err() {
             return false;
         }
     }
