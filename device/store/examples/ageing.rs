@@ -110,8 +110,8 @@ impl Aged {
         let old = self.objects[at][run];
         let count = 1 + self.random.below(old.count.min(16));
         let from = self.random.below(old.count - count + 1);
-        let cut = |from: u64, count: u64| BlockRun { place: old.place + from, count };
-        let new = self.take(count, from.checked_sub(1).map(|before| old.place + before + 1));
+        let cut = |from: u64, count: u64| BlockRun { location: old.location + from, count };
+        let new = self.take(count, from.checked_sub(1).map(|before| old.location + before + 1));
         self.map.turn_over(&BlockTurnover { taken: count, reserved: count, ..BlockTurnover::default() });
         let rest = [cut(0, from), cut(from + count, old.count - from - count)];
         self.objects[at].swap_remove(run);
