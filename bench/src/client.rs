@@ -1,4 +1,5 @@
-//! The client: this process, with the runtime and the device handle of the real client.
+//! Client of one device in this process, with the runtime and the device handle that the client
+//! library uses.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -48,7 +48,7 @@ use crate::client::DeviceClient;
 use crate::daemon::{Osd, StartTimes};
 use crate::machine::{CoreWaker, MachineInfo};
 use crate::measure::TurnSample;
-use crate::settings::{Command, Settings};
+use crate::settings::{BenchCommand, Settings};
 use crate::statistics::{MemoryUse, WorkloadResults};
 use crate::targets::Verdict;
 
@@ -60,7 +60,7 @@ type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 #[command(version)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: BenchCommand,
 }
 
 /// All results of a run.
@@ -78,19 +78,19 @@ struct RunResults {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Run(arguments) => arguments.settings().and_then(|settings| run(settings, &arguments)),
-        Command::Commands(arguments) => commands::run(&arguments),
-        Command::Fairness(arguments) => fairness::run(&arguments),
-        Command::Copies(arguments) => copies::run(&arguments),
-        Command::Pace(arguments) => pace::run(&arguments),
-        Command::Aims(arguments) => aims::run(&arguments.folder),
-        Command::Rotation(arguments) => rotation::run(&arguments),
-        Command::Revocation(arguments) => revocation::run(&arguments),
-        Command::Defences(arguments) => defences::run(&arguments),
-        Command::Logins(arguments) => logins::run(&arguments),
-        Command::Trust(arguments) => trust::run(&arguments),
-        Command::Files(arguments) => files::run(&arguments),
-        Command::Stores(arguments) => stores::run(&arguments),
+        BenchCommand::Run(arguments) => arguments.settings().and_then(|settings| run(settings, &arguments)),
+        BenchCommand::Commands(arguments) => commands::run(&arguments),
+        BenchCommand::Fairness(arguments) => fairness::run(&arguments),
+        BenchCommand::Copies(arguments) => copies::run(&arguments),
+        BenchCommand::Pace(arguments) => pace::run(&arguments),
+        BenchCommand::Aims(arguments) => aims::run(&arguments.folder),
+        BenchCommand::Rotation(arguments) => rotation::run(&arguments),
+        BenchCommand::Revocation(arguments) => revocation::run(&arguments),
+        BenchCommand::Defences(arguments) => defences::run(&arguments),
+        BenchCommand::Logins(arguments) => logins::run(&arguments),
+        BenchCommand::Trust(arguments) => trust::run(&arguments),
+        BenchCommand::Files(arguments) => files::run(&arguments),
+        BenchCommand::Stores(arguments) => stores::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

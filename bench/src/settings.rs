@@ -30,7 +30,7 @@ const OBJECT_BYTES: u64 = 128 << 20;
 
 /// The parts.
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     /// Measure one device on loopback: every method, size and depth.
     Run(Run),
     /// Measure single commands on loopback: latency of keys, attributes, creation, lists; memory of

@@ -270,7 +270,7 @@ Example:
 Example:
   sealstone completion bash > ~/.local/share/bash-completion/completions/sealstone")]
     Completion {
-        /// Shell.
+        /// Name of the shell.
         shell: clap_complete::Shell,
     },
     /// Store files on three devices and attack them, in a minute.

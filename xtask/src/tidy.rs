@@ -1,4 +1,6 @@
-//! Rules that neither the compiler nor clippy knows.
+//! Rules that neither the compiler nor clippy knows: sizes of files, order and names of crates,
+//! reasons of dependencies, test files in a program, and names and paths in documentation that must
+//! exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

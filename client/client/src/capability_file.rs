@@ -38,7 +38,7 @@ record! {
         pub name: Name,
         /// OSD system id.
         pub system_id: [u8; SYSTEM_ID_BYTES],
-        /// `iscsi://HOST:PORT/IQN/LUN`.
+        /// Its address, `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
         /// Pin of its certificate; without one no TLS is used.
         pub pin: Option<DevicePin>,

@@ -1,4 +1,5 @@
-//! Interface between housekeeping and the devices.
+//! Operations that housekeeping needs at devices, as a trait: iSCSI in production (`initiator`),
+//! maps or simulated devices in tests.
 
 use core::future::Future;
 use core::ops::Range;

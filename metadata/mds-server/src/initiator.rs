@@ -1,4 +1,7 @@
-//! Devices over iSCSI.
+//! Operations of the metadata server at devices, over iSCSI.
+//!
+//! Does: implements [`Devices`] with one session per device, opened at first use; translates errors
+//! to [`DeviceError`].
 
 use std::collections::HashMap;
 use std::ops::Range;

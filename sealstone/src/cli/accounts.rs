@@ -184,7 +184,7 @@ Examples:
     Add {
         /// Name of the group.
         name: String,
-        /// Members.
+        /// Names of the members.
         users: Vec<String>,
     },
     /// List groups.
@@ -208,7 +208,7 @@ Example:
     Join {
         /// Name of the group.
         name: String,
-        /// Accounts.
+        /// Names of the accounts.
         #[arg(required = true)]
         users: Vec<String>,
     },
@@ -219,7 +219,7 @@ Example:
     Leave {
         /// Name of the group.
         name: String,
-        /// Accounts.
+        /// Names of the accounts.
         #[arg(required = true)]
         users: Vec<String>,
     },

@@ -9,7 +9,7 @@ use clap::Args;
 Example:
   sealstone mkdir -p /backup/2026/november")]
 pub(crate) struct MkdirArgs {
-    /// Directories.
+    /// Directories to create.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
     /// Create parents as needed; no error if it exists.

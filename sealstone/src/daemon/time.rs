@@ -206,7 +206,7 @@ pub(crate) enum ResponseAuth {
 
 /// Counters of one result.
 struct ResultCount {
-    /// Total.
+    /// Number since the start.
     count: u64,
     /// Since the last audit record, and the time of that record.
     open: u64,

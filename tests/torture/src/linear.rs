@@ -39,7 +39,7 @@ pub enum Operation {
 /// The observed result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationResult {
-    /// Success.
+    /// The operation succeeded.
     Done,
     /// The name does not exist.
     Missing,

@@ -54,7 +54,7 @@ impl Default for PaperOptions {
 /// Plain TCP to `HOST:PORT`.
 #[derive(Clone, Debug)]
 pub struct PlainDial {
-    /// `HOST:PORT`.
+    /// Address of the server, `HOST:PORT`.
     pub address: String,
     /// Time limit for connecting.
     pub timeout: Duration,

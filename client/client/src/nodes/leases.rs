@@ -101,7 +101,7 @@ struct LeaseTable<M, D> {
 /// State of the lease on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseState {
-    /// Valid.
+    /// Valid, and not recalled.
     Valid,
     /// Recalled, and valid until it is returned.
     Recalled,

@@ -23,7 +23,7 @@ const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
 /// The outcome of a command according to its response.
 #[derive(Debug)]
 pub(crate) enum ResponseOutcome {
-    /// Success.
+    /// The command succeeded.
     Done(Parts),
     /// READ beyond the end of the object; with the number of existing bytes.
     Short(Parts, u64),
