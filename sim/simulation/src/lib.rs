@@ -30,7 +30,7 @@
 //!
 //! Does not: simulate TLS and TCP (streams arrive or break, and a login is bound to a number
 //! instead of TLS's exporter; TLS is tested elsewhere), or corruption of the index. Clocks that are
-//! set wrong or attacked have their own simulations ([`timekeeping`], [`steps`]).
+//! set wrong or attacked have their own simulations ([`timekeeping`], [`clock_steps`]).
 
 pub mod attacker;
 pub mod clock;
