@@ -90,7 +90,7 @@ record! {
     /// A device that has not applied the whole revocation yet.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct WaitingDevice {
-        /// Which.
+        /// The device.
         pub device: DeviceId,
         /// Its pending objects; 1024 means at least that many.
         pub objects: u32,

@@ -65,7 +65,7 @@ record! {
     /// sequence number; the server stores the last answer of each slot.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RequestId {
-        /// Whose.
+        /// The client that sent the request.
         pub client_id: ClientId,
         /// Slot, below [`SLOTS_MAX`].
         pub slot: u16,
@@ -240,7 +240,7 @@ record! {
     pub struct NodeChange {
         /// Permission bits, 12 low bits as in POSIX.
         pub mode: Option<u16>,
-        /// Owner.
+        /// Name of the owner.
         pub owner: Option<UserName>,
         /// Group, or no group.
         pub group: Option<Option<GroupName>>,
@@ -328,9 +328,9 @@ code! {
 code! {
     /// Kind of a lock.
     pub enum LockKind: u8 as "lock kind" {
-        /// Shared.
+        /// A shared lock.
         Read = 1,
-        /// Exclusive.
+        /// An exclusive lock.
         Write = 2,
         /// Removes the owner's locks in the range.
         Unlock = 3,

@@ -211,7 +211,7 @@ record! {
     /// Message 01h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CookieRequest {
-        /// CKY-C.
+        /// The client's cookie, CKY-C.
         pub client_cookie: Cookie,
         pub user: UserName,
     }
@@ -223,7 +223,7 @@ record! {
     pub struct CookieResponse {
         /// CKY-C, as received.
         pub client_cookie: Cookie,
-        /// CKY-M.
+        /// The server's cookie, CKY-M.
         pub server_cookie: Cookie,
     }
 }
@@ -232,23 +232,23 @@ record! {
     /// Message 03h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Init {
-        /// CKY-C.
+        /// The client's cookie, CKY-C.
         pub client_cookie: Cookie,
         /// CKY-M; zero in aggressive mode.
         pub server_cookie: Cookie,
-        /// GRP.
+        /// Number of the Diffie-Hellman group, GRP.
         pub group: u32,
-        /// UID.
+        /// Name of the user, UID.
         pub user: UserName,
-        /// ID(C).
+        /// Identity of the client, ID(C).
         pub client: Identity,
         /// ID(M) of the intended server.
         pub server: Identity,
-        /// N_c.
+        /// The client's nonce, N_c.
         pub client_nonce: Nonce,
-        /// g^x.
+        /// The client's public value, g^x.
         pub public: Element,
-        /// EHAO.
+        /// Offered algorithms, EHAO.
         pub offers: Offers,
         /// SIG1 over TBS1.
         pub signature: Proof,
@@ -259,23 +259,23 @@ record! {
     /// Message 04h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct InitResponse {
-        /// CKY-C.
+        /// The client's cookie, CKY-C.
         pub client_cookie: Cookie,
-        /// CKY-M.
+        /// The server's cookie, CKY-M.
         pub server_cookie: Cookie,
         /// GRP, as received.
         pub group: u32,
         /// UID, as received.
         pub user: UserName,
-        /// ID(M).
+        /// Identity of the server, ID(M).
         pub server: Identity,
         /// ID(C), as received.
         pub client: Identity,
-        /// N_m.
+        /// The server's nonce, N_m.
         pub server_nonce: Nonce,
         /// N_c, as received.
         pub client_nonce: Nonce,
-        /// g^y.
+        /// The server's public value, g^y.
         pub public: Element,
         /// EHAS: one pair of each class, all of them offered.
         pub choice: Offers,
@@ -290,13 +290,13 @@ record! {
     /// Message 05h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Confirm {
-        /// CKY-C.
+        /// The client's cookie, CKY-C.
         pub client_cookie: Cookie,
-        /// CKY-M.
+        /// The server's cookie, CKY-M.
         pub server_cookie: Cookie,
-        /// N_c.
+        /// The client's nonce, N_c.
         pub client_nonce: Nonce,
-        /// N_m.
+        /// The server's nonce, N_m.
         pub server_nonce: Nonce,
         /// SIG3 over TBS3.
         pub signature: Proof,

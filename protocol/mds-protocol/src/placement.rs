@@ -71,7 +71,7 @@ record! {
     /// State of a device when it was chosen.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ChosenDevice {
-        /// Suitability.
+        /// Suitability of the device.
         pub condition: DeviceCondition,
         /// Fill level in thousandths.
         pub fill: u16,

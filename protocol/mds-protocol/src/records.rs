@@ -465,7 +465,7 @@ record! {
         pub name: Name,
         /// OSD system id.
         pub system_id: [u8; SYSTEM_ID_BYTES],
-        /// `iscsi://HOST:PORT/IQN/LUN`.
+        /// Address, `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
         /// Pin of its certificate. A client with a pin uses TLS only.
         pub pin: Option<DevicePin>,
@@ -491,7 +491,7 @@ record! {
         pub name: Name,
         /// OSD system id.
         pub system_id: [u8; SYSTEM_ID_BYTES],
-        /// `iscsi://HOST:PORT/IQN/LUN`.
+        /// Address, `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
         /// Pin of its certificate. A client with a pin uses TLS only.
         pub pin: Option<DevicePin>,
@@ -512,7 +512,7 @@ code! {
         Admin = 1,
         /// Devices and metrics; no files, no accounts.
         Operator = 2,
-        /// Files.
+        /// Reads and writes files.
         User = 3,
         /// Files, read only.
         ReadOnly = 4,
