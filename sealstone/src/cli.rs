@@ -5,6 +5,7 @@ mod block;
 pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod drain;
+pub(crate) mod functions;
 pub(crate) mod grants;
 mod help;
 pub(crate) mod keys;
@@ -241,6 +242,14 @@ Examples:
     Chown(ChownArgs),
     /// Change the group of a file.
     Chgrp(ChgrpArgs),
+    /// Functions: code that runs on the devices, beside the data.
+    #[command(subcommand, name = "fn")]
+    Function(functions::Function),
+    /// Run a function on stored files.
+    Run(functions::RunArgs),
+    /// Jobs of functions: state, log, result, receipt.
+    #[command(subcommand)]
+    Job(functions::Job),
     /// Capability files: access to a part of one file without a login.
     #[command(subcommand)]
     Cap(grants::Cap),

@@ -134,6 +134,8 @@ impl Failure {
                 "`sealstone group list` and `sealstone user list` show what exists".into()
             }
             (FailureKind::NotFound, "osd" | "mds") => "`sealstone df` shows the devices".into(),
+            (FailureKind::NotFound, "fn") => "`sealstone fn ls` lists the functions of /.functions".into(),
+            (FailureKind::NotFound, "job") => "`sealstone job ls` shows the jobs of this session".into(),
             (FailureKind::NotFound, "block") => "`sealstone block list` shows the units".into(),
             (FailureKind::NotFound, "quota") => {
                 "`sealstone quota list` shows users and trees with quotas".into()

@@ -10,15 +10,17 @@ pub(crate) enum RunningChecksum {
     Crc32c(u32),
     /// The SHA-256 so far.
     Sha256(Box<Sha256>),
+    /// The BLAKE3 so far.
+    Blake3(Box<blake3::Hasher>),
 }
 
 impl RunningChecksum {
-    /// Starts a checksum; `None` for a kind that this client cannot compute.
+    /// Starts a checksum.
     pub(crate) fn begin(kind: ChecksumKind) -> Option<Self> {
         match kind {
             ChecksumKind::Crc32c => Some(Self::Crc32c(0)),
             ChecksumKind::Sha256 => Some(Self::Sha256(Box::default())),
-            ChecksumKind::Blake3 => None,
+            ChecksumKind::Blake3 => Some(Self::Blake3(Box::default())),
         }
     }
 
@@ -27,6 +29,7 @@ impl RunningChecksum {
         match self {
             Self::Crc32c(sum) => *sum = crc32c::crc32c_append(*sum, bytes),
             Self::Sha256(hash) => hash.update(bytes),
+            Self::Blake3(hash) => _ = hash.update(bytes),
         }
     }
 
@@ -34,15 +37,8 @@ impl RunningChecksum {
     pub(crate) fn zeros(&mut self, length: u64) {
         match self {
             Self::Crc32c(sum) => *sum = crc_after_zeros(*sum, length),
-            Self::Sha256(hash) => {
-                let zeros = [0; 64 << 10];
-                let mut left = length;
-                while left > 0 {
-                    let count = usize::try_from(left).unwrap_or(usize::MAX).min(zeros.len());
-                    hash.update(&zeros[..count]);
-                    left -= count as u64;
-                }
-            }
+            Self::Sha256(hash) => each_zeros(length, |zeros| hash.update(zeros)),
+            Self::Blake3(hash) => each_zeros(length, |zeros| _ = hash.update(zeros)),
         }
     }
 
@@ -58,8 +54,23 @@ impl RunningChecksum {
                 value = (*hash).finalize().into();
                 ChecksumKind::Sha256
             }
+            Self::Blake3(hash) => {
+                value = *hash.finalize().as_bytes();
+                ChecksumKind::Blake3
+            }
         };
         Checksum { kind, value }
+    }
+}
+
+/// Calls `update` with pieces of zeros of this length together.
+fn each_zeros(length: u64, mut update: impl FnMut(&[u8])) {
+    let zeros = [0; 64 << 10];
+    let mut left = length;
+    while left > 0 {
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(zeros.len());
+        update(&zeros[..count]);
+        left -= count as u64;
     }
 }
 
@@ -85,14 +96,14 @@ mod tests {
 
     #[test]
     fn slices_do_not_change_the_value() {
-        for kind in [ChecksumKind::Crc32c, ChecksumKind::Sha256] {
+        for &kind in ChecksumKind::ALL {
             let mut whole = RunningChecksum::begin(kind).unwrap();
             whole.update(b"123456789");
             let mut sliced = RunningChecksum::begin(kind).unwrap();
             [&b"1234"[..], b"", b"56789"].iter().for_each(|part| sliced.update(part));
             assert_eq!(whole.finish(), sliced.finish());
         }
-        for kind in [ChecksumKind::Crc32c, ChecksumKind::Sha256] {
+        for &kind in ChecksumKind::ALL {
             for length in [0usize, 1, 2, 3, 4096, 100_001] {
                 let mut written = RunningChecksum::begin(kind).unwrap();
                 let mut skipped = written.clone();

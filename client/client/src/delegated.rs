@@ -123,7 +123,9 @@ impl<D: Devices> Delegated<D> {
     ) -> Result<u64, ClientError> {
         let delegated = &self.file.delegated;
         if !delegated.read {
-            return Err(ClientError::NotDelegated("it does not permit reading"));
+            let permits =
+                if delegated.write { "it permits writing only" } else { "it permits executing only" };
+            return Err(ClientError::NotDelegated(permits));
         }
         let range = range.unwrap_or_else(|| self.range());
         self.check_range(&range)?;

@@ -17,6 +17,7 @@ mod checksum;
 mod client;
 mod delegated;
 mod error;
+pub mod functions;
 mod get;
 mod interfaces;
 mod links;

@@ -169,6 +169,13 @@ struct ObjectLocation {
     object: ObjectId,
 }
 
+/// An object and a credential for it.
+pub(crate) struct ObjectGrant {
+    pub(crate) device: Arc<Device>,
+    pub(crate) object: ObjectId,
+    pub(crate) bearer: Bearer,
+}
+
 /// Everything that an operation on an object needs.
 struct Ready {
     bearer: Bearer,
@@ -436,6 +443,16 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         let bearer = bearer.clone().ok_or(ClientError::NotDelegated("an object without a credential"))?;
         let place = held.places.get(index).ok_or(OUTSIDE)?.clone();
         Ok(Ready { bearer, generation: held.generation, fresh, place })
+    }
+
+    /// Returns device, object and credential of object `index`. With `renew`, a fresh credential.
+    pub(crate) async fn object_grant(&self, index: usize, renew: bool) -> Result<ObjectGrant, ClientError> {
+        let mut ready = self.ready(index, None).await?;
+        if renew && !ready.fresh && self.handle.is_some() {
+            ready = self.ready(index, Some(ready.generation)).await?;
+        }
+        let ObjectLocation { device, object } = ready.place;
+        Ok(ObjectGrant { device, object, bearer: ready.bearer })
     }
 
     /// Checks that the file was not replaced or removed since the open.

@@ -42,7 +42,7 @@ pub struct PutOptions {
     pub method: Method,
     /// Modification time to record, in nanoseconds since 1970; now if none.
     pub mtime_ns: Option<i64>,
-    /// Checksum to compute and record; BLAKE3 is not supported by this client and counts as none.
+    /// Checksum to compute and record.
     pub checksum: Option<ChecksumKind>,
     /// Called with the number of bytes that devices have acknowledged so far.
     pub progress: Option<Box<dyn FnMut(u64) + Send>>,

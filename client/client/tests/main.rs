@@ -13,6 +13,8 @@ mod dentry_cache;
 mod device;
 mod files;
 mod flight;
+mod function_calls;
+mod functions;
 mod keys;
 mod leases;
 mod migrations;

@@ -134,6 +134,12 @@ pub enum OsdError {
     /// The device does not implement the command.
     #[error("the device does not implement {0}")]
     NotImplemented(&'static str),
+    /// The code of a function has another digest than the request names.
+    #[error("the code of the function differs from the expected digest")]
+    CodeMismatch,
+    /// The device does not know the job of a function: it expired, or belongs to another caller.
+    #[error("no such job")]
+    UnknownJob,
     /// The nonce was used before, and so was a new one.
     #[error("nonce not unique")]
     NonceReplayed,

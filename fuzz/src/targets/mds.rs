@@ -12,9 +12,9 @@ use sealstone_mds_protocol::{
     DeviceState, DirEntry, Drain, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant,
     Group, GroupName, HEADER_BYTES, InodeId, IntentId, IssueCursor, IssueEntry, IssueKind, KeyCursor,
     KeyInfo, KeyLevel, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenHandle,
-    OpenedFile, PinKind, PlacementRecord, ProblemKind, REQUESTS, RESPONSES, Rebalance, Request, Response,
-    Revocation, RevocationTarget, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName,
-    WaitingDevice, WidthBound, Wire, WireWriter, decode_message, frame, unshown,
+    OpenedFile, PinKind, PlacementRecord, ProblemKind, REQUESTS, RESPONSES, Rebalance, ReceiptBytes,
+    ReceiptVerdict, Request, Response, Revocation, RevocationTarget, Role, SCHEMA, STRIPE_UNIT_MIN, Secret,
+    Stat, Text, User, UserName, WaitingDevice, WidthBound, Wire, WireWriter, decode_message, frame, unshown,
 };
 use sealstone_osd::ObjectId;
 
@@ -277,6 +277,8 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::DelegateExecution { path: path("/f"), until_ms: 60_000, method },
         Request::CopyFunction { path: path("/f"), device: DeviceId(1), method },
+        Request::DeviceAttributes { id: DeviceId(1), method },
+        Request::ReceiptVerify { receipt: ReceiptBytes::new(vec![1; 352]).unwrap() },
         Request::Revoke { what: RevocationTarget::Object(path("/f")) },
         Request::Revoke { what: RevocationTarget::User(user("bob")) },
         Request::Revoke { what: RevocationTarget::Session([6; 16]) },
@@ -495,7 +497,7 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Opened {
             file: OpenedFile { stat: stat(), layout: Some(layout), grants: grants.clone(), sparse: false },
         },
-        Response::Grants { layout: Layout::single(objects(1)[0]), generation: 7, grants },
+        Response::Grants { layout: Layout::single(objects(1)[0]), generation: 7, grants: grants.clone() },
         Response::Removed { count: 4, more: false },
         Response::Placement {
             layout: Some(Layout::single(objects(1)[0])),
@@ -539,6 +541,8 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Members { members: vec![user("bob"); 2], more: false },
         Response::Invitation { code, expires_ms: 5 },
         Response::Holders { holders: vec![client_id; 2], complete: true },
+        Response::DeviceGrant { grant: grants[0].clone() },
+        Response::Receipt { verdict: ReceiptVerdict::Genuine, device: Some(DeviceId(1)) },
         Response::Delegated { file: delegated },
         Response::Revocation { revocation: revocation.clone() },
         Response::Revocations { revocations: vec![revocation; 2] },

@@ -37,6 +37,7 @@ pub(crate) use rights::{
     UPDATE_RIGHTS, WRITE_RIGHTS,
 };
 
+mod functions;
 mod purpose;
 mod rights;
 

@@ -350,6 +350,13 @@ impl Mds {
             Request::DelegateExecution { path, until_ms, method } => {
                 self.delegate_execution(principal, &path, (until_ms, method), now_ms, rng)
             }
+            Request::DeviceAttributes { id, method } => {
+                self.device_attributes(principal, (id, method), now_ms, rng)
+            }
+            Request::ReceiptVerify { receipt } => {
+                let (verdict, device) = self.devices.verify_receipt(receipt.as_slice());
+                Ok(Response::Receipt { verdict, device })
+            }
             Request::CopyFunction { path, device, method } => {
                 self.copy_function(principal, &path, (device, method), now_ms, rng)
             }
@@ -511,6 +518,9 @@ impl Mds {
         self.check_not_clearing(&inode, access)?;
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         self.recall_for_path_access(id, access, until, now_ms)?;
+        if access == Access::CallUpdate {
+            self.update(|tx| namespace::note_call_update(tx, id, now_ms))?;
+        }
         // Read again, because returned leases may have changed the file.
         let view = self.store.snapshot()?;
         let (inode, layout) = namespace::file_for(&*view, principal, id, access, &path.shown())?;

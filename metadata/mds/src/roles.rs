@@ -35,6 +35,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::ServerInfo {}
         | Request::DiskFree {}
         | Request::DeviceList { .. }
+        | Request::DeviceAttributes { .. }
+        | Request::ReceiptVerify { .. }
         | Request::StatFs { .. }
         | Request::QuotaShow { of: QuotaSubject::User(_) }
         | Request::QuotaList { .. }

@@ -147,6 +147,55 @@ code! {
     }
 }
 
+/// The receipt of a run of a function, opaque here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptBytes(Vec<u8>);
+
+impl ReceiptBytes {
+    /// Maximum bytes of a receipt, as in a reply of a device.
+    pub const MAX: usize = sealstone_osd::function::RECEIPT_MAX;
+
+    /// Wraps the bytes of a receipt.
+    ///
+    /// # Errors
+    /// `TooLong`.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, WireError> {
+        if bytes.len() > Self::MAX { Err(WireError::TooLong { limit: Self::MAX }) } else { Ok(Self(bytes)) }
+    }
+
+    /// Returns the bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Wire for ReceiptBytes {
+    fn put(&self, out: &mut WireWriter) {
+        out.lv16(&self.0);
+    }
+
+    fn get(input: &mut WireReader<'_>) -> Result<Self, WireError> {
+        Ok(Self(input.lv16(Self::MAX)?.to_vec()))
+    }
+}
+
+code! {
+    /// Whether a receipt is that of a device.
+    pub enum ReceiptVerdict: u8 as "verdict on a receipt" {
+        /// The device issued it, and it is unchanged.
+        Genuine = 1,
+        /// It is not a receipt.
+        Malformed = 2,
+        /// No device has its system id.
+        UnknownDevice = 3,
+        /// The root key of the device was replaced since, so it cannot be verified any more.
+        KeyReplaced = 4,
+        /// It was changed or forged.
+        Forged = 5,
+    }
+}
+
 record! {
     /// An entry in the log of issued credentials.
     #[derive(Clone, Debug, PartialEq, Eq)]

@@ -39,7 +39,8 @@ pub use frame::{
     PROFILE_MODERN, Sequence, decode_message, encode_message, frame,
 };
 pub use grants::{
-    DelegatedFile, IssueCursor, IssueEntry, IssueKind, Revocation, RevocationTarget, WaitingDevice,
+    DelegatedFile, IssueCursor, IssueEntry, IssueKind, ReceiptBytes, ReceiptVerdict, Revocation,
+    RevocationTarget, WaitingDevice,
 };
 pub use keys::{KeyCursor, KeyInfo, KeyLevel, KeyUse};
 pub use layout::{

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use crate::check::CheckScope;
 use crate::frame::BODY_MAX;
-use crate::grants::{IssueCursor, RevocationTarget};
+use crate::grants::{IssueCursor, ReceiptBytes, RevocationTarget};
 use crate::keys::{KeyCursor, KeyLevel};
 use crate::layout::DeviceId;
 use crate::login::{LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_UPLOAD_BYTES};
@@ -686,6 +686,17 @@ messages! {
             until_ms: u64,
             /// Method; raised to the floor of policy.
             method: Method,
+        },
+        /// Returns a credential to read the attributes of a device, among them its engines.
+        0x008A => DeviceAttributes {
+            id: DeviceId,
+            /// Method; raised to the floor of policy.
+            method: Method,
+        },
+        /// Verifies the receipt of a device about a run of a function.
+        0x008B => ReceiptVerify {
+            /// The receipt as the device issued it.
+            receipt: ReceiptBytes,
         },
     }
 }

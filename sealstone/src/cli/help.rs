@@ -17,6 +17,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Files",
         &["put", "get", "cat", "ls", "stat", "mkdir", "mv", "ln", "rm", "chmod", "chown", "chgrp", "df"],
     ),
+    ("Functions", &["fn", "run", "job"]),
     ("Mounts", &["mount", "umount"]),
     ("Session", &["login", "logout", "whoami", "enrol"]),
     ("Credentials", &["cap", "revoke", "audit"]),
@@ -40,6 +41,8 @@ const WITH_STORED_PATHS: &[&str] = &[
     "chown",
     "chgrp",
     "mount",
+    "fn",
+    "run",
     "cap issue",
     "revoke",
     "audit",
@@ -64,6 +67,9 @@ const WITH_SESSION: &[&str] = &[
     "chgrp",
     "df",
     "mount",
+    "fn",
+    "run",
+    "job",
     "login",
     "logout",
     "whoami",
@@ -84,7 +90,7 @@ const WITH_SESSION: &[&str] = &[
 ];
 
 /// Commands that send commands to devices.
-const WITH_DEVICES: &[&str] = &["put", "get", "cat", "mount", "cap get", "cap put"];
+const WITH_DEVICES: &[&str] = &["put", "get", "cat", "mount", "fn", "run", "job", "cap get", "cap put"];
 
 /// Returns whether a global option has an effect in a command. A group of commands has the options
 /// of its members.
@@ -162,6 +168,7 @@ fn heading(path: &str, id: &str) -> Option<&'static str> {
     }
     match (path, id) {
         ("put" | "get" | "cat" | "cap issue", "method")
+        | ("run", "security" | "together" | "commit")
         | (
             "mount",
             "attr_timeout" | "no_leases" | "dirsync" | "timeout" | "memory" | "unknown_uid" | "unknown_gid",

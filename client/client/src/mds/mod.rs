@@ -495,6 +495,8 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Delegate { .. }
         | Request::DelegateExecution { .. }
         | Request::CopyFunction { .. }
+        | Request::DeviceAttributes { .. }
+        | Request::ReceiptVerify { .. }
         | Request::RevocationProgress { .. }
         | Request::RevocationList {}
         | Request::IssueList { .. }

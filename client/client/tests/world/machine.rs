@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealstone_iscsi_target::IscsiTarget;
-use sealstone_osd_device::{DeviceParts, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease};
+use sealstone_osd_device::{
+    DeviceParts, FunctionRunner, KeyRecord, NoAudit, OsdConfig, OsdUnit, VolatileLease,
+};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_seal::freshness::NonceHistory;
@@ -22,6 +24,7 @@ pub struct Machine {
     clock: Arc<Clockwork>,
     config: OsdConfig,
     state: Mutex<State>,
+    functions: Mutex<Option<Arc<dyn FunctionRunner>>>,
 }
 
 struct State {
@@ -41,9 +44,16 @@ impl Machine {
         let medium = SimMedium::new(u64::from(place));
         sealstone_store::format(&medium, &FormatOptions::new(GIB, [place + 1; 16])).unwrap();
         let state = Mutex::new(State { medium, epoch: 0, life: None });
-        let this = Self { place, clock: clock.clone(), config, state };
+        let this = Self { place, clock: clock.clone(), config, state, functions: Mutex::new(None) };
         this.boot();
         this
+    }
+
+    /// Starts the device again with a service that runs functions.
+    pub fn serve_functions(&self, runner: Arc<dyn FunctionRunner>) {
+        *self.functions.lock().unwrap() = Some(runner);
+        self.power_cut();
+        self.boot();
     }
 
     /// Cuts the power: unsynced data and all connections are lost. [`Machine::boot`] starts it
@@ -77,6 +87,9 @@ impl Machine {
         });
         let unit = Arc::new(unit.unwrap());
         unit.upkeep().unwrap();
+        if let Some(runner) = &*self.functions.lock().unwrap() {
+            unit.set_function_runner(runner.clone());
+        }
         let kept = Arc::downgrade(&unit);
         let upkeep = tokio::spawn(async move {
             while let Some(unit) = kept.upgrade() {

@@ -61,6 +61,10 @@ pub(crate) struct Parts {
     pub(crate) attributes: Vec<u8>,
 }
 
+/// JOB ID and CODE DIGEST of descriptor FF01h in the continuation segment.
+const FUNCTION_JOB_AT: u16 = 80;
+const FUNCTION_DIGEST_AT: u16 = 96;
+
 /// Decodes the response to one command.
 ///
 /// `arrived` has the digests of the data received so far.
@@ -139,7 +143,10 @@ fn check(
         }
         (SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB) => {
             let field = sense.field.filter(|field| field.in_cdb).map(|field| field.byte);
-            refused(generation, operation, field)
+            match sense.field.filter(|field| !field.in_cdb) {
+                Some(at) => refused_function(operation, at.byte),
+                None => refused(generation, operation, field),
+            }
         }
         (SenseKey::MediumError, code) => OsdError::Medium { sense: code, offset: sense.information },
         (key, code) => failed(key, code, operation),
@@ -188,6 +195,15 @@ fn refused(generation: Generation, operation: &Operation, field: Option<u16>) ->
             OsdError::ReadPastEnd { data: Vec::new() }
         }
         _ => OsdError::InvalidField { field },
+    }
+}
+
+/// Decodes INVALID FIELD IN CDB that points into the continuation segment.
+fn refused_function(operation: &Operation, at: u16) -> OsdError {
+    match (operation, at) {
+        (Operation::ExecuteFunction { .. }, FUNCTION_JOB_AT) => OsdError::UnknownJob,
+        (Operation::ExecuteFunction { .. }, FUNCTION_DIGEST_AT) => OsdError::CodeMismatch,
+        _ => OsdError::AccessDenied { field: None },
     }
 }
 

@@ -279,6 +279,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::DiskFree {}
         | Request::DeviceList { .. }
         | Request::KeyList { .. }
+        | Request::ReceiptVerify { .. }
         | Request::KeyProgress { .. }
         | Request::RebalanceShow {}
         | Request::UserList { .. }
@@ -324,7 +325,9 @@ pub(super) fn subject(request: &Request) -> Option<String> {
             let revoke = if *revoke { " revoking" } else { "" };
             Some(format!("{} keys of {device}{partition}{revoke}", level.name().to_lowercase()))
         }
-        Request::DeviceSetState { id, .. } | Request::DeviceDrain { id, .. } => {
+        Request::DeviceSetState { id, .. }
+        | Request::DeviceDrain { id, .. }
+        | Request::DeviceAttributes { id, .. } => {
             Some(format!("device {}", id.0))
         }
         Request::Rebalance { rate } => Some(format!("{rate} bytes a second")),

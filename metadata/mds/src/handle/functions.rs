@@ -7,11 +7,11 @@
 use sealstone_mds_protocol::{
     Access, CreatedFile, DelegatedFile, DeviceId, ErrorCode, FilePath, IssueKind, Method, ObjectRef, Response,
 };
-use sealstone_osd::ObjectId;
+use sealstone_osd::{ObjectId, Permissions};
 
 use super::delegate::IssueParams;
 use crate::access::Principal;
-use crate::devices::{COPY_RIGHTS, EXECUTE_RIGHTS};
+use crate::devices::{COPY_RIGHTS, CapabilityTerms, EXECUTE_RIGHTS, audit_field};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::lengths::LengthTarget;
@@ -63,6 +63,28 @@ impl Mds {
             grants,
         };
         Ok(Response::Created { file })
+    }
+
+    /// Issues a credential to read the attributes of a device. It gives no access to data.
+    pub(super) fn device_attributes(
+        &self,
+        principal: &Principal,
+        (device, method): (DeviceId, Method),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let _issuing = self.issuing();
+        if self.sessions.expires_ms(&principal.session).is_none() {
+            return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
+        }
+        let terms = CapabilityTerms {
+            method: self.method(method),
+            permissions: Permissions::GET_ATTR,
+            expires_ms: now_ms.saturating_add(self.config.grant_lifetime_ms()),
+            audit: audit_field(principal, self.sessions.next_grant(&principal.session)),
+            sealed: self.config.seal_capabilities,
+        };
+        Ok(Response::DeviceGrant { grant: self.devices.root_grant(device, &terms, rng)? })
     }
 
     /// Issues credentials to execute a function file, to be put into a capability file.

@@ -16,7 +16,7 @@ use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::quota;
-use crate::records::{Inode, Intent, counter, load, next_number, save};
+use crate::records::{Inode, Intent, counter, load, next_number, ns, save};
 use crate::store::{Snapshot, Transaction};
 
 record! {
@@ -101,6 +101,17 @@ pub(crate) fn begin_copy(
     save_new(tx, id, &intent, &charges, own)?;
     save(tx, &keys::function_copy(id), &FunctionCopy { inode, version: file.version })?;
     Ok((id, intent))
+}
+
+/// Notes that a function may change bytes of a file. The writes are not reported, so the file loses
+/// its checksum now.
+pub(crate) fn note_call_update(tx: &mut dyn Transaction, id: InodeId, now_ms: u64) -> Result<()> {
+    let Some(mut file) = load::<Inode, _>(tx, &keys::inode(id))? else { return Ok(()) };
+    file.checksum = None;
+    file.version += 1;
+    file.mtime_ns = ns(now_ms);
+    file.changes(now_ms);
+    Ok(save(tx, &keys::inode(id), &file)?)
 }
 
 /// Returns the directory and the name of a file.

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceId, ErrorCode, IssueKind, Layout, Method, OpenHandle, OpenedFile, Request,
-    Response, Role,
+    Access, CreatedFile, DeviceId, ErrorCode, IssueKind, Layout, Method, OpenHandle, OpenedFile,
+    ReceiptBytes, ReceiptVerdict, Request, Response, Role,
 };
 use sealstone_osd::capability::Range;
-use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, Permissions};
+use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, ObjectId, Permissions};
+use sealstone_seal::{FunctionReceipt, ReceiptLimits};
 
 use super::world::{ADMIN, ALICE, BOB, World, create, path};
 use crate::Mds;
@@ -108,6 +109,8 @@ fn data_of_calls_is_limited_to_existing_bytes() {
         let Descriptor::User { range, .. } = capability.descriptor else { panic!("a user object") };
         assert_eq!(range, Range { start: 0, length: layout.object_length(index, (4 << 20) + 5) });
     }
+    let version = world.stat(ALICE, "/data").unwrap().version;
+    assert_eq!(version, 2, "the bytes may differ from the checksum now");
     let given = world.open_ok(ALICE, "/data", Access::CallRead);
     let capability = parsed(given.grants[0].capability.as_slice());
     assert_eq!(capability.permissions, Permissions::READ | Permissions::GET_ATTR);
@@ -242,6 +245,76 @@ fn delegated_execution_has_no_other_right() {
     assert_eq!(world.refused(BOB, request), ErrorCode::Denied);
     let late = Request::DelegateExecution { path: path("/fn"), until_ms: u64::MAX, method: METHOD };
     assert_eq!(world.refused(ADMIN, late), ErrorCode::Limit);
+}
+
+#[test]
+fn device_attributes_give_no_access_to_data() {
+    let mut world = World::with_devices(1);
+    let id = world.mds.devices()[0].0.id;
+    let Response::DeviceGrant { grant } = world.ask(BOB, Request::DeviceAttributes { id, method: METHOD })
+    else {
+        panic!("no grant")
+    };
+    let capability = parsed(grant.capability.as_slice());
+    assert_eq!(capability.permissions, Permissions::GET_ATTR);
+    assert!(matches!(capability.descriptor, Descriptor::Partition { partition: 0, .. }));
+    let unknown = Request::DeviceAttributes { id: DeviceId(77), method: METHOD };
+    assert_eq!(world.refused(BOB, unknown), ErrorCode::NotFound);
+}
+
+#[test]
+fn receipts_are_verified_by_device_key() {
+    let mut world = World::with_devices(2);
+    let (key, receipt) = {
+        let (keys, _) = world.mds.devices.key_state(world.mds.devices()[1].0.id).unwrap();
+        (keys.receipt_key().unwrap(), receipt())
+    };
+    let genuine = key.seal(&receipt).unwrap();
+    let mut verify = |receipt: Vec<u8>| match world
+        .ask(BOB, Request::ReceiptVerify { receipt: ReceiptBytes::new(receipt).unwrap() })
+    {
+        Response::Receipt { verdict, device } => (verdict, device),
+        other => panic!("{other:?}"),
+    };
+    let second = Some(DeviceId(2));
+    assert_eq!(verify(genuine.clone()), (ReceiptVerdict::Genuine, second));
+    let mut forged = genuine.clone();
+    forged[150] ^= 1;
+    assert_eq!(verify(forged).0, ReceiptVerdict::Forged);
+    let mut other_device = genuine.clone();
+    other_device[8..28].copy_from_slice(&[1; 20]);
+    assert_ne!(verify(other_device).0, ReceiptVerdict::Genuine);
+    let mut unknown = genuine.clone();
+    unknown[8..28].copy_from_slice(&[77; 20]);
+    assert_eq!(verify(unknown), (ReceiptVerdict::UnknownDevice, None));
+    assert_eq!(verify(genuine[..100].to_vec()), (ReceiptVerdict::Malformed, None));
+}
+
+/// Returns a receipt of a run without inputs.
+fn receipt() -> FunctionReceipt {
+    FunctionReceipt {
+        engine: 1,
+        exit: 0,
+        error: 0,
+        secret_arguments: false,
+        system_id: [0; 20],
+        job: [3; 16],
+        function: ObjectId::new(0x1_0000, 0x2_0000),
+        code_digest: [4; 32],
+        arguments_digest: [5; 32],
+        result_digest: [6; 32],
+        result_length: 7,
+        result_object: None,
+        api: (1, 0),
+        audit: [8; 20],
+        started_ms: 9,
+        ended_ms: 10,
+        limits: ReceiptLimits::default(),
+        bytes_read: 11,
+        bytes_written: 12,
+        cpu_us: 13,
+        inputs: Vec::new(),
+    }
 }
 
 #[test]

@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use super::{BODY_MAX, SCHEMA};
 use crate::check::{CheckFinding, CheckStatus};
 use crate::error::Failure;
-use crate::grants::{DelegatedFile, IssueCursor, IssueEntry, Revocation};
+use crate::grants::{DelegatedFile, IssueCursor, IssueEntry, ReceiptVerdict, Revocation};
 use crate::keys::{KeyCursor, KeyInfo};
-use crate::layout::Layout;
+use crate::layout::{DeviceId, Layout};
 use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
 use crate::name_changes::{InodeLease, InodeRange};
@@ -346,6 +346,17 @@ messages! {
             findings: Vec<CheckFinding>,
             /// Whether more findings exist already.
             more: bool,
+        },
+        /// To DeviceAttributes.
+        0x008A => DeviceGrant {
+            /// The root object, with the right to read attributes.
+            grant: Grant,
+        },
+        /// To ReceiptVerify.
+        0x008B => Receipt {
+            verdict: ReceiptVerdict,
+            /// The device that the receipt names, if it is known.
+            device: Option<DeviceId>,
         },
     }
 }

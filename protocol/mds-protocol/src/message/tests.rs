@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::error::{ErrorCode, Failure};
-use crate::grants::{DelegatedFile, IssueEntry, IssueKind, Revocation, WaitingDevice};
+use crate::grants::{
+    DelegatedFile, IssueEntry, IssueKind, ReceiptBytes, ReceiptVerdict, Revocation, WaitingDevice,
+};
 use crate::keys::{KeyInfo, KeyUse};
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
@@ -283,6 +285,10 @@ fn grant_request() -> impl Strategy<Value = Request> {
         (path(), of(Method::ALL), any::<u32>()).prop_map(|(path, method, device)| {
             Request::CopyFunction { path, device: DeviceId(device), method }
         }),
+        (of(Method::ALL), any::<u32>())
+            .prop_map(|(method, device)| Request::DeviceAttributes { id: DeviceId(device), method }),
+        prop::collection::vec(any::<u8>(), 0..99)
+            .prop_map(|receipt| Request::ReceiptVerify { receipt: ReceiptBytes::new(receipt).unwrap() }),
         revoke_what().prop_map(|what| Request::Revoke { what }),
         any::<u64>().prop_map(|id| Request::RevocationProgress { id }),
         Just(Request::RevocationList {}),
@@ -368,6 +374,9 @@ fn grant_response() -> impl Strategy<Value = Response> {
                 Response::Delegated { file }
             }
         ),
+        grant().prop_map(|grant| Response::DeviceGrant { grant }),
+        (of(ReceiptVerdict::ALL), any::<Option<u32>>())
+            .prop_map(|(verdict, device)| Response::Receipt { verdict, device: device.map(DeviceId) }),
         revocation().prop_map(|revocation| Response::Revocation { revocation }),
         prop::collection::vec(revocation(), 0..4)
             .prop_map(|revocations| Response::Revocations { revocations }),

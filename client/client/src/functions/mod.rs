@@ -1,0 +1,25 @@
+//! Functions that run on devices, beside the data.
+//!
+//! Does: stores function files with their description; makes the copies that devices need; starts
+//! a job on each device that has data of a call, and returns the results; controls jobs.
+//! Does not: run code, or combine results of several devices.
+//! Contract: every run names the digest of the code as the metadata server recorded it, so that a
+//! device never runs other code. A run that may have been started is not repeated.
+//! Truth: docs/standards/active.md; docs/standards/mds/functions.md §5.12.
+
+mod arguments;
+mod call;
+mod copies;
+mod describe;
+mod error;
+mod job;
+mod plan;
+mod publish;
+
+pub use arguments::{CALL_ARGUMENTS_MAX, CallArguments};
+pub use call::{CallReply, CallSummary, FunctionRun, JOBS_PER_DEVICE_MAX};
+pub use describe::{DeviceEngine, FunctionDescription, FunctionDetails};
+pub use error::FunctionError;
+pub use job::{JobHandle, JobPage, JobStatus, RESULT_PAGE_MAX};
+pub use plan::{CallFile, CallGrouping, CallPart};
+pub use publish::{FUNCTION_CODE_MAX, FunctionPublication};

@@ -1,0 +1,325 @@
+//! Arguments of `fn`, `run` and `job`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use sealstone_osd::function::{ApiVersion, EngineType, TIMEOUT_MAX_MS};
+
+use super::MethodName;
+
+/// Function files: code that devices run.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Function {
+    /// Store code as a function, with a copy on each active device.
+    #[command(after_help = "\
+Examples:
+  sealstone fn put libgrep.so --engine c --api 1.0 grep
+  sealstone fn put count.wasm --engine wasm --manifest count.toml --sign publisher.key /tools/count
+A name without a slash is stored in /.functions. The permission bit x of the stored file is the right to run it: mode 0755
+unless --mode is given. The key file has 32 random bytes, or 64 hex digits, and mode 0600.")]
+    Put(FunctionPutArgs),
+    /// List the functions of a directory.
+    #[command(after_help = "\
+Examples:
+  sealstone fn ls
+  sealstone fn ls /tools")]
+    Ls {
+        /// Directory [default: /.functions].
+        path: Option<OsString>,
+    },
+    /// Show the description, digest and copies of a function.
+    #[command(after_help = "\
+Example:
+  sealstone fn show grep")]
+    Show {
+        /// Function: a stored path, or a name in /.functions.
+        function: OsString,
+    },
+    /// Make the copies of a function that active devices lack.
+    #[command(after_help = "\
+Example:
+  sealstone fn copy grep     after a device was added")]
+    Copy {
+        /// Function: a stored path, or a name in /.functions.
+        function: OsString,
+    },
+    /// Remove functions with all copies.
+    #[command(after_help = "\
+Example:
+  sealstone fn rm grep")]
+    Rm {
+        /// Functions: stored paths, or names in /.functions.
+        #[arg(required = true)]
+        functions: Vec<OsString>,
+    },
+    /// List the engines of all devices.
+    #[command(after_help = "\
+Example:
+  sealstone fn engines")]
+    Engines,
+}
+
+/// Arguments of `fn put`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FunctionPutArgs {
+    /// Local file with the code: a shared object, a WebAssembly module, a JAR or a Python module.
+    pub(crate) file: PathBuf,
+    /// Stored path, or a name in /.functions.
+    pub(crate) path: OsString,
+    /// Engine that runs it.
+    #[arg(long, value_name = "ENGINE")]
+    pub(crate) engine: EngineName,
+    /// API version, or the lowest and highest as 1.0-1.2.
+    #[arg(long, default_value = "1.0", value_name = "VERSION", value_parser = parse_api)]
+    pub(crate) api: (ApiVersion, ApiVersion),
+    /// Text file with the manifest: methods and arguments.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Version of the implementation.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub(crate) version: String,
+    /// Name of the publisher.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub(crate) publisher: String,
+    /// Private key file of the publisher: signs the code and its description.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) sign: Option<PathBuf>,
+    /// Permission bits, octal.
+    #[arg(long, default_value = "755", value_name = "MODE", value_parser = parse_mode)]
+    pub(crate) mode: u16,
+    /// Fail if the function exists.
+    #[arg(long)]
+    pub(crate) no_replace: bool,
+    /// Make no copies now; the first run on a device makes its copy.
+    #[arg(long)]
+    pub(crate) no_copies: bool,
+}
+
+/// An engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// Shared objects with the C interface.
+    C,
+    /// WebAssembly modules.
+    Wasm,
+    /// JAR files.
+    Java,
+    /// Python 3 modules.
+    Python,
+}
+
+impl From<EngineName> for EngineType {
+    fn from(name: EngineName) -> Self {
+        match name {
+            EngineName::C => Self::C,
+            EngineName::Wasm => Self::Wasm,
+            EngineName::Java => Self::Java,
+            EngineName::Python => Self::Python,
+        }
+    }
+}
+
+/// Arguments of `run`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone run count /logs/november.log
+  sealstone run grep --arg pattern=error /logs/a.log /logs/b.log
+  sealstone run grep --arg pattern=error --output matches.json /logs/a.log
+  sealstone run rot13 --update --timeout 5m /data/text
+  sealstone run count --async /logs/huge.log; sealstone job ls
+The function runs on the devices that store the files, in one job for each file and device. A name without a slash is looked
+up in /.functions. Each result is printed when its job ends. --arg-file keeps an argument out of the process list.")]
+pub(crate) struct RunArgs {
+    /// Function: a stored path, or a name in /.functions.
+    pub(crate) function: OsString,
+    /// Stored files.
+    #[arg(required = true)]
+    pub(crate) paths: Vec<OsString>,
+    /// Method of the function [default: its default method].
+    #[arg(long, default_value = "", value_name = "M", hide_default_value = true)]
+    pub(crate) method: String,
+    /// Argument NAME=VALUE; repeat it for more.
+    #[arg(long = "arg", value_name = "K=V", value_parser = parse_pair)]
+    pub(crate) arguments: Vec<(String, String)>,
+    /// Private file (mode 0600) with NAME=VALUE lines; devices do not record arguments then.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) arg_file: Option<PathBuf>,
+    /// Allow the function to change existing bytes of the files.
+    #[arg(long)]
+    pub(crate) update: bool,
+    /// Make changes visible only if the function succeeds.
+    #[arg(long, requires = "update")]
+    pub(crate) commit: bool,
+    /// One job for each device with all files, instead of one for each file.
+    #[arg(long)]
+    pub(crate) together: bool,
+    /// File for the results; `-` is standard output.
+    #[arg(long, short, default_value = "-", value_name = "FILE")]
+    pub(crate) output: OsString,
+    /// Longest run of a job, such as 30s, 5m or 1h.
+    #[arg(
+        long, default_value = "30s", value_name = "T", value_parser = parse_timeout, conflicts_with = "is_async"
+    )]
+    pub(crate) timeout: u32,
+    /// Only start the jobs; `sealstone job` shows them.
+    #[arg(long = "async", id = "is_async")]
+    pub(crate) is_async: bool,
+    /// Security method of commands; the server may raise it.
+    #[arg(long = "security", env = "SEALSTONE_METHOD", default_value = "alldata", value_name = "METHOD")]
+    pub(crate) security: MethodName,
+}
+
+/// Jobs of functions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Job {
+    /// List the jobs that this session started.
+    #[command(after_help = "\
+Example:
+  sealstone job ls")]
+    Ls,
+    /// Show the state of jobs.
+    #[command(after_help = "\
+Examples:
+  sealstone job status 3f9a
+  sealstone --json job status 3f9a | jq .jobs[0].state")]
+    Status {
+        /// Ids, or the beginnings of ids.
+        #[arg(required = true)]
+        jobs: Vec<String>,
+    },
+    /// Wait until jobs end.
+    #[command(after_help = "\
+Example:
+  sealstone job wait 3f9a --timeout 10m")]
+    Wait {
+        /// Ids, or the beginnings of ids.
+        #[arg(required = true)]
+        jobs: Vec<String>,
+        /// Longest wait for each job, such as 30s, 5m or 1h.
+        #[arg(long, default_value = "1h", value_name = "T", value_parser = parse_timeout)]
+        timeout: u32,
+    },
+    /// Stop jobs.
+    #[command(after_help = "\
+Example:
+  sealstone job cancel 3f9a")]
+    Cancel {
+        /// Ids, or the beginnings of ids.
+        #[arg(required = true)]
+        jobs: Vec<String>,
+    },
+    /// Write the log of a job to standard output.
+    #[command(after_help = "\
+Example:
+  sealstone job log 3f9a")]
+    Log {
+        /// Id, or the beginning of one.
+        job: String,
+    },
+    /// Write the result of a job to a file or standard output.
+    #[command(after_help = "\
+Examples:
+  sealstone job result 3f9a
+  sealstone job result 3f9a --output counts.json --receipt counts.receipt")]
+    Result {
+        /// Id, or the beginning of one.
+        job: String,
+        /// File for the result; `-` is standard output.
+        #[arg(long, short, default_value = "-", value_name = "FILE")]
+        output: OsString,
+        /// File for the receipt of the device.
+        #[arg(long, value_name = "FILE")]
+        receipt: Option<PathBuf>,
+    },
+    /// Verify the receipt of a job at the metadata server.
+    #[command(after_help = "\
+Examples:
+  sealstone job verify 3f9a
+  sealstone job verify --receipt counts.receipt --result counts.json
+A receipt states which code ran, with which arguments and objects, and the digest of the result.")]
+    Verify {
+        /// Id, or the beginning of one.
+        #[arg(required_unless_present = "receipt", conflicts_with = "receipt")]
+        job: Option<String>,
+        /// Receipt file.
+        #[arg(long, value_name = "FILE")]
+        receipt: Option<PathBuf>,
+        /// Result file to compare with the receipt.
+        #[arg(long, value_name = "FILE", requires = "receipt")]
+        result: Option<PathBuf>,
+    },
+}
+
+fn parse_api(text: &str) -> Result<(ApiVersion, ApiVersion), String> {
+    let fail = || format!("'{text}' is not an API version such as 1.0, or a range such as 1.0-1.2");
+    let one = |text: &str| {
+        let (major, minor) = text.split_once('.')?;
+        Some(ApiVersion { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    };
+    let (lowest, highest) = text.split_once('-').unwrap_or((text, text));
+    let range = (one(lowest).ok_or_else(fail)?, one(highest).ok_or_else(fail)?);
+    if range.0 <= range.1 { Ok(range) } else { Err(fail()) }
+}
+
+fn parse_mode(text: &str) -> Result<u16, String> {
+    let fail = || format!("'{text}' is not an octal mode such as 755");
+    u16::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(fail)
+}
+
+/// Parses `NAME=VALUE`.
+pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("'{}' is not of the form NAME=VALUE", text.split('=').next().unwrap_or_default())),
+    }
+}
+
+/// Parses a time such as 30s, 5m or 1h, as milliseconds.
+fn parse_timeout(text: &str) -> Result<u32, String> {
+    let fail = || format!("'{text}' is not a time from 1ms to 24h, such as 500ms, 30s, 5m or 1h");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(fail()),
+    };
+    let ms = number.parse::<u32>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(fail)?;
+    if (1..=TIMEOUT_MAX_MS).contains(&ms) { Ok(ms) } else { Err(fail()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_units_and_bounds() {
+        assert_eq!(parse_timeout("500ms"), Ok(500));
+        assert_eq!(parse_timeout("5m"), Ok(300_000));
+        assert_eq!(parse_timeout("24h"), Ok(TIMEOUT_MAX_MS));
+        for bad in ["", "0s", "25h", "5", "s", "5d", "99999999999h", "-1s"] {
+            assert!(parse_timeout(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn api_versions_parse_as_range() {
+        let version = |major, minor| ApiVersion { major, minor };
+        assert_eq!(parse_api("1.0"), Ok((version(1, 0), version(1, 0))));
+        assert_eq!(parse_api("1.0-2.3"), Ok((version(1, 0), version(2, 3))));
+        for bad in ["1", "2.0-1.0", "a.b", "1.0-", "1.65536"] {
+            assert!(parse_api(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn secret_values_are_not_in_parse_errors() {
+        assert_eq!(parse_pair("k=v=w"), Ok(("k".into(), "v=w".into())));
+        assert!(!parse_pair("=secret").unwrap_err().contains("secret"));
+        assert!(parse_pair("name").is_err());
+    }
+}

@@ -1,0 +1,217 @@
+//! The list of started jobs, in a private file beside the session file.
+//!
+//! Does: adds jobs, and finds them by the beginning of their id.
+//! Does not: know their state; devices do.
+//! Contract: the file has at most [`RECORDS_MAX`] jobs, the newest. It contains no credentials.
+//! Two commands that end at the same moment may lose records of one; devices keep the jobs.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sealstone_client::functions::JobHandle;
+use sealstone_mds_protocol::{DeviceId, FilePath, unshown};
+use sealstone_osd::ObjectId;
+use sealstone_osd::function::{JOB_ID_LEN, JobId};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::GlobalArgs;
+use crate::command::session;
+use crate::failure::{Failure, Outcome};
+use crate::secret_file;
+use crate::text::ShownPath as _;
+
+/// Maximum number of recorded jobs.
+const RECORDS_MAX: usize = 1000;
+/// Maximum bytes of the file.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Maximum number of file names in a record.
+const NAMES_MAX: usize = 8;
+
+/// A started job.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct JobRecord {
+    /// Job id, in hex digits.
+    pub(crate) job: String,
+    /// Path of the function, escaped for display.
+    pub(crate) function: String,
+    device: u32,
+    /// Name of the device.
+    pub(crate) device_name: String,
+    partition: u64,
+    object: u64,
+    /// Files, escaped for display; the first ones.
+    pub(crate) files: Vec<String>,
+    /// Time at which the job was recorded, milliseconds since 1970.
+    pub(crate) recorded_ms: u64,
+}
+
+/// The file with the records.
+pub(crate) struct JobRecords {
+    path: PathBuf,
+}
+
+#[derive(Default, Deserialize, Serialize)]
+struct RecordFile {
+    jobs: Vec<JobRecord>,
+}
+
+impl JobRecord {
+    /// Returns the record of a job.
+    pub(crate) fn new(handle: &JobHandle, files: &[String]) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            job: handle.job.to_string(),
+            function: handle.function.shown().into_owned(),
+            device: handle.device.0,
+            device_name: handle.device_name.clone(),
+            partition: handle.object.partition,
+            object: handle.object.object,
+            files: files.iter().take(NAMES_MAX).cloned().collect(),
+            recorded_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Returns the handle of the job.
+    pub(crate) fn handle(&self) -> Outcome<JobHandle> {
+        let damaged = || Failure::operation("damaged record of a job").at(&self.job);
+        let function =
+            unshown(&self.function).and_then(|bytes| FilePath::new(bytes).ok()).ok_or_else(damaged)?;
+        Ok(JobHandle {
+            function,
+            device: DeviceId(self.device),
+            device_name: self.device_name.clone(),
+            object: ObjectId::new(self.partition, self.object),
+            job: parse_id(&self.job).ok_or_else(damaged)?,
+        })
+    }
+}
+
+fn parse_id(text: &str) -> Option<JobId> {
+    let mut id = [0; JOB_ID_LEN];
+    let pairs = text.as_bytes().chunks_exact(2);
+    if text.len() != 2 * JOB_ID_LEN {
+        return None;
+    }
+    for (byte, pair) in id.iter_mut().zip(pairs) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(JobId(id))
+}
+
+impl JobRecords {
+    /// Returns the records of the session file's folder.
+    pub(crate) fn of(global: &GlobalArgs) -> Outcome<Self> {
+        Ok(Self { path: session::path(global)?.with_extension("jobs.toml") })
+    }
+
+    fn read(&self) -> Outcome<Vec<JobRecord>> {
+        if !self.path.exists() {
+            return Ok(Vec::new());
+        }
+        let text = secret_file::read_up_to(&self.path, FILE_BYTES_MAX)?;
+        let file: RecordFile = toml::from_str(&text).map_err(|error| {
+            Failure::operation(error.message())
+                .at(self.path.shown())
+                .hint("remove the file; the jobs continue on their devices")
+        })?;
+        Ok(file.jobs)
+    }
+
+    fn write(&self, jobs: Vec<JobRecord>) -> Outcome {
+        let text = toml::to_string(&RecordFile { jobs }).map_err(Failure::operation)?;
+        secret_file::write(&self.path, text.as_bytes())
+    }
+
+    /// Adds jobs; the oldest ones beyond the limit are dropped.
+    pub(crate) fn add(&self, new: &[JobRecord]) -> Outcome {
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut jobs = self.read()?;
+        jobs.extend_from_slice(new);
+        let surplus = jobs.len().saturating_sub(RECORDS_MAX);
+        jobs.drain(..surplus);
+        self.write(jobs)
+    }
+
+    /// Removes jobs that their devices do not know any more.
+    pub(crate) fn forget(&self, ids: &[String]) -> Outcome {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut jobs = self.read()?;
+        jobs.retain(|known| !ids.contains(&known.job));
+        self.write(jobs)
+    }
+
+    /// Returns all records, the oldest first.
+    pub(crate) fn all(&self) -> Outcome<Vec<JobRecord>> {
+        self.read()
+    }
+
+    /// Returns the job whose id begins with this text.
+    pub(crate) fn find(&self, beginning: &str) -> Outcome<JobRecord> {
+        let wanted = beginning.to_ascii_lowercase();
+        let mut found = self.read()?.into_iter().filter(|known| known.job.starts_with(&wanted));
+        match (found.next(), found.next()) {
+            (Some(one), None) if !wanted.is_empty() => Ok(one),
+            (Some(_), _) => Err(Failure::usage("more than one job id begins so")
+                .at(beginning)
+                .hint("`sealstone job ls` shows the ids")),
+            (None, _) => Err(Failure::not_found("no such job")
+                .at(beginning)
+                .hint("`sealstone job ls` shows the jobs that this session started")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: u8) -> JobRecord {
+        let handle = JobHandle {
+            function: FilePath::new(b"/fn/\xFFx").unwrap(),
+            device: DeviceId(2),
+            device_name: "osd1".into(),
+            object: ObjectId::new(0x1_0000, 0x1_0005),
+            job: JobId([id; JOB_ID_LEN]),
+        };
+        JobRecord::new(&handle, &["/a".into()])
+    }
+
+    #[test]
+    fn recorded_jobs_are_found_by_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = JobRecords { path: folder.path().join("jobs.toml") };
+        assert!(records.all().unwrap().is_empty());
+        records.add(&[record(0x3F), record(0x3A), record(0xC0)]).unwrap();
+        let handle = records.find("3f3").unwrap().handle().unwrap();
+        assert_eq!(handle.job, JobId([0x3F; JOB_ID_LEN]));
+        assert_eq!(handle.function.as_bytes(), b"/fn/\xFFx");
+        for (beginning, part) in [("3", "more than one"), ("", "more than one"), ("77", "no such job")] {
+            assert!(records.find(beginning).unwrap_err().message.contains(part), "{beginning}");
+        }
+        records.forget(&[record(0x3A).job]).unwrap();
+        assert!(records.find("3").is_ok() && records.all().unwrap().len() == 2);
+    }
+
+    #[test]
+    fn oldest_records_are_dropped_at_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = JobRecords { path: folder.path().join("jobs.toml") };
+        let many: Vec<JobRecord> =
+            (0..=RECORDS_MAX).map(|at| JobRecord { recorded_ms: at as u64, ..record(1) }).collect();
+        records.add(&many).unwrap();
+        let kept = records.all().unwrap();
+        assert_eq!((kept.len(), kept[0].recorded_ms), (RECORDS_MAX, 1));
+    }
+
+    #[test]
+    fn damaged_ids_are_refused() {
+        for bad in ["", "zz", &"g".repeat(32), &"0".repeat(31)] {
+            assert_eq!(parse_id(bad), None, "{bad}");
+        }
+        assert!(JobRecord { job: "x".into(), ..record(1) }.handle().is_err());
+    }
+}

@@ -1,0 +1,345 @@
+//! `sealstone job`: lists, waits for, stops and reads jobs, and verifies receipts.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::path::Path;
+
+use sealstone_client::functions::{FunctionError, JobHandle, JobPage, JobStatus};
+use sealstone_client::{Client, Method};
+use sealstone_mds_protocol::ReceiptVerdict;
+use sealstone_osd::function::{EngineType, ExitReason, JobState, RECEIPT_MAX};
+use sealstone_seal::FunctionReceipt;
+use serde_json::{Value, json};
+
+use crate::cli::GlobalArgs;
+use crate::cli::functions::Job;
+use crate::command::functions::{enumeration, hex};
+use crate::command::job_records::{JobRecord, JobRecords};
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes, print_bytes, utc};
+use crate::text::ShownPath as _;
+
+/// Security method of the commands.
+const METHOD: Method = Method::AllData;
+/// Longest wait of one command to a device, milliseconds; a longer wait repeats it.
+const WAIT_STEP_MS: u32 = 20_000;
+
+/// `sealstone job …`.
+pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> Outcome {
+    match command {
+        Job::Ls => ls(global, output).await,
+        Job::Status { jobs } => {
+            each(global, output, jobs, async |client, job| client.job_status(job, METHOD).await).await
+        }
+        Job::Wait { jobs, timeout } => {
+            let timeout = *timeout;
+            each(global, output, jobs, async |client, job| wait(client, job, timeout).await).await
+        }
+        Job::Cancel { jobs } => {
+            each(global, output, jobs, async |client, job| client.cancel_job(job, METHOD).await).await
+        }
+        Job::Log { job } => log(global, output, job).await,
+        Job::Result { job, output: place, receipt } => {
+            result(global, output, job, place, receipt.as_deref()).await
+        }
+        Job::Verify { job, receipt, result } => {
+            verify(global, output, job.as_deref(), receipt.as_deref(), result.as_deref()).await
+        }
+    }
+}
+
+/// Waits until a job ends or the time is over.
+async fn wait(client: &Client, job: &JobHandle, timeout_ms: u32) -> Result<JobStatus, FunctionError> {
+    let mut left_ms = timeout_ms;
+    loop {
+        let step_ms = left_ms.min(WAIT_STEP_MS);
+        let status = client.wait_for_job(job, step_ms, METHOD).await?;
+        left_ms = left_ms.saturating_sub(step_ms);
+        if status.state.is_final() || left_ms == 0 {
+            return Ok(status);
+        }
+    }
+}
+
+/// Returns the JSON of a job.
+fn value(record: &JobRecord, status: Option<&JobStatus>) -> Value {
+    let mut value = json!({
+        "job": record.job, "function": record.function, "device": record.device_name, "files": record.files,
+        "recorded_ms": record.recorded_ms,
+    });
+    let Some(status) = status else { return value };
+    let fields = json!({
+        "state": enumeration(status.state.name()), "exit": enumeration(status.exit.name()), "code": status.error,
+        "result_bytes": status.total_length, "bytes_read": status.bytes_read,
+        "bytes_written": status.bytes_written, "cpu_us": status.cpu_us, "wall_us": status.wall_us,
+        "peak_memory": status.peak_memory, "calls": status.calls,
+        "progress": { "done": status.progress_done, "total": status.progress_total },
+    });
+    if let (Value::Object(value), Value::Object(fields)) = (&mut value, fields) {
+        value.extend(fields);
+    }
+    value
+}
+
+/// Returns one line about a job.
+fn line(record: &JobRecord, status: &JobStatus) -> String {
+    let progress = match (status.state, status.progress_total) {
+        (JobState::Running, total) if total > 0 => {
+            format!(" {} %", status.progress_done.saturating_mul(100) / total)
+        }
+        _ => String::new(),
+    };
+    let exit = match status.exit {
+        ExitReason::Success => String::new(),
+        ExitReason::FunctionError | ExitReason::Trap => format!(" ({}, code {})", status.exit, status.error),
+        exit => format!(" ({exit})"),
+    };
+    format!(
+        "{}  {}{progress}{exit}  {} on {}  read {}, result {}",
+        record.job,
+        status.state,
+        record.function,
+        record.device_name,
+        human_bytes(status.bytes_read),
+        human_bytes(status.total_length)
+    )
+}
+
+/// Runs a request for each job and prints their states. A job that failed is no failure of the
+/// command, except after a wait.
+async fn each(
+    global: &GlobalArgs,
+    output: Output,
+    jobs: &[String],
+    mut request: impl AsyncFnMut(&Client, &JobHandle) -> Result<JobStatus, FunctionError>,
+) -> Outcome {
+    let records = JobRecords::of(global)?;
+    let found: Vec<JobRecord> = jobs.iter().map(|job| records.find(job)).collect::<Outcome<_>>()?;
+    let (client, _) = client(global)?;
+    let (mut values, mut lines) = (Vec::new(), Vec::new());
+    for record in &found {
+        let handle = record.handle()?;
+        let status = request(&client, &handle).await.map_err(|error| Failure::from(error).at(&record.job))?;
+        values.push(value(record, Some(&status)));
+        lines.push(line(record, &status));
+    }
+    output.result(&json!({ "jobs": values }), || lines.join("\n"))
+}
+
+async fn ls(global: &GlobalArgs, output: Output) -> Outcome {
+    let records = JobRecords::of(global)?;
+    let all = records.all()?;
+    let (client, _) = client(global)?;
+    let (mut values, mut lines, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    for record in &all {
+        match client.job_status(&record.handle()?, METHOD).await {
+            Ok(status) => {
+                values.push(value(record, Some(&status)));
+                lines.push(line(record, &status));
+            }
+            Err(FunctionError::UnknownJob { .. }) => unknown.push(record.job.clone()),
+            Err(error) => {
+                let failure = Failure::from(error);
+                if failure.fatal {
+                    return Err(failure);
+                }
+                let mut value = value(record, None);
+                value["error"] = json!({ "kind": failure.kind.name(), "message": failure.message });
+                values.push(value);
+                lines.push(format!("{}  {failure}", record.job));
+            }
+        }
+    }
+    records.forget(&unknown)?;
+    output.result(&json!({ "jobs": values }), || {
+        if lines.is_empty() {
+            "no jobs; `sealstone run --async` starts some".to_owned()
+        } else {
+            lines.join("\n")
+        }
+    })
+}
+
+async fn log(global: &GlobalArgs, output: Output, job: &str) -> Outcome {
+    let record = JobRecords::of(global)?.find(job)?;
+    let handle = record.handle()?;
+    let (client, _) = client(global)?;
+    let mut text = Vec::new();
+    loop {
+        let page = client
+            .job_log(&handle, text.len() as u64, METHOD)
+            .await
+            .map_err(|error| Failure::from(error).at(&record.job))?;
+        text.extend_from_slice(&page.bytes);
+        if page.bytes.is_empty() || text.len() as u64 >= page.status.total_length {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(&text).into_owned();
+    output.result(&json!({ "job": record.job, "log": text }), || text.trim_end().to_owned())
+}
+
+/// Reads the result of a job page by page.
+async fn read_result(
+    client: &Client,
+    handle: &JobHandle,
+    mut each: impl FnMut(&[u8]) -> Outcome,
+) -> Outcome<JobPage> {
+    let (mut at, mut receipt) = (0u64, Vec::new());
+    loop {
+        let mut page = client.job_result(handle, at, METHOD).await.map_err(Failure::from)?;
+        if !page.status.state.is_final() {
+            return Err(Failure::operation("the job has not ended")
+                .hint(format!("sealstone job wait {}", handle.job)));
+        }
+        each(&page.bytes)?;
+        at += page.bytes.len() as u64;
+        if receipt.is_empty() {
+            receipt = std::mem::take(&mut page.receipt);
+        }
+        if page.bytes.is_empty() || at >= page.status.total_length {
+            return Ok(JobPage { receipt, ..page });
+        }
+    }
+}
+
+async fn result(
+    global: &GlobalArgs,
+    output: Output,
+    job: &str,
+    place: &OsStr,
+    receipt: Option<&Path>,
+) -> Outcome {
+    let record = JobRecords::of(global)?.find(job)?;
+    let (client, _) = client(global)?;
+    let mut bytes = 0;
+    let mut file = match place {
+        place if place == "-" => None,
+        place => Some(std::fs::File::create(place).map_err(|error| Failure::from(error).at(place.shown()))?),
+    };
+    let write = |piece: &[u8]| {
+        bytes += piece.len() as u64;
+        match &mut file {
+            Some(file) => file.write_all(piece).map_err(|error| Failure::from(error).at(place.shown())),
+            None => print_bytes(piece),
+        }
+    };
+    let page =
+        read_result(&client, &record.handle()?, write).await.map_err(|failure| failure.at(&record.job))?;
+    if let Some(path) = receipt {
+        if page.receipt.is_empty() {
+            return Err(Failure::operation("the device returned no receipt").at(&record.job));
+        }
+        std::fs::write(path, &page.receipt).map_err(|error| Failure::from(error).at(path.shown()))?;
+    }
+    // Standard output has the bytes of the result and nothing else.
+    if place == "-" {
+        return Ok(());
+    }
+    output.remark(format!("{}: {} ({})", record.job, human_bytes(bytes), page.status.state));
+    output.done(&value(&record, Some(&page.status)))
+}
+
+fn read_receipt(path: &Path) -> Outcome<Vec<u8>> {
+    let bytes = std::fs::read(path).map_err(|error| Failure::from(error).at(path.shown()))?;
+    if bytes.len() > RECEIPT_MAX {
+        return Err(Failure::usage("not a receipt: the file is too long").at(path.shown()));
+    }
+    Ok(bytes)
+}
+
+async fn verify(
+    global: &GlobalArgs,
+    output: Output,
+    job: Option<&str>,
+    receipt: Option<&Path>,
+    result: Option<&Path>,
+) -> Outcome {
+    let (client, _) = client(global)?;
+    let mut digest = blake3::Hasher::new();
+    let mut compares = false;
+    let (subject, bytes) = match (job, receipt) {
+        (_, Some(path)) => {
+            if let Some(result) = result {
+                let file =
+                    std::fs::File::open(result).map_err(|error| Failure::from(error).at(result.shown()))?;
+                let mut file = std::io::BufReader::new(file);
+                std::io::copy(&mut file, &mut digest)
+                    .map_err(|error| Failure::from(error).at(result.shown()))?;
+                compares = true;
+            }
+            (path.shown().into_owned(), read_receipt(path)?)
+        }
+        (Some(job), None) => {
+            let record = JobRecords::of(global)?.find(job)?;
+            let page = read_result(&client, &record.handle()?, |piece| {
+                digest.update(piece);
+                Ok(())
+            })
+            .await
+            .map_err(|failure| failure.at(&record.job))?;
+            if page.receipt.is_empty() {
+                return Err(Failure::operation("the device returned no receipt").at(&record.job));
+            }
+            compares = true;
+            (record.job, page.receipt)
+        }
+        (None, None) => return Err(Failure::usage("neither a job nor a receipt is given")),
+    };
+    let (verdict, _) =
+        client.verify_receipt(&bytes).await.map_err(|error| Failure::from(error).at(&subject))?;
+    let problem = match verdict {
+        ReceiptVerdict::Genuine => None,
+        ReceiptVerdict::Malformed => Some("not a receipt"),
+        ReceiptVerdict::UnknownDevice => {
+            Some("the receipt names a device that the metadata server does not know")
+        }
+        ReceiptVerdict::KeyReplaced => {
+            Some("the root key of the device was replaced since, so the receipt cannot be verified any more")
+        }
+        ReceiptVerdict::Forged => Some("the receipt was changed or forged"),
+    };
+    if let Some(problem) = problem {
+        return Err(Failure::operation(problem).at(&subject).hint("do not rely on the result"));
+    }
+    let found = FunctionReceipt::parse_unverified(&bytes)
+        .ok_or_else(|| Failure::operation("the receipt has another format").at(&subject))?;
+    if compares && *digest.finalize().as_bytes() != found.result_digest {
+        return Err(Failure::operation("the result differs from the one that the receipt states")
+            .at(&subject)
+            .hint("do not rely on the result"));
+    }
+    let engine = EngineType::from_code(found.engine).map_or("unknown", EngineType::name);
+    let exit = ExitReason::from_code(found.exit).map_or("unknown", ExitReason::name);
+    let inputs: Vec<Value> = found
+        .inputs
+        .iter()
+        .map(|input| json!({ "object": input.object.to_string(), "length": input.length }))
+        .collect();
+    let value = json!({
+        "verified": true, "job": hex(&found.job), "engine": engine, "exit": enumeration(exit), "code": found.error,
+        "code_digest": hex(&found.code_digest), "arguments_digest": hex(&found.arguments_digest),
+        "result_digest": hex(&found.result_digest), "result_bytes": found.result_length,
+        "result_compared": compares, "started_ms": found.started_ms, "ended_ms": found.ended_ms,
+        "inputs": inputs,
+    });
+    output.result(&value, || {
+        let mut lines = vec![
+            format!("genuine    receipt of job {}", hex(&found.job)),
+            format!("code       {engine} {}", hex(&found.code_digest)),
+            format!("result     {} {}", human_bytes(found.result_length), hex(&found.result_digest)),
+            format!("ended      {exit}, {} UTC", utc(found.ended_ms)),
+        ];
+        lines.extend(
+            found
+                .inputs
+                .iter()
+                .map(|input| format!("input      {} ({})", input.object, human_bytes(input.length))),
+        );
+        if !compares {
+            lines.push("compared   no result; --result FILE compares one".to_owned());
+        }
+        lines.join("\n")
+    })
+}
