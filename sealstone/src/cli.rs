@@ -362,6 +362,16 @@ Example:
         #[command(flatten)]
         options: Box<OsdOptions>,
     },
+    /// Show engines and isolation layers of functions on a running device.
+    #[command(after_help = "\
+Examples:
+  sealstone osd status --data /srv/osd1
+  sealstone --json osd status --data /srv/osd1 | jq '.functions.engines[] | select(.available)'")]
+    Status {
+        /// Folder of the device.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+    },
     /// Create a new initial key for a stopped device whose keys are lost. Objects stay.
     #[command(after_help = "\
 Example:

@@ -43,6 +43,16 @@ impl From<IoName> for sealstone_store::IoMode {
     }
 }
 
+/// Requirement for the isolation of functions, as named in options and files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum IsolationName {
+    /// Functions run only with every layer of isolation.
+    Strict,
+    /// Functions run with the layers that this machine offers; the essential ones are required.
+    BestEffort,
+}
+
 /// TLS mode of a portal, as named in options and files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -213,6 +223,23 @@ options! {
     /// Minimum size of freed extents that are discarded, KiB; 0: no discard. A discard costs time,
     /// also when the space is used again.
     discard_kib_min: u64, "SEALSTONE_OSD_DISCARD_KIB_MIN", "0";
+    /// Folder with the engine programs of functions (sealstone-engine-c and others). Default: the
+    /// folder of this program.
+    engines: PathBuf, "SEALSTONE_OSD_ENGINES", "\"/usr/lib/sealstone/engines\"";
+    /// Isolation of functions: strict refuses to run them unless every layer is available;
+    /// best-effort uses the layers of this machine. `sealstone osd status` shows them.
+    [value_enum]
+    isolation: IsolationName, "SEALSTONE_OSD_ISOLATION", "\"best-effort\"";
+    /// Maximum queued and running jobs of a user; one more is refused.
+    function_jobs_per_user_max: NonZeroUsize, "SEALSTONE_OSD_FUNCTION_JOBS_PER_USER_MAX", "4";
+    /// Maximum seconds of a run of a function.
+    function_wall_s_max: NonZeroU64, "SEALSTONE_OSD_FUNCTION_WALL_S_MAX", "30";
+    /// Maximum CPU seconds of a run of a function.
+    function_cpu_s_max: NonZeroU64, "SEALSTONE_OSD_FUNCTION_CPU_S_MAX", "10";
+    /// Memory of a function, MiB, at least 16.
+    function_memory_mib_max: NonZeroU32, "SEALSTONE_OSD_FUNCTION_MEMORY_MIB_MAX", "256";
+    /// Maximum result of a function, and maximum output that waits for its success, MiB.
+    function_output_mib_max: NonZeroU32, "SEALSTONE_OSD_FUNCTION_OUTPUT_MIB_MAX", "16";
     /// Also write an audit record for every read.
     audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";
     /// Accept OSD-1 commands (200-byte CDBs) beside OSD-2.

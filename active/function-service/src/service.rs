@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use sealstone_osd::function::{ExitReason, INLINE_MAX, JobAction, JobId, JobState, ReplyHeader, ReplyParts};
 use sealstone_osd_device::{
-    EngineInfo, DeviceEnvironment, FunctionCall, FunctionRefusal, FunctionRunner, JobCall, Principal,
+    DeviceEnvironment, EngineInfo, FunctionCall, FunctionRefusal, FunctionRunner, JobCall, Principal,
 };
 use thiserror::Error;
 

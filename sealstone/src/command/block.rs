@@ -128,5 +128,5 @@ fn perform(data: &Path, request: ControlRequest) -> Outcome<serde_json::Value> {
     let store = DiskStore::open(medium, StoreOptions::default()).map_err(closed)?;
     let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
     let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target, unit_options())?;
-    control::perform(&ControlHandler { blocks: Arc::new(blocks), scrubber: None }, request)
+    control::perform(&ControlHandler { blocks: Arc::new(blocks), scrubber: None, functions: None }, request)
 }

@@ -15,6 +15,7 @@ pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod mount;
 pub(crate) mod osd_check;
+pub(crate) mod osd_status;
 pub(crate) mod parts;
 pub(crate) mod placement;
 pub(crate) mod quotas;

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sealstone_block::{LossSink, LostWrites};
+use sealstone_function_service::{RunRecord, RunRecorder};
 use sealstone_iscsi_target::{RefusalRecord, RefusalSink};
+use sealstone_osd::function::ExitReason;
 use sealstone_osd_device::audit::{AuditRecord, AuditSink, AuditVerdict};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -78,6 +80,29 @@ struct CommandLine<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sense: Option<String>,
+}
+
+/// A line of a device's log about a run of a function. Arguments are never in it.
+#[derive(Serialize)]
+struct FunctionLine<'a> {
+    time_ms: u64,
+    principal: &'a str,
+    initiator: &'a str,
+    action: &'a str,
+    object: String,
+    job: String,
+    digest: String,
+    objects: Vec<String>,
+    verdict: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    error: i32,
+    bytes_in: u64,
+    bytes_out: u64,
+    calls: u64,
+    denials: u64,
+    cpu_us: u64,
+    wall_us: u64,
 }
 
 /// A line of a device's log about a refused login or connection.
@@ -368,6 +393,35 @@ impl AuditSink for AuditLog {
         }
         let (source, action) = (record.initiator.to_owned(), record.action.to_owned());
         self.record_unauthenticated(RecordKind { source, action, verdict: reason.to_owned() }, &command, 1);
+    }
+}
+
+impl RunRecorder for AuditLog {
+    fn record_run(&self, record: &RunRecord<'_>) {
+        let (principal, initiator) = (record.principal.to_string(), bounded(record.initiator));
+        let done = record.exit == ExitReason::Success;
+        let run = FunctionLine {
+            time_ms: record.time_ms,
+            principal: &principal,
+            initiator: &initiator,
+            action: "RUN FUNCTION",
+            object: record.function.to_string(),
+            job: record.job.to_string(),
+            digest: record.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            objects: record.objects.iter().map(ToString::to_string).collect(),
+            verdict: if done { "done" } else { "failed" },
+            reason: (!done).then(|| record.exit.name()),
+            error: record.error,
+            bytes_in: record.usage.bytes_read,
+            bytes_out: record.usage.bytes_written,
+            calls: record.usage.calls,
+            denials: record.denials,
+            cpu_us: record.usage.cpu_us,
+            wall_us: record.usage.wall_us,
+        };
+        let owner = principal.get(..SESSION_DIGITS).unwrap_or(&principal);
+        let verdict = record.exit.name();
+        self.record_principal(RecordSubject { owner, action: run.action, verdict, is_done: done }, &run);
     }
 }
 

@@ -14,15 +14,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealstone_function_service::FunctionService;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::Shutdown;
 use super::blocks::{Blocks, UnitParams};
 use super::scrub::{ScrubAction, Scrubber};
+use super::{Shutdown, functions};
 use crate::failure::{Failure, FailureKind, Outcome};
 use crate::text::ShownPath as _;
 
@@ -37,7 +38,7 @@ const REQUESTS_AT_ONCE: usize = 16;
 /// Maximum length of a path in a socket address, with its terminating zero.
 const ADDRESS_MAX: usize = 108;
 
-/// A request about block units, or about the scrub of a running device.
+/// A request about block units, or about scrub or functions of a running device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum ControlRequest {
@@ -47,6 +48,7 @@ pub(crate) enum ControlRequest {
     Set { name: String, write_through: bool },
     Show { name: String },
     Scrub(ScrubAction),
+    Functions,
 }
 
 /// The parts of a device that requests use.
@@ -54,6 +56,8 @@ pub(crate) struct ControlHandler {
     pub(crate) blocks: Arc<Blocks>,
     /// `None` if the device is stopped.
     pub(crate) scrubber: Option<Arc<Scrubber>>,
+    /// `None` if the device is stopped.
+    pub(crate) functions: Option<Arc<FunctionService>>,
 }
 
 /// The response to a request.
@@ -82,6 +86,10 @@ pub(crate) fn perform(handler: &ControlHandler, request: ControlRequest) -> Outc
         ControlRequest::Show { name } => serde_json::to_value(blocks.show(&name)?),
         ControlRequest::Scrub(asked) => match &handler.scrubber {
             Some(scrubber) => serde_json::to_value(scrubber.perform(asked)?),
+            None => return Err(Failure::operation("the device is stopped")),
+        },
+        ControlRequest::Functions => match &handler.functions {
+            Some(service) => serde_json::to_value(functions::status(service)),
             None => return Err(Failure::operation("the device is stopped")),
         },
     };
@@ -246,6 +254,7 @@ mod tests {
             ControlRequest::List,
             ControlRequest::Remove { name: "disk".into(), force: true },
             ControlRequest::Scrub(ScrubAction::Begin),
+            ControlRequest::Functions,
         ] {
             let text = serde_json::to_string(&request).expect("JSON");
             let again: ControlRequest = serde_json::from_str(&text).expect("our own request");

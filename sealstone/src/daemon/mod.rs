@@ -8,6 +8,7 @@ mod audit_shares;
 pub(crate) mod blocks;
 pub(crate) mod control;
 mod directory;
+pub(crate) mod functions;
 pub(crate) mod identity;
 pub(crate) mod keystore;
 pub(crate) mod machine_clock;

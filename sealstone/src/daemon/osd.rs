@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use sealstone_block::{LossSink, UnitOptions};
 use sealstone_channel::{Pin, TlsIdentity};
+use sealstone_function_service::{FunctionService, RunRecorder};
 use sealstone_iscsi_target::{
     CommandPacing, ConnectionRate, Counter, IscsiTarget, ListenerTls, RefusalSinkHandle, TargetConfig,
     TlsMode,
@@ -26,6 +27,7 @@ use super::access;
 use super::audit_log::{AuditLog, AuditState};
 use super::blocks::{self, Blocks, Exposure};
 use super::control::{self, ControlHandler, ControlSocket};
+use super::functions;
 use super::identity;
 use super::machine_clock::{self, KeptClock};
 use super::osd_create::{StorePlace, init, new_key};
@@ -170,6 +172,7 @@ pub(crate) struct OsdDaemon {
     background: BackgroundThread,
     control: ControlSocket,
     scrubber: Arc<Scrubber>,
+    functions: Arc<FunctionService>,
     blocks: Arc<Blocks>,
     shutdown: Shutdown,
 }
@@ -183,6 +186,7 @@ struct ObservedOsd {
     audit: Arc<AuditState>,
     blocks: Arc<Blocks>,
     scrubber: Arc<Scrubber>,
+    functions: Arc<FunctionService>,
     time: Option<Arc<Following>>,
     insecure_adhash: bool,
 }
@@ -259,7 +263,10 @@ impl OsdDaemon {
             Some(clock) => Arc::clone(clock) as Arc<dyn DeviceEnvironment>,
             None => Arc::new(Machine),
         };
+        // Before the keys are loaded, so that no engine program can inherit them.
+        let engines = functions::start_engines(options)?;
         let (folder, recorder) = (data.to_owned(), Arc::clone(&audit));
+        let service_environment = Arc::clone(&environment);
         let running = tokio::task::spawn_blocking(move || {
             boot::start(&folder, config, store_options, environment, recorder)
         })
@@ -267,6 +274,8 @@ impl OsdDaemon {
         .map_err(Failure::operation)?
         .map_err(|error| boot_failure(error, data))?;
         let RunningDevice { unit, store, identity, .. } = running;
+        let recorder = Arc::clone(&audit) as Arc<dyn RunRecorder>;
+        let service = functions::start_service(data, options, engines, service_environment, recorder, &unit)?;
         let time = match options.time.as_deref().zip(clock) {
             Some((server, clock)) => Some(follow(server, clock, Arc::clone(&audit), &unit).await),
             None => None,
@@ -356,7 +365,11 @@ impl OsdDaemon {
         };
         let scrubber = Arc::new(Scrubber::start(identity.name.clone(), Arc::clone(&unit), settings)?);
         let served_blocks = Arc::clone(&blocks);
-        let handler = ControlHandler { blocks: Arc::clone(&blocks), scrubber: Some(Arc::clone(&scrubber)) };
+        let handler = ControlHandler {
+            blocks: Arc::clone(&blocks),
+            scrubber: Some(Arc::clone(&scrubber)),
+            functions: Some(Arc::clone(&service)),
+        };
         let control = control::serve(data, handler, &shutdown)?;
         let observed = Arc::new(ObservedOsd {
             name: identity.name.clone(),
@@ -367,11 +380,12 @@ impl OsdDaemon {
             target: target.clone(),
             audit: audit_state,
             scrubber: Arc::clone(&scrubber),
+            functions: Arc::clone(&service),
             time: time.clone(),
         });
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
-        let upkeep = tokio::spawn(keep_up(Arc::clone(&unit), Arc::clone(&blocks)));
+        let upkeep = tokio::spawn(keep_up(Arc::clone(&unit), Arc::clone(&blocks), Arc::clone(&service)));
         let worker = Worker::start(Arc::clone(&unit))?;
         let time = time.map(|time| {
             let task = time.start(&shutdown);
@@ -393,6 +407,7 @@ impl OsdDaemon {
             background,
             control,
             scrubber,
+            functions: service,
             blocks: served_blocks,
             shutdown,
         })
@@ -402,6 +417,9 @@ impl OsdDaemon {
     pub(crate) async fn finish(self) -> Outcome {
         self.shutdown.wait().await;
         drop(self.control);
+        // A command that waits for a function would delay the end of its connection.
+        let service = self.functions;
+        tokio::task::spawn_blocking(move || service.shut_down()).await.map_err(Failure::operation)?;
         self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
         self.upkeep.abort();
         let _ = self.kept.await;
@@ -466,15 +484,16 @@ async fn follow(
 
 /// Renews the nonce lease ahead of the clock. The write is an fsync, so it runs on a blocking
 /// thread.
-async fn keep_up(unit: Arc<OsdUnit>, blocks: Arc<Blocks>) {
+async fn keep_up(unit: Arc<OsdUnit>, blocks: Arc<Blocks>, service: Arc<FunctionService>) {
     let began = Instant::now();
     let mut every = tokio::time::interval(UPKEEP_INTERVAL);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut complained = false;
     loop {
         every.tick().await;
-        let (unit, blocks) = (Arc::clone(&unit), Arc::clone(&blocks));
+        let (unit, blocks, service) = (Arc::clone(&unit), Arc::clone(&blocks), Arc::clone(&service));
         let keep = move || {
+            service.tick();
             blocks.tick(began.elapsed());
             unit.upkeep()
         };
@@ -496,6 +515,7 @@ impl Observed for ObservedOsd {
         page.raw(&self.unit.metrics().prometheus(&self.name));
         self.blocks.observe(&self.name, page);
         self.scrubber.observe(page);
+        page.raw(&self.functions.prometheus(&self.name));
         if let Some(time) = &self.time {
             time.observe(&self.name, page);
         }
@@ -670,6 +690,7 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Osd) -> Outc
         Osd::Rebalance(arguments) => {
             crate::command::block_on(crate::command::rebalance::run(global, output, &arguments))
         }
+        Osd::Status { data } => crate::command::osd_status::run(output, &data),
         Osd::Check { data, repair } => osd_check::check(output, &data, repair),
         Osd::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);

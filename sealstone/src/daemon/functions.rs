@@ -1,0 +1,156 @@
+//! Functions on a device: engine programs, the service, its audit records and its status.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use sealstone_function_service::{
+    EngineSet, FunctionService, RunLimits, RunRecorder, ServiceLimits, ServiceParts,
+};
+use sealstone_osd_device::{DeviceEnvironment, OsdUnit};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{IsolationName, OsdOptions};
+use crate::failure::{Failure, Outcome, chain};
+use crate::text::ShownPath as _;
+
+/// File in the device's folder with the asynchronous jobs that have not ended.
+const JOBS_FILE: &str = "function-jobs";
+
+/// Starts the engine programs. Call it before any key is loaded.
+pub(crate) fn start_engines(options: &OsdOptions) -> Outcome<EngineSet> {
+    let folders = match &options.engines {
+        Some(folder) if !folder.is_dir() => {
+            return Err(Failure::usage("no such folder of engine programs").at(folder.shown()));
+        }
+        Some(folder) => vec![folder.clone()],
+        None => beside_this_program().into_iter().collect(),
+    };
+    let strict = options.isolation == Some(IsolationName::Strict);
+    let engines = EngineSet::start(&folders, strict);
+    for status in engines.status().iter().filter(|status| status.program.is_some()) {
+        if status.available {
+            let missing: Vec<_> = status
+                .layers
+                .iter()
+                .filter(|layer| matches!(layer.state, "unavailable" | "partial"))
+                .collect();
+            if !missing.is_empty() {
+                let layers: Vec<_> = missing.iter().map(|layer| layer.layer).collect();
+                tracing::warn!(
+                    engine = status.engine.name(),
+                    layers = layers.join(", "),
+                    "functions run with less isolation; `sealstone osd status` has the reasons"
+                );
+            }
+        } else {
+            tracing::warn!(
+                engine = status.engine.name(),
+                reason = status.detail,
+                "functions of this type cannot run"
+            );
+        }
+    }
+    Ok(engines)
+}
+
+fn beside_this_program() -> Option<PathBuf> {
+    std::env::current_exe().ok()?.parent().map(Path::to_owned)
+}
+
+/// Returns the limits that the options set.
+fn limits(options: &OsdOptions) -> ServiceLimits {
+    let mut limits = ServiceLimits::for_cores(thread::available_parallelism().map_or(2, usize::from));
+    let run = RunLimits::default();
+    limits.run = RunLimits {
+        wall: options.function_wall_s_max.map_or(run.wall, |s| std::time::Duration::from_secs(s.get())),
+        cpu_s: options.function_cpu_s_max.map_or(run.cpu_s, |s| s.get()),
+        memory: options.function_memory_mib_max.map_or(run.memory, |mib| u64::from(mib.get()) << 20),
+        output: options.function_output_mib_max.map_or(run.output, |mib| u64::from(mib.get()) << 20),
+        ..run
+    };
+    if let Some(jobs) = options.function_jobs_per_user_max {
+        limits.jobs.per_user = jobs.get();
+    }
+    limits
+}
+
+/// Starts the service and registers it with the logical unit.
+pub(crate) fn start_service(
+    data: &Path,
+    options: &OsdOptions,
+    engines: EngineSet,
+    environment: Arc<dyn DeviceEnvironment>,
+    recorder: Arc<dyn RunRecorder>,
+    unit: &Arc<OsdUnit>,
+) -> Outcome<Arc<FunctionService>> {
+    let keys = Arc::downgrade(unit);
+    let service = FunctionService::start(ServiceParts {
+        engines,
+        limits: limits(options),
+        environment,
+        records: data.join(JOBS_FILE),
+        recorder,
+        receipts: Box::new(move || keys.upgrade()?.receipt_key()),
+    })
+    .map_err(|error| Failure::operation(chain(&error)))?;
+    let service = Arc::new(service);
+    unit.set_function_runner(Arc::clone(&service) as Arc<dyn sealstone_osd_device::FunctionRunner>);
+    Ok(service)
+}
+
+/// Status of the functions of a device, for `sealstone osd status`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct FunctionStatus {
+    /// `strict` or `best-effort`.
+    pub(crate) isolation: String,
+    pub(crate) jobs_queued: usize,
+    pub(crate) jobs_running: usize,
+    pub(crate) jobs_kept: usize,
+    pub(crate) engines: Vec<EngineReport>,
+}
+
+/// Status of one engine.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct EngineReport {
+    pub(crate) engine: String,
+    pub(crate) program: Option<String>,
+    pub(crate) available: bool,
+    pub(crate) detail: String,
+    pub(crate) layers: Vec<LayerReport>,
+}
+
+/// Status of a layer of isolation.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct LayerReport {
+    pub(crate) layer: String,
+    pub(crate) state: String,
+    pub(crate) detail: String,
+}
+
+/// Returns the status of the functions of a running device.
+pub(crate) fn status(service: &FunctionService) -> FunctionStatus {
+    let counts = service.job_counts();
+    let engine = |status: sealstone_function_service::EngineStatus| EngineReport {
+        engine: status.engine.name().to_owned(),
+        program: status.program.map(|path| path.shown().to_string()),
+        available: status.available,
+        detail: status.detail,
+        layers: status
+            .layers
+            .into_iter()
+            .map(|layer| LayerReport {
+                layer: layer.layer.to_owned(),
+                state: layer.state.to_owned(),
+                detail: layer.detail,
+            })
+            .collect(),
+    };
+    FunctionStatus {
+        isolation: if service.is_strict() { "strict" } else { "best-effort" }.to_owned(),
+        jobs_queued: counts.queued,
+        jobs_running: counts.running,
+        jobs_kept: counts.kept,
+        engines: service.engine_status().into_iter().map(engine).collect(),
+    }
+}
