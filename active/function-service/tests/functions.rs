@@ -1,0 +1,374 @@
+//! Jobs of C functions: results, failures, limits, cancellation, reuse of engines.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use sealstone_crypto::RustCrypto;
+use sealstone_function_service::{
+    EngineSet, FunctionService, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
+};
+use sealstone_osd::function::attributes::FunctionAttributes;
+use sealstone_osd::function::{
+    ApiVersion, EngineType, ExitReason, INLINE_MAX, JobAction, JobId, JobRequest, JobState, ReplyParts,
+};
+use sealstone_osd::{ObjectId, Permissions};
+use sealstone_osd_device::{
+    DeviceEnvironment, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner as _, GrantedObject,
+    JobCall,
+};
+use sealstone_seal::{Hash, InitialKey, KeyHierarchy, Random as _};
+use zeroize::Zeroizing;
+
+use crate::objects::{ALL, GrantedMemory};
+
+/// One function whose method selects its behaviour.
+const SOURCE: &str = r#"
+#include "osd.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int64_t runs;
+int64_t osd_main(const osd_call *call) {
+    const char *m = osd_method(call);
+    static char buffer[1 << 20];
+    runs++;
+    if (!strcmp(m, "empty")) return 0;
+    if (!strcmp(m, "runs")) return osd_result(&runs, sizeof runs);
+    if (!strcmp(m, "fail")) return -OSD_EBADMSG;
+    if (!strcmp(m, "crash")) { *(volatile int *)8 = 1; return 0; }
+    if (!strcmp(m, "loop")) { for (volatile uint64_t i = 0;; i++) {} }
+    if (!strcmp(m, "bomb")) { for (;;) { char *p = malloc(1 << 20); if (!p) abort(); memset(p, 1, 1 << 20); } }
+    if (!strcmp(m, "patient")) { while (!osd_cancelled()) {} return -OSD_ECANCELED; }
+    if (!strcmp(m, "large")) { return osd_result(buffer, 100000); }
+    if (!strcmp(m, "flood")) { for (;;) { int64_t e = osd_result(buffer, sizeof buffer); if (e < 0) return e; } }
+    if (!strcmp(m, "chatter")) { osd_log(OSD_LOG_WARNING, "a\033[2J", 5); return osd_progress(3, 7); }
+    if (!strcmp(m, "sum")) {
+        uint64_t sum = 0, at = 0;
+        for (;;) {
+            int64_t n = osd_read(0, at, buffer, sizeof buffer);
+            if (n < 0) return n;
+            if (n == 0) break;
+            for (int64_t i = 0; i < n; i++) sum += (unsigned char)buffer[i];
+            at += n;
+        }
+        return osd_result(&sum, sizeof sum);
+    }
+    if (!strcmp(m, "write")) { int64_t e = osd_write(0, 0, "changed", 7); return e < 0 ? e : 0; }
+    if (!strcmp(m, "write-fail")) { osd_write(0, 0, "changed", 7); return -OSD_EIO; }
+    if (!strcmp(m, "guess")) {
+        if (osd_length(1) != -OSD_EBADF || osd_length(UINT32_MAX) != -OSD_EBADF) return 1;
+        return osd_length(1u << 31) == -OSD_EBADF ? 0 : 2;
+    }
+    if (!strcmp(m, "fork")) { return fork(); }
+    return -OSD_ENOENT;
+}
+"#;
+
+struct TestEnvironment;
+
+impl DeviceEnvironment for TestEnvironment {
+    fn now_ms(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+    }
+
+    fn fill_random(&self, into: &mut [u8]) {
+        sealstone_crypto::SystemRandom.fill(into);
+    }
+}
+
+#[derive(Default)]
+struct RecordedRuns(Mutex<Vec<(ExitReason, u64, u64)>>);
+
+impl RunRecorder for RecordedRuns {
+    fn record_run(&self, record: &RunRecord<'_>) {
+        self.0.lock().push((record.exit, record.usage.bytes_read, record.denials));
+    }
+}
+
+/// Returns the folder with the engine program; builds it the first time.
+fn engines() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let folder = deps.parent().unwrap().to_owned();
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "-p", "sealstone-engine-c", "--target-dir"]);
+        cargo.arg(folder.parent().unwrap());
+        assert!(cargo.status().unwrap().success(), "the engine program does not build");
+        folder
+    })
+}
+
+/// Returns the code of the function; builds it the first time.
+fn code() -> Arc<[u8]> {
+    static CODE: OnceLock<Arc<[u8]>> = OnceLock::new();
+    let build = || {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, object) = (folder.path().join("fn.c"), folder.path().join("fn.so"));
+        std::fs::write(&source, SOURCE).unwrap();
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine-c/include");
+        let status = Command::new("gcc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&object, &source])
+            .arg("-I")
+            .arg(include)
+            .status()
+            .expect("gcc");
+        assert!(status.success());
+        std::fs::read(object).unwrap().into()
+    };
+    Arc::clone(CODE.get_or_init(build))
+}
+
+struct TestService {
+    service: Arc<FunctionService>,
+    runs: Arc<RecordedRuns>,
+    folder: tempfile::TempDir,
+}
+
+fn keys() -> KeyHierarchy<RustCrypto> {
+    KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&[1; 32]).unwrap(), [7; 20])
+}
+
+impl TestService {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut ServiceLimits)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (service, runs) = start(folder.path(), change);
+        Self { service, runs, folder }
+    }
+
+    fn run(&self, method: &str, objects: Vec<Arc<dyn GrantedObject>>) -> ReplyParts {
+        self.service.execute(call(1, method, 30_000, objects)).unwrap()
+    }
+
+    fn job(&self, user: u8, id: JobId, action: JobAction) -> Result<ReplyParts, FunctionRefusal> {
+        let request = JobRequest { action, job: id };
+        self.service.job(JobCall {
+            function: FUNCTION,
+            request,
+            inline_max: INLINE_MAX,
+            caller: caller(user),
+        })
+    }
+}
+
+fn start(
+    folder: &Path,
+    change: impl FnOnce(&mut ServiceLimits),
+) -> (Arc<FunctionService>, Arc<RecordedRuns>) {
+    let mut limits = ServiceLimits::for_cores(2);
+    change(&mut limits);
+    let runs = Arc::new(RecordedRuns::default());
+    let parts = ServiceParts {
+        engines: EngineSet::start(&[engines().to_owned()], false),
+        limits,
+        environment: Arc::new(TestEnvironment),
+        records: folder.join("jobs"),
+        recorder: Arc::clone(&runs) as Arc<dyn RunRecorder>,
+        receipts: Box::new(|| keys().receipt_key()),
+    };
+    (Arc::new(FunctionService::start(parts).unwrap()), runs)
+}
+
+const FUNCTION: ObjectId = ObjectId::new(0x10000, 0x10010);
+
+fn caller(user: u8) -> FunctionCaller {
+    FunctionCaller::new([user; 20], "iqn.2026-11.org.sealstone:test".into())
+}
+
+fn call(user: u8, method: &str, timeout_ms: u32, objects: Vec<Arc<dyn GrantedObject>>) -> FunctionCall {
+    let code = code();
+    FunctionCall {
+        function: FUNCTION,
+        digest: *blake3::hash(&code).as_bytes(),
+        code,
+        attributes: FunctionAttributes::default(),
+        engine: EngineType::C,
+        api: ApiVersion::CURRENT,
+        method: method.into(),
+        arguments: Zeroizing::new(b"arguments".to_vec()),
+        secret_arguments: false,
+        commit_on_success: false,
+        objects,
+        timeout_ms,
+        inline_max: INLINE_MAX,
+        caller: caller(user),
+    }
+}
+
+fn number(reply: &ReplyParts) -> u64 {
+    u64::from_le_bytes(reply.inline[..8].try_into().unwrap())
+}
+
+#[test]
+fn function_reads_object_and_returns_result() {
+    let test = TestService::new();
+    let data: Vec<u8> = (0..3_000_000_u32).map(|index| index as u8).collect();
+    let sum = data.iter().map(|byte| u64::from(*byte)).sum();
+    let reply = test.run("sum", vec![GrantedMemory::object(Permissions::READ, &data)]);
+    assert_eq!((reply.header.state, reply.header.exit), (JobState::Done, ExitReason::Success));
+    assert_eq!((number(&reply), reply.header.bytes_read), (sum, data.len() as u64));
+    let receipt = keys().verify_receipt(&reply.receipt).unwrap();
+    assert_eq!(receipt.result_digest, *blake3::hash(&reply.inline).as_bytes());
+    assert_eq!((receipt.job, receipt.inputs[0].length), (reply.header.job.0, data.len() as u64));
+    assert_eq!(*test.runs.0.lock(), [(ExitReason::Success, data.len() as u64, 0)]);
+}
+
+#[test]
+fn warm_engine_serves_same_owner_only() {
+    let test = TestService::new();
+    assert_eq!(number(&test.run("runs", Vec::new())), 1);
+    assert_eq!(number(&test.run("runs", Vec::new())), 2);
+    let other = test.service.execute(call(2, "runs", 30_000, Vec::new())).unwrap();
+    assert_eq!(number(&other), 1);
+    let secret = FunctionCall { secret_arguments: true, ..call(1, "runs", 30_000, Vec::new()) };
+    assert_eq!(number(&test.service.execute(secret).unwrap()), 3);
+    assert_eq!(number(&test.run("runs", Vec::new())), 1, "secrets end an engine");
+}
+
+#[test]
+fn failures_have_their_exit_reason() {
+    let test = TestService::with(|limits| {
+        limits.run.cpu_s = 1;
+        limits.run.memory = 64 << 20;
+    });
+    let ends: Vec<_> = ["fail", "crash", "loop", "bomb", "flood", "fork", "unknown", "empty"]
+        .into_iter()
+        .map(|method| {
+            let header = test.run(method, Vec::new()).header;
+            (method, header.exit, header.error)
+        })
+        .collect();
+    assert_eq!(ends[0], ("fail", ExitReason::FunctionError, -74));
+    assert_eq!(ends[1], ("crash", ExitReason::Trap, 11));
+    assert_eq!((ends[2].0, ends[2].1), ("loop", ExitReason::CpuTime));
+    // Without a memory cgroup the address space ends first, and the function aborts.
+    assert!(matches!(ends[3].1, ExitReason::Memory | ExitReason::Trap), "{ends:?}");
+    assert_eq!((ends[4].0, ends[4].1), ("flood", ExitReason::Output));
+    assert_eq!(ends[5].1, ExitReason::Trap, "{ends:?}");
+    assert_eq!(ends[6], ("unknown", ExitReason::FunctionError, -2));
+    assert_eq!(ends[7], ("empty", ExitReason::Success, 0), "other runs notice nothing");
+}
+
+#[test]
+fn timeout_ends_endless_function() {
+    let test = TestService::new();
+    let began = Instant::now();
+    let reply = test.service.execute(call(1, "loop", 300, Vec::new())).unwrap();
+    assert_eq!((reply.header.state, reply.header.exit), (JobState::TimedOut, ExitReason::WallTime));
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn asynchronous_job_is_waited_for_and_private() {
+    let test = TestService::new();
+    let id = test.service.execute(call(1, "chatter", 0, Vec::new())).unwrap().header.job;
+    let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
+    assert_eq!((header.state, header.progress_done, header.progress_total), (JobState::Done, 3, 7));
+    let log = test.job(1, id, JobAction::Log { offset: 0 }).unwrap();
+    assert_eq!(String::from_utf8(log.inline).unwrap(), "warning: a\\x1b[2J\n");
+    assert_eq!(test.job(2, id, JobAction::Status), Err(FunctionRefusal::UnknownJob));
+    assert_eq!(test.job(1, JobId([9; 16]), JobAction::Status), Err(FunctionRefusal::UnknownJob));
+}
+
+#[test]
+fn cancel_stops_patient_and_endless_functions() {
+    let test = TestService::new();
+    for method in ["patient", "loop"] {
+        let id = test.service.execute(call(1, method, 0, Vec::new())).unwrap().header.job;
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(test.job(1, id, JobAction::Status).unwrap().header.state, JobState::Running);
+        test.job(1, id, JobAction::Cancel).unwrap();
+        let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
+        assert_eq!((header.state, header.exit), (JobState::Cancelled, ExitReason::Cancelled), "{method}");
+    }
+}
+
+#[test]
+fn hundred_jobs_of_user_are_limited() {
+    let test = TestService::new();
+    let start = |user| test.service.execute(call(user, "loop", 0, Vec::new()));
+    let started: Vec<_> = (0..100).filter_map(|_| start(1).ok()).collect();
+    assert_eq!(started.len(), 4);
+    assert_eq!(start(1), Err(FunctionRefusal::TooManyJobs));
+    let other = start(2).unwrap().header;
+    assert_eq!(other.state, JobState::Queued, "four jobs run, others wait");
+    for reply in &started {
+        test.job(1, reply.header.job, JobAction::Cancel).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(test.job(2, other.job, JobAction::Status).unwrap().header.state, JobState::Running);
+    test.service.shut_down();
+}
+
+#[test]
+fn unfinished_job_is_lost_after_restart() {
+    let test = TestService::new();
+    let id = test.service.execute(call(1, "loop", 0, Vec::new())).unwrap().header.job;
+    test.service.shut_down();
+    let (service, runs) = start(test.folder.path(), |_| {});
+    let again = TestService { service, runs, folder: test.folder };
+    let header = again.job(1, id, JobAction::Status).unwrap().header;
+    assert_eq!((header.state, header.exit), (JobState::Lost, ExitReason::Lost));
+    assert_eq!(again.job(2, id, JobAction::Status), Err(FunctionRefusal::UnknownJob));
+}
+
+#[test]
+fn large_result_needs_and_uses_create() {
+    let test = TestService::new();
+    assert_eq!(test.run("large", Vec::new()).header.exit, ExitReason::Output);
+    let partition = GrantedMemory::partition();
+    let header = test.run("large", vec![partition.clone()]).header;
+    assert_eq!((header.exit, header.total_length), (ExitReason::Success, 100_000));
+    assert!(header.result_object.is_some());
+    assert_eq!(partition.children.lock()[0].bytes.lock().len(), 100_000);
+}
+
+#[test]
+fn staged_output_appears_on_success_only() {
+    let test = TestService::new();
+    let object = GrantedMemory::object(ALL, b"initial");
+    let staged = |method| {
+        let call = call(1, method, 30_000, vec![object.clone()]);
+        test.service.execute(FunctionCall { commit_on_success: true, ..call }).unwrap().header.exit
+    };
+    assert_eq!(staged("write-fail"), ExitReason::FunctionError);
+    assert_eq!(*object.bytes.lock(), b"initial");
+    assert_eq!(staged("write"), ExitReason::Success);
+    assert_eq!(*object.bytes.lock(), b"changed");
+}
+
+#[test]
+fn function_reaches_granted_objects_only() {
+    let test = TestService::new();
+    let object = GrantedMemory::object(Permissions::READ, b"initial");
+    assert_eq!(test.run("guess", vec![object.clone()]).header.exit, ExitReason::Success);
+    let header = test.run("write", vec![object.clone()]).header;
+    assert_eq!((header.exit, header.error), (ExitReason::FunctionError, -13));
+    assert_eq!(*object.bytes.lock(), b"initial");
+    assert_eq!(test.runs.0.lock().last(), Some(&(ExitReason::FunctionError, 0, 1)));
+}
+
+/// Prints the time of an empty function in a warm engine; no assertion depends on it.
+#[test]
+fn empty_function_runs_many_times() {
+    let test = TestService::new();
+    let mut times: Vec<_> = (0..2000)
+        .map(|_| {
+            let began = Instant::now();
+            assert_eq!(test.run("empty", Vec::new()).header.exit, ExitReason::Success);
+            began.elapsed()
+        })
+        .collect();
+    let cold = times[0];
+    times.sort_unstable();
+    eprintln!("cold {cold:?}, p50 {:?}, p99 {:?}", times[1000], times[1980]);
+    assert_eq!(test.service.job_counts().kept, 2000);
+}

@@ -1,0 +1,123 @@
+//! An object in memory that functions can use.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sealstone_osd::capability::Range;
+use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions};
+use sealstone_osd_device::{GrantError, GrantedList, GrantedObject};
+
+/// Bytes with rights, or a partition in which objects can be created.
+pub(crate) struct GrantedMemory {
+    pub(crate) kind: ObjectType,
+    pub(crate) rights: Mutex<Permissions>,
+    pub(crate) bytes: Mutex<Vec<u8>>,
+    pub(crate) children: Mutex<Vec<Arc<GrantedMemory>>>,
+}
+
+/// All rights that a function can have.
+pub(crate) const ALL: Permissions = Permissions::from_bytes([0xFF, 0, 0, 0, 0]);
+
+impl GrantedMemory {
+    pub(crate) fn object(rights: Permissions, bytes: &[u8]) -> Arc<Self> {
+        Self::new(ObjectType::User, rights, bytes)
+    }
+
+    pub(crate) fn partition() -> Arc<Self> {
+        Self::new(ObjectType::Partition, ALL, b"")
+    }
+
+    fn new(kind: ObjectType, rights: Permissions, bytes: &[u8]) -> Arc<Self> {
+        let (rights, bytes) = (Mutex::new(rights), Mutex::new(bytes.to_vec()));
+        Arc::new(Self { kind, rights, bytes, children: Mutex::default() })
+    }
+
+    fn require(&self, right: Permissions) -> Result<(), GrantError> {
+        if self.rights.lock().contains(right) { Ok(()) } else { Err(GrantError::AccessDenied) }
+    }
+}
+
+impl GrantedObject for GrantedMemory {
+    fn object(&self) -> ObjectId {
+        match self.kind {
+            ObjectType::Partition => ObjectId::of_partition(0x10000),
+            _ => ObjectId::new(0x10000, 0x10001),
+        }
+    }
+
+    fn kind(&self) -> ObjectType {
+        self.kind
+    }
+
+    fn rights(&self) -> Permissions {
+        *self.rights.lock()
+    }
+
+    fn range(&self) -> Range {
+        Range::ALL
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, GrantError> {
+        self.require(Permissions::READ)?;
+        let bytes = self.bytes.lock();
+        let from = usize::try_from(offset).unwrap().min(bytes.len());
+        let length = into.len().min(bytes.len() - from);
+        into[..length].copy_from_slice(&bytes[from..from + length]);
+        Ok(length)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), GrantError> {
+        self.require(Permissions::WRITE)?;
+        let (mut bytes, from) = (self.bytes.lock(), usize::try_from(offset).unwrap());
+        if bytes.len() < from + data.len() {
+            bytes.resize(from + data.len(), 0);
+        }
+        bytes[from..from + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64, GrantError> {
+        self.require(Permissions::APPEND)?;
+        let mut bytes = self.bytes.lock();
+        let offset = bytes.len() as u64;
+        bytes.extend_from_slice(data);
+        Ok(offset)
+    }
+
+    fn punch(&self, _: u64, _: u64) -> Result<(), GrantError> {
+        Err(GrantError::Invalid)
+    }
+
+    fn length(&self) -> Result<u64, GrantError> {
+        self.require(Permissions::READ)?;
+        Ok(self.bytes.lock().len() as u64)
+    }
+
+    fn attribute(&self, _: AttributeId) -> Result<Option<Vec<u8>>, GrantError> {
+        self.require(Permissions::GET_ATTR)?;
+        Ok(None)
+    }
+
+    fn set_attribute(&self, _: AttributeId, _: &[u8]) -> Result<(), GrantError> {
+        self.require(Permissions::SET_ATTR)
+    }
+
+    fn list(&self, _: u64, _: usize) -> Result<GrantedList, GrantError> {
+        Ok(GrantedList::default())
+    }
+
+    fn create(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
+        self.require(Permissions::CREATE)?;
+        let child = Self::object(ALL, b"");
+        self.children.lock().push(Arc::clone(&child));
+        Ok(child)
+    }
+
+    fn remove(&self) -> Result<(), GrantError> {
+        self.require(Permissions::REMOVE)
+    }
+
+    fn flush(&self) -> Result<(), GrantError> {
+        Ok(())
+    }
+}
