@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use sealstone_client::functions::{
     CallGrouping, CallReply, FunctionDescription, FunctionError, FunctionPublication, FunctionRun,
 };
-use sealstone_client::{GetOptions, Method, PutOptions, Tuning};
+use sealstone_client::{GetOptions, Method, PutOptions};
 use sealstone_osd::function::attributes::EngineEntry;
 use sealstone_osd::function::{
     ApiVersion, EngineType, ExitReason, INLINE_MAX, JobAction, JobId, JobState, ReplyHeader, ReplyParts,
@@ -236,19 +236,6 @@ async fn asynchronous_job_is_waited_for_and_read() {
     assert_eq!(result, bytes);
     assert_eq!(client.job_log(&job, 0, METHOD).await.unwrap().bytes, b"lines");
     assert_eq!(client.cancel_job(&job, METHOD).await.unwrap().state, JobState::Cancelled);
-}
-
-#[tokio::test(start_paused = true)]
-async fn job_of_other_session_is_unknown() {
-    let (world, client) = world_with(1, read_objects).await;
-    client.put("/data", &b"data"[..], PutOptions::default()).await.unwrap();
-    let mut call = FunctionRun::new("/fn");
-    call.read("/data");
-    let job = replies(&call, &client).await[0].handle.clone().unwrap();
-    assert!(client.job_status(&job, METHOD).await.is_ok());
-    let other = world.client(Tuning::default()).await;
-    let unknown = other.job_status(&job, METHOD).await;
-    assert!(matches!(unknown, Err(FunctionError::UnknownJob { .. })), "{unknown:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -193,7 +193,6 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             first_epoch = first_epoch.or(Some(epoch));
         }
         describe::write(objects, 0, description).await?;
-        objects.execute(0, |object| Operation::Flush { object }).await?;
         let last_epoch = objects.device_epoch(0).await?;
         Ok(first_epoch == Some(Some(last_epoch)))
     }

@@ -87,7 +87,7 @@ pub(super) async fn read<M: Metadata, D: Devices>(
     Ok(description.engine.is_some().then_some(description))
 }
 
-/// Writes the description of an object.
+/// Writes the description of an object, and flushes the object.
 pub(super) async fn write<M: Metadata, D: Devices>(
     objects: &OpenObjects<M, D>,
     index: usize,
@@ -96,7 +96,8 @@ pub(super) async fn write<M: Metadata, D: Devices>(
     let values: Vec<(AttributeId, Bytes)> =
         description.encode().into_iter().map(|(id, value)| (id, Bytes::from(value))).collect();
     let set = |object| Operation::SetAttributes { object, values: values.clone() };
-    objects.execute(index, set).await.map(drop)
+    objects.execute(index, set).await?;
+    objects.execute(index, |object| Operation::Flush { object }).await.map(drop)
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {

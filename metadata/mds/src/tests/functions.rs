@@ -93,7 +93,7 @@ fn roles_limit_execution_and_description() {
     assert_eq!(world.refused(operator, open("/fn", Access::Execute)), ErrorCode::Denied);
     let description = world.open_ok(ALICE, "/fn", Access::Describe);
     let rights = parsed(description.grants[0].capability.as_slice()).permissions;
-    assert_eq!(rights, Permissions::GET_ATTR | Permissions::SET_ATTR);
+    assert_eq!(rights, Permissions::GET_ATTR | Permissions::SET_ATTR | Permissions::OBJ_MGMT);
 }
 
 #[test]
