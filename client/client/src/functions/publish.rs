@@ -26,8 +26,8 @@ pub struct FunctionPublication {
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
-    /// Stores code as a function file in one object, with its description. [`Client::copy_function`]
-    /// makes the copies on other devices.
+    /// Stores code as a function file in one object, with its description.
+    /// [`Client::copy_function`] makes the copies on other devices.
     ///
     /// # Errors
     /// `CodeTooLong`, `Description`; as [`Client::put`].

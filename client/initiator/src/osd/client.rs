@@ -485,8 +485,8 @@ impl OsdClient {
         proven: bool,
         retry_state: &mut RetryState,
     ) -> Result<(), OsdError> {
-        // Not repeated without proof, but a full job table is reported as such: no check value covers
-        // TASK SET FULL. A forged one hides a run, as a lost reply does.
+        // Not repeated without proof, but a full job table is reported as such: no check value
+        // covers TASK SET FULL. A forged one hides a run, as a lost reply does.
         if !proven && matches!(operation, Operation::ExecuteFunction { .. }) {
             return Err(OsdError::Busy);
         }
