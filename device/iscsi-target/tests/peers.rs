@@ -5,10 +5,10 @@ use std::{process::Output, time::Duration};
 use crate::support::{Disk, NAME, Running};
 use sealstone_iscsi_target::TargetConfig;
 use sealstone_scsi::lu::Cost;
-use tokio::process::SubmittedCommand;
+use tokio::process::Command;
 
 async fn run(program: &str, arguments: &[&str]) -> Output {
-    let run = SubmittedCommand::new(program).args(arguments).kill_on_drop(true).output();
+    let run = Command::new(program).args(arguments).kill_on_drop(true).output();
     match tokio::time::timeout(Duration::from_secs(60), run).await {
         Ok(Ok(output)) => output,
         Ok(Err(error)) => panic!("{program} does not start ({error}): install libiscsi-bin (scripts/setup)"),

@@ -278,7 +278,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::DelegateExecution { path: path("/f"), until_ms: 60_000, method },
         Request::CopyFunction { path: path("/f"), device: DeviceId(1), method },
         Request::DeviceAttributes { id: DeviceId(1), method },
-        Request::ReceiptVerify { receipt: ReceiptBytes::new(vec![1; 352]).unwrap() },
+        Request::ReceiptVerify { receipt: ReceiptBytes::new(vec![1; 352]).expect("a receipt fits") },
         Request::Revoke { what: RevocationTarget::Object(path("/f")) },
         Request::Revoke { what: RevocationTarget::User(user("bob")) },
         Request::Revoke { what: RevocationTarget::Session([6; 16]) },
