@@ -1,8 +1,8 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, device, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd, osd_function,
-    osd_lists, paper, scsi, seal, shell, sntp, store,
+    block, device, function_ring, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd,
+    osd_function, osd_lists, paper, scsi, seal, shell, sntp, store,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -36,6 +36,7 @@ pub static TARGETS: &[Target] = &[
     osd::OFFSET,
     osd::TASK,
     osd_function::FUNCTION,
+    function_ring::RING,
     osd_lists::ATTRIBUTE_LISTS,
     osd_lists::ATTRIBUTE_PAGES,
     osd_lists::LISTING,

@@ -21,6 +21,7 @@ const CRATES: &[(&str, &str)] = &[
     ("security/seal", "seal"),
     ("security/login", "login"),
     ("security/channel", "channel"),
+    ("active/function-abi", "function-abi"),
     ("device/store", "store"),
     ("device/osd-device", "osd-device"),
     ("device/block", "block"),

@@ -6,6 +6,7 @@ pub(crate) mod client;
 #[cfg(feature = "client")]
 pub(crate) mod client_link;
 pub(crate) mod device;
+pub(crate) mod function_ring;
 #[cfg(feature = "client")]
 pub(crate) mod fuse;
 pub(crate) mod initiator;
