@@ -71,8 +71,8 @@ fn refusals_name_the_next_step() {
     system.run(&["run", "/data", "/data"]).fails(1).says(&["not stored as a function", "fn put"]);
     system.run(&["run", "missing", "/data"]).fails(4).says(&["fn ls"]);
     system.run(&["run", "count", "/none"]).fails(4).says(&["/none"]);
-    system.run(&["run", "count", "/data", "--timeout", "25h"]).fails(2).says(&["24h"]);
-    system.run(&["run", "count", "/data", "--arg", "=secret"]).fails(2);
+    system.run(&["--json", "run", "count", "/data", "--timeout", "25h"]).fails(2);
+    system.run(&["--json", "run", "count", "/data", "--arg", "=secret"]).fails(2);
     system.run(&["fn", "rm", "/data"]).fails(1).says(&["no description"]);
     system.run(&["job", "status", "77"]).fails(4).says(&["job ls"]);
     system.run(&["job", "ls"]).ok().says(&[]);
