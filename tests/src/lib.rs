@@ -56,8 +56,8 @@ pub fn binary() -> &'static Path {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo
             // All crates, so that dependencies have the same features as for the tests, and nothing
-            // is built twice.
-            .args(["build", "--quiet", "--workspace", "--bin", "sealstone"])
+            // is built twice. Devices look for the engine beside the binary.
+            .args(["build", "--quiet", "--workspace", "--bin", "sealstone", "--bin", "sealstone-engine-c"])
             .arg("--target-dir")
             .arg(target);
         if folder.ends_with("release") {

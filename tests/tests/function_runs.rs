@@ -1,0 +1,97 @@
+//! Functions that run in the real engine of C functions, on devices that the real binary serves.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sealstone_tests::{System, run_with_input, text};
+use serde_json::Value;
+
+/// Sources of the C interface and of the template of a project.
+fn sources(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../active").join(name)
+}
+
+/// Builds a module with the C compiler of the machine, and stores it as a function.
+fn store_module(system: &System, name: &str, source: &Path) {
+    let module = system.path(&format!("{name}.so"));
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-o", text(&module)])
+        .arg(source)
+        .arg("-I")
+        .arg(sources("engine-c/include"))
+        .status()
+        .expect("cc starts");
+    assert!(built.success(), "{name}: {built}");
+    system.run(&["fn", "put", text(&module), name, "--engine", "c", "--api", "1.0"]).ok();
+}
+
+fn store_text(system: &System, name: &str, source: &str) {
+    let path = system.path(&format!("{name}.c"));
+    std::fs::write(&path, source).expect("written");
+    store_module(system, name, &path);
+}
+
+fn jobs(run: &Value) -> &[Value] {
+    run["jobs"].as_array().expect("a list of jobs")
+}
+
+#[test]
+fn c_function_reads_files_and_returns_results() {
+    let system = System::start(2);
+    store_module(&system, "longest", &sources("functions/templates/c/function.c"));
+    for (path, content) in [("/a", "one\nthree\n"), ("/b", "a line of twenty byt\n\n")] {
+        run_with_input(system.command(&["put", "-", path]), content.as_bytes()).ok();
+    }
+    let run = system.run(&["--json", "run", "longest", "/a", "/b"]).ok().json();
+    assert_eq!(jobs(&run).len(), 2, "{run}");
+    for job in jobs(&run) {
+        let expected = if job["files"][0]["path"] == "/a" { 5 } else { 20 };
+        assert_eq!(job["exit"], "success", "{run}");
+        assert_eq!(job["result"], format!("{{\"object\":0,\"longest\":{expected}}}\n"), "{run}");
+    }
+    // Without the right to read a file there is no job for it.
+    system.run(&["run", "longest", "/a", "/missing"]).fails(4).says(&["/missing"]);
+}
+
+#[test]
+fn asynchronous_job_has_a_verifiable_receipt() {
+    let system = System::start(1);
+    store_module(&system, "longest", &sources("functions/templates/c/function.c"));
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\nthree\n").ok();
+    let started = system.run(&["--json", "run", "longest", "--async", "/a"]).ok().json();
+    let id = jobs(&started)[0]["job"].as_str().expect("an id").to_owned();
+    system.run(&["job", "wait", &id]).ok();
+    let (result, receipt) = (system.path("result.json"), system.path("receipt"));
+    system.run(&["job", "result", &id, "--output", text(&result), "--receipt", text(&receipt)]).ok();
+    assert_eq!(std::fs::read(&result).expect("written"), b"{\"object\":0,\"longest\":5}\n");
+    let verify = ["job", "verify", "--receipt", text(&receipt), "--result", text(&result)];
+    system.run(&verify).ok();
+    std::fs::write(&result, "{\"object\":0,\"longest\":6}\n").expect("written");
+    system.run(&verify).fails(1).says(&["result"]);
+    let mut forged = std::fs::read(&receipt).expect("written");
+    if let Some(last) = forged.last_mut() {
+        *last ^= 1;
+    }
+    std::fs::write(&receipt, forged).expect("written");
+    system.run(&["job", "verify", "--receipt", text(&receipt)]).fails(1).says(&["receipt"]);
+}
+
+#[test]
+fn failing_functions_name_their_exit_reason() {
+    let system = System::start(1);
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
+    let main =
+        |body: &str| format!("#include \"osd.h\"\nint64_t osd_main(const osd_call *call) {{ {body} }}\n");
+    store_text(&system, "loop", &main("for (;;) __asm__ volatile(\"\");"));
+    store_text(&system, "crash", &main("*(volatile int *)0 = 1; return 0;"));
+    store_text(&system, "foreign", &main("char byte; return osd_read(7, 0, &byte, 1) == -9 ? 0 : 1;"));
+    let reason = |arguments: &[&str]| {
+        let failed = system.run(&[&["--json", "run"], arguments].concat());
+        let run: Value = serde_json::from_slice(&failed.stdout).expect("JSON");
+        jobs(&run)[0]["exit"].as_str().expect("a reason").to_owned()
+    };
+    assert_eq!(reason(&["loop", "/a", "--timeout", "2s"]), "wall_time");
+    assert_eq!(reason(&["crash", "/a"]), "trap");
+    // The device still runs others, and a handle that was not granted does not exist.
+    assert_eq!(reason(&["foreign", "/a"]), "success");
+}
