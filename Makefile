@@ -24,6 +24,11 @@ dist: setup ## Build the optimised binary, target/dist/sealstone, and its debug 
 	cargo build --profile dist -p sealstone
 	scripts/split-debug $${CARGO_TARGET_DIR:-target}/dist/sealstone
 
+engines: build ## Build the engine of C functions beside target/release/sealstone, and the shipped functions
+	@. scripts/env
+	cargo build --release -p sealstone-engine-c
+	cargo build --profile function -p sealstone-function-modules --examples
+
 demo: build ## Store real files on three devices, then attack them: the product in a minute
 	@target/release/sealstone demo
 
@@ -96,4 +101,4 @@ bench-pace: dist ## Small requests beside large ones, with each switch that orde
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup setup-tests build dist demo check test fuzz torture bench bench-pace clean
+.PHONY: help setup setup-tests build engines dist demo check test fuzz torture bench bench-pace clean
