@@ -2,7 +2,7 @@
 
 use crate::targets::{
     block, device, function_ring, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd,
-    osd_function, osd_lists, paper, scsi, seal, shell, sntp, store,
+    osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp, store,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -69,6 +69,7 @@ pub static TARGETS: &[Target] = &[
     seal::GATE,
     seal::DATA_OUT,
     seal::REPLY,
+    receipt::RECEIPT,
     store::OPEN,
     store::INDEX_PAGES,
     store::WHOLE_SUPERBLOCK,

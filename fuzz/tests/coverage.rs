@@ -37,6 +37,7 @@ const READING: &[&str] = &["parse", "decode", "from_bytes", "from_str", "content
 /// Parsing functions without a target.
 const EXEMPT: &[(&str, &str)] = &[
     ("osd::Permissions::from_bytes", "any five bytes are permissions"),
+    ("osd::ApiVersion::from_bytes", "any four bytes are a version"),
     ("scsi::AdditionalSense::from_bytes", "any two bytes are a code"),
     ("digest::LtHash::from_bytes", "any 2048 bytes are a sum"),
     ("login::PassphraseKey::from_bytes", "any twenty bytes are a key"),
@@ -69,7 +70,7 @@ const OTHERS: &[&str] = &[
     "sntp::Responder::answer",
     "client::SavedSession::load",
     "client::ServiceKey::from_text",
-    "client::Mds::resume",
+    "client::MdsClient::resume",
     "fuse::examine",
 ];
 

@@ -20,6 +20,7 @@ pub(crate) mod osd;
 pub(crate) mod osd_function;
 pub(crate) mod osd_lists;
 pub(crate) mod paper;
+pub(crate) mod receipt;
 pub(crate) mod scsi;
 pub(crate) mod seal;
 pub(crate) mod shell;
