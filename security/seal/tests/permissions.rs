@@ -25,12 +25,16 @@ fn cdb_of(code: u16, object: ObjectId) -> Option<Cdb> {
     }
     bytes[16..24].copy_from_slice(&object.partition.to_be_bytes());
     bytes[24..32].copy_from_slice(&object.object.to_be_bytes());
-    if matches!(code, 0x88A0 | 0x8893 | 0x8F90) {
+    if matches!(code, 0x88A0 | 0x8893 | 0x8F90 | 0x8F91) {
         bytes[48..52].copy_from_slice(&48_u32.to_be_bytes());
     }
     if matches!(code, 0x8F90) {
         // A range needs at least one byte.
         bytes[39] = 1;
+    }
+    if matches!(code, 0x8F91) {
+        // The header of a reply needs 128 bytes.
+        bytes[39] = 128;
     }
     bytes[228..].fill(0xFF);
     Cdb::parse(&bytes).ok()
