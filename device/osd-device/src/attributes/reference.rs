@@ -17,7 +17,7 @@ const HEAD: &str = "\
 Every attribute that the device knows by itself; generated from its table
 (`device/osd-device/src/attributes/rows.rs`), do not edit. Numbers are hexadecimal, lengths are
 bytes. A number that is not here is undefined on these pages: its length is 0, and it cannot be set.
-What the standard has and this device has not is in `docs/standards/osd.md`.
+`docs/standards/osd.md` lists the attributes of the standard that this device lacks.
 
 Besides these pages:
 
