@@ -110,6 +110,7 @@ fn run(ring: &mut HostRing, method: &str, file: &File) -> ExampleResult<(i64, i6
         objects: &[],
         timeout_ms: 0,
         result_bytes_max: 1 << 20,
+        secret_arguments: false,
     })?;
     let mut figures = [0; 16];
     loop {

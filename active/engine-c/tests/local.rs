@@ -95,8 +95,14 @@ fn failing_process_leaves_ring_consistent() {
         [("abort", Some(6), None), ("fault", Some(11), None), ("leave", None, Some(7))]
     {
         with_function("behaviours", |mut engine| {
-            let call =
-                CallDescriptor { method, arguments: b"", objects: &[], timeout_ms: 0, result_bytes_max: 0 };
+            let call = CallDescriptor {
+                method,
+                arguments: b"",
+                objects: &[],
+                timeout_ms: 0,
+                result_bytes_max: 0,
+                secret_arguments: false,
+            };
             engine.ring.begin_call(&call).expect("a valid call");
             // The constructor writes a line, and waits for its completion.
             let line = engine.ring.next_request(Duration::from_secs(10)).expect("no violation");

@@ -222,6 +222,8 @@ pub struct CallDescriptor<'a> {
     pub timeout_ms: u32,
     /// Maximum bytes of the result.
     pub result_bytes_max: u64,
+    /// Whether the arguments are secret: an engine then logs no text that may contain them.
+    pub secret_arguments: bool,
 }
 
 impl fmt::Debug for CallDescriptor<'_> {
@@ -255,6 +257,9 @@ pub enum DescriptorError {
     Version(u16),
 }
 
+/// Flag of a descriptor: the arguments are secret.
+const FLAG_SECRET_ARGUMENTS: u32 = 1;
+
 /// Fixed part of a descriptor in memory.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -265,7 +270,7 @@ struct DescriptorHeader {
     method_length: U32,
     argument_length: U32,
     timeout_ms: U32,
-    reserved: U32,
+    flags: U32,
     result_bytes_max: U64,
     reserved_end: [u8; 32],
 }
@@ -287,7 +292,7 @@ impl CallDescriptor<'_> {
             method_length: (self.method.len() as u32).into(),
             argument_length: (self.arguments.len() as u32).into(),
             timeout_ms: self.timeout_ms.into(),
-            reserved: 0.into(),
+            flags: (if self.secret_arguments { FLAG_SECRET_ARGUMENTS } else { 0 }).into(),
             result_bytes_max: self.result_bytes_max.into(),
             reserved_end: [0; 32],
         };
@@ -321,6 +326,8 @@ pub struct OwnedCallDescriptor {
     pub timeout_ms: u32,
     /// Maximum bytes of the result.
     pub result_bytes_max: u64,
+    /// Whether the arguments are secret.
+    pub secret_arguments: bool,
 }
 
 impl fmt::Debug for OwnedCallDescriptor {
@@ -340,6 +347,7 @@ impl OwnedCallDescriptor {
             objects: &self.objects,
             timeout_ms: self.timeout_ms,
             result_bytes_max: self.result_bytes_max,
+            secret_arguments: self.secret_arguments,
         }
     }
 
@@ -373,6 +381,7 @@ impl OwnedCallDescriptor {
             objects,
             timeout_ms: header.timeout_ms.get(),
             result_bytes_max: header.result_bytes_max.get(),
+            secret_arguments: header.flags.get() & FLAG_SECRET_ARGUMENTS != 0,
         })
     }
 }
@@ -396,7 +405,14 @@ mod tests {
     use super::*;
 
     fn sample<'a>(arguments: &'a [u8], objects: &'a [GuestObject]) -> CallDescriptor<'a> {
-        CallDescriptor { method: "count", arguments, objects, timeout_ms: 30_000, result_bytes_max: 1 << 20 }
+        CallDescriptor {
+            method: "count",
+            arguments,
+            objects,
+            timeout_ms: 30_000,
+            result_bytes_max: 1 << 20,
+            secret_arguments: false,
+        }
     }
 
     fn read(
@@ -422,6 +438,11 @@ mod tests {
         assert_eq!(owned.objects, objects);
         assert_eq!((owned.timeout_ms, owned.result_bytes_max), (30_000, 1 << 20));
         assert_eq!(owned.objects[0].kind(), Some(ObjectKind::User));
+        for secret_arguments in [false, true] {
+            let call = CallDescriptor { secret_arguments, ..call };
+            let owned = read(&call, call.encode_header().expect("within limits")).expect("valid");
+            assert_eq!(owned.secret_arguments, secret_arguments);
+        }
     }
 
     #[test]

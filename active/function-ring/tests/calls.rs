@@ -245,8 +245,14 @@ fn arguments_are_cleared_after_call() {
 #[test]
 fn second_call_needs_end_of_first() {
     let (_memory, mut host) = small_ring();
-    let call =
-        CallDescriptor { method: "", arguments: b"", objects: &[], timeout_ms: 0, result_bytes_max: 0 };
+    let call = CallDescriptor {
+        method: "",
+        arguments: b"",
+        objects: &[],
+        timeout_ms: 0,
+        result_bytes_max: 0,
+        secret_arguments: false,
+    };
     host.begin_call(&call).expect("first call");
     assert_eq!(host.begin_call(&call), Err(BeginCallError::CallRuns));
     let (_memory, mut host) = small_ring();

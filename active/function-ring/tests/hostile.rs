@@ -40,7 +40,14 @@ impl HostileEngine {
 }
 
 fn empty_call() -> CallDescriptor<'static> {
-    CallDescriptor { method: "", arguments: b"", objects: &[], timeout_ms: 0, result_bytes_max: 0 }
+    CallDescriptor {
+        method: "",
+        arguments: b"",
+        objects: &[],
+        timeout_ms: 0,
+        result_bytes_max: 0,
+        secret_arguments: false,
+    }
 }
 
 /// Returns a ring in its first call, whose generation is 1.

@@ -179,6 +179,7 @@ impl MemoryDevice {
             objects: &objects,
             timeout_ms: 1000,
             result_bytes_max: 1 << 20,
+            secret_arguments: false,
         };
         ring.begin_call(&call).expect("a valid call");
         self.serve(ring)

@@ -208,6 +208,7 @@ impl Invocation<'_> {
             objects: &objects,
             timeout_ms: u32::try_from(self.limits.wall.as_millis()).unwrap_or(u32::MAX),
             result_bytes_max: self.limits.output,
+            secret_arguments: call.secret_arguments,
         };
         self.ring.begin_call(&descriptor).map_err(|error| {
             CallStop::Limit(ExitReason::ProtocolViolation, format!("the call cannot begin: {error}"))
