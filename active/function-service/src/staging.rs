@@ -84,6 +84,9 @@ struct StagedChanges {
     extents: BTreeMap<u64, Vec<u8>>,
     /// Length of the object when bytes were first appended.
     appended_from: Option<u64>,
+    /// Whether that length is unknown, for lack of the right READ. Then offsets of appended bytes
+    /// count from the first one.
+    has_unknown_length: bool,
     attributes: BTreeMap<(u32, u32), Vec<u8>>,
     is_removed: bool,
 }
@@ -105,6 +108,9 @@ impl StagedChanges {
 
     /// Puts bytes over those that are staged.
     fn put(&mut self, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
         let end = offset + data.len() as u64;
         // The extent that begins before and reaches into the new one.
         if let Some((&start, bytes)) = self.extents.range_mut(..offset).next_back() {
@@ -132,7 +138,7 @@ impl StagedChanges {
             && self.appended_from != Some(offset)
         {
             bytes.extend_from_slice(data);
-        } else if !data.is_empty() {
+        } else {
             self.extents.insert(offset, data.to_vec());
         }
     }
@@ -215,6 +221,10 @@ impl GrantedObject for StagedObject {
             return Err(GrantError::AccessDenied);
         }
         let mut changes = self.present()?;
+        // An offset cannot be related to bytes whose own offset is unknown.
+        if changes.has_unknown_length {
+            return Err(GrantError::Invalid);
+        }
         if data.is_empty() {
             return Ok(());
         }
@@ -225,24 +235,32 @@ impl GrantedObject for StagedObject {
         if gap > 0 {
             changes.put(end, &vec![0; usize::try_from(gap).map_err(|_| GrantError::TooLarge)?]);
         }
-        changes.put(offset, data);
+        // The part that overwrites stored bytes, and the part that a commit appends.
+        let stored = changes.appended_from.unwrap_or(u64::MAX).saturating_sub(offset);
+        let (before, after) = data.split_at(data.len().min(usize::try_from(stored).unwrap_or(usize::MAX)));
+        changes.put(offset, before);
+        changes.put(offset + before.len() as u64, after);
         Ok(())
     }
 
     /// The returned offset is that of a run alone: bytes that others append meanwhile come first.
-    /// Without the right READ it counts from the first byte that the run appended.
+    /// Without the right READ it counts from the first byte that the run appended, and later writes
+    /// are refused.
     fn append(&self, data: &[u8]) -> Result<u64, GrantError> {
         self.require(Permissions::APPEND)?;
         let mut changes = self.present()?;
+        // An object that the run created was empty.
+        let reads_length = self.rights().contains(Permissions::READ) && !self.created;
         let base = match changes.appended_from {
             Some(from) => from,
-            None if self.rights().contains(Permissions::READ) => self.base.length()?.max(changes.end()),
+            None if reads_length => self.base.length()?.max(changes.end()),
             None => changes.end(),
         };
         let offset = changes.end().max(base);
         offset.checked_add(data.len() as u64).ok_or(GrantError::TooLarge)?;
         self.budget.take(data.len() as u64 + ENTRY_BYTES)?;
         changes.appended_from = Some(base);
+        changes.has_unknown_length = !reads_length && !self.created;
         changes.put(offset, data);
         Ok(offset)
     }

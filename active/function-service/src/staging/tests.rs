@@ -156,6 +156,35 @@ fn appends_go_to_true_end_at_commit() {
 }
 
 #[test]
+fn write_after_blind_append_is_invalid() {
+    let base = MemoryObject::new(Permissions::APPEND.union(Permissions::WRITE), b"stored");
+    let stage = StagedOutput::new(1 << 20);
+    let object = stage.wrap(base.clone());
+    object.write(0, b"S").unwrap();
+    assert_eq!(object.append(b" more").unwrap(), 1);
+    assert_eq!(object.write(0, b"wrong"), Err(GrantError::Invalid));
+    assert_eq!(object.append(b" data").unwrap(), 6);
+    let child = object.create().unwrap();
+    child.append(b"abc").unwrap();
+    child.write(1, b"x").unwrap();
+    stage.commit().unwrap();
+    assert_eq!(*base.bytes.lock(), b"Stored more data");
+    assert_eq!(*base.children.lock()[0].bytes.lock(), b"axc", "a new object was empty");
+}
+
+#[test]
+fn write_across_append_keeps_other_bytes() {
+    let base = MemoryObject::new(ALL, b"0123");
+    let stage = StagedOutput::new(1 << 20);
+    let object = stage.wrap(base.clone());
+    object.append(b"abc").unwrap();
+    object.write(2, b"wxyz").unwrap();
+    base.append(b"other").unwrap();
+    stage.commit().unwrap();
+    assert_eq!(*base.bytes.lock(), b"01wxotheryzc");
+}
+
+#[test]
 fn missing_rights_are_refused_before_commit() {
     let stage = StagedOutput::new(1 << 20);
     let object = stage.wrap(MemoryObject::new(Permissions::READ, b"abc"));
