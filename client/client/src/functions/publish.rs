@@ -9,6 +9,9 @@ use crate::{Client, ClientError, Devices, Metadata, PutOptions, get, put};
 
 /// Maximum bytes of code that a device runs.
 pub const FUNCTION_CODE_MAX: usize = 64 << 20;
+/// Permission bits that the owner of a function needs: the description is written to the stored
+/// file, and `fn show` reads it.
+const OWNER_MODE: u16 = 0o700;
 /// Announced size of a function file: with it, the metadata server places the file in one object.
 const ONE_OBJECT_BYTES: u64 = 512 * 1024;
 
@@ -30,7 +33,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// [`Client::copy_function`] makes the copies on other devices.
     ///
     /// # Errors
-    /// `CodeTooLong`, `Description`; as [`Client::put`].
+    /// `CodeTooLong`, `Description` for the mode among others; as [`Client::put`].
     pub async fn put_function(
         &self,
         path: impl AsRef<[u8]>,
@@ -41,6 +44,10 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         if code.len() > FUNCTION_CODE_MAX || code.is_empty() {
             let (length, max) = (code.len() as u64, FUNCTION_CODE_MAX as u64);
             return Err(FunctionError::CodeTooLong { length, max });
+        }
+        if publication.mode & OWNER_MODE != OWNER_MODE {
+            let problem = "the owner needs all rights; use 700, or 755 for a function that all users run";
+            return Err(FunctionError::Description { field: "mode", problem });
         }
         let digest = *blake3::hash(code).as_bytes();
         let description = FunctionAttributes { digest: Some(digest), ..publication.description.clone() };
