@@ -127,7 +127,7 @@ Examples:
   sealstone run count /logs/november.log
   sealstone run grep --arg pattern=error /logs/a.log /logs/b.log
   sealstone run grep --arg pattern=error --output matches.json /logs/a.log
-  sealstone run rot13 --update --timeout 5m /data/text
+  sealstone run sha256 --timeout 5m /images/disk.img
   sealstone run count --async /logs/huge.log; sealstone job ls
 The function runs on the devices that store the files, in one job for each file and device. A name without a slash is looked
 up in /.functions. Each result is printed when its job ends. --arg-file keeps an argument out of the process list.")]

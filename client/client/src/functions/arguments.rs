@@ -1,6 +1,6 @@
 //! Arguments of a call: `name=value` strings, each followed by a zero byte.
 //!
-//! Truth: docs/reference/functions.md, arguments; the function SDK has the other side.
+//! Truth: docs/reference/shipped-functions.md, arguments; the function SDK has the other side.
 
 use zeroize::Zeroizing;
 
