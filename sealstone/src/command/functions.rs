@@ -79,6 +79,11 @@ pub(crate) fn function_path(global: &GlobalArgs, argument: &OsStr) -> Outcome<Fi
     })
 }
 
+/// Whether the path is below [`LIBRARY`].
+fn is_in_library(path: &FilePath) -> bool {
+    path.as_bytes().strip_prefix(LIBRARY.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
 /// Adds the path to a failure, and where functions are listed if it does not exist.
 pub(crate) fn at_function(error: FunctionError, path: &FilePath) -> Failure {
     let failure = Failure::from(error).at(path);
@@ -178,7 +183,7 @@ async fn put(global: &GlobalArgs, output: Output, arguments: &FunctionPutArgs) -
     let code = read_file(&arguments.file, FUNCTION_CODE_MAX)?;
     let description = description(arguments, &code)?;
     let (client, _) = client(global)?;
-    if path.as_bytes().starts_with(LIBRARY.as_bytes()) {
+    if is_in_library(&path) {
         // All users find functions there; its owner decides who stores some.
         client.mkdir(LIBRARY, true, 0o755).await.map_err(|error| Failure::from(error).at(LIBRARY))?;
     }
@@ -395,4 +400,16 @@ async fn engines(global: &GlobalArgs, output: Output) -> Outcome {
         values.push(json!({ "id": device.id.0, "device": name, "engines": engines }));
     }
     output.result(&json!({ "devices": values }), || lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn library_has_only_paths_below_it() {
+        for (path, below) in [("/.functions/a", true), ("/.functions-old/a", false), ("/.functions", false)] {
+            assert_eq!(is_in_library(&FilePath::new(path.as_bytes()).unwrap()), below, "{path}");
+        }
+    }
 }
