@@ -59,6 +59,11 @@ pub(crate) fn with_paths<const N: usize>(mut value: Value, paths: [(&str, &Path)
     value
 }
 
+/// Returns bytes as hex digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Returns a name of the protocol, such as `PastEnd`, in the form of JSON: `past_end`.
 pub(crate) fn snake_case(name: &str) -> String {
     let mut out = String::with_capacity(name.len() + 2);

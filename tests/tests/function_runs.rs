@@ -25,13 +25,13 @@ fn store_module(system: &System, name: &str, source: &Path) {
     system.run(&["fn", "put", text(&module), name, "--engine", "c", "--api", "1.0"]).ok();
 }
 
-fn store_text(system: &System, name: &str, source: &str) {
+pub(crate) fn store_text(system: &System, name: &str, source: &str) {
     let path = system.path(&format!("{name}.c"));
     std::fs::write(&path, source).expect("written");
     store_module(system, name, &path);
 }
 
-fn jobs(run: &Value) -> &[Value] {
+pub(crate) fn jobs(run: &Value) -> &[Value] {
     run["jobs"].as_array().expect("a list of jobs")
 }
 

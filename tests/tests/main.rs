@@ -21,6 +21,7 @@ mod drain;
 mod fair_share;
 mod files;
 mod full_device;
+mod function_jobs;
 mod function_runs;
 mod functions;
 mod hostile_peers;

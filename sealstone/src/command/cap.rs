@@ -16,7 +16,7 @@ use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, stdout_failure, utc};
-use crate::text::{ShownPath as _, set_bytes, snake_case};
+use crate::text::{ShownPath as _, hex, set_bytes, snake_case};
 
 /// `sealstone cap …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Cap) -> Outcome {
@@ -77,10 +77,6 @@ fn rights(file: &CapabilityFile) -> Vec<&'static str> {
 
 fn load(path: &Path) -> Outcome<CapabilityFile> {
     CapabilityFile::load(path).map_err(|error| Failure::from(error).at(path.shown()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const fn method_name(method: SecurityMethod) -> &'static str {

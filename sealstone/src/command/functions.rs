@@ -1,6 +1,6 @@
 //! `sealstone fn`: stores, lists, shows and removes functions, and lists engines.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -17,11 +17,12 @@ use zeroize::Zeroizing;
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{Function, FunctionPutArgs};
+use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::secret_file;
-use crate::text::{ShownPath as _, set_bytes};
+use crate::text::{ShownPath as _, hex, set_bytes};
 
 /// Directory of functions that are named without a slash.
 pub(crate) const LIBRARY: &str = "/.functions";
@@ -93,11 +94,6 @@ pub(crate) fn at_function(error: FunctionError, path: &FilePath) -> Failure {
     failure
 }
 
-/// Returns bytes as hex digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// `sealstone fn …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function) -> Outcome {
     match command {
@@ -105,12 +101,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function)
         Function::Ls { path } => ls(global, output, path.as_deref()).await,
         Function::Show { function } => show(global, output, function).await,
         Function::Copy { function } => copy(global, output, function).await,
-        Function::Rm { functions } => {
-            for function in functions {
-                remove(global, output, function).await?;
-            }
-            output.done(&json!({ "removed": functions.len() }))
-        }
+        Function::Rm { functions } => remove(global, output, functions).await,
         Function::Engines => engines(global, output).await,
     }
 }
@@ -349,14 +340,20 @@ async fn show(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome 
     })
 }
 
-async fn remove(global: &GlobalArgs, output: Output, function: &OsStr) -> Outcome {
-    let path = function_path(global, function)?;
+async fn remove(global: &GlobalArgs, output: Output, functions: &[OsString]) -> Outcome {
+    let paths: Vec<FilePath> =
+        functions.iter().map(|function| function_path(global, function)).collect::<Outcome<_>>()?;
     let (client, _) = client(global)?;
-    // A mistyped path must not remove data.
-    client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
-    client.remove(&path, false).await.map_err(|error| Failure::from(error).at(&path))?;
-    output.remark(format!("removed {path}"));
-    Ok(())
+    let results = for_each(output, &paths, async |path| {
+        // A mistyped path must not remove data.
+        client.function(path, METHOD).await.map_err(|error| at_function(error, path))?;
+        client.remove(path, false).await.map_err(|error| Failure::from(error).at(path))?;
+        output.remark(format!("removed {path}"));
+        Ok(())
+    })
+    .await?;
+    let removed = results.done.len();
+    results.finish(json!({ "removed": removed }))
 }
 
 async fn engines(global: &GlobalArgs, output: Output) -> Outcome {

@@ -1,7 +1,6 @@
 //! `sealstone job`: lists, waits for, stops and reads jobs, and verifies receipts.
 
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::path::Path;
 
 use sealstone_client::functions::{FunctionError, JobHandle, JobPage, JobStatus};
@@ -10,15 +9,18 @@ use sealstone_mds_protocol::ReceiptVerdict;
 use sealstone_osd::function::{EngineType, ExitReason, JobState, RECEIPT_MAX};
 use sealstone_seal::FunctionReceipt;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::Job;
-use crate::command::functions::{enumeration, hex};
+use crate::command::functions::enumeration;
 use crate::command::job_records::{JobRecord, JobRecords};
+use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
+use crate::command::transfer::write_whole;
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, human_bytes, print_bytes, utc};
-use crate::text::ShownPath as _;
+use crate::text::{ShownPath as _, hex};
 
 /// Security method of the commands.
 const METHOD: Method = Method::AllData;
@@ -29,19 +31,25 @@ const WAIT_STEP_MS: u32 = 20_000;
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> Outcome {
     match command {
         Job::Ls => ls(global, output).await,
-        Job::Status { jobs } => {
-            each(global, output, jobs, async |client, job| client.job_status(job, METHOD).await).await
-        }
+        Job::Status { jobs } => finish(
+            each(global, output, jobs, async |client, job| client.job_status(job, METHOD).await).await?,
+        ),
         Job::Wait { jobs, timeout } => {
             let timeout = *timeout;
-            each(global, output, jobs, async |client, job| wait(client, job, timeout).await).await
+            let mut results =
+                each(global, output, jobs, async |client, job| wait(client, job, timeout).await).await?;
+            let failures = results.done.iter().filter_map(|(record, status)| failure_of_job(record, status));
+            for failure in failures.collect::<Vec<_>>() {
+                results.fail(failure);
+            }
+            finish(results)
         }
-        Job::Cancel { jobs } => {
-            each(global, output, jobs, async |client, job| client.cancel_job(job, METHOD).await).await
-        }
+        Job::Cancel { jobs } => finish(
+            each(global, output, jobs, async |client, job| client.cancel_job(job, METHOD).await).await?,
+        ),
         Job::Log { job } => log(global, output, job).await,
-        Job::Result { job, output: place, receipt } => {
-            result(global, output, job, place, receipt.as_deref()).await
+        Job::Result { job, output: path, receipt } => {
+            result(global, output, job, path, receipt.as_deref()).await
         }
         Job::Verify { job, receipt, result } => {
             verify(global, output, job.as_deref(), receipt.as_deref(), result.as_deref()).await
@@ -106,25 +114,65 @@ fn line(record: &JobRecord, status: &JobStatus) -> String {
     )
 }
 
-/// Runs a request for each job and prints their states. A job that failed is no failure of the
-/// command, except after a wait.
+/// Returns the failure of a job that has no complete result.
+fn failure_of_job(record: &JobRecord, status: &JobStatus) -> Option<Failure> {
+    let job = &record.job;
+    if status.state == JobState::Done {
+        return None;
+    }
+    if !status.state.is_final() {
+        let failure = Failure::operation(format!("job {job} is still {}", status.state));
+        return Some(failure.hint(format!("sealstone job wait {job}")));
+    }
+    let code = if status.error == 0 { String::new() } else { format!(", code {}", status.error) };
+    let failure = Failure::operation(format!("job {job} ended as {}: {}{code}", status.state, status.exit));
+    Some(failure.hint(format!("`sealstone job log {job}` shows its log")))
+}
+
+/// Sends a request about each job and returns their states.
 async fn each(
     global: &GlobalArgs,
     output: Output,
     jobs: &[String],
     mut request: impl AsyncFnMut(&Client, &JobHandle) -> Result<JobStatus, FunctionError>,
-) -> Outcome {
+) -> Outcome<PartResults<(JobRecord, JobStatus)>> {
     let records = JobRecords::of(global)?;
-    let found: Vec<JobRecord> = jobs.iter().map(|job| records.find(job)).collect::<Outcome<_>>()?;
+    let mut found: Vec<Outcome<JobRecord>> = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        match records.find(job) {
+            // An ambiguous id is refused before any request.
+            Err(failure) if failure.kind != FailureKind::NotFound => return Err(failure),
+            record => found.push(record),
+        }
+    }
     let (client, _) = client(global)?;
-    let (mut values, mut lines) = (Vec::new(), Vec::new());
-    for record in &found {
+    for_each(output, &found, async |record| {
+        let record = record.clone()?;
         let handle = record.handle()?;
         let status = request(&client, &handle).await.map_err(|error| Failure::from(error).at(&record.job))?;
-        values.push(value(record, Some(&status)));
-        lines.push(line(record, &status));
+        Ok((record, status))
+    })
+    .await
+}
+
+/// Prints the states of jobs.
+fn finish(results: PartResults<(JobRecord, JobStatus)>) -> Outcome {
+    let values: Vec<Value> =
+        results.done.iter().map(|(record, status)| value(record, Some(status))).collect();
+    let lines: Vec<String> = results.done.iter().map(|(record, status)| line(record, status)).collect();
+    results.finish_with_text(json!({ "jobs": values }), || lines.join("\n"))
+}
+
+/// Whether the device has no job of this record any more: the job expired, or its function was
+/// removed or changed.
+fn is_forgotten(error: &FunctionError) -> bool {
+    match error {
+        FunctionError::UnknownJob { .. }
+        | FunctionError::NotAFunction { .. }
+        | FunctionError::NotWhole { .. } => true,
+        FunctionError::Client(error) => error.is_not_found(),
+        _ => false,
     }
-    output.result(&json!({ "jobs": values }), || lines.join("\n"))
 }
 
 async fn ls(global: &GlobalArgs, output: Output) -> Outcome {
@@ -138,7 +186,7 @@ async fn ls(global: &GlobalArgs, output: Output) -> Outcome {
                 values.push(value(record, Some(&status)));
                 lines.push(line(record, &status));
             }
-            Err(FunctionError::UnknownJob { .. }) => unknown.push(record.job.clone()),
+            Err(error) if is_forgotten(&error) => unknown.push(record.job.clone()),
             Err(error) => {
                 let failure = Failure::from(error);
                 if failure.fatal {
@@ -184,7 +232,7 @@ async fn log(global: &GlobalArgs, output: Output, job: &str) -> Outcome {
 async fn read_result(
     client: &Client,
     handle: &JobHandle,
-    mut each: impl FnMut(&[u8]) -> Outcome,
+    mut each: impl AsyncFnMut(&[u8]) -> Outcome,
 ) -> Outcome<JobPage> {
     let (mut at, mut receipt) = (0u64, Vec::new());
     loop {
@@ -193,7 +241,7 @@ async fn read_result(
             return Err(Failure::operation("the job has not ended")
                 .hint(format!("sealstone job wait {}", handle.job)));
         }
-        each(&page.bytes)?;
+        each(&page.bytes).await?;
         at += page.bytes.len() as u64;
         if receipt.is_empty() {
             receipt = std::mem::take(&mut page.receipt);
@@ -208,25 +256,27 @@ async fn result(
     global: &GlobalArgs,
     output: Output,
     job: &str,
-    place: &OsStr,
+    path: &OsStr,
     receipt: Option<&Path>,
 ) -> Outcome {
     let record = JobRecords::of(global)?.find(job)?;
+    let handle = record.handle()?;
     let (client, _) = client(global)?;
     let mut bytes = 0;
-    let mut file = match place {
-        place if place == "-" => None,
-        place => Some(std::fs::File::create(place).map_err(|error| Failure::from(error).at(place.shown()))?),
+    let at_job = |failure: Failure| failure.at(&record.job);
+    let page = if path == "-" {
+        read_result(&client, &handle, async |piece| print_bytes(piece)).await.map_err(at_job)?
+    } else {
+        // As with `get`, the file gets its name when it is complete.
+        write_whole(path, async |file| {
+            let write = async |piece: &[u8]| {
+                bytes += piece.len() as u64;
+                file.write_all(piece).await.map_err(|error| Failure::from(error).at(path.shown()))
+            };
+            read_result(&client, &handle, write).await.map_err(at_job)
+        })
+        .await?
     };
-    let write = |piece: &[u8]| {
-        bytes += piece.len() as u64;
-        match &mut file {
-            Some(file) => file.write_all(piece).map_err(|error| Failure::from(error).at(place.shown())),
-            None => print_bytes(piece),
-        }
-    };
-    let page =
-        read_result(&client, &record.handle()?, write).await.map_err(|failure| failure.at(&record.job))?;
     if let Some(path) = receipt {
         if page.receipt.is_empty() {
             return Err(Failure::operation("the device returned no receipt").at(&record.job));
@@ -234,11 +284,13 @@ async fn result(
         std::fs::write(path, &page.receipt).map_err(|error| Failure::from(error).at(path.shown()))?;
     }
     // Standard output has the bytes of the result and nothing else.
-    if place == "-" {
-        return Ok(());
+    if path != "-" {
+        if page.status.state == JobState::Done {
+            output.remark(format!("{}: {}", record.job, human_bytes(bytes)));
+        }
+        output.done(&value(&record, Some(&page.status)))?;
     }
-    output.remark(format!("{}: {} ({})", record.job, human_bytes(bytes), page.status.state));
-    output.done(&value(&record, Some(&page.status)))
+    failure_of_job(&record, &page.status).map_or(Ok(()), Err)
 }
 
 fn read_receipt(path: &Path) -> Outcome<Vec<u8>> {
@@ -273,7 +325,7 @@ async fn verify(
         }
         (Some(job), None) => {
             let record = JobRecords::of(global)?.find(job)?;
-            let page = read_result(&client, &record.handle()?, |piece| {
+            let page = read_result(&client, &record.handle()?, async |piece| {
                 digest.update(piece);
                 Ok(())
             })

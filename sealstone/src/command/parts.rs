@@ -16,6 +16,8 @@ pub(crate) struct PartResults<T> {
     failed: Vec<Failure>,
     /// Parts that were not tried after a fatal failure.
     not_tried: usize,
+    /// Whether the command has one part, whose failure is that of the command.
+    is_single: bool,
     output: Output,
 }
 
@@ -29,18 +31,17 @@ pub(crate) async fn for_each<P, T>(
     parts: &[P],
     mut work: impl AsyncFnMut(&P) -> Outcome<T>,
 ) -> Outcome<PartResults<T>> {
-    let mut results = PartResults { done: Vec::new(), failed: Vec::new(), not_tried: 0, output };
+    let is_single = parts.len() == 1;
+    let mut results = PartResults { done: Vec::new(), failed: Vec::new(), not_tried: 0, is_single, output };
     for (index, part) in parts.iter().enumerate() {
         match work(part).await {
             Ok(value) => results.done.push(value),
-            Err(failure) if parts.len() == 1 || matches!(failure.kind, FailureKind::Signal(_)) => {
+            Err(failure) if is_single || matches!(failure.kind, FailureKind::Signal(_)) => {
                 return Err(failure);
             }
             Err(failure) => {
-                let failure = failure.or_default_hint(output.command());
-                output.part_failure(&failure);
                 let fatal = failure.fatal;
-                results.failed.push(failure);
+                results.fail(failure);
                 if fatal {
                     results.not_tried = parts.len() - index - 1;
                     break;
@@ -57,7 +58,14 @@ impl<T> PartResults<T> {
         let hinted = |failure: Failure| failure.or_default_hint(output.command());
         let failed: Vec<Failure> = failed.into_iter().map(hinted).collect();
         failed.iter().for_each(|failure| output.part_failure(failure));
-        Self { done, failed, not_tried: 0, output }
+        Self { done, failed, not_tried: 0, is_single: false, output }
+    }
+
+    /// Reports the failure of a part, which may have a result nevertheless.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        let failure = failure.or_default_hint(self.output.command());
+        self.output.part_failure(&failure);
+        self.failed.push(failure);
     }
 
     /// Adds the failures to a result of the command.
@@ -86,6 +94,9 @@ impl<T> PartResults<T> {
     /// Fails if a part failed, with the kind of the failures if no part succeeded and they agree.
     pub(crate) fn exit(self) -> Outcome {
         let Some(first) = self.failed.first() else { return Ok(()) };
+        if self.is_single {
+            return Err(Failure { reported: true, ..first.clone() });
+        }
         let agree = self.failed.iter().all(|failure| failure.kind == first.kind);
         let kind = if self.done.is_empty() && agree { first.kind } else { FailureKind::Operation };
         let not_tried = match self.not_tried {
@@ -153,5 +164,9 @@ mod tests {
     fn only_part_fails_as_the_command() {
         let failure = run(&[1], fail_odd).err().expect("failed");
         assert_eq!((failure.kind, failure.reported), (FailureKind::NotFound, false));
+        let mut results = run(&[2], fail_odd).expect("succeeded");
+        results.fail(Failure::not_found("later"));
+        let failure = results.exit().expect_err("failed after its result");
+        assert_eq!((&failure.message[..], failure.reported), ("later", true));
     }
 }
