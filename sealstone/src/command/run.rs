@@ -13,7 +13,7 @@ use crate::cli::functions::{RunArgs, parse_pair};
 use crate::command::functions::{at_function, enumeration, failure_of, function_path};
 use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, human_bytes, print_bytes, stdout_failure};
 use crate::secret_file;
 use crate::text::{ShownPath as _, set_bytes};
@@ -27,19 +27,19 @@ enum ResultSink {
 }
 
 impl ResultSink {
-    fn open(place: &OsStr) -> Outcome<Self> {
-        if place == "-" {
+    fn open(path: &OsStr) -> Outcome<Self> {
+        if path == "-" {
             return Ok(Self::Standard);
         }
-        let file = std::fs::File::create(place).map_err(|error| Failure::from(error).at(place.shown()))?;
+        let file = std::fs::File::create(path).map_err(|error| Failure::from(error).at(path.shown()))?;
         Ok(Self::File(file))
     }
 
-    fn write(&mut self, place: &OsStr, output: Output, bytes: &[u8]) -> Outcome {
+    fn write(&mut self, path: &OsStr, output: Output, bytes: &[u8]) -> Outcome {
         match self {
             Self::Standard if output.is_json() => Ok(()),
             Self::Standard => print_bytes(bytes),
-            Self::File(file) => file.write_all(bytes).map_err(|error| Failure::from(error).at(place.shown())),
+            Self::File(file) => file.write_all(bytes).map_err(|error| Failure::from(error).at(path.shown())),
         }
     }
 }
@@ -78,37 +78,34 @@ fn call_of(global: &GlobalArgs, arguments: &RunArgs, function: &[u8]) -> Outcome
 }
 
 /// Progress of a command.
-struct RunReport {
-    started: Instant,
+struct RunReport<'a> {
+    output: Output,
+    /// Destination of the results, as the command line names it.
+    path: &'a OsStr,
+    sink: ResultSink,
+    records: JobRecords,
+    /// The jobs, only for JSON.
     values: Vec<Value>,
-    records: Vec<JobRecord>,
     failures: Vec<Failure>,
     write_error: Option<Failure>,
 }
 
-impl RunReport {
-    /// Adds a reply; writes its result.
-    fn add(
-        &mut self,
-        call: &FunctionRun,
-        output: Output,
-        sink: &mut ResultSink,
-        place: &OsStr,
-        reply: CallReply,
-    ) {
+impl RunReport<'_> {
+    /// Adds a reply: writes its result, or records its job at once.
+    fn add(&mut self, call: &FunctionRun, reply: &CallReply) {
+        let output = self.output;
         let names: Vec<String> = reply
             .parts
             .iter()
             .filter_map(|part| call.files.get(part.file))
             .map(|file| shown(&file.path).into_owned())
             .collect();
-        let mut value = reply_value(call, &reply);
+        let mut error_value = None;
         match &reply.outcome {
             Ok(status) if reply.is_success() => {
-                if status.state.is_final()
-                    && let Err(failure) = sink.write(place, output, &reply.result)
-                {
-                    self.write_error.get_or_insert(failure);
+                // Results after one that is incomplete would be taken for its end.
+                if status.state.is_final() && self.write_error.is_none() {
+                    self.write_error = self.sink.write(self.path, output, &reply.result).err();
                 }
             }
             Ok(status) => {
@@ -123,15 +120,46 @@ impl RunReport {
             }
             Err(error) => {
                 let failure = failure_of(error).at(names.join(", "));
-                value["error"] = json!({ "kind": failure.kind.name(), "message": failure.message });
+                error_value = Some(json!({ "kind": failure.kind.name(), "message": failure.message }));
                 output.complain(&failure.to_string());
                 self.failures.push(failure);
             }
         }
-        if let Some(handle) = reply.handle {
-            self.records.push(JobRecord::new(&handle, &names));
+        self.record(reply, &names);
+        if output.is_json() {
+            let mut value = reply_value(call, reply);
+            if let Some(error) = error_value {
+                value["error"] = error;
+            }
+            self.values.push(value);
         }
-        self.values.push(value);
+    }
+
+    /// Records a job that later commands can need: one that runs, or one that failed and has a log.
+    fn record(&self, reply: &CallReply, names: &[String]) {
+        let (Some(handle), Ok(status)) = (&reply.handle, &reply.outcome) else { return };
+        let is_running = !status.state.is_final();
+        if reply.is_success() && !is_running {
+            return;
+        }
+        let record = JobRecord::new(handle, names);
+        if is_running {
+            self.output.remark(format!("started job {} on device {}", record.job, record.device_name));
+        }
+        if let Err(failure) = self.records.add(&[record]) {
+            self.output.complain(&format!("job {} is not recorded: {failure}", handle.job));
+        }
+    }
+
+    /// Returns the failure of the command, of which text has a line for each job.
+    fn failure(&self, summary: &CallSummary) -> Option<Failure> {
+        let first = self.failures.first()?;
+        let agree = self.failures.iter().all(|failure| failure.kind == first.kind);
+        let kind = if agree && summary.failed == summary.jobs { first.kind } else { FailureKind::Operation };
+        let message =
+            format!("{} of {} jobs failed; the first: {}", summary.failed, summary.jobs, first.message);
+        let next_step = first.next_step.clone();
+        Some(Failure { next_step, reported: true, ..Failure::new(kind, message) })
     }
 }
 
@@ -176,12 +204,19 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
     let path = function_path(global, &arguments.function)?;
     let call = call_of(global, arguments, path.as_bytes())?;
     let (client, _) = client(global)?;
-    let place = arguments.output.as_os_str();
-    let mut sink = ResultSink::open(place)?;
+    let records = JobRecords::of(global)?;
+    if arguments.is_async {
+        // An asynchronous job can be found only by its record.
+        records.all()?;
+    }
+    let started = Instant::now();
+    let local = arguments.output.as_os_str();
     let mut report = RunReport {
-        started: Instant::now(),
+        output,
+        path: local,
+        sink: ResultSink::open(local)?,
+        records,
         values: Vec::new(),
-        records: Vec::new(),
         failures: Vec::new(),
         write_error: None,
     };
@@ -189,27 +224,21 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
     let ran = call
         .run(&client, |reply| {
             bar.inc(1);
-            bar.suspend(|| report.add(&call, output, &mut sink, place, reply));
+            bar.suspend(|| report.add(&call, &reply));
         })
         .await;
     bar.finish_and_clear();
-    let records = JobRecords::of(global)?;
-    records.add(&report.records)?;
     let summary = ran.map_err(|error| at_function(error, &path))?;
     if let Some(failure) = report.write_error {
         return Err(failure);
     }
-    if let ResultSink::File(file) = &sink {
-        file.sync_all().map_err(|error| Failure::from(error).at(place.shown()))?;
+    if let ResultSink::File(file) = &report.sink {
+        file.sync_all().map_err(|error| Failure::from(error).at(local.shown()))?;
     } else {
         std::io::stdout().flush().map_err(stdout_failure)?;
     }
-    let seconds = report.started.elapsed().as_secs_f64();
-    if arguments.is_async {
-        for record in &report.records {
-            output.remark(format!("started job {} on device {}", record.job, record.device_name));
-        }
-    } else {
+    let seconds = started.elapsed().as_secs_f64();
+    if !arguments.is_async && summary.failed < summary.jobs {
         output.remark(format!(
             "{} jobs on {} devices read {} in {seconds:.2} s; results of {}",
             summary.jobs,
@@ -218,19 +247,9 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
             human_bytes(summary.result_bytes)
         ));
     }
+    let failure = report.failure(&summary);
     let mut value = json!({ "jobs": report.values, "totals": totals(&summary, seconds) });
     set_bytes(&mut value, "function", &path);
     output.done(&value)?;
-    match report.failures.into_iter().next() {
-        Some(first) => {
-            let what =
-                format!("{} of {} jobs failed; the first: {}", summary.failed, summary.jobs, first.message);
-            let failure = Failure::new(first.kind, what);
-            Err(match first.next_step {
-                Some(next_step) => failure.hint(next_step),
-                None => failure,
-            })
-        }
-        None => Ok(()),
-    }
+    failure.map_or(Ok(()), Err)
 }
