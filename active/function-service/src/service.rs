@@ -140,11 +140,14 @@ impl FunctionService {
         state.stopping.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         let mut active = state.active.lock();
-        for cancel in active.running.values() {
-            cancel.cancel();
-        }
-        active.queued.clear();
+        let running: Vec<_> = active.running.values().map(Arc::clone).collect();
+        let queued = std::mem::take(&mut active.queued);
+        drop(active);
         state.changed.notify_all();
+        // Without the lock: both take locks of their own and make system calls.
+        running.iter().for_each(|cancel| cancel.cancel());
+        drop(queued);
+        let mut active = state.active.lock();
         while !active.running.is_empty() && !state.changed.wait_until(&mut active, deadline).timed_out() {}
         drop(active);
         state.pool.clear();
@@ -491,8 +494,9 @@ impl ServiceState {
                 Ok(())
             }
             CancelEffect::Ended => {
-                active.queued.remove(&id);
+                let call = active.queued.remove(&id);
                 drop(active);
+                drop(call);
                 self.changed.notify_all();
                 self.forget(id);
                 Ok(())

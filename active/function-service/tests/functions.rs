@@ -308,6 +308,34 @@ fn hundred_jobs_of_user_are_limited() {
     test.service.shut_down();
 }
 
+/// An object takes locks of the device when it is released, so the service must have none.
+#[test]
+fn objects_of_queued_jobs_are_released_unlocked() {
+    let test = TestService::with(|limits| limits.jobs.running = 1);
+    test.service.execute(call(1, "loop", 0, Vec::new())).unwrap();
+    let (sender, released) = std::sync::mpsc::channel();
+    let queue = || {
+        let object = GrantedMemory::object(Permissions::READ, b"");
+        let (service, sender) = (Arc::downgrade(&test.service), sender.clone());
+        *object.on_release.lock() = Some(Box::new(move || {
+            let _ = service.upgrade().map(|service| service.job_counts());
+            sender.send(()).unwrap();
+        }));
+        test.service.execute(call(2, "empty", 0, vec![object])).unwrap().header.job
+    };
+    let (cancelled, _kept) = (queue(), queue());
+    let service = Arc::clone(&test.service);
+    std::thread::spawn(move || {
+        let request = JobRequest { action: JobAction::Cancel, job: cancelled };
+        let job = JobCall { function: FUNCTION, request, inline_max: 0, caller: caller(2) };
+        service.job(job).unwrap();
+        service.shut_down();
+    });
+    for _ in 0..2 {
+        released.recv_timeout(Duration::from_secs(20)).expect("released without a deadlock");
+    }
+}
+
 #[test]
 fn unfinished_job_is_lost_after_restart() {
     let test = TestService::new();

@@ -13,6 +13,16 @@ pub(crate) struct GrantedMemory {
     pub(crate) rights: Mutex<Permissions>,
     pub(crate) bytes: Mutex<Vec<u8>>,
     pub(crate) children: Mutex<Vec<Arc<GrantedMemory>>>,
+    /// Called when the last handle is released.
+    pub(crate) on_release: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Drop for GrantedMemory {
+    fn drop(&mut self) {
+        if let Some(call) = self.on_release.get_mut().take() {
+            call();
+        }
+    }
 }
 
 /// All rights that a function can have.
@@ -29,7 +39,7 @@ impl GrantedMemory {
 
     fn new(kind: ObjectType, rights: Permissions, bytes: &[u8]) -> Arc<Self> {
         let (rights, bytes) = (Mutex::new(rights), Mutex::new(bytes.to_vec()));
-        Arc::new(Self { kind, rights, bytes, children: Mutex::default() })
+        Arc::new(Self { kind, rights, bytes, children: Mutex::default(), on_release: Mutex::default() })
     }
 
     fn require(&self, right: Permissions) -> Result<(), GrantError> {
