@@ -34,7 +34,7 @@ use crate::staging::StagedOutput;
 
 mod results;
 
-use results::RunInputs;
+use results::{PublishedResult, RunInputs};
 
 /// Time between two checks whether the client of a waiting command still exists.
 const ABANDONED_CHECK: Duration = Duration::from_millis(250);
@@ -363,15 +363,15 @@ impl ServiceState {
         let stage = call.commit_on_success.then(|| StagedOutput::new(limits.output));
         let observer = JobObserver { state: self, id, call: &call, is_synchronous };
         let mut end = self.run_in_engine(&call, stage.as_ref(), &limits, &cancel, &observer);
-        let mut result = JobResult { length: end.result.len() as u64, ..JobResult::default() };
-        let digest = *blake3::hash(&end.result).as_bytes();
+        let mut published = PublishedResult::empty();
         if end.exit == ExitReason::Success {
-            if let Err(text) = self.publish(&call, stage.as_deref(), &mut end, &mut result) {
-                observer.log(format!("device: {text}").as_bytes());
+            match Self::publish(&call, stage.as_deref(), std::mem::take(&mut end.result)) {
+                Ok(result) => published = result,
+                Err(error) => {
+                    (end.exit, end.error) = (ExitReason::Output, error.code());
+                    observer.log(format!("device: {error}").as_bytes());
+                }
             }
-        } else {
-            // The partial result of a failed function is not part of the reply.
-            result.length = 0;
         }
         if end.exit != ExitReason::Success
             && let Some(stage) = &stage
@@ -382,9 +382,8 @@ impl ServiceState {
             end.exit = ExitReason::Killed;
         }
         let ended_ms = self.environment.now_ms();
-        let digest = if result.length == 0 { *blake3::hash(b"").as_bytes() } else { digest };
-        result.receipt =
-            self.receipt(id, &call, &inputs, &limits, &end, &result, digest, (started_ms, ended_ms));
+        let receipt = self.receipt(id, &call, &inputs, &limits, &end, &published, (started_ms, ended_ms));
+        let result = JobResult { receipt, ..published.result };
         self.metrics.count(&end.usage, end.denials);
         self.recorder.record_run(&RunRecord {
             time_ms: ended_ms,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -58,6 +59,7 @@ int64_t osd_main(const osd_call *call) {
     }
     if (!strcmp(m, "write")) { int64_t e = osd_write(0, 0, "changed", 7); return e < 0 ? e : 0; }
     if (!strcmp(m, "write-fail")) { osd_write(0, 0, "changed", 7); return -OSD_EIO; }
+    if (!strcmp(m, "write-large")) { osd_write(0, 0, "changed", 7); return osd_result(buffer, 100000); }
     if (!strcmp(m, "guess")) {
         if (osd_length(1) != -OSD_EBADF || osd_length(UINT32_MAX) != -OSD_EBADF) return 1;
         return osd_length(1u << 31) == -OSD_EBADF ? 0 : 2;
@@ -371,6 +373,22 @@ fn staged_output_appears_on_success_only() {
     assert_eq!(*object.bytes.lock(), b"initial");
     assert_eq!(staged("write"), ExitReason::Success);
     assert_eq!(*object.bytes.lock(), b"changed");
+}
+
+#[test]
+fn failed_commit_removes_result_object() {
+    let test = TestService::new();
+    let partition = GrantedMemory::partition();
+    let object = GrantedMemory::object(ALL, b"initial");
+    object.fails_writes.store(true, Ordering::Relaxed);
+    let call = call(1, "write-large", 30_000, vec![object.clone(), partition.clone()]);
+    let reply = test.service.execute(FunctionCall { commit_on_success: true, ..call }).unwrap();
+    assert_eq!((reply.header.exit, reply.header.error), (ExitReason::Output, -5));
+    assert_eq!((reply.header.total_length, reply.header.result_object), (0, None));
+    let receipt = keys().verify_receipt(&reply.receipt).unwrap();
+    assert_eq!(receipt.result_digest, *blake3::hash(b"").as_bytes());
+    let children = partition.children.lock();
+    assert!(children.len() == 1 && children[0].is_removed.load(Ordering::Relaxed));
 }
 
 #[test]

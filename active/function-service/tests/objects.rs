@@ -1,6 +1,7 @@
 //! An object in memory that functions can use.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use sealstone_osd::capability::Range;
@@ -13,6 +14,9 @@ pub(crate) struct GrantedMemory {
     pub(crate) rights: Mutex<Permissions>,
     pub(crate) bytes: Mutex<Vec<u8>>,
     pub(crate) children: Mutex<Vec<Arc<GrantedMemory>>>,
+    pub(crate) is_removed: AtomicBool,
+    /// Whether writes fail as those to a broken disk.
+    pub(crate) fails_writes: AtomicBool,
     /// Called when the last handle is released.
     pub(crate) on_release: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -38,8 +42,15 @@ impl GrantedMemory {
     }
 
     fn new(kind: ObjectType, rights: Permissions, bytes: &[u8]) -> Arc<Self> {
-        let (rights, bytes) = (Mutex::new(rights), Mutex::new(bytes.to_vec()));
-        Arc::new(Self { kind, rights, bytes, children: Mutex::default(), on_release: Mutex::default() })
+        Arc::new(Self {
+            kind,
+            rights: Mutex::new(rights),
+            bytes: Mutex::new(bytes.to_vec()),
+            children: Mutex::default(),
+            is_removed: AtomicBool::default(),
+            fails_writes: AtomicBool::default(),
+            on_release: Mutex::default(),
+        })
     }
 
     fn require(&self, right: Permissions) -> Result<(), GrantError> {
@@ -78,6 +89,9 @@ impl GrantedObject for GrantedMemory {
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), GrantError> {
         self.require(Permissions::WRITE)?;
+        if self.fails_writes.load(Ordering::Relaxed) {
+            return Err(GrantError::Io);
+        }
         let (mut bytes, from) = (self.bytes.lock(), usize::try_from(offset).unwrap());
         if bytes.len() < from + data.len() {
             bytes.resize(from + data.len(), 0);
@@ -124,7 +138,9 @@ impl GrantedObject for GrantedMemory {
     }
 
     fn remove(&self) -> Result<(), GrantError> {
-        self.require(Permissions::REMOVE)
+        self.require(Permissions::REMOVE)?;
+        self.is_removed.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), GrantError> {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use sealstone_osd::attribute::USER;
-use sealstone_osd::function::{ExitReason, INLINE_MAX, JobId};
-use sealstone_osd::{AttributeId, ObjectType, Permissions};
-use sealstone_osd_device::{FunctionCall, GrantedObject};
+use sealstone_osd::function::{INLINE_MAX, JobId};
+use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions};
+use sealstone_osd_device::{FunctionCall, GrantError, GrantedObject};
 use sealstone_seal::{FunctionReceipt, ReceiptInput, ReceiptLimits};
+use thiserror::Error;
 
 use super::ServiceState;
 use crate::invocation::InvocationEnd;
@@ -18,6 +19,48 @@ use crate::staging::StagedOutput;
 const DATA_MODIFIED: AttributeId = AttributeId::new(USER + 3, 5);
 /// Bytes of a result that are written at once.
 const RESULT_PIECE: usize = 1 << 20;
+
+/// The result of a run that succeeded, or the empty one of another run.
+pub(super) struct PublishedResult {
+    pub(super) result: JobResult,
+    /// BLAKE3-256 of all bytes of the result.
+    pub(super) digest: [u8; 32],
+}
+
+impl PublishedResult {
+    /// Returns the result of a run that failed.
+    pub(super) fn empty() -> Self {
+        Self { result: JobResult::default(), digest: *blake3::hash(b"").as_bytes() }
+    }
+}
+
+/// Why a function that returned 0 has no result. `kept` is a result object that the rights of its
+/// handle do not permit to remove.
+#[derive(Debug, Error)]
+pub(super) enum PublishError {
+    #[error("the result has {0} bytes; more than {INLINE_MAX} need an object entry with CREATE")]
+    NoPartition(usize),
+    #[error("the result object could not be stored: {error}{}", kept_text(*kept))]
+    Store { error: GrantError, kept: Option<ObjectId> },
+    #[error("the output could not be committed: {error}{}", kept_text(*kept))]
+    Commit { error: GrantError, kept: Option<ObjectId> },
+}
+
+impl PublishError {
+    /// Returns the error code of the run: a negative error number, or 0.
+    pub(super) fn code(&self) -> i32 {
+        match self {
+            Self::NoPartition(_) => 0,
+            Self::Store { error, .. } | Self::Commit { error, .. } => -error.errno(),
+        }
+    }
+}
+
+fn kept_text(kept: Option<ObjectId>) -> String {
+    kept.map_or_else(String::new, |id| {
+        format!("; object {:#x} of the result could not be removed", id.object)
+    })
+}
 
 /// The objects of a run as they were at its start.
 pub(super) struct RunInputs(Vec<ReceiptInput>);
@@ -65,33 +108,23 @@ fn number(value: &[u8]) -> u64 {
 }
 
 impl ServiceState {
-    /// Commits staged output and stores the result of a function that succeeded. If that fails the
-    /// run fails, with a line for the log.
+    /// Stores the result of a function that succeeded, then commits staged output. After an error
+    /// no result exists.
     pub(super) fn publish(
-        &self,
         call: &FunctionCall,
         stage: Option<&StagedOutput>,
-        end: &mut InvocationEnd,
-        result: &mut JobResult,
-    ) -> Result<(), String> {
-        let bytes = std::mem::take(&mut end.result);
-        if bytes.len() > INLINE_MAX {
-            match store(call, &bytes) {
-                Ok(object) => result.object = Some(object.object()),
-                Err(text) => {
-                    (end.exit, result.length) = (ExitReason::Output, 0);
-                    return Err(text);
-                }
-            }
-        } else {
-            result.bytes = bytes;
-        }
+        bytes: Vec<u8>,
+    ) -> Result<PublishedResult, PublishError> {
+        let object = if bytes.len() > INLINE_MAX { Some(store(call, &bytes)?) } else { None };
         if let Some(Err(error)) = stage.map(StagedOutput::commit) {
-            *result = JobResult::default();
-            (end.exit, end.error) = (ExitReason::Output, -error.errno());
-            return Err(format!("the output could not be committed: {error}"));
+            let kept = object.filter(|object| object.remove().is_err()).map(|object| object.object());
+            return Err(PublishError::Commit { error, kept });
         }
-        Ok(())
+        let digest = *blake3::hash(&bytes).as_bytes();
+        let length = bytes.len() as u64;
+        let object = object.map(|object| object.object());
+        let bytes = if object.is_some() { Vec::new() } else { bytes };
+        Ok(PublishedResult { result: JobResult { length, bytes, object, receipt: Vec::new() }, digest })
     }
 
     /// Returns the receipt of a run; empty if the device has no key for it now.
@@ -102,8 +135,7 @@ impl ServiceState {
         inputs: &RunInputs,
         limits: &RunLimits,
         end: &InvocationEnd,
-        result: &JobResult,
-        result_digest: [u8; 32],
+        published: &PublishedResult,
         (started_ms, ended_ms): (u64, u64),
     ) -> Vec<u8> {
         let Some(key) = (self.receipts)() else { return Vec::new() };
@@ -117,9 +149,9 @@ impl ServiceState {
             function: call.function,
             code_digest: call.digest,
             arguments_digest: arguments_digest(call),
-            result_digest,
-            result_length: result.length,
-            result_object: result.object,
+            result_digest: published.digest,
+            result_length: published.result.length,
+            result_object: published.result.object,
             api: (call.api.major, call.api.minor),
             audit: call.caller.audit,
             started_ms,
@@ -153,24 +185,19 @@ fn arguments_digest(call: &FunctionCall) -> [u8; 32] {
 }
 
 /// Stores a result in a new object, through the first handle that may create objects.
-fn store(call: &FunctionCall, bytes: &[u8]) -> Result<Arc<dyn GrantedObject>, String> {
+fn store(call: &FunctionCall, bytes: &[u8]) -> Result<Arc<dyn GrantedObject>, PublishError> {
     let creates = |object: &&Arc<dyn GrantedObject>| {
         object.kind() == ObjectType::Partition && object.rights().contains(Permissions::CREATE)
     };
-    let Some(partition) = call.objects.iter().find(creates) else {
-        return Err(format!(
-            "the result has {} bytes; more than {INLINE_MAX} need an object entry with CREATE",
-            bytes.len()
-        ));
-    };
-    let failed = |error| format!("the result object could not be stored: {error}");
-    let object = partition.create().map_err(failed)?;
+    let partition = call.objects.iter().find(creates).ok_or(PublishError::NoPartition(bytes.len()))?;
+    let object = partition.create().map_err(|error| PublishError::Store { error, kept: None })?;
     let mut pieces = bytes.chunks(RESULT_PIECE).enumerate();
     let written = pieces.try_for_each(|(index, piece)| object.write((index * RESULT_PIECE) as u64, piece));
-    written.map_err(|error| {
-        // The right to remove it may be missing; then an empty or partial object stays.
-        let _ = object.remove();
-        failed(error)
-    })?;
-    Ok(object)
+    match written {
+        Ok(()) => Ok(object),
+        Err(error) => {
+            let kept = object.remove().is_err().then(|| object.object());
+            Err(PublishError::Store { error, kept })
+        }
+    }
 }
