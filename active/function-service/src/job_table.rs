@@ -344,6 +344,11 @@ impl JobTable {
         Ok(())
     }
 
+    /// Counts a job that a limit outside of this table refused.
+    pub(crate) fn count_refusal(&mut self) {
+        self.refused += 1;
+    }
+
     /// Starts the job that has been queued for the longest time, if another one may run.
     pub fn start_next(&mut self, now_ms: u64) -> Option<JobId> {
         if self.running >= self.limits.running {

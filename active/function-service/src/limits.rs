@@ -22,6 +22,9 @@ const TRANSFER_BYTES: u64 = 10 << 30;
 const WARM_ENGINES: usize = 8;
 /// Default time for which an idle engine is kept.
 const WARM_TIME: Duration = Duration::from_secs(60);
+/// Maximum bytes of code of all calls that wait for an engine, queued or not. A copy of the code has
+/// at most 64 MiB.
+pub(crate) const QUEUED_CODE_BYTES_MAX: u64 = 256 << 20;
 /// CPU time after which an engine is not used again: the limit of its process is higher than that
 /// of one run by this much.
 pub(crate) const REUSE_CPU_S: u64 = 5;

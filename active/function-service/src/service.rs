@@ -26,14 +26,16 @@ use crate::job_records::JobRecords;
 use crate::job_table::{
     AdmitError, CancelEffect, JobCounts, JobEnd, JobEntry, JobOwner, JobResult, JobTable, JobUsage, JobUser,
 };
-use crate::limits::{RunLimits, ServiceLimits};
+use crate::limits::{QUEUED_CODE_BYTES_MAX, RunLimits, ServiceLimits};
 use crate::metrics::ServiceMetrics;
 use crate::pool::{EngineKey, EnginePool, EngineStartError};
 use crate::run_record::{ReceiptSource, RunRecord, RunRecorder};
 use crate::staging::StagedOutput;
 
+mod budgets;
 mod results;
 
+use budgets::{BudgetedCall, CodeBudget, CodePermit};
 use results::{PublishedResult, RunInputs};
 
 /// Time between two checks whether the client of a waiting command still exists.
@@ -83,6 +85,7 @@ struct ServiceState {
     recorder: Arc<dyn RunRecorder>,
     receipts: ReceiptSource,
     metrics: ServiceMetrics,
+    code_budget: Arc<CodeBudget>,
     started: Instant,
     stopping: AtomicBool,
     active: Mutex<ActiveJobs>,
@@ -94,7 +97,7 @@ struct ServiceState {
 struct ActiveJobs {
     table: JobTable,
     /// Calls of queued asynchronous jobs.
-    queued: HashMap<JobId, FunctionCall>,
+    queued: HashMap<JobId, BudgetedCall>,
     running: HashMap<JobId, Arc<RunCancel>>,
 }
 
@@ -119,6 +122,7 @@ impl FunctionService {
             recorder: parts.recorder,
             receipts: parts.receipts,
             metrics: ServiceMetrics::default(),
+            code_budget: CodeBudget::new(QUEUED_CODE_BYTES_MAX),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             active: Mutex::new(ActiveJobs { table, queued: HashMap::new(), running: HashMap::new() }),
@@ -198,7 +202,9 @@ impl FunctionRunner for FunctionService {
             return Err(FunctionRefusal::EngineMissing(call.engine));
         }
         let owner = JobOwner { user: JobUser::of_audit(&call.caller.audit), function: call.function };
-        if call.timeout_ms == 0 { state.start_asynchronous(owner, call) } else { state.run_here(owner, call) }
+        let asynchronous = call.timeout_ms == 0;
+        let call = state.code_budget.admit(call).ok_or_else(|| state.refuse_full())?;
+        if asynchronous { state.start_asynchronous(owner, call) } else { state.run_here(owner, call) }
     }
 
     fn job(&self, call: JobCall) -> Result<ReplyParts, FunctionRefusal> {
@@ -230,6 +236,12 @@ impl ServiceState {
         self.stopping.load(Ordering::SeqCst)
     }
 
+    /// Counts a refusal: TASK SET FULL.
+    fn refuse_full(&self) -> FunctionRefusal {
+        self.active.lock().table.count_refusal();
+        FunctionRefusal::TooManyJobs
+    }
+
     /// Draws a job id, and passes it to `admit` until that accepts it or a limit is reached.
     fn admit(
         &self,
@@ -253,7 +265,7 @@ impl ServiceState {
     fn start_asynchronous(
         self: &Arc<Self>,
         owner: JobOwner,
-        call: FunctionCall,
+        call: BudgetedCall,
     ) -> Result<ReplyParts, FunctionRefusal> {
         // Without this check a refused job would cost a flush of the disk.
         let id = self.admit(|active, id, _| match active.table.state_of(id) {
@@ -291,16 +303,16 @@ impl ServiceState {
     fn run_here(
         self: &Arc<Self>,
         owner: JobOwner,
-        call: FunctionCall,
+        call: BudgetedCall,
     ) -> Result<ReplyParts, FunctionRefusal> {
         let id = self.admit(|active, id, now_ms| active.table.admit(id, owner, now_ms))?;
-        let deadline = Instant::now() + Duration::from_millis(call.timeout_ms.into());
+        let deadline = Instant::now() + Duration::from_millis(call.call.timeout_ms.into());
         self.dispatch();
         let mut active = self.active.lock();
         while active.table.state_of(id) == Some(JobState::Queued) {
             let exit = if self.is_stopping() {
                 ExitReason::Killed
-            } else if call.caller.is_gone() {
+            } else if call.call.caller.is_gone() {
                 ExitReason::Cancelled
             } else if Instant::now() >= deadline {
                 ExitReason::WallTime
@@ -313,7 +325,7 @@ impl ServiceState {
         }
         let may_run = active.table.state_of(id) == Some(JobState::Running);
         drop(active);
-        let inline_max = call.inline_max;
+        let inline_max = call.call.inline_max;
         if may_run {
             self.run(id, call, true);
         }
@@ -352,7 +364,9 @@ impl ServiceState {
     }
 
     /// Runs a job and stores its end.
-    fn run(&self, id: JobId, call: FunctionCall, is_synchronous: bool) {
+    fn run(&self, id: JobId, call: BudgetedCall, is_synchronous: bool) {
+        let BudgetedCall { mut call, permit } = call;
+        let code = (std::mem::take(&mut call.code), permit);
         let started_ms = self.environment.now_ms();
         let cancel = self.active.lock().running.get(&id).map(Arc::clone).unwrap_or_default();
         let mut limits = self.limits.run;
@@ -362,7 +376,7 @@ impl ServiceState {
         let inputs = RunInputs::of(&call);
         let stage = call.commit_on_success.then(|| StagedOutput::new(limits.output));
         let observer = JobObserver { state: self, id, call: &call, is_synchronous };
-        let mut end = self.run_in_engine(&call, stage.as_ref(), &limits, &cancel, &observer);
+        let mut end = self.run_in_engine(&call, code, stage.as_ref(), &limits, &cancel, &observer);
         let mut published = PublishedResult::empty();
         if end.exit == ExitReason::Success {
             match Self::publish(&call, stage.as_deref(), std::mem::take(&mut end.result)) {
@@ -406,6 +420,7 @@ impl ServiceState {
     fn run_in_engine(
         &self,
         call: &FunctionCall,
+        (code, permit): (Arc<[u8]>, CodePermit),
         stage: Option<&Arc<StagedOutput>>,
         limits: &RunLimits,
         cancel: &RunCancel,
@@ -416,7 +431,10 @@ impl ServiceState {
             digest: call.digest,
             user: JobUser::of_audit(&call.caller.audit),
         };
-        let mut engine = match self.pool.acquire(key, &call.code, limits) {
+        let acquired = self.pool.acquire(key, &code, limits);
+        // The engine has the code. Its copy is not needed during the run.
+        drop((code, permit));
+        let mut engine = match acquired {
             Ok(engine) => engine,
             Err(error) => {
                 let exit = match error {

@@ -339,6 +339,25 @@ fn objects_of_queued_jobs_are_released_unlocked() {
 }
 
 #[test]
+fn code_of_queued_jobs_has_budget() {
+    let test = TestService::with(|limits| limits.jobs.running = 1);
+    let job = test.service.execute(call(1, "loop", 0, Vec::new())).unwrap().header.job;
+    let code: Arc<[u8]> = vec![0; 64 << 20].into();
+    let queue = |user| {
+        let call = FunctionCall { code: Arc::clone(&code), ..call(user, "empty", 0, Vec::new()) };
+        test.service.execute(call).map(|reply| reply.header.job)
+    };
+    let queued = [2, 2, 2, 3].map(|user| queue(user).unwrap());
+    assert_eq!(queue(4), Err(FunctionRefusal::TooManyJobs));
+    test.job(3, queued[3], JobAction::Cancel).unwrap();
+    queue(4).unwrap();
+    test.job(1, job, JobAction::Cancel).unwrap();
+    test.service.shut_down();
+    let running = Arc::strong_count(&code);
+    assert_eq!(running, 1, "no ended job has a copy");
+}
+
+#[test]
 fn unfinished_job_is_lost_after_restart() {
     let test = TestService::new();
     let id = test.service.execute(call(1, "loop", 0, Vec::new())).unwrap().header.job;
