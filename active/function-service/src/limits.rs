@@ -22,6 +22,11 @@ const TRANSFER_BYTES: u64 = 10 << 30;
 const WARM_ENGINES: usize = 8;
 /// Default time for which an idle engine is kept.
 const WARM_TIME: Duration = Duration::from_secs(60);
+/// Maximum number of commands that wait for the end of a job, each on a thread of the device: half
+/// of its threads for long commands.
+pub(crate) const COMMAND_THREADS_MAX: usize = 16;
+/// Maximum number of such commands of one user.
+pub(crate) const COMMAND_THREADS_PER_USER_MAX: usize = COMMAND_THREADS_MAX / 2;
 /// Maximum bytes of code of all calls that wait for an engine, queued or not. A copy of the code has
 /// at most 64 MiB.
 pub(crate) const QUEUED_CODE_BYTES_MAX: u64 = 256 << 20;

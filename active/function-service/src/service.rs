@@ -35,7 +35,7 @@ use crate::staging::StagedOutput;
 mod budgets;
 mod results;
 
-use budgets::{BudgetedCall, CodeBudget, CodePermit};
+use budgets::{BudgetedCall, CodeBudget, CodePermit, CommandThreads};
 use results::{PublishedResult, RunInputs};
 
 /// Time between two checks whether the client of a waiting command still exists.
@@ -86,6 +86,7 @@ struct ServiceState {
     receipts: ReceiptSource,
     metrics: ServiceMetrics,
     code_budget: Arc<CodeBudget>,
+    command_threads: CommandThreads,
     started: Instant,
     stopping: AtomicBool,
     active: Mutex<ActiveJobs>,
@@ -123,6 +124,7 @@ impl FunctionService {
             receipts: parts.receipts,
             metrics: ServiceMetrics::default(),
             code_budget: CodeBudget::new(QUEUED_CODE_BYTES_MAX),
+            command_threads: CommandThreads::default(),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             active: Mutex::new(ActiveJobs { table, queued: HashMap::new(), running: HashMap::new() }),
@@ -204,7 +206,11 @@ impl FunctionRunner for FunctionService {
         let owner = JobOwner { user: JobUser::of_audit(&call.caller.audit), function: call.function };
         let asynchronous = call.timeout_ms == 0;
         let call = state.code_budget.admit(call).ok_or_else(|| state.refuse_full())?;
-        if asynchronous { state.start_asynchronous(owner, call) } else { state.run_here(owner, call) }
+        if asynchronous {
+            return state.start_asynchronous(owner, call);
+        }
+        let _thread = state.command_threads.occupy(owner.user).ok_or_else(|| state.refuse_full())?;
+        state.run_here(owner, call)
     }
 
     fn job(&self, call: JobCall) -> Result<ReplyParts, FunctionRefusal> {
@@ -215,6 +221,8 @@ impl FunctionRunner for FunctionService {
         match call.request.action {
             JobAction::Status => {}
             JobAction::Wait { timeout_ms } => {
+                let thread = state.command_threads.occupy(owner.user);
+                let _thread = thread.ok_or(FunctionRefusal::TooManyJobs)?;
                 state.wait(id, owner, Duration::from_millis(timeout_ms.into()), &|| call.caller.is_gone());
             }
             JobAction::Cancel => state.cancel(id, owner)?,

@@ -338,6 +338,34 @@ fn objects_of_queued_jobs_are_released_unlocked() {
     }
 }
 
+/// The threads of commands also serve flushes, formats and logins.
+#[test]
+fn synchronous_runs_leave_command_threads_free() {
+    let test = TestService::with(|limits| limits.jobs.per_user = 64);
+    let (sender, replies) = std::sync::mpsc::channel();
+    for number in 0..20 {
+        let (service, sender) = (Arc::clone(&test.service), sender.clone());
+        std::thread::spawn(move || {
+            let reply = service.execute(call(1 + number / 5, "loop", 20_000, Vec::new()));
+            let _ = sender.send(reply.map(|reply| reply.header.exit));
+        });
+    }
+    for _ in 0..4 {
+        let reply = replies.recv_timeout(Duration::from_secs(10)).expect("refused at once");
+        assert_eq!(reply, Err(FunctionRefusal::TooManyJobs));
+    }
+    let id = test.service.execute(call(9, "empty", 0, Vec::new())).unwrap().header.job;
+    assert_eq!(
+        test.job(9, id, JobAction::Wait { timeout_ms: 10 }).map(drop),
+        Err(FunctionRefusal::TooManyJobs)
+    );
+    assert_eq!(test.job(9, id, JobAction::Status).unwrap().header.state, JobState::Queued);
+    test.service.shut_down();
+    for _ in 0..16 {
+        assert_eq!(replies.recv().unwrap(), Ok(ExitReason::Killed));
+    }
+}
+
 #[test]
 fn code_of_queued_jobs_has_budget() {
     let test = TestService::with(|limits| limits.jobs.running = 1);
