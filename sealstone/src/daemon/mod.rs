@@ -19,6 +19,7 @@ pub(crate) mod scrub;
 pub(crate) mod store;
 pub(crate) mod time;
 pub(crate) mod up;
+mod upkeep;
 
 pub(crate) use audit_file::segments as audit_segments;
 

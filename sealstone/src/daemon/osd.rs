@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sealstone_block::{LossSink, UnitOptions};
 use sealstone_channel::{Pin, TlsIdentity};
@@ -33,6 +33,7 @@ use super::machine_clock::{self, KeptClock};
 use super::osd_create::{StorePlace, init, new_key};
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, ResponseAuth};
+use super::upkeep::{UpkeepThread, off_pool};
 use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms};
 use crate::cli::{GlobalArgs, Osd};
 use crate::command::osd_check;
@@ -44,8 +45,6 @@ use crate::text::{ShownPath as _, with_paths};
 
 /// Prefix of every target name (RFC 7143 §4.2.7.1).
 pub(crate) const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
-/// Interval of the renewal of the nonce lease.
-const UPKEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which the store checks whether a commit is due.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -167,7 +166,7 @@ pub(crate) struct OsdDaemon {
     time: Option<(Arc<Following>, JoinHandle<()>)>,
     unit: Arc<OsdUnit>,
     serving: JoinHandle<std::io::Result<()>>,
-    upkeep: JoinHandle<()>,
+    upkeep: UpkeepThread,
     worker: Worker,
     background: BackgroundThread,
     control: ControlSocket,
@@ -385,7 +384,7 @@ impl OsdDaemon {
         });
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
-        let upkeep = tokio::spawn(keep_up(Arc::clone(&unit), Arc::clone(&blocks), Arc::clone(&service)));
+        let upkeep = UpkeepThread::start(Arc::clone(&unit), Arc::clone(&blocks), Arc::clone(&service))?;
         let worker = Worker::start(Arc::clone(&unit))?;
         let time = time.map(|time| {
             let task = time.start(&shutdown);
@@ -419,16 +418,16 @@ impl OsdDaemon {
         drop(self.control);
         // A command that waits for a function would delay the end of its connection.
         let service = self.functions;
-        tokio::task::spawn_blocking(move || service.shut_down()).await.map_err(Failure::operation)?;
+        off_pool("stop-functions", move || service.shut_down()).await?;
         self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
-        self.upkeep.abort();
         let _ = self.kept.await;
         if let Some((_, task)) = self.time {
             // It stores the last served time, so that a restart serves no earlier one.
             let _ = task.await;
         }
         let (unit, scrubber, blocks) = (self.unit, self.scrubber, self.blocks);
-        tokio::task::spawn_blocking(move || {
+        off_pool("stop-device", move || {
+            drop(self.upkeep);
             scrubber.end();
             drop(self.worker);
             let flushed = unit.shut_down();
@@ -436,8 +435,7 @@ impl OsdDaemon {
             drop(self.background);
             flushed
         })
-        .await
-        .map_err(Failure::operation)?
+        .await?
         .map_err(|error| Failure::operation(chain(&error)).at("the last flush"))
     }
 }
@@ -480,34 +478,6 @@ async fn follow(
     following.first().await;
     clock.begin();
     following
-}
-
-/// Renews the nonce lease ahead of the clock. The write is an fsync, so it runs on a blocking
-/// thread.
-async fn keep_up(unit: Arc<OsdUnit>, blocks: Arc<Blocks>, service: Arc<FunctionService>) {
-    let began = Instant::now();
-    let mut every = tokio::time::interval(UPKEEP_INTERVAL);
-    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut complained = false;
-    loop {
-        every.tick().await;
-        let (unit, blocks, service) = (Arc::clone(&unit), Arc::clone(&blocks), Arc::clone(&service));
-        let keep = move || {
-            service.tick();
-            blocks.tick(began.elapsed());
-            unit.upkeep()
-        };
-        match tokio::task::spawn_blocking(keep).await {
-            Ok(Ok(())) => complained = false,
-            Ok(Err(error)) if !complained => {
-                complained = true;
-                tracing::error!(%error, "cannot renew the nonce lease; signed commands are refused");
-            }
-            Ok(Err(_)) => {}
-            // The runtime is ending.
-            Err(_) => return,
-        }
-    }
 }
 
 impl Observed for ObservedOsd {
