@@ -4,6 +4,7 @@
 //! Contract: the daemon creates the set before it loads keys. A program that is missing or does not
 //! start makes its engine unavailable, with the reason, and nothing else.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use sealstone_function_abi::{API_MAJOR, API_MINOR};
@@ -12,6 +13,11 @@ use sealstone_osd::function::{ApiVersion, EngineType};
 use sealstone_osd_device::EngineInfo;
 use sealstone_sandbox::{EngineKind, EngineUsers, LayerState, Zygote, ZygoteOptions};
 
+/// The API versions of all engines of this service.
+pub(crate) const API_VERSIONS: RangeInclusive<ApiVersion> = RangeInclusive::new(
+    ApiVersion { major: API_MAJOR, minor: 0 },
+    ApiVersion { major: API_MAJOR, minor: API_MINOR },
+);
 /// User ids of the engines of one type.
 const USERS_PER_ENGINE: u32 = 1024;
 
@@ -92,13 +98,12 @@ impl EngineSet {
     /// Returns the engines as the root's attribute page describes them.
     #[must_use]
     pub fn infos(&self) -> Vec<EngineInfo> {
-        let api = ApiVersion { major: API_MAJOR, minor: API_MINOR };
         let info = |status: EngineStatus| EngineInfo {
             engine: status.engine,
             entry: EngineEntry {
                 available: status.available,
-                api_lowest: ApiVersion { minor: 0, ..api },
-                api_highest: api,
+                api_lowest: *API_VERSIONS.start(),
+                api_highest: *API_VERSIONS.end(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 detail: status.detail,
             },

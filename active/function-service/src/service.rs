@@ -20,7 +20,7 @@ use sealstone_osd_device::{
 };
 use thiserror::Error;
 
-use crate::engines::{EngineSet, EngineStatus, describe};
+use crate::engines::{API_VERSIONS, EngineSet, EngineStatus, describe};
 use crate::invocation::{InvocationEnd, RunCancel, RunObserver, run_call};
 use crate::job_records::JobRecords;
 use crate::job_table::{
@@ -202,6 +202,10 @@ impl FunctionRunner for FunctionService {
         }
         if state.pool.engines().zygote(call.engine).is_none() {
             return Err(FunctionRefusal::EngineMissing(call.engine));
+        }
+        if !API_VERSIONS.contains(&call.api) {
+            let (lowest, highest) = API_VERSIONS.into_inner();
+            return Err(FunctionRefusal::ApiUnsupported { requested: call.api, lowest, highest });
         }
         let owner = JobOwner { user: JobUser::of_audit(&call.caller.audit), function: call.function };
         let asynchronous = call.timeout_ms == 0;

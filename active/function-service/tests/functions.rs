@@ -260,6 +260,23 @@ fn failures_have_their_exit_reason() {
 }
 
 #[test]
+fn unsupported_api_version_is_refused() {
+    let test = TestService::new();
+    let run = |major, minor| {
+        let api = ApiVersion { major, minor };
+        let call = FunctionCall { api, ..call(1, "empty", 30_000, Vec::new()) };
+        test.service.execute(call).map(|reply| reply.header.exit)
+    };
+    let (lowest, highest) = (ApiVersion { major: 1, minor: 0 }, ApiVersion::CURRENT);
+    assert_eq!(run(highest.major, highest.minor), Ok(ExitReason::Success));
+    for (major, minor) in [(0, 9), (highest.major, highest.minor + 1), (2, 0)] {
+        let requested = ApiVersion { major, minor };
+        let refusal = FunctionRefusal::ApiUnsupported { requested, lowest, highest };
+        assert_eq!(run(major, minor), Err(refusal));
+    }
+}
+
+#[test]
 fn timeout_ends_endless_function() {
     let test = TestService::new();
     let began = Instant::now();

@@ -12,7 +12,7 @@ use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
 
-use crate::functions::{FunctionRefusal, JOB_FIELD};
+use crate::functions::{API_FIELD, FunctionRefusal, JOB_FIELD};
 
 /// Position of an error in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +165,7 @@ impl OsdFailure {
             Self::FunctionPolicy => "function_policy",
             Self::Function(refusal) => match refusal {
                 FunctionRefusal::EngineMissing(_) => "engine_missing",
+                FunctionRefusal::ApiUnsupported { .. } => "api_unsupported",
                 FunctionRefusal::CodeRejected(_) => "code_rejected",
                 FunctionRefusal::UnknownMethod => "unknown_method",
                 FunctionRefusal::TooManyJobs => "too_many_jobs",
@@ -251,6 +252,9 @@ impl OsdFailure {
             Self::FunctionPolicy => (IllegalRequest, additional::INVALID_FIELD_IN_CDB, None),
             Self::Function(FunctionRefusal::UnknownJob) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(JOB_FIELD)))
+            }
+            Self::Function(FunctionRefusal::ApiUnsupported { .. }) => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(API_FIELD)))
             }
             Self::Function(FunctionRefusal::ServiceFailed) => {
                 (HardwareError, additional::INTERNAL_TARGET_FAILURE, None)

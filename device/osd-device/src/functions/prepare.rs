@@ -37,6 +37,8 @@ pub(crate) const CODE_MAX: u64 = 64 << 20;
 const REQUEST_AT: u16 = 48;
 /// Byte of JOB ID in the segment.
 pub(crate) const JOB_FIELD: u16 = REQUEST_AT + 32;
+/// Byte of API VERSION in the segment.
+pub(crate) const API_FIELD: u16 = REQUEST_AT + 4;
 /// Byte of CODE DIGEST in the segment.
 const DIGEST_FIELD: u16 = REQUEST_AT + 48;
 

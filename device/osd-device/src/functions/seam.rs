@@ -120,9 +120,19 @@ impl FunctionCaller {
 /// Why no job was created, or why a request about a job failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FunctionRefusal {
-    /// The device has no engine of this type, or not in the requested API version.
-    #[error("no {0} engine for this API version")]
+    /// The device has no engine of this type.
+    #[error("no {0} engine")]
     EngineMissing(EngineType),
+    /// The engine does not have the requested API version.
+    #[error("API version {requested} is not within {lowest} to {highest}, those of the engine")]
+    ApiUnsupported {
+        /// The requested version.
+        requested: ApiVersion,
+        /// The lowest version of the engine.
+        lowest: ApiVersion,
+        /// The highest one.
+        highest: ApiVersion,
+    },
     /// The engine refuses the code, for example a malformed module.
     #[error("the engine refuses the code: {0}")]
     CodeRejected(String),
