@@ -238,7 +238,8 @@ options! {
     function_cpu_s_max: NonZeroU64, "SEALSTONE_OSD_FUNCTION_CPU_S_MAX", "10";
     /// Memory of a function, MiB, at least 16.
     function_memory_mib_max: NonZeroU32, "SEALSTONE_OSD_FUNCTION_MEMORY_MIB_MAX", "256";
-    /// Maximum result of a function, and maximum output that waits for its success, MiB.
+    /// Maximum result of a function, and maximum output that waits for its success, MiB,
+    /// at most 1024.
     function_output_mib_max: NonZeroU32, "SEALSTONE_OSD_FUNCTION_OUTPUT_MIB_MAX", "16";
     /// Also write an audit record for every read.
     audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";

@@ -26,7 +26,7 @@ pub use job_table::{
     AdmitError, CancelEffect, JobCounts, JobEnd, JobEntry, JobLimits, JobOwner, JobResult, JobTable,
     JobUsage, JobUser,
 };
-pub use limits::{CANCEL_GRACE, RunLimits, ServiceLimits};
+pub use limits::{CANCEL_GRACE, LimitError, RunLimits, ServiceLimits};
 pub use log_ring::{LOG_LEN_MAX, LogRing};
 pub use metrics::ServiceMetrics;
 pub use run_record::{NoRunRecords, ReceiptSource, RunRecord, RunRecorder};

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use sealstone_sandbox::MEMORY_BYTES_MIN;
+use thiserror::Error;
+
 use crate::job_table::JobLimits;
 
 /// Time that a cancelled function has to return before its engine is killed.
@@ -22,6 +25,8 @@ const TRANSFER_BYTES: u64 = 10 << 30;
 const WARM_ENGINES: usize = 8;
 /// Default time for which an idle engine is kept.
 const WARM_TIME: Duration = Duration::from_secs(60);
+/// Highest limit of output: a result is in the memory of the device until its run ends.
+const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 /// Maximum number of commands that wait for the end of a job, each on a thread of the device: half
 /// of its threads for long commands.
 pub(crate) const COMMAND_THREADS_MAX: usize = 16;
@@ -64,6 +69,17 @@ impl Default for RunLimits {
     }
 }
 
+/// Why limits cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LimitError {
+    /// An engine does not start with so little memory.
+    #[error("functions get {0} bytes of memory; engines need at least {MEMORY_BYTES_MIN}")]
+    Memory(u64),
+    /// Results of this size do not fit into the memory of a device.
+    #[error("functions may return {0} bytes; the highest limit is {OUTPUT_BYTES_MAX}")]
+    Output(u64),
+}
+
 /// Limits of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceLimits {
@@ -78,6 +94,20 @@ pub struct ServiceLimits {
 }
 
 impl ServiceLimits {
+    /// Checks the limits that engines and the memory of the device impose.
+    ///
+    /// # Errors
+    /// [`LimitError`].
+    pub const fn check(&self) -> Result<(), LimitError> {
+        if self.run.memory < MEMORY_BYTES_MIN {
+            return Err(LimitError::Memory(self.run.memory));
+        }
+        if self.run.output > OUTPUT_BYTES_MAX {
+            return Err(LimitError::Output(self.run.output));
+        }
+        Ok(())
+    }
+
     /// Returns the default limits of a machine with this many processors.
     #[must_use]
     pub fn for_cores(cores: usize) -> Self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use sealstone_function_service::{
-    EngineSet, FunctionService, RunLimits, RunRecorder, ServiceLimits, ServiceParts,
+    EngineSet, FunctionService, LimitError, RunLimits, RunRecorder, ServiceLimits, ServiceParts,
 };
 use sealstone_osd_device::{DeviceEnvironment, OsdUnit};
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,7 @@ fn beside_this_program() -> Option<PathBuf> {
 }
 
 /// Returns the limits that the options set.
-fn limits(options: &OsdOptions) -> ServiceLimits {
+pub(crate) fn limits(options: &OsdOptions) -> Outcome<ServiceLimits> {
     let mut limits = ServiceLimits::for_cores(thread::available_parallelism().map_or(2, usize::from));
     let run = RunLimits::default();
     limits.run = RunLimits {
@@ -72,13 +72,20 @@ fn limits(options: &OsdOptions) -> ServiceLimits {
     if let Some(jobs) = options.function_jobs_per_user_max {
         limits.jobs.per_user = jobs.get();
     }
-    limits
+    limits.check().map_err(|error| {
+        let setting = match error {
+            LimitError::Memory(_) => "function_memory_mib_max",
+            LimitError::Output(_) => "function_output_mib_max",
+        };
+        Failure::usage(error).at(setting)
+    })?;
+    Ok(limits)
 }
 
 /// Starts the service and registers it with the logical unit.
 pub(crate) fn start_service(
     data: &Path,
-    options: &OsdOptions,
+    limits: ServiceLimits,
     engines: EngineSet,
     environment: Arc<dyn DeviceEnvironment>,
     recorder: Arc<dyn RunRecorder>,
@@ -87,7 +94,7 @@ pub(crate) fn start_service(
     let keys = Arc::downgrade(unit);
     let service = FunctionService::start(ServiceParts {
         engines,
-        limits: limits(options),
+        limits,
         environment,
         records: data.join(JOBS_FILE),
         recorder,
@@ -152,5 +159,28 @@ pub(crate) fn status(service: &FunctionService) -> FunctionStatus {
         jobs_running: counts.running,
         jobs_kept: counts.kept,
         engines: service.engine_status().into_iter().map(engine).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    #[test]
+    fn limits_outside_range_name_their_setting() {
+        let set = |memory, output| {
+            limits(&OsdOptions {
+                function_memory_mib_max: NonZeroU32::new(memory),
+                function_output_mib_max: NonZeroU32::new(output),
+                ..OsdOptions::default()
+            })
+            .map(|limits| (limits.run.memory >> 20, limits.run.output >> 20))
+            .map_err(|failure| failure.to_string())
+        };
+        assert_eq!(set(16, 1024), Ok((16, 1024)));
+        assert!(set(15, 16).unwrap_err().contains("function_memory_mib_max"));
+        assert!(set(16, 1025).unwrap_err().contains("function_output_mib_max"));
     }
 }

@@ -225,6 +225,7 @@ impl OsdDaemon {
                 "--method-cipher: reproduces a paper; it protects nothing"
             );
         }
+        let limits = functions::limits(options)?;
         // Read first: a wrong file must not leave the device unrestricted.
         let access = options.access_file.as_deref().map(access::read).transpose()?;
         // A second daemon on the same port fails before it touches the folder.
@@ -274,7 +275,7 @@ impl OsdDaemon {
         .map_err(|error| boot_failure(error, data))?;
         let RunningDevice { unit, store, identity, .. } = running;
         let recorder = Arc::clone(&audit) as Arc<dyn RunRecorder>;
-        let service = functions::start_service(data, options, engines, service_environment, recorder, &unit)?;
+        let service = functions::start_service(data, limits, engines, service_environment, recorder, &unit)?;
         let time = match options.time.as_deref().zip(clock) {
             Some((server, clock)) => Some(follow(server, clock, Arc::clone(&audit), &unit).await),
             None => None,
