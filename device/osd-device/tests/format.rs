@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::plain::{Plain, create, create_partition, get_attributes, triple, values};
 use crate::support::{PID, user};
 use sealstone_osd::cdb::{CreatePartition, Extent, FormatOsd, List};
 use sealstone_osd::listing::Listing;
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId, ObjectType};
-use sealstone_scsi::Sense;
 use sealstone_scsi::lu::NexusId;
+use sealstone_scsi::{Sense, Status};
 use sealstone_store::{MemoryStore, ObjectStore as _};
 
 const OID: u64 = 0x10000;
@@ -30,12 +31,16 @@ fn format_in_progress_reported_until_done() {
     plain.bench.login(OTHER);
     plain.good(&plain.cdb(create(0, 0xFFFF)), &[]);
     let read = plain.cdb(Command::Read(Extent { object: user(OID), start: 0, length: 0 })).encode().unwrap();
-    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let in_progress = Some((2, 0x0404));
+    let [begun, seen, over] = [false; 3].map(AtomicBool::new);
     let [told, read_told]: [BTreeSet<Option<(u8, u16)>>; 2] = std::thread::scope(|scope| {
         let others = scope.spawn(|| {
-            let ask = |cdb: &[u8]| {
+            let ask = |cdb: &[u8]| loop {
                 let reply = plain.bench.raw(OTHER, cdb, &[], 0);
-                Sense::parse(&reply.sense).ok().map(|sense| triple(&sense))
+                // BUSY: the command waited for the lock of the next format.
+                if reply.status != Status::Busy {
+                    return Sense::parse(&reply.sense).ok().map(|sense| triple(&sense));
+                }
             };
             let mut heard = [BTreeSet::new(), BTreeSet::new()];
             while !over.load(Ordering::SeqCst) {
@@ -44,6 +49,7 @@ fn format_in_progress_reported_until_done() {
                 if ready.is_some() {
                     heard[1].insert(ask(&read));
                 }
+                seen.store(heard[1].contains(&in_progress), Ordering::SeqCst);
                 begun.store(true, Ordering::SeqCst);
             }
             heard
@@ -51,11 +57,14 @@ fn format_in_progress_reported_until_done() {
         while !begun.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        plain.good(&plain.cdb(format(0)), &[]);
+        // A format may end before another command runs.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !seen.load(Ordering::SeqCst) && Instant::now() < deadline {
+            plain.good(&plain.cdb(format(0)), &[]);
+        }
         over.store(true, Ordering::SeqCst);
         others.join().unwrap()
     });
-    let in_progress = Some((2, 0x0404));
     assert_eq!(told, BTreeSet::from([None, in_progress]));
     assert!(read_told.contains(&in_progress), "{read_told:?}");
     // The last command may run after the end of the format: the object is removed.

@@ -292,7 +292,9 @@ async fn connection_limit_closes_oldest_silent_one() {
     let mut first = running.connect().await;
     let reaches = async |metric: &str| {
         let wanted = format!("sealstone_mds_{metric}\n");
-        until(async || running.server.metrics().contains(&wanted).then_some(())).await;
+        let reached = until(async || running.server.metrics().contains(&wanted).then_some(()));
+        let in_time = timeout(Duration::from_secs(19), reached).await.is_ok();
+        assert!(in_time, "{wanted}: {}", running.server.metrics());
     };
     // The client's end of a handshake is done before the server's.
     reaches("handshakes_total 1").await;
@@ -309,6 +311,8 @@ async fn connection_limit_closes_oldest_silent_one() {
     );
     // A connection past its handshake is not closed for a silent one; a login uses another limit.
     first.login(&id, "admin", &password).await.unwrap();
+    // The server answers a login before it counts it.
+    reaches("connections_pending 1").await;
     let mut more = running.connect().await;
     more.login(&id, "admin", &password).await.unwrap();
     reaches("connections_pending 1").await;
