@@ -188,7 +188,9 @@ impl Housekeeper {
                 continue;
             }
             match self.prepare(&device).await {
-                Ok(()) => tracing::info!(device = device.id.0, "device prepared"),
+                Ok(true) => tracing::info!(device = device.id.0, "device prepared"),
+                // The next round prepares it at its new address.
+                Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(device = device.id.0, %error, "device not ready for use; retrying");
                     self.mds.device_failed(&device, error.kind(), &error.to_string());
@@ -198,7 +200,8 @@ impl Housekeeper {
     }
 
     /// Measures the device, then sets missing tags of its partitions. Its keys must be installed.
-    async fn prepare(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
+    /// Returns false if it was registered again meanwhile.
+    async fn prepare(&self, device: &DeviceAddress) -> Result<bool, DeviceError> {
         self.measure(device).await?;
         for partition in self.mds.file_partitions() {
             let credential = self.credential(device.id, ServerPurpose::TagPartition(partition))?;
@@ -210,7 +213,7 @@ impl Housekeeper {
                 );
             }
         }
-        self.blocking(|mds| mds.device_prepared(device.id)).map_err(store_failed)
+        self.blocking(|mds| mds.device_prepared(device)).map_err(store_failed)
     }
 
     /// Performs pending key changes of all devices concurrently. With `all`, also tries devices
@@ -297,7 +300,7 @@ impl Housekeeper {
     async fn measure(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
         let credential = self.credential(device.id, ServerPurpose::ReadCapacity)?;
         let capacity = self.in_time(self.devices.capacity(device, credential)).await?;
-        self.mds.device_shares(device.id, capacity.shared);
+        self.mds.device_shares(device, capacity.shared);
         if !self.is_leader() {
             self.mds.device_measured(device, capacity.total, capacity.used);
             return Ok(());
@@ -324,7 +327,7 @@ impl Housekeeper {
                     if !recorded || !this.is_leader() {
                         return;
                     }
-                    if let Err(error) = this.blocking(|mds| mds.mark_unreachable(device.id)) {
+                    if let Err(error) = this.blocking(|mds| mds.mark_unreachable(&device)) {
                         tracing::error!(device = device.id.0, %error, "device state could not be stored");
                     }
                 }

@@ -39,6 +39,7 @@ pub(crate) use rights::{
 
 mod functions;
 mod purpose;
+mod registration;
 mod rights;
 
 /// Maximum number of devices.
@@ -46,9 +47,6 @@ pub(crate) const DEVICES_MAX: usize = 4096;
 
 /// Maximum number of devices that wait for an administrator's approval.
 pub(crate) const DEVICES_PENDING_MAX: usize = 64;
-
-/// Use is stored when it has changed by this fraction of the capacity.
-const CAPACITY_STEPS: u64 = 64;
 
 /// Delay before a client requests a credential again whose keys are being changed, milliseconds.
 const KEYS_CHANGING_MS: u32 = 200;
@@ -356,42 +354,6 @@ impl DeviceTable {
         if let Some(known) = self.0.write().get_mut(&id) {
             known.stored = (record.total, record.used);
             known.record = record;
-        }
-    }
-
-    /// Sets capacity and use. Returns whether they differ enough from the stored values to be
-    /// stored: use changes constantly and is measured again soon after a restart. Ignored if the
-    /// device was registered again since.
-    pub(crate) fn set_capacity(&self, at: &DeviceAddress, total: u64, used: u64) -> bool {
-        let mut table = self.0.write();
-        let Some(known) = table.get_mut(&at.id) else { return false };
-        if known.registration != at.registration {
-            return false;
-        }
-        known.record.total = total;
-        known.record.used = used;
-        known.problem = None;
-        let step = total.max(known.stored.0) / CAPACITY_STEPS;
-        known.stored.0.abs_diff(total) > step || known.stored.1.abs_diff(used) > step
-    }
-
-    /// Sets the space that a device shares with others.
-    pub(crate) fn set_shared(&self, id: DeviceId, shared: Option<SharedSpace>) {
-        if let Some(known) = self.0.write().get_mut(&id) {
-            known.shared = shared;
-        }
-    }
-
-    /// Sets the problem of the last access. Returns false, and does nothing, if the device was
-    /// registered again since: the access used its earlier address or key.
-    pub(crate) fn set_problem(&self, at: &DeviceAddress, problem: DeviceProblem) -> bool {
-        let mut table = self.0.write();
-        match table.get_mut(&at.id) {
-            Some(known) if known.registration == at.registration => {
-                known.problem = Some(problem);
-                true
-            }
-            _ => false,
         }
     }
 

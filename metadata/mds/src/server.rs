@@ -649,46 +649,52 @@ impl Mds {
         self.devices.own_credential(device, purpose, until_ms, self.config.seal_capabilities, rng)
     }
 
-    /// Records that a device has its partitions and may store objects.
+    /// Records that a device has its partitions and may store objects. Returns false, and does
+    /// nothing, if the device was registered again since.
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
-    pub fn device_prepared(&self, id: DeviceId) -> Result<()> {
-        self.change_device(id, Some(DeviceState::Active))
+    pub fn device_prepared(&self, at: &DeviceAddress) -> Result<bool> {
+        if self.devices.registered_state(at).is_none() {
+            return Ok(false);
+        }
+        self.change_device(at.id, Some(DeviceState::Active)).map(|()| true)
     }
 
     /// Sets the capacity of a device on a server that is not the leader, for placement only. The
-    /// leader stores it.
+    /// leader stores it. Ignored if the device was registered again since.
     pub fn device_measured(&self, at: &DeviceAddress, total: u64, used: u64) {
-        self.devices.set_capacity(at, total, used);
+        let _ = self.devices.set_capacity(at, total, used);
     }
 
     /// Sets the free space of a file system that several devices share: see [`SharedSpace`].
-    pub fn device_shares(&self, id: DeviceId, shared: Option<SharedSpace>) {
-        self.devices.set_shared(id, shared);
+    /// Ignored if the device was registered again since.
+    pub fn device_shares(&self, at: &DeviceAddress, shared: Option<SharedSpace>) {
+        let _ = self.devices.set_shared(at, shared);
     }
 
     /// Records capacity and use of a device that answered; an unreachable one becomes active again.
+    /// Ignored if the device was registered again since.
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
     pub fn device_answered(&self, at: &DeviceAddress, total: u64, used: u64) -> Result<()> {
-        let id = at.id;
-        let write = self.devices.set_capacity(at, total, used);
-        match self.devices.get(id).map(|device| device.state) {
-            Some(DeviceState::Unreachable) => self.change_device(id, Some(DeviceState::Active)),
-            _ if write => self.change_device(id, None),
+        let Some(write) = self.devices.set_capacity(at, total, used) else { return Ok(()) };
+        match self.devices.registered_state(at) {
+            Some(DeviceState::Unreachable) => self.change_device(at.id, Some(DeviceState::Active)),
+            Some(_) if write => self.change_device(at.id, None),
             _ => Ok(()),
         }
     }
 
-    /// Marks a device as unreachable: it gets no new objects until it answers.
+    /// Marks a device as unreachable: it gets no new objects until it answers. Ignored if the
+    /// device was registered again since.
     ///
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
-    pub fn mark_unreachable(&self, id: DeviceId) -> Result<()> {
-        match self.devices.get(id).map(|device| device.state) {
-            Some(DeviceState::Active) => self.change_device(id, Some(DeviceState::Unreachable)),
+    pub fn mark_unreachable(&self, at: &DeviceAddress) -> Result<()> {
+        match self.devices.registered_state(at) {
+            Some(DeviceState::Active) => self.change_device(at.id, Some(DeviceState::Unreachable)),
             _ => Ok(()),
         }
     }
@@ -702,7 +708,7 @@ impl Mds {
     /// Records why the last access to a device failed; cleared when it answers. Returns false if
     /// the device was registered again since: then the failure says nothing about it.
     pub fn device_failed(&self, at: &DeviceAddress, kind: ProblemKind, detail: &str) -> bool {
-        self.devices.set_problem(at, DeviceProblem { kind, said: Text::truncated(detail) })
+        self.devices.set_problem(at, DeviceProblem { kind, said: Text::truncated(detail) }).is_some()
     }
 
     /// Stores a device's capacity, and its new state if given.

@@ -177,7 +177,7 @@ impl World {
         let object = ObjectId::of_partition(0x1_0000);
         device.execute(&bearer, Operation::CreateWith { object, values: values.collect() }).await.unwrap();
         self.mds.device_answered(&self.mds.device_address(id).unwrap(), GIB, 0).unwrap();
-        self.mds.device_prepared(id).unwrap();
+        self.mds.device_prepared(&self.mds.device_address(id).unwrap()).unwrap();
     }
 
     /// Runs the clearing of truncated files of the metadata server.

@@ -339,7 +339,7 @@ fn directory_pages_list_each_name_once() {
 fn full_unreachable_draining_devices_get_no_objects() {
     let mut world = World::with_devices(2);
     let (first, second) = (DeviceId(1), DeviceId(2));
-    world.mds.mark_unreachable(first).unwrap();
+    world.mds.mark_unreachable(&world.mds.device_address(first).unwrap()).unwrap();
     for i in 0..20 {
         let file = world.create(ALICE, &format!("/a{i}"), Some(1));
         assert_eq!(file.layout.objects()[0].device, second);
@@ -353,6 +353,27 @@ fn full_unreachable_draining_devices_get_no_objects() {
     world.create(ALICE, "/b", None);
     world.mds.device_answered(&world.mds.device_address(first).unwrap(), GIB, GIB - 1).unwrap();
     assert_eq!(world.refused(ALICE, create("/c", None)), ErrorCode::NoSpace);
+}
+
+/// An access to the earlier address of a device ends after the device was registered again.
+#[test]
+fn results_of_earlier_registration_are_ignored() {
+    let mut world = World::with_devices(1);
+    let id = DeviceId(1);
+    let earlier = world.mds.device_address(id).unwrap();
+    let moved = NewDevice { url: Text::new("iscsi://h:2/iqn/0").unwrap(), ..new_device(0) };
+    let Response::Device { device } = world.ask(ADMIN, Request::DeviceAdd { device: moved }) else {
+        panic!("not added")
+    };
+    assert_eq!(device.id, id);
+    world.mds.mark_unreachable(&earlier).unwrap();
+    assert_eq!(world.mds.devices()[0].1, DeviceState::Active);
+    world.mds.mark_unreachable(&world.mds.device_address(id).unwrap()).unwrap();
+    world.mds.device_answered(&earlier, GIB, 0).unwrap();
+    assert!(!world.mds.device_prepared(&earlier).unwrap());
+    assert_eq!(world.mds.devices()[0].1, DeviceState::Unreachable);
+    world.mds.device_shares(&earlier, Some(crate::SharedSpace { id: [1; 16], free: 0, own: 0 }));
+    assert!(world.mds.devices.space_figures().0 > 0, "the device shares no space");
 }
 
 #[test]
@@ -460,7 +481,7 @@ fn wrong_key_can_be_replaced_before_use() {
         ErrorCode::Exists
     );
 
-    world.mds.device_prepared(device.id).unwrap();
+    world.mds.device_prepared(&world.mds.device_address(device.id).unwrap()).unwrap();
     world.mds.device_answered(&world.mds.device_address(device.id).unwrap(), 1 << 30, 0).unwrap();
     assert_eq!(world.refused(ADMIN, add(&wrong)), ErrorCode::Exists);
     assert!(

@@ -405,7 +405,7 @@ fn keys_rotate_by_age_and_grant_count() {
     assert_eq!(versions(&world), (first + 1) % 16, "by age");
     world.mds.config.credentials_per_key_max = 3;
     world.mds.device_answered(&world.mds.device_address(id).unwrap(), super::world::GIB, 0).unwrap();
-    world.mds.device_prepared(id).unwrap();
+    world.mds.device_prepared(&world.mds.device_address(id).unwrap()).unwrap();
     for n in 0..4 {
         world.put(ALICE, &format!("/f{n}"), 1);
     }
@@ -423,7 +423,7 @@ fn keys_rotate_by_age_and_grant_count() {
 fn no_grants_while_upper_keys_change() {
     let (mut world, mut osd, id) = taken_over();
     world.mds.device_answered(&world.mds.device_address(id).unwrap(), super::world::GIB, 0).unwrap();
-    world.mds.device_prepared(id).unwrap();
+    world.mds.device_prepared(&world.mds.device_address(id).unwrap()).unwrap();
     world.put(ALICE, "/f", 1);
     rotate(&mut world, KeyLevel::Partition, Some(FILE_PARTITION), false);
     // The change is stored, and the device may have performed it.

@@ -199,7 +199,7 @@ fn useless_mark_is_removed() {
     for i in 1..3 {
         let id = world.add_device(i);
         world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
-        world.mds.device_prepared(id).unwrap();
+        world.mds.device_prepared(&world.mds.device_address(id).unwrap()).unwrap();
     }
     // A rebalance searches all files anyway.
     world.mds.next_balancing_moves(&world.mds.pool(), None).unwrap();

@@ -118,12 +118,12 @@ fn one_file() -> World {
     let mut world = World::empty();
     world.add_device(0);
     world.mds.device_answered(&world.mds.device_address(GONE).unwrap(), GIB, 0).unwrap();
-    world.mds.device_prepared(GONE).unwrap();
+    world.mds.device_prepared(&world.mds.device_address(GONE).unwrap()).unwrap();
     world.put(ALICE, "/f", 9);
     for i in 1..3 {
         let id = world.add_device(i);
         world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
-        world.mds.device_prepared(id).unwrap();
+        world.mds.device_prepared(&world.mds.device_address(id).unwrap()).unwrap();
     }
     drain(&mut world);
     world
@@ -163,7 +163,7 @@ fn drain_waits_for_creates() {
     for i in 1..3 {
         let id = world.add_device(i);
         world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
-        world.mds.device_prepared(id).unwrap();
+        world.mds.device_prepared(&world.mds.device_address(id).unwrap()).unwrap();
     }
     drain(&mut world);
     assert_eq!(pass(&mut world, &mut BTreeSet::new()).unwrap().objects, 1);

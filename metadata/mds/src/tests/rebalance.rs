@@ -78,7 +78,7 @@ fn one_came() -> (World, DeviceId) {
     }
     let id = world.add_device(3);
     world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
-    world.mds.device_prepared(id).unwrap();
+    world.mds.device_prepared(&world.mds.device_address(id).unwrap()).unwrap();
     measure(&world);
     (world, id)
 }

@@ -63,7 +63,7 @@ impl World {
         for i in 0..devices {
             let id = world.add_device(i);
             world.mds.device_answered(&world.mds.device_address(id).unwrap(), GIB, 0).unwrap();
-            world.mds.device_prepared(id).unwrap();
+            world.mds.device_prepared(&world.mds.device_address(id).unwrap()).unwrap();
         }
         world
     }
