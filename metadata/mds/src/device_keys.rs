@@ -296,6 +296,11 @@ impl DeviceKeyState {
         sealstone_seal::ct_eq(&Self::of(&keys).initial, &self.initial)
     }
 
+    /// Whether both devices were registered with the same initial key.
+    pub(crate) fn has_same_initial(&self, other: &Self) -> bool {
+        sealstone_seal::ct_eq(&self.initial, &other.initial)
+    }
+
     /// Whether the factory master key was replaced, or may have been.
     pub(crate) fn is_taken_over(&self) -> bool {
         self.master_set_ms != 0 || self.pending.is_some()

@@ -171,8 +171,14 @@ impl DeviceTable {
         let mut table = self.0.write();
         for (id, known) in std::mem::take(&mut *table) {
             if let Some(now) = fresh.get_mut(&id) {
-                (now.granted, now.problem, now.shared) = (known.granted, known.problem, known.shared);
-                now.registration = known.registration;
+                // Another server may have registered it again: then results of accesses under the
+                // earlier registration are not about it.
+                let is_same = now.has_registration_of(&known);
+                now.registration = known.registration + u64::from(!is_same);
+                if is_same {
+                    (now.problem, now.shared) = (known.problem, known.shared);
+                }
+                now.granted = known.granted;
                 // A measurement here is newer than the stored one, unless that has changed.
                 if now.stored == known.stored {
                     (now.record.total, now.record.used) = (known.record.total, known.record.used);

@@ -47,3 +47,11 @@ impl DeviceTable {
         self.if_registered(at, |known| known.record.state)
     }
 }
+
+impl DeviceEntry {
+    /// Whether both entries have the same address and the same initial key.
+    pub(super) fn has_registration_of(&self, other: &Self) -> bool {
+        let place = |entry: &Self| (entry.record.system_id, entry.record.url.clone(), entry.record.pin);
+        place(self) == place(other) && self.key_state.has_same_initial(&other.key_state)
+    }
+}

@@ -7,8 +7,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sealstone_mds_protocol::FILE_PARTITION;
 use sealstone_mds_protocol::{
-    Access, DeviceState, ErrorCode, KeyLevel, Method, ObjectRef, Request, Response, Revocation,
-    RevocationTarget,
+    Access, DevicePin, DeviceState, ErrorCode, KeyLevel, Method, ObjectRef, PinKind, ProblemKind, Request,
+    Response, Revocation, RevocationTarget, Text,
 };
 use sealstone_osd::{CapabilityBytes, Generation, ObjectId};
 
@@ -94,6 +94,31 @@ fn device_changes_are_reloaded_by_other_server() {
     one.mds.catch_up().unwrap();
     let progress = one.ask(ADMIN, Request::KeyProgress { device: None });
     assert_eq!(format!("{progress:?}"), format!("{asked:?}"));
+}
+
+#[test]
+fn registration_by_other_server_drops_earlier_results() {
+    let [mut one, other] = World::two(1);
+    let earlier = other.mds.devices()[0].0.clone();
+    assert!(other.mds.device_failed(&earlier, ProblemKind::Silent, "no answer"));
+    // A change that is no registration keeps the problem.
+    one.mds.change_device(earlier.id, Some(DeviceState::Draining)).unwrap();
+    other.mds.catch_up().unwrap();
+    assert_eq!((other.mds.devices()[0].0.clone(), other.mds.is_device_healthy(earlier.id)), (earlier, false));
+    let mut device = super::world::new_device(0);
+    let pin = DevicePin { kind: PinKind::Certificate, hash: [5; 32] };
+    for step in 0..2 {
+        let earlier = other.mds.devices()[0].0.clone();
+        match step {
+            0 => device.url = Text::new("iscsi://h:2/iqn/0").unwrap(),
+            _ => device.pin = Some(pin),
+        }
+        other.mds.device_failed(&earlier, ProblemKind::Silent, "no answer");
+        one.ask(ADMIN, Request::DeviceAdd { device: device.clone() });
+        other.mds.catch_up().unwrap();
+        assert!(other.mds.is_device_healthy(earlier.id), "step {step}");
+        assert!(!other.mds.device_failed(&earlier, ProblemKind::Silent, "no answer"), "step {step}");
+    }
 }
 
 #[test]
