@@ -423,7 +423,8 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         {
             fresh = true;
             let request = Request::RenewGrants { handle, method: self.method };
-            let Response::Grants { layout, generation, grants } = self.core.metadata.call(request).await?
+            let Response::Grants { layout, generation, mut grants } =
+                self.core.metadata.call(request).await?
             else {
                 return Err(ClientError::OTHER_ANSWER);
             };
@@ -431,6 +432,10 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
                 // Migrated, or truncated to zero and written again by another client.
                 self.succeed(layout, generation, &grants).await?;
                 return Err(other_objects());
+            }
+            // Copies that were added since the open are further objects at the end of the layout.
+            if layout.is_copied() {
+                grants.truncate(self.layout.width());
             }
             if grants.len() != self.layout.width() {
                 return Err(ClientError::Protocol("grants that do not match the layout"));

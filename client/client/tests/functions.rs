@@ -4,11 +4,11 @@ use sealstone_client::functions::{
     CallArguments, FunctionDescription, FunctionError, FunctionPublication, FunctionRun, JobHandle,
 };
 use sealstone_client::{ClientError, DeviceId, GetOptions, Method, OsdError, PutOptions, Tuning};
-use sealstone_mds_protocol::{ErrorCode, FilePath};
+use sealstone_mds_protocol::{Access, ErrorCode, FilePath};
 use sealstone_osd::ObjectId;
 use sealstone_osd::function::{ApiVersion, EngineType, JobId};
 
-use crate::world::{TestClient, World, content};
+use crate::world::{TestClient, World, content, mounts::Mount};
 
 const METHOD: Method = Method::AllData;
 
@@ -76,6 +76,21 @@ async fn copies_are_whole_and_made_once() {
     let mut back = Vec::new();
     client.get("/fn", &mut back, GetOptions::default()).await.unwrap();
     assert_eq!(back, code);
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_function_is_readable_after_new_copy() {
+    let world = World::new(3).await;
+    let client = world.client(small_commands()).await;
+    let code = content(300_000);
+    put(&client, "/fn", &code).await;
+    let mount = Mount::of(&world).await;
+    let file = mount.open("fn", Access::Read).await;
+    assert_eq!(file.read(0, 10).await.unwrap(), &code[..10]);
+    client.copy_function("/fn", &devices(&client).await, METHOD).await.unwrap();
+    // The credentials of the open file have expired; the renewal has those of the copies too.
+    tokio::time::sleep(std::time::Duration::from_secs(400)).await;
+    assert_eq!(file.read(200_000, 99).await.unwrap(), &code[200_000..200_099]);
 }
 
 #[tokio::test(start_paused = true)]
