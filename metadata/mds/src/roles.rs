@@ -64,7 +64,6 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::UnlockNode { .. }
         | Request::RenewGrants { handle: OpenHandle::Node { access: Access::Read, .. }, .. }
         | Request::Open { access: Access::Read | Access::Execute | Access::CallRead, .. }
-        | Request::CopyFunction { .. }
         | Request::DelegateExecution { .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
@@ -75,6 +74,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         } => RequestClass::Read,
         Request::MakeDir { .. }
         | Request::Create { .. }
+        | Request::CopyFunction { .. }
         | Request::Open { .. }
         | Request::RenewGrants { .. }
         | Request::Commit { .. }

@@ -81,7 +81,7 @@ fn execute_needs_x_and_grants_only_it() {
 
 #[test]
 fn roles_limit_execution_and_description() {
-    let mut world = World::with_function(1, 0o777);
+    let mut world = World::with_function(2, 0o777);
     let (reader, operator) = ([7; 16], [8; 16]);
     world.session_as(reader, "carol", Role::ReadOnly);
     world.session_as(operator, "oscar", Role::Operator);
@@ -90,6 +90,8 @@ fn roles_limit_execution_and_description() {
     for access in [Access::CallUpdate, Access::Describe] {
         assert_eq!(world.refused(reader, open("/fn", access)), ErrorCode::Denied);
     }
+    let device = world.other_devices()[0];
+    assert_eq!(world.refused(reader, copy("/fn", device)), ErrorCode::Denied);
     assert_eq!(world.refused(operator, open("/fn", Access::Execute)), ErrorCode::Denied);
     let description = world.open_ok(ALICE, "/fn", Access::Describe);
     let rights = parsed(description.grants[0].capability.as_slice()).permissions;
