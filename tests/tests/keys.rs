@@ -171,6 +171,7 @@ fn byte_range_binds_append_length_and_map() {
         let resize = |to: u64| Operation::SetAttributes {
             object,
             values: vec![(length, Bytes::copy_from_slice(&to.to_be_bytes()))],
+            durable: false,
         };
         let append = || Operation::Append { object, data: Bytes::from_static(b"+") };
         let get = || Operation::GetAttributes { object, ids: vec![length], length_max: 64 };

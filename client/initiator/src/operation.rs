@@ -129,6 +129,8 @@ pub enum Operation {
         object: ObjectId,
         /// Attributes with their values.
         values: Vec<(AttributeId, Bytes)>,
+        /// Whether the device flushes before it answers (FUA). It needs no right to flush.
+        durable: bool,
     },
     /// Creates an empty user object or a partition with this id and these attributes, atomically.
     CreateWith {

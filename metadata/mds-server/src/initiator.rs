@@ -265,7 +265,7 @@ impl Devices for InitiatorDevices {
             if wanted.iter().all(has) {
                 return Ok(false);
             }
-            let set = Operation::SetAttributes { object, values: wanted };
+            let set = Operation::SetAttributes { object, values: wanted, durable: false };
             session.execute(&bearer, set).await.map_err(failed)?;
             Ok(true)
         })
@@ -312,7 +312,7 @@ impl Devices for InitiatorDevices {
         Box::pin(async move {
             let (session, bearer) = (self.session(device)?, bearer(&credential)?);
             let values = vec![(LOGICAL_LENGTH, Bytes::copy_from_slice(&length.to_be_bytes()))];
-            let cut = Operation::SetAttributes { object, values };
+            let cut = Operation::SetAttributes { object, values, durable: false };
             for operation in [cut, Operation::Flush { object }] {
                 match session.execute(&bearer, operation).await {
                     Ok(_) => {}
@@ -401,7 +401,7 @@ impl Devices for InitiatorDevices {
             let object = item.object.object;
             let (session, bearer) = (self.session(device)?, bearer(&credential)?);
             let values = values(&[object_attribute(item.tag)]);
-            let set = Operation::SetAttributes { object, values: values.clone() };
+            let set = Operation::SetAttributes { object, values: values.clone(), durable: false };
             match session.execute(&bearer, set.clone()).await {
                 Ok(_) => return Ok(()),
                 Err(OsdError::NotFound) if !item.creates => return Ok(()),

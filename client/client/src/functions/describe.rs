@@ -87,7 +87,7 @@ pub(super) async fn read<M: Metadata, D: Devices>(
     Ok(description.engine.is_some().then_some(description))
 }
 
-/// Writes the description of an object, and flushes the object.
+/// Writes the description of an object durably. This flushes earlier writes of the object too.
 pub(super) async fn write<M: Metadata, D: Devices>(
     objects: &OpenObjects<M, D>,
     index: usize,
@@ -95,9 +95,8 @@ pub(super) async fn write<M: Metadata, D: Devices>(
 ) -> Result<(), ClientError> {
     let values: Vec<(AttributeId, Bytes)> =
         description.encode().into_iter().map(|(id, value)| (id, Bytes::from(value))).collect();
-    let set = |object| Operation::SetAttributes { object, values: values.clone() };
-    objects.execute(index, set).await?;
-    objects.execute(index, |object| Operation::Flush { object }).await.map(drop)
+    let set = |object| Operation::SetAttributes { object, values: values.clone(), durable: true };
+    objects.execute(index, set).await.map(drop)
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {

@@ -196,7 +196,7 @@ impl World {
         let bearer = self.own(place, ServerPurpose::TruncateObject(object));
         let length = bytes::Bytes::copy_from_slice(&length.to_be_bytes());
         let values = vec![(sealstone_osd::attribute::user_information::LOGICAL_LENGTH, length)];
-        let cut = Operation::SetAttributes { object, values };
+        let cut = Operation::SetAttributes { object, values, durable: false };
         for operation in [cut, Operation::Flush { object }] {
             match self.osd(place).execute(&bearer, operation).await {
                 Ok(_) | Err(sealstone_client::OsdError::NotFound) => {}

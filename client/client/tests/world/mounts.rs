@@ -111,7 +111,7 @@ pub async fn tell_tags(world: &World) {
             let (id, value) = sealstone_mds::object_attribute(item.tag);
             let values = vec![(id, bytes::Bytes::copy_from_slice(&value))];
             let bearer = world.own(place, ServerPurpose::Retag { object, creates: item.creates });
-            let set = Operation::SetAttributes { object, values: values.clone() };
+            let set = Operation::SetAttributes { object, values: values.clone(), durable: false };
             match world.osd(place).execute(&bearer, set).await {
                 Err(OsdError::NotFound) if item.creates => {
                     let create = Operation::CreateWith { object, values };

@@ -192,7 +192,7 @@ impl OsdClient {
         object: ObjectId,
         values: Vec<(AttributeId, Bytes)>,
     ) -> Result<(), OsdError> {
-        self.execute(bearer, Operation::SetAttributes { object, values }).await.map(drop)
+        self.execute(bearer, Operation::SetAttributes { object, values, durable: false }).await.map(drop)
     }
 
     /// Runs FORMAT OSD, which erases everything.

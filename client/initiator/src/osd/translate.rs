@@ -98,10 +98,14 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Com
                 ..plain(Command::GetAttributes(Target { object: *object }))
             }
         }
-        Operation::SetAttributes { object, values } => {
+        Operation::SetAttributes { object, values, durable } => {
             let set = list::encode_set(generation, values.iter().map(|(id, value)| (*id, &value[..])));
             bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
-            CommandDraft { set, ..plain(Command::SetAttributes(Target { object: *object })) }
+            CommandDraft {
+                set,
+                durable: *durable,
+                ..plain(Command::SetAttributes(Target { object: *object }))
+            }
         }
         Operation::CreatePartition { partition } => {
             let command = Command::CreatePartition(CreatePartition { partition: *partition });
@@ -322,11 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_is_acknowledged_is_durable() {
+    fn removals_and_durable_attributes_are_flushed() {
         let object = ObjectId::new(0x1_0000, 0x1_0000);
         let durable = |operation| draft(Generation::Osd2, &operation).unwrap().durable;
         assert!(durable(Operation::Remove { object }));
         assert!(!durable(Operation::Create { object }), "a flush comes after it");
+        let set = |durable| Operation::SetAttributes { object, values: Vec::new(), durable };
+        assert!(durable(set(true)) && !durable(set(false)));
     }
 
     #[test]

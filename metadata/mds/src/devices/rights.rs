@@ -17,9 +17,9 @@ pub(crate) const UPDATE_RIGHTS: Permissions = READ_RIGHTS.union(WRITE_RIGHTS);
 pub(crate) const EXECUTE_RIGHTS: Permissions = Permissions::EXECUTE.union(Permissions::GET_ATTR);
 /// Rights of a function to objects that it may read.
 pub(crate) const CALL_READ_RIGHTS: Permissions = READ_RIGHTS.union(Permissions::GET_ATTR);
-/// Rights to describe the code in an object. FLUSH needs OBJ_MGMT.
-pub(crate) const DESCRIBE_RIGHTS: Permissions =
-    Permissions::GET_ATTR.union(Permissions::SET_ATTR).union(Permissions::OBJ_MGMT);
+/// Rights to describe the code in an object. With OBJ_MGMT besides SET_ATTR, a client could set the
+/// quota of the object, so the description is made durable without FLUSH.
+pub(crate) const DESCRIBE_RIGHTS: Permissions = Permissions::GET_ATTR.union(Permissions::SET_ATTR);
 /// Rights to a new copy of a function, and to describe it.
 pub(crate) const COPY_RIGHTS: Permissions = CREATE_RIGHTS.union(Permissions::SET_ATTR);
 /// Rights to the objects of a file opened for writing only.

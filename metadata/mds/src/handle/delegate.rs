@@ -65,7 +65,7 @@ impl IssueParams {
     }
 
     /// Returns the parameters for a file that is opened by path. A function may change only bytes
-    /// that exist.
+    /// that exist, and a description is no byte.
     pub(super) fn of_access(
         kind: IssueKind,
         (inode, access): (InodeId, Access),
@@ -76,15 +76,22 @@ impl IssueParams {
         let kind = if access == Access::Execute { IssueKind::Execute } else { kind };
         let mut issue = Self::whole(kind, inode, layout, terms);
         issue.readable = matches!(access, Access::CallRead | Access::CallUpdate);
-        if access == Access::CallUpdate {
-            for (index, (_, range)) in issue.parts.iter_mut().enumerate() {
-                *range = match layout.object_length(index, size) {
-                    0 => NO_BYTES,
-                    length => Range { start: 0, length },
-                };
-            }
+        match access {
+            Access::CallUpdate => issue.limit_to_size(layout, size),
+            Access::Describe => issue.limit_to_size(layout, 0),
+            _ => {}
         }
         issue
+    }
+
+    /// Limits the credentials to the bytes that the objects of a file of this size have.
+    pub(super) fn limit_to_size(&mut self, layout: &Layout, size: u64) {
+        for (index, (_, range)) in self.parts.iter_mut().enumerate() {
+            *range = match layout.object_length(index, size) {
+                0 => NO_BYTES,
+                length => Range { start: 0, length },
+            };
+        }
     }
 }
 

@@ -205,7 +205,7 @@ impl Worker {
             WorkerStep::Punch(object, offset, length) => Operation::Punch { object, offset, length },
             WorkerStep::Resize(object, length) => {
                 let value = Bytes::copy_from_slice(&length.to_be_bytes());
-                Operation::SetAttributes { object, values: vec![(LENGTH, value)] }
+                Operation::SetAttributes { object, values: vec![(LENGTH, value)], durable: false }
             }
             WorkerStep::Rewrite(object, start, length, changes, values) => {
                 let returns = RewriteReturn::Nothing;
@@ -215,7 +215,7 @@ impl Worker {
                 Operation::Rewrite { rewrite, operations, values: named(values).collect() }
             }
             WorkerStep::Attributes(object, values) => {
-                Operation::SetAttributes { object, values: named(values).collect() }
+                Operation::SetAttributes { object, values: named(values).collect(), durable: false }
             }
             WorkerStep::Copy(source, object, attributes) => {
                 let reading = self.bearer(issuer, source);
@@ -236,6 +236,7 @@ impl Worker {
                 Operation::SetAttributes {
                     object,
                     values: vec![(AttributeId::new(COLLECTIONS_PAGE, number), value)],
+                    durable: false,
                 }
             }
             WorkerStep::Duplicate { source, target, clone: false } => {
