@@ -521,6 +521,9 @@ impl Mds {
         if access == Access::CallUpdate {
             self.update(|tx| namespace::note_call_update(tx, id, now_ms))?;
         }
+        if access == Access::Describe {
+            self.update(|tx| namespace::fix_function_layout(tx, id, &path.shown(), now_ms))?;
+        }
         // Read again, because returned leases may have changed the file.
         let view = self.store.snapshot()?;
         let (inode, layout) = namespace::file_for(&*view, principal, id, access, &path.shown())?;

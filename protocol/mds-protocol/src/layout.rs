@@ -152,6 +152,13 @@ impl Layout {
         Ok(Self { number: self.number, ..Self::copies(objects)? })
     }
 
+    /// Returns the layout as one of copies, with the same objects and number; `None` if it is
+    /// striped.
+    #[must_use]
+    pub fn as_copies(&self) -> Option<Self> {
+        self.is_whole_in_each().then(|| Self { kind: LayoutKind::Copies, ..self.clone() })
+    }
+
     /// Whether each object has all bytes of the file.
     #[must_use]
     pub fn is_whole_in_each(&self) -> bool {

@@ -119,6 +119,24 @@ fn parent_of(tx: &mut dyn Transaction, principal: &Principal, path: &FilePath) -
     let (place, _) = super::walk::resolve_entry(tx, principal, path, FinalLink::Follow)?;
     Ok((place.directory, place.name))
 }
+/// Makes the layout of a file that gets the description of a function one of copies: a function
+/// runs only while each object has all code, so it must not be restriped when it is large.
+pub(crate) fn fix_function_layout(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    subject: &str,
+    now_ms: u64,
+) -> Result<()> {
+    let Some(mut file) = load::<Inode, _>(tx, &keys::inode(id))? else { return Ok(()) };
+    let layout = layout_of(&file, subject)?;
+    if layout.is_copied() {
+        return Ok(());
+    }
+    file.layout = layout.as_copies();
+    file.changes(now_ms);
+    Ok(save(tx, &keys::inode(id), &file)?)
+}
+
 
 /// Adds a finished copy to the layout of its file.
 pub(super) fn commit_copy(

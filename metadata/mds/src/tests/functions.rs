@@ -236,6 +236,26 @@ fn copied_function_never_outgrows_its_layout() {
     assert_eq!(begun, crate::MoveStart::NothingToMove);
 }
 
+/// A function of one object without further copies; it is stored like any other file.
+#[test]
+fn described_function_never_outgrows_its_layout() {
+    let mut world = World::with_accounts(3);
+    let size = 6 << 20;
+    let begun = world.create(ALICE, "/fn", Some(4096));
+    world.commit(ALICE, begun.intent, size).unwrap();
+    let inode = world.stat(ALICE, "/fn").unwrap().inode;
+    assert_eq!(world.mds.next_outgrown(None).unwrap(), [inode]);
+    let described = world.open_ok(ALICE, "/fn", Access::Describe).layout.unwrap();
+    assert_eq!((described.kind_name(), described.number()), ("copies", begun.layout.number()));
+    assert_eq!(described.objects(), begun.layout.objects());
+    // A striped file is no function.
+    world.put(ALICE, "/big", 8 << 20);
+    assert_eq!(world.refused(ALICE, open("/big", Access::Describe)), ErrorCode::Invalid);
+    world.now += 24 * 3_600_000;
+    assert_eq!(world.mds.begin_migration(inode, world.now).unwrap(), crate::MoveStart::NothingToMove);
+    assert!(world.mds.next_outgrown(None).unwrap().is_empty());
+}
+
 #[test]
 fn delegated_execution_has_no_other_right() {
     let mut world = World::with_function(2, 0o711);
