@@ -581,10 +581,13 @@ impl Mds {
                 // time.
                 let written = LengthTarget::Create(intent, record.inode);
                 self.check_lengths_later(written, &principal.user, 0, until)?;
-                let is_copy = namespace::is_function_copy(&*self.store.snapshot()?, intent)?;
-                let rights = if is_copy { COPY_RIGHTS } else { CREATE_RIGHTS };
+                let copied = namespace::copied_size(&*self.store.snapshot()?, intent)?;
+                let rights = if copied.is_some() { COPY_RIGHTS } else { CREATE_RIGHTS };
                 let terms = (method, rights, until);
-                let issue = IssueParams::whole(IssueKind::Renew, record.inode, &record.layout, terms);
+                let mut issue = IssueParams::whole(IssueKind::Renew, record.inode, &record.layout, terms);
+                if let Some(size) = copied {
+                    issue.limit_to_size(&record.layout, size);
+                }
                 (issue, record.layout, 0)
             }
         };

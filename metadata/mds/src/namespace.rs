@@ -39,7 +39,7 @@ pub(crate) use create::{
     NewIntent, abandon, begin_create, commit, discard_create, end_creates, expire, renew_create,
 };
 pub(crate) use delegate::{DelegatedRange, delegate, delegate_writing};
-pub(crate) use functions::{NewCopy, begin_copy, fix_function_layout, is_function_copy, note_call_update};
+pub(crate) use functions::{NewCopy, begin_copy, copied_size, fix_function_layout, note_call_update};
 pub(crate) use nodes::{
     NewNode, check_passes, link_node, listable, look_up, make_node, node, read_link, read_nodes, remove_node,
 };

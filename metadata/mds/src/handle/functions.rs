@@ -39,7 +39,7 @@ impl Mds {
             let why = format!("device {} takes no new objects", device.0);
             return Err(MdsError::refused(ErrorCode::Invalid, why));
         }
-        let (intent, record) = self.update(|tx| {
+        let (intent, record, size) = self.update(|tx| {
             namespace::begin_copy(tx, principal, path, |tx, inode| {
                 let number = next_number(tx, counter::OBJECT)?;
                 let object = ObjectId::new(self.config.partition_of(inode.0), number);
@@ -48,9 +48,10 @@ impl Mds {
             })
         })?;
         let terms = (method, COPY_RIGHTS, grants_until_ms);
-        let issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
+        let mut issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
+        issue.limit_to_size(&record.layout, size);
         let written = LengthTarget::Create(intent, record.inode);
-        if let Err(error) = self.check_lengths_later(written, &principal.user, 0, grants_until_ms) {
+        if let Err(error) = self.check_lengths_later(written, &principal.user, size, grants_until_ms) {
             self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
             return Err(error);
         }

@@ -39,9 +39,13 @@ pub(crate) struct NewCopy {
     pub(crate) grants_until_ms: u64,
 }
 
-/// Whether a create is a copy of a function file.
-pub(crate) fn is_function_copy<S: Snapshot + ?Sized>(view: &S, id: IntentId) -> Result<bool> {
-    Ok(view.get(&keys::function_copy(id))?.is_some())
+/// Returns the size of the function file of which a create is a copy; none if it is no copy. Fails
+/// if the file was removed.
+pub(crate) fn copied_size<S: Snapshot + ?Sized>(view: &S, id: IntentId) -> Result<Option<u64>> {
+    let Some(copy) = load::<FunctionCopy, _>(view, &keys::function_copy(id))? else { return Ok(None) };
+    let removed = || MdsError::refused(ErrorCode::Stale, "the function was removed while it was copied");
+    let file: Inode = load(view, &keys::inode(copy.inode))?.ok_or_else(removed)?;
+    Ok(Some(file.size))
 }
 
 /// Fails unless the user may copy the code, which needs the rights to read and to execute it.
@@ -62,24 +66,25 @@ fn layout_of<'a>(file: &'a Inode, subject: &str) -> Result<&'a Layout> {
     }
 }
 
-/// Begins a copy of a function file. `object` chooses its object.
+/// Begins a copy of a function file. `new` chooses its object. Returns the size of the file too,
+/// with which the copy is charged until its end.
 pub(crate) fn begin_copy(
     tx: &mut dyn Transaction,
     principal: &Principal,
     path: &FilePath,
     new: impl FnOnce(&mut dyn Transaction, InodeId) -> Result<NewCopy>,
-) -> Result<(IntentId, Intent)> {
+) -> Result<(IntentId, Intent, u64)> {
     let subject = path.shown();
     let (inode, file) = super::resolve(tx, principal, path)?;
     check_rights(principal, &file, &subject)?;
     let (parent, name) = parent_of(tx, principal, path)?;
-    let number = layout_of(&file, &subject)?.clone();
+    let layout = layout_of(&file, &subject)?.clone();
     let own = check_share(tx, &principal.user)?;
     let charged = Inode { owner: principal.user.clone(), ..file.clone() };
     let charges = quota::reserve(tx, &charged, None)?;
     let NewCopy { object, method, expires_ms, grants_until_ms } = new(tx, inode)?;
-    if number.with_copy(object).is_err() {
-        return Err(match number.objects().iter().any(|one| one.device == object.device) {
+    if layout.with_copy(object).is_err() {
+        return Err(match layout.objects().iter().any(|one| one.device == object.device) {
             true => MdsError::refused(ErrorCode::Exists, format!("{subject} has a copy on the device")),
             false => MdsError::refused(ErrorCode::Limit, format!("copies of {subject}")),
         });
@@ -100,7 +105,7 @@ pub(crate) fn begin_copy(
     };
     save_new(tx, id, &intent, &charges, own)?;
     save(tx, &keys::function_copy(id), &FunctionCopy { inode, version: file.version })?;
-    Ok((id, intent))
+    Ok((id, intent, file.size))
 }
 
 /// Notes that a function may change bytes of a file. The writes are not reported, so the file loses
@@ -114,11 +119,6 @@ pub(crate) fn note_call_update(tx: &mut dyn Transaction, id: InodeId, now_ms: u6
     Ok(save(tx, &keys::inode(id), &file)?)
 }
 
-/// Returns the directory and the name of a file.
-fn parent_of(tx: &mut dyn Transaction, principal: &Principal, path: &FilePath) -> Result<(InodeId, Name)> {
-    let (place, _) = super::walk::resolve_entry(tx, principal, path, FinalLink::Follow)?;
-    Ok((place.directory, place.name))
-}
 /// Makes the layout of a file that gets the description of a function one of copies: a function
 /// runs only while each object has all code, so it must not be restriped when it is large.
 pub(crate) fn fix_function_layout(
@@ -137,6 +137,11 @@ pub(crate) fn fix_function_layout(
     Ok(save(tx, &keys::inode(id), &file)?)
 }
 
+/// Returns the directory and the name of a file.
+fn parent_of(tx: &mut dyn Transaction, principal: &Principal, path: &FilePath) -> Result<(InodeId, Name)> {
+    let (place, _) = super::walk::resolve_entry(tx, principal, path, FinalLink::Follow)?;
+    Ok((place.directory, place.name))
+}
 
 /// Adds a finished copy to the layout of its file.
 pub(super) fn commit_copy(

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceId, ErrorCode, IssueKind, Layout, Method, OpenHandle, OpenedFile,
-    ReceiptBytes, ReceiptVerdict, Request, Response, Role,
+    Access, CreatedFile, DeviceId, ErrorCode, IssueKind, Layout, Method, OpenHandle, OpenedFile, QuotaChange,
+    QuotaSubject, ReceiptBytes, ReceiptVerdict, Request, Response, Role,
 };
 use sealstone_osd::capability::Range;
 use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, ObjectId, Permissions};
@@ -254,6 +254,35 @@ fn described_function_never_outgrows_its_layout() {
     world.now += 24 * 3_600_000;
     assert_eq!(world.mds.begin_migration(inode, world.now).unwrap(), crate::MoveStart::NothingToMove);
     assert!(world.mds.next_outgrown(None).unwrap().is_empty());
+}
+
+#[test]
+fn copy_is_charged_once_within_quota() {
+    let mut world = World::with_function(2, 0o755);
+    let subject = QuotaSubject::User(super::world::user("bob"));
+    let change = QuotaChange { bytes_max: Some(Some(15_000)), nodes_max: None };
+    world.ask(ADMIN, Request::QuotaSet { of: subject.clone(), change });
+    let used = |world: &mut World| {
+        let Response::Quota { quota } = world.ask(ADMIN, Request::QuotaShow { of: subject.clone() }) else {
+            panic!("no quota")
+        };
+        quota.bytes
+    };
+    let device = world.other_devices()[0];
+    let begun = world.begin_copy(BOB, device);
+    assert_eq!(used(&mut world), CODE_BYTES);
+    let Descriptor::User { range, .. } = parsed(begun.grants[0].capability.as_slice()).descriptor else {
+        panic!("a user object")
+    };
+    assert_eq!(range, Range { start: 0, length: CODE_BYTES }, "no bytes that are not charged");
+    // The bytes are written, and measured before the commit.
+    world.now += 310_000;
+    for item in world.mds.next_length_checks(9, world.now).unwrap() {
+        world.mds.lengths_found(&item, &[CODE_BYTES], world.now).unwrap();
+    }
+    assert_eq!(used(&mut world), CODE_BYTES);
+    world.commit(BOB, begun.intent, CODE_BYTES).unwrap();
+    assert_eq!(used(&mut world), 0);
 }
 
 #[test]
