@@ -241,7 +241,19 @@ async fn commit<M: Metadata, D: Devices>(
     }
 }
 
-async fn abandon<M: Metadata, D: Devices>(core: &ClientCore<M, D>, intent: IntentId) {
+/// Writes bytes durably into the objects of a create that the caller commits.
+pub(crate) async fn write_bytes<M: Metadata, D: Devices>(
+    objects: Arc<OpenObjects<M, D>>,
+    bytes: &[u8],
+) -> Result<(), ClientError> {
+    let mut options = PutOptions { checksum: None, ..PutOptions::default() };
+    let mut pipeline = PutPipeline::new(objects, &mut options);
+    pipeline.write_rest(&mut StreamSource(bytes)).await?;
+    pipeline.finish(Some(bytes.len() as u64)).await.map(drop)
+}
+
+/// Abandons a create; its objects are removed.
+pub(crate) async fn abandon<M: Metadata, D: Devices>(core: &ClientCore<M, D>, intent: IntentId) {
     if let Err(error) = core.metadata.call(Request::Abandon { intent }).await {
         tracing::debug!(%error, "could not abandon a create; it expires at the server");
     }

@@ -94,6 +94,38 @@ async fn open_function_is_readable_after_new_copy() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refused_copies_are_abandoned() {
+    let world = World::new(2).await;
+    let (client, other) = (world.client(small_commands()).await, world.client(small_commands()).await);
+    put(&client, "/fn", b"code").await;
+    let all = devices(&client).await;
+    for replaced in [false, true] {
+        if replaced {
+            put(&other, "/fn", b"code").await;
+        }
+        let requests = client.metadata();
+        let abandoned = requests.called("Abandon");
+        requests.gate.close("CopyFunction");
+        let meanwhile = async {
+            requests.gate.reached().await;
+            match replaced {
+                true => put(&other, "/fn", b"other code").await,
+                false => assert_eq!(other.copy_function("/fn", &all, METHOD).await.unwrap(), 1),
+            }
+            requests.gate.open();
+        };
+        let (copied, ()) = tokio::join!(client.copy_function("/fn", &all, METHOD), meanwhile);
+        let is_stale = |error: &ClientError| matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale);
+        match copied {
+            Ok(made) => assert!(!replaced && made == 0),
+            Err(FunctionError::Client(error)) => assert!(replaced && is_stale(&error), "{error:?}"),
+            Err(error) => panic!("{error:?}"),
+        }
+        assert_eq!(requests.called("Abandon"), abandoned + 1, "replaced: {replaced}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn copy_survives_restart_of_its_device() {
     let world = World::new(2).await;
     let client = world.client(small_commands()).await;
@@ -185,7 +217,7 @@ async fn call_without_service_names_the_device() {
     for reply in &replies {
         let error = reply.outcome.as_ref().unwrap_err();
         assert!(matches!(error, FunctionError::NoEngine { engine: Some(EngineType::C), .. }), "{error:?}");
-        assert!(error.permits_fallback() && error.to_string().contains(&reply.device));
+        assert!(error.to_string().contains(&reply.device));
         assert!(reply.arguments.starts_with(b"stripe.0="));
     }
     assert!(client.device_engines(devices(&client).await[0], METHOD).await.unwrap().is_empty());

@@ -5,8 +5,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use sealstone_initiator::Operation;
 use sealstone_mds_protocol::{
     Access, DeviceId, ErrorCode, FilePath, Method, OpenHandle, Request, Response, Stat,
 };
@@ -15,10 +13,7 @@ use super::describe::{self, recorded_digest};
 use super::{FunctionDescription, FunctionError};
 use crate::client::file_path;
 use crate::open::OpenObjects;
-use crate::{Client, ClientError, Devices, Metadata, get};
-
-/// How often a copy is begun again because its device restarted meanwhile.
-const COPY_TRIES: u32 = 3;
+use crate::{Client, ClientError, Devices, Metadata, get, put};
 
 /// A function that was opened to be executed.
 pub(super) struct OpenFunction<M, D> {
@@ -99,7 +94,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         &self,
         function: &OpenFunction<M, D>,
         device: Option<DeviceId>,
-    ) -> Result<Bytes, FunctionError> {
+    ) -> Result<Vec<u8>, FunctionError> {
         let mut code = Vec::with_capacity(usize::try_from(function.stat.size).unwrap_or(0));
         let options = get::GetOptions { method: function.method, ..get::GetOptions::default() };
         match get::get(&self.core, &function.path, &mut code, options).await {
@@ -116,7 +111,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         if *blake3::hash(&code).as_bytes() != function.digest {
             return Err(FunctionError::DigestMismatch { path: function.path.shown().into_owned() });
         }
-        Ok(code.into())
+        Ok(code)
     }
 
     /// Makes one copy; returns whether this client made it.
@@ -124,82 +119,45 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         &self,
         function: &OpenFunction<M, D>,
         device: DeviceId,
-        code: &Bytes,
+        code: &[u8],
         description: &FunctionDescription,
     ) -> Result<bool, FunctionError> {
-        for _ in 0..COPY_TRIES {
-            let path = function.path.clone();
-            let request = Request::CopyFunction { path, device, method: function.method };
-            let file = match self.core.metadata.call(request).await {
-                Ok(Response::Created { file }) => file,
-                Ok(_) => return Err(ClientError::OTHER_ANSWER.into()),
-                // Another client made it.
-                Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Exists => return Ok(false),
-                Err(error) if is_denial(&error) => {
-                    let device = self.core.device_label(device).await;
-                    return Err(FunctionError::NoCopy { device, error });
-                }
-                Err(error) => return Err(error.into()),
-            };
-            let intent = file.intent;
-            let handle = OpenHandle::Intent(intent);
-            let core = self.core.clone();
-            let written = async {
-                let objects =
-                    OpenObjects::new(core, handle, function.method, file.layout, &file.grants).await?;
-                self.write_copy(&objects, code, description).await
-            };
-            match written.await {
-                Ok(true) => {}
-                // The device restarted and may have lost bytes.
-                Ok(false) => {
-                    self.abandon_copy(intent).await;
-                    continue;
-                }
-                Err(error) => {
-                    self.abandon_copy(intent).await;
-                    return Err(error.into());
+        let path = function.path.clone();
+        let request = Request::CopyFunction { path, device, method: function.method };
+        let file = match self.core.metadata.call(request).await {
+            Ok(Response::Created { file }) => file,
+            Ok(_) => return Err(ClientError::OTHER_ANSWER.into()),
+            Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Exists => return Ok(false),
+            Err(error) if is_denial(&error) => {
+                let device = self.core.device_label(device).await;
+                return Err(FunctionError::NoCopy { device, error });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let intent = file.intent;
+        let written = async {
+            let (core, handle) = (self.core.clone(), OpenHandle::Intent(intent));
+            let objects = OpenObjects::new(core, handle, function.method, file.layout, &file.grants).await?;
+            let objects = Arc::new(objects);
+            put::write_bytes(objects.clone(), code).await?;
+            describe::write(&objects, 0, description).await?;
+            let size = code.len() as u64;
+            let commit = Request::Commit { intent, size, mtime_ns: None, checksum: None };
+            self.core.metadata.call(commit).await
+        };
+        match written.await {
+            Ok(Response::Stat { .. }) => Ok(true),
+            Ok(_) => Err(ClientError::OTHER_ANSWER.into()),
+            // It may have been committed.
+            Err(error @ ClientError::OutcomeUnknown { .. }) => Err(error.into()),
+            Err(error) => {
+                put::abandon(&self.core, intent).await;
+                match error {
+                    // Another client made a copy meanwhile.
+                    ClientError::Refused(failure) if failure.code == ErrorCode::Exists => Ok(false),
+                    error => Err(error.into()),
                 }
             }
-            let commit = Request::Commit { intent, size: code.len() as u64, mtime_ns: None, checksum: None };
-            return match self.core.metadata.call(commit).await {
-                Ok(Response::Stat { .. }) => Ok(true),
-                Ok(_) => Err(ClientError::OTHER_ANSWER.into()),
-                Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Exists => Ok(false),
-                Err(error) => Err(error.into()),
-            };
-        }
-        Err(ClientError::Restarted(self.core.device_label(device).await).into())
-    }
-
-    /// Writes the object of a copy; returns whether its device was up all the time.
-    async fn write_copy(
-        &self,
-        objects: &OpenObjects<M, D>,
-        code: &Bytes,
-        description: &FunctionDescription,
-    ) -> Result<bool, ClientError> {
-        let piece_bytes = self.core.tuning.command_bytes;
-        let (mut at, mut first_epoch) = (0, None);
-        while at < code.len() {
-            let data = code.slice(at..code.len().min(at + piece_bytes));
-            let offset = at as u64;
-            at += data.len();
-            let write = |object| match offset {
-                0 => Operation::CreateAndWrite { object, offset, data: data.clone() },
-                _ => Operation::Write { object, offset, data: data.clone() },
-            };
-            let epoch = objects.execute_in(0, write).await?;
-            first_epoch = first_epoch.or(Some(epoch));
-        }
-        describe::write(objects, 0, description).await?;
-        let last_epoch = objects.device_epoch(0).await?;
-        Ok(first_epoch == Some(Some(last_epoch)))
-    }
-
-    async fn abandon_copy(&self, intent: sealstone_mds_protocol::IntentId) {
-        if let Err(error) = self.core.metadata.call(Request::Abandon { intent }).await {
-            tracing::debug!(%error, "could not abandon a copy; it expires at the server");
         }
     }
 }

@@ -135,12 +135,6 @@ impl FunctionError {
         }
     }
 
-    /// Whether the same call may succeed later, or at the client.
-    #[must_use]
-    pub const fn permits_fallback(&self) -> bool {
-        matches!(self, Self::Busy { .. } | Self::NoEngine { .. })
-    }
-
     /// Returns the error of a command of a call.
     pub(super) fn of_call(error: ClientError, engine: Option<EngineType>) -> Self {
         match error {
