@@ -268,7 +268,7 @@ impl EngineRing {
         self.engine_region.copy_out(engine::HEAP + range.offset() as usize, into);
     }
 
-    fn copy_to_heap(&self, range: HeapRange, from: &[u8]) {
+    pub(crate) fn copy_to_heap(&self, range: HeapRange, from: &[u8]) {
         self.engine_region.copy_in(engine::HEAP + range.offset() as usize, from);
     }
 

@@ -259,6 +259,20 @@ impl EngineRing {
         outcome
     }
 
+    /// Copies at most one buffer of bytes to a writer, and returns before they are written.
+    ///
+    /// # Errors
+    ///
+    /// As [`EngineRing::write_buffer`] and [`EngineRing::commit_buffer`].
+    pub fn write_stream(&mut self, id: StreamId, from: &[u8]) -> Result<(), CallErrno> {
+        if from.len() > BUFFER_BYTES as usize {
+            return Err(CallErrno::Invalid);
+        }
+        let buffer = self.write_buffer(id)?;
+        self.copy_to_heap(buffer, from);
+        self.commit_buffer(id, from.len() as u64)
+    }
+
     fn commit_buffer_of(&mut self, stream: &mut EngineStream, length: u64) -> Result<(), CallErrno> {
         if let Some(error) = stream.error {
             return Err(error);
