@@ -52,6 +52,8 @@ const JAVA: ProcessSet = ProcessSet::of(FilteredProcess::Engine(EngineKind::Java
 const PYTHON: ProcessSet = ProcessSet::of(FilteredProcess::Engine(EngineKind::Python));
 /// Engines without a runtime that reads files.
 const NATIVE: ProcessSet = C.and(WASM);
+/// Engines that write only to standard output and error.
+const SILENT: ProcessSet = NATIVE.and(PYTHON);
 /// Engines whose runtime reads its library from binds.
 const INTERPRETERS: ProcessSet = JAVA.and(PYTHON);
 /// Engines whose runtime has threads.
@@ -213,11 +215,11 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("close", libc::SYS_close, ENGINES, &[], "closes the code"),
     allow("fstat", libc::SYS_fstat, ENGINES, &[], "size of the code"),
     allow("newfstatat", libc::SYS_newfstatat, ENGINES, &[], "size of the code, as newer C libraries ask for it"),
-    allow("write", libc::SYS_write, NATIVE, &[TO_STANDARD_OUTPUT], "messages of the C library to /dev/null"),
-    allow("write", libc::SYS_write, NATIVE, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
-    allow("writev", libc::SYS_writev, NATIVE, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
-    allow("write", libc::SYS_write, INTERPRETERS, &[], "doorbell through an eventfd, and messages to /dev/null"),
-    allow("writev", libc::SYS_writev, INTERPRETERS, &[], "messages to /dev/null"),
+    allow("write", libc::SYS_write, SILENT, &[TO_STANDARD_OUTPUT], "messages of the C library to /dev/null"),
+    allow("write", libc::SYS_write, SILENT, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
+    allow("writev", libc::SYS_writev, SILENT, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
+    allow("write", libc::SYS_write, JAVA, &[], "doorbell through an eventfd, and messages to /dev/null"),
+    allow("writev", libc::SYS_writev, JAVA, &[], "messages to /dev/null"),
     fail("prctl", libc::SYS_prctl, ENGINES, &[NAME_OF_MEMORY], libc::EINVAL, "allocators name their memory, and do without"),
     fail("clone3", libc::SYS_clone3, MANAGED, &[], libc::ENOSYS, "its flags are in memory, where a filter cannot read them; libraries then use clone"),
     allow("clone", libc::SYS_clone, MANAGED, &[THREAD_ONLY], "threads of the runtime; never a process or a namespace"),
@@ -234,6 +236,7 @@ pub(super) const ROWS: &[SyscallRow] = &[
     fail("openat", libc::SYS_openat, INTERPRETERS, &[OPEN_WRITE_ONLY], libc::EACCES, "a program that writes a file receives an error that it can show"),
     fail("openat", libc::SYS_openat, INTERPRETERS, &[OPEN_READ_WRITE], libc::EACCES, "the virtual machine sets up its core dumps, and does without"),
     fail("socket", libc::SYS_socket, INTERPRETERS, &[], libc::EACCES, "the C library asks a daemon for names of users, and does without"),
+    fail("epoll_create1", libc::SYS_epoll_create1, PYTHON, &[], libc::ENOSYS, "the module selectors, which socket and subprocess import, tests it and does without"),
     allow("getdents64", libc::SYS_getdents64, INTERPRETERS, &[], "folders of the library"),
     fail("readlinkat", libc::SYS_readlinkat, INTERPRETERS, &[], libc::EINVAL, "as readlink"),
     allow("getcwd", libc::SYS_getcwd, INTERPRETERS, &[], "the root"),
@@ -268,7 +271,7 @@ pub(super) const ROWS: &[SyscallRow] = &[
     #[cfg(target_arch = "x86_64")]
     allow("lstat", libc::SYS_lstat, INTERPRETERS, &[], "files of the library, as older libraries ask"),
     #[cfg(target_arch = "x86_64")]
-    allow("poll", libc::SYS_poll, INTERPRETERS, &[], "waits for the doorbell"),
+    allow("poll", libc::SYS_poll, INTERPRETERS, &[], "waits for the doorbell; the module selectors tests it"),
 ];
 
 #[cfg(test)]
