@@ -31,6 +31,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "security/sandbox",
     "active/function-ring",
     "active/engine-c",
+    "active/engine-python",
     "active/engine-wasm",
     "active/fn",
     "active/function-modules",

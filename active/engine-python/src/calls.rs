@@ -1,0 +1,320 @@
+//! The module `_sealstone`: the calls of the interface for the Python code above it.
+//!
+//! Contract: every number and every length of Python is checked here or in the ring. A refusal is
+//! an `OSError` with its error number. A call outside of `run`, or during another one, fails.
+#![allow(unsafe_code, reason = "buffers of the shared heap, as objects of the interpreter")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sealstone_function_abi::limits::{ATTRIBUTE_BYTES_MAX, BUFFER_BYTES};
+use sealstone_function_abi::{CallErrno, DescriptorError, OwnedCallDescriptor};
+use sealstone_function_ring::{EngineRing, StreamId};
+
+use crate::library::{BuiltinFunction, CallArguments, PythonObject, RaisedException};
+
+/// Maximum bytes of one `read`.
+const READ_BYTES_MAX: u64 = 64 << 20;
+/// Numbers that one `list` returns.
+const LIST_NUMBERS: usize = 4096;
+
+/// The ring of this process, and whether a call runs.
+struct InterpreterRing {
+    ring: EngineRing,
+    is_in_call: bool,
+}
+
+static STATE: Mutex<Option<InterpreterRing>> = Mutex::new(None);
+
+/// Locks the state. A panic under the lock would have ended the process.
+fn state() -> MutexGuard<'static, Option<InterpreterRing>> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets the ring that all calls use.
+pub(crate) fn install(ring: EngineRing) {
+    *state() = Some(InterpreterRing { ring, is_in_call: false });
+}
+
+/// Waits for the next call; `None` if the engine must exit. After an error a call runs as well.
+pub(crate) fn wait_call() -> Result<Option<OwnedCallDescriptor>, DescriptorError> {
+    let mut state = state();
+    let Some(state) = state.as_mut() else { return Ok(None) };
+    let outcome = state.ring.wait_call();
+    state.is_in_call = !matches!(outcome, Ok(None));
+    outcome
+}
+
+/// Ends the call.
+pub(crate) fn finish_call(status: i64) {
+    if let Some(state) = state().as_mut() {
+        state.is_in_call = false;
+        state.ring.finish_call(status);
+    }
+}
+
+/// Writes a line of the engine itself to the log of the job.
+pub(crate) fn log_error(text: &str) {
+    /// Level of a log line about an error.
+    const LOG_ERROR: u32 = 1;
+    let _ = with_ring(|ring| ring.log(LOG_ERROR, text.as_bytes()));
+}
+
+/// Runs `body` with the ring if a call runs.
+fn with_ring<T>(body: impl FnOnce(&mut EngineRing) -> Result<T, CallErrno>) -> Result<T, CallErrno> {
+    let mut state = STATE.try_lock().map_err(|_| CallErrno::Busy)?;
+    match state.as_mut() {
+        Some(InterpreterRing { ring, is_in_call: true }) => body(ring),
+        _ => Err(CallErrno::BadHandle),
+    }
+}
+
+/// Why a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallFailure {
+    /// With an error number.
+    Errno(CallErrno),
+    /// With an exception that is set.
+    Raised(RaisedException),
+}
+
+impl From<CallErrno> for CallFailure {
+    fn from(error: CallErrno) -> Self {
+        Self::Errno(error)
+    }
+}
+
+impl From<RaisedException> for CallFailure {
+    fn from(error: RaisedException) -> Self {
+        Self::Raised(error)
+    }
+}
+
+type Called = Result<PythonObject, CallFailure>;
+
+/// Converts an outcome to that of a builtin function.
+fn raise(outcome: Called) -> Result<PythonObject, RaisedException> {
+    outcome.map_err(|failure| match failure {
+        CallFailure::Errno(error) => RaisedException::os_error(-error.result(), error.doc()),
+        // A number outside of 64 bits is an argument like any other wrong one.
+        CallFailure::Raised(error) if error.is_overflow() => {
+            error.clear();
+            let invalid = CallErrno::Invalid;
+            RaisedException::os_error(-invalid.result(), invalid.doc())
+        }
+        CallFailure::Raised(error) => error,
+    })
+}
+
+/// Returns the handle of an object.
+fn handle(arguments: CallArguments<'_>, index: isize) -> Result<u32, CallFailure> {
+    u32::try_from(arguments.number(index)?).map_err(|_| CallErrno::BadHandle.into())
+}
+
+/// Returns a number of 32 bits.
+fn small_number(arguments: CallArguments<'_>, index: isize) -> Result<u32, CallFailure> {
+    u32::try_from(arguments.number(index)?).map_err(|_| CallErrno::Invalid.into())
+}
+
+/// Returns the number of a stream.
+fn stream(arguments: CallArguments<'_>) -> Result<StreamId, CallFailure> {
+    let number = i64::try_from(arguments.number(0)?).map_err(|_| CallErrno::BadHandle)?;
+    Ok(StreamId::from_number(number))
+}
+
+fn nothing(outcome: Result<(), CallErrno>) -> Called {
+    outcome?;
+    Ok(PythonObject::none()?)
+}
+
+fn number(outcome: Result<u64, CallErrno>) -> Called {
+    Ok(PythonObject::unsigned(outcome?)?)
+}
+
+fn read(arguments: CallArguments<'_>) -> Called {
+    let (object, offset, length) = (handle(arguments, 0)?, arguments.number(1)?, arguments.number(2)?);
+    let capacity = usize::try_from(length).ok().filter(|_| length <= READ_BYTES_MAX);
+    let capacity = capacity.ok_or(CallErrno::TooLarge)?;
+    PythonObject::filled_bytes(capacity, |buffer| Ok(with_ring(|ring| ring.read(object, offset, buffer))?))
+}
+
+fn write(arguments: CallArguments<'_>) -> Called {
+    let (object, offset, data) = (handle(arguments, 0)?, arguments.number(1)?, arguments.bytes(2)?);
+    number(with_ring(|ring| ring.write(object, offset, data)).map(|count| count as u64))
+}
+
+fn append(arguments: CallArguments<'_>) -> Called {
+    let (object, data) = (handle(arguments, 0)?, arguments.bytes(1)?);
+    number(with_ring(|ring| ring.append(object, data)))
+}
+
+fn punch(arguments: CallArguments<'_>) -> Called {
+    let (object, offset, length) = (handle(arguments, 0)?, arguments.number(1)?, arguments.number(2)?);
+    nothing(with_ring(|ring| ring.punch(object, offset, length)))
+}
+
+fn length(arguments: CallArguments<'_>) -> Called {
+    let object = handle(arguments, 0)?;
+    number(with_ring(|ring| ring.length(object)))
+}
+
+fn get_attribute(arguments: CallArguments<'_>) -> Called {
+    let object = handle(arguments, 0)?;
+    let (page, attribute) = (small_number(arguments, 1)?, small_number(arguments, 2)?);
+    PythonObject::filled_bytes(ATTRIBUTE_BYTES_MAX as usize, |buffer| {
+        Ok(with_ring(|ring| ring.get_attribute(object, page, attribute, buffer))?)
+    })
+}
+
+fn set_attribute(arguments: CallArguments<'_>) -> Called {
+    let object = handle(arguments, 0)?;
+    let (page, attribute) = (small_number(arguments, 1)?, small_number(arguments, 2)?);
+    let value = arguments.bytes(3)?;
+    nothing(with_ring(|ring| ring.set_attribute(object, page, attribute, value)))
+}
+
+fn list(arguments: CallArguments<'_>) -> Called {
+    let (object, after) = (handle(arguments, 0)?, arguments.number(1)?);
+    let mut numbers = vec![0; LIST_NUMBERS];
+    let count = with_ring(|ring| ring.list(object, after, &mut numbers))?;
+    let numbers = numbers.iter().take(count).map(|&number| PythonObject::unsigned(number));
+    Ok(PythonObject::tuple(numbers.collect::<Result<_, _>>()?)?)
+}
+
+fn create(arguments: CallArguments<'_>) -> Called {
+    let partition = handle(arguments, 0)?;
+    let (handle, number) = with_ring(|ring| ring.create(partition))?;
+    let pair = vec![PythonObject::unsigned(handle.into())?, PythonObject::unsigned(number)?];
+    Ok(PythonObject::tuple(pair)?)
+}
+
+fn remove(arguments: CallArguments<'_>) -> Called {
+    let object = handle(arguments, 0)?;
+    nothing(with_ring(|ring| ring.remove(object)))
+}
+
+fn flush(arguments: CallArguments<'_>) -> Called {
+    let object = handle(arguments, 0)?;
+    nothing(with_ring(|ring| ring.flush(object)))
+}
+
+fn result(arguments: CallArguments<'_>) -> Called {
+    let data = arguments.bytes(0)?;
+    nothing(with_ring(|ring| ring.result(data)))
+}
+
+fn log(arguments: CallArguments<'_>) -> Called {
+    let (level, text) = (small_number(arguments, 0)?, arguments.bytes(1)?);
+    nothing(with_ring(|ring| ring.log(level, text)))
+}
+
+fn progress(arguments: CallArguments<'_>) -> Called {
+    let (done, total) = (arguments.number(0)?, arguments.number(1)?);
+    nothing(with_ring(|ring| ring.progress(done, total)))
+}
+
+fn cancelled(_: CallArguments<'_>) -> Called {
+    let is_cancelled = with_ring(|ring| Ok(ring.is_cancelled()))?;
+    Ok(PythonObject::flag(is_cancelled)?)
+}
+
+fn clock(_: CallArguments<'_>) -> Called {
+    number(with_ring(|ring| Ok(ring.clock_ms())))
+}
+
+fn reader_open(arguments: CallArguments<'_>) -> Called {
+    let (object, offset, length) = (handle(arguments, 0)?, arguments.number(1)?, arguments.number(2)?);
+    let id = with_ring(|ring| ring.open_reader(object, offset, length))?;
+    Ok(PythonObject::number(id.number())?)
+}
+
+/// Returns the next part of a reader: its address in the heap and its length.
+fn next_part(arguments: CallArguments<'_>) -> Result<(std::ptr::NonNull<u8>, u32), CallFailure> {
+    let id = stream(arguments)?;
+    Ok(with_ring(|ring| {
+        let range = ring.read_next(id)?;
+        Ok((ring.heap_address(range).ok_or(CallErrno::InputOutput)?, range.length()))
+    })?)
+}
+
+fn reader_bytes(arguments: CallArguments<'_>) -> Called {
+    let (address, length) = next_part(arguments)?;
+    // SAFETY: the range is one of the heap, which stays mapped.
+    Ok(unsafe { PythonObject::bytes_of_memory(address, length) }?)
+}
+
+fn reader_view(arguments: CallArguments<'_>) -> Called {
+    let (address, length) = next_part(arguments)?;
+    if length == 0 {
+        return Ok(PythonObject::none()?);
+    }
+    // SAFETY: the range is one of the heap, which stays mapped until the process ends. Its content
+    // may change after the next request for this stream, which a view shows as other bytes.
+    Ok(unsafe { PythonObject::view_of_memory(address, length) }?)
+}
+
+fn reader_close(arguments: CallArguments<'_>) -> Called {
+    let id = stream(arguments)?;
+    nothing(with_ring(|ring| ring.close_stream(id, false)))
+}
+
+fn writer_open(arguments: CallArguments<'_>) -> Called {
+    let (object, offset) = (handle(arguments, 0)?, arguments.number(1)?);
+    let id = with_ring(|ring| ring.open_writer(object, offset))?;
+    Ok(PythonObject::number(id.number())?)
+}
+
+fn writer_commit(arguments: CallArguments<'_>) -> Called {
+    let (id, data) = (stream(arguments)?, arguments.bytes(1)?);
+    if data.len() > BUFFER_BYTES as usize {
+        return Err(CallErrno::Invalid.into());
+    }
+    nothing(with_ring(|ring| ring.write_stream(id, data)))
+}
+
+fn writer_close(arguments: CallArguments<'_>) -> Called {
+    let id = stream(arguments)?;
+    nothing(with_ring(|ring| ring.close_stream(id, true)))
+}
+
+macro_rules! builtins {
+    ($($name:ident),* $(,)?) => {
+        &[$({
+            fn body(arguments: CallArguments<'_>) -> Result<PythonObject, RaisedException> {
+                raise($name(arguments))
+            }
+            const NAME: &std::ffi::CStr =
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("an identifier has no zero byte"),
+                };
+            BuiltinFunction { name: NAME, body }
+        }),*]
+    };
+}
+
+/// The functions of the module.
+pub(crate) static BUILTINS: &[BuiltinFunction] = builtins![
+    read,
+    write,
+    append,
+    punch,
+    length,
+    get_attribute,
+    set_attribute,
+    list,
+    create,
+    remove,
+    flush,
+    result,
+    log,
+    progress,
+    cancelled,
+    clock,
+    reader_open,
+    reader_bytes,
+    reader_view,
+    reader_close,
+    writer_open,
+    writer_commit,
+    writer_close,
+];

@@ -1,0 +1,161 @@
+//! The engine program for functions in Python 3.
+//!
+//! Does: loads the interpreter of the machine, starts it in the confined process, compiles the
+//! function at its first call, and runs `run(osd, call)`. Does not: confine itself;
+//! `sealstone-sandbox` does that before this program sees a descriptor.
+//! Contract: the interpreter starts, and code of a function is compiled, after the confinement. The
+//! library is loaded before it, as an engine could not find it. An exception without an error
+//! number ends the process, after its traceback was written to the log of the job.
+//! Truth: `docs/how-to/functions-in-python.md` and `docs/reference/function-api.md`.
+//!
+//! `sealstone-engine-python --runtime` prints what the device must bind and pass.
+//! `sealstone-engine-python --local CODE ENGINE_MEMORY HOST_MEMORY` runs without confinement, with
+//! paths instead of descriptors: for tests of functions on the machine of their developer.
+
+mod calls;
+mod function;
+mod library;
+mod runtime;
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::ExitCode;
+
+use sealstone_function_abi::CallErrno;
+use sealstone_function_ring::{AttachError, EngineRing};
+use sealstone_sandbox::EngineContext;
+
+use crate::function::{CallEnd, FunctionInterpreter};
+use crate::runtime::{LIBRARY_VARIABLE, PythonRuntime};
+
+/// Exit code of an engine whose function raised an exception.
+const EXIT_EXCEPTION: i32 = 1;
+/// Exit code of an engine that cannot use its rings.
+const EXIT_NO_RING: i32 = 2;
+/// Exit code of an engine that was started without code or descriptors.
+const EXIT_NO_CODE: i32 = 3;
+/// Exit code of an engine whose interpreter does not start.
+const EXIT_NO_INTERPRETER: i32 = 4;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let outcome = match &arguments[..] {
+        [mode] if mode == "--runtime" => describe_runtime(),
+        [first, library, second, home] if first == "--library" && second == "--home" => {
+            return run_zygote(Path::new(library), home);
+        }
+        [mode, code, engine_memory, host_memory] if mode == "--local" => {
+            run_local(Path::new(code), Path::new(engine_memory), Path::new(host_memory))
+        }
+        _ => Err("usage: sealstone-engine-python --runtime | --library FILE --home FOLDER | \
+                  --local CODE ENGINE_MEMORY HOST_MEMORY; `sealstone osd serve` starts it"
+            .into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&*error),
+    }
+}
+
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{error}");
+    ExitCode::FAILURE
+}
+
+fn find_runtime() -> Result<PythonRuntime, runtime::RuntimeError> {
+    PythonRuntime::find(std::env::var_os(LIBRARY_VARIABLE).as_deref())
+}
+
+/// Prints the description of the interpreter after its library was loaded once.
+fn describe_runtime() -> Result<(), Box<dyn std::error::Error>> {
+    let runtime = find_runtime()?;
+    library::load(&runtime.library)?;
+    std::io::stdout().write_all(runtime.description().as_bytes())?;
+    Ok(())
+}
+
+/// Serves a device as its zygote.
+fn run_zygote(library: &Path, home: &OsString) -> ExitCode {
+    let Some(home) = home.to_str() else { return ExitCode::FAILURE };
+    match library::load(library) {
+        Ok(_) => sealstone_sandbox::engine_main(|context| run_confined(context, home)),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Serves the calls of a device, in a confined process.
+fn run_confined(context: EngineContext, home: &str) -> i32 {
+    let (Some(code), [engine_memory, host_memory]) = (context.code, &context.descriptors[..]) else {
+        return EXIT_NO_CODE;
+    };
+    match attach(engine_memory, host_memory) {
+        Ok(ring) => serve(ring, &code, home),
+        Err(_) => EXIT_NO_RING,
+    }
+}
+
+fn attach(engine_memory: &OwnedFd, host_memory: &OwnedFd) -> Result<EngineRing, AttachError> {
+    EngineRing::attach(engine_memory.as_fd(), host_memory.as_fd())
+}
+
+/// Serves the calls of a local host.
+fn run_local(
+    code: &Path,
+    engine_memory: &Path,
+    host_memory: &Path,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let runtime = find_runtime()?;
+    library::load(&runtime.library)?;
+    let engine_memory = OpenOptions::new().read(true).write(true).open(engine_memory)?;
+    let ring = attach(&engine_memory.into(), &File::open(host_memory)?.into())?;
+    match serve(ring, code, &runtime.home) {
+        0 => Ok(()),
+        code => std::process::exit(code),
+    }
+}
+
+/// Runs calls until the host stops the engine; returns the exit code.
+fn serve(ring: EngineRing, code: &Path, home: &str) -> i32 {
+    calls::install(ring);
+    // Before the first call, so that the start of the interpreter and of the call overlap.
+    let interpreter = FunctionInterpreter::start(home);
+    let mut loaded = None;
+    loop {
+        let call = match calls::wait_call() {
+            Ok(None) => return 0,
+            Ok(Some(call)) => call,
+            Err(error) => {
+                calls::log_error(&format!("cannot begin the call: {error}"));
+                calls::finish_call(CallErrno::Invalid.result());
+                continue;
+            }
+        };
+        let interpreter = match &interpreter {
+            Ok(interpreter) => interpreter,
+            Err(error) => {
+                calls::log_error(&format!("cannot start the interpreter: {error}"));
+                return EXIT_NO_INTERPRETER;
+            }
+        };
+        let function = match loaded.take() {
+            Some(function) => Ok(function),
+            None => interpreter.load(code),
+        };
+        let status = match function {
+            Err(error) => error.result(),
+            Ok(function) => match function.run(&call) {
+                CallEnd::Returned(status) => {
+                    loaded = Some(function);
+                    status
+                }
+                CallEnd::Raised => return EXIT_EXCEPTION,
+            },
+        };
+        // Arguments may be secret: they are cleared before the host learns of the end.
+        drop(call);
+        calls::finish_call(status);
+    }
+}
