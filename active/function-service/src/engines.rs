@@ -6,12 +6,13 @@
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use sealstone_function_abi::{API_MAJOR, API_MINOR};
 use sealstone_osd::function::attributes::EngineEntry;
 use sealstone_osd::function::{ApiVersion, EngineType};
 use sealstone_osd_device::EngineInfo;
-use sealstone_sandbox::{EngineKind, EngineUsers, LayerState, Zygote, ZygoteOptions};
+use sealstone_sandbox::{EngineKind, EngineUsers, LayerState, ReadOnlyBind, Zygote, ZygoteOptions};
 
 /// The API versions of all engines of this service.
 pub(crate) const API_VERSIONS: RangeInclusive<ApiVersion> = RangeInclusive::new(
@@ -20,6 +21,9 @@ pub(crate) const API_VERSIONS: RangeInclusive<ApiVersion> = RangeInclusive::new(
 );
 /// User ids of the engines of one type.
 const USERS_PER_ENGINE: u32 = 1024;
+
+/// Maximum length of the reason why an engine program has no runtime, in characters.
+const REASON_CHARACTERS_MAX: usize = 200;
 
 /// An engine program, with its zygote if it runs.
 struct EngineProgram {
@@ -163,8 +167,36 @@ fn start_zygote(path: &Path, engine: EngineType, strict: bool) -> Result<Zygote,
     };
     let first = EngineUsers::default().first + index * USERS_PER_ENGINE;
     let users = EngineUsers { first, count: USERS_PER_ENGINE };
-    let options = ZygoteOptions { users, strict, ..ZygoteOptions::new(path, kind) };
+    let mut options = ZygoteOptions { users, strict, ..ZygoteOptions::new(path, kind) };
+    if engine == EngineType::Python {
+        add_runtime(&mut options)?;
+    }
     Zygote::spawn(options).map_err(|error| describe(&error))
+}
+
+/// Adds the binds and arguments that the runtime of an engine program needs. The program finds the
+/// runtime of the machine, and prints a line for each.
+fn add_runtime(options: &mut ZygoteOptions) -> Result<(), String> {
+    let output = Command::new(&options.program).arg("--runtime").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("cannot start the program: {error}"))?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        return Err(match reason.trim().lines().next() {
+            Some(reason) => reason.chars().take(REASON_CHARACTERS_MAX).collect(),
+            None => format!("the program does not describe its runtime ({})", output.status),
+        });
+    }
+    let unknown = || "the program describes its runtime in an unknown way".to_owned();
+    for line in String::from_utf8(output.stdout).map_err(|_| unknown())?.lines() {
+        match line.split_once(' ') {
+            Some(("bind", path)) => {
+                options.binds.push(ReadOnlyBind { source: path.into(), target: path.into() });
+            }
+            Some(("argument", value)) => options.arguments.push(value.into()),
+            _ => return Err(unknown()),
+        }
+    }
+    Ok(())
 }
 
 /// Returns an error with its causes in one line.
@@ -192,6 +224,25 @@ mod tests {
         assert_eq!(infos.len(), EngineType::ALL.len());
         assert_eq!(infos[0].entry.detail, "no program sealstone-engine-c");
         assert!(infos.iter().all(|info| !info.entry.available));
+    }
+
+    #[test]
+    fn program_without_runtime_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(program_name(EngineType::Python));
+        let detail = |script: &str| {
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            let mut options = ZygoteOptions::new(&path, EngineKind::Python);
+            add_runtime(&mut options).map(|()| options)
+        };
+        let missing = detail("echo 'no libpython is installed' >&2; exit 1").unwrap_err();
+        assert_eq!(missing, "no libpython is installed");
+        assert!(detail("exit 3").unwrap_err().contains("exit status: 3"));
+        assert!(detail("echo nothing").unwrap_err().contains("unknown way"));
+        let options = detail("echo bind /usr/lib/python; echo argument --home").unwrap();
+        assert_eq!(options.binds[0].source, Path::new("/usr/lib/python"));
+        assert_eq!(options.arguments, ["--home"]);
     }
 
     #[test]

@@ -139,6 +139,10 @@ fn conclude(
     let ended = match stop {
         CallStop::Returned(_) if cancel.is_requested() => return (ExitReason::Cancelled, 0),
         CallStop::Returned(0) => return (ExitReason::Success, 0),
+        // A runtime that catches failed allocations reports the limit by this status.
+        CallStop::Returned(status) if *status == CallErrno::NoMemory.result() => {
+            return (ExitReason::Memory, CallErrno::NoMemory.result() as i32);
+        }
         CallStop::Returned(status) => {
             let error = i32::try_from(*status).unwrap_or(if *status < 0 { i32::MIN } else { i32::MAX });
             return (ExitReason::FunctionError, error);
