@@ -32,8 +32,8 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 pub(crate) const COMMAND_THREADS_MAX: usize = 16;
 /// Maximum number of such commands of one user.
 pub(crate) const COMMAND_THREADS_PER_USER_MAX: usize = COMMAND_THREADS_MAX / 2;
-/// Maximum bytes of code of all calls that wait for an engine, queued or not. A copy of the code has
-/// at most 64 MiB.
+/// Maximum bytes of code of all calls that wait for an engine, queued or not. A copy of the code
+/// has at most 64 MiB.
 pub(crate) const QUEUED_CODE_BYTES_MAX: u64 = 256 << 20;
 /// CPU time after which an engine is not used again: the limit of its process is higher than that
 /// of one run by this much.

@@ -34,8 +34,8 @@ pub(crate) async fn off_pool<T: Send + 'static>(
     result.await.map_err(|_| Failure::operation("the thread ended early").at(name))
 }
 
-/// The thread that renews the nonce lease ahead of the clock, and expires jobs and engines. Dropping
-/// it stops it.
+/// The thread that renews the nonce lease ahead of the clock, and expires jobs and engines.
+/// Dropping it stops it.
 pub(crate) struct UpkeepThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
