@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealstone_function_abi::layout::{self, COMPLETION_BYTES, SUBMISSION_BYTES, engine, host};
-use sealstone_function_abi::limits::{ARGUMENT_BYTES_MAX, HEAP_BYTES, METHOD_BYTES_MAX, RING_SLOTS};
+use sealstone_function_abi::limits::{HEAP_BYTES, RING_SLOTS};
 use sealstone_function_abi::{
     CallDescriptor, CompletionEntry, DescriptorError, EntryError, HeapRange, RequestBody, RingCompletion,
     SubmissionEntry,
@@ -56,6 +56,9 @@ pub struct HostMemory {
     spin: Duration,
     /// Number of the latest call.
     generation: AtomicU32,
+    /// Bytes of method and arguments of the latest call that are not cleared yet.
+    method_bytes: AtomicUsize,
+    argument_bytes: AtomicUsize,
     /// Whether the host's thread is in a wait, or about to.
     is_waiting: AtomicBool,
     /// Whether a wait must end.
@@ -98,6 +101,8 @@ impl HostMemory {
             heap_bytes,
             spin,
             generation: AtomicU32::new(0),
+            method_bytes: AtomicUsize::new(0),
+            argument_bytes: AtomicUsize::new(0),
             is_waiting: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
         })
@@ -120,10 +125,10 @@ impl HostMemory {
         self.host_region.store_long(host::CLOCK_MS, now.as_millis() as u64);
     }
 
-    /// Overwrites method and arguments, which may be secret.
+    /// Overwrites method and arguments, which may be secret. The bytes after them are always zero.
     fn clear_call(&self) {
-        self.host_region.clear(host::METHOD, METHOD_BYTES_MAX);
-        self.host_region.clear(host::ARGUMENTS, ARGUMENT_BYTES_MAX);
+        self.host_region.clear(host::METHOD, self.method_bytes.swap(0, Ordering::Relaxed));
+        self.host_region.clear(host::ARGUMENTS, self.argument_bytes.swap(0, Ordering::Relaxed));
     }
 }
 
@@ -288,6 +293,8 @@ impl HostRing {
         let region = &self.memory.host_region;
         region.copy_in(host::DESCRIPTOR, &header);
         region.copy_in(host::OBJECTS, call.objects.as_bytes());
+        self.memory.method_bytes.store(call.method.len(), Ordering::Relaxed);
+        self.memory.argument_bytes.store(call.arguments.len(), Ordering::Relaxed);
         region.copy_in(host::METHOD, call.method.as_bytes());
         region.copy_in(host::ARGUMENTS, call.arguments);
         self.memory.store_time();

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use sealstone_function_abi::limits::{REQUEST_BYTES_MAX, STREAMS_MAX};
+use sealstone_function_abi::layout::host as region_layout;
+use sealstone_function_abi::limits::{ARGUMENT_BYTES_MAX, REQUEST_BYTES_MAX, STREAMS_MAX};
 use sealstone_function_abi::{CallDescriptor, CallErrno, OwnedCallDescriptor};
 use sealstone_function_ring::{BeginCallError, EngineRing, HostMemory, HostRing, RingOptions, StreamId};
 
@@ -237,9 +238,28 @@ fn arguments_are_cleared_after_call() {
     let engine = start_engine(&memory, 1, |_, call| (call.arguments.len() as i64, ()));
     assert_eq!(MemoryDevice::default().run(&mut host, "secret", b"key=hunter2"), Ok(11));
     engine.join().expect("no failed assertion");
-    let mut region = vec![0; sealstone_function_abi::layout::host::REGION_BYTES];
+    let mut region = vec![0; region_layout::REGION_BYTES];
     rustix::io::pread(memory.descriptors()[1], &mut region, 0).expect("read the memory file");
     assert!(!region.windows(7).any(|window| window == b"hunter2" || window == b"secret\0"));
+}
+
+#[test]
+fn clearing_touches_used_bytes_only() {
+    let (memory, mut host) = small_ring();
+    let engine = start_engine(&memory, 3, |_, call| (call.arguments.len() as i64, ()));
+    let mut run = |arguments: &[u8]| {
+        let result = MemoryDevice::default().run(&mut host, "", arguments);
+        assert_eq!(result, Ok(arguments.len() as i64));
+        let mut region = vec![0; region_layout::REGION_BYTES];
+        rustix::io::pread(memory.descriptors()[1], &mut region, 0).expect("read the memory file");
+        assert!(region[region_layout::ARGUMENTS..].iter().all(|byte| *byte == 0));
+        let file = rustix::fs::fstat(memory.descriptors()[1]).expect("a memory file");
+        file.st_blocks as usize * 512
+    };
+    assert!(run(b"x") < ARGUMENT_BYTES_MAX, "pages of the argument area that no call used");
+    run(&[0xFF; ARGUMENT_BYTES_MAX]);
+    run(b"x");
+    engine.join().expect("no failed assertion");
 }
 
 #[test]
