@@ -42,8 +42,8 @@ static int64_t ping(void) {
         times[index] = now() - start;
     }
     sort_times();
-    int64_t figures[2] = {times[PINGS / 2], times[PINGS / 100 * 99]};
-    return osd_result(figures, sizeof figures);
+    int64_t numbers[2] = {times[PINGS / 2], times[PINGS / 100 * 99]};
+    return osd_result(numbers, sizeof numbers);
 }
 
 static int64_t read_chunks(void) {
@@ -57,9 +57,9 @@ static int64_t read_chunks(void) {
             sum = add_words(sum, buffer, count);
         }
     }
-    int64_t figures[2] = {now() - start, (int64_t)sum};
+    int64_t numbers[2] = {now() - start, (int64_t)sum};
     free(buffer);
-    return osd_result(figures, sizeof figures);
+    return osd_result(numbers, sizeof numbers);
 }
 
 static int64_t read_stream(void) {
@@ -73,8 +73,8 @@ static int64_t read_stream(void) {
         while ((count = osd_reader_next(reader, &data)) > 0) sum = add_words(sum, data, count);
         osd_reader_close(reader);
     }
-    int64_t figures[2] = {now() - start, (int64_t)sum};
-    return osd_result(figures, sizeof figures);
+    int64_t numbers[2] = {now() - start, (int64_t)sum};
+    return osd_result(numbers, sizeof numbers);
 }
 
 int64_t osd_main(const osd_call *call) {

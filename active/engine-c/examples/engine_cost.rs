@@ -67,7 +67,7 @@ fn main() -> ExampleResult<()> {
         times[ROUNDS / 2]
     });
     let change = |time: i64| 100.0 * (time as f64 / direct as f64 - 1.0);
-    let figures = json!({
+    let report = json!({
         "spin_us": spin_us,
         "start_and_first_call_us": first_call.as_micros() as u64,
         "empty_call_us": { "p50": calls[CALLS / 2] as f64 / 1e3, "p99": calls[CALLS / 100 * 99] as f64 / 1e3 },
@@ -80,7 +80,7 @@ fn main() -> ExampleResult<()> {
             "stream_change_percent": change(stream),
         },
     });
-    writeln!(std::io::stdout(), "{figures:#}")?;
+    writeln!(std::io::stdout(), "{report:#}")?;
     Ok(())
 }
 
@@ -112,7 +112,7 @@ fn run(ring: &mut HostRing, method: &str, file: &File) -> ExampleResult<(i64, i6
         result_bytes_max: 1 << 20,
         secret_arguments: false,
     })?;
-    let mut figures = [0; 16];
+    let mut result_bytes = [0; 16];
     loop {
         let request = ring.next_request(Duration::from_secs(10))?.ok_or("the engine does not answer")?;
         let result = match request.body {
@@ -123,12 +123,12 @@ fn run(ring: &mut HostRing, method: &str, file: &File) -> ExampleResult<(i64, i6
                 count as i64
             }
             RequestBody::Length { .. } => 0,
-            RequestBody::Result { data } => ring.copy_from_heap(data, &mut figures) as i64,
+            RequestBody::Result { data } => ring.copy_from_heap(data, &mut result_bytes) as i64,
             _ => CallErrno::Unsupported.result(),
         };
         ring.complete(request.cookie, result, 0);
     }
-    let number = |at: usize| i64::from_le_bytes(std::array::from_fn(|index| figures[at + index]));
+    let number = |at: usize| i64::from_le_bytes(std::array::from_fn(|index| result_bytes[at + index]));
     Ok((number(0), number(8)))
 }
 

@@ -256,7 +256,7 @@ fn failures_have_their_exit_reason() {
     assert_eq!((ends[4].0, ends[4].1), ("flood", ExitReason::Output));
     assert_eq!(ends[5].1, ExitReason::Trap, "{ends:?}");
     assert_eq!(ends[6], ("unknown", ExitReason::FunctionError, -2));
-    assert_eq!(ends[7], ("empty", ExitReason::Success, 0), "other runs notice nothing");
+    assert_eq!(ends[7], ("empty", ExitReason::Success, 0), "other runs are not affected");
 }
 
 #[test]

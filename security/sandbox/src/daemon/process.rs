@@ -26,7 +26,7 @@ pub enum EngineExitCause {
     CpuLimit,
     /// [`SandboxedEngine::kill`] ended the engine, or another SIGKILL of the same machine.
     Killed,
-    /// The zygote or the engine's init process ended first; the figures are missing.
+    /// The zygote or the engine's init process ended first; its usage is unknown.
     Lost,
 }
 
@@ -57,7 +57,7 @@ pub struct SandboxedEngine {
 struct EngineState {
     is_killed: bool,
     /// Processor time and peak memory when the engine was killed.
-    figures: (Duration, u64),
+    usage_at_kill: (Duration, u64),
     exit: Option<EngineExit>,
 }
 
@@ -82,7 +82,7 @@ impl SandboxedEngine {
         if state.exit.is_some() || state.is_killed {
             return;
         }
-        state.figures = (self.cpu_time_now(), self.peak_memory_now());
+        state.usage_at_kill = (self.cpu_time_now(), self.peak_memory_now());
         state.is_killed = true;
         // It fails only if the process has ended.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -120,8 +120,8 @@ impl SandboxedEngine {
             },
             None => EngineExit {
                 cause: if state.is_killed { EngineExitCause::Killed } else { EngineExitCause::Lost },
-                cpu_time: state.figures.0,
-                peak_memory: state.figures.1,
+                cpu_time: state.usage_at_kill.0,
+                peak_memory: state.usage_at_kill.1,
             },
         }
     }
@@ -132,7 +132,7 @@ impl SandboxedEngine {
         let state = self.state.lock();
         match state.exit {
             Some(exit) => exit.cpu_time,
-            None if state.is_killed => state.figures.0,
+            None if state.is_killed => state.usage_at_kill.0,
             None => self.cpu_time_now(),
         }
     }
@@ -143,7 +143,7 @@ impl SandboxedEngine {
         let state = self.state.lock();
         match state.exit {
             Some(exit) => exit.peak_memory,
-            None if state.is_killed => state.figures.1,
+            None if state.is_killed => state.usage_at_kill.1,
             None => self.peak_memory_now(),
         }
     }
