@@ -5,6 +5,7 @@
 //! Contract: the caller has the lock of the object.
 //! Truth: docs/design/t10-osd.md 3.5 (timestamps).
 
+use sealstone_osd::attribute::user_timestamps::{ATTRIBUTES_MODIFIED, DATA_MODIFIED};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
 use crate::attributes::rows::{self, page};
@@ -13,11 +14,6 @@ use crate::catalog;
 use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
 use crate::isolation;
-
-/// Attribute number of the time of the last change of data.
-const DATA_MODIFIED: u32 = 5;
-/// Attribute number of the time of the last change of attributes.
-const ATTRIBUTES_MODIFIED: u32 = 3;
 
 /// The events that an operation records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +50,10 @@ pub(crate) fn record(
     now_ms: u64,
 ) -> Result<(), OsdFailure> {
     let page = rows::base(kind) + page::TIMESTAMPS;
-    let set = |number: u32| {
-        catalog::set(&*device.store, id, AttributeId::new(page, number), &catalog::time(now_ms))
+    // The pages of all types have the same numbers.
+    let set = |attribute: AttributeId| {
+        let attribute = AttributeId::new(page, attribute.number);
+        catalog::set(&*device.store, id, attribute, &catalog::time(now_ms))
     };
     if events.data_modified {
         set(DATA_MODIFIED)?;
