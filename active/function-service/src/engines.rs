@@ -58,10 +58,42 @@ pub struct EngineStatus {
 pub struct IsolationStatus {
     /// Name of the layer.
     pub layer: &'static str,
-    /// `active`, `partial`, `unavailable` or `not-applicable`.
-    pub state: &'static str,
+    /// Its state.
+    pub state: IsolationState,
     /// The reason, unless the layer is active.
     pub detail: String,
+}
+
+/// State of a layer of confinement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IsolationState {
+    /// It confines all engines.
+    Active,
+    /// A part of it is missing.
+    Partial,
+    /// It is missing.
+    Unavailable,
+    /// The engine does not need it.
+    NotApplicable,
+}
+
+impl IsolationState {
+    /// Returns its name, for `osd status`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Partial => "partial",
+            Self::Unavailable => "unavailable",
+            Self::NotApplicable => "not-applicable",
+        }
+    }
+
+    /// Whether functions have less isolation than intended.
+    #[must_use]
+    pub const fn is_lacking(self) -> bool {
+        matches!(self, Self::Partial | Self::Unavailable)
+    }
 }
 
 impl EngineSet {
@@ -91,12 +123,6 @@ impl EngineSet {
     #[must_use]
     pub const fn is_strict(&self) -> bool {
         self.strict
-    }
-
-    /// Whether no engine is available.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.programs.iter().all(|program| program.zygote.is_err())
     }
 
     /// Returns the engines as the root's attribute page describes them.
@@ -138,10 +164,10 @@ impl EngineProgram {
 fn layers(zygote: &Zygote) -> Vec<IsolationStatus> {
     let status = |(layer, state): (sealstone_sandbox::IsolationLayer, &LayerState)| {
         let (state, detail) = match state {
-            LayerState::Active => ("active", ""),
-            LayerState::Partial(detail) => ("partial", detail.as_str()),
-            LayerState::Unavailable(detail) => ("unavailable", detail.as_str()),
-            LayerState::NotApplicable(detail) => ("not-applicable", detail.as_str()),
+            LayerState::Active => (IsolationState::Active, ""),
+            LayerState::Partial(detail) => (IsolationState::Partial, detail.as_str()),
+            LayerState::Unavailable(detail) => (IsolationState::Unavailable, detail.as_str()),
+            LayerState::NotApplicable(detail) => (IsolationState::NotApplicable, detail.as_str()),
         };
         IsolationStatus { layer: layer.name(), state, detail: detail.to_owned() }
     };
@@ -219,7 +245,6 @@ mod tests {
     fn missing_programs_make_engines_unavailable() {
         let folder = tempfile::tempdir().unwrap();
         let set = EngineSet::start(&[folder.path().to_owned()], false);
-        assert!(set.is_empty());
         let infos = set.infos();
         assert_eq!(infos.len(), EngineType::ALL.len());
         assert_eq!(infos[0].entry.detail, "no program sealstone-engine-c");

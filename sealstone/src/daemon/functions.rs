@@ -30,11 +30,7 @@ pub(crate) fn start_engines(options: &OsdOptions) -> Outcome<EngineSet> {
     let engines = EngineSet::start(&folders, strict);
     for status in engines.status().iter().filter(|status| status.program.is_some()) {
         if status.available {
-            let missing: Vec<_> = status
-                .layers
-                .iter()
-                .filter(|layer| matches!(layer.state, "unavailable" | "partial"))
-                .collect();
+            let missing: Vec<_> = status.layers.iter().filter(|layer| layer.state.is_lacking()).collect();
             if !missing.is_empty() {
                 let layers: Vec<_> = missing.iter().map(|layer| layer.layer).collect();
                 tracing::warn!(
@@ -148,7 +144,7 @@ pub(crate) fn status(service: &FunctionService) -> FunctionStatus {
             .into_iter()
             .map(|layer| LayerReport {
                 layer: layer.layer.to_owned(),
-                state: layer.state.to_owned(),
+                state: layer.state.name().to_owned(),
                 detail: layer.detail,
             })
             .collect(),
