@@ -24,6 +24,7 @@ use sealstone_sandbox::{EngineExit, EngineExitCause, SandboxedEngine};
 use crate::job_table::JobUsage;
 use crate::limits::{CANCEL_GRACE, RunLimits};
 use crate::pool::PooledEngine;
+use crate::service::JobObserver;
 
 /// First and longest time between two looks at an engine that sends no request.
 const SLICE_MIN: Duration = Duration::from_millis(1);
@@ -57,16 +58,6 @@ impl RunCancel {
     }
 }
 
-/// Receives log lines and progress of a run.
-pub(crate) trait RunObserver {
-    /// Receives a log line.
-    fn log(&self, message: &[u8]);
-    /// Receives progress and usage.
-    fn report(&self, progress: (u64, u64), usage: JobUsage);
-    /// Whether no client waits for the result any more.
-    fn is_abandoned(&self) -> bool;
-}
-
 /// How a call ended.
 pub(crate) struct InvocationEnd {
     pub(crate) exit: ExitReason,
@@ -86,7 +77,7 @@ pub(crate) fn run_call(
     objects: Vec<Arc<dyn GrantedObject>>,
     limits: &RunLimits,
     cancel: &RunCancel,
-    observer: &dyn RunObserver,
+    observer: &JobObserver<'_>,
 ) -> InvocationEnd {
     let started = Instant::now();
     let cpu_before = engine.process.cpu_time();
@@ -134,7 +125,7 @@ fn conclude(
     stop: &CallStop,
     process: &SandboxedEngine,
     cancel: &RunCancel,
-    observer: &dyn RunObserver,
+    observer: &JobObserver<'_>,
 ) -> (ExitReason, i32) {
     let ended = match stop {
         CallStop::Returned(_) if cancel.is_requested() => return (ExitReason::Cancelled, 0),
@@ -193,7 +184,7 @@ struct Invocation<'a> {
     /// The handles, by index.
     objects: Vec<Arc<dyn GrantedObject>>,
     limits: &'a RunLimits,
-    observer: &'a dyn RunObserver,
+    observer: &'a JobObserver<'a>,
     usage: JobUsage,
     progress: (u64, u64),
     result: Vec<u8>,
@@ -429,14 +420,7 @@ impl Invocation<'_> {
             if error == GrantError::AccessDenied {
                 self.denials += 1;
             }
-            match error {
-                GrantError::AccessDenied => CallErrno::AccessRefused,
-                GrantError::NotFound => CallErrno::NotFound,
-                GrantError::Invalid => CallErrno::Invalid,
-                GrantError::TooLarge => CallErrno::TooLarge,
-                GrantError::NoSpace => CallErrno::NoSpace,
-                GrantError::Io => CallErrno::InputOutput,
-            }
+            call_errno(error)
         })
     }
 
@@ -475,6 +459,18 @@ impl Invocation<'_> {
         }
         self.ring.copy_to_heap(buffer, &bytes);
         Ok((signed(count as u64), 0))
+    }
+}
+
+/// Returns the error that a function receives.
+pub(crate) const fn call_errno(error: GrantError) -> CallErrno {
+    match error {
+        GrantError::AccessDenied => CallErrno::AccessRefused,
+        GrantError::NotFound => CallErrno::NotFound,
+        GrantError::Invalid => CallErrno::Invalid,
+        GrantError::TooLarge => CallErrno::TooLarge,
+        GrantError::NoSpace => CallErrno::NoSpace,
+        GrantError::Io => CallErrno::InputOutput,
     }
 }
 

@@ -68,12 +68,12 @@ impl JobLimits {
 
 /// The user part of an AUDIT field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct JobUser(pub [u8; USER_LEN]);
+pub(crate) struct JobUser(pub [u8; USER_LEN]);
 
 impl JobUser {
     /// Returns the user of an AUDIT field.
     #[must_use]
-    pub fn of_audit(audit: &[u8; 20]) -> Self {
+    pub(crate) fn of_audit(audit: &[u8; 20]) -> Self {
         let mut user = [0; USER_LEN];
         user.copy_from_slice(&audit[..USER_LEN]);
         Self(user)
@@ -82,11 +82,11 @@ impl JobUser {
 
 /// The owner of a job: the user that started it, and the function object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct JobOwner {
+pub(crate) struct JobOwner {
     /// The user.
-    pub user: JobUser,
+    pub(crate) user: JobUser,
     /// The function object.
-    pub function: ObjectId,
+    pub(crate) function: ObjectId,
 }
 
 /// Resources that a run used.
@@ -108,34 +108,34 @@ pub struct JobUsage {
 
 /// Result bytes, in memory or in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobResult {
+pub(crate) struct JobResult {
     /// Bytes of the whole result.
-    pub length: u64,
+    pub(crate) length: u64,
     /// The result, if it is not in an object.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// The object with the result.
-    pub object: Option<ObjectId>,
+    pub(crate) object: Option<ObjectId>,
     /// The receipt.
-    pub receipt: Vec<u8>,
+    pub(crate) receipt: Vec<u8>,
 }
 
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobEnd {
+pub(crate) struct JobEnd {
     /// The reason.
-    pub exit: ExitReason,
+    pub(crate) exit: ExitReason,
     /// The code that the function returned, or the signal of a trap.
-    pub error: i32,
+    pub(crate) error: i32,
     /// Resources that the run used.
-    pub usage: JobUsage,
+    pub(crate) usage: JobUsage,
     /// The result.
-    pub result: JobResult,
+    pub(crate) result: JobResult,
 }
 
 impl JobEnd {
-    /// Returns an end without figures or result.
+    /// Returns an end without usage or result.
     #[must_use]
-    pub fn without_result(exit: ExitReason) -> Self {
+    pub(crate) fn without_result(exit: ExitReason) -> Self {
         Self { exit, error: 0, usage: JobUsage::default(), result: JobResult::default() }
     }
 }
@@ -161,11 +161,9 @@ pub(crate) const fn final_state(exit: ExitReason) -> JobState {
 
 /// One job.
 #[derive(Debug)]
-pub struct JobEntry {
+pub(crate) struct JobEntry {
     owner: JobOwner,
     state: JobState,
-    /// Whether the owner has cancelled the job, which may still run.
-    cancelling: bool,
     progress: (u64, u64),
     log: LogRing,
     end: JobEnd,
@@ -173,46 +171,28 @@ pub struct JobEntry {
 }
 
 impl JobEntry {
-    /// Returns the owner.
-    #[must_use]
-    pub const fn owner(&self) -> JobOwner {
-        self.owner
-    }
-
     /// Returns the state.
     #[must_use]
-    pub const fn state(&self) -> JobState {
+    pub(crate) const fn state(&self) -> JobState {
         self.state
-    }
-
-    /// Whether a running job is to be stopped.
-    #[must_use]
-    pub const fn is_cancelling(&self) -> bool {
-        self.cancelling
     }
 
     /// Returns the progress and its end value, 0 if that is unknown.
     #[must_use]
-    pub const fn progress(&self) -> (u64, u64) {
+    pub(crate) const fn progress(&self) -> (u64, u64) {
         self.progress
     }
 
     /// Returns the log.
     #[must_use]
-    pub const fn log(&self) -> &LogRing {
+    pub(crate) const fn log(&self) -> &LogRing {
         &self.log
     }
 
     /// Returns usage and result; those of a running job are partial.
     #[must_use]
-    pub const fn end(&self) -> &JobEnd {
+    pub(crate) const fn end(&self) -> &JobEnd {
         &self.end
-    }
-
-    /// Returns the time of the last change of the state.
-    #[must_use]
-    pub const fn changed_ms(&self) -> u64 {
-        self.changed_ms
     }
 
     fn kept_bytes(&self) -> usize {
@@ -222,7 +202,7 @@ impl JobEntry {
 
 /// Why a job was not admitted: TASK SET FULL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum AdmitError {
+pub(crate) enum AdmitError {
     /// The user has the maximum number of jobs.
     #[error("the user has {0} jobs, the maximum")]
     UserFull(usize),
@@ -236,7 +216,7 @@ pub enum AdmitError {
 
 /// Effect of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CancelEffect {
+pub(crate) enum CancelEffect {
     /// The job was queued and has ended.
     Ended,
     /// The job runs and must be stopped.
@@ -262,7 +242,7 @@ pub struct JobCounts {
 
 /// The jobs of one device.
 #[derive(Debug)]
-pub struct JobTable {
+pub(crate) struct JobTable {
     limits: JobLimits,
     jobs: HashMap<JobId, JobEntry>,
     queue: VecDeque<JobId>,
@@ -278,7 +258,7 @@ pub struct JobTable {
 impl JobTable {
     /// Returns a table without jobs.
     #[must_use]
-    pub fn new(limits: JobLimits) -> Self {
+    pub(crate) fn new(limits: JobLimits) -> Self {
         Self {
             limits,
             jobs: HashMap::new(),
@@ -292,18 +272,12 @@ impl JobTable {
         }
     }
 
-    /// Returns the limits.
-    #[must_use]
-    pub const fn limits(&self) -> &JobLimits {
-        &self.limits
-    }
-
     /// Adds a queued job; [`start_next`](Self::start_next) starts it. `id` is 16 unpredictable
     /// bytes.
     ///
     /// # Errors
     /// See [`AdmitError`].
-    pub fn admit(&mut self, id: JobId, owner: JobOwner, now_ms: u64) -> Result<(), AdmitError> {
+    pub(crate) fn admit(&mut self, id: JobId, owner: JobOwner, now_ms: u64) -> Result<(), AdmitError> {
         self.expire(now_ms);
         if id == JobId::NONE || self.jobs.contains_key(&id) {
             return Err(AdmitError::IdInUse);
@@ -316,7 +290,6 @@ impl JobTable {
             JobEntry {
                 owner,
                 state: JobState::Queued,
-                cancelling: false,
                 progress: (0, 0),
                 log: LogRing::default(),
                 end: JobEnd::without_result(ExitReason::Success),
@@ -330,7 +303,7 @@ impl JobTable {
     ///
     /// # Errors
     /// See [`AdmitError`].
-    pub fn check_limits(&mut self, owner: JobOwner) -> Result<(), AdmitError> {
+    pub(crate) fn check_limits(&mut self, owner: JobOwner) -> Result<(), AdmitError> {
         let active = self.active.get(&owner.user).copied().unwrap_or(0);
         if active >= self.limits.per_user {
             self.refused += 1;
@@ -350,7 +323,7 @@ impl JobTable {
     }
 
     /// Starts the job that has been queued for the longest time, if another one may run.
-    pub fn start_next(&mut self, now_ms: u64) -> Option<JobId> {
+    pub(crate) fn start_next(&mut self, now_ms: u64) -> Option<JobId> {
         if self.running >= self.limits.running {
             return None;
         }
@@ -363,14 +336,14 @@ impl JobTable {
     }
 
     /// Appends a message to the log of a running job.
-    pub fn log(&mut self, id: JobId, message: &[u8]) {
+    pub(crate) fn log(&mut self, id: JobId, message: &[u8]) {
         if let Some(job) = self.running_job(id) {
             job.log.push(message);
         }
     }
 
     /// Sets progress and partial usage of a running job.
-    pub fn report(&mut self, id: JobId, progress: (u64, u64), usage: JobUsage) {
+    pub(crate) fn report(&mut self, id: JobId, progress: (u64, u64), usage: JobUsage) {
         if let Some(job) = self.running_job(id) {
             job.progress = progress;
             job.end.usage = usage;
@@ -378,7 +351,7 @@ impl JobTable {
     }
 
     /// Ends a queued or running job; an ended one stays as it is.
-    pub fn finish(&mut self, id: JobId, end: JobEnd, now_ms: u64) {
+    pub(crate) fn finish(&mut self, id: JobId, end: JobEnd, now_ms: u64) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.state.is_final()) else { return };
         let state = final_state(end.exit);
         match job.state {
@@ -402,14 +375,13 @@ impl JobTable {
     }
 
     /// Adds a job of an earlier start of the device as lost.
-    pub fn add_lost(&mut self, id: JobId, owner: JobOwner, now_ms: u64) {
+    pub(crate) fn add_lost(&mut self, id: JobId, owner: JobOwner, now_ms: u64) {
         if id == JobId::NONE || self.jobs.contains_key(&id) {
             return;
         }
         let entry = JobEntry {
             owner,
             state: JobState::Lost,
-            cancelling: false,
             progress: (0, 0),
             log: LogRing::default(),
             end: JobEnd::without_result(ExitReason::Lost),
@@ -424,28 +396,25 @@ impl JobTable {
 
     /// Returns a job of this owner; `None` for an unknown job and for those of others.
     #[must_use]
-    pub fn get(&self, id: JobId, owner: JobOwner) -> Option<&JobEntry> {
+    pub(crate) fn get(&self, id: JobId, owner: JobOwner) -> Option<&JobEntry> {
         self.jobs.get(&id).filter(|job| job.owner == owner)
     }
 
     /// Cancels a job of this owner; `None` as for [`get`](Self::get).
-    pub fn cancel(&mut self, id: JobId, owner: JobOwner, now_ms: u64) -> Option<CancelEffect> {
-        let job = self.jobs.get_mut(&id).filter(|job| job.owner == owner)?;
+    pub(crate) fn cancel(&mut self, id: JobId, owner: JobOwner, now_ms: u64) -> Option<CancelEffect> {
+        let job = self.jobs.get(&id).filter(|job| job.owner == owner)?;
         Some(match job.state {
             JobState::Queued => {
                 self.finish(id, JobEnd::without_result(ExitReason::Cancelled), now_ms);
                 CancelEffect::Ended
             }
-            JobState::Running => {
-                job.cancelling = true;
-                CancelEffect::MustStop
-            }
+            JobState::Running => CancelEffect::MustStop,
             _ => CancelEffect::NoEffect,
         })
     }
 
     /// Removes ended jobs that are too old or too many.
-    pub fn expire(&mut self, now_ms: u64) {
+    pub(crate) fn expire(&mut self, now_ms: u64) {
         while let Some(oldest) = self.ended.front() {
             let Some(job) = self.jobs.get(oldest) else {
                 self.ended.pop_front();
@@ -464,19 +433,13 @@ impl JobTable {
 
     /// Returns the state of a job of any owner, for the service itself.
     #[must_use]
-    pub fn state_of(&self, id: JobId) -> Option<JobState> {
+    pub(crate) fn state_of(&self, id: JobId) -> Option<JobState> {
         self.jobs.get(&id).map(JobEntry::state)
-    }
-
-    /// Whether a running job was cancelled.
-    #[must_use]
-    pub fn is_cancelling(&self, id: JobId) -> bool {
-        self.jobs.get(&id).is_some_and(|job| job.cancelling)
     }
 
     /// Returns numbers of jobs.
     #[must_use]
-    pub fn counts(&self) -> JobCounts {
+    pub(crate) fn counts(&self) -> JobCounts {
         JobCounts {
             queued: self.queue.len(),
             running: self.running,

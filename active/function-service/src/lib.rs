@@ -1,6 +1,6 @@
 //! The service that runs functions beside the data of a device.
 //!
-//! Does: keep jobs ([`JobTable`]), start and reuse confined engines ([`EngineSet`]), serve their
+//! Does: keep jobs, start and reuse confined engines ([`EngineSet`]), serve their
 //! requests with the authority of the caller, enforce limits, stage output, issue receipts. Does
 //! not: parse commands or check capabilities; `sealstone-osd-device` does, and this crate is its
 //! `FunctionRunner`. Does not confine processes; `sealstone-sandbox` does. Contract: a function
@@ -21,13 +21,8 @@ mod run_record;
 mod service;
 mod staging;
 
-pub use engines::{EngineSet, EngineStatus, IsolationStatus};
-pub use job_table::{
-    AdmitError, CancelEffect, JobCounts, JobEnd, JobEntry, JobLimits, JobOwner, JobResult, JobTable,
-    JobUsage, JobUser,
-};
-pub use limits::{CANCEL_GRACE, LimitError, RunLimits, ServiceLimits};
-pub use log_ring::{LOG_LEN_MAX, LogRing};
-pub use metrics::ServiceMetrics;
-pub use run_record::{NoRunRecords, ReceiptSource, RunRecord, RunRecorder};
+pub use engines::{EngineSet, EngineStatus, IsolationState, IsolationStatus};
+pub use job_table::{JobCounts, JobLimits, JobUsage};
+pub use limits::{LimitError, RunLimits, ServiceLimits};
+pub use run_record::{ReceiptSource, RunRecord, RunRecorder};
 pub use service::{FunctionService, ServiceParts, ServiceStartError};

@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::job_table::JobLimits;
 
 /// Time that a cancelled function has to return before its engine is killed.
-pub const CANCEL_GRACE: Duration = Duration::from_millis(10);
+pub(crate) const CANCEL_GRACE: Duration = Duration::from_millis(10);
 /// Default maximum wall time of a run, in seconds.
 const WALL_S: u64 = 30;
 /// Default maximum CPU time of a run, in seconds.

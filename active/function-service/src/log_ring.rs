@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 /// Bytes of a log that are kept.
-pub const LOG_LEN_MAX: usize = 64 << 10;
+pub(crate) const LOG_LEN_MAX: usize = 64 << 10;
 /// Bytes of one message that are used; the rest is dropped.
 pub(crate) const LOG_MESSAGE_MAX: usize = 4 << 10;
 
 /// The newest bytes of a log.
 #[derive(Debug, Default)]
-pub struct LogRing {
+pub(crate) struct LogRing {
     bytes: VecDeque<u8>,
     /// Offset of the first kept byte.
     start: u64,
@@ -23,7 +23,7 @@ pub struct LogRing {
 impl LogRing {
     /// Appends a message as one line. Control characters become escapes such as `\x1b`, so a log
     /// cannot move the cursor of a terminal or forge lines.
-    pub fn push(&mut self, message: &[u8]) {
+    pub(crate) fn push(&mut self, message: &[u8]) {
         let message = &message[..message.len().min(LOG_MESSAGE_MAX)];
         let mut line = String::with_capacity(message.len() + 1);
         for chunk in message.utf8_chunks() {
@@ -44,7 +44,7 @@ impl LogRing {
     /// Returns bytes from `offset` on, at most `max`, and the offset of the first one. It is higher
     /// than `offset` if older bytes were dropped.
     #[must_use]
-    pub fn read(&self, offset: u64, max: usize) -> (u64, Vec<u8>) {
+    pub(crate) fn read(&self, offset: u64, max: usize) -> (u64, Vec<u8>) {
         let from = offset.clamp(self.start, self.end());
         let skipped = usize::try_from(from - self.start).unwrap_or(usize::MAX);
         (from, self.bytes.iter().skip(skipped).take(max).copied().collect())
@@ -52,20 +52,14 @@ impl LogRing {
 
     /// Returns the number of bytes that were ever written.
     #[must_use]
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 
     /// Returns the number of bytes that are kept.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
-    }
-
-    /// Whether nothing is kept.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
     }
 }
 

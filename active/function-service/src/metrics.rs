@@ -8,7 +8,7 @@ use crate::pool::PoolCounts;
 
 /// Counters of all runs since the start.
 #[derive(Debug, Default)]
-pub struct ServiceMetrics {
+pub(crate) struct ServiceMetrics {
     cpu_us: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
@@ -30,7 +30,7 @@ impl ServiceMetrics {
         }
     }
 
-    /// Returns all figures as Prometheus text. `device` becomes a label.
+    /// Returns all metrics as Prometheus text. `device` becomes a label.
     pub(crate) fn prometheus(&self, device: &str, jobs: &JobCounts, pool: PoolCounts) -> String {
         let mut text = String::new();
         let mut family = |kind: &str, name: &str, help: &str, samples: &[(String, String)]| {

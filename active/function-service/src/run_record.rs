@@ -41,13 +41,5 @@ pub trait RunRecorder: Send + Sync {
     fn record_run(&self, record: &RunRecord<'_>);
 }
 
-/// Drops every record. For tests.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoRunRecords;
-
-impl RunRecorder for NoRunRecords {
-    fn record_run(&self, _: &RunRecord<'_>) {}
-}
-
 /// Returns the present key of receipts; `None` if there is none, then results have no receipts.
 pub type ReceiptSource = Box<dyn Fn() -> Option<ReceiptKey<RustCrypto>> + Send + Sync>;

@@ -21,7 +21,7 @@ use sealstone_osd_device::{
 use thiserror::Error;
 
 use crate::engines::{API_VERSIONS, EngineSet, EngineStatus, describe};
-use crate::invocation::{InvocationEnd, RunCancel, RunObserver, run_call};
+use crate::invocation::{InvocationEnd, RunCancel, run_call};
 use crate::job_records::JobRecords;
 use crate::job_table::{
     AdmitError, CancelEffect, JobCounts, JobEnd, JobEntry, JobOwner, JobResult, JobTable, JobUsage, JobUser,
@@ -183,7 +183,7 @@ impl FunctionService {
         &self.0.limits
     }
 
-    /// Returns the figures of the service as Prometheus text. `device` becomes a label.
+    /// Returns the metrics of the service as Prometheus text. `device` becomes a label.
     #[must_use]
     pub fn prometheus(&self, device: &str) -> String {
         self.0.metrics.prometheus(device, &self.job_counts(), self.0.pool.counts())
@@ -550,24 +550,27 @@ impl ServiceState {
 }
 
 /// Passes log and progress of a run to its job.
-struct JobObserver<'a> {
+pub(crate) struct JobObserver<'a> {
     state: &'a ServiceState,
     id: JobId,
     call: &'a FunctionCall,
     is_synchronous: bool,
 }
 
-impl RunObserver for JobObserver<'_> {
-    fn log(&self, message: &[u8]) {
+impl JobObserver<'_> {
+    /// Appends a line to the log of the job.
+    pub(crate) fn log(&self, message: &[u8]) {
         self.state.active.lock().table.log(self.id, message);
     }
 
-    fn report(&self, progress: (u64, u64), usage: JobUsage) {
+    /// Stores progress and usage.
+    pub(crate) fn report(&self, progress: (u64, u64), usage: JobUsage) {
         self.state.active.lock().table.report(self.id, progress, usage);
     }
 
-    /// An asynchronous job continues without its connection.
-    fn is_abandoned(&self) -> bool {
+    /// Whether no client waits for the result any more. An asynchronous job continues without its
+    /// connection.
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.is_synchronous && self.call.caller.is_gone()
     }
 }

@@ -30,7 +30,7 @@ fn job_runs_and_reports_result_to_owner() {
     let result = JobResult { length: 2, bytes: b"ok".to_vec(), ..JobResult::default() };
     table.finish(id(1), JobEnd { usage, result: result.clone(), ..success() }, 9);
     let job = table.get(id(1), owner(1)).unwrap();
-    assert_eq!((job.state(), job.changed_ms(), &job.end().result), (JobState::Done, 9, &result));
+    assert_eq!((job.state(), job.changed_ms, &job.end().result), (JobState::Done, 9, &result));
     assert_eq!(job.log().read(0, 100).1, b"hello\n");
     table.finish(id(1), JobEnd::without_result(ExitReason::Trap), 10);
     assert_eq!(table.get(id(1), owner(1)).unwrap().state(), JobState::Done, "a job ends once");
@@ -41,9 +41,9 @@ fn other_owners_see_no_job() {
     let mut table = JobTable::new(LIMITS);
     table.admit(id(1), owner(1), 0).unwrap();
     let other_function = JobOwner { function: ObjectId::new(0x10000, 0x10002), ..owner(1) };
-    for stranger in [owner(2), other_function] {
-        assert!(table.get(id(1), stranger).is_none());
-        assert!(table.cancel(id(1), stranger, 0).is_none());
+    for other in [owner(2), other_function] {
+        assert!(table.get(id(1), other).is_none());
+        assert!(table.cancel(id(1), other, 0).is_none());
     }
     assert!(table.get(id(2), owner(1)).is_none());
     assert_eq!(table.state_of(id(1)), Some(JobState::Queued));
@@ -94,7 +94,6 @@ fn cancel_ends_queued_and_stops_running() {
     table.admit(id(2), owner(1), 0).unwrap();
     table.start_next(0);
     assert_eq!(table.cancel(id(1), owner(1), 1), Some(CancelEffect::MustStop));
-    assert!(table.is_cancelling(id(1)));
     assert_eq!(table.cancel(id(2), owner(1), 1), Some(CancelEffect::Ended));
     assert_eq!(table.get(id(2), owner(1)).unwrap().state(), JobState::Cancelled);
     table.finish(id(1), JobEnd::without_result(ExitReason::Cancelled), 2);

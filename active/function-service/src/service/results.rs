@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use sealstone_osd::attribute::USER;
+use sealstone_osd::attribute::user_timestamps::DATA_MODIFIED;
 use sealstone_osd::function::{INLINE_MAX, JobId};
-use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions};
+use sealstone_osd::{ObjectId, ObjectType, Permissions};
 use sealstone_osd_device::{FunctionCall, GrantError, GrantedObject};
 use sealstone_seal::{FunctionReceipt, ReceiptInput, ReceiptLimits};
 use thiserror::Error;
 
 use super::ServiceState;
-use crate::invocation::InvocationEnd;
+use crate::invocation::{InvocationEnd, call_errno};
 use crate::job_table::JobResult;
 use crate::limits::RunLimits;
 use crate::staging::StagedOutput;
 
-/// Attribute of a user object: time of the last change of its data, milliseconds since 1970.
-const DATA_MODIFIED: AttributeId = AttributeId::new(USER + 3, 5);
 /// Bytes of a result that are written at once.
 const RESULT_PIECE: usize = 1 << 20;
 
@@ -51,7 +49,7 @@ impl PublishError {
     pub(super) fn code(&self) -> i32 {
         match self {
             Self::NoPartition(_) => 0,
-            Self::Store { error, .. } | Self::Commit { error, .. } => -error.errno(),
+            Self::Store { error, .. } | Self::Commit { error, .. } => call_errno(*error).result() as i32,
         }
     }
 }

@@ -254,18 +254,3 @@ pub enum GrantError {
     #[error("input/output error")]
     Io,
 }
-
-impl GrantError {
-    /// Returns the errno value, positive.
-    #[must_use]
-    pub const fn errno(self) -> i32 {
-        match self {
-            Self::NotFound => 2,
-            Self::Io => 5,
-            Self::AccessDenied => 13,
-            Self::Invalid => 22,
-            Self::TooLarge => 27,
-            Self::NoSpace => 28,
-        }
-    }
-}
