@@ -69,7 +69,7 @@ BENCH_FOLDER ?= target/bench
 
 bench: dist ## All figures and aims, as tables, as JSON and as plots in target/bench/
 	@. scripts/env
-	cargo build --profile dist -p sealstone-bench
+	cargo build --profile dist -p sealstone-bench -p sealstone-engine-c
 	cargo build --profile dist -p sealstone-store --examples
 	bin=$${CARGO_TARGET_DIR:-target}/dist
 	mkdir -p $(BENCH_FOLDER)/scratch
@@ -90,6 +90,8 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 		--json $(BENCH_FOLDER)/stores.json
 	echo "== files, through a mount and the library" && $$bin/sealstone-bench files --runs $(BENCH_RUNS) \
 		--scenarios metadata,small,durable,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
+	echo "== functions on devices" && $$bin/sealstone-bench active --folder $(BENCH_FOLDER)/scratch \
+		--json $(BENCH_FOLDER)/active.json
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 
 bench-pace: dist ## Small requests beside large ones, with each switch that orders them: a table, and JSON

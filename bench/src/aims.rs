@@ -34,6 +34,7 @@ const TRUST: &str = "trust.json";
 const ROTATION: &str = "rotation.json";
 pub(crate) const LOGINS: &str = "logins.json";
 const FILES: &str = "files.json";
+const ACTIVE: &str = "active.json";
 
 /// Prints the list, and writes it to `aims.json` beside the other files.
 pub(crate) fn run(folder: &Path) -> Outcome {
@@ -55,6 +56,7 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     part(ROTATION, trust::rotation_verdicts)?;
     part(LOGINS, trust::login_verdicts)?;
     part(FILES, of_run)?;
+    part(ACTIVE, of_run)?;
     fs::write(folder.join("aims.json"), serde_json::to_vec_pretty(&verdicts)?)?;
     for verdict in &verdicts {
         let word = if verdict.reached { "reached" } else { "not reached" };

@@ -97,6 +97,12 @@ impl Issuer {
         Ok(Bearer::of(&credential)?)
     }
 
+    /// Issues the right to execute a function object.
+    pub(crate) fn function(&self, object: ObjectId, method: SecurityMethod) -> Outcome<Bearer> {
+        let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
+        self.issue(ObjectType::User, Permissions::EXECUTE, descriptor, method)
+    }
+
     /// Issues a credential for anything, which only a NOSEC device accepts.
     pub(crate) fn anything(&self) -> Outcome<Bearer> {
         let object = ObjectId::new(1 << 16, 1 << 16);

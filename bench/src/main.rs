@@ -7,6 +7,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod active;
 mod aims;
 mod ceiling;
 mod client;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
         BenchCommand::Trust(arguments) => trust::run(&arguments),
         BenchCommand::Files(arguments) => files::run(&arguments),
         BenchCommand::Stores(arguments) => stores::run(&arguments),
+        BenchCommand::Active(arguments) => active::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

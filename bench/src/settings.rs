@@ -67,6 +67,8 @@ pub(crate) enum BenchCommand {
     /// Measure one record read, written and deleted in each metadata store, and one entry in the
     /// LDAP server alone, as in the OBS paper.
     Stores(Stores),
+    /// Measure functions that run on devices, as in the ASF paper's Figures 4 to 13.
+    Active(crate::active::Active),
 }
 
 #[derive(Args)]

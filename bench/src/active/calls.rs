@@ -1,0 +1,180 @@
+//! Single calls: empty ones, cold starts, cancellation, and their effect on other clients.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sealstone_osd::function::{JobAction, JobState};
+
+use super::figures::MeasuredTable;
+use super::{ActiveStage, FigureTable, JOB_TIMEOUT_MS};
+use crate::Outcome;
+use crate::targets::Verdict;
+use crate::workload::median;
+
+/// Aims of an empty call beyond the time of a command, in microseconds: p50 and p99.
+const EMPTY_US: (f64, f64) = (20.0, 100.0);
+/// Aim of a start of an engine, in milliseconds.
+const COLD_MS: f64 = 2.0;
+/// Aim from a cancellation until the process is reaped, in milliseconds.
+const CANCEL_MS: f64 = 20.0;
+/// Least speed of other clients beside small jobs.
+const OTHERS_MIN: f64 = 0.9;
+/// Small jobs: bytes of each, and their interval.
+const SMALL_JOB_BYTES: u64 = 64 << 10;
+const SMALL_JOB_INTERVAL: Duration = Duration::from_millis(10);
+/// Cold starts for each round.
+const COLD_STARTS: usize = 5;
+/// Commands of a client with small reads.
+const SMALL_READS: u64 = 4;
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Returns the value at a fraction of the sorted ones.
+fn percentile(times: &mut [f64], percent: usize) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+/// An empty function in a warm engine, the status command beside it, and a new engine.
+pub(super) fn empty_and_cold(stage: &ActiveStage) -> MeasuredTable {
+    let device = stage.first()?;
+    let mut table = FigureTable::new(
+        "empty function, us",
+        "415 us with the network; no cold start is quoted",
+        &["p50", "p99"],
+    );
+    let (mut warm, mut status, mut cold, mut first) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    stage.runtime.block_on(async {
+        let (_, reply) = device.run_empty(false).await?;
+        let job = reply.header.job;
+        for number in 0..stage.settings.calls {
+            // In turns, so that other load affects both alike.
+            let call = microseconds(device.run_empty(false).await?.0);
+            let command = microseconds(device.job(job, JobAction::Status).await?.0);
+            if number >= stage.settings.calls / 20 {
+                warm.push(call);
+                status.push(command);
+            }
+        }
+        // An engine that received a secret is not used again.
+        device.run_empty(true).await?;
+        for _ in 0..stage.settings.rounds * COLD_STARTS {
+            let (time, _) = device.run_empty(true).await?;
+            cold.push(microseconds(time));
+            first.push(microseconds(device.job(job, JobAction::Status).await?.0));
+        }
+        Outcome::Ok(())
+    })?;
+    let mut row = |name: &str, values: (f64, f64)| table.add(name, &[vec![values.0, values.1]]);
+    let both = |times: &mut Vec<f64>| (percentile(times, 50), percentile(times, 99));
+    let (warm, status, cold) = (both(&mut warm), both(&mut status), both(&mut cold));
+    let beyond = (warm.0 - status.0, warm.1 - status.1);
+    let start_ms = (cold.0 - percentile(&mut first, 50)) / 1e3;
+    row("warm engine", warm);
+    row("status of a job", status);
+    row("difference", beyond);
+    row("new engine", cold);
+    let verdicts = vec![
+        Verdict {
+            aim: format!("empty function beyond its command: p50 {} us, p99 {} us", EMPTY_US.0, EMPTY_US.1),
+            reached: beyond.0 <= EMPTY_US.0 && beyond.1 <= EMPTY_US.1,
+            measured: format!("{:.1} and {:.1} us", beyond.0, beyond.1),
+        },
+        Verdict {
+            aim: format!("cold start of a C function: {COLD_MS} ms"),
+            reached: start_ms <= COLD_MS,
+            measured: format!("{start_ms:.1} ms"),
+        },
+    ];
+    Ok((table, verdicts))
+}
+
+/// From the command that cancels until the engine is reaped, which ends the job.
+pub(super) fn cancellation(stage: &ActiveStage) -> MeasuredTable {
+    let device = stage.first()?;
+    let mut table = FigureTable::new(
+        "cancellation of an endless function, ms",
+        "a timeout returns, the function continues; no value is quoted",
+        &["until reaped"],
+    );
+    let rounds = stage.rounds(|_| {
+        stage.runtime.block_on(async {
+            let job = stage.running_job().await?;
+            let begin = Instant::now();
+            device.job(job, JobAction::Cancel).await?;
+            let (_, reply) = device.job(job, JobAction::Wait { timeout_ms: JOB_TIMEOUT_MS }).await?;
+            let time = begin.elapsed();
+            if reply.header.state != JobState::Cancelled {
+                return Err(format!("a cancelled job is {}", reply.header.state).into());
+            }
+            Ok(vec![time.as_secs_f64() * 1e3])
+        })
+    })?;
+    table.add("cancel", &rounds);
+    let time = median(&mut rounds.iter().map(|round| round[0]).collect::<Vec<_>>());
+    let verdict = Verdict {
+        aim: format!("cancel until the process is reaped: {CANCEL_MS} ms, of which 10 ms are its grace"),
+        reached: time <= CANCEL_MS,
+        measured: format!("{time:.1} ms"),
+    };
+    Ok((table, vec![verdict]))
+}
+
+/// Small reads of a client, alone and beside small jobs of another one.
+pub(super) fn other_clients(stage: &ActiveStage) -> MeasuredTable {
+    let mut table = FigureTable::new(
+        "reads of 4 KiB, 4 in flight, beside a count of 64 KiB every 10 ms",
+        "no value is quoted",
+        &["alone, 1/s", "beside jobs, 1/s", "ratio", "jobs, 1/s"],
+    );
+    let window = Duration::from_secs_f64(stage.settings.window_s);
+    let rounds = stage.rounds(|round| {
+        let seed = round as u64 * SMALL_READS + 1;
+        let alone = stage.runtime.block_on(small_reads(stage, window, seed))?;
+        let stop = AtomicBool::new(false);
+        let (beside, jobs) = stage.runtime.block_on(async {
+            let reads = async {
+                let rate = small_reads(stage, window, seed).await;
+                stop.store(true, Ordering::Relaxed);
+                rate
+            };
+            let (rate, jobs) = tokio::join!(reads, small_jobs(stage, &stop));
+            Outcome::Ok((rate?, jobs?))
+        })?;
+        Ok(vec![alone, beside, beside / alone, jobs as f64 / stage.settings.window_s])
+    })?;
+    table.add("reads", &rounds);
+    let share = median(&mut rounds.iter().map(|round| round[2]).collect::<Vec<_>>());
+    let verdict = Verdict {
+        aim: "small jobs slow normal I/O by at most 10 %".into(),
+        reached: share >= OTHERS_MIN,
+        measured: format!("{:.1} % of the reads remain", 100.0 * share),
+    };
+    Ok((table, vec![verdict]))
+}
+
+/// Returns the rate of small reads.
+async fn small_reads(stage: &ActiveStage, window: Duration, seed: u64) -> Outcome<f64> {
+    let device = stage.first()?;
+    let begin = Instant::now();
+    let (until, length) = (begin + window, stage.settings.bytes);
+    let lane = |number: u64| device.read_randomly(until, seed + number, length);
+    let (a, b, c, d) = tokio::join!(lane(0), lane(1), lane(2), lane(3));
+    Ok((a? + b? + c? + d?) as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// Runs small jobs at a fixed rate until `stop` is set; returns how many.
+async fn small_jobs(stage: &ActiveStage, stop: &AtomicBool) -> Outcome<u64> {
+    let device = stage.first()?;
+    let mut every = tokio::time::interval(SMALL_JOB_INTERVAL);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) {
+        every.tick().await;
+        device.run("wordcount", SMALL_JOB_BYTES).await?;
+        count += 1;
+    }
+    Ok(count)
+}

@@ -1,0 +1,320 @@
+//! Active storage: the measurements of the ASF paper's Figures 4 to 13 on this machine.
+//!
+//! Does: runs C functions in the real confined engine, on real devices, beside the same code at the
+//! client, and prints one table for each group of figures. Does not: report failures by its exit
+//! code. Contract: compared items take turns in every round, and a ratio compares the items of one
+//! round. The text of the paper is not available: a table names the values of the paper that the
+//! design documents quote, and no other.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use sealstone_osd::function::{JobAction, JobState};
+use serde::Serialize;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::Outcome;
+use crate::machine::{CoreWaker, MachineInfo};
+use crate::settings::{Common, Stage};
+use crate::targets::Verdict;
+use crate::workload::median;
+
+mod calls;
+mod device;
+mod figures;
+mod rpc;
+
+use device::ActiveDevice;
+use rpc::BuiltFunctions;
+
+/// Threads of the client, as in the real one.
+const WORKERS: usize = 2;
+/// Defaults of a normal and of a quick measurement.
+const ROUNDS: usize = 9;
+const ROUNDS_QUICK: usize = 3;
+const CALLS: usize = 2000;
+const CALLS_QUICK: usize = 100;
+const MIB: u64 = 64;
+const MIB_QUICK: u64 = 8;
+const COUNT_MIB: u64 = 256;
+const DEVICES: usize = 8;
+const DEVICES_QUICK: usize = 2;
+const WINDOW: Duration = Duration::from_millis(1000);
+const WINDOW_QUICK: Duration = Duration::from_millis(250);
+/// Maximum data of a kernel: a run has 10 s of CPU time.
+const MIB_MAX: u64 = 1024;
+/// Longest wait for an endless job to start or to end.
+const JOB_TIMEOUT_MS: u32 = 10_000;
+
+#[derive(Args)]
+pub(crate) struct Active {
+    /// Fewer rounds and less data: under a minute, less precise.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; results are their medians [default: 9, quick: 3].
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// MiB that each function processes, up to 1024 [default: 64, quick: 8].
+    #[arg(long, value_name = "MIB")]
+    mib: Option<u64>,
+    /// MiB that are counted on the device and at the client, up to 1024 [default: 256, quick: 8].
+    #[arg(long, value_name = "MIB")]
+    count_mib: Option<u64>,
+    /// Largest number of devices, up to 8 [default: 8, quick: 2].
+    #[arg(long, value_name = "N")]
+    devices: Option<usize>,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    stage: Stage,
+}
+
+/// Options with defaults filled in.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ActiveSettings {
+    rounds: usize,
+    calls: usize,
+    bytes: u64,
+    count_bytes: u64,
+    devices: usize,
+    window_s: f64,
+}
+
+impl Active {
+    fn settings(&self) -> Outcome<ActiveSettings> {
+        let pick = |usual, quick| if self.quick { quick } else { usual };
+        let mib = self.mib.unwrap_or(pick(MIB, MIB_QUICK));
+        let count_mib = self.count_mib.unwrap_or(pick(COUNT_MIB, MIB_QUICK));
+        if ![mib, count_mib].iter().all(|mib| (4..=MIB_MAX).contains(mib)) {
+            return Err(format!("--mib and --count-mib are between 4 and {MIB_MAX}").into());
+        }
+        let devices = self.devices.unwrap_or(if self.quick { DEVICES_QUICK } else { DEVICES });
+        if !(1..=DEVICES).contains(&devices) {
+            return Err(format!("--devices is between 1 and {DEVICES}").into());
+        }
+        Ok(ActiveSettings {
+            rounds: self.rounds.unwrap_or(if self.quick { ROUNDS_QUICK } else { ROUNDS }).max(1),
+            calls: if self.quick { CALLS_QUICK } else { CALLS },
+            bytes: mib << 20,
+            count_bytes: count_mib << 20,
+            devices,
+            window_s: if self.quick { WINDOW_QUICK } else { WINDOW }.as_secs_f64(),
+        })
+    }
+}
+
+/// One table.
+#[derive(Debug, Serialize)]
+struct FigureTable {
+    title: String,
+    /// Values of the paper that the design documents quote.
+    paper: String,
+    columns: Vec<String>,
+    rows: Vec<FigureRow>,
+}
+
+/// One row: the medians of the rounds.
+#[derive(Debug, Serialize)]
+struct FigureRow {
+    name: String,
+    values: Vec<f64>,
+}
+
+impl FigureTable {
+    fn new(title: &str, paper: &str, columns: &[&str]) -> Self {
+        Self {
+            title: title.to_owned(),
+            paper: paper.to_owned(),
+            columns: columns.iter().map(|column| (*column).to_owned()).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds the medians of rows with one value for each column.
+    fn add(&mut self, name: &str, rounds: &[Vec<f64>]) {
+        let column = |at: usize| {
+            median(&mut rounds.iter().filter_map(|round| round.get(at).copied()).collect::<Vec<_>>())
+        };
+        let values = (0..self.columns.len()).map(column).collect();
+        self.rows.push(FigureRow { name: name.to_owned(), values });
+    }
+
+    fn print(&self) {
+        println!("{}\n  paper: {}", self.title, self.paper);
+        print!("  {:26}", "");
+        for column in &self.columns {
+            print!(" {column:>15}");
+        }
+        println!();
+        for row in &self.rows {
+            print!("  {:26}", row.name);
+            for value in &row.values {
+                print!(" {value:>15.3}");
+            }
+            println!();
+        }
+        println!();
+    }
+}
+
+/// All results.
+#[derive(Debug, Serialize)]
+struct ActiveResults {
+    machine: MachineInfo,
+    settings: ActiveSettings,
+    tables: Vec<FigureTable>,
+    verdicts: Vec<Verdict>,
+}
+
+/// The stage of all measurements.
+struct ActiveStage {
+    settings: ActiveSettings,
+    runtime: Runtime,
+    /// The first one has all data, the others their share of it.
+    devices: Vec<ActiveDevice>,
+    built: BuiltFunctions,
+    engine: PathBuf,
+    folder: PathBuf,
+    /// A plain file with the data, and its bytes.
+    file: PathBuf,
+    data: Bytes,
+}
+
+/// Measures and prints.
+pub(crate) fn run(arguments: &Active) -> Outcome {
+    let settings = arguments.settings()?;
+    let mut machine = MachineInfo::look();
+    let binary = arguments.common.binary()?;
+    let engine = binary.with_file_name("sealstone-engine-c");
+    if !engine.is_file() {
+        return Err(format!("{} does not exist; run `make engines`", engine.display()).into());
+    }
+    let scratch = arguments.stage.scratch()?;
+    let folder = scratch.path().to_owned();
+    let built = BuiltFunctions::build(&folder)?;
+    let data = text(usize::try_from(settings.bytes.max(settings.count_bytes))?);
+    let file = folder.join("data");
+    std::fs::write(&file, &data)?;
+    let code = Bytes::from(std::fs::read(&built.module)?);
+    let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    eprintln!("starting {} devices", settings.devices);
+    let mut devices = Vec::new();
+    for index in 0..settings.devices {
+        // Device 1 to N - 1 process at most this share, when N devices work.
+        let share = if index == 0 { data.len() } else { data.len() / (index + 1).next_power_of_two() };
+        let share = data.slice(..share);
+        let name = format!("active{index}");
+        devices.push(runtime.block_on(ActiveDevice::start(&binary, &folder, &name, &code, &share))?);
+    }
+    let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
+    machine.kept_awake = awake.is_some();
+    let stage = ActiveStage { settings, runtime, devices, built, engine, folder, file, data };
+    let mut tables = Vec::new();
+    let mut verdicts = Vec::new();
+    for measure in [
+        figures::local_against_active,
+        figures::several_devices,
+        figures::direct_against_calls,
+        figures::client_against_engine,
+        figures::count_against_get,
+        calls::empty_and_cold,
+        calls::cancellation,
+        calls::other_clients,
+    ] {
+        let (table, verdict) = measure(&stage)?;
+        eprintln!("{}", table.title);
+        tables.push(table);
+        verdicts.extend(verdict);
+    }
+    drop(awake);
+    let ActiveStage { devices, runtime, .. } = stage;
+    for device in devices {
+        drop(device.client);
+        device.osd.stop()?;
+    }
+    drop(runtime);
+    machine.look_again();
+    let results = ActiveResults { machine, settings, tables, verdicts };
+    arguments.common.save(&results)?;
+    print(&results);
+    Ok(())
+}
+
+fn print(results: &ActiveResults) {
+    println!("{}", results.machine);
+    println!(
+        "C functions in the confined engine, CMDRSP, loopback; medians of {} rounds. The text of the paper is not \
+         available: its values stand where the design documents quote them.\n",
+        results.settings.rounds
+    );
+    results.tables.iter().for_each(FigureTable::print);
+    println!("C against Java (wordcount, grep, copy): not measured, this device has no engine for Java");
+    println!("  paper: Java takes 3 to 4 times as long as C\n");
+    for verdict in &results.verdicts {
+        let word = if verdict.reached { "reached" } else { "not reached" };
+        println!("{word:12} {:62} {}", verdict.aim, verdict.measured);
+    }
+}
+
+/// Returns text in lines of 128 bytes, the same in each run.
+fn text(length: usize) -> Bytes {
+    let mut state = 1_u32;
+    let line = |number: usize| -> [u8; 128] {
+        std::array::from_fn(|at| match at {
+            127 => b'\n',
+            0..=8 if number.is_multiple_of(16) => b"sealstone"[at],
+            _ => {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                b"etaoin shrdlucmfwypvbgk "[(state >> 24) as usize % 24]
+            }
+        })
+    };
+    (0..length / 128).flat_map(line).collect::<Vec<u8>>().into()
+}
+
+impl ActiveStage {
+    fn first(&self) -> Outcome<&ActiveDevice> {
+        Ok(self.devices.first().ok_or("no device")?)
+    }
+
+    /// Returns the results of all rounds.
+    fn rounds(&self, mut round: impl FnMut(usize) -> Outcome<Vec<f64>>) -> Outcome<Vec<Vec<f64>>> {
+        (0..self.settings.rounds).map(&mut round).collect()
+    }
+
+    /// Starts an endless job on the first device and waits until it runs.
+    async fn running_job(&self) -> Outcome<sealstone_osd::function::JobId> {
+        let device = self.first()?;
+        let job = device.start_loop().await?;
+        let deadline = std::time::Instant::now() + Duration::from_millis(JOB_TIMEOUT_MS.into());
+        while device.job(job, JobAction::Status).await?.1.header.state != JobState::Running {
+            if std::time::Instant::now() > deadline {
+                return Err("a job does not start".into());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(job)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_has_known_lines() {
+        let bytes = text(128 * 64);
+        assert_eq!(bytes.len(), 128 * 64);
+        assert_eq!(bytes.chunks(128).filter(|line| line.starts_with(b"sealstone")).count(), 4);
+        assert!(bytes.chunks(128).all(|line| line[127] == b'\n'));
+    }
+
+    #[test]
+    fn rows_have_median_of_each_column() {
+        let mut table = FigureTable::new("t", "p", &["a", "b"]);
+        table.add("x", &[vec![3.0, 1.0], vec![1.0, 5.0], vec![2.0, 9.0]]);
+        assert_eq!(table.rows[0].values, [2.0, 5.0]);
+    }
+}

@@ -1,0 +1,52 @@
+//! `sealstone-bench active` in its quick mode: real devices, the real engine, every table.
+//!
+//! Performance is not a subject of this test: it checks that each table exists and is complete.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Longest run of the quick mode, with unoptimised programs on a busy machine.
+const RUN_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Builds the device and the engine beside the benchmark.
+fn build_programs(folder: &Path) {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "-p", "sealstone", "-p", "sealstone-engine-c", "--target-dir"]);
+    cargo.arg(folder.parent().unwrap());
+    assert!(cargo.status().unwrap().success(), "the programs do not build");
+}
+
+#[test]
+fn quick_run_prints_all_tables() {
+    let program = Path::new(env!("CARGO_BIN_EXE_sealstone-bench"));
+    build_programs(program.parent().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("active.json");
+    let begin = Instant::now();
+    let mut command = Command::new(program);
+    command.args(["active", "--quick", "--rounds", "1", "--mib", "4", "--count-mib", "4", "--let-sleep"]);
+    let output = command.arg("--folder").arg(folder.path()).arg("--json").arg(&json).output().unwrap();
+    let (text, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert!(output.status.success(), "{errors}");
+    assert!(begin.elapsed() < RUN_TIME_MAX, "{:?}", begin.elapsed());
+    let results: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let tables = results["tables"].as_array().unwrap();
+    assert_eq!(tables.len(), 8, "{text}");
+    for table in tables {
+        let columns = table["columns"].as_array().unwrap().len();
+        let rows = table["rows"].as_array().unwrap();
+        assert!(!rows.is_empty() && text.contains(table["title"].as_str().unwrap()), "{table}");
+        for row in rows {
+            let values = row["values"].as_array().unwrap();
+            assert!(values.len() == columns && values.iter().all(serde_json::Value::is_number), "{row}");
+        }
+    }
+    for aim in ["small jobs", "cancel", "cold start", "empty function", "reads of 4 MiB", "writes of 4 MiB"] {
+        let verdicts = results["verdicts"].as_array().unwrap();
+        assert!(verdicts.iter().any(|verdict| verdict["aim"].as_str().unwrap().contains(aim)), "{aim}");
+    }
+}
