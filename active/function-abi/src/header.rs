@@ -221,8 +221,8 @@ fn page() -> String {
         ("Calls", "", |transport| *transport != CallTransport::Stream),
         (
             "Streams",
-            "Streams overlap the work of the function with reads and writes. They are calls of the C \
-             engine; other languages have them in their SDK.",
+            "Streams overlap the work of the function with reads and writes in order. A C function \
+             calls them. The Rust SDK uses them for reads and writes in order.",
             |transport| *transport == CallTransport::Stream,
         ),
     ];
