@@ -3,6 +3,7 @@
 mod confined;
 mod hostile;
 mod local;
+mod package;
 #[path = "../../function-ring/tests/support.rs"]
 mod support;
 mod zygotes;

@@ -19,17 +19,18 @@ pub(crate) const ENGINE: &str = env!("CARGO_BIN_EXE_sealstone-engine-python");
 /// Maximum time until an engine has ended.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
+/// Reports that the current test is left out, and why.
+pub(crate) fn left_out(reason: &str) {
+    let thread = std::thread::current();
+    // The harness captures the print macros, and shows them for failed tests only.
+    let _ = writeln!(std::io::stderr(), "left out: {}: {reason}", thread.name().unwrap_or("unnamed"));
+}
+
 /// Whether the machine has an interpreter; reports the test as left out if not.
 pub(crate) fn has_interpreter() -> bool {
     let runtime = Command::new(ENGINE).arg("--runtime").output().expect("start the engine");
     if !runtime.status.success() {
-        let thread = std::thread::current();
-        // The harness captures the print macros, and shows them for failed tests only.
-        let _ = writeln!(
-            std::io::stderr(),
-            "left out: {}: libpython is not installed",
-            thread.name().unwrap_or("unnamed")
-        );
+        left_out("libpython is not installed");
     }
     runtime.status.success()
 }

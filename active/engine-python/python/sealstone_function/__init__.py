@@ -8,7 +8,11 @@ below it, which checks every number and every length.
 import sys
 from _operator import index as _index
 
-import _sealstone
+try:
+    import _sealstone
+except ImportError:
+    # On the machine of an author; `sealstone_function.local` executes this file over its own module.
+    _sealstone = None
 
 ERROR = 1
 WARNING = 2
