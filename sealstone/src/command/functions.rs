@@ -11,6 +11,7 @@ use sealstone_client::functions::{
 use sealstone_client::{Client, FileKind, FilePath, Method};
 use sealstone_crypto::signature::PublisherKey;
 use sealstone_mds_protocol::{DeviceState, shown};
+use sealstone_osd::function::EngineType;
 use sealstone_osd::function::attributes::{MANIFEST_MAX, signed_message};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -143,6 +144,29 @@ fn read_publisher_key(path: &Path) -> Outcome<Zeroizing<[u8; 32]>> {
     }
 }
 
+/// Returns the engine of the code: the given one, or that of the extension of its file.
+fn engine_of(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<EngineType> {
+    let file = &arguments.file;
+    let engine = match (arguments.engine, file.extension().and_then(OsStr::to_str)) {
+        (Some(engine), _) => engine.into(),
+        (None, Some("so")) => EngineType::C,
+        (None, Some("wasm")) => EngineType::Wasm,
+        (None, Some("jar")) => EngineType::Java,
+        (None, Some("py")) => EngineType::Python,
+        (None, _) => {
+            return Err(Failure::usage("the extension of the file names no engine")
+                .at(file.shown())
+                .hint("add --engine c, wasm, java or python"));
+        }
+    };
+    if engine == EngineType::Python && (code.contains(&0) || std::str::from_utf8(code).is_err()) {
+        return Err(Failure::usage("this is no Python source: it has zero bytes or is not UTF-8")
+            .at(file.shown())
+            .hint("store the .py file, not a compiled .pyc file"));
+    }
+    Ok(engine)
+}
+
 /// Returns the description of the code, signed if a key is given.
 fn description(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<FunctionDescription> {
     let manifest = match &arguments.manifest {
@@ -152,7 +176,7 @@ fn description(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<FunctionDesc
     };
     let digest = *blake3::hash(code).as_bytes();
     let mut description = FunctionDescription {
-        engine: Some(arguments.engine.into()),
+        engine: Some(engine_of(arguments, code)?),
         api: Some(arguments.api),
         version: arguments.version.clone(),
         publisher: arguments.publisher.clone(),
