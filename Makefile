@@ -24,9 +24,9 @@ dist: setup ## Build the optimised binary, target/dist/sealstone, and its debug 
 	cargo build --profile dist -p sealstone
 	scripts/split-debug $${CARGO_TARGET_DIR:-target}/dist/sealstone
 
-engines: build ## Build the engine of C functions beside target/release/sealstone, and the shipped functions
+engines: build ## Build the engines of C and Python functions beside target/release/sealstone, and the shipped functions
 	@. scripts/env
-	cargo build --release -p sealstone-engine-c
+	cargo build --release -p sealstone-engine-c -p sealstone-engine-python
 	cargo build --profile function -p sealstone-function-modules --examples
 
 demo: build ## Store real files on three devices, then attack them: the product in a minute

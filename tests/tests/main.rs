@@ -41,6 +41,7 @@ mod mount_locks;
 mod nodes;
 mod outside_clients;
 mod paper_login;
+mod python_functions;
 mod quotas;
 mod raw_device;
 mod restriping;
