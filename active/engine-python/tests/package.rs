@@ -71,3 +71,22 @@ fn local_runner_reads_and_updates_files() {
     assert!(!failed.status.success());
     assert_eq!(lines(&failed.stderr).last(), Some(&"error: KeyError: 'end'"));
 }
+
+#[test]
+fn type_stubs_name_every_public_call() {
+    let Some(mut python) = python() else { return };
+    let program = "
+import ast, sys
+def names(path):
+    tree = ast.parse(open(path).read())
+    return {
+        node.name: {m.name for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith('_')}
+        for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith('_')
+    }
+code, stubs = (names(sys.argv[1] + end) for end in ('/__init__.py', '/__init__.pyi'))
+assert code == stubs and len(stubs['Osd']) > 20, (code, stubs)
+";
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/sealstone_function");
+    let output = python.args(["-c", program]).arg(package).output().expect("python3 starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
