@@ -27,6 +27,8 @@ use sealstone_scsi::Status;
 use sealstone_scsi::lu::LogicalUnit as _;
 use sealstone_store::MemoryStore;
 
+mod restrictions;
+
 /// The function object, an object with data, and one that does not exist at first.
 const CODE: u64 = 0x10000;
 const DATA: u64 = 0x10001;
@@ -721,28 +723,4 @@ fn paper_descriptor_needs_the_paper_profile() {
     assert_eq!(reply.inline, b"0123456789");
     let other = PaperRequest { code_bundle: 5, ..paper };
     assert_eq!(run(&stage, &other).sense(), (5, 0x2400), "another code bundle than in the CDB");
-}
-
-#[test]
-fn bits_of_the_capability_count_without_security() {
-    let stage = Stage::with(OsdConfig { insecure_nosec: true, ..OsdConfig::default() });
-    stage.function(|call| {
-        let mut bytes = [0; 4];
-        call.objects[0].read(0, &mut bytes).unwrap();
-        bytes.to_vec()
-    });
-    let one = entry(user(DATA), ObjectType::User, Permissions::READ);
-    let command =
-        Command::ExecuteFunction(ExecuteFunction { object: user(CODE), allocation: REPLY_MAX as u32 });
-    let send = |permissions| {
-        let capability =
-            Capability { permissions, ..stage.bench.capability(&command, SecurityMethod::NoSec) };
-        let function = Some(ExecuteRequest::Run(request(vec![one])));
-        let segment = Segment { function, ..Segment::default() }.encode(ACTION).unwrap();
-        let ready = stage.bench.ready_scattered(command, &Wish::default(), &[], &capability, segment);
-        stage.bench.verify(&ready, &stage.bench.send(&ready)).unwrap()
-    };
-    let reply = send(Permissions::EXECUTE | Permissions::READ).good();
-    assert_eq!(ReplyParts::parse(&reply.data).unwrap().inline, b"0123");
-    assert_eq!(send(Permissions::EXECUTE).sense(), (5, 0x2400));
 }

@@ -345,6 +345,14 @@ impl Permit {
         self.permissions.contains(permissions)
     }
 
+    /// Returns a permit for one object of a command with several, with those of these rights that
+    /// this permit grants.
+    #[must_use]
+    pub const fn restricted_to(self, object: ObjectId, rights: Permissions) -> Self {
+        let excess = self.permissions.without(rights);
+        Self { object, permissions: self.permissions.without(excess), ..self }
+    }
+
     /// Compares the allowed range with the bytes that a command needs. A scatter/gather list is
     /// compared later.
     fn check_bytes(&mut self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<(), Denial> {

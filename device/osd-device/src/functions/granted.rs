@@ -212,6 +212,8 @@ impl DeviceGrant {
                 return Err(GrantError::NotFound);
             }
         }
+        // The capability may permit more than the entry requested.
+        let permit = permit.restricted_to(self.object(), self.rights());
         Ok(GrantAccess { permit, now_ms, _locks: locks, _partition: partition_guards })
     }
 

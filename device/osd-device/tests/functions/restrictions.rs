@@ -1,0 +1,49 @@
+//! Restrictions of a function: rights, methods, keys and the engine that it cannot exceed.
+
+use super::*;
+
+/// Runs a function without security, under a capability with these bits.
+fn send_unsecured(stage: &Stage, permissions: Permissions, objects: Vec<FunctionObject>) -> Answer {
+    let command =
+        Command::ExecuteFunction(ExecuteFunction { object: user(CODE), allocation: REPLY_MAX as u32 });
+    let capability = Capability { permissions, ..stage.bench.capability(&command, SecurityMethod::NoSec) };
+    let function = Some(ExecuteRequest::Run(request(objects)));
+    let segment = Segment { function, ..Segment::default() }.encode(ACTION).unwrap();
+    let ready = stage.bench.ready_scattered(command, &Wish::default(), &[], &capability, segment);
+    stage.bench.verify(&ready, &stage.bench.send(&ready)).unwrap()
+}
+
+#[test]
+fn bits_of_the_capability_count_without_security() {
+    let stage = Stage::with(OsdConfig { insecure_nosec: true, ..OsdConfig::default() });
+    stage.function(|call| {
+        let mut bytes = [0; 4];
+        call.objects[0].read(0, &mut bytes).unwrap();
+        bytes.to_vec()
+    });
+    let one = entry(user(DATA), ObjectType::User, Permissions::READ);
+    let reply = send_unsecured(&stage, Permissions::EXECUTE | Permissions::READ, vec![one]).good();
+    assert_eq!(ReplyParts::parse(&reply.data).unwrap().inline, b"0123");
+    assert_eq!(send_unsecured(&stage, Permissions::EXECUTE, vec![one]).sense(), (5, 0x2400));
+}
+
+#[test]
+fn entry_narrows_rights_of_its_capability() {
+    let stage = Stage::new();
+    let rights = Permissions::SET_ATTR | Permissions::GET_ATTR;
+    let one = entry(user(DATA), ObjectType::User, rights);
+    let more = Permissions::POL_SEC | Permissions::OBJ_MGMT | Permissions::M_OBJECT;
+    let capability = Capability { permissions: rights | more, ..stage.granting(&one) };
+    let (tag, quota) = (AttributeId::new(5, 0x4000_0001), AttributeId::new(2, 1));
+    stage.function(move |call| {
+        let object = &call.objects[0];
+        let denied = GrantError::AccessDenied;
+        assert_eq!(object.set_attribute(tag, &[0, 0, 0, 9]), Err(denied), "needs POL_SEC");
+        assert_eq!(object.attribute(tag), Err(denied), "needs POL_SEC");
+        assert_eq!(object.set_attribute(quota, &[0; 8]), Err(denied), "needs OBJ_MGMT");
+        assert_eq!(object.set_attribute(AttributeId::new(1, 9), b"name"), Ok(()));
+        b"done".to_vec()
+    });
+    let answer = stage.run_with(request(vec![one]), &[capability]).good();
+    assert_eq!(ReplyParts::parse(&answer.data).unwrap().inline, b"done");
+}
