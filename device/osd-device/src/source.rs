@@ -108,7 +108,8 @@ fn extended(
     need: RequiredRights,
 ) -> Result<Option<SourceAccess>, OsdRefusal> {
     if admitted.capability().is_none() {
-        // NOSEC: nothing is authenticated anyway.
+        // NOSEC: nothing is authenticated anyway, but the object may require that it is.
+        permit.check_floor(need.object, device)?;
         let required = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
         return if permit.allows(required) { Ok(None) } else { Err(Denial::Permission.into()) };
     }

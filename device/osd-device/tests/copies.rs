@@ -1,11 +1,14 @@
 //! COPY USER OBJECTS, and the extension capability for its source.
 
+use std::sync::Arc;
+
 use crate::support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::{CopySource, Segment};
 use sealstone_osd::{Capability, Command, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod};
-use sealstone_store::BLOCK;
+use sealstone_osd_device::OsdConfig;
+use sealstone_store::{BLOCK, MemoryStore};
 
 const OID: u64 = 0x10000;
 const COPY: u64 = 0x12000;
@@ -101,6 +104,27 @@ fn copy_supports_other_partition_and_chosen_id() {
     let chosen = u64::from_be_bytes(value(&answer.attributes).try_into().unwrap());
     assert_eq!(read(&bench, ObjectId::new(OTHER, chosen), 5), [7; 5]);
     assert_eq!(get(&bench, ObjectId::of_partition(OTHER), 0x3000_0001, 0x81), (4 * BLOCK).to_be_bytes());
+}
+
+#[test]
+fn source_floor_applies_to_unsecured_copy() {
+    let config = OsdConfig { insecure_nosec: true, ..OsdConfig::default() };
+    let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
+    bench.create_partition(PID);
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    let copy = |to| {
+        let segment = Segment { copy_source: Some(source(false)), ..Segment::default() };
+        let command = Command::CopyUserObjects(copy_to(user(to)));
+        let mut capability = bench.capability(&command, SecurityMethod::NoSec);
+        capability.permissions = capability.permissions | Permissions::READ;
+        let segment = segment.encode(0x8893).unwrap();
+        let ready = bench.ready_scattered(command, &Wish::default(), &[], &capability, segment);
+        bench.verify(&ready, &bench.send(&ready)).unwrap()
+    };
+    copy(COPY).good();
+    let set = Command::SetAttributes(Target { object: user(OID) });
+    bench.run(set, Wish::set(&[(0xF001, 1, &[2])]), &[]).good();
+    assert_eq!(copy(COPY + 1).sense(), (5, 0x2400));
 }
 
 #[test]

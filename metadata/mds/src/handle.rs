@@ -530,7 +530,7 @@ impl Mds {
         drop(view);
         let grants = match &layout {
             Some(layout) => {
-                let terms = (self.method(method), rights(access), until);
+                let terms = (self.access_method(access, method), rights(access), until);
                 let issue = IssueParams::of_access(IssueKind::Open, (id, access), layout, inode.size, terms);
                 self.issue(&issuing, principal, &issue, now_ms, rng)?.0
             }
@@ -568,7 +568,7 @@ impl Mds {
                 self.recall_for_path_access(inode, access, until, now_ms)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "file was truncated meanwhile");
                 let layout = layout.ok_or_else(cut)?;
-                let terms = (method, rights(access), until);
+                let terms = (self.access_method(access, method), rights(access), until);
                 let of = (inode, access);
                 let issue = IssueParams::of_access(IssueKind::Renew, of, &layout, file.size, terms);
                 (issue, layout, file.generation)
@@ -640,6 +640,17 @@ impl Mds {
     /// Returns the requested method, or the floor if that is stronger.
     fn method(&self, replay_key: Method) -> Method {
         replay_key.max(self.config.method_floor)
+    }
+
+    /// Returns the method of credentials for an access. A device runs functions only under a method
+    /// that protects their arguments.
+    fn access_method(&self, access: Access, requested: Method) -> Method {
+        match access {
+            Access::Execute | Access::CallRead | Access::CallUpdate => {
+                self.method(requested).max(Method::CmdRsp)
+            }
+            Access::Read | Access::Update | Access::Write | Access::Describe => self.method(requested),
+        }
     }
 
     pub(crate) const fn reap_due(&self, now_ms: u64) -> u64 {

@@ -26,17 +26,22 @@ use crate::provider::{Locks, Provider};
 pub struct VerifiedExtension {
     capability: Verified<Capability>,
     signed: SignedBy,
+    /// The weaker method of both capabilities.
+    method: SecurityMethod,
 }
 
 impl VerifiedExtension {
-    /// Compares the capability with what the command needs of the second object. Call it again
-    /// before each step of a long command, under that object's lock.
+    /// Compares the capability with what the command needs of the second object, whose floor may
+    /// have been raised. Call it again before each step of a long command, under that object's
+    /// lock.
     ///
     /// # Errors
     /// [`Denial`].
     pub fn permit(&self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<Permit, Denial> {
         unfrozen(&self.capability, self.signed.selector, facts)?;
-        self.capability.permit(need, facts)
+        let permit = self.capability.permit(need, facts)?.under(self.method);
+        permit.check_floor(need.object, facts)?;
+        Ok(permit)
     }
 
     /// Checks that it has not expired. Call it together with [`Self::permit`].
@@ -87,16 +92,15 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             return Err(Denial::Reserved);
         }
         let method = capability.method;
-        let floor = capability
-            .descriptor
-            .allowed()
-            .map_or(SecurityMethod::AllData, |object| request.facts.floor(object))
-            // Its proof can be sniffed where that of a first capability could be.
-            .max(self.nexus_floor(request.nexus));
+        // Its proof can be sniffed where that of a first capability could be, so the floor of the
+        // nexus applies too.
+        let object = capability.descriptor.allowed();
+        let floor = object.map_or(SecurityMethod::AllData, |object| self.object_floor(request, object));
         // Both sign this command: the weaker method counts.
         let first = cdb.capability.clear().map_or(SecurityMethod::NoSec, |first| first.method);
-        if method.min(first) < floor || method == SecurityMethod::NoSec {
-            return Err(Denial::BelowFloor { method: method.min(first), floor });
+        let weaker = method.min(first);
+        if weaker < floor || method == SecurityMethod::NoSec {
+            return Err(Denial::BelowFloor { method: weaker, floor });
         }
         let slot = capability.icv_algorithm;
         let algorithm = self
@@ -125,6 +129,6 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         }
         current_under(&capability, selector, request)?;
         let signed = SignedBy { selector, key: signing.identity() };
-        Ok(VerifiedExtension { capability: Verified::by_the_gate(capability), signed })
+        Ok(VerifiedExtension { capability: Verified::by_the_gate(capability), signed, method: weaker })
     }
 }

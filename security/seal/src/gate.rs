@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 
 use sealstone_osd::capability::offset;
 use sealstone_osd::cdb::{Action, DhStep, KeyToSet};
-use sealstone_osd::{Capability, Cdb, Command, Permissions, SecurityMethod};
+use sealstone_osd::{Capability, Cdb, Command, ObjectId, Permissions, SecurityMethod};
 
 use crate::algorithm::AlgorithmSlots;
 use crate::cache::{CREDENTIALS_MAX, CredentialCache, ProvenCredential};
@@ -191,13 +191,18 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     /// Step 3: returns the minimum method that policy accepts for this command.
     fn floor(&self, request: &GateRequest<'_, P>) -> SecurityMethod {
         let command = &request.cdb.command;
-        let attributes = request.facts.floor(command.object());
+        let object = self.object_floor(request, command.object());
+        object.max(command_floor(command, self.policy.insecure_nosec))
+    }
+
+    /// Returns the minimum method that policy accepts for an object, whatever the command does.
+    pub(crate) fn object_floor(&self, request: &GateRequest<'_, P>, object: ObjectId) -> SecurityMethod {
         let nexus = self.nexus_floor(request.nexus);
-        nexus.max(attributes).max(self.policy.least).max(command_floor(command, self.policy.insecure_nosec))
+        nexus.max(request.facts.floor(object)).max(self.policy.least)
     }
 
     /// Returns the minimum method that policy accepts on this nexus.
-    pub(crate) const fn nexus_floor(&self, nexus: &NexusSecurity) -> SecurityMethod {
+    const fn nexus_floor(&self, nexus: &NexusSecurity) -> SecurityMethod {
         match (nexus.secure_channel, self.policy.insecure_nosec) {
             (_, true) => SecurityMethod::NoSec,
             (true, false) => SecurityMethod::CapKey,
@@ -318,8 +323,8 @@ fn claimed_permissions(cdb: &Cdb) -> Permissions {
     bits.map_or(Permissions::NONE, Permissions::from_bytes)
 }
 
-/// Returns the minimum method of commands that change keys or partitions. With `--insecure-nosec`
-/// only the key commands have one: open-osd formats over NOSEC.
+/// Returns the minimum method of commands that change keys or partitions or run code. With
+/// `--insecure-nosec` only the key commands have one: open-osd formats over NOSEC.
 const fn command_floor(command: &Command, insecure_nosec: bool) -> SecurityMethod {
     match command.action() {
         Action::SetKey | Action::SetMasterKey => SecurityMethod::CmdRsp,
@@ -331,6 +336,7 @@ const fn command_floor(command: &Command, insecure_nosec: bool) -> SecurityMetho
         | Action::DetachClone
         | Action::RefreshSnapshotOrClone
         | Action::RestorePartition
+        | Action::ExecuteFunction
             if !insecure_nosec =>
         {
             SecurityMethod::CmdRsp

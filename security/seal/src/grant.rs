@@ -353,6 +353,21 @@ impl Permit {
         Self { object, permissions: self.permissions.without(excess), ..self }
     }
 
+    /// Returns the permit of a command that was authenticated by this method.
+    pub(crate) const fn under(self, method: SecurityMethod) -> Self {
+        Self { method, ..self }
+    }
+
+    /// Checks that the method of the command is not below the minimum of a further object that it
+    /// accesses. The gate checked that of the addressed one.
+    ///
+    /// # Errors
+    /// [`Denial::BelowFloor`].
+    pub fn check_floor(&self, object: ObjectId, facts: &dyn DeviceFacts) -> Result<(), Denial> {
+        let (method, floor) = (self.method, facts.floor(object));
+        if method < floor { Err(Denial::BelowFloor { method, floor }) } else { Ok(()) }
+    }
+
     /// Compares the allowed range with the bytes that a command needs. A scatter/gather list is
     /// compared later.
     fn check_bytes(&mut self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<(), Denial> {

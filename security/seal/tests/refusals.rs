@@ -196,6 +196,26 @@ fn keys_are_never_set_below_cmdrsp() {
 }
 
 #[test]
+fn execute_function_needs_protected_arguments() {
+    use sealstone_osd::cdb::ExecuteFunction;
+    let Command::Read(extent) = read(Generation::Osd2).command else { panic!("READ") };
+    let execute = Command::ExecuteFunction(ExecuteFunction { object: extent.object, allocation: 128 });
+    for method in SecurityMethod::ALL {
+        let mut device = Device::new();
+        device.nexus = NexusSecurity { token: Some(TOKEN), secure_channel: true };
+        let mut cdb = Cdb::new(Generation::Osd2, execute);
+        cdb.continuation_length = 48;
+        let signer = signer(&device.keys, &capability(Generation::Osd2, method));
+        let mut parts = SentParts { continuation: &mut [0; 48], ..SentParts::default() };
+        let bytes = signer.sign(cdb, &mut parts, NOW, Some(&TOKEN), &mut random()).unwrap().cdb;
+        let admitted = device.admit(&bytes).map(drop).map_err(|refusal| refusal.denial);
+        let floor = SecurityMethod::CmdRsp;
+        let expected = if method < floor { Err(Denial::BelowFloor { method, floor }) } else { Ok(()) };
+        assert_eq!(admitted, expected, "{method}");
+    }
+}
+
+#[test]
 fn a_working_key_sets_no_key() {
     let device = Device::new();
     let capability = Capability {

@@ -10,8 +10,8 @@ use std::cell::Cell;
 
 use sealstone_osd::attribute::list::RetrievedWriter;
 use sealstone_osd::cdb::{Action, Timestamps};
-use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
-use sealstone_seal::{Denial, DeviceFacts as _};
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sealstone_seal::Denial;
 
 use super::walk::{self, MemberSet, StepAccess, WalkProgress};
 use super::{CommandResult, CommandRun, ObjectEffect, objects};
@@ -98,9 +98,7 @@ pub(crate) fn remove(
 
 /// Checks the minimum method of a member, which also applies to access through a collection.
 pub(super) fn check_floor(run: &CommandRun<'_>, member: ObjectId) -> Result<(), Denial> {
-    let floor: SecurityMethod = run.device.floor(member);
-    let method = run.entries.permit.method();
-    if method < floor { Err(Denial::BelowFloor { method, floor }) } else { Ok(()) }
+    run.entries.permit.check_floor(member, run.device)
 }
 
 /// Returns the Current Command page of a member.

@@ -52,6 +52,7 @@ impl GrantBasis {
         let extended = match self {
             Self::Proven(extended) => extended,
             Self::Unsecured(permit) => {
+                permit.check_floor(need.object, device)?;
                 let needed = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
                 return if permit.allows(needed) { Ok(*permit) } else { Err(Denial::Permission.into()) };
             }
@@ -211,6 +212,7 @@ impl DeviceGrant {
             if facts.created_ms != created_ms {
                 return Err(GrantError::NotFound);
             }
+            permit.check_floor(object, device).map_err(|_| GrantError::AccessDenied)?;
         }
         // The capability may permit more than the entry requested.
         let permit = permit.restricted_to(self.object(), self.rights());

@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// Keeps the first object of the next run, which outlives its command as that of an asynchronous
+/// job does.
+fn keep_object(stage: &Stage) -> Arc<Mutex<Option<Arc<dyn GrantedObject>>>> {
+    let kept = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&kept);
+    stage.function(move |call| {
+        *keep.lock() = Some(Arc::clone(&call.objects[0]));
+        Vec::new()
+    });
+    kept
+}
+
 /// Runs a function without security, under a capability with these bits.
 fn send_unsecured(stage: &Stage, permissions: Permissions, objects: Vec<FunctionObject>) -> Answer {
     let command =
@@ -46,4 +58,48 @@ fn entry_narrows_rights_of_its_capability() {
     });
     let answer = stage.run_with(request(vec![one]), &[capability]).good();
     assert_eq!(ReplyParts::parse(&answer.data).unwrap().inline, b"done");
+}
+
+#[test]
+fn object_floor_applies_to_unsecured_function() {
+    let stage = Stage::with(OsdConfig { insecure_nosec: true, ..OsdConfig::default() });
+    let one = entry(user(DATA), ObjectType::User, Permissions::READ);
+    let send = || send_unsecured(&stage, Permissions::EXECUTE | Permissions::READ, vec![one]);
+    let kept = keep_object(&stage);
+    send().good();
+    let handle = kept.lock().take().unwrap();
+    assert_eq!(handle.read(0, &mut [0; 4]), Ok(4));
+    stage.set(user(DATA), &[(0xF001, 1, &[2])]);
+    assert_eq!(handle.read(0, &mut [0; 4]), Err(GrantError::AccessDenied), "raised during the run");
+    assert_eq!(send().sense(), (5, 0x2400));
+}
+
+#[test]
+fn floor_raised_during_run_ends_access() {
+    let stage = Stage::new();
+    let one = entry(user(DATA), ObjectType::User, Permissions::READ);
+    let capability = Capability { method: SecurityMethod::CmdRsp, ..stage.granting(&one) };
+    let kept = keep_object(&stage);
+    stage.run_with(request(vec![one]), &[capability]).good();
+    let handle = kept.lock().take().unwrap();
+    assert_eq!(handle.read(0, &mut [0; 4]), Ok(4));
+    stage.set(user(DATA), &[(0xF001, 1, &[3])]);
+    assert_eq!(handle.read(0, &mut [0; 4]), Err(GrantError::AccessDenied));
+    assert_eq!(stage.run_with(request(vec![one]), &[capability]).sense(), (5, 0x2400));
+}
+
+#[test]
+fn extension_below_floor_of_device_is_refused() {
+    let config = OsdConfig { method_floor: Some(SecurityMethod::AllData), ..OsdConfig::default() };
+    // The attributes of the partition still permit CMDRSP.
+    let Stage { bench, runner } = Stage::new();
+    let bench = Bench::start(config, bench.store.clone(), 2, 0);
+    bench.keys.lock().add_partition(PID).unwrap();
+    bench.unit.set_function_runner(Arc::clone(&runner) as Arc<dyn FunctionRunner>);
+    let stage = Stage { bench, runner };
+    let one = entry(user(DATA), ObjectType::User, Permissions::READ);
+    let good = stage.granting(&one);
+    stage.run_with(request(vec![one]), &[good]).good();
+    let weak = Capability { method: SecurityMethod::CmdRsp, ..good };
+    assert_eq!(stage.run_with(request(vec![one]), &[weak]).sense(), (5, 0x2400));
 }

@@ -101,6 +101,7 @@ pub fn needs_signature(sample: &Sample) -> bool {
         Action::SetKey
             | Action::SetMasterKey
             | Action::FormatOsd
+            | Action::ExecuteFunction
             | Action::CreatePartition
             | Action::RemovePartition
             | Action::CreateSnapshot
@@ -136,8 +137,7 @@ fn page(sample: &Sample, offset: u32) -> u32 {
     base + offset
 }
 
-/// Returns a range that does not cover the whole object but allows the command of a sample, if
-/// there is one.
+/// Returns a range that allows the command of a sample but not the whole object, if there is one.
 fn own_range(sample: &Sample) -> Option<Range> {
     match sample.row.bytes {
         ByteRule::None => Some(Range { start: 0, length: 4096 }),

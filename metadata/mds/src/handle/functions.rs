@@ -107,7 +107,7 @@ impl Mds {
         let layout = layout.ok_or_else(empty)?;
         self.recall_for_path_access(id, Access::Execute, expires_ms, now_ms)?;
         let expires_ms = self.within_drains(&layout, expires_ms, now_ms)?;
-        let terms = (self.method(method), EXECUTE_RIGHTS, expires_ms);
+        let terms = (self.access_method(Access::Execute, method), EXECUTE_RIGHTS, expires_ms);
         let mut issue = IssueParams::whole(IssueKind::Delegate, id, &layout, terms);
         issue.span = (0, inode.size);
         self.issued_table(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;

@@ -1,13 +1,16 @@
 //! The right to execute function files, and copies of their code.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use sealstone_mds_protocol::{
     Access, CreatedFile, DeviceId, ErrorCode, IssueKind, Layout, Method, OpenHandle, OpenedFile, QuotaChange,
     QuotaSubject, ReceiptBytes, ReceiptVerdict, Request, Response, Role,
 };
 use sealstone_osd::capability::Range;
-use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, ObjectId, Permissions};
+use sealstone_osd::{
+    Capability, CapabilityBytes, Descriptor, Generation, ObjectId, Permissions, SecurityMethod,
+};
 use sealstone_seal::{FunctionReceipt, ReceiptLimits};
 
 use super::world::{ADMIN, ALICE, BOB, World, create, path};
@@ -80,6 +83,22 @@ fn execute_needs_x_and_grants_only_it() {
 }
 
 #[test]
+fn credentials_of_calls_protect_their_arguments() {
+    let mut world = World::with_function(1, 0o755);
+    world.mds.config.method_floor = Method::NoSec;
+    for access in [Access::Execute, Access::CallRead, Access::CallUpdate] {
+        let request = |method| Request::Open { path: path("/fn"), access, method };
+        for (requested, expected) in
+            [(Method::CapKey, SecurityMethod::CmdRsp), (Method::AllData, SecurityMethod::AllData)]
+        {
+            let file = world.open(ALICE, request(requested));
+            let capability = parsed(file.grants[0].capability.as_slice());
+            assert_eq!(capability.method, expected, "{access:?}");
+        }
+    }
+}
+
+#[test]
 fn roles_limit_execution_and_description() {
     let mut world = World::with_function(2, 0o777);
     let (reader, operator) = ([7; 16], [8; 16]);
@@ -129,7 +148,7 @@ fn data_of_calls_is_never_sealed() {
     let mut world = World::with_function(1, 0o755);
     let mut config = world.mds.config.clone();
     config.seal_capabilities = true;
-    world.mds = Mds::open(std::sync::Arc::new(world.disk.clone()), config).unwrap();
+    world.mds = Mds::open(Arc::new(world.disk.clone()), config).unwrap();
     world.take_up();
     let is_sealed = |file: OpenedFile| {
         CapabilityBytes::new(Generation::Osd2, file.grants[0].capability.as_slice()).unwrap().is_sealed()
