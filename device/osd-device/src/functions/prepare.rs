@@ -13,7 +13,7 @@ use sealstone_crypto::RustCrypto;
 use sealstone_osd::cdb::{ExecuteFunction, pointer};
 use sealstone_osd::function::attributes::{FUNCTION_PAGE, FunctionAttributes};
 use sealstone_osd::function::{
-    CODE_DIGEST_LEN, ExecuteRequest, INLINE_MAX, JobRequest, REPLY_HEADER_LEN, RunRequest,
+    CODE_DIGEST_LEN, EngineType, ExecuteRequest, INLINE_MAX, JobRequest, REPLY_HEADER_LEN, RunRequest,
 };
 use sealstone_osd::{CapabilityBytes, ObjectId};
 use sealstone_seal::{Admitted, Denial, Permit};
@@ -35,6 +35,8 @@ pub(crate) const CODE_MAX: u64 = 64 << 20;
 
 /// First byte of the data of descriptor FF01h, if it is the first one of the segment.
 const REQUEST_AT: u16 = 48;
+/// Byte of ENGINE in the segment.
+const ENGINE_FIELD: u16 = REQUEST_AT + 2;
 /// Byte of JOB ID in the segment.
 pub(crate) const JOB_FIELD: u16 = REQUEST_AT + 32;
 /// Byte of API VERSION in the segment.
@@ -105,7 +107,7 @@ pub(crate) fn prepare(
         AuthorizedFunction::Run(request, objects) => (request, objects),
     };
     let attributes = attributes(device, function)?;
-    let engine = request.engine.or(attributes.engine).ok_or(OsdFailure::FunctionAttributes)?;
+    let engine = engine(request.engine, attributes.engine)?;
     if !attributes.supports(request.api) {
         return Err(OsdFailure::FunctionVersion.into());
     }
@@ -167,6 +169,18 @@ fn grants(
         grants.push(Arc::new(DeviceGrant::new(device, &execute, basis, *entry, command.now_ms)?));
     }
     Ok(grants)
+}
+
+/// Returns the engine. The description of the function, which its publisher may have signed, cannot
+/// be overridden.
+fn engine(requested: Option<EngineType>, described: Option<EngineType>) -> Result<EngineType, OsdFailure> {
+    match (requested, described) {
+        (Some(requested), Some(described)) if requested != described => {
+            Err(OsdFailure::Continuation(ENGINE_FIELD))
+        }
+        (_, Some(engine)) | (Some(engine), None) => Ok(engine),
+        (None, None) => Err(OsdFailure::FunctionAttributes),
+    }
 }
 
 /// Reads the function page.

@@ -103,3 +103,18 @@ fn extension_below_floor_of_device_is_refused() {
     let weak = Capability { method: SecurityMethod::CmdRsp, ..good };
     assert_eq!(stage.run_with(request(vec![one]), &[weak]).sense(), (5, 0x2400));
 }
+
+#[test]
+fn request_cannot_replace_engine_of_function() {
+    let stage = Stage::new();
+    let with = |engine| stage.run_with(RunRequest { engine, ..request(Vec::new()) }, &[]);
+    stage.set(user(CODE), &[(0xF002, 1, &[EngineType::Wasm as u8])]);
+    let refused = with(Some(EngineType::C));
+    assert_eq!(refused.sense(), (5, 0x2400));
+    let field = refused.sense.unwrap().field.unwrap();
+    assert_eq!((field.in_cdb, field.byte), (false, 50), "ENGINE in the segment");
+    assert_eq!(with(Some(EngineType::Wasm)).sense(), (5, 0x2000), "equal, but not on this device");
+    stage.set(user(CODE), &[(0xF002, 1, &[EngineType::C as u8])]);
+    with(Some(EngineType::C)).good();
+    with(None).good();
+}
