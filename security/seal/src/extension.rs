@@ -15,7 +15,7 @@ use sealstone_osd::{Capability, CapabilityBytes, Descriptor, SecurityMethod};
 
 use crate::denial::Denial;
 use crate::facts::DeviceFacts;
-use crate::gate::{Gate, GateRequest, current_under, unfrozen};
+use crate::gate::{Gate, GateRequest, current_under};
 use crate::grant::{Permit, RequiredRights, SignedBy, Verified};
 use crate::hierarchy::KeySelector;
 use crate::icv::IcvKeys;
@@ -38,7 +38,7 @@ impl VerifiedExtension {
     /// # Errors
     /// [`Denial`].
     pub fn permit(&self, need: &RequiredRights, facts: &dyn DeviceFacts) -> Result<Permit, Denial> {
-        unfrozen(&self.capability, self.signed.selector, facts)?;
+        self.capability.check_unfrozen(self.signed, facts)?;
         let permit = self.capability.permit(need, facts)?.under(self.method);
         permit.check_floor(need.object, facts)?;
         Ok(permit)

@@ -101,9 +101,7 @@ impl<P: Provider> Admitted<P> {
     /// [`Denial::KeyFrozen`], [`Denial::AuditFrozen`].
     pub fn check_unfrozen(&self, facts: &dyn DeviceFacts) -> Result<(), Denial> {
         match (&self.grant, self.signed) {
-            (AdmissionBasis::Proven(capability), Some(signed)) => {
-                unfrozen(capability, signed.selector, facts)
-            }
+            (AdmissionBasis::Proven(capability), Some(signed)) => capability.check_unfrozen(signed, facts),
             (AdmissionBasis::Proven(_) | AdmissionBasis::Unsecured(_), _) => Ok(()),
         }
     }
@@ -202,6 +200,15 @@ impl RequiredRights {
 }
 
 impl Verified<Capability> {
+    /// Checks that the key that signed it and its audit value have not been frozen since it was
+    /// verified.
+    ///
+    /// # Errors
+    /// [`Denial::KeyFrozen`], [`Denial::AuditFrozen`].
+    pub fn check_unfrozen(&self, signed: SignedBy, facts: &dyn DeviceFacts) -> Result<(), Denial> {
+        unfrozen(&self.0, signed.selector, facts)
+    }
+
     /// Compares with what a command needs; also for a second object that the command uses.
     ///
     /// # Errors

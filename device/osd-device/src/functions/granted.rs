@@ -76,8 +76,8 @@ impl GrantBasis {
     }
 }
 
-/// Authority to execute the function. If its key is replaced or its audit value frozen, the
-/// function loses access to all objects.
+/// Authority to execute the function. If its key is replaced or frozen, or its audit value frozen,
+/// the function loses access to all objects.
 pub(crate) struct ExecuteAuthority {
     pub(crate) capability: Option<Verified<Capability>>,
     pub(crate) signed: Option<SignedBy>,
@@ -85,13 +85,13 @@ pub(crate) struct ExecuteAuthority {
 
 impl ExecuteAuthority {
     fn check(&self, device: &OsdDevice) -> Result<(), OsdRefusal> {
-        use sealstone_seal::DeviceFacts as _;
         if !device.guard.still_signed(self.signed) {
             return Err(OsdFailure::KeysChanged.into());
         }
-        match &self.capability {
-            Some(capability) if device.audit_frozen(&capability.audit) => Err(Denial::AuditFrozen.into()),
-            Some(_) | None => Ok(()),
+        match (&self.capability, self.signed) {
+            (Some(capability), Some(signed)) => Ok(capability.check_unfrozen(signed, device)?),
+            // Without security there is neither.
+            (None, _) | (_, None) => Ok(()),
         }
     }
 }

@@ -105,6 +105,21 @@ fn extension_below_floor_of_device_is_refused() {
 }
 
 #[test]
+fn frozen_key_of_function_ends_access() {
+    let stage = Stage::new();
+    let other = ObjectId::new(0x20000, DATA);
+    stage.bench.create_partition(other.partition);
+    stage.bench.run(Command::Create(Create { object: other, count: 1 }), Wish::default(), &[]).good();
+    let kept = keep_object(&stage);
+    stage.run(&[entry(other, ObjectType::User, Permissions::READ)]);
+    let handle = kept.lock().take().unwrap();
+    assert_eq!(handle.read(0, &mut [0; 4]), Ok(0));
+    // Key 0 of the partition of the code; the data is in another one.
+    stage.set(ObjectId::of_partition(PID), &[(0x3000_0005, 5, &[0, 1])]);
+    assert_eq!(handle.read(0, &mut [0; 4]), Err(GrantError::AccessDenied));
+}
+
+#[test]
 fn request_cannot_replace_engine_of_function() {
     let stage = Stage::new();
     let with = |engine| stage.run_with(RunRequest { engine, ..request(Vec::new()) }, &[]);
