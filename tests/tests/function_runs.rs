@@ -13,6 +13,10 @@ fn sources(name: &str) -> PathBuf {
 
 /// Builds a module with the C compiler of the machine, and stores it as a function.
 fn store_module(system: &System, name: &str, source: &Path) {
+    store_module_with(system, name, source, &[]);
+}
+
+fn store_module_with(system: &System, name: &str, source: &Path, options: &[&str]) {
     let module = system.path(&format!("{name}.so"));
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O2", "-o", text(&module)])
@@ -22,7 +26,8 @@ fn store_module(system: &System, name: &str, source: &Path) {
         .status()
         .expect("cc starts");
     assert!(built.success(), "{name}: {built}");
-    system.run(&["fn", "put", text(&module), name, "--engine", "c", "--api", "1.0"]).ok();
+    let put = ["fn", "put", text(&module), name, "--engine", "c", "--api", "1.0"];
+    system.run(&[&put, options].concat()).ok();
 }
 
 pub(crate) fn store_text(system: &System, name: &str, source: &str) {
@@ -51,6 +56,25 @@ fn c_function_reads_files_and_returns_results() {
     }
     // Without the right to read a file there is no job for it.
     system.run(&["run", "longest", "/a", "/missing"]).fails(4).says(&["/missing"]);
+}
+
+#[test]
+fn moved_function_keeps_its_description() {
+    let system = System::start(2);
+    let source = sources("functions/templates/c/function.c");
+    store_module_with(&system, "longest", &source, &["--no-copies"]);
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\nthree\n").ok();
+    let shown = || system.run(&["--json", "fn", "show", "longest"]).ok().json();
+    let before = shown();
+    let from = before["copies"][0]["device"].as_str().expect("a name").to_owned();
+    system.run(&["osd", "drain", &from, "--wait", "120"]).ok();
+    let after = shown();
+    assert_ne!(after["copies"], before["copies"], "{after}");
+    for key in ["engine", "api", "digest"] {
+        assert_eq!(after[key], before[key], "{after}");
+    }
+    let run = system.run(&["--json", "run", "longest", "/a"]).ok().json();
+    assert_eq!(jobs(&run)[0]["exit"], "success", "{run}");
 }
 
 #[test]

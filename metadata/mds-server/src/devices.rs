@@ -9,6 +9,7 @@ use bytes::Bytes;
 use sealstone_mds::{DeviceAddress, KeyStep, RetagItem, SharedSpace, StepOutcome};
 use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::ObjectId;
+use sealstone_osd::function::attributes::FunctionAttributes;
 use sealstone_seal::Credential;
 
 /// Capacity figures of a device.
@@ -78,8 +79,12 @@ pub enum CopyStep {
         /// Maximum number of bytes.
         length: usize,
     },
+    /// Reads the description of the function in the object.
+    ReadDescription,
     /// Creates the object, empty.
     Create,
+    /// Sets the description of a function.
+    Describe(FunctionAttributes),
     /// Writes bytes.
     Write {
         /// Start in bytes.
@@ -105,6 +110,8 @@ pub enum CopyResult {
     },
     /// Bytes read; fewer than requested at the end of the object.
     Data(Vec<u8>),
+    /// Description of the function in the object; all fields are empty if it has none.
+    Description(FunctionAttributes),
     /// The object does not exist.
     Missing,
     /// The step is complete.

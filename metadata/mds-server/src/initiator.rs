@@ -21,6 +21,7 @@ use sealstone_mds::{
 use sealstone_mds_protocol::{DeviceId, DevicePin};
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
 use sealstone_osd::attribute::user_information::LOGICAL_LENGTH;
+use sealstone_osd::function::attributes::FunctionAttributes;
 use sealstone_osd::map::{self, MapExtent};
 use sealstone_osd::master_key::parse_device_value;
 use sealstone_osd::{AttributeId, ObjectId};
@@ -366,6 +367,21 @@ impl Devices for InitiatorDevices {
                 }
                 CopyStep::Read { offset, length } => {
                     Operation::Read { object, offset, length, buffer: Vec::new() }
+                }
+                CopyStep::ReadDescription => {
+                    let ids = FunctionAttributes::ALL.to_vec();
+                    let found = session.attributes(&bearer, object, ids).await.map_err(failed)?;
+                    let value = |id: AttributeId| {
+                        found.iter().find(|(known, _)| *known == id).and_then(|(_, value)| value.as_deref())
+                    };
+                    return FunctionAttributes::parse(value)
+                        .map(CopyResult::Description)
+                        .map_err(|_| DeviceError::Refused("invalid description of a function".to_owned()));
+                }
+                CopyStep::Describe(description) => {
+                    let values = description.encode().into_iter();
+                    let values = values.map(|(id, value)| (id, Bytes::from(value))).collect();
+                    Operation::SetAttributes { object, values, durable: false }
                 }
                 CopyStep::Create => Operation::Create { object },
                 CopyStep::Write { offset, data } => Operation::Write { object, offset, data },

@@ -33,7 +33,7 @@ use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
 pub use purpose::ServerPurpose;
 pub use rights::security_method;
 pub(crate) use rights::{
-    CALL_READ_RIGHTS, COPY_RIGHTS, CREATE_RIGHTS, DESCRIBE_RIGHTS, EXECUTE_RIGHTS, READ_RIGHTS,
+    CALL_READ_RIGHTS, COPY_RIGHTS, CREATE_RIGHTS, DESCRIBE_RIGHTS, EXECUTE_RIGHTS, NO_BYTES, READ_RIGHTS,
     UPDATE_RIGHTS, WRITE_RIGHTS,
 };
 
@@ -496,6 +496,7 @@ impl DeviceTable {
             ServerPurpose::RemoveObject(object)
             | ServerPurpose::TruncateObject(object)
             | ServerPurpose::MeasureObject(object)
+            | ServerPurpose::DescribeObject(object)
             | ServerPurpose::CopyFrom(object)
             | ServerPurpose::CopyTo(object)
             | ServerPurpose::Retag { object, .. } => object.partition,
@@ -529,6 +530,10 @@ impl DeviceTable {
             ServerPurpose::MeasureObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, Permissions::GET_ATTR, descriptor)
+            }
+            ServerPurpose::DescribeObject(object) => {
+                let descriptor = Descriptor::User { scope, allowed: object, range: NO_BYTES };
+                (ObjectType::User, Permissions::SET_ATTR, descriptor)
             }
             ServerPurpose::TruncateObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };

@@ -320,6 +320,15 @@ impl Housekeeper {
                 written = chunk.end;
             }
         }
+        // A copy without it could not be run.
+        let described = ServerPurpose::MeasureObject(order.from.object);
+        if let CopyResult::Description(description) =
+            self.step(order.from, CopyStep::ReadDescription, described).await?
+            && description.engine.is_some()
+        {
+            let describing = ServerPurpose::DescribeObject(order.to.object);
+            self.step(order.to, CopyStep::Describe(description), describing).await?;
+        }
         let length = extents.known;
         if written < length {
             // Extends the copy to the length of the original.

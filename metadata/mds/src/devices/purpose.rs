@@ -17,8 +17,10 @@ pub enum ServerPurpose {
     RemoveObject(ObjectId),
     /// Truncate an object.
     TruncateObject(ObjectId),
-    /// Read the length of an object.
+    /// Read attributes of an object: its length, the description of a function.
     MeasureObject(ObjectId),
+    /// Set the description of a function at an object, which needs none of its bytes.
+    DescribeObject(ObjectId),
     /// Read an object that is moved to another device.
     CopyFrom(ObjectId),
     /// Create the object on the new device.

@@ -2,8 +2,12 @@
 //!
 //! Source of truth: docs/standards/mds/layouts.md (rights).
 
-use sealstone_mds_protocol::Method;
+use sealstone_mds_protocol::{FILE_SIZE_MAX, Method};
+use sealstone_osd::capability::Range;
 use sealstone_osd::{Permissions, SecurityMethod};
+
+/// A range in which an object has no bytes: length 0 would permit all of them.
+pub(crate) const NO_BYTES: Range = Range { start: FILE_SIZE_MAX, length: 1 };
 
 /// Rights to the objects of a file opened for reading.
 pub(crate) const READ_RIGHTS: Permissions = Permissions::READ;

@@ -5,15 +5,15 @@
 
 use parking_lot::RwLockReadGuard;
 use sealstone_mds_protocol::{
-    Access, DelegatedFile, DeviceState, ErrorCode, FILE_SIZE_MAX, FilePath, Grant, InodeId, IssueEntry,
-    IssueKind, Layout, Method, ObjectRef, Response,
+    Access, DelegatedFile, DeviceState, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout,
+    Method, ObjectRef, Response,
 };
 use sealstone_osd::Permissions;
 use sealstone_osd::capability::Range;
 
 use crate::access::Principal;
 use crate::counters::add;
-use crate::devices::{CapabilityTerms, ObjectToSign, audit_field};
+use crate::devices::{CapabilityTerms, NO_BYTES, ObjectToSign, audit_field};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::issue::{IssueRecord, bits};
@@ -94,9 +94,6 @@ impl IssueParams {
         }
     }
 }
-
-/// A range in which an object has no bytes: length 0 would permit all of them.
-const NO_BYTES: Range = Range { start: FILE_SIZE_MAX, length: 1 };
 
 /// Requests for the longest lifetime are accepted from clients whose clock is ahead by at most
 /// this, milliseconds.
