@@ -227,7 +227,9 @@ impl FunctionRunner for FunctionService {
             JobAction::Wait { timeout_ms } => {
                 let thread = state.command_threads.occupy(owner.user);
                 let _thread = thread.ok_or(FunctionRefusal::TooManyJobs)?;
-                state.wait(id, owner, Duration::from_millis(timeout_ms.into()), &|| call.caller.is_gone());
+                state.wait(id, owner, Duration::from_millis(timeout_ms.into()), &|| {
+                    call.caller.is_disconnected()
+                });
             }
             JobAction::Cancel => state.cancel(id, owner)?,
             JobAction::Log { offset } => return state.log_reply(id, owner, offset, call.inline_max),
@@ -324,7 +326,7 @@ impl ServiceState {
         while active.table.state_of(id) == Some(JobState::Queued) {
             let exit = if self.is_stopping() {
                 ExitReason::Killed
-            } else if call.call.caller.is_gone() {
+            } else if call.call.caller.is_disconnected() {
                 ExitReason::Cancelled
             } else if Instant::now() >= deadline {
                 ExitReason::WallTime
@@ -496,13 +498,13 @@ impl ServiceState {
     }
 
     /// Waits until a job ends, the time is over, or the client is gone.
-    fn wait(&self, id: JobId, owner: JobOwner, at_most: Duration, is_gone: &dyn Fn() -> bool) {
+    fn wait(&self, id: JobId, owner: JobOwner, at_most: Duration, is_disconnected: &dyn Fn() -> bool) {
         let deadline = Instant::now() + at_most;
         let mut active = self.active.lock();
         while active.table.get(id, owner).is_some_and(|job| !job.state().is_final())
             && Instant::now() < deadline
             && !self.is_stopping()
-            && !is_gone()
+            && !is_disconnected()
         {
             let step = deadline.min(Instant::now() + ABANDONED_CHECK);
             self.changed.wait_until(&mut active, step);
@@ -571,7 +573,7 @@ impl JobObserver<'_> {
     /// Whether no client waits for the result any more. An asynchronous job continues without its
     /// connection.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.is_synchronous && self.call.caller.is_gone()
+        self.is_synchronous && self.call.caller.is_disconnected()
     }
 }
 

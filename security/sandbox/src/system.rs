@@ -71,7 +71,7 @@ pub(crate) fn fork_into_namespaces(namespaces: libc::c_int) -> io::Result<ForkSi
     arguments.pidfd = (&raw mut pidfd) as u64;
     arguments.exit_signal = libc::SIGCHLD as u64;
     // SAFETY: the structure is valid for its size, `pidfd` outlives the call, no memory is shared
-    // with the child (no CLONE_VM) and stack 0 keeps the copy of the caller's. `engine_main`
+    // with the child (no CLONE_VM) and stack 0 keeps the copy of the caller's. `serve`
     // checked that one thread exists, so no other one holds a lock of the allocator.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, (&raw mut arguments), size_of::<libc::clone_args>()) };
     match check_long(pid)? {
@@ -86,8 +86,8 @@ pub(crate) fn fork_into_namespaces(namespaces: libc::c_int) -> io::Result<ForkSi
 
 /// Forks as the C library does, which corrects its notion of the thread's number.
 pub(crate) fn fork() -> io::Result<ForkSide<libc::pid_t>> {
-    // SAFETY: `engine_main` checked that the process one thread, so the child's
-    // copy of every lock is in a known state.
+    // SAFETY: the caller is the forked child of a zygote, which `serve` checked to have one thread.
+    // So no other thread holds a lock, and the copy of each lock in the child is free.
     match check(unsafe { libc::fork() })? {
         0 => Ok(ForkSide::Child),
         pid => Ok(ForkSide::Parent(pid)),

@@ -5,7 +5,7 @@
 //! Does not: know functions or jobs.
 //! Contract: no lock is held between operations. An operation that fails has changed nothing,
 //! except where the store failed. Transactions and timestamps are those of commands.
-//! Truth: docs/standards/active.md; docs/design/security.md 7.2 rules 2 and 3.
+//! Truth: docs/standards/active.md; docs/design/active.md, authority.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! The policy of a partition about the functions in it.
 //!
-//! Truth: docs/standards/active.md, attribute pages; docs/design/security.md 7.2 rule 5.
+//! Truth: docs/standards/active.md, attribute pages.
 
 use sealstone_crypto::signature;
 use sealstone_osd::function::CODE_DIGEST_LEN;

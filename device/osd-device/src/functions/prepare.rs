@@ -5,7 +5,7 @@
 //! Does not: run anything.
 //! Contract: called under the lock of the function object, after the permit of the command. The
 //! code is a copy, so a write or removal of the function object during a run has no effect on it.
-//! Truth: docs/standards/active.md; docs/design/security.md 7.2.
+//! Truth: docs/standards/active.md; docs/design/active.md, authority.
 
 use std::sync::Arc;
 

@@ -112,7 +112,7 @@ impl FunctionCaller {
 
     /// Whether the connection of the command was lost, so that no client waits for the reply.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
+    pub fn is_disconnected(&self) -> bool {
         self.nexus.as_ref().is_some_and(|nexus| nexus.is_lost())
     }
 }
