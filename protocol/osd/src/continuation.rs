@@ -245,6 +245,7 @@ impl Segment {
             .ok_or(malformed)?;
         let data = body.get(..whole).ok_or(malformed)?.get(..length).ok_or(malformed)?;
         let body_at = at + size_of::<DescriptorHeader>();
+        let extension_max = extension_max(command.row().continuation == Continuation::Function);
         let repeated = match kind {
             SCATTER_GATHER => self.scatter_gather.is_some(),
             QUERY_LIST => self.query.is_some(),
@@ -262,8 +263,8 @@ impl Segment {
             SCATTER_GATHER => self.scatter_gather = Some(pieces(data, pad).ok_or(malformed)?),
             QUERY_LIST if pad == 0 => self.query = Some(data.to_vec()),
             COPY_SOURCE => self.copy_source = Some(CopySource::read(data).ok_or(malformed)?),
-            EXTENSION => self.extensions = extensions(data, extension_max(command)).ok_or(malformed)?,
-            PROOFS => self.proofs = proofs(data, extension_max(command)).ok_or(malformed)?,
+            EXTENSION => self.extensions = extensions(data, extension_max).ok_or(malformed)?,
+            PROOFS => self.proofs = proofs(data, extension_max).ok_or(malformed)?,
             FUNCTION => {
                 let wrong = |offset| ContinuationError::Descriptor { at: body_at + offset };
                 self.function = Some(ExecuteRequest::parse(data).map_err(wrong)?);
@@ -335,10 +336,7 @@ impl Segment {
         if let Some(source) = &self.copy_source {
             push(&mut out, COPY_SOURCE, &source.write())?;
         }
-        let extension_max = match self.function {
-            Some(_) => FUNCTION_EXTENSION_MAX,
-            None => EXTENSION_MAX,
-        };
+        let extension_max = extension_max(self.function.is_some() || self.paper_function.is_some());
         if let Some(function) = &self.function {
             push(&mut out, FUNCTION, &function.encode()?)?;
         }
@@ -418,12 +416,10 @@ fn operations(
     }
 }
 
-/// Returns the maximum number of extension capabilities of a command.
-fn extension_max(command: &Command) -> usize {
-    match command.row().continuation {
-        Continuation::Function => FUNCTION_EXTENSION_MAX,
-        _ => EXTENSION_MAX,
-    }
+/// Returns the maximum number of extension capabilities and proofs. A segment with a request of
+/// EXECUTE FUNCTION, of either type, has the higher one.
+const fn extension_max(calls_function: bool) -> usize {
+    if calls_function { FUNCTION_EXTENSION_MAX } else { EXTENSION_MAX }
 }
 
 fn proofs(data: &[u8], max: usize) -> Option<Vec<[u8; PROOF_LEN]>> {
@@ -608,6 +604,14 @@ mod tests {
             method: "wordcount".into(),
             arguments: zeroize::Zeroizing::new(std::vec![5; 9]),
         };
+        let most = Segment {
+            paper_function: Some(request.clone()),
+            extensions: std::vec![CapabilityBytes::absent(Generation::Osd2); FUNCTION_EXTENSION_MAX],
+            proofs: std::vec![[1; 32]; FUNCTION_EXTENSION_MAX],
+            ..Segment::default()
+        };
+        let wire = most.encode(0x8F91).unwrap();
+        assert_eq!(Segment::parse(&execute, &wire), Ok(most));
         let segment = Segment { paper_function: Some(request), ..Segment::default() };
         let wire = segment.encode(0x8F91).unwrap();
         assert_eq!(wire[40..48], [0, 3, 0, 6, 0, 0, 0, 34]);
