@@ -14,6 +14,23 @@ const PACKAGE: &str = include_str!("../python/sealstone_function/__init__.py");
 const PACKAGE_NAME: &str = "sealstone_function";
 /// Name of the package's code in tracebacks.
 const PACKAGE_PATH: &str = "<sealstone>";
+/// Python code that compiles the package to bytes, and executes such bytes as a module.
+const PACKER: &str = "
+import marshal
+import sys
+
+def pack(source, path):
+    return marshal.dumps(compile(source, path, 'exec', dont_inherit=True))
+
+def unpack(code, name, path):
+    module = type(sys)(name)
+    module.__file__ = path
+    sys.modules[name] = module
+    exec(marshal.loads(code), module.__dict__)
+    return module
+";
+/// Name of the module with that code.
+const PACKER_NAME: &str = "_sealstone_packer";
 /// Name of a function's module.
 const FUNCTION_MODULE: &str = "function";
 /// Maximum size of a source file in bytes. The compiler needs a multiple of it.
@@ -59,14 +76,17 @@ pub(crate) struct FunctionInterpreter {
 
 impl FunctionInterpreter {
     /// Starts the interpreter. A confined process calls it before it reads any code of a function.
-    pub(crate) fn start(home: &str) -> Result<Self, StartError> {
+    ///
+    /// `package` has the bytes of [`compile_package`], or none.
+    pub(crate) fn start(home: &str, package: &[u8]) -> Result<Self, StartError> {
         library::initialize(home)?;
-        let failed = |error: RaisedException| {
-            error.clear();
-            StartError::Package
-        };
         library::create_module("_sealstone", calls::BUILTINS).map_err(failed)?;
-        let package = PythonObject::execute_module(PACKAGE_NAME, PACKAGE, PACKAGE_PATH).map_err(failed)?;
+        let package = if package.is_empty() {
+            PythonObject::execute_module(PACKAGE_NAME, PACKAGE, PACKAGE_PATH)
+        } else {
+            unpack_package(package)
+        };
+        let package = package.map_err(failed)?;
         let load = package.attribute("_load").map_err(failed)?;
         let run = package.attribute("_run").map_err(failed)?;
         Ok(Self { load, run })
@@ -91,6 +111,30 @@ impl FunctionInterpreter {
             }
         }
     }
+}
+
+/// Clears an exception of the engine's own Python code.
+fn failed(error: RaisedException) -> StartError {
+    error.clear();
+    StartError::Package
+}
+
+/// Compiles the package to bytes, which an interpreter of the same library reads in less time. Only
+/// a process that starts no functions calls it.
+pub(crate) fn compile_package(home: &str) -> Result<Vec<u8>, StartError> {
+    library::initialize(home)?;
+    let pack = || {
+        let packer = PythonObject::execute_module(PACKER_NAME, PACKER, PACKAGE_PATH)?;
+        let arguments = vec![PythonObject::text(PACKAGE)?, PythonObject::text(PACKAGE_PATH)?];
+        packer.attribute("pack")?.call(arguments)?.to_bytes()
+    };
+    pack().map_err(failed)
+}
+
+fn unpack_package(package: &[u8]) -> Result<PythonObject, RaisedException> {
+    let packer = PythonObject::execute_module(PACKER_NAME, PACKER, PACKAGE_PATH)?;
+    let [name, path] = [PACKAGE_NAME, PACKAGE_PATH].map(PythonObject::text);
+    packer.attribute("unpack")?.call(vec![PythonObject::bytes(package)?, name?, path?])
 }
 
 /// Reads a source file.

@@ -465,6 +465,13 @@ impl PythonObject {
         checked_number(value == -1, value)
     }
 
+    /// Returns a copy of the content of `bytes`.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, RaisedException> {
+        let (address, length) = self.bytes_address()?;
+        // SAFETY: the object is alive, and `bytes` never change.
+        Ok(unsafe { slice::from_raw_parts(address, length) }.to_vec())
+    }
+
     fn bytes_address(&self) -> Result<(*mut u8, usize), RaisedException> {
         let (mut address, mut length) = (ptr::null_mut(), 0);
         // SAFETY: the object is alive, and both addresses are writable.

@@ -22,7 +22,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use sealstone_function_abi::CallErrno;
 use sealstone_function_ring::{AttachError, EngineRing};
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let outcome = match &arguments[..] {
         [mode] if mode == "--runtime" => describe_runtime(),
+        [mode, library, home] if mode == "--package" => print_package(Path::new(library), home),
         [first, library, second, home] if first == "--library" && second == "--home" => {
             return run_zygote(Path::new(library), home);
         }
@@ -81,18 +82,39 @@ fn describe_runtime() -> Result<(), Box<dyn std::error::Error>> {
 fn run_zygote(library: &Path, home: &OsString) -> ExitCode {
     let Some(home) = home.to_str() else { return ExitCode::FAILURE };
     match library::load(library) {
-        Ok(_) => sealstone_sandbox::engine_main(|context| run_confined(context, home)),
+        Ok(_) => {
+            let package = compiled_package(library, home);
+            sealstone_sandbox::engine_main(|context| run_confined(context, home, &package))
+        }
         Err(error) => fail(&error),
     }
 }
 
+/// Returns the compiled package of the engine, which another process prints: a zygote starts no
+/// interpreter. Without it an engine compiles the package itself.
+fn compiled_package(library: &Path, home: &str) -> Vec<u8> {
+    let Ok(program) = std::env::current_exe() else { return Vec::new() };
+    let mut command = Command::new(program);
+    command.arg("--package").arg(library).arg(home).stdin(Stdio::null()).stderr(Stdio::null());
+    let output = command.output().ok().filter(|output| output.status.success());
+    output.map_or_else(Vec::new, |output| output.stdout)
+}
+
+/// Prints the compiled package of the engine.
+fn print_package(library: &Path, home: &OsString) -> Result<(), Box<dyn std::error::Error>> {
+    library::load(library)?;
+    let home = home.to_str().ok_or("the folder is not UTF-8")?;
+    std::io::stdout().write_all(&function::compile_package(home)?)?;
+    Ok(())
+}
+
 /// Serves the calls of a device, in a confined process.
-fn run_confined(context: EngineContext, home: &str) -> i32 {
+fn run_confined(context: EngineContext, home: &str, package: &[u8]) -> i32 {
     let (Some(code), [engine_memory, host_memory]) = (context.code, &context.descriptors[..]) else {
         return EXIT_NO_CODE;
     };
     match attach(engine_memory, host_memory) {
-        Ok(ring) => serve(ring, &code, home),
+        Ok(ring) => serve(ring, &code, home, package),
         Err(_) => EXIT_NO_RING,
     }
 }
@@ -111,17 +133,17 @@ fn run_local(
     library::load(&runtime.library)?;
     let engine_memory = OpenOptions::new().read(true).write(true).open(engine_memory)?;
     let ring = attach(&engine_memory.into(), &File::open(host_memory)?.into())?;
-    match serve(ring, code, &runtime.home) {
+    match serve(ring, code, &runtime.home, &[]) {
         0 => Ok(()),
         code => std::process::exit(code),
     }
 }
 
 /// Runs calls until the host stops the engine; returns the exit code.
-fn serve(ring: EngineRing, code: &Path, home: &str) -> i32 {
+fn serve(ring: EngineRing, code: &Path, home: &str, package: &[u8]) -> i32 {
     calls::install(ring);
     // Before the first call, so that the start of the interpreter and of the call overlap.
-    let interpreter = FunctionInterpreter::start(home);
+    let interpreter = FunctionInterpreter::start(home, package);
     let mut loaded = None;
     loop {
         let call = match calls::wait_call() {
