@@ -264,11 +264,13 @@ impl EngineRing {
         self.engine_region.address(engine::HEAP + range.offset() as usize)
     }
 
-    fn copy_from_heap(&self, range: HeapRange, into: &mut [u8]) {
+    /// Copies the first bytes of a heap range to memory that the heap is no part of.
+    pub fn copy_from_heap(&self, range: HeapRange, into: &mut [u8]) {
         self.engine_region.copy_out(engine::HEAP + range.offset() as usize, into);
     }
 
-    pub(crate) fn copy_to_heap(&self, range: HeapRange, from: &[u8]) {
+    /// Copies bytes to the start of a heap range.
+    pub fn copy_to_heap(&self, range: HeapRange, from: &[u8]) {
         self.engine_region.copy_in(engine::HEAP + range.offset() as usize, from);
     }
 

@@ -21,6 +21,9 @@ use crate::limits::{REUSE_CPU_S, RunLimits, ServiceLimits};
 /// Address space that an engine needs beside its memory: program, libraries and the shared heap.
 const ADDRESS_SPACE_EXTRA: u64 = 512 << 20;
 
+/// Address space that the memory of a WebAssembly module reserves: addresses of 32 bits, and guards.
+const MODULE_RESERVATION: u64 = 5 << 30;
+
 /// The function and the owner of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EngineKey {
@@ -175,12 +178,14 @@ fn engine_limits(engine: EngineType, limits: &RunLimits) -> EngineLimits {
     let address_space = limits.memory.saturating_add(ADDRESS_SPACE_EXTRA);
     let (address_space_bytes, threads, descriptors) = match engine {
         EngineType::C | EngineType::Python => (Some(address_space), 1, 32),
-        EngineType::Wasm => (None, 1, 32),
+        EngineType::Wasm => (Some(address_space.saturating_add(MODULE_RESERVATION)), 1, 32),
         EngineType::Java => (None, 64, 64),
     };
     EngineLimits {
         memory_bytes: limits.memory,
         address_space_bytes,
+        // The reservation says nothing about the memory that is used.
+        data_bytes: (engine == EngineType::Wasm).then_some(limits.memory),
         cpu_seconds: limits.cpu_s.saturating_add(REUSE_CPU_S).max(1),
         threads,
         descriptors,

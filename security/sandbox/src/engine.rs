@@ -5,12 +5,14 @@ mod init;
 mod root;
 mod server;
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::options::EngineLimits;
 use crate::report::IsolationLayer;
+use crate::system;
 
 /// The contents of a request, as the confined engine receives them.
 #[derive(Debug)]
@@ -21,6 +23,19 @@ pub struct EngineContext {
     pub code: Option<PathBuf>,
     /// The parameters of the request.
     pub parameters: Vec<u8>,
+    /// The limits that apply to this process.
+    pub limits: EngineLimits,
+}
+
+/// Refuses code that this process does not have yet: no memory becomes executable from now on.
+///
+/// An engine that compiles calls it after the compilation. Engines for C start with this layer.
+///
+/// # Errors
+///
+/// The kernel is older than Linux 6.3.
+pub fn refuse_new_code() -> io::Result<()> {
+    system::refuse_writable_code()
 }
 
 /// Runs an engine program: serves its daemon until that ends, with one confined process per engine.
@@ -39,7 +54,7 @@ pub fn engine_main_without(omitted: &[IsolationLayer], body: impl Fn(EngineConte
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Under a daemon this is /dev/null, and the daemon has the error from the socket.
-            let _ = writeln!(std::io::stderr(), "engine program: {error}; `sealstone osd serve` starts it");
+            let _ = writeln!(io::stderr(), "engine program: {error}; `sealstone osd serve` starts it");
             ExitCode::FAILURE
         }
     }

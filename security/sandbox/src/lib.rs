@@ -23,7 +23,7 @@ use std::io;
 pub use daemon::{EngineExit, EngineExitCause, SandboxedEngine, Zygote};
 #[doc(hidden)]
 pub use engine::engine_main_without;
-pub use engine::{EngineContext, engine_main};
+pub use engine::{EngineContext, engine_main, refuse_new_code};
 pub use options::{
     BINDS_MAX, CODE_BYTES_MAX, CODE_NAME_BYTES_MAX, DESCRIPTORS_MAX, EngineCode, EngineKind, EngineLimits,
     EngineRequest, EngineUsers, MEMORY_BYTES_MIN, PARAMETERS_BYTES_MAX, ReadOnlyBind, ZygoteOptions,

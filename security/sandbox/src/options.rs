@@ -38,7 +38,7 @@ const USER_COUNT: u32 = 4096;
 pub enum EngineKind {
     /// Shared objects that a C compiler built.
     C,
-    /// WebAssembly, compiled before it is loaded.
+    /// WebAssembly, which the engine compiles.
     Wasm,
     /// A Java virtual machine.
     Java,
@@ -155,6 +155,8 @@ pub struct EngineLimits {
     pub memory_bytes: u64,
     /// Address space in bytes; `None` for engines that reserve more than they use.
     pub address_space_bytes: Option<u64>,
+    /// Private writable memory in bytes; for engines whose address space says little about it.
+    pub data_bytes: Option<u64>,
     /// Processor time in seconds. The kernel kills the engine one second later at the latest.
     pub cpu_seconds: u64,
     /// Maximum number of threads.
@@ -172,6 +174,7 @@ impl Default for EngineLimits {
         Self {
             memory_bytes: 256 << 20,
             address_space_bytes: Some(768 << 20),
+            data_bytes: None,
             cpu_seconds: 30,
             threads: 1,
             descriptors: 32,
@@ -277,6 +280,9 @@ impl EngineRequest<'_> {
         if limits.address_space_bytes.is_some_and(|bytes| bytes < limits.memory_bytes) {
             return refuse("address space below the memory limit".to_owned());
         }
+        if limits.data_bytes.is_some_and(|bytes| bytes < MEMORY_BYTES_MIN) {
+            return refuse(format!("private memory below {MEMORY_BYTES_MIN} bytes"));
+        }
         if limits.cpu_seconds == 0 || limits.threads == 0 {
             return refuse("no processor time or no thread".to_owned());
         }
@@ -311,9 +317,10 @@ mod tests {
         let null = std::fs::File::open("/dev/null").expect("open /dev/null");
         let good = EngineRequest { descriptors: vec![null.as_fd()], ..EngineRequest::default() };
         good.check().expect("the default limits are valid");
-        let bad: [&dyn Fn(&mut EngineRequest<'_>); 9] = [
+        let bad: [&dyn Fn(&mut EngineRequest<'_>); 10] = [
             &|request| request.limits.memory_bytes = MEMORY_BYTES_MIN - 1,
             &|request| request.limits.address_space_bytes = Some(request.limits.memory_bytes - 1),
+            &|request| request.limits.data_bytes = Some(MEMORY_BYTES_MIN - 1),
             &|request| request.limits.cpu_seconds = 0,
             &|request| request.limits.threads = 0,
             &|request| request.limits.descriptors = 4,

@@ -160,6 +160,8 @@ const ATTACKS: &[AttackRow] = &[
     row("punch-memory-file", Filtered, Unstopped, "seccomp"),
     row("unseal-memory-file", Filtered, Refused(libc::EPERM), "seccomp, seals"),
     row("write-then-execute", Refused(libc::EACCES), Refused(libc::EACCES), "no writable code"),
+    row("write-and-execute", Refused(libc::EACCES), Refused(libc::EACCES), "no writable code"),
+    row("map-executable", Refused(libc::EACCES), Refused(libc::EACCES), "no writable code"),
     row("inject-terminal-input", Filtered, Refused(libc::ENOTTY), "seccomp, no terminal"),
     row("broken-pointer", Filtered, Refused(libc::EFAULT), "seccomp"),
     row("bind-to-processor", Filtered, Unstopped, "seccomp"),

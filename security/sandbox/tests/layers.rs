@@ -310,7 +310,40 @@ fn engines_that_compile_may_write_code() {
     assert!(matches!(state, Some(LayerState::NotApplicable(_))), "{state:?}");
     let exit = targets.run(&zygote, "write-then-execute", EngineLimits::default());
     assert_eq!(exit.cause, EngineExitCause::Exited(crate::support::SUCCEEDED));
-    // Threads are possible for this kind, up to the limit.
+    // Never both at once, and nothing after the compilation.
+    for attempt in ["write-and-execute", "map-executable"] {
+        let exit = targets.run(&zygote, attempt, EngineLimits::default());
+        assert_eq!(exit.cause, EngineExitCause::ForbiddenCall, "{attempt}");
+    }
+    let exit = targets.run(&zygote, "refuse-new-code", EngineLimits::default());
+    assert_eq!(exit.cause, EngineExitCause::Exited(libc::EACCES));
+    // This kind has no threads.
+    let limits = EngineLimits { threads: 4, ..EngineLimits::default() };
+    let exit = targets.run(&zygote, "start-thread", limits);
+    assert_eq!(exit.cause, EngineExitCause::ForbiddenCall);
+}
+
+#[test]
+fn private_memory_limit_ignores_reservations() {
+    let targets = AttackTargets::create();
+    let zygote = Zygote::spawn(options(&[])).expect("a zygote");
+    let limits = |data_bytes| EngineLimits {
+        address_space_bytes: Some(8 << 30),
+        data_bytes: Some(data_bytes),
+        ..EngineLimits::default()
+    };
+    let exit = targets.run(&zygote, "use-memory", limits(128 << 20));
+    assert_eq!(exit.cause, EngineExitCause::Exited(0));
+    let exit = targets.run(&zygote, "use-memory", limits(32 << 20));
+    assert_eq!(exit.cause, EngineExitCause::Signalled(libc::SIGABRT));
+}
+
+#[test]
+fn engines_with_threads_have_a_limit() {
+    let targets = AttackTargets::create();
+    let mut options = options(&[]);
+    options.kind = EngineKind::Java;
+    let zygote = Zygote::spawn(options).expect("a zygote of another kind");
     let limits = EngineLimits { threads: 4, ..EngineLimits::default() };
     let exit = targets.run(&zygote, "start-thread", limits);
     assert_eq!(exit.cause, EngineExitCause::Exited(crate::support::SUCCEEDED));

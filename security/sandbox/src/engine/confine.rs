@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::EngineContext;
 use super::init::EngineStart;
 use super::server::ZygoteState;
-use crate::message::{self, EngineReport, StepFailure};
+use crate::message::{self, EngineReport, StartCommand, StepFailure};
 use crate::options::{EngineKind, EngineLimits};
 use crate::report::{IsolationLayer, IsolationReport, LayerState};
 use crate::{landlock, system};
@@ -59,7 +59,8 @@ pub(super) fn run_engine(
     if command.is_probe {
         system::exit_now(0);
     }
-    let context = EngineContext { descriptors, code, parameters: command.parameters };
+    let StartCommand { parameters, limits, .. } = command;
+    let context = EngineContext { descriptors, code, parameters, limits };
     // A panic must not unwind into the zygote's loop, of which this process has a copy.
     let code = catch_unwind(AssertUnwindSafe(|| body(context))).unwrap_or(PANICKED);
     std::process::exit(code)
@@ -118,6 +119,9 @@ fn set_limits(limits: &EngineLimits) -> io::Result<()> {
     let fixed = |resource, value| set(resource, value, value);
     if let Some(bytes) = limits.address_space_bytes {
         fixed(Resource::As, bytes)?;
+    }
+    if let Some(bytes) = limits.data_bytes {
+        fixed(Resource::Data, bytes)?;
     }
     fixed(Resource::Core, 0)?;
     fixed(Resource::Fsize, 0)?;

@@ -56,9 +56,11 @@ const NATIVE: ProcessSet = C.and(WASM);
 const SILENT: ProcessSet = NATIVE.and(PYTHON);
 /// Engines whose runtime reads its library from binds.
 const INTERPRETERS: ProcessSet = JAVA.and(PYTHON);
-/// Engines whose runtime has threads.
-const MANAGED: ProcessSet = WASM.and(INTERPRETERS);
-const ENGINES: ProcessSet = C.and(MANAGED);
+/// Engines that create code while they run.
+const COMPILERS: ProcessSet = WASM.and(INTERPRETERS);
+/// Engines that map code from files, or whose runtime maps it as it likes.
+const CODE_MAPPERS: ProcessSet = C.and(INTERPRETERS);
+const ENGINES: ProcessSet = NATIVE.and(INTERPRETERS);
 const ENGINES_AND_INIT: ProcessSet = ENGINES.and(INIT);
 
 /// Result of a call that a row matches.
@@ -103,6 +105,15 @@ const TO_STANDARD_OUTPUT: ArgumentCondition = equals(0, libc::STDOUT_FILENO, "to
 const TO_STANDARD_ERROR: ArgumentCondition = equals(0, libc::STDERR_FILENO, "to standard error");
 const NAME_OF_THREAD: ArgumentCondition = equals(0, libc::PR_SET_NAME, "option is PR_SET_NAME");
 const NAME_OF_MEMORY: ArgumentCondition = equals(0, libc::PR_SET_VMA, "option is PR_SET_VMA");
+const REFUSE_NEW_CODE: ArgumentCondition = equals(0, libc::PR_SET_MDWE, "option is PR_SET_MDWE");
+const NOT_EXECUTABLE: ArgumentCondition =
+    ArgumentCondition { argument: 2, mask: libc::PROT_EXEC as u64, value: 0, text: "not executable" };
+const EXECUTABLE_NOT_WRITABLE: ArgumentCondition = ArgumentCondition {
+    argument: 2,
+    mask: (libc::PROT_EXEC | libc::PROT_WRITE) as u64,
+    value: libc::PROT_EXEC as u64,
+    text: "executable and not writable",
+};
 const READ_DESCRIPTOR_FLAGS: ArgumentCondition = equals(1, libc::F_GETFD, "command is F_GETFD");
 const SET_DESCRIPTOR_FLAGS: ArgumentCondition = equals(1, libc::F_SETFD, "command is F_SETFD");
 const READ_STATUS_FLAGS: ArgumentCondition = equals(1, libc::F_GETFL, "command is F_GETFL");
@@ -185,10 +196,13 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("rt_sigreturn", libc::SYS_rt_sigreturn, ENGINES_AND_INIT, &[], "returns from a signal handler"),
     allow("restart_syscall", libc::SYS_restart_syscall, ENGINES_AND_INIT, &[], "continues an interrupted wait after SIGCONT"),
     allow("brk", libc::SYS_brk, ENGINES_AND_INIT, &[], "memory of the C library's allocator"),
-    allow("mmap", libc::SYS_mmap, ENGINES_AND_INIT, &[], "memory of allocators, and segments of the code"),
+    allow("mmap", libc::SYS_mmap, CODE_MAPPERS.and(INIT), &[], "memory of allocators, and segments of the code"),
+    allow("mmap", libc::SYS_mmap, WASM, &[NOT_EXECUTABLE], "memory of allocators and of modules; compiled code is not mapped, but protected"),
     allow("munmap", libc::SYS_munmap, ENGINES_AND_INIT, &[], "returns memory"),
     allow("mremap", libc::SYS_mremap, ENGINES_AND_INIT, &[], "grows a large allocation; needs no descriptor"),
-    allow("mprotect", libc::SYS_mprotect, ENGINES, &[], "protects relocations of loaded code, and code of just-in-time compilers"),
+    allow("mprotect", libc::SYS_mprotect, CODE_MAPPERS, &[], "protects relocations of loaded code, and code of just-in-time compilers"),
+    allow("mprotect", libc::SYS_mprotect, WASM, &[NOT_EXECUTABLE], "memory of a module grows"),
+    allow("mprotect", libc::SYS_mprotect, WASM, &[EXECUTABLE_NOT_WRITABLE], "compiled code: executable, and no longer writable"),
     allow("madvise", libc::SYS_madvise, ENGINES_AND_INIT, &[ADVICE_DONTNEED], "returns pages; on the shared heap it drops a mapping, never content"),
     allow("madvise", libc::SYS_madvise, ENGINES, &[ADVICE_FREE], "returns pages lazily"),
     allow("madvise", libc::SYS_madvise, ENGINES, &[ADVICE_HUGE], "huge pages for a heap"),
@@ -220,14 +234,15 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("writev", libc::SYS_writev, SILENT, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
     allow("write", libc::SYS_write, JAVA, &[], "doorbell through an eventfd, and messages to /dev/null"),
     allow("writev", libc::SYS_writev, JAVA, &[], "messages to /dev/null"),
+    allow("prctl", libc::SYS_prctl, WASM, &[REFUSE_NEW_CODE], "after the compilation, no other memory becomes executable"),
     fail("prctl", libc::SYS_prctl, ENGINES, &[NAME_OF_MEMORY], libc::EINVAL, "allocators name their memory, and do without"),
-    fail("clone3", libc::SYS_clone3, MANAGED, &[], libc::ENOSYS, "its flags are in memory, where a filter cannot read them; libraries then use clone"),
-    allow("clone", libc::SYS_clone, MANAGED, &[THREAD_ONLY], "threads of the runtime; never a process or a namespace"),
-    allow("set_robust_list", libc::SYS_set_robust_list, MANAGED, &[], "start of a thread"),
-    allow("rseq", libc::SYS_rseq, MANAGED, &[], "start of a thread"),
-    allow("prctl", libc::SYS_prctl, MANAGED, &[NAME_OF_THREAD], "name of a thread"),
-    allow("prlimit64", libc::SYS_prlimit64, MANAGED, &[READ_LIMIT], "size of the stack; a limit cannot be set, so Java needs -XX:-MaxFDLimit"),
-    allow("membarrier", libc::SYS_membarrier, MANAGED, &[], "barriers of generated code"),
+    fail("clone3", libc::SYS_clone3, INTERPRETERS, &[], libc::ENOSYS, "its flags are in memory, where a filter cannot read them; libraries then use clone"),
+    allow("clone", libc::SYS_clone, INTERPRETERS, &[THREAD_ONLY], "threads of the runtime; never a process or a namespace"),
+    allow("set_robust_list", libc::SYS_set_robust_list, INTERPRETERS, &[], "start of a thread"),
+    allow("rseq", libc::SYS_rseq, INTERPRETERS, &[], "start of a thread"),
+    allow("prctl", libc::SYS_prctl, INTERPRETERS, &[NAME_OF_THREAD], "name of a thread"),
+    allow("prlimit64", libc::SYS_prlimit64, INTERPRETERS, &[READ_LIMIT], "size of the stack; a limit cannot be set, so Java needs -XX:-MaxFDLimit"),
+    allow("membarrier", libc::SYS_membarrier, COMPILERS, &[], "barriers of generated code"),
     allow("dup", libc::SYS_dup, PYTHON, &[], "streams of the interpreter; the limit of descriptors applies"),
     allow("fcntl", libc::SYS_fcntl, ENGINES, &[READ_DESCRIPTOR_FLAGS], "whether a descriptor is open; Rust checks that before it closes one"),
     allow("fcntl", libc::SYS_fcntl, INTERPRETERS, &[SET_DESCRIPTOR_FLAGS], "close-on-exec"),
@@ -258,7 +273,7 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("getrusage", libc::SYS_getrusage, INTERPRETERS, &[], "processor time of the runtime"),
     allow("times", libc::SYS_times, JAVA, &[], "processor time of the runtime"),
     allow("getpriority", libc::SYS_getpriority, JAVA, &[], "priority of a thread"),
-    allow("set_tid_address", libc::SYS_set_tid_address, MANAGED, &[], "start of a runtime"),
+    allow("set_tid_address", libc::SYS_set_tid_address, INTERPRETERS, &[], "start of a runtime"),
     allow("tgkill", libc::SYS_tgkill, JAVA, &[SIGNAL_SAFEPOINT], "stops a thread of the same virtual machine; other processes do not exist"),
     allow("wait4", libc::SYS_wait4, INIT, &[], "waits for the engine"),
     allow("sendmsg", libc::SYS_sendmsg, INIT, &[], "reports the end of the engine"),

@@ -95,6 +95,8 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
         call(libc::SYS_fcntl, [MEMORY_FILE, libc::F_ADD_SEALS as usize, libc::F_SEAL_WRITE as usize, 0, 0])
     }),
     ("write-then-execute", write_then_execute),
+    ("write-and-execute", write_and_execute),
+    ("map-executable", map_executable),
     ("inject-terminal-input", || call(libc::SYS_ioctl, [0, libc::TIOCSTI as usize, address(b"x"), 0, 0])),
     ("broken-pointer", || call(libc::SYS_pipe2, [0; 5])),
     ("bind-to-processor", || {
@@ -271,6 +273,21 @@ fn write_then_execute() -> io::Result<i64> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let page = call(libc::SYS_mmap, [0, PAGE_BYTES, protection, flags, usize::MAX])?;
     call(libc::SYS_mprotect, [page as usize, PAGE_BYTES, (libc::PROT_READ | libc::PROT_EXEC) as usize, 0, 0])
+}
+
+/// Makes a page writable and executable at once.
+fn write_and_execute() -> io::Result<i64> {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    let page = call(libc::SYS_mmap, [0, PAGE_BYTES, libc::PROT_READ as usize, flags, usize::MAX])?;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as usize;
+    call(libc::SYS_mprotect, [page as usize, PAGE_BYTES, protection, 0, 0])
+}
+
+/// Maps memory that is executable from the start.
+fn map_executable() -> io::Result<i64> {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as usize;
+    call(libc::SYS_mmap, [0, PAGE_BYTES, protection, flags, usize::MAX])
 }
 
 /// Calls `getpid` of the 32-bit table, which no filter for 64-bit calls sees.

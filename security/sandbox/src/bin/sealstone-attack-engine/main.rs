@@ -70,6 +70,7 @@ fn run(context: EngineContext) -> i32 {
         "read-bind" => read_bind(),
         "write-bind" => write_bind(),
         "use-memory" => use_memory(),
+        "refuse-new-code" => refuse_new_code(),
         "count-attempts" => attempts::ATTEMPTS.len() as i32,
         other => match attempts::ATTEMPTS.iter().find(|(name, _)| *name == other) {
             Some((_, attempt)) => match attempt() {
@@ -145,6 +146,18 @@ fn call_code(context: &EngineContext) -> i32 {
     // SAFETY: the tests compile `int answer(void)`.
     let answer: extern "C" fn() -> i32 = unsafe { std::mem::transmute(symbol) };
     answer()
+}
+
+/// Refuses new code as an engine does after its compilation, and then tries to create some.
+fn refuse_new_code() -> i32 {
+    if let Err(error) = sealstone_sandbox::refuse_new_code() {
+        return error.raw_os_error().unwrap_or(BROKEN);
+    }
+    let attempt = attempts::ATTEMPTS.iter().find(|(name, _)| *name == "write-then-execute");
+    match attempt.map(|(_, attempt)| attempt()) {
+        Some(Err(error)) => error.raw_os_error().unwrap_or(BROKEN),
+        _ => SUCCEEDED,
+    }
 }
 
 /// Touches 64 MiB and uses some processor time.
