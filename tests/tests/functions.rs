@@ -89,3 +89,33 @@ fn engines_of_all_devices_are_listed() {
     assert_eq!(devices.len(), 2);
     assert!(devices.iter().all(|device| device["engines"].is_array()), "{engines}");
 }
+
+/// A WebAssembly module that imports a function `osd.NAME` and exports a memory and `osd_main`.
+fn wasm_module(import: &str) -> Vec<u8> {
+    let section = |number: u8, content: &[u8]| [&[number, content.len() as u8][..], content].concat();
+    let name = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
+    let parts = [
+        b"\0asm\x01\0\0\0".to_vec(),
+        section(1, &[1, 0x60, 1, 0x7F, 1, 0x7E]),
+        section(2, &[&[1][..], &name("osd"), &name(import), &[0, 0]].concat()),
+        section(3, &[1, 0]),
+        section(5, &[1, 0, 2]),
+        section(7, &[&[2][..], &name("memory"), &[2, 0], &name("osd_main"), &[0, 1]].concat()),
+        section(10, &[1, 4, 0, 0x42, 0, 0x0B]),
+    ];
+    parts.concat()
+}
+
+#[test]
+fn engine_is_recognized_by_first_bytes() {
+    let system = System::start(1);
+    let file = system.path("function");
+    std::fs::write(&file, wasm_module("osd_length")).expect("written");
+    let stored = system.run(&["--json", "fn", "put", text(&file), "lengths"]).ok().json();
+    assert_eq!(stored["engine"], "wasm", "{stored}");
+    system.run(&["fn", "put", text(&file), "lengths", "--engine", "c"]).fails(2).says(&["wasm", "--engine"]);
+    std::fs::write(&file, wasm_module("fd_write")).expect("written");
+    system.run(&["fn", "put", text(&file), "writer"]).fails(2).says(&["osd.fd_write"]);
+    std::fs::write(&file, "text").expect("written");
+    system.run(&["fn", "put", text(&file), "text"]).fails(2).says(&["--engine"]);
+}

@@ -84,7 +84,6 @@ fn configuration() -> Config {
     // It would create memory files, which the filter of system calls forbids.
     config.memory_init_cow(false);
     config.max_wasm_stack(STACK_BYTES);
-    config.wasm_backtrace(true);
     config.native_unwind_info(false);
     config.wasm_simd(true);
     config.wasm_bulk_memory(true);

@@ -16,7 +16,7 @@ pub(crate) enum Function {
 Examples:
   sealstone fn put libgrep.so --engine c --api 1.0 grep
   sealstone fn put longest.py longest
-  sealstone fn put count.wasm --engine wasm --manifest count.toml --sign publisher.key /tools/count
+  sealstone fn put count.wasm --manifest count.toml --sign publisher.key /tools/count
 A name without a slash is stored in /.functions. The permission bit x of the stored file is the right to run it: mode 0755
 unless --mode is given. The key file has 32 random bytes, or 64 hex digits, and mode 0600.")]
     Put(FunctionPutArgs),
@@ -68,7 +68,7 @@ pub(crate) struct FunctionPutArgs {
     pub(crate) file: PathBuf,
     /// Stored path, or a name in /.functions.
     pub(crate) path: OsString,
-    /// Engine that runs it [default: by the extension so, wasm, jar or py].
+    /// Engine that runs it [default: by the first bytes, or by the extension so, wasm, jar or py].
     #[arg(long, value_name = "ENGINE")]
     pub(crate) engine: Option<EngineName>,
     /// API version, or the lowest and highest as 1.0-1.2.

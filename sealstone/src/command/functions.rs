@@ -13,6 +13,7 @@ use sealstone_crypto::signature::PublisherKey;
 use sealstone_mds_protocol::{DeviceState, shown};
 use sealstone_osd::function::EngineType;
 use sealstone_osd::function::attributes::{MANIFEST_MAX, signed_message};
+use sealstone_wasm_module::ModuleSummary;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -144,24 +145,47 @@ fn read_publisher_key(path: &Path) -> Outcome<Zeroizing<[u8; 32]>> {
     }
 }
 
-/// Returns the engine of the code: the given one, or that of the extension of its file.
+/// First bytes of a shared object.
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+
+/// Returns the engine of code that names its format; `None` for other code.
+fn recognized_engine(code: &[u8]) -> Option<EngineType> {
+    if sealstone_wasm_module::is_module(code) {
+        Some(EngineType::Wasm)
+    } else {
+        code.starts_with(ELF_MAGIC).then_some(EngineType::C)
+    }
+}
+
+/// Returns the engine of the code: the given one, or that of its first bytes or of the extension of
+/// its file. Refuses code that this engine would refuse.
 fn engine_of(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<EngineType> {
     let file = &arguments.file;
-    let engine = match (arguments.engine, file.extension().and_then(OsStr::to_str)) {
-        (Some(engine), _) => engine.into(),
-        (None, Some("so")) => EngineType::C,
-        (None, Some("wasm")) => EngineType::Wasm,
-        (None, Some("jar")) => EngineType::Java,
-        (None, Some("py")) => EngineType::Python,
-        (None, _) => {
-            return Err(Failure::usage("the extension of the file names no engine")
-                .at(file.shown())
-                .hint("add --engine c, wasm, java or python"));
+    let refuse = |text: String| Failure::usage(text).at(file.shown());
+    let recognized = recognized_engine(code);
+    let engine = match (arguments.engine.map(EngineType::from), recognized) {
+        (Some(named), Some(recognized)) if named != recognized => {
+            let text = format!("the file is for the engine {}, not {}", recognized.name(), named.name());
+            return Err(refuse(text).hint("leave out --engine, or choose another file"));
         }
+        (Some(engine), _) | (None, Some(engine)) => engine,
+        (None, None) => match file.extension().and_then(OsStr::to_str) {
+            Some("so") => EngineType::C,
+            Some("wasm") => EngineType::Wasm,
+            Some("jar") => EngineType::Java,
+            Some("py") => EngineType::Python,
+            _ => {
+                return Err(refuse("the extension of the file names no engine".to_owned())
+                    .hint("add --engine c, wasm, java or python"));
+            }
+        },
     };
+    if engine == EngineType::Wasm {
+        ModuleSummary::parse(code)
+            .map_err(|error| refuse(error.to_string()).hint("docs/how-to/functions-in-webassembly.md"))?;
+    }
     if engine == EngineType::Python && (code.contains(&0) || std::str::from_utf8(code).is_err()) {
-        return Err(Failure::usage("this is no Python source: it has zero bytes or is not UTF-8")
-            .at(file.shown())
+        return Err(refuse("this is no Python source: it has zero bytes or is not UTF-8".to_owned())
             .hint("store the .py file, not a compiled .pyc file"));
     }
     Ok(engine)
