@@ -212,14 +212,18 @@ fn define_streams(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
             result(opened.and_then(|stream| attach_buffer(&mut guest, stream, true)))
         },
     )?;
-    linker.func_wrap(module, "osd_writer_buffer", |mut guest: CallingGuest<'_>, writer: i64, data: u32| {
-        result(with_memory(&mut guest, |memory, state| {
-            check_store(memory, data, ADDRESS_BYTES)?;
-            let (address, capacity) = state.write_buffer(StreamId::from_number(writer))?;
-            store_value(memory, data, &address.to_le_bytes())?;
-            Ok(capacity)
-        }))
-    })?;
+    linker.func_wrap(
+        module,
+        "osd_writer_buffer",
+        |mut guest: CallingGuest<'_>, writer: i64, data: u32| {
+            result(with_memory(&mut guest, |memory, state| {
+                check_store(memory, data, ADDRESS_BYTES)?;
+                let (address, capacity) = state.write_buffer(StreamId::from_number(writer))?;
+                store_value(memory, data, &address.to_le_bytes())?;
+                Ok(capacity)
+            }))
+        },
+    )?;
     linker.func_wrap(
         module,
         "osd_writer_commit",

@@ -9,7 +9,8 @@ use sealstone_function_ring::EngineRing;
 use sealstone_wasm_module::limits::PAGE_BYTES;
 use sealstone_wasm_module::{ModuleError, ModuleSummary};
 use wasmtime::{
-    Config, Engine, Error, InstancePre, Linker, Memory, Module, OptLevel, Store, Strategy, Trap, WasmBacktrace,
+    Config, Engine, Error, InstancePre, Linker, Memory, Module, OptLevel, Store, Strategy, Trap,
+    WasmBacktrace,
 };
 use zerocopy::IntoBytes as _;
 

@@ -140,11 +140,7 @@ impl CallState {
     }
 
     /// Copies the next bytes of a reader to its buffer; returns its address and their number.
-    pub(crate) fn read_next(
-        &mut self,
-        memory: &mut [u8],
-        reader: StreamId,
-    ) -> Result<(u32, u64), CallErrno> {
+    pub(crate) fn read_next(&mut self, memory: &mut [u8], reader: StreamId) -> Result<(u32, u64), CallErrno> {
         let address = self.buffer(reader)?.address;
         let delivered = self.ring.read_next(reader)?;
         let length = u64::from(delivered.length());

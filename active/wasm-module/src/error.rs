@@ -84,7 +84,9 @@ pub enum ModuleExtension {
 impl fmt::Display for ModuleExtension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Components => "it is a component; build a core module, for example with the target wasm32-unknown-unknown",
+            Self::Components => {
+                "it is a component; build a core module, for example with the target wasm32-unknown-unknown"
+            }
             Self::GarbageCollection => "it has types of the garbage collection proposal",
             Self::Threads => "its memory is shared by threads; build it without threads",
             Self::Memory64 => "its memory has addresses of 64 bits; build it for wasm32",

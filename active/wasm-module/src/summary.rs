@@ -187,7 +187,11 @@ impl ModulePass {
                     let bytes = reader.u32()?;
                     if bytes > FUNCTION_BYTES_MAX {
                         let function = self.imports.saturating_add(body);
-                        return Err(ModuleError::FunctionBytes { function, bytes, limit: FUNCTION_BYTES_MAX });
+                        return Err(ModuleError::FunctionBytes {
+                            function,
+                            bytes,
+                            limit: FUNCTION_BYTES_MAX,
+                        });
                     }
                     reader.take(bytes as usize)?;
                 }

@@ -98,7 +98,8 @@ fn every_call_can_be_imported() {
     let entry = CallSignature::entry_point();
     let types: Vec<CallSignature> =
         core::iter::once(entry).chain(CALLS.iter().map(CallSignature::of_call)).collect();
-    let types = types.iter().flat_map(|one| [&[0x60][..], &codes(&one.parameters), &codes(&one.results)].concat());
+    let types =
+        types.iter().flat_map(|one| [&[0x60][..], &codes(&one.parameters), &codes(&one.results)].concat());
     let imports = CALLS.iter().enumerate().flat_map(|(index, row)| {
         let module = IMPORT_MODULES[index % 2];
         [&name(module)[..], &name(row.name), &[0], &leb(index as u64 + 1)].concat()
@@ -169,9 +170,12 @@ fn limits_plus_one_are_refused() {
     assert!(matches!(refused(4, &table), ModuleError::TableEntries { .. }));
     let memory = [&[1, 0][..], &leb(PAGES_MAX + 1)].concat();
     assert!(matches!(refused(5, &memory), ModuleError::MemoryPages { .. }));
-    for (number, section) in
-        [(4, SectionKind::Tables), (6, SectionKind::Globals), (7, SectionKind::Exports), (9, SectionKind::Elements)]
-    {
+    for (number, section) in [
+        (4, SectionKind::Tables),
+        (6, SectionKind::Globals),
+        (7, SectionKind::Exports),
+        (9, SectionKind::Elements),
+    ] {
         let error = refused(number, &leb(u64::from(u32::MAX)));
         assert!(matches!(error, ModuleError::Count { section: found, .. } if found == section), "{error}");
     }
