@@ -24,10 +24,11 @@ dist: setup ## Build the optimised binary, target/dist/sealstone, and its debug 
 	cargo build --profile dist -p sealstone
 	scripts/split-debug $${CARGO_TARGET_DIR:-target}/dist/sealstone
 
-engines: build ## Build the engines of C and Python functions beside target/release/sealstone, and the shipped functions
+engines: build ## Build the engines of functions beside target/release/sealstone, and the shipped functions
 	@. scripts/env
 	cargo build --release -p sealstone-engine-c -p sealstone-engine-python
 	cargo build --profile function -p sealstone-function-modules --examples
+	scripts/engine-wasm build
 
 demo: build ## Store real files on three devices, then attack them: the product in a minute
 	@target/release/sealstone demo
@@ -49,6 +50,7 @@ test: setup-tests ## Everything: the gate, purity, all tests, fuzz smoke
 	step cargo run -q -p xtask -- purity
 	step cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --quiet
+	step scripts/engine-wasm test
 	step cargo run -q -p xtask -- tests
 
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login

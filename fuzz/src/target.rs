@@ -2,7 +2,7 @@
 
 use crate::targets::{
     block, device, function_ring, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd,
-    osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp, store,
+    osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp, store, wasm_module,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -37,6 +37,7 @@ pub static TARGETS: &[Target] = &[
     osd::TASK,
     osd_function::FUNCTION,
     function_ring::RING,
+    wasm_module::MODULE,
     osd_lists::ATTRIBUTE_LISTS,
     osd_lists::ATTRIBUTE_PAGES,
     osd_lists::LISTING,

@@ -22,6 +22,7 @@ const CRATES: &[(&str, &str)] = &[
     ("security/login", "login"),
     ("security/channel", "channel"),
     ("active/function-abi", "function-abi"),
+    ("active/wasm-module", "wasm-module"),
     ("device/store", "store"),
     ("device/osd-device", "osd-device"),
     ("device/block", "block"),

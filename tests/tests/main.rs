@@ -23,6 +23,7 @@ mod files;
 mod full_device;
 mod function_jobs;
 mod function_runs;
+mod function_wasm;
 mod functions;
 mod hostile_peers;
 mod key_management;

@@ -23,6 +23,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-crypto",
     "sealstone-function-abi",
     "sealstone-function-host",
+    "sealstone-wasm-module",
 ];
 
 /// Folders of crates that need unsafe code. Each has the lints of the workspace, but denies unsafe
@@ -32,7 +33,6 @@ const UNSAFE_CRATES: &[&str] = &[
     "active/function-ring",
     "active/engine-c",
     "active/engine-python",
-    "active/engine-wasm",
     "active/fn",
     "active/function-modules",
 ];

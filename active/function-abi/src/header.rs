@@ -104,7 +104,8 @@ receives. Objects are named by handles: the index in the object list of the call
 capability stops a running function at its next call.
 
 In WebAssembly an address and a length are numbers of 32 bits, and `osd_main` receives the address
-of the call in its memory. The structure is the same as in C.
+of the call in its memory. The structure is the same as in C. Buffers of streams are in this memory
+as well: [functions in WebAssembly](../how-to/functions-in-webassembly.md).
 
 ";
 
@@ -221,8 +222,8 @@ fn page() -> String {
         ("Calls", "", |transport| *transport != CallTransport::Stream),
         (
             "Streams",
-            "Streams overlap the work of the function with reads and writes in order. A C function \
-             calls them. The Rust SDK uses them for reads and writes in order.",
+            "Streams overlap the work of the function with reads and writes in order. Functions in C and \
+             WebAssembly call them. The Rust SDK uses them for reads and writes in order.",
             |transport| *transport == CallTransport::Stream,
         ),
     ];

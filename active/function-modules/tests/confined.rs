@@ -1,11 +1,13 @@
-//! The modules run in the engine's sandbox, and give the result of the function on local data.
+//! The modules run in the sandboxes of both engines, and give the result of the function on local
+//! data.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 use sealstone_fn::{FunctionCall, MemoryHost};
 use sealstone_functions::find_function;
-use sealstone_sandbox::{EngineCode, EngineKind, EngineRequest, Zygote, ZygoteOptions};
+use sealstone_sandbox::{EngineCode, EngineKind, EngineLimits, EngineRequest, Zygote, ZygoteOptions};
 
 use crate::support::{MemoryDevice, small_ring};
 
@@ -21,39 +23,53 @@ fn build() -> PathBuf {
     let built = Command::new(cargo)
         .args(["build", "--quiet", "--profile", profile, "--bins"])
         .args(["-p", "sealstone-engine-c", "-p", "sealstone-function-modules"])
-        .args(["--example", "count", "--example", "grep", "--example", "aes"])
+        .arg("--examples")
         .status()
         .expect("cargo starts");
     assert!(built.success(), "the engine and the modules build");
     folder
 }
 
-#[test]
-fn confined_modules_equal_local_functions() {
-    let folder = build();
-    let options = ZygoteOptions::new(folder.join("sealstone-engine-c"), EngineKind::C);
-    let zygote = Zygote::spawn(options).expect("the machine can confine engines");
+/// Runs shipped functions as modules in an engine, and compares them with local runs.
+fn compare_modules(engine: PathBuf, kind: EngineKind, code_name: &str, module: impl Fn(&str) -> PathBuf) {
+    let zygote = Zygote::spawn(ZygoteOptions::new(engine, kind)).expect("the machine can confine engines");
     let text: Vec<u8> = (0..200_000u32).flat_map(|n| format!("line {n} ok\n").into_bytes()).collect();
+    let table: Vec<u8> = (0..20_000u32).flat_map(|n| format!("{n},{}\n", n % 7).into_bytes()).collect();
+    let table = [&b"id,rest\n"[..], &table].concat();
     let key = b"key=000102030405060708090a0b0c0d0e0f\0iv=00000000000000000000000000000001\0";
-    for (name, arguments) in [
-        ("count", &b"by=lines,words,bytes\0"[..]),
-        ("grep", b"pattern=9999\\d ok$\0"),
-        ("grep", b"pattern=(\0"),
-        ("aes", key),
+    for (name, arguments, input, objects) in [
+        ("count", &b"by=lines,words,bytes\0"[..], &text, 1),
+        ("wordcount", b"byte=o\0", &text, 1),
+        ("grep", b"pattern=9999\\d ok$\0", &text, 1),
+        ("grep", b"pattern=(\0", &text, 1),
+        ("filter", b"where=rest = 3 and id < 500\0format=csv\0", &table, 1),
+        ("sha256", b"", &text, 1),
+        ("blake3", b"", &text, 1),
+        ("copy", b"", &text, 2),
+        ("aes", key, &text, 2),
     ] {
-        let module = std::fs::read(folder.join(format!("examples/lib{name}.so"))).expect("the module");
+        let code = std::fs::read(module(name)).expect("the module");
         let (memory, mut ring) = small_ring();
+        let limits = match kind {
+            EngineKind::C => EngineLimits::default(),
+            // As a device sets them: addresses are reserved, memory is limited.
+            _ => EngineLimits {
+                address_space_bytes: Some(6 << 30),
+                data_bytes: Some(256 << 20),
+                ..EngineLimits::default()
+            },
+        };
         let request = EngineRequest {
-            code: Some(EngineCode::new("fn.so", &module).expect("memory file")),
+            code: Some(EngineCode::new(code_name, &code).expect("memory file")),
             descriptors: memory.descriptors().to_vec(),
+            limits,
             ..EngineRequest::default()
         };
         let _engine = zygote.start(&request).expect("a confined engine");
-        let objects = if name == "aes" { 2 } else { 1 };
-        let mut device = MemoryDevice::new(&[&text[..], b""][..objects]);
+        let mut device = MemoryDevice::new(&[&input[..], b""][..objects]);
         let status = device.run(&mut ring, "", arguments);
 
-        let mut local = MemoryHost::new(vec![text.clone(), vec![]]);
+        let mut local = MemoryHost::new([input.clone(), vec![]][..objects].to_vec());
         let function = find_function(name).expect("a shipped function");
         let expected = FunctionCall::new(&mut local, "", arguments, objects as u32).run(function.run);
         let expected = expected.map_or_else(|failure| -i64::from(failure.errno.raw()), |()| 0);
@@ -61,8 +77,49 @@ fn confined_modules_equal_local_functions() {
         assert_eq!(device.result, local.result, "{name}");
         let log: Vec<&str> = device.log.iter().map(|(_, line)| line.as_str()).collect();
         assert_eq!(log, local.log, "{name}");
-        if name == "aes" {
-            assert_eq!(device.objects[1].as_deref(), Some(&local.objects[1][..]));
+        if objects == 2 {
+            assert_eq!(device.objects[1].as_deref(), Some(&local.objects[1][..]), "{name}");
         }
     }
+}
+
+#[test]
+fn confined_modules_equal_local_functions() {
+    let folder = build();
+    compare_modules(folder.join("sealstone-engine-c"), EngineKind::C, "fn.so", |name| {
+        folder.join(format!("examples/lib{name}.so"))
+    });
+}
+
+/// Reports that the current test is left out, as the test runner counts it.
+fn leave_out(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("unnamed");
+    let _ = writeln!(std::io::stderr(), "left out: {test}: {reason}");
+}
+
+#[test]
+fn confined_wasm_modules_equal_local_functions() {
+    let test = std::env::current_exe().expect("the path of this program");
+    let target = test.ancestors().nth(3).expect("the target folder");
+    let engine = target.join("engine-wasm/release/sealstone-engine-wasm");
+    if !engine.is_file() {
+        return leave_out("`scripts/engine-wasm build` builds the engine");
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--profile", "function", "--target", "wasm32-unknown-unknown"])
+        .args(["-p", "sealstone-function-modules", "--examples", "--target-dir"])
+        .arg(target)
+        .env_remove("RUSTFLAGS")
+        .output()
+        .expect("cargo starts");
+    if !built.status.success() {
+        let error = String::from_utf8_lossy(&built.stderr).into_owned();
+        assert!(error.contains("target may not be installed"), "{error}");
+        return leave_out("`rustup target add wasm32-unknown-unknown` installs the target");
+    }
+    compare_modules(engine, EngineKind::Wasm, "fn.wasm", |name| {
+        target.join(format!("wasm32-unknown-unknown/function/examples/{name}.wasm"))
+    });
 }

@@ -26,3 +26,4 @@ pub(crate) mod seal;
 pub(crate) mod shell;
 pub(crate) mod sntp;
 pub(crate) mod store;
+pub(crate) mod wasm_module;
