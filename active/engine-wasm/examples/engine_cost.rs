@@ -78,8 +78,11 @@ fn main() -> ExampleResult<()> {
         return Err("usage: engine_cost c|wasm PROGRAM MODULE ARGUMENTS [MIB]".into());
     };
     let (kind, name) = if kind == "c" { (EngineKind::C, "fn.so") } else { (EngineKind::Wasm, "fn.wasm") };
-    let options: Vec<u8> =
-        options.split(',').filter(|one| !one.is_empty()).flat_map(|one| [one, "\0"].concat().into_bytes()).collect();
+    let options: Vec<u8> = options
+        .split(',')
+        .filter(|one| !one.is_empty())
+        .flat_map(|one| [one, "\0"].concat().into_bytes())
+        .collect();
     let mebibytes: usize = rest.first().map_or(Ok(64), |text| text.parse())?;
     let data = text(mebibytes << 20);
     let code = EngineCode::new(name, &std::fs::read(module)?)?;

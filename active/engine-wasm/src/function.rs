@@ -30,7 +30,7 @@ const SHOWN_NAME_CHARS_MAX: usize = 80;
 
 /// Why a function cannot be loaded.
 #[derive(Debug)]
-pub(crate) enum LoadError {
+pub(crate) enum ModuleLoadError {
     /// The file cannot be read.
     File(io::Error),
     /// The module exceeds a limit, or has another interface.
@@ -41,7 +41,7 @@ pub(crate) enum LoadError {
     Compiler(Error),
 }
 
-impl std::fmt::Display for LoadError {
+impl std::fmt::Display for ModuleLoadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(error) => write!(f, "cannot read the module: {error}"),
@@ -54,7 +54,7 @@ impl std::fmt::Display for LoadError {
     }
 }
 
-impl std::error::Error for LoadError {}
+impl std::error::Error for ModuleLoadError {}
 
 /// Why a call did not return.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) enum RunFailure {
 }
 
 /// A compiled function.
-pub(crate) struct LoadedFunction {
+pub(crate) struct CompiledFunction {
     engine: Engine,
     instance: InstancePre<CallState>,
     summary: ModuleSummary,
@@ -99,20 +99,20 @@ fn configuration() -> Config {
     config
 }
 
-impl LoadedFunction {
+impl CompiledFunction {
     /// Checks and compiles a module.
-    pub(crate) fn load(path: &Path, memory_max: u64) -> Result<Self, LoadError> {
-        let bytes = std::fs::read(path).map_err(LoadError::File)?;
-        let summary = ModuleSummary::parse(&bytes).map_err(LoadError::Module)?;
+    pub(crate) fn load(path: &Path, memory_max: u64) -> Result<Self, ModuleLoadError> {
+        let bytes = std::fs::read(path).map_err(ModuleLoadError::File)?;
+        let summary = ModuleSummary::parse(&bytes).map_err(ModuleLoadError::Module)?;
         let bytes_at_start = summary.memory_pages * PAGE_BYTES;
         if bytes_at_start > memory_max {
-            return Err(LoadError::Memory { bytes: bytes_at_start, limit: memory_max });
+            return Err(ModuleLoadError::Memory { bytes: bytes_at_start, limit: memory_max });
         }
-        let engine = Engine::new(&configuration()).map_err(LoadError::Compiler)?;
-        let module = Module::new(&engine, &bytes).map_err(LoadError::Compiler)?;
+        let engine = Engine::new(&configuration()).map_err(ModuleLoadError::Compiler)?;
+        let module = Module::new(&engine, &bytes).map_err(ModuleLoadError::Compiler)?;
         let mut linker = Linker::new(&engine);
-        calls::define(&mut linker).map_err(LoadError::Compiler)?;
-        let instance = linker.instantiate_pre(&module).map_err(LoadError::Compiler)?;
+        calls::define(&mut linker).map_err(ModuleLoadError::Compiler)?;
+        let instance = linker.instantiate_pre(&module).map_err(ModuleLoadError::Compiler)?;
         Ok(Self { engine, instance, summary, memory_max })
     }
 

@@ -1,7 +1,7 @@
 //! The engine program for functions that are WebAssembly modules.
 //!
-//! Does: waits for calls on the rings that the device passes, compiles the module at its first call,
-//! runs each call in an instance of its own, and reports the returned status. Does not: confine
+//! Does: waits for calls on the rings that the device passes, compiles the module at its first
+//! call, runs each call in an instance of its own, and reports the returned status. Does not: confine
 //! itself; `sealstone-sandbox` does that before this program sees a byte of the module.
 //! Contract: no state of a call reaches the next one. A trap ends the process after a line in the
 //! log of the job. Addresses of the function are offsets in its memory, and are checked by each
@@ -26,7 +26,7 @@ use sealstone_function_abi::CallErrno;
 use sealstone_function_ring::{AttachError, EngineRing};
 use sealstone_sandbox::{EngineContext, EngineLimits};
 
-use crate::function::{LoadError, LoadedFunction, RunFailure};
+use crate::function::{ModuleLoadError, CompiledFunction, RunFailure};
 
 /// Exit code of an engine that cannot use its rings.
 const EXIT_NO_RING: i32 = 2;
@@ -66,7 +66,7 @@ fn run_confined(context: EngineContext) -> i32 {
     let (Some(code), [engine_memory, host_memory]) = (context.code, &context.descriptors[..]) else {
         return EXIT_NO_CODE;
     };
-    let function = CodeFile {
+    let function = ModuleFile {
         path: code,
         memory_max: module_memory_max(context.limits.memory_bytes),
         is_confined: true,
@@ -94,7 +94,7 @@ fn run_local(code: &Path, engine_memory: &Path, host_memory: &Path) -> ExitCode 
         Err(error) => Err(error.into()),
     };
     let memory_max = module_memory_max(EngineLimits::default().memory_bytes);
-    let function = CodeFile { path: code.to_owned(), memory_max, is_confined: false, loaded: None };
+    let function = ModuleFile { path: code.to_owned(), memory_max, is_confined: false, loaded: None };
     match ring {
         Ok(ring) => u8::try_from(serve(ring, function)).map_or(ExitCode::FAILURE, ExitCode::from),
         Err(error) => {
@@ -105,7 +105,7 @@ fn run_local(code: &Path, engine_memory: &Path, host_memory: &Path) -> ExitCode 
 }
 
 /// Runs calls until the host stops the engine; returns the exit code.
-fn serve(mut ring: EngineRing, mut function: CodeFile) -> i32 {
+fn serve(mut ring: EngineRing, mut function: ModuleFile) -> i32 {
     loop {
         let call = match ring.wait_call() {
             Ok(None) => return 0,
@@ -147,20 +147,20 @@ fn refuse_call(ring: &mut EngineRing, error: CallErrno, text: &str) {
 }
 
 /// The code of a function, which is compiled at the first call.
-struct CodeFile {
+struct ModuleFile {
     path: PathBuf,
     memory_max: u64,
     /// Whether the process refuses new code after the compilation.
     is_confined: bool,
-    loaded: Option<LoadedFunction>,
+    loaded: Option<CompiledFunction>,
 }
 
-impl CodeFile {
-    fn load(&mut self) -> Result<&LoadedFunction, LoadError> {
+impl ModuleFile {
+    fn load(&mut self) -> Result<&CompiledFunction, ModuleLoadError> {
         let loaded = match self.loaded.take() {
             Some(loaded) => loaded,
             None => {
-                let loaded = LoadedFunction::load(&self.path, self.memory_max)?;
+                let loaded = CompiledFunction::load(&self.path, self.memory_max)?;
                 if self.is_confined {
                     // Kernels before 6.3 cannot; the filter of system calls applies all the same.
                     let _ = sealstone_sandbox::refuse_new_code();

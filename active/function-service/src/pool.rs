@@ -21,7 +21,7 @@ use crate::limits::{REUSE_CPU_S, RunLimits, ServiceLimits};
 /// Address space that an engine needs beside its memory: program, libraries and the shared heap.
 const ADDRESS_SPACE_EXTRA: u64 = 512 << 20;
 
-/// Address space that the memory of a WebAssembly module reserves: addresses of 32 bits, and guards.
+/// Address space that the memory of a WebAssembly module reserves: 4 GiB, and guards.
 const MODULE_RESERVATION: u64 = 5 << 30;
 
 /// The function and the owner of an engine.

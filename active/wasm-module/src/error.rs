@@ -11,17 +11,17 @@ use crate::signature::CallSignature;
 pub enum SectionKind {
     /// Types of functions.
     Types,
-    /// Imports.
+    /// Calls that the module imports.
     Imports,
-    /// Functions.
+    /// Functions that the module defines.
     Functions,
-    /// Tables.
+    /// Tables of references.
     Tables,
-    /// Memories.
+    /// Memories of the module.
     Memories,
     /// Global variables.
     Globals,
-    /// Exports.
+    /// Exports of the module.
     Exports,
     /// The start function.
     Start,
@@ -77,7 +77,7 @@ pub enum ModuleExtension {
     PageSizes,
     /// Tables with addresses of 64 bits or an initial expression.
     TableTypes,
-    /// Exceptions.
+    /// Exceptions and their tags.
     Exceptions,
 }
 

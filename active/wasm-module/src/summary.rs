@@ -17,9 +17,9 @@ use crate::{IMPORT_MODULES, MAGIC, ModuleError, ModuleExtension, SectionKind};
 /// The exported function that a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryPoint {
-    /// `osd_main`.
+    /// The export `osd_main`.
     OsdMain,
-    /// `start`, the name in the ASF paper.
+    /// The export `start`, the name in the ASF paper.
     Start,
 }
 
@@ -80,7 +80,7 @@ const TAG_SECTION: u8 = 13;
 /// Version of a core module.
 const MODULE_VERSION: u32 = 1;
 
-/// What the pass has seen.
+/// State of the pass over the sections.
 #[derive(Default)]
 struct ModulePass {
     types: Vec<CallSignature>,
