@@ -1,8 +1,9 @@
 //! The engine program for functions that are WebAssembly modules.
 //!
 //! Does: waits for calls on the rings that the device passes, compiles the module at its first
-//! call, runs each call in an instance of its own, and reports the returned status. Does not: confine
-//! itself; `sealstone-sandbox` does that before this program sees a byte of the module.
+//! call, runs each call in an instance of its own, and reports the returned status.
+//! Does not: confine itself; `sealstone-sandbox` does that before this program sees a byte of the
+//! module.
 //! Contract: no state of a call reaches the next one. A trap ends the process after a line in the
 //! log of the job. Addresses of the function are offsets in its memory, and are checked by each
 //! call.
@@ -26,7 +27,7 @@ use sealstone_function_abi::CallErrno;
 use sealstone_function_ring::{AttachError, EngineRing};
 use sealstone_sandbox::{EngineContext, EngineLimits};
 
-use crate::function::{ModuleLoadError, CompiledFunction, RunFailure};
+use crate::function::{CompiledFunction, ModuleLoadError, RunFailure};
 
 /// Exit code of an engine that cannot use its rings.
 const EXIT_NO_RING: i32 = 2;
