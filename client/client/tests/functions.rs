@@ -173,7 +173,8 @@ async fn plain_and_changed_files_are_no_functions() {
 async fn execution_needs_its_permission() {
     let world = World::new(1).await;
     let client = world.client(small_commands()).await;
-    client.put_function("/fn", b"code", &publication(0o644)).await.unwrap();
+    client.put_function("/fn", b"code", &publication(0o700)).await.unwrap();
+    client.set_mode("/fn", 0o644).await.unwrap();
     // The administrator of this world needs no permission bits, so the copy is not refused for it.
     assert!(client.function("/fn", METHOD).await.is_ok());
     let until_ms = client.server_now_ms() + 60_000;
@@ -193,7 +194,7 @@ async fn invalid_publications_are_refused_before_storing() {
     long_version.description.version = "v".repeat(129);
     let mut reversed = publication(0o755);
     reversed.description.api = Some((ApiVersion::CURRENT, ApiVersion { major: 0, minor: 9 }));
-    for invalid in [without_engine, long_version, reversed] {
+    for invalid in [without_engine, long_version, reversed, publication(0o644)] {
         let refused = client.put_function("/fn", b"code", &invalid).await;
         assert!(matches!(refused, Err(FunctionError::Description { .. })), "{refused:?}");
     }
