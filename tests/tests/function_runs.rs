@@ -54,8 +54,43 @@ fn c_function_reads_files_and_returns_results() {
         assert_eq!(job["exit"], "success", "{run}");
         assert_eq!(job["result"], format!("{{\"object\":0,\"longest\":{expected}}}\n"), "{run}");
     }
-    // Without the right to read a file there is no job for it.
-    system.run(&["run", "longest", "/a", "/missing"]).fails(4).says(&["/missing"]);
+    // A file that does not exist has no job, and does not stop that of the other one.
+    let run = system.run(&["--json", "run", "longest", "/a", "/missing"]);
+    let value: Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    assert_eq!((jobs(&value).len(), &value["failed_count"]), (1, &1.into()), "{value}");
+    run.fails(1).says(&["/missing"]);
+    system.run(&["run", "longest", "/missing"]).fails(4).says(&["/missing"]);
+}
+
+#[test]
+fn cpp_function_with_static_library_runs() {
+    let system = System::start(1);
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
+    let source = system.path("words.cpp");
+    let text_of_source = r#"#include "osd.h"
+#include <cmath>
+#include <map>
+#include <string>
+extern "C" int64_t osd_main(const osd_call *call) {
+    std::map<std::string, int> words;
+    words["root"] = (int)std::sqrt((double)call->object_count + 8);
+    try { throw std::string("x"); } catch (const std::string &) { words["caught"] = 1; }
+    std::string out = std::to_string(words["root"] + words["caught"]);
+    return osd_result(out.data(), out.size());
+}
+"#;
+    std::fs::write(&source, text_of_source).expect("written");
+    let module = system.path("words.so");
+    let built = Command::new("c++")
+        .args(["-shared", "-fPIC", "-O2", "-static-libstdc++", "-static-libgcc", "-o", text(&module)])
+        .arg(&source)
+        .arg("-I")
+        .arg(sources("engine-c/include"))
+        .status()
+        .expect("c++ starts");
+    assert!(built.success(), "{built}");
+    system.run(&["fn", "put", text(&module), "words", "--engine", "c"]).ok();
+    assert_eq!(system.run(&["run", "words", "/a"]).ok().text(), "4");
 }
 
 #[test]
