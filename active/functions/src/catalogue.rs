@@ -23,6 +23,8 @@ pub struct FunctionParameter {
     pub required: bool,
     /// Whether its value must not appear in logs.
     pub secret: bool,
+    /// Whether its value is `true` or `false`.
+    pub is_switch: bool,
     /// Form and meaning of the value.
     pub help: &'static str,
 }
@@ -54,14 +56,18 @@ pub(crate) enum ReductionRule {
 }
 
 const fn parameter(name: &'static str, help: &'static str) -> FunctionParameter {
-    FunctionParameter { name, required: false, secret: false, help }
+    FunctionParameter { name, required: false, secret: false, is_switch: false, help }
 }
 
 const fn required(name: &'static str, help: &'static str) -> FunctionParameter {
-    FunctionParameter { name, required: true, secret: false, help }
+    FunctionParameter { name, required: true, secret: false, is_switch: false, help }
 }
 
-const COUNT_SWITCH: FunctionParameter = parameter("count", "true: return the number of matches only");
+const fn switch(name: &'static str, help: &'static str) -> FunctionParameter {
+    FunctionParameter { name, required: false, secret: false, is_switch: true, help }
+}
+
+const COUNT_SWITCH: FunctionParameter = switch("count", "return the number of matches only");
 
 /// All shipped functions.
 pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
@@ -86,10 +92,10 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         summary: "Finds lines that match a regular expression",
         parameters: &[
             required("pattern", "regular expression, at most 4096 bytes"),
-            parameter("fixed", "true: the pattern is plain text"),
-            parameter("ignore-case", "true: upper and lower case are equal"),
-            parameter("word", "true: match whole words only"),
-            parameter("invert", "true: select lines that do not match"),
+            switch("fixed", "the pattern is plain text"),
+            switch("ignore-case", "upper and lower case are equal"),
+            switch("word", "match whole words only"),
+            switch("invert", "select lines that do not match"),
             COUNT_SWITCH,
             parameter("record-bytes", "search records of this size for plain text, instead of lines"),
         ],
@@ -104,7 +110,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
             required("where", "expression, such as: status >= 500 and path starts_with '/api'"),
             required("format", "csv or jsonl"),
             parameter("delimiter", "character between the columns of csv, or tab (default a comma)"),
-            parameter("skip-invalid", "true: skip malformed records instead of failing"),
+            switch("skip-invalid", "skip malformed records instead of failing"),
             COUNT_SWITCH,
         ],
         output: FunctionOutput::Result,
@@ -143,6 +149,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
                 name: "key",
                 required: true,
                 secret: true,
+                is_switch: false,
                 help: "key, 32 hexadecimal digits; send the arguments as secret",
             },
             required("iv", "first counter block, 32 hexadecimal digits; never repeat it with a key"),

@@ -31,8 +31,11 @@ pub mod entry {
 
 pub use catalogue::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction, find_function};
 pub use grep::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX};
-pub use reduce::{FileReduction, JobPart, PartObject, ReduceError, reduce_parts, total_of};
+pub use reduce::{
+    FileReduction, JobPart, PartObject, ReduceError, ReducedFile, reduce_files, reduce_parts, total_of,
+};
 pub use result::{
     ByteCountLine, CountLine, DigestLine, EdgeLine, MatchCountLine, MatchLine, OutputLine, RecordText,
     ResultLine, ResultLineError, SubtreeLine, parse_result,
 };
+pub use sealstone_function_host::{FunctionErrno, StripeGeometry};

@@ -96,6 +96,9 @@ pub enum ReduceError {
     Failure(#[from] FunctionFailure),
 }
 
+/// Number of a file, and the lines of its result.
+pub type ReducedFile = (u32, Result<Vec<ResultLine>, ReduceError>);
+
 /// Lines of one file, from all parts.
 struct FilePieces {
     geometry: StripeGeometry,
@@ -110,26 +113,33 @@ pub fn reduce_parts(
     function: &ShippedFunction,
     parts: &[JobPart<'_>],
 ) -> Result<Vec<FileReduction>, ReduceError> {
+    reduce_files(function, parts)?
+        .into_iter()
+        .map(|(file, lines)| Ok(FileReduction { file, lines: lines? }))
+        .collect()
+}
+
+/// Reduces the results of a function to one result or error for each file, in the order of their
+/// numbers. An error that concerns no single file is the error of all.
+pub fn reduce_files(
+    function: &ShippedFunction,
+    parts: &[JobPart<'_>],
+) -> Result<Vec<ReducedFile>, ReduceError> {
     let mut files: BTreeMap<u32, FilePieces> = BTreeMap::new();
     for (number, part) in parts.iter().enumerate() {
         collect_part(function, number, part, &mut files)?;
     }
-    files
-        .into_iter()
-        .map(|(file, pieces)| {
-            let lines = match function.reduction {
-                ReductionRule::Counts => vec![reduce_counts(file, pieces)?],
-                ReductionRule::ByteCounts => vec![reduce_byte_counts(file, pieces)?],
-                ReductionRule::Digests => vec![reduce_digests(file, pieces)?],
-                ReductionRule::Outputs => vec![reduce_outputs(file, pieces)?],
-                ReductionRule::Search(make) => {
-                    let (part, object) = pieces.origin;
-                    reduce_search(file, pieces, make, parts[part].arguments, object)?
-                }
-            };
-            Ok(FileReduction { file, lines })
-        })
-        .collect()
+    let reduce = |file, pieces| match function.reduction {
+        ReductionRule::Counts => Ok(vec![reduce_counts(file, pieces)?]),
+        ReductionRule::ByteCounts => Ok(vec![reduce_byte_counts(file, pieces)?]),
+        ReductionRule::Digests => Ok(vec![reduce_digests(file, pieces)?]),
+        ReductionRule::Outputs => Ok(vec![reduce_outputs(file, pieces)?]),
+        ReductionRule::Search(make) => {
+            let (part, object) = pieces.origin;
+            reduce_search(file, pieces, make, parts[part].arguments, object)
+        }
+    };
+    Ok(files.into_iter().map(|(file, pieces)| (file, reduce(file, pieces))).collect())
 }
 
 fn collect_part(

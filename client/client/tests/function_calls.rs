@@ -215,6 +215,43 @@ async fn objects_of_device_share_one_job() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn file_without_access_has_reply_with_error() {
+    let (_world, client) = world_with(2, |call: &DeviceCall| Ok(vec![call.objects.len() as u8])).await;
+    for name in ["/a", "/c"] {
+        client.put(name, name.as_bytes(), PutOptions::default()).await.unwrap();
+    }
+    let mut call = FunctionRun::new("/fn");
+    ["/a", "/missing", "/c"].iter().for_each(|name| call.read(name));
+    let found = replies(&call, &client).await;
+    let groups: Vec<(usize, usize, bool)> =
+        found.iter().map(|reply| (reply.group.first_file, reply.group.replies, reply.is_success())).collect();
+    assert_eq!(groups, [(0, 1, true), (2, 1, true), (1, 1, false)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_of_many_files_receive_header_rows() {
+    let (_world, client) = world_with(2, |call: &DeviceCall| Ok(call.arguments.to_vec())).await;
+    let mut call = FunctionRun::new("/fn");
+    call.header_rows = true;
+    for file in 0..300 {
+        let path = format!("/{file}");
+        client.put(&path, format!("h{file}\n1\n").as_bytes(), PutOptions::default()).await.unwrap();
+        call.read(&path);
+    }
+    let found = replies(&call, &client).await;
+    assert_eq!(found.len(), 300);
+    for (file, reply) in found.iter().enumerate() {
+        assert_eq!(reply.parts[0].file, file);
+        assert_eq!(reply.result, format!("header.0=h{file}\0").into_bytes());
+    }
+    call.grouping = CallGrouping::PerDevice;
+    let found = replies(&call, &client).await;
+    let mut files: Vec<usize> = found.iter().flat_map(|reply| &reply.parts).map(|part| part.file).collect();
+    files.sort_unstable();
+    assert!(files == (0..300).collect::<Vec<_>>() && found.len() < 20, "{} jobs", found.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn asynchronous_job_is_waited_for_and_read() {
     let (_world, client) = world_with(1, read_objects).await;
     let bytes = content(200_000);

@@ -1,7 +1,8 @@
 //! Calls: one job for each device and set of objects, all devices at once.
 //!
 //! Contract: a job that may have been started is never started again. The results are reported as
-//! they arrive, in any order; each names its part of the call.
+//! they arrive, in any order; each names its part of the call. Results that are not reported yet
+//! have at most [`RESULTS_BYTES_MAX`] bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use sealstone_osd::function::{
     REPLY_MAX, RunRequest, TIMEOUT_MAX_MS,
 };
 use sealstone_osd::{ObjectType, Permissions};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
@@ -33,8 +34,20 @@ const TIMEOUT_DEFAULT_MS: u32 = 30_000;
 const RESULT_DEFAULT_MAX: usize = 64 << 20;
 /// Maximum number of files of one call.
 const FILES_MAX: usize = 65_536;
+/// Number of files that are opened before their jobs start.
+const FILES_AT_ONCE: usize = 256;
+/// Number of files that are opened at the same time.
+const OPENS_AT_ONCE: usize = 16;
+/// The next files are opened when at most this number of jobs has not ended.
+const JOBS_BEFORE_NEXT_FILES: usize = 64;
 /// Replies that wait for their consumer.
 const REPLIES_QUEUED: usize = 16;
+/// Maximum bytes of results that are fetched and not reported yet.
+pub const RESULTS_BYTES_MAX: usize = 256 << 20;
+/// Unit of the permits for results, bytes.
+const RESULT_PERMIT_BYTES: usize = 64 << 10;
+/// Maximum bytes of a header row.
+const HEADER_BYTES_MAX: u64 = 32 << 10;
 
 /// A call of a function.
 ///
@@ -77,8 +90,19 @@ pub struct FunctionRun {
     pub api: ApiVersion,
     /// Maximum bytes of the result of one job.
     pub result_max: usize,
+    /// Whether each job receives the first line of its files, as the arguments `header.N`.
+    pub header_rows: bool,
     /// Security method; the server may require a stronger one.
     pub security: Method,
+}
+
+/// Jobs whose results belong together: those of one file, or of files that share jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallGroup {
+    /// Number of the first file of the group.
+    pub first_file: usize,
+    /// Number of replies of the group.
+    pub replies: usize,
 }
 
 /// The end of one job, or the start of an asynchronous one.
@@ -86,7 +110,9 @@ pub struct FunctionRun {
 pub struct CallReply {
     /// Number of the job in the call.
     pub number: usize,
-    /// Name of the device.
+    /// The jobs that it belongs to.
+    pub group: CallGroup,
+    /// Name of the device; empty if the file could not be opened.
     pub device: String,
     /// The objects of the job, in the order of its handles.
     pub parts: Vec<CallPart>,
@@ -152,18 +178,36 @@ impl CallSummary {
 
 /// A file of a call, opened.
 struct OpenData<M, D> {
+    /// Number of the file in the call.
+    number: usize,
     stat: Stat,
     update: bool,
+    /// First line, if the call needs it.
+    header: Option<String>,
     objects: Arc<OpenObjects<M, D>>,
 }
 
-/// State that all jobs of a call share.
+/// State that the jobs of some files share.
 struct CallState<M, D> {
     client: Client<M, D>,
-    function: OpenFunction<M, D>,
+    function: Arc<OpenFunction<M, D>>,
     engine: Option<EngineType>,
     files: Vec<OpenData<M, D>>,
-    call: FunctionRun,
+    call: Arc<FunctionRun>,
+    /// Permits for results, in units of [`RESULT_PERMIT_BYTES`].
+    results: Arc<Semaphore>,
+}
+
+/// A reply, and the permit for its result.
+type QueuedReply = (CallReply, Option<OwnedSemaphorePermit>);
+
+/// Jobs of a call that run, and the queue of their replies.
+struct RunningJobs {
+    tasks: JoinSet<()>,
+    send: mpsc::Sender<QueuedReply>,
+    permits: BTreeMap<DeviceId, Arc<Semaphore>>,
+    /// Number of replies that were not received.
+    pending: usize,
 }
 
 /// A started or ended job.
@@ -172,6 +216,7 @@ struct JobEnd {
     handle: JobHandle,
     result: Vec<u8>,
     receipt: Vec<u8>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl FunctionRun {
@@ -189,6 +234,7 @@ impl FunctionRun {
             commit_on_success: false,
             api: ApiVersion::CURRENT,
             result_max: RESULT_DEFAULT_MAX,
+            header_rows: false,
             security: Method::AllData,
         }
     }
@@ -210,6 +256,7 @@ impl FunctionRun {
         };
         limit("the method", self.method.len(), METHOD_MAX)?;
         limit("the number of files", self.files.len(), FILES_MAX)?;
+        limit("the bytes of a result", self.result_max, RESULTS_BYTES_MAX)?;
         if self.timeout_ms > TIMEOUT_MAX_MS {
             return Err(FunctionError::Limit { what: "the timeout", max: TIMEOUT_MAX_MS.into() });
         }
@@ -225,6 +272,8 @@ impl FunctionRun {
     /// Runs the call: makes missing copies of the function, starts the jobs on all devices at once,
     /// and reports each reply. An asynchronous call reports the started jobs.
     ///
+    /// A file that cannot be opened has a reply with the error. An empty file has no reply.
+    ///
     /// # Errors
     /// Those that prevent all jobs. The error of one job is in its reply.
     pub async fn run<M: Metadata, D: Devices>(
@@ -234,65 +283,191 @@ impl FunctionRun {
     ) -> Result<CallSummary, FunctionError> {
         self.check()?;
         let path = file_path(&self.function)?;
-        let mut function = OpenFunction::open(client, &path, self.security).await?;
-        let files = self.open_files(client).await?;
-        let layouts: Vec<(&Layout, u64)> =
-            files.iter().map(|file| (&file.objects.layout, file.stat.size)).collect();
-        let jobs = plan::plan(&layouts, self.grouping);
-        let devices: BTreeSet<DeviceId> = jobs.iter().map(|job| job.device).collect();
-        let devices: Vec<DeviceId> = devices.into_iter().collect();
-        let copies = client.make_copies(&function, &devices).await?;
-        if devices.iter().any(|device| function.copy_on(*device).is_none()) {
-            function = OpenFunction::open(client, &path, self.security).await?;
-        }
+        let call = Arc::new(self.clone());
+        let mut function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
         let engine = function.description().await.ok().and_then(|description| description.engine);
-        let mut summary =
-            CallSummary { jobs: jobs.len(), devices: devices.len(), copies, ..CallSummary::default() };
-        let state =
-            Arc::new(CallState { client: client.clone(), function, engine, files, call: self.clone() });
+        let results = Arc::new(Semaphore::new(RESULTS_BYTES_MAX / RESULT_PERMIT_BYTES));
+        let mut summary = CallSummary::default();
+        let mut devices = BTreeSet::new();
         let (send, mut receive) = mpsc::channel(REPLIES_QUEUED);
-        let mut running = JoinSet::new();
-        let permits: BTreeMap<DeviceId, Arc<Semaphore>> =
-            devices.iter().map(|device| (*device, Arc::new(Semaphore::new(JOBS_PER_DEVICE_MAX)))).collect();
-        for (number, planned) in jobs.into_iter().enumerate() {
-            let (state, send, permit) = (state.clone(), send.clone(), permits.get(&planned.device).cloned());
-            running.spawn(async move {
-                let _permit = match &permit {
-                    Some(permit) => permit.acquire().await.ok(),
-                    None => None,
-                };
-                let reply = state.reply(number, planned).await;
-                // The caller dropped the call.
-                let _ = send.send(reply).await;
-            });
+        let mut running = RunningJobs { tasks: JoinSet::new(), send, permits: BTreeMap::new(), pending: 0 };
+        for first in (0..self.files.len()).step_by(FILES_AT_ONCE) {
+            while running.pending > JOBS_BEFORE_NEXT_FILES {
+                let Some(reply) = receive.recv().await else { break };
+                running.pending -= 1;
+                summary.report(reply, &mut on_reply);
+            }
+            let (files, failed) = open_files(&call, client, first).await?;
+            let jobs = self.plan(&files);
+            let needed: BTreeSet<DeviceId> = jobs.iter().map(|job| job.device).collect();
+            let missing: Vec<DeviceId> =
+                needed.iter().copied().filter(|device| function.copy_on(*device).is_none()).collect();
+            if !missing.is_empty() {
+                summary.copies += client.make_copies(&function, &missing).await?;
+                function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
+            }
+            devices.extend(needed);
+            summary.jobs += jobs.len() + failed.len();
+            let (client, function, call) = (client.clone(), function.clone(), call.clone());
+            let results = results.clone();
+            let state = Arc::new(CallState { client, function, engine, files, call, results });
+            let number = summary.jobs - jobs.len() - failed.len();
+            let failed: Vec<CallReply> = running.start(number, &state, jobs, failed);
+            for reply in failed {
+                summary.report((reply, None), &mut on_reply);
+            }
         }
-        drop(send);
-        while let Some(reply) = receive.recv().await {
-            summary.add(&reply);
-            on_reply(reply);
+        summary.devices = devices.len();
+        while running.pending > 0 {
+            let Some(reply) = receive.recv().await else { break };
+            running.pending -= 1;
+            summary.report(reply, &mut on_reply);
         }
-        while let Some(done) = running.join_next().await {
+        while let Some(done) = running.tasks.join_next().await {
             crate::put::joined(done.map(Ok))?;
         }
         Ok(summary)
     }
 
-    /// Opens all files, some at once.
-    async fn open_files<M: Metadata, D: Devices>(
+    /// Plans the jobs of open files.
+    fn plan<M, D>(&self, files: &[OpenData<M, D>]) -> Vec<PlannedJob> {
+        let layouts: Vec<(&Layout, u64)> =
+            files.iter().map(|file| (&file.objects.layout, file.stat.size)).collect();
+        let mut jobs = plan::plan(&layouts, self.grouping);
+        for part in jobs.iter_mut().flat_map(|job| &mut job.parts) {
+            part.file = files[part.file].number;
+        }
+        jobs
+    }
+
+    async fn open_file<M: Metadata, D: Devices>(
         &self,
         client: &Client<M, D>,
-    ) -> Result<Vec<OpenData<M, D>>, FunctionError> {
-        let mut files = Vec::with_capacity(self.files.len());
-        for CallFile { path, update } in &self.files {
-            let path: FilePath = file_path(path)?;
-            let access = if *update { Access::CallUpdate } else { Access::CallRead };
-            let (stat, objects) = get::open(&client.core, &path, access, self.security)
-                .await
-                .map_err(|error| named(error, &path))?;
-            files.push(OpenData { stat, update: *update, objects });
-        }
-        Ok(files)
+        number: usize,
+    ) -> Result<OpenData<M, D>, FunctionError> {
+        let CallFile { path, update } = &self.files[number];
+        let path: FilePath = file_path(path)?;
+        let access = if *update { Access::CallUpdate } else { Access::CallRead };
+        let (stat, objects) = get::open(&client.core, &path, access, self.security)
+            .await
+            .map_err(|error| named(error, &path))?;
+        let header = match self.header_rows && stat.size > 0 {
+            true => Some(self.header_of(client, &path).await?),
+            false => None,
+        };
+        Ok(OpenData { number, stat, update: *update, header, objects })
     }
+
+    /// Reads the first line of a file, as jobs receive it with `header_rows`.
+    ///
+    /// # Errors
+    /// `Argument` for a line that is too long or not UTF-8; `Client`.
+    pub async fn header_of<M: Metadata, D: Devices>(
+        &self,
+        client: &Client<M, D>,
+        path: &FilePath,
+    ) -> Result<String, FunctionError> {
+        let invalid = |problem| FunctionError::Argument { name: "header".to_owned(), problem };
+        let file = client.open(path, self.security).await?;
+        let mut row = file.read(0..HEADER_BYTES_MAX).await?;
+        match row.iter().position(|byte| *byte == b'\n') {
+            Some(end) => row.truncate(end),
+            None if row.len() as u64 == HEADER_BYTES_MAX => {
+                return Err(invalid("the first line of the table has more than 32 KiB"));
+            }
+            None => {}
+        }
+        String::from_utf8(row).map_err(|_| invalid("the first line of the table is not UTF-8"))
+    }
+}
+
+impl CallSummary {
+    fn report(&mut self, (reply, permit): QueuedReply, on_reply: &mut impl FnMut(CallReply)) {
+        self.add(&reply);
+        on_reply(reply);
+        drop(permit);
+    }
+}
+
+impl RunningJobs {
+    /// Starts jobs, the first of which has this number. Returns the replies of files that could not
+    /// be opened.
+    fn start<M: Metadata, D: Devices>(
+        &mut self,
+        mut number: usize,
+        state: &Arc<CallState<M, D>>,
+        jobs: Vec<PlannedJob>,
+        failed: Vec<(usize, FunctionError)>,
+    ) -> Vec<CallReply> {
+        let grouping = state.call.grouping;
+        let first = jobs.iter().flat_map(|job| &job.parts).map(|part| part.file).min().unwrap_or(0);
+        let group_of = |parts: &[CallPart]| match grouping {
+            CallGrouping::PerFile => parts.first().map_or(0, |part| part.file),
+            CallGrouping::PerDevice => first,
+        };
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        for job in &jobs {
+            *counts.entry(group_of(&job.parts)).or_default() += 1;
+        }
+        for planned in jobs {
+            let first_file = group_of(&planned.parts);
+            let replies = counts.get(&first_file).copied().unwrap_or(1);
+            let group = CallGroup { first_file, replies };
+            let permits = self
+                .permits
+                .entry(planned.device)
+                .or_insert_with(|| Arc::new(Semaphore::new(JOBS_PER_DEVICE_MAX)));
+            let (state, send, permits) = (state.clone(), self.send.clone(), permits.clone());
+            self.pending += 1;
+            self.tasks.spawn(async move {
+                let _permit = permits.acquire().await.ok();
+                let reply = state.reply(number, group, planned).await;
+                // The caller dropped the call.
+                let _ = send.send(reply).await;
+            });
+            number += 1;
+        }
+        let replies = failed.into_iter().enumerate().map(|(at, (file, error))| CallReply {
+            number: number + at,
+            group: CallGroup { first_file: file, replies: 1 },
+            device: String::new(),
+            parts: vec![CallPart { file, index: 0, unit: None, width: 1, size: 0 }],
+            arguments: Zeroizing::default(),
+            outcome: Err(error),
+            handle: None,
+            result: Vec::new(),
+            receipt: Vec::new(),
+        });
+        replies.collect()
+    }
+}
+
+/// Opens the files of a call from this number on, some at once. Returns those that were opened, and
+/// the failures.
+async fn open_files<M: Metadata, D: Devices>(
+    call: &Arc<FunctionRun>,
+    client: &Client<M, D>,
+    first: usize,
+) -> Result<(Vec<OpenData<M, D>>, Vec<(usize, FunctionError)>), FunctionError> {
+    let mut waiting = first..call.files.len().min(first + FILES_AT_ONCE);
+    let (mut files, mut failed) = (Vec::with_capacity(waiting.len()), Vec::new());
+    let mut opening = JoinSet::new();
+    loop {
+        while opening.len() < OPENS_AT_ONCE
+            && let Some(number) = waiting.next()
+        {
+            let (call, client) = (call.clone(), client.clone());
+            opening.spawn(async move { (number, call.open_file(&client, number).await) });
+        }
+        let Some(opened) = opening.join_next().await else { break };
+        match crate::put::joined(opened.map(Ok))? {
+            (_, Ok(file)) => files.push(file),
+            (number, Err(error)) => failed.push((number, error)),
+        }
+    }
+    files.sort_unstable_by_key(|file: &OpenData<M, D>| file.number);
+    failed.sort_unstable_by_key(|(number, _)| *number);
+    Ok((files, failed))
 }
 
 /// Adds the path to a refusal that does not name it.
@@ -307,7 +482,7 @@ fn named(error: ClientError, path: &FilePath) -> ClientError {
 
 impl<M: Metadata, D: Devices> CallState<M, D> {
     /// Runs one job to its end, or starts it.
-    async fn reply(&self, number: usize, planned: PlannedJob) -> CallReply {
+    async fn reply(&self, number: usize, group: CallGroup, planned: PlannedJob) -> QueuedReply {
         let device = self.client.core.device_label(planned.device).await;
         let arguments = self.arguments(&planned.parts);
         let (arguments, ended) = match arguments {
@@ -317,19 +492,32 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
             }
             Err(error) => (Zeroizing::default(), Err(error)),
         };
-        let (outcome, handle, result, receipt) = match ended {
-            Ok(JobEnd { status, handle, result, receipt }) => (Ok(status), Some(handle), result, receipt),
-            Err(error) => (Err(error), None, Vec::new(), Vec::new()),
+        let (outcome, handle, result, receipt, permit) = match ended {
+            Ok(JobEnd { status, handle, result, receipt, permit }) => {
+                (Ok(status), Some(handle), result, receipt, permit)
+            }
+            Err(error) => (Err(error), None, Vec::new(), Vec::new(), None),
         };
-        CallReply { number, device, parts: planned.parts, arguments, outcome, handle, result, receipt }
+        let parts = planned.parts;
+        (CallReply { number, group, device, parts, arguments, outcome, handle, result, receipt }, permit)
     }
 
-    /// Returns the arguments of a job: those of the call, and the geometry of striped files.
+    /// Returns an open file by its number in the call.
+    fn file(&self, number: usize) -> Result<&OpenData<M, D>, FunctionError> {
+        let found = self.files.binary_search_by_key(&number, |file| file.number);
+        Ok(found.ok().and_then(|at| self.files.get(at)).ok_or_else(moved)?)
+    }
+
+    /// Returns the arguments of a job: those of the call, the geometry of striped files, and the
+    /// headers of tables.
     fn arguments(&self, parts: &[CallPart]) -> Result<Zeroizing<Vec<u8>>, FunctionError> {
         let mut arguments = self.call.arguments.clone();
         for (at, part) in parts.iter().enumerate() {
             if let Some(geometry) = part.geometry() {
                 arguments.add(&format!("stripe.{at}"), &geometry)?;
+            }
+            if let Some(header) = &self.file(part.file)?.header {
+                arguments.add(&format!("header.{at}"), header)?;
             }
         }
         let length = arguments.bytes().len();
@@ -392,7 +580,8 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
             object,
             job: parts.header.job,
         };
-        let mut end = JobEnd { status: parts.header, handle, result: parts.inline, receipt: parts.receipt };
+        let (status, result, receipt) = (parts.header, parts.inline, parts.receipt);
+        let mut end = JobEnd { status, handle, result, receipt, permit: None };
         if end.status.exit == sealstone_osd::function::ExitReason::EngineMissing {
             return Err(FunctionError::NoEngine { device: device_name.to_owned(), engine: self.engine });
         }
@@ -411,7 +600,7 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
         let mut objects = Vec::with_capacity(planned.parts.len());
         let mut bearers = Vec::with_capacity(planned.parts.len());
         for part in &planned.parts {
-            let file = self.files.get(part.file).ok_or_else(moved)?;
+            let file = self.file(part.file)?;
             let ObjectGrant { device, object, bearer } = file.objects.object_grant(part.index, renew).await?;
             if device.id != planned.device {
                 return Err(moved().into());
@@ -431,6 +620,10 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
         if total > self.call.result_max as u64 {
             return Err(FunctionError::Limit { what: "the result", max: self.call.result_max as u64 });
         }
+        // A job holds no other permit of this kind, so that all of them get theirs.
+        let permits = usize::try_from(total).unwrap_or(usize::MAX).div_ceil(RESULT_PERMIT_BYTES);
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        end.permit = self.results.clone().acquire_many_owned(permits).await.ok();
         while (end.result.len() as u64) < total {
             let action = JobAction::Result { offset: end.result.len() as u64 };
             let request = JobRequest { action, job: end.handle.job };

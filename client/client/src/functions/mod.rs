@@ -17,7 +17,7 @@ mod plan;
 mod publish;
 
 pub use arguments::{CALL_ARGUMENTS_MAX, CallArguments};
-pub use call::{CallReply, CallSummary, FunctionRun, JOBS_PER_DEVICE_MAX};
+pub use call::{CallGroup, CallReply, CallSummary, FunctionRun, JOBS_PER_DEVICE_MAX, RESULTS_BYTES_MAX};
 pub use describe::{DeviceEngine, FunctionDescription, FunctionDetails};
 pub use error::FunctionError;
 pub use job::{JobHandle, JobPage, JobStatus, RESULT_PAGE_MAX};
