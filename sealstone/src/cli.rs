@@ -11,6 +11,7 @@ mod help;
 pub(crate) mod keys;
 pub(crate) mod mount;
 pub(crate) mod rebalance;
+pub(crate) mod shipped;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

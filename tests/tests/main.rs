@@ -22,6 +22,7 @@ mod fair_share;
 mod files;
 mod full_device;
 mod function_jobs;
+mod function_reduction;
 mod function_runs;
 mod function_wasm;
 mod functions;

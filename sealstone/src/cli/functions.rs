@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use sealstone_osd::function::{ApiVersion, EngineType, TIMEOUT_MAX_MS};
 
 use super::MethodName;
+use super::shipped::ShippedArguments;
 
 /// Function files: code that devices run.
 #[derive(Debug, Subcommand)]
@@ -125,19 +126,22 @@ impl From<EngineName> for EngineType {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  sealstone run count /logs/november.log
-  sealstone run grep --arg pattern=error /logs/a.log /logs/b.log
-  sealstone run grep --arg pattern=error --output matches.json /logs/a.log
+  sealstone run count --by lines,words,bytes /logs
+  sealstone run grep --pattern error /logs/a.log /logs/b.log
+  sealstone run filter --where status=500 --output errors.csv /tables
   sealstone run sha256 --timeout 5m /images/disk.img
   sealstone run count --async /logs/huge.log; sealstone job ls
 The function runs on the devices that store the files, in one job for each file and device. A name without a slash is looked
-up in /.functions. Each result is printed when its job ends. --arg-file keeps an argument out of the process list.")]
+up in /.functions. Results of shipped functions are reduced to one for each file, and a total of counts; those of others are
+written when their jobs end. --arg-file keeps an argument out of the process list.")]
 pub(crate) struct RunArgs {
     /// Function: a stored path, or a name in /.functions.
     pub(crate) function: OsString,
-    /// Stored files.
+    /// Stored files; a directory stands for all files below it.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) shipped: ShippedArguments,
     /// Method of the function [default: its default method].
     #[arg(long, default_value = "", value_name = "M", hide_default_value = true)]
     pub(crate) method: String,
@@ -156,6 +160,12 @@ pub(crate) struct RunArgs {
     /// One job for each device with all files, instead of one for each file.
     #[arg(long)]
     pub(crate) together: bool,
+    /// Write the counts of each file before the total.
+    #[arg(long)]
+    pub(crate) per_file: bool,
+    /// Write the results of jobs as they are, not those of files.
+    #[arg(long)]
+    pub(crate) raw: bool,
     /// File for the results; `-` is standard output.
     #[arg(long, short, default_value = "-", value_name = "FILE")]
     pub(crate) output: OsString,

@@ -83,7 +83,7 @@ pub(crate) fn function_path(global: &GlobalArgs, argument: &OsStr) -> Outcome<Fi
 }
 
 /// Whether the path is below [`LIBRARY`].
-fn is_in_library(path: &FilePath) -> bool {
+pub(crate) fn is_in_library(path: &FilePath) -> bool {
     path.as_bytes().strip_prefix(LIBRARY.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
 }
 

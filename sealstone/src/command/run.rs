@@ -1,22 +1,47 @@
 //! `sealstone run`: runs a function on the devices that store the files.
+//!
+//! Does: finds the files, starts the jobs, and writes the results. Those of a shipped function are
+//! reduced to one result for each file and a total; those of other functions are written as they
+//! are.
+//! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
+mod files;
+mod local_run;
+mod reduction;
+mod result_text;
+
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::Write as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use sealstone_client::functions::{CallArguments, CallGrouping, CallReply, CallSummary, FunctionRun};
+use sealstone_client::{Client, FilePath};
+use sealstone_functions::{ResultLine, ShippedFunction, find_function};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
+use self::files::{RunFile, RunFiles};
+use self::local_run::{run_on_empty, run_on_stored};
+use self::reduction::{FileResult, Reduction, can_run_at_client};
+use self::result_text::{OrderedText, TextForm, add_json, push_text};
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{RunArgs, parse_pair};
-use crate::command::functions::{at_function, enumeration, failure_of, function_path};
+use crate::cli::shipped::is_reducible;
+use crate::command::functions::{at_function, enumeration, failure_of, function_path, is_in_library};
 use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::session::client;
 use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, human_bytes, print_bytes, stdout_failure};
 use crate::secret_file;
 use crate::text::{ShownPath as _, set_bytes};
+
+/// Maximum bytes of results in the JSON of a command.
+const JSON_RESULT_BYTES_MAX: usize = 256 << 20;
+/// Maximum number of failures that the JSON lists.
+const JSON_FAILURES_MAX: usize = 10_000;
 
 /// Destination of the results.
 enum ResultSink {
@@ -44,35 +69,80 @@ impl ResultSink {
     }
 }
 
-/// Returns the arguments of the command line and of the private file.
-fn call_arguments(arguments: &RunArgs) -> Outcome<CallArguments> {
-    let mut all = CallArguments::default();
-    for (name, value) in &arguments.arguments {
-        all.add(name, value).map_err(Failure::from)?;
+/// Returns the arguments of the command line and of the private file, and their names.
+fn call_arguments(
+    arguments: &RunArgs,
+    function: Option<&ShippedFunction>,
+    files: &[RunFile],
+) -> Outcome<CallArguments> {
+    let (mut all, mut names) = (CallArguments::default(), Vec::new());
+    let mut add = |name: &str, value: &str| {
+        names.push(name.to_owned());
+        all.add(name, value).map_err(Failure::from)
+    };
+    for (name, value) in arguments.arguments.iter().chain(&arguments.shipped.0) {
+        add(name, value)?;
     }
     if let Some(path) = &arguments.arg_file {
         let text = secret_file::read(path)?;
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             let (name, value) = parse_pair(line).map_err(|error| Failure::usage(error).at(path.shown()))?;
-            all.add(&name, &value).map_err(Failure::from)?;
+            add(&name, &value)?;
         }
+    }
+    if let Some(function) = function {
+        if function.name == "filter"
+            && !names.iter().any(|name| name == "format")
+            && let Some(format) = format_of(files)
+        {
+            names.push("format".to_owned());
+            all.add("format", format).map_err(Failure::from)?;
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        arguments.shipped.check(function, &names)?;
     }
     Ok(all)
 }
 
+/// Returns the format of tables whose names agree about it.
+fn format_of(files: &[RunFile]) -> Option<&'static str> {
+    let all =
+        |ends: &[&[u8]]| files.iter().all(|file| ends.iter().any(|end| file.path.as_bytes().ends_with(end)));
+    match () {
+        () if files.is_empty() => None,
+        () if all(&[b".csv"]) => Some("csv"),
+        () if all(&[b".jsonl", b".ndjson"]) => Some("jsonl"),
+        () => None,
+    }
+}
+
+/// Returns the shipped function whose results the command reduces.
+fn reducible(arguments: &RunArgs, path: &FilePath) -> Option<&'static ShippedFunction> {
+    let name = path.as_bytes().rsplit(|byte| *byte == b'/').next()?;
+    let function = find_function(std::str::from_utf8(name).ok()?)?;
+    let is_reduced = is_in_library(path) && is_reducible(function) && !arguments.raw && !arguments.is_async;
+    is_reduced.then_some(function)
+}
+
 /// Returns the call of the command line.
-fn call_of(global: &GlobalArgs, arguments: &RunArgs, function: &[u8]) -> Outcome<FunctionRun> {
+fn call_of(
+    arguments: &RunArgs,
+    function: &FilePath,
+    reducible: Option<&ShippedFunction>,
+    files: &[RunFile],
+) -> Outcome<FunctionRun> {
     let mut call = FunctionRun::new(function);
     call.method.clone_from(&arguments.method);
-    call.arguments = call_arguments(arguments)?;
+    call.arguments = call_arguments(arguments, reducible, files)?;
     call.secret_arguments = arguments.arg_file.is_some();
     call.commit_on_success = arguments.commit;
     call.grouping = if arguments.together { CallGrouping::PerDevice } else { CallGrouping::PerFile };
     call.timeout_ms = if arguments.is_async { 0 } else { arguments.timeout };
     call.security = arguments.security.into();
-    for path in &arguments.paths {
-        let path = global.stored(path)?;
-        if arguments.update { call.update(&path) } else { call.read(&path) }
+    call.header_rows = reducible.is_some_and(|function| function.name == "filter")
+        && call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"format=csv");
+    for file in files {
+        if arguments.update { call.update(&file.path) } else { call.read(&file.path) }
     }
     Ok(call)
 }
@@ -80,58 +150,88 @@ fn call_of(global: &GlobalArgs, arguments: &RunArgs, function: &[u8]) -> Outcome
 /// Progress of a command.
 struct RunReport<'a> {
     output: Output,
+    files: &'a [RunFile],
     /// Destination of the results, as the command line names it.
     path: &'a OsStr,
     sink: ResultSink,
     records: JobRecords,
+    bar: ProgressBar,
+    form: TextForm,
+    /// Whether counts of single files are written.
+    per_file: bool,
+    /// Reduction of the results, for a shipped function.
+    reduction: Option<Reduction>,
+    text: OrderedText,
+    /// Header that was written before the records of tables.
+    header: Option<String>,
+    /// Files with a result or failure.
+    ended: BTreeSet<usize>,
+    /// Files on which the client runs the function.
+    at_client: BTreeSet<usize>,
     /// The jobs, only for JSON.
-    values: Vec<Value>,
+    jobs: Vec<Value>,
+    /// The results of files by their numbers, only for JSON.
+    results: Vec<(usize, Value)>,
+    result_bytes: usize,
     failures: Vec<Failure>,
+    failed_count: usize,
     write_error: Option<Failure>,
 }
 
 impl RunReport<'_> {
-    /// Adds a reply: writes its result, or records its job at once.
-    fn add(&mut self, call: &FunctionRun, reply: &CallReply) {
-        let output = self.output;
+    fn fail(&mut self, failure: Failure) {
+        let failure = failure.or_default_hint(self.output.command());
+        self.bar.suspend(|| self.output.part_failure(&failure));
+        self.failed_count += 1;
+        if self.failures.len() < JSON_FAILURES_MAX {
+            self.failures.push(failure);
+        }
+    }
+
+    /// Adds a reply: records its job at once, and writes the results that are complete.
+    fn add(&mut self, call: &FunctionRun, reply: CallReply) {
         let names: Vec<String> = reply
             .parts
             .iter()
             .filter_map(|part| call.files.get(part.file))
             .map(|file| shown(&file.path).into_owned())
             .collect();
-        let mut error_value = None;
-        match &reply.outcome {
-            Ok(status) if reply.is_success() => {
-                // Results after one that is incomplete would be taken for its end.
-                if status.state.is_final() && self.write_error.is_none() {
-                    self.write_error = self.sink.write(self.path, output, &reply.result).err();
+        self.record(&reply, &names);
+        let is_reduced = self.reduction.is_some();
+        let failure = failure_of_reply(&reply).filter(|_| !(is_reduced && can_run_at_client(&reply)));
+        if self.output.is_json() {
+            let mut value = reply_value(call, &reply, is_reduced);
+            if let (Some(failure), Err(_)) = (&failure, &reply.outcome) {
+                value["error"] = json!({ "kind": failure.kind.name(), "message": failure.message });
+            }
+            self.result_bytes += if is_reduced { 0 } else { reply.result.len() };
+            self.jobs.push(value);
+        }
+        if let Some(failure) = failure {
+            self.fail(failure.at(names.join(", ")));
+        }
+        match &mut self.reduction {
+            Some(reduction) => {
+                for (file, result) in reduction.add(reply) {
+                    self.end_file(file, result);
                 }
             }
-            Ok(status) => {
-                let code = if status.error == 0 { String::new() } else { format!(", code {}", status.error) };
-                let what =
-                    format!("job {} ended as {}: {}{code}", reply.handle_text(), status.state, status.exit);
-                let failure = Failure::operation(what)
-                    .at(names.join(", "))
-                    .hint(format!("`sealstone job log {}` shows its log", reply.handle_text()));
-                output.complain(&failure.to_string());
-                self.failures.push(failure);
-            }
-            Err(error) => {
-                let failure = failure_of(error).at(names.join(", "));
-                error_value = Some(json!({ "kind": failure.kind.name(), "message": failure.message }));
-                output.complain(&failure.to_string());
-                self.failures.push(failure);
+            None => {
+                self.bar.inc(1);
+                let is_final = reply.outcome.as_ref().is_ok_and(|status| status.state.is_final());
+                if reply.is_success() && is_final {
+                    self.write(&reply.result);
+                }
             }
         }
-        self.record(reply, &names);
-        if output.is_json() {
-            let mut value = reply_value(call, reply);
-            if let Some(error) = error_value {
-                value["error"] = error;
-            }
-            self.values.push(value);
+    }
+
+    /// Writes bytes of results. Results after one that is incomplete would be taken for its end, so
+    /// nothing is written after an error.
+    fn write(&mut self, bytes: &[u8]) {
+        if self.write_error.is_none() {
+            let written = self.bar.suspend(|| self.sink.write(self.path, self.output, bytes));
+            self.write_error = written.err();
         }
     }
 
@@ -143,28 +243,182 @@ impl RunReport<'_> {
             return;
         }
         let record = JobRecord::new(handle, names);
-        if is_running {
-            self.output.remark(format!("started job {} on device {}", record.job, record.device_name));
+        self.bar.suspend(|| {
+            if is_running {
+                self.output.remark(format!("started job {} on device {}", record.job, record.device_name));
+            }
+            if let Err(failure) = self.records.add(&[record]) {
+                self.output.complain(&format!("job {} is not recorded: {failure}", handle.job));
+            }
+        });
+    }
+
+    /// Ends a file: writes its result, or reports its failure.
+    fn end_file(&mut self, file: usize, result: FileResult) {
+        let Some(RunFile { path, .. }) = self.files.get(file) else { return };
+        if matches!(result, FileResult::AtClient) {
+            self.at_client.insert(file);
+            return;
         }
-        if let Err(failure) = self.records.add(&[record]) {
-            self.output.complain(&format!("job {} is not recorded: {failure}", handle.job));
+        if !self.ended.insert(file) {
+            return;
+        }
+        self.bar.inc(1);
+        let mut text = Vec::new();
+        match result {
+            FileResult::Lines(lines, header) => {
+                if let Err(failure) = self.add_lines(file, &lines, header, &mut text) {
+                    self.fail(failure.at(path));
+                    text.clear();
+                }
+            }
+            FileResult::Failed(failure) => self.fail(failure.at(path)),
+            FileResult::Reported | FileResult::AtClient => {}
+        }
+        let mut ordered = std::mem::take(&mut self.text);
+        let added = ordered.add(file, text, |bytes| {
+            self.write(bytes);
+            Ok(())
+        });
+        self.text = ordered;
+        debug_assert!(added.is_ok());
+    }
+
+    /// Adds the lines of a file to its text, the total, and the JSON.
+    fn add_lines(
+        &mut self,
+        file: usize,
+        lines: &[ResultLine],
+        header: Option<String>,
+        text: &mut Vec<u8>,
+    ) -> Outcome {
+        let path = self.files[file].path.as_bytes();
+        if let Some(header) = header {
+            match &self.header {
+                Some(known) if *known != header => {
+                    return Err(Failure::operation("its header differs from that of another file")
+                        .hint("run the function on files with one header"));
+                }
+                Some(_) => {}
+                None => {
+                    let is_counted = lines.iter().any(|line| matches!(line, ResultLine::MatchCount(_)));
+                    if !is_counted {
+                        self.write(format!("{header}\n").as_bytes());
+                    }
+                    self.header = Some(header);
+                }
+            }
+        }
+        if let Some(reduction) = &mut self.reduction {
+            reduction.add_to_total(lines);
+        }
+        for line in lines {
+            let is_total =
+                matches!(line, ResultLine::Count(_) | ResultLine::ByteCount(_) | ResultLine::MatchCount(_));
+            if self.per_file || !is_total {
+                push_text(self.form, path, line, text)?;
+            }
+        }
+        if self.output.is_json() {
+            let mut value = json!({});
+            set_bytes(&mut value, "path", path);
+            if matches!(self.sink, ResultSink::Standard) {
+                self.result_bytes += text.len();
+                if self.result_bytes > JSON_RESULT_BYTES_MAX {
+                    return Err(Failure::operation(
+                        "the results have more than 256 MiB; this file is omitted",
+                    )
+                    .hint("write them with --output FILE"));
+                }
+                // Only searches have no line for a file.
+                if lines.is_empty() {
+                    value["matches"] = json!([]);
+                }
+                lines.iter().try_for_each(|line| add_json(&mut value, line))?;
+            }
+            self.results.push((file, value));
+        }
+        Ok(())
+    }
+
+    /// Ends empty files, and runs the function at the client on those that need it.
+    async fn run_at_client(&mut self, client: &Client, call: &FunctionRun) {
+        let Some(function) = self.reduction.as_ref().map(|reduction| reduction.function) else { return };
+        let files: Vec<usize> = (0..self.files.len()).filter(|file| !self.ended.contains(file)).collect();
+        if !self.at_client.is_empty() {
+            let text = format!("the client reads {} files, as their devices cannot", self.at_client.len());
+            self.bar.suspend(|| self.output.remark(text));
+        }
+        for file in files {
+            let path = &self.files[file].path;
+            let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
+            let lines = match self.at_client.contains(&file) {
+                true => run_on_stored(client, call.security, function, arguments, path).await,
+                false => run_on_empty(function, &arguments),
+            };
+            let result = match (lines, call.header_rows) {
+                (Ok(lines), true) if self.at_client.contains(&file) => {
+                    match header_of(client, call, path).await {
+                        Ok(header) => FileResult::Lines(lines, Some(header)),
+                        Err(failure) => FileResult::Failed(failure),
+                    }
+                }
+                (Ok(lines), _) => FileResult::Lines(lines, None),
+                (Err(failure), _) => FileResult::Failed(failure),
+            };
+            self.at_client.remove(&file);
+            self.end_file(file, result);
         }
     }
 
-    /// Returns the failure of the command, of which text has a line for each job.
-    fn failure(&self, summary: &CallSummary) -> Option<Failure> {
+    /// Writes the total.
+    fn finish_text(&mut self) -> Outcome {
+        let total = self.reduction.as_ref().and_then(Reduction::total).cloned();
+        let Some(total) = total else { return Ok(()) };
+        let mut text = Vec::new();
+        // Of files with lines of their own, the last line is the total.
+        let form = TextForm { with_path: self.per_file, ..self.form };
+        if !self.per_file || self.files.len() > 1 {
+            push_text(form, b"total", &total, &mut text)?;
+            self.write(&text);
+        }
+        Ok(())
+    }
+
+    /// Returns the failure of the command, of which text has a line for each part.
+    fn failure(&self, parts: usize, unit: &str) -> Option<Failure> {
         let first = self.failures.first()?;
+        if parts <= 1 && self.failed_count == 1 {
+            return Some(Failure { reported: true, ..first.clone() });
+        }
         let agree = self.failures.iter().all(|failure| failure.kind == first.kind);
-        let kind = if agree && summary.failed == summary.jobs { first.kind } else { FailureKind::Operation };
-        let message =
-            format!("{} of {} jobs failed; the first: {}", summary.failed, summary.jobs, first.message);
+        let kind = if agree && self.failed_count >= parts { first.kind } else { FailureKind::Operation };
+        let message = format!("{} of {parts} {unit} failed; the first: {}", self.failed_count, first.message);
         let next_step = first.next_step.clone();
         Some(Failure { next_step, reported: true, ..Failure::new(kind, message) })
     }
 }
 
-/// Returns the JSON of a job.
-fn reply_value(call: &FunctionRun, reply: &CallReply) -> Value {
+async fn header_of(client: &Client, call: &FunctionRun, path: &FilePath) -> Outcome<String> {
+    call.header_of(client, path).await.map_err(|error| failure_of(&error).at(path))
+}
+
+/// Returns the failure of a job that has no result.
+fn failure_of_reply(reply: &CallReply) -> Option<Failure> {
+    match &reply.outcome {
+        Ok(_) if reply.is_success() => None,
+        Ok(status) => {
+            let code = if status.error == 0 { String::new() } else { format!(", code {}", status.error) };
+            let job = reply.handle_text();
+            let text = format!("job {job} ended as {}: {}{code}", status.state, status.exit);
+            Some(Failure::operation(text).hint(format!("`sealstone job log {job}` shows its log")))
+        }
+        Err(error) => Some(failure_of(error)),
+    }
+}
+
+/// Returns the JSON of a job. A reduced result is part of its file instead.
+fn reply_value(call: &FunctionRun, reply: &CallReply, is_reduced: bool) -> Value {
     let files: Vec<Value> = reply
         .parts
         .iter()
@@ -186,7 +440,9 @@ fn reply_value(call: &FunctionRun, reply: &CallReply) -> Value {
         value["bytes_written"] = json!(status.bytes_written);
         value["cpu_us"] = json!(status.cpu_us);
         value["result_bytes"] = json!(reply.result.len());
-        set_bytes(&mut value, "result", &reply.result);
+        if !is_reduced {
+            set_bytes(&mut value, "result", &reply.result);
+        }
     }
     value
 }
@@ -199,10 +455,21 @@ fn totals(summary: &CallSummary, seconds: f64) -> Value {
     })
 }
 
+fn remark_totals(output: Output, files: usize, summary: &CallSummary, seconds: f64) {
+    output.remark(format!(
+        "{files} files: {} jobs on {} devices read {} in {seconds:.2} s; results of {}",
+        summary.jobs,
+        summary.devices,
+        human_bytes(summary.bytes_read),
+        human_bytes(summary.result_bytes)
+    ));
+}
+
 /// `sealstone run`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs) -> Outcome {
     let path = function_path(global, &arguments.function)?;
-    let call = call_of(global, arguments, path.as_bytes())?;
+    let operands: Vec<FilePath> =
+        arguments.paths.iter().map(|path| Ok((*global.stored(path)?).clone())).collect::<Outcome<_>>()?;
     let (client, _) = client(global)?;
     let records = JobRecords::of(global)?;
     if arguments.is_async {
@@ -210,25 +477,62 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
         records.all()?;
     }
     let started = Instant::now();
+    let found = RunFiles::find(&client, &operands).await?;
+    if arguments.update && found.has_directory {
+        return Err(Failure::usage("--update changes files that are named, not directories"));
+    }
+    let function = reducible(arguments, &path);
+    let call = call_of(arguments, &path, function, &found.files)?;
     let local = arguments.output.as_os_str();
+    let sink = ResultSink::open(local)?;
+    let is_named = found.files.len() > 1 || found.has_directory;
+    let form = TextForm {
+        numbered: function.is_some_and(|function| function.name == "grep"),
+        with_path: is_named,
+        escaped: matches!(sink, ResultSink::Standard) && TextForm::is_terminal(),
+    };
+    let unit = if function.is_some() { "files" } else { "jobs" };
+    let bar = output.counting(found.files.len() as u64, unit);
+    bar.enable_steady_tick(Duration::from_millis(200));
     let mut report = RunReport {
         output,
+        files: &found.files,
         path: local,
-        sink: ResultSink::open(local)?,
+        sink,
         records,
-        values: Vec::new(),
+        bar,
+        form,
+        per_file: arguments.per_file,
+        reduction: function.map(Reduction::new),
+        text: OrderedText::default(),
+        header: None,
+        ended: BTreeSet::new(),
+        at_client: BTreeSet::new(),
+        jobs: Vec::new(),
+        results: Vec::new(),
+        result_bytes: 0,
         failures: Vec::new(),
+        failed_count: 0,
         write_error: None,
     };
-    let bar = output.counting(call.files.len() as u64, "jobs");
-    let ran = call
-        .run(&client, |reply| {
-            bar.inc(1);
-            bar.suspend(|| report.add(&call, &reply));
-        })
-        .await;
-    bar.finish_and_clear();
-    let summary = ran.map_err(|error| at_function(error, &path))?;
+    found.failed.iter().for_each(|failure| report.fail(failure.clone()));
+    if let Some(function) = function {
+        for file in (0..found.files.len()).filter(|file| found.files[*file].is_empty) {
+            let result = match run_on_empty(function, call.arguments.bytes()) {
+                Ok(lines) => FileResult::Lines(lines, None),
+                Err(failure) => FileResult::Failed(failure),
+            };
+            report.end_file(file, result);
+        }
+    }
+    let ran = call.run(&client, |reply| report.add(&call, reply)).await;
+    let summary = ran.map_err(|error| at_function(error, &path));
+    if summary.is_ok() {
+        report.run_at_client(&client, &call).await;
+    }
+    report.bar.finish_and_clear();
+    let summary = summary?;
+    report.finish_text()?;
     if let Some(failure) = report.write_error {
         return Err(failure);
     }
@@ -239,16 +543,23 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
     }
     let seconds = started.elapsed().as_secs_f64();
     if !arguments.is_async && summary.failed < summary.jobs {
-        output.remark(format!(
-            "{} jobs on {} devices read {} in {seconds:.2} s; results of {}",
-            summary.jobs,
-            summary.devices,
-            human_bytes(summary.bytes_read),
-            human_bytes(summary.result_bytes)
-        ));
+        remark_totals(output, found.files.len(), &summary, seconds);
     }
-    let failure = report.failure(&summary);
-    let mut value = json!({ "jobs": report.values, "totals": totals(&summary, seconds) });
+    let parts = if function.is_some() { found.files.len() } else { summary.jobs } + found.failed.len();
+    let failure = report.failure(parts, unit);
+    let mut value = json!({
+        "jobs": report.jobs, "totals": totals(&summary, seconds),
+        "failed_count": report.failed_count,
+        "failed": report.failures.iter().map(Failure::json).collect::<Vec<_>>(),
+    });
+    if function.is_some() {
+        report.results.sort_unstable_by_key(|(file, _)| *file);
+        value["files"] = report.results.into_iter().map(|(_, value)| value).collect();
+        if let Some(total) = report.reduction.as_ref().and_then(Reduction::total) {
+            value["total"] = json!({});
+            add_json(&mut value["total"], total)?;
+        }
+    }
     set_bytes(&mut value, "function", &path);
     output.done(&value)?;
     failure.map_or(Ok(()), Err)

@@ -1,0 +1,110 @@
+//! Options of `run` for the arguments of the shipped functions, from the table of these functions.
+
+use std::collections::BTreeMap;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use sealstone_functions::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction};
+
+use crate::failure::{Failure, Outcome};
+
+/// Heading of these options in the help text.
+const HEADING: &str = "Arguments of shipped functions";
+
+/// Arguments of a shipped function, as `NAME=VALUE` pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ShippedArguments(pub(crate) Vec<(String, String)>);
+
+/// Whether `sealstone run` has the results of a function to reduce.
+pub(crate) fn is_reducible(function: &ShippedFunction) -> bool {
+    function.output == FunctionOutput::Result
+}
+
+/// Returns the parameters of all functions by name, and the functions that have each of them.
+fn parameters() -> BTreeMap<&'static str, (&'static FunctionParameter, Vec<&'static str>)> {
+    let mut all = BTreeMap::new();
+    for function in SHIPPED_FUNCTIONS.iter().filter(|function| is_reducible(function)) {
+        for parameter in function.parameters.iter().filter(|parameter| !parameter.secret) {
+            let known = all.entry(parameter.name).or_insert_with(|| (parameter, Vec::new()));
+            known.1.push(function.name);
+        }
+    }
+    all
+}
+
+fn option(parameter: &'static FunctionParameter, functions: &[&str]) -> Arg {
+    let help = format!("{}: {}", functions.join(", "), parameter.help);
+    let option = Arg::new(parameter.name).long(parameter.name).help(help).help_heading(HEADING);
+    match parameter.is_switch {
+        true => option.action(ArgAction::SetTrue),
+        false => option.value_name("VALUE").allow_hyphen_values(true),
+    }
+}
+
+impl Args for ShippedArguments {
+    fn augment_args(command: Command) -> Command {
+        command.args(parameters().values().map(|(parameter, functions)| option(parameter, functions)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ShippedArguments {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let value = |parameter: &FunctionParameter| match parameter.is_switch {
+            true => matches.get_flag(parameter.name).then(|| "true".to_owned()),
+            false => matches.get_one::<String>(parameter.name).cloned(),
+        };
+        let all = parameters();
+        let given = all.values().filter_map(|(known, _)| Some((known.name.to_owned(), value(known)?)));
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl ShippedArguments {
+    /// Refuses options of other functions, and missing arguments. `given` has the names of all
+    /// arguments of the call.
+    pub(crate) fn check(&self, function: &ShippedFunction, given: &[&str]) -> Outcome {
+        let has = |name: &str| function.parameters.iter().any(|parameter| parameter.name == name);
+        if let Some((name, _)) = self.0.iter().find(|(name, _)| !has(name)) {
+            return Err(Failure::usage(format!("{} has no argument '{name}'", function.name)));
+        }
+        let missing = |parameter: &&FunctionParameter| parameter.required && !given.contains(&parameter.name);
+        match function.parameters.iter().find(missing) {
+            Some(FunctionParameter { name, help, .. }) => {
+                Err(Failure::usage(format!("{} needs --{name}: {help}", function.name)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealstone_functions::find_function;
+
+    use super::*;
+
+    fn parse(words: &[&str]) -> ShippedArguments {
+        let command = ShippedArguments::augment_args(Command::new("run").no_binary_name(true));
+        ShippedArguments::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn options_become_arguments_of_function() {
+        let arguments = parse(&["--pattern", "-x", "--ignore-case"]);
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(arguments.0, [pair("ignore-case", "true"), pair("pattern", "-x")]);
+        let grep = find_function("grep").unwrap();
+        assert_eq!(arguments.check(grep, &["pattern", "ignore-case"]), Ok(()));
+        assert!(arguments.check(grep, &[]).unwrap_err().message.contains("grep needs --pattern"));
+        let count = find_function("count").unwrap();
+        assert!(arguments.check(count, &[]).unwrap_err().message.contains("no argument 'ignore-case'"));
+    }
+}
