@@ -278,19 +278,15 @@ impl EngineRing {
     ///
     /// # Errors
     ///
-    /// The error of the host, or `EINVAL` if the range overflows.
+    /// The error of the host for any part, or `EINVAL` if the range overflows.
     pub fn read(&mut self, object: u32, offset: u64, into: &mut [u8]) -> Result<usize, CallErrno> {
         check_range(offset, into.len())?;
         let mut done = 0;
         while done < into.len() {
             let buffer = self.transfer_range(into.len() - done);
             let body = RequestBody::Read { object, offset: offset + done as u64, buffer };
-            let count = match self.call(&body) {
-                Ok(completion) => (completion.result as usize).min(buffer.length() as usize),
-                // The bytes before the error are valid; the next call reports it.
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            };
+            // A short count means the end of the object, so an error after some bytes is an error.
+            let count = (self.call(&body)?.result as usize).min(buffer.length() as usize);
             self.copy_from_heap(buffer, &mut into[done..done + count]);
             done += count;
             if count < buffer.length() as usize {

@@ -437,7 +437,8 @@ impl HostRing {
     ///
     /// # Errors
     ///
-    /// The error of the reader if nothing was read; after some bytes, their number is the result.
+    /// The first error of the reader. A short count would look like the end of the object, so bytes
+    /// before the error do not count.
     pub fn fill_heap<E>(
         &mut self,
         range: HeapRange,
@@ -459,8 +460,7 @@ impl HostRing {
                         break Ok(filled);
                     }
                 }
-                Err(error) if filled == 0 => break Err(error),
-                Err(_) => break Ok(filled),
+                Err(error) => break Err(error),
             }
         };
         self.bounce = bounce;
@@ -551,7 +551,8 @@ mod tests {
         assert_eq!(ring.drain_heap(range, collect), Ok(bytes.len()));
         assert!(drained == bytes);
         assert_eq!(ring.fill_heap(range, |at, _| if at == 0 { Ok(7) } else { Err(()) }), Ok(7));
-        assert_eq!(ring.fill_heap(range, |_, _| Err::<usize, _>("refused")), Err("refused"));
+        let late = |at: u64, part: &mut [u8]| if at == 0 { Ok(part.len()) } else { Err("late") };
+        assert_eq!(ring.fill_heap(range, late), Err("late"));
         let limit = |at: u64, _: &[u8]| if at == 0 { Ok(()) } else { Err("full") };
         assert_eq!(ring.drain_heap(range, limit), Err((BOUNCE_BYTES, "full")));
     }

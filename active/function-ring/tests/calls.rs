@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use sealstone_function_abi::layout::host as region_layout;
 use sealstone_function_abi::limits::{ARGUMENT_BYTES_MAX, REQUEST_BYTES_MAX, STREAMS_MAX};
-use sealstone_function_abi::{CallDescriptor, CallErrno, OwnedCallDescriptor};
+use sealstone_function_abi::{CallDescriptor, CallErrno, OwnedCallDescriptor, RequestBody};
 use sealstone_function_ring::{BeginCallError, EngineRing, HostMemory, HostRing, RingOptions, StreamId};
 
-use crate::support::{FIRST_NUMBER, MemoryDevice, small_ring};
+use crate::support::{CALL_LIMIT, FIRST_NUMBER, MemoryDevice, small_ring};
 
 /// Runs an engine for some calls in a thread, with `body` as its function.
 fn start_engine<T: Send + 'static>(
@@ -91,6 +91,31 @@ fn large_transfers_are_split() {
     assert_eq!(device.run(&mut host, "", b""), Ok(0));
     engine.join().expect("no failed assertion");
     assert!(device.objects[1] == device.objects[0]);
+}
+
+#[test]
+fn error_after_first_part_is_reported() {
+    let (memory, mut host) = small_ring();
+    let engine = start_engine(&memory, 1, |ring, _| {
+        let mut buffer = vec![0; REQUEST_BYTES_MAX as usize + 1];
+        assert_eq!(ring.read(0, 0, &mut buffer), Err(CallErrno::InputOutput));
+        (0, ())
+    });
+    let call =
+        CallDescriptor { method: "", arguments: b"", objects: &[], timeout_ms: 0, result_bytes_max: 0 };
+    host.begin_call(&call).expect("a valid call");
+    loop {
+        let request = host.next_request(CALL_LIMIT).expect("no violation").expect("a request");
+        let result = match request.body {
+            RequestBody::Read { offset, buffer, .. } if offset < REQUEST_BYTES_MAX.into() => {
+                buffer.length().into()
+            }
+            RequestBody::Read { .. } => CallErrno::InputOutput.result(),
+            _ => break,
+        };
+        host.complete(request.cookie, result, 0);
+    }
+    engine.join().expect("no failed assertion");
 }
 
 /// Copies bytes of the heap by reading the memory file, as a test has no pointer.

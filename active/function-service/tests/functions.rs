@@ -15,6 +15,7 @@ use sealstone_osd::function::attributes::FunctionAttributes;
 use sealstone_osd::function::{
     ApiVersion, EngineType, ExitReason, INLINE_MAX, JobAction, JobId, JobRequest, JobState, ReplyParts,
 };
+use sealstone_osd::capability::Range;
 use sealstone_osd::{ObjectId, Permissions};
 use sealstone_osd_device::{
     DeviceEnvironment, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner as _, GrantedObject,
@@ -221,6 +222,29 @@ fn function_reads_object_and_returns_result() {
     assert_eq!(receipt.result_digest, *blake3::hash(&reply.inline).as_bytes());
     assert_eq!((receipt.job, receipt.inputs[0].length), (reply.header.job.0, data.len() as u64));
     assert_eq!(*test.runs.0.lock(), [(ExitReason::Success, data.len() as u64, 0)]);
+}
+
+#[test]
+fn late_read_error_reaches_function() {
+    let test = TestService::new();
+    let object = GrantedMemory::object(Permissions::READ, &[1; 3_000_000]);
+    *object.damaged_from.lock() = 2_500_000;
+    let header = test.run("sum", vec![object]).header;
+    assert_eq!((header.exit, header.error), (ExitReason::FunctionError, -5), "not the end of the object");
+}
+
+#[test]
+fn object_ends_where_granted_range_ends() {
+    let test = TestService::new();
+    for length in [1_000_000, 1 << 20, 3_000_000] {
+        let object = GrantedMemory::object(Permissions::READ, &[1; 3_000_000]);
+        *object.range.lock() = Range { start: 0, length };
+        let reply = test.run("sum", vec![object]);
+        assert_eq!((reply.header.exit, number(&reply)), (ExitReason::Success, length));
+    }
+    let object = GrantedMemory::object(Permissions::READ, &[1; 3_000_000]);
+    *object.range.lock() = Range { start: 8, length: 8 };
+    assert_eq!(test.run("sum", vec![object]).header.error, -13, "before the range");
 }
 
 #[test]

@@ -14,6 +14,9 @@ pub(crate) struct GrantedMemory {
     pub(crate) rights: Mutex<Permissions>,
     pub(crate) bytes: Mutex<Vec<u8>>,
     pub(crate) children: Mutex<Vec<Arc<GrantedMemory>>>,
+    pub(crate) range: Mutex<Range>,
+    /// Reads that reach this offset fail.
+    pub(crate) damaged_from: Mutex<u64>,
     pub(crate) is_removed: AtomicBool,
     /// Whether writes fail as those to a broken disk.
     pub(crate) fails_writes: AtomicBool,
@@ -47,6 +50,8 @@ impl GrantedMemory {
             rights: Mutex::new(rights),
             bytes: Mutex::new(bytes.to_vec()),
             children: Mutex::default(),
+            range: Mutex::new(Range::ALL),
+            damaged_from: Mutex::new(u64::MAX),
             is_removed: AtomicBool::default(),
             fails_writes: AtomicBool::default(),
             on_release: Mutex::default(),
@@ -75,11 +80,17 @@ impl GrantedObject for GrantedMemory {
     }
 
     fn range(&self) -> Range {
-        Range::ALL
+        *self.range.lock()
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, GrantError> {
         self.require(Permissions::READ)?;
+        if !self.range().permits(offset, into.len() as u64) {
+            return Err(GrantError::AccessDenied);
+        }
+        if offset + into.len() as u64 > *self.damaged_from.lock() {
+            return Err(GrantError::Io);
+        }
         let bytes = self.bytes.lock();
         let from = usize::try_from(offset).unwrap().min(bytes.len());
         let length = into.len().min(bytes.len() - from);

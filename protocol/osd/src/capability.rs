@@ -136,6 +136,12 @@ impl Range {
             (None, _) => false,
         }
     }
+
+    /// Returns the offset after the last permitted byte; `u64::MAX` without a limit.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        if self.permits(0, u64::MAX) { u64::MAX } else { self.start.saturating_add(self.length) }
+    }
 }
 
 /// Why bytes are not a capability; [`CapabilityError::offset`] returns the offset of the field.

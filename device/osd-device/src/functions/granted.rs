@@ -386,12 +386,7 @@ impl GrantedObject for DeviceGrant {
         let _access = self.access(LockScope::Look(id), false, Permissions::READ, BytesNeeded::None)?;
         let stat = data::user_object(&self.device, id).map_err(|failure| self.failed(failure))?;
         // A capability for a part of the object does not reveal the length beyond it.
-        let limit = self.range();
-        let end = match limit.permits(0, u64::MAX) {
-            true => u64::MAX,
-            false => limit.start.saturating_add(limit.length),
-        };
-        Ok(stat.length.min(end))
+        Ok(stat.length.min(self.range().end()))
     }
 
     fn attribute(&self, id: AttributeId) -> Result<Option<Vec<u8>>, GrantError> {
