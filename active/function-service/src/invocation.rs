@@ -33,8 +33,6 @@ const SLICE_MAX: Duration = Duration::from_millis(20);
 const MEASURE_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest wait for the end of a killed engine.
 const REAP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of zeros written at once.
-const ZEROS_LEN: usize = 256 << 10;
 
 /// Stops a run from another thread.
 #[derive(Default)]
@@ -339,7 +337,8 @@ impl Invocation<'_> {
             }
             RequestBody::Punch { object, offset, length } => {
                 let object = self.object(object)?;
-                self.clear_range(&*object, offset, length)
+                self.granted(object.punch(offset, length))?;
+                Ok((0, 0))
             }
             RequestBody::Length { object } => {
                 let object = self.object(object)?;
@@ -430,23 +429,6 @@ impl Invocation<'_> {
             }
             call_errno(error)
         })
-    }
-
-    /// Overwrites a range with zeros, up to the end of the object.
-    fn clear_range(&mut self, object: &dyn GrantedObject, offset: u64, length: u64) -> Completed {
-        let end = self.granted(object.length())?.min(offset.saturating_add(length));
-        let zeros = vec![0; ZEROS_LEN];
-        let mut at = offset;
-        while at < end {
-            let part = usize::try_from(end - at).unwrap_or(ZEROS_LEN).min(ZEROS_LEN);
-            self.granted(object.write(at, &zeros[..part]))?;
-            at += part as u64;
-            self.usage.bytes_written += part as u64;
-            if self.usage.bytes_written > self.limits.bytes {
-                break;
-            }
-        }
-        Ok((0, 0))
     }
 
     fn list(&mut self, object: &dyn GrantedObject, after: u64, buffer: HeapRange) -> Completed {

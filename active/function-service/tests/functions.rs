@@ -11,11 +11,11 @@ use sealstone_crypto::RustCrypto;
 use sealstone_function_service::{
     EngineSet, FunctionService, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
 };
+use sealstone_osd::capability::Range;
 use sealstone_osd::function::attributes::FunctionAttributes;
 use sealstone_osd::function::{
     ApiVersion, EngineType, ExitReason, INLINE_MAX, JobAction, JobId, JobRequest, JobState, ReplyParts,
 };
-use sealstone_osd::capability::Range;
 use sealstone_osd::{ObjectId, Permissions};
 use sealstone_osd_device::{
     DeviceEnvironment, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner as _, GrantedObject,
@@ -61,6 +61,7 @@ int64_t osd_main(const osd_call *call) {
     if (!strcmp(m, "write")) { int64_t e = osd_write(0, 0, "changed", 7); return e < 0 ? e : 0; }
     if (!strcmp(m, "write-fail")) { osd_write(0, 0, "changed", 7); return -OSD_EIO; }
     if (!strcmp(m, "write-large")) { osd_write(0, 0, "changed", 7); return osd_result(buffer, 100000); }
+    if (!strcmp(m, "punch")) { return osd_punch(0, 2, 3); }
     if (!strcmp(m, "guess")) {
         if (osd_length(1) != -OSD_EBADF || osd_length(UINT32_MAX) != -OSD_EBADF) return 1;
         return osd_length(1u << 31) == -OSD_EBADF ? 0 : 2;
@@ -477,6 +478,18 @@ fn failed_commit_removes_result_object() {
     assert_eq!(receipt.result_digest, *blake3::hash(b"").as_bytes());
     let children = partition.children.lock();
     assert!(children.len() == 1 && children[0].is_removed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn punch_removes_bytes_and_moves_rest() {
+    let test = TestService::new();
+    let object = GrantedMemory::object(ALL, b"0123456789");
+    assert_eq!(test.run("punch", vec![object.clone()]).header.exit, ExitReason::Success);
+    assert_eq!(*object.bytes.lock(), b"0156789");
+    let staged = call(1, "punch", 30_000, vec![object.clone()]);
+    let staged = FunctionCall { commit_on_success: true, ..staged };
+    assert_eq!(test.service.execute(staged).unwrap().header.error, -22, "staged output has no punch");
+    assert_eq!(*object.bytes.lock(), b"0156789");
 }
 
 #[test]

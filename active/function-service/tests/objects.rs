@@ -119,8 +119,15 @@ impl GrantedObject for GrantedMemory {
         Ok(offset)
     }
 
-    fn punch(&self, _: u64, _: u64) -> Result<(), GrantError> {
-        Err(GrantError::Invalid)
+    fn punch(&self, offset: u64, length: u64) -> Result<(), GrantError> {
+        self.require(Permissions::WRITE)?;
+        let (mut bytes, from) = (self.bytes.lock(), usize::try_from(offset).unwrap());
+        if from > bytes.len() {
+            return Err(GrantError::Invalid);
+        }
+        let end = bytes.len().min(from.saturating_add(usize::try_from(length).unwrap()));
+        bytes.drain(from..end);
+        Ok(())
     }
 
     fn length(&self) -> Result<u64, GrantError> {
