@@ -122,6 +122,12 @@ impl StripeGeometry {
         self.index
     }
 
+    /// Whether two objects can belong to one file: all but their positions is equal.
+    #[must_use]
+    pub const fn is_same_file(&self, other: &Self) -> bool {
+        self.unit == other.unit && self.width == other.width && self.length == other.length
+    }
+
     /// Returns the length of the file in bytes.
     #[must_use]
     pub const fn file_length(&self) -> u64 {

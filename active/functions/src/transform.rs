@@ -1,12 +1,16 @@
 //! `copy` and the paper's `aes`: functions that write an output object for each input object.
 //!
 //! Objects of the call are pairs: object 0 is read and object 1 written, object 2 is read and
-//! object 3 written. Input and output of a pair have the same geometry.
+//! object 3 written.
+//! Contract: input and output of a pair have the same geometry. `aes` never uses a byte of its key
+//! stream twice in a call.
 
 use aes::Aes128;
 use ctr::Ctr128BE;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
-use sealstone_function_host::{CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeUnit};
+use sealstone_function_host::{
+    CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeGeometry, StripeUnit,
+};
 use zeroize::Zeroizing;
 
 use crate::result::{OutputLine, ResultLine, emit};
@@ -24,12 +28,63 @@ pub fn run_aes(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     let (mut key, mut counter) = (Zeroizing::new([0; 16]), [0; 16]);
     arguments.hex("key", &mut *key)?;
     arguments.hex("iv", &mut counter)?;
+    require_one_file(call)?;
     let mut cipher = Ctr128BE::<Aes128>::new((&*key).into(), (&counter).into());
     transform(call, |offset, data| {
         let failed = |_| FunctionFailure::new(FunctionErrno::TOO_LARGE, "file is too long for its counter");
         cipher.try_seek(offset).map_err(failed)?;
         cipher.try_apply_keystream(data).map_err(failed)
     })
+}
+
+/// Refuses inputs that would use the same key stream. The objects of one striped file have
+/// different positions in it, and so different parts of the stream.
+fn require_one_file(call: &FunctionCall<'_>) -> Result<(), FunctionFailure> {
+    let arguments = call.arguments()?;
+    let mut inputs: Vec<Option<StripeGeometry>> = Vec::new();
+    for object in (0..call.object_count()).step_by(2) {
+        let geometry = StripeGeometry::from_arguments(&arguments, object)?;
+        let shares_stream = |other: &Option<StripeGeometry>| match (geometry, *other) {
+            (Some(one), Some(other)) => {
+                one.is_whole() || !one.is_same_file(&other) || one.index() == other.index()
+            }
+            _ => true,
+        };
+        if let Some(other) = inputs.iter().position(shares_stream) {
+            let message = format!(
+                "objects {} and {object} would be encrypted with the same key stream; call aes once for each \
+                 file, with a new iv",
+                2 * other
+            );
+            return Err(FunctionFailure::invalid(message));
+        }
+        inputs.push(geometry);
+    }
+    Ok(())
+}
+
+/// Refuses a pair whose output has another place in its file than the input.
+fn require_same_geometry(call: &FunctionCall<'_>, object: u32) -> Result<(), FunctionFailure> {
+    let arguments = call.arguments()?;
+    let [input, output] = [object, object + 1].map(|object| {
+        let geometry = StripeGeometry::from_arguments(&arguments, object)?;
+        Ok::<_, FunctionFailure>(geometry.filter(|geometry| !geometry.is_whole()))
+    });
+    let (input, output) = (input?, output?);
+    if input == output {
+        return Ok(());
+    }
+    let text = |geometry: Option<StripeGeometry>| {
+        geometry.map_or_else(|| "one object".to_owned(), |geometry| geometry.to_string())
+    };
+    let message = format!(
+        "object {} ({}) has another geometry than its input, object {object} ({}); the output needs the stripes \
+         and the length of the input",
+        object + 1,
+        text(output),
+        text(input)
+    );
+    Err(FunctionFailure::invalid(message))
 }
 
 /// Reads each input, changes its bytes by their offset in the file, and writes the output.
@@ -42,6 +97,8 @@ fn transform(
         let message = format!("{objects} objects; expected pairs of an input and an output");
         return Err(FunctionFailure::invalid(message));
     }
+    // All pairs are checked before the first byte is written.
+    (0..objects).step_by(2).try_for_each(|object| require_same_geometry(call, object))?;
     let mut buffer = Zeroizing::new(vec![0; CHUNK_BYTES]);
     for object in (0..objects).step_by(2) {
         let geometry = call.geometry(object)?;
@@ -101,6 +158,49 @@ mod tests {
     }
 
     #[test]
+    fn aes_of_two_files_is_refused() {
+        let stripes = "stripe.0=4,2,0,8\0stripe.1=4,2,0,8\0";
+        let key = "key=000102030405060708090a0b0c0d0e0f\0iv=00000000000000000000000000000001\0";
+        let run = |stripes: &str, objects: u32| {
+            let mut host = MemoryHost::new(vec![b"text".to_vec(), vec![], b"text".to_vec(), vec![]]);
+            let arguments = format!("{key}{stripes}");
+            let done = FunctionCall::new(&mut host, "", arguments.as_bytes(), objects).run(run_aes);
+            (done.map_err(|failure| failure.message), host.objects[1].is_empty())
+        };
+        let (refused, is_untouched) = run("", 4);
+        assert_eq!(
+            refused.unwrap_err(),
+            "objects 0 and 2 would be encrypted with the same key stream; call aes once for each file, with a \
+             new iv"
+        );
+        assert!(is_untouched, "nothing was written");
+        let same_index = format!("{stripes}stripe.2=4,2,0,8\0stripe.3=4,2,0,8\0");
+        let other_file = format!("{stripes}stripe.2=4,2,1,7\0stripe.3=4,2,1,7\0");
+        assert!(run(&same_index, 4).0.is_err() && run(&other_file, 4).0.is_err());
+        assert_eq!(run(&format!("{stripes}stripe.2=4,2,1,8\0stripe.3=4,2,1,8\0"), 4).0, Ok(()));
+        assert_eq!(run("", 2).0, Ok(()));
+    }
+
+    #[test]
+    fn output_of_other_geometry_is_refused() {
+        let input = "stripe.0=4,2,1,8\0";
+        for (output, is_refused) in [
+            ("stripe.1=4,2,1,8\0", false),
+            ("", true),
+            ("stripe.1=4,2,0,8\0", true),
+            ("stripe.1=4,3,1,8\0", true),
+            ("stripe.1=8,2,1,8\0", true),
+            ("stripe.1=4,2,1,4\0", true),
+        ] {
+            let mut host = MemoryHost::new(vec![b"text".to_vec(), b"kept".to_vec()]);
+            let arguments = format!("{input}{output}");
+            let done = FunctionCall::new(&mut host, "", arguments.as_bytes(), 2).run(run_copy);
+            assert_eq!(done.is_err(), is_refused, "{output}");
+            assert_eq!(host.objects[1] == b"kept", is_refused, "{output}");
+        }
+    }
+
+    #[test]
     fn key_is_not_in_error_or_log() {
         let mut host = MemoryHost::new(vec![]);
         let arguments = b"key=5ec4e75ec4e7\0iv=00\0";
@@ -126,7 +226,9 @@ mod tests {
             }
             let mut arguments = key.to_owned();
             for index in 0..width {
-                arguments += &format!("stripe.{}={unit},{width},{index},{}\0", 2 * index, file.len());
+                for object in [2 * index, 2 * index + 1] {
+                    arguments += &format!("stripe.{object}={unit},{width},{index},{}\0", file.len());
+                }
             }
             let mut host = MemoryHost::new(objects);
             FunctionCall::new(&mut host, "", arguments.as_bytes(), 2 * width as u32).run(run_aes).unwrap();
