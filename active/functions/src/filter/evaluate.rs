@@ -121,12 +121,18 @@ fn evaluate(node: &FilterNode, fields: &[FieldValue<'_>]) -> Option<bool> {
         }
         FilterNode::In(operand, list) => {
             let value = value_of(operand, fields);
-            if is_null(&value) {
-                return None;
+            // As the comparisons of the value with each literal, joined by `or`.
+            let mut result = Some(false);
+            for literal in list {
+                match compare(&value, &literal.into()) {
+                    Some(Ordering::Equal) => return Some(true),
+                    Some(_) => {}
+                    None => result = None,
+                }
             }
-            Some(list.iter().any(|literal| compare(&value, &literal.into()) == Some(Ordering::Equal)))
+            result
         }
-        FilterNode::IsNull(operand) => Some(is_null(&value_of(operand, fields))),
+        FilterNode::IsNull(operand) => Some(value_of(operand, fields) == FieldValue::Null),
         FilterNode::Text(operand, test) => {
             let value = value_of(operand, fields);
             let text = value.text()?;
@@ -154,15 +160,6 @@ fn decide(parts: &[FilterNode], fields: &[FieldValue<'_>], decisive: bool) -> Op
     result
 }
 
-/// An empty cell of a table is null.
-fn is_null(value: &FieldValue<'_>) -> bool {
-    match value {
-        FieldValue::Null => true,
-        FieldValue::Cell(text) => text.is_empty(),
-        _ => false,
-    }
-}
-
 fn value_of<'v>(operand: &'v FilterOperand, fields: &'v [FieldValue<'_>]) -> FieldValue<'v> {
     match operand {
         FilterOperand::Literal(literal) => literal.into(),
@@ -172,6 +169,8 @@ fn value_of<'v>(operand: &'v FilterOperand, fields: &'v [FieldValue<'_>]) -> Fie
             Some(FieldValue::Integer(value)) => FieldValue::Integer(*value),
             Some(FieldValue::Float(value)) => FieldValue::Float(*value),
             Some(FieldValue::Text(text)) => FieldValue::Text(Cow::Borrowed(text)),
+            // An empty cell of a table is null.
+            Some(FieldValue::Cell(text)) if text.is_empty() => FieldValue::Null,
             Some(FieldValue::Cell(text)) => FieldValue::Cell(Cow::Borrowed(text)),
             Some(FieldValue::Composite) => FieldValue::Composite,
         },
@@ -197,6 +196,8 @@ mod tests {
             ("a = true", "True", true),
             ("not a = 500", "abc", false), // unknown is not false
             ("a is null", "", true),
+            ("a = '' or a != 'x'", "", false), // an empty cell is null
+            ("a not contains 'x' or a not in ('x')", "", false),
             ("a < 1e3", "-5e-1", true),
             ("a < 5", "nan", false),
             ("a != 9007199254740992.0", "9007199254740993", true),
@@ -218,6 +219,11 @@ mod tests {
             ("b in (2, 1.0)", true),
             ("b not in (2)", true),
             ("a not in (2)", false),
+            ("b in (2, null)", false),
+            ("b not in (2, null)", false), // as b != 2 and b != null
+            ("b in (1, null)", true),
+            ("not b not in (1, null)", true),
+            ("b not in (2, 'x')", false), // a number and a text
             ("b = '1'", false),
             ("b < 2 && !(b > 1)", true),
         ] {
