@@ -256,9 +256,22 @@ mod tests {
 
     #[test]
     fn deep_value_is_refused() {
-        let data = [b"{\"a\":".to_vec(), vec![b'['; 100_000]].concat();
-        assert!(filter(&data, "a = 1", false).is_err());
-        assert!(filter(&data, "b = 1", false).is_err());
+        let path = |depth: usize| vec!["a"; depth].join(".") + " = 1";
+        let nested = |depth: usize| r#"{"a":"#.repeat(depth) + "1" + &"}".repeat(depth) + "\n";
+        assert_eq!(filter(nested(100).as_bytes(), &path(100), false).unwrap(), 1);
+        for depth in [128, 2000] {
+            let failure = filter(nested(depth).as_bytes(), &path(depth), false).unwrap_err();
+            assert_eq!(failure.errno, FunctionErrno::BAD_DATA);
+            assert!(failure.message.contains("recursion limit"), "{failure}");
+        }
+    }
+
+    /// A value that the expression does not read is skipped in constant stack.
+    #[test]
+    fn deep_unread_value_is_skipped() {
+        let data = r#"{"a":"#.to_owned() + &"[".repeat(1_000_000) + &"]".repeat(1_000_000) + "}\n";
+        assert_eq!(filter(data.as_bytes(), "b is null", false).unwrap(), 1);
+        assert_eq!(filter(data.as_bytes(), "a is not null", false).unwrap(), 1);
     }
 
     proptest! {
