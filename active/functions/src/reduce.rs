@@ -158,10 +158,7 @@ fn collect_part(
             objects: BTreeMap::new(),
             origin: (number, index),
         });
-        let same = |of: fn(&StripeGeometry) -> u64| of(&pieces.geometry) == of(&geometry);
-        let fits = same(StripeGeometry::unit_bytes)
-            && same(StripeGeometry::width)
-            && same(StripeGeometry::file_length);
+        let fits = pieces.geometry.is_same_file(&geometry);
         if !fits || pieces.objects.insert(geometry.index(), Vec::new()).is_some() {
             return Err(ReduceError::Geometry { file: object.file });
         }
@@ -266,12 +263,17 @@ fn reduce_digests(file: u32, pieces: FilePieces) -> Result<ResultLine, ReduceErr
     let count = pieces.geometry.unit_count();
     let mut units: BTreeMap<u64, ChainingValue> = BTreeMap::new();
     let mut digests: Vec<DigestLine> = Vec::new();
-    for line in pieces.objects.into_values().flatten() {
+    let width = pieces.geometry.width();
+    let lines = pieces
+        .objects
+        .into_iter()
+        .flat_map(|(index, lines)| lines.into_iter().map(move |line| (index, line)));
+    for (index, line) in lines {
         match line {
             ResultLine::Digest(line) => digests.push(line),
             ResultLine::Subtree(line) => {
                 let value = decode_value(&line.value).ok_or_else(unexpected)?;
-                if units.insert(line.unit, value).is_some() {
+                if line.unit % width != index || units.insert(line.unit, value).is_some() {
                     return Err(unexpected());
                 }
             }
@@ -305,25 +307,46 @@ fn reduce_search(
 ) -> Result<Vec<ResultLine>, ReduceError> {
     pieces.require_objects(file)?;
     let geometry = pieces.geometry;
+    let parsed = FunctionArguments::parse(arguments).map_err(FunctionFailure::from)?;
+    let count_only = parsed.switch("count").map_err(FunctionFailure::from)?;
+    let unexpected = || ReduceError::Unexpected { file };
     let mut edges: BTreeMap<u64, EdgeFragments> = BTreeMap::new();
     let mut matches: Vec<MatchLine> = Vec::new();
     let mut count: Option<u64> = None;
-    for line in pieces.objects.into_values().flatten() {
-        match line {
-            ResultLine::Match(line) => matches.push(MatchLine { object: file, ..line }),
-            ResultLine::MatchCount(line) => count = Some(count.unwrap_or(0).saturating_add(line.count)),
-            ResultLine::Edge(line) if !geometry.is_whole() => {
-                let part = line.object as usize;
-                let fragments = line.into_fragments().map_err(|source| ReduceError::Line { part, source })?;
-                if edges.insert(fragments.unit, fragments).is_some() {
-                    return Err(ReduceError::Unexpected { file });
+    for (index, lines) in pieces.objects {
+        let is_of_object = |unit: u64| geometry.is_whole() || unit % geometry.width() == index;
+        let (mut object_count, mut last_offset) = (None, None);
+        for line in lines {
+            match line {
+                ResultLine::Match(line) if !count_only => {
+                    // A job emits its matches in the order of the file, each once.
+                    let unit = line.offset.checked_div(geometry.unit_bytes()).unwrap_or(0);
+                    if last_offset >= Some(line.offset) || !is_of_object(unit) {
+                        return Err(unexpected());
+                    }
+                    last_offset = Some(line.offset);
+                    matches.push(MatchLine { object: file, ..line });
                 }
+                ResultLine::MatchCount(line) if count_only && object_count.is_none() => {
+                    object_count = Some(line.count);
+                }
+                ResultLine::Edge(line) if !geometry.is_whole() => {
+                    let part = line.object as usize;
+                    let fragments =
+                        line.into_fragments().map_err(|source| ReduceError::Line { part, source })?;
+                    if !is_of_object(fragments.unit) || edges.insert(fragments.unit, fragments).is_some() {
+                        return Err(unexpected());
+                    }
+                }
+                _ => return Err(unexpected()),
             }
-            _ => return Err(ReduceError::Unexpected { file }),
+        }
+        if count_only {
+            let missing = ReduceError::Missing { file, unit: index, count: geometry.width() };
+            count = Some(count.unwrap_or(0).saturating_add(object_count.ok_or(missing)?));
         }
     }
     if !geometry.is_whole() {
-        let parsed = FunctionArguments::parse(arguments).map_err(FunctionFailure::from)?;
         let mut search = make(&parsed)?;
         if search.has_header() {
             let row = parsed.get(&format!("header.{object}"));

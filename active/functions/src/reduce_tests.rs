@@ -146,6 +146,51 @@ fn missing_unit_is_reported() {
     assert_eq!(error.to_string(), "file 3: its objects do not belong together");
 }
 
+/// Reduces results of the two objects of a file with stripe units of 4 bytes.
+fn reduce_two(arguments: &str, length: u64, results: [&str; 2]) -> Result<Vec<FileReduction>, String> {
+    let objects = [0, 1].map(|index| {
+        [PartObject { file: 0, geometry: Some(StripeGeometry::new(4, 2, index, length).unwrap()) }]
+    });
+    let part = |index: usize| JobPart {
+        arguments: arguments.as_bytes(),
+        result: results[index].as_bytes(),
+        objects: &objects[index],
+    };
+    reduce_parts(find_function("grep").unwrap(), &[part(0), part(1)]).map_err(|error| error.to_string())
+}
+
+#[test]
+fn missing_and_repeated_lines_are_refused() {
+    let edge = |unit| {
+        format!(
+            r#"{{"edge":{{"object":0,"unit":{unit},"ends":1,"head":{{"text":"a"}},"tail":{{"text":"a"}},"open":false}}}}"#
+        ) + "\n"
+    };
+    let found = |offset| {
+        format!(r#"{{"match":{{"object":0,"offset":{offset},"line":1,"record":{{"text":"a"}}}}}}"#) + "\n"
+    };
+    let count = r#"{"match-count":{"object":0,"count":1}}"#.to_owned() + "\n";
+    let (first, second) = (edge(0), edge(1));
+    let counted = "pattern=a\0count=true\0";
+    let both = |line: &str| [first.clone() + line, second.clone() + line];
+    let [one, two] = both(&count);
+    assert!(reduce_two(counted, 8, [&one, &two]).is_ok());
+    let unexpected = Err("file 0: unexpected line in the result".to_owned());
+    let missing = Err("file 0: no result for part 1 of 2".to_owned());
+    assert_eq!(reduce_two(counted, 8, [&one, &second]), missing, "no count of the second object");
+    assert_eq!(reduce_two(counted, 8, [&(one.clone() + &count), &two]), unexpected, "two counts");
+    assert_eq!(reduce_two(counted, 8, [&(one.clone() + &found(1)), &two]), unexpected, "a match");
+    let matched = "pattern=a\0";
+    assert!(reduce_two(matched, 8, [&(first.clone() + &found(2)), &second]).is_ok());
+    assert_eq!(reduce_two(matched, 8, [&one, &second]), unexpected, "a count");
+    let twice = first.clone() + &found(2) + &found(2);
+    assert_eq!(reduce_two(matched, 8, [&twice, &second]), unexpected, "one match twice");
+    assert_eq!(reduce_two(matched, 8, [&(first.clone() + &found(5)), &second]), unexpected, "other object");
+    assert_eq!(reduce_two(matched, 8, [&first, &(second.clone() + &first)]), unexpected, "one edge twice");
+    assert_eq!(reduce_two(matched, 8, [&(first.clone() + &second), ""]), unexpected, "edge of other object");
+    assert_eq!(reduce_two(matched, 8, [&first, ""]), missing, "no edge");
+}
+
 #[test]
 fn edge_of_failed_record_is_reported() {
     let error =
