@@ -17,7 +17,8 @@ pub enum LogLevel {
 ///
 /// The host checks rights, range and expiry on each call; a function gains nothing by any argument.
 pub trait FunctionHost {
-    /// Reads bytes at an offset; returns fewer than requested only at the end of the object.
+    /// Reads bytes at an offset; returns 0 only at the end of the object, and possibly fewer than
+    /// requested before it. [`FunctionCall::read`](crate::FunctionCall::read) fills its buffer.
     fn read(&mut self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<usize, FunctionErrno>;
 
     /// Writes all bytes at an offset.
