@@ -252,6 +252,20 @@ async fn jobs_of_many_files_receive_header_rows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn empty_output_does_not_shift_pairs() {
+    let never = |_: &DeviceCall| -> Result<Vec<u8>, DeviceRefusal> { panic!("it must not run") };
+    let (_world, client) = world_with(1, never).await;
+    for (name, bytes) in [("/in1", "one"), ("/out1", ""), ("/in2", "two"), ("/out2", "")] {
+        client.put(name, bytes.as_bytes(), PutOptions::default()).await.unwrap();
+    }
+    let mut call = FunctionRun::new("/fn");
+    call.grouping = CallGrouping::PerDevice;
+    ["/in1", "/out1", "/in2", "/out2"].iter().for_each(|name| call.update(name));
+    let error = call.run(&client, |_| panic!("no job")).await.unwrap_err();
+    assert!(error.to_string().starts_with("/out1 has no bytes on device "), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn asynchronous_job_is_waited_for_and_read() {
     let (_world, client) = world_with(1, read_objects).await;
     let bytes = content(200_000);

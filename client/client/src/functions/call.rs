@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{Access, DeviceId, ErrorCode, Failure, FilePath, Layout, Method, Stat};
+use sealstone_mds_protocol::{Access, DeviceId, ErrorCode, Failure, FilePath, Layout, Method, Stat, shown};
 use sealstone_osd::function::{
     ARGUMENTS_MAX, ApiVersion, EngineType, ExecuteRequest, FunctionObject, JobAction, JobRequest, METHOD_MAX,
     REPLY_MAX, RunRequest, TIMEOUT_MAX_MS,
@@ -297,8 +297,19 @@ impl FunctionRun {
                 running.pending -= 1;
                 summary.report(reply, &mut on_reply);
             }
-            let (files, failed) = open_files(&call, client, first).await?;
+            let (files, mut failed) = open_files(&call, client, first).await?;
+            if self.pairs_objects() && !failed.is_empty() {
+                return Err(failed.swap_remove(0).1);
+            }
             let jobs = self.plan(&files);
+            if self.pairs_objects() {
+                let numbers = first..self.files.len().min(first + FILES_AT_ONCE);
+                if let Some((file, device)) = plan::missing_object(&jobs, numbers) {
+                    let path = shown(&self.files[file].path).into_owned();
+                    let device = client.core.device_label(device).await;
+                    return Err(FunctionError::NoObject { path, device });
+                }
+            }
             let needed: BTreeSet<DeviceId> = jobs.iter().map(|job| job.device).collect();
             let missing: Vec<DeviceId> =
                 needed.iter().copied().filter(|device| function.copy_on(*device).is_none()).collect();
@@ -330,6 +341,12 @@ impl FunctionRun {
     }
 
     /// Plans the jobs of open files.
+    /// Whether functions may change objects that they pair by position, so that each job needs an
+    /// object of each file.
+    fn pairs_objects(&self) -> bool {
+        self.grouping == CallGrouping::PerDevice && self.files.iter().any(|file| file.update)
+    }
+
     fn plan<M, D>(&self, files: &[OpenData<M, D>]) -> Vec<PlannedJob> {
         let layouts: Vec<(&Layout, u64)> =
             files.iter().map(|file| (&file.objects.layout, file.stat.size)).collect();

@@ -73,6 +73,17 @@ pub enum FunctionError {
         /// The limit.
         max: u64,
     },
+    /// Files that are changed in one job need an object in each job, or the wrong ones are paired.
+    #[error(
+        "{path} has no bytes on device {device}, and files that are changed together need some in each job; \
+         give it the size and the layout of the other files first, for example with `truncate` in a mount"
+    )]
+    NoObject {
+        /// The file.
+        path: String,
+        /// Name of the device.
+        device: String,
+    },
     /// The device has no copy of the function, and the caller may not make one.
     #[error("device {device} has no copy of the function, and making one needs the right to read it")]
     NoCopy {

@@ -4,7 +4,8 @@
 //! Contract: the plan has each object with bytes exactly once. A job has at most [`OBJECTS_MAX`]
 //! objects, all on its device.
 
-use std::collections::BTreeMap;
+use core::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sealstone_mds_protocol::{DeviceId, Layout};
 use sealstone_osd::function::OBJECTS_MAX;
@@ -79,6 +80,19 @@ pub(super) fn plan(files: &[(&Layout, u64)], grouping: CallGrouping) -> Vec<Plan
     jobs
 }
 
+/// Returns a file that has no object on some device of the jobs, and that device. A function that
+/// changes files pairs objects by their position, so a missing one would pair the wrong files.
+pub(super) fn missing_object(jobs: &[PlannedJob], mut files: Range<usize>) -> Option<(usize, DeviceId)> {
+    let mut present: BTreeMap<DeviceId, BTreeSet<usize>> = BTreeMap::new();
+    for job in jobs {
+        present.entry(job.device).or_default().extend(job.parts.iter().map(|part| part.file));
+    }
+    files.find_map(|file| {
+        let device = present.iter().find(|(_, found)| !found.contains(&file))?.0;
+        Some((file, *device))
+    })
+}
+
 fn flush(by_device: &mut BTreeMap<DeviceId, Vec<CallPart>>, jobs: &mut Vec<PlannedJob>) {
     for (device, parts) in std::mem::take(by_device) {
         jobs.extend(parts.chunks(OBJECTS_MAX).map(|parts| PlannedJob { device, parts: parts.to_vec() }));
@@ -127,6 +141,18 @@ mod tests {
         let together = plan(&files, CallGrouping::PerDevice);
         let counts: Vec<usize> = together.iter().map(|job| job.parts.len()).collect();
         assert_eq!(counts, [OBJECTS_MAX, 1]);
+    }
+
+    #[test]
+    fn job_without_file_is_found() {
+        let (one, two) = (striped(&[1, 2], 10), Layout::single(object(1, 20)));
+        let missing =
+            |files: &[(&Layout, u64)]| missing_object(&plan(files, CallGrouping::PerDevice), 0..files.len());
+        assert_eq!(missing(&[(&one, 9000), (&one, 9000)]), None);
+        assert_eq!(missing(&[(&two, 9), (&two, 0)]), Some((1, DeviceId(1))), "an empty file");
+        assert_eq!(missing(&[(&one, 9000), (&two, 9)]), Some((1, DeviceId(2))), "other devices");
+        let many = vec![(&two, 9); OBJECTS_MAX + 1];
+        assert_eq!(missing(&many), Some((OBJECTS_MAX, DeviceId(1))), "more objects than a job has");
     }
 
     proptest! {
