@@ -124,6 +124,7 @@ const ATTACKS: &[AttackRow] = &[
     row("vfork", Filtered, Refused(libc::EAGAIN), "seccomp, resource limits, process cgroup"),
     row("start-thread", Filtered, Refused(libc::EAGAIN), "seccomp, resource limits, process cgroup"),
     row("memory-bomb", MemoryLimit, MemoryLimit, "memory cgroup, resource limits"),
+    row("huge-page-memory", Filtered, Denied, "seccomp; needs huge pages that the machine reserves"),
     row("descriptor-exhaustion", Refused(libc::EMFILE), Refused(libc::EMFILE), "resource limits"),
     row("processor-spin", CpuLimit, CpuLimit, "resource limits, CPU cgroup"),
     row("execute-shell", Filtered, Refused(libc::ENOENT), "seccomp, empty root, Landlock"),

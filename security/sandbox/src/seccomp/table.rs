@@ -98,6 +98,9 @@ const ADVICE_DONTNEED: ArgumentCondition = equals(2, libc::MADV_DONTNEED, "advic
 const ADVICE_FREE: ArgumentCondition = equals(2, libc::MADV_FREE, "advice is MADV_FREE");
 const ADVICE_HUGE: ArgumentCondition = equals(2, libc::MADV_HUGEPAGE, "advice is MADV_HUGEPAGE");
 const ADVICE_NO_HUGE: ArgumentCondition = equals(2, libc::MADV_NOHUGEPAGE, "advice is MADV_NOHUGEPAGE");
+/// Huge pages of the machine are not charged to the memory of the cgroup.
+const NO_HUGE_PAGES: ArgumentCondition =
+    ArgumentCondition { argument: 3, mask: libc::MAP_HUGETLB as u64, value: 0, text: "without MAP_HUGETLB" };
 const SIGNAL_ABORT: ArgumentCondition = equals(2, libc::SIGABRT, "signal is SIGABRT");
 /// HotSpot stops its threads with this signal.
 const SIGNAL_SAFEPOINT: ArgumentCondition = equals(2, libc::SIGUSR2, "signal is SIGUSR2");
@@ -196,8 +199,8 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("rt_sigreturn", libc::SYS_rt_sigreturn, ENGINES_AND_INIT, &[], "returns from a signal handler"),
     allow("restart_syscall", libc::SYS_restart_syscall, ENGINES_AND_INIT, &[], "continues an interrupted wait after SIGCONT"),
     allow("brk", libc::SYS_brk, ENGINES_AND_INIT, &[], "memory of the C library's allocator"),
-    allow("mmap", libc::SYS_mmap, CODE_MAPPERS.and(INIT), &[], "memory of allocators, and segments of the code"),
-    allow("mmap", libc::SYS_mmap, WASM, &[NOT_EXECUTABLE], "memory of allocators and of modules; compiled code is not mapped, but protected"),
+    allow("mmap", libc::SYS_mmap, CODE_MAPPERS.and(INIT), &[NO_HUGE_PAGES], "memory of allocators, and segments of the code"),
+    allow("mmap", libc::SYS_mmap, WASM, &[NOT_EXECUTABLE, NO_HUGE_PAGES], "memory of allocators and of modules; compiled code is not mapped, but protected"),
     allow("munmap", libc::SYS_munmap, ENGINES_AND_INIT, &[], "returns memory"),
     allow("mremap", libc::SYS_mremap, ENGINES_AND_INIT, &[], "grows a large allocation; needs no descriptor"),
     allow("mprotect", libc::SYS_mprotect, CODE_MAPPERS, &[], "protects relocations of loaded code, and code of just-in-time compilers"),

@@ -51,6 +51,7 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
     ("vfork", || call(libc::SYS_vfork, [0; 5])),
     ("start-thread", start_thread),
     ("memory-bomb", memory_bomb),
+    ("huge-page-memory", huge_page_memory),
     ("descriptor-exhaustion", || repeat(|| open(c"/fn.so", libc::O_RDONLY))),
     ("processor-spin", || {
         loop {
@@ -201,6 +202,13 @@ fn memory_bomb() -> io::Result<i64> {
         }
     }
     Ok(0)
+}
+
+fn huge_page_memory() -> io::Result<i64> {
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB) as usize;
+    call(libc::SYS_mmap, [0, HUGE_PAGE_BYTES, protection, flags, usize::MAX])
 }
 
 fn execute(path: &CStr) -> io::Result<i64> {
