@@ -63,6 +63,21 @@ pub(crate) fn preload_math_library() {
     unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
 }
 
+/// Sorts once, before the confinement. `qsort` of glibc 2.36 and before reads the size of the
+/// memory with `sysinfo` in its first call and keeps it; the filter of system calls kills that.
+pub(crate) fn prepare_sorting() {
+    /// Above 1024 bytes the library sorts in memory that it allocates, which needs the size.
+    const VALUES: usize = 1024;
+    unsafe extern "C" fn compare(left: *const c_void, right: *const c_void) -> libc::c_int {
+        // SAFETY: qsort passes the addresses of two values of the array below.
+        let (left, right) = unsafe { (*left.cast::<u32>(), *right.cast::<u32>()) };
+        left.cmp(&right) as libc::c_int
+    }
+    let mut values = [0u32; VALUES];
+    // SAFETY: the array has this number of values of this size, and `compare` only reads them.
+    unsafe { libc::qsort(values.as_mut_ptr().cast(), VALUES, size_of::<u32>(), Some(compare)) };
+}
+
 impl LoadedFunction {
     /// Loads a shared object and finds its entry point.
     pub(crate) fn load(path: &Path) -> Result<Self, LoadError> {

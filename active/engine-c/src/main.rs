@@ -4,7 +4,8 @@
 //! calls `osd_main` or `start`, and reports the returned status. It exports the calls of `osd.h`.
 //! Does not: confine itself; `sealstone-sandbox` does that before this program sees a descriptor.
 //! Contract: code of a function is loaded after the confinement. Requests leave this process only
-//! through the ring, and a failure of the program or the function ends the process.
+//! through the ring, and a failure of the program or the function ends the process. A confined
+//! function has no descriptor of the shared memory.
 //! Truth: `include/osd.h` and `docs/reference/function-api.md`, generated from the table of calls.
 //!
 //! `sealstone-engine-c --local CODE ENGINE_MEMORY HOST_MEMORY` runs without confinement, with paths
@@ -34,6 +35,7 @@ const LOG_ERROR: u32 = 1;
 
 fn main() -> ExitCode {
     loader::preload_math_library();
+    loader::prepare_sorting();
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     match &arguments[..] {
         [] => sealstone_sandbox::engine_main(run_confined),
@@ -51,10 +53,12 @@ fn main() -> ExitCode {
 
 /// Serves the calls of a device, in a confined process.
 fn run_confined(context: EngineContext) -> i32 {
-    let (Some(code), [engine_memory, host_memory]) = (context.code, &context.descriptors[..]) else {
-        return EXIT_NO_CODE;
-    };
-    match attach(engine_memory, host_memory) {
+    let EngineContext { code: Some(code), descriptors, .. } = context else { return EXIT_NO_CODE };
+    let [engine_memory, host_memory] = &descriptors[..] else { return EXIT_NO_CODE };
+    let ring = attach(engine_memory, host_memory);
+    // The function must not map the memory again: a second mapping of the heap could be executable.
+    drop(descriptors);
+    match ring {
         Ok(ring) => serve(ring, &code),
         Err(_) => EXIT_NO_RING,
     }

@@ -58,6 +58,21 @@ fn confined_function_has_math_library() {
 }
 
 #[test]
+fn confined_function_sorts_with_library() {
+    let zygote = zygote();
+    let (_memory, mut ring, _engine) = start(&zygote, "behaviours", EngineLimits::default());
+    assert_eq!(MemoryDevice::default().run(&mut ring, "sort", b""), Ok(0), "index of a wrong value");
+}
+
+/// An escape attempt: a second mapping of the heap that is executable.
+#[test]
+fn confined_function_cannot_remap_heap() {
+    let zygote = zygote();
+    let (_memory, mut ring, _engine) = start(&zygote, "behaviours", EngineLimits::default());
+    assert_eq!(MemoryDevice::default().run(&mut ring, "remap", b""), Ok(0), "an open descriptor");
+}
+
+#[test]
 fn confined_trap_has_its_signal() {
     let zygote = zygote();
     for (method, signal) in [("abort", 6), ("fault", 11)] {
