@@ -1,5 +1,6 @@
 //! The engine's side: waiting for calls, requests, and the buffers of the heap.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -22,6 +23,13 @@ use crate::wait;
 const SLOTS: usize = RING_SLOTS as usize;
 /// Buffers at the start of the heap for calls that wait; streams have the others.
 const TRANSFER_BUFFERS: usize = (REQUEST_BYTES_MAX / BUFFER_BYTES) as usize;
+
+/// Bytes of one request of a read or write. A longer one is split, so that host and engine copy
+/// different parts at the same time, and the parts stay in a cache.
+const PART_BYTES: u32 = 512 << 10;
+/// Requests that a read or write keeps in flight.
+const PARTS_IN_FLIGHT: usize = 4;
+const _: () = assert!(PARTS_IN_FLIGHT as u32 * PART_BYTES <= REQUEST_BYTES_MAX, "the transfer area");
 
 /// Why an engine cannot use its rings.
 #[derive(Debug, thiserror::Error)]
@@ -281,37 +289,79 @@ impl EngineRing {
     /// The error of the host for any part, or `EINVAL` if the range overflows.
     pub fn read(&mut self, object: u32, offset: u64, into: &mut [u8]) -> Result<usize, CallErrno> {
         check_range(offset, into.len())?;
-        let mut done = 0;
-        while done < into.len() {
-            let buffer = self.transfer_range(into.len() - done);
-            let body = RequestBody::Read { object, offset: offset + done as u64, buffer };
-            // A short count means the end of the object, so an error after some bytes is an error.
-            let count = (self.call(&body)?.result as usize).min(buffer.length() as usize);
-            self.copy_from_heap(buffer, &mut into[done..done + count]);
-            done += count;
-            if count < buffer.length() as usize {
-                break;
+        let mut in_flight: VecDeque<(RequestTicket, HeapRange)> = VecDeque::new();
+        let (mut sent, mut done) = (0, 0);
+        // The end of the object, or the first error; later parts do not count then.
+        let mut ended = None;
+        loop {
+            while ended.is_none() && sent < into.len() && in_flight.len() < PARTS_IN_FLIGHT {
+                let buffer = self.part_range(sent, into.len());
+                match self.submit(&RequestBody::Read { object, offset: offset + sent as u64, buffer }) {
+                    Ok(ticket) => in_flight.push_back((ticket, buffer)),
+                    Err(error) if in_flight.is_empty() => return Err(error),
+                    Err(_) => break,
+                }
+                sent += buffer.length() as usize;
+            }
+            let Some((ticket, buffer)) = in_flight.pop_front() else { break };
+            let outcome = checked(self.wait(ticket));
+            if ended.is_some() {
+                continue;
+            }
+            match outcome {
+                Ok(completion) => {
+                    let count = (completion.result as usize).min(buffer.length() as usize);
+                    self.copy_from_heap(buffer, &mut into[done..done + count]);
+                    done += count;
+                    if count < buffer.length() as usize {
+                        ended = Some(Ok(()));
+                    }
+                }
+                Err(error) => ended = Some(Err(error)),
             }
         }
-        Ok(done)
+        ended.unwrap_or(Ok(())).map(|()| done)
     }
 
     /// Writes all bytes at an offset.
     ///
     /// # Errors
     ///
-    /// The error of the host, after which a part may be written, or `EINVAL` if the range
+    /// The first error of the host, after which any parts may be written, or `EINVAL` if the range
     /// overflows.
     pub fn write(&mut self, object: u32, offset: u64, from: &[u8]) -> Result<usize, CallErrno> {
         check_range(offset, from.len())?;
-        let mut offset = offset;
-        for part in from.chunks(REQUEST_BYTES_MAX as usize) {
-            let data = self.transfer_range(part.len());
-            self.copy_to_heap(data, part);
-            self.call(&RequestBody::Write { object, offset, data })?;
-            offset += part.len() as u64;
+        let mut in_flight: VecDeque<(RequestTicket, u32)> = VecDeque::new();
+        let (mut sent, mut failed) = (0, None);
+        loop {
+            while failed.is_none() && sent < from.len() && in_flight.len() < PARTS_IN_FLIGHT {
+                let data = self.part_range(sent, from.len());
+                let end = sent + data.length() as usize;
+                self.copy_to_heap(data, &from[sent..end]);
+                match self.submit(&RequestBody::Write { object, offset: offset + sent as u64, data }) {
+                    Ok(ticket) => in_flight.push_back((ticket, data.length())),
+                    Err(error) if in_flight.is_empty() => return Err(error),
+                    Err(_) => break,
+                }
+                sent = end;
+            }
+            let Some((ticket, length)) = in_flight.pop_front() else { break };
+            let error = match checked(self.wait(ticket)) {
+                Ok(completion) if completion.result == i64::from(length) => continue,
+                Ok(_) => CallErrno::InputOutput,
+                Err(error) => error,
+            };
+            failed.get_or_insert(error);
         }
-        Ok(from.len())
+        failed.map_or(Ok(from.len()), Err)
+    }
+
+    /// Returns the range of the heap for the part of a transfer that begins at `start`. Parts that
+    /// are in flight at once have different ranges.
+    fn part_range(&self, start: usize, end: usize) -> HeapRange {
+        let place = start / PART_BYTES as usize % PARTS_IN_FLIGHT;
+        let length = (end - start).min(PART_BYTES as usize) as u32;
+        self.heap_range(place as u64 * u64::from(PART_BYTES), length)
     }
 
     /// Appends bytes in one step; returns their offset.

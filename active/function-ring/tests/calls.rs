@@ -194,7 +194,7 @@ fn stream_errors_are_reported_once_known() {
 fn requests_beyond_slots_are_busy() {
     let (memory, mut host) = small_ring();
     let engine = start_engine(&memory, 3, |ring, _| {
-        let body = sealstone_function_abi::RequestBody::Length { object: 0 };
+        let body = RequestBody::Length { object: 0 };
         let tickets: Vec<_> = (0..64).map(|_| ring.submit(&body).expect("a free slot")).collect();
         assert_eq!(ring.submit(&body).unwrap_err(), CallErrno::Busy);
         // Completions are found in any order.
