@@ -89,14 +89,13 @@ struct EngineStream {
 }
 
 impl EngineRing {
-    /// Opens a stream that reads a range; the range may end after the object.
+    /// Opens a stream that reads a range; the range may end after the object, and above 2^64.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if too many streams are open, `ENOMEM` if the heap is used up, `EINVAL` if the range
-    /// overflows.
+    /// `EBUSY` if too many streams are open, `ENOMEM` if the heap is used up.
     pub fn open_reader(&mut self, object: u32, offset: u64, length: u64) -> Result<StreamId, CallErrno> {
-        let end = offset.checked_add(length).ok_or(CallErrno::Invalid)?;
+        let end = offset.saturating_add(length);
         let id = self.open_stream(false, object, offset, end)?;
         let mut stream = self.streams.take(id)?;
         self.read_ahead(&mut stream);

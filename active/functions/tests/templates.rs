@@ -36,6 +36,57 @@ fn c_project_builds_and_runs_locally() {
     assert_eq!(result, "{\"object\":0,\"longest\":5}\n{\"object\":1,\"longest\":3000000}\n");
 }
 
+/// Calls with wrong arguments; each result is that of a device (`osd.h`, `EngineRing`).
+const STRICT: &str = r#"
+#include "osd.h"
+#include <string.h>
+#define CHECK(condition) do { if (!(condition)) return __LINE__; } while (0)
+int64_t osd_main(const osd_call *call) {
+    (void)call;
+    static char byte[1];
+    void *data;
+    const void *chunk;
+    CHECK(osd_read(0, 0, NULL, 1) == -OSD_EINVAL);
+    CHECK(osd_read(0, UINT64_MAX, byte, 1) == -OSD_EINVAL);
+    CHECK(osd_write(0, UINT64_MAX, byte, 1) == -OSD_EINVAL);
+    CHECK(osd_write(1, 0, byte, 1) == -OSD_EBADF);
+    CHECK(osd_append(0, byte, OSD_REQUEST_BYTES_MAX + 1) == -OSD_EFBIG);
+    CHECK(osd_punch(0, 11, 1) == -OSD_EINVAL && osd_punch(0, 2, UINT64_MAX) == -OSD_EINVAL);
+    CHECK(osd_punch(0, 2, 3) == 0 && osd_length(0) == 7);
+    CHECK(osd_log(0, "x", 1) == -OSD_EINVAL && osd_log(4, "x", 1) == -OSD_EINVAL);
+    int64_t reader = osd_reader_open(0, 1, UINT64_MAX);
+    CHECK(reader >= 0 && osd_writer_buffer(reader, &data) == -OSD_EBADF);
+    CHECK(osd_writer_close(reader) == -OSD_EBADF);
+    CHECK(osd_reader_next(reader, &chunk) == 6 && memcmp(chunk, "156789", 6) == 0);
+    CHECK(osd_reader_next(reader, NULL) == 0 && osd_reader_close(reader) == 0);
+    CHECK(osd_reader_next(reader, NULL) == -OSD_EBADF);
+    int64_t writer = osd_writer_open(0, 7);
+    CHECK(writer > reader && osd_writer_commit(writer, 1) == -OSD_EINVAL);
+    CHECK(osd_writer_buffer(writer, &data) == OSD_BUFFER_BYTES);
+    CHECK(osd_writer_commit(writer, OSD_BUFFER_BYTES + 1) == -OSD_EINVAL);
+    memcpy(data, "end", 3);
+    CHECK(osd_writer_commit(writer, 3) == 0 && osd_writer_commit(writer, 3) == -OSD_EINVAL);
+    CHECK(osd_writer_close(writer) == 0);
+    return osd_result("strict", 6);
+}
+"#;
+
+#[test]
+fn local_c_host_is_strict() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    write_project(folder.path(), TemplateLanguage::C, "strict", None).expect("the project is written");
+    let source = std::fs::read_dir(folder.path()).expect("the folder").filter_map(|entry| Some(entry.ok()?.path()));
+    let is_function = |path: &std::path::PathBuf| {
+        path.extension().is_some_and(|end| end == "c") && !path.ends_with("osd-local.c")
+    };
+    let [function] = <[_; 1]>::try_from(source.filter(is_function).collect::<Vec<_>>()).expect("one function");
+    std::fs::write(function, STRICT).expect("write");
+    run(Command::new("make").arg("CFLAGS=-O2 -Wall -Wextra -Werror").arg("strict-local"), folder.path());
+    std::fs::write(folder.path().join("data"), "0123456789").expect("write");
+    assert_eq!(run(Command::new("./strict-local").arg("data"), folder.path()), "strict");
+    assert_eq!(std::fs::read(folder.path().join("data")).expect("read"), b"0156789end");
+}
+
 #[test]
 fn rust_project_builds_and_passes_tests() {
     let folder = tempfile::tempdir().expect("temporary folder");
