@@ -268,3 +268,53 @@ fn c_header_matches_table() {
 fn function_reference_matches_table() {
     check("docs/reference/function-api.md", &page());
 }
+
+/// Returns the prototype in Rust, in the form that [`prototypes_of`] gives to source text.
+fn rust_prototype(row: &FunctionCallRow) -> String {
+    let parameter = |parameter: &CallParameter| {
+        let name = parameter.name;
+        match parameter.kind {
+            ParameterKind::U32 => format!("{name}: u32"),
+            ParameterKind::U64 => format!("{name}: u64"),
+            ParameterKind::I64 => format!("{name}: i64"),
+            ParameterKind::BytesIn => format!("{name}: *const c_void, length: usize"),
+            ParameterKind::TextIn => format!("{name}: *const c_char, length: usize"),
+            ParameterKind::BytesOut => format!("{name}: *mut c_void, capacity: usize"),
+            ParameterKind::NumbersOut => format!("{name}: *mut u64, capacity: usize"),
+            ParameterKind::NumberOut => format!("{name}: *mut u64"),
+            ParameterKind::ReadPointerOut => format!("{name}: *mut *const c_void"),
+            ParameterKind::WritePointerOut => format!("{name}: *mut *mut c_void"),
+        }
+    };
+    let parameters: vec::Vec<String> = row.parameters.iter().map(parameter).collect();
+    let returns = match row.returns {
+        ReturnKind::Result => "i64",
+        ReturnKind::Flag => "i32",
+    };
+    format!("fn {}({}) -> {returns}", row.name, parameters.join(", "))
+}
+
+/// Returns the prototypes of functions `osd_…` in a source file, each in one line.
+fn prototypes_of(file: &str) -> vec::Vec<String> {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", file].iter().collect();
+    let source = std::fs::read_to_string(path).expect("a source file of the workspace");
+    let prototypes = source.split("fn osd_").skip(1).filter_map(|text| {
+        let end = text.find([';', '{'])?;
+        let words: vec::Vec<&str> = text[..end].split_whitespace().collect();
+        let line = words.join(" ").replace("( ", "(").replace(", )", ")");
+        Some(format!("fn osd_{line}"))
+    });
+    prototypes.collect()
+}
+
+/// The SDK in Rust, and the program that exports the calls, have the types of the C header.
+#[test]
+fn rust_prototypes_match_table() {
+    let expected: vec::Vec<String> = CALLS.iter().map(rust_prototype).collect();
+    for file in ["engine-c/src/calls.rs", "fn/src/engine.rs"] {
+        let mut found = prototypes_of(file);
+        // The SDK has no type of C for characters.
+        found.iter_mut().for_each(|line| *line = line.replace("text: *const u8", "text: *const c_char"));
+        assert_eq!(found, expected, "{file}");
+    }
+}
