@@ -17,7 +17,8 @@ pub enum IsolationLayer {
     PidNamespace,
     /// A read-only root that has the code and nothing else of the machine.
     EmptyRoot,
-    /// A user id that no other engine has.
+    /// A user id that no other engine of the same zygote has. Zygotes with one range of ids can
+    /// collide; the process namespace and the filter of system calls separate their engines.
     OwnUser,
     /// Empty capability sets.
     NoCapabilities,
