@@ -101,8 +101,14 @@ fn error_after_first_part_is_reported() {
         assert_eq!(ring.read(0, 0, &mut buffer), Err(CallErrno::InputOutput));
         (0, ())
     });
-    let call =
-        CallDescriptor { method: "", arguments: b"", objects: &[], timeout_ms: 0, result_bytes_max: 0 };
+    let call = CallDescriptor {
+        method: "",
+        arguments: b"",
+        objects: &[],
+        timeout_ms: 0,
+        result_bytes_max: 0,
+        secret_arguments: false,
+    };
     host.begin_call(&call).expect("a valid call");
     loop {
         let request = host.next_request(CALL_LIMIT).expect("no violation").expect("a request");

@@ -75,11 +75,13 @@ int64_t osd_main(const osd_call *call) {
 fn local_c_host_is_strict() {
     let folder = tempfile::tempdir().expect("temporary folder");
     write_project(folder.path(), TemplateLanguage::C, "strict", None).expect("the project is written");
-    let source = std::fs::read_dir(folder.path()).expect("the folder").filter_map(|entry| Some(entry.ok()?.path()));
+    let source =
+        std::fs::read_dir(folder.path()).expect("the folder").filter_map(|entry| Some(entry.ok()?.path()));
     let is_function = |path: &std::path::PathBuf| {
         path.extension().is_some_and(|end| end == "c") && !path.ends_with("osd-local.c")
     };
-    let [function] = <[_; 1]>::try_from(source.filter(is_function).collect::<Vec<_>>()).expect("one function");
+    let [function] =
+        <[_; 1]>::try_from(source.filter(is_function).collect::<Vec<_>>()).expect("one function");
     std::fs::write(function, STRICT).expect("write");
     run(Command::new("make").arg("CFLAGS=-O2 -Wall -Wextra -Werror").arg("strict-local"), folder.path());
     std::fs::write(folder.path().join("data"), "0123456789").expect("write");

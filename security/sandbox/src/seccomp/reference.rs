@@ -45,7 +45,9 @@ fn effect(layer: IsolationLayer) -> &'static str {
         IsolationLayer::UtsNamespace => "the host name is `engine`",
         IsolationLayer::PidNamespace => "no other process is visible; all processes end with the engine",
         IsolationLayer::EmptyRoot => "a read-only file system that has the code and the listed binds",
-        IsolationLayer::OwnUser => "a user id that no other engine of the same zygote has; needs a daemon that runs as root",
+        IsolationLayer::OwnUser => {
+            "a user id that no other engine of the same zygote has; needs a daemon that runs as root"
+        }
         IsolationLayer::NoCapabilities => "empty capability sets, locked secure bits",
         IsolationLayer::ResourceLimits => {
             "address space, processor time, descriptors, threads; files of 0 bytes"
