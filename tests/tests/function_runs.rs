@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sealstone_tests::{System, run_with_input, text};
+use sealstone_tests::{System, run, run_with_input, text};
 use serde_json::Value;
 
 /// Sources of the C interface and of the template of a project.
@@ -110,6 +110,43 @@ fn moved_function_keeps_its_description() {
     }
     let run = system.run(&["--json", "run", "longest", "/a"]).ok().json();
     assert_eq!(jobs(&run)[0]["exit"], "success", "{run}");
+}
+
+#[test]
+fn new_c_project_builds_and_runs() {
+    let system = System::start(1);
+    let project = system.path("longest");
+    let created = system.run(&["--json", "fn", "new", "--lang", "c", text(&project)]).ok().json();
+    assert_eq!((&created["function"], &created["language"]), (&"longest".into(), &"c".into()), "{created}");
+    let built = Command::new("make").args(["longest.so", "longest-local"]).current_dir(&project).output();
+    assert!(built.expect("make starts").status.success());
+    std::fs::write(project.join("a.txt"), "one\nthree\n").expect("written");
+    let local = Command::new("./longest-local").arg("a.txt").current_dir(&project).output();
+    let result = local.expect("it starts").stdout;
+    assert_eq!(text_of(&result), "{\"object\":0,\"longest\":5}\n");
+    // The device computes the same.
+    system.run(&["fn", "put", text(&project.join("longest.so")), "longest", "--engine", "c"]).ok();
+    system.run(&["put", text(&project.join("a.txt")), "/a"]).ok();
+    assert!(system.run(&["run", "longest", "/a"]).ok().stdout == result);
+}
+
+#[test]
+fn new_project_refuses_names_and_existing_files() {
+    let temporary = tempfile::tempdir().expect("temporary folder");
+    let folder = temporary.path().join("count");
+    let sdk = sources("fn");
+    let new = ["fn", "new", text(&folder), "--lang"];
+    run(&[&new[..], &["rust", "--sdk", text(&sdk)]].concat()).ok();
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).expect("written");
+    assert!(manifest.contains("name = \"count\"") && manifest.contains("path = \"/"), "{manifest}");
+    run(&[&new[..], &["rust"]].concat()).fails(1).says(&["Cargo.toml"]);
+    run(&[&new[..], &["c", "--name", "Count"]].concat()).fails(2).says(&["a-z", "--name"]);
+    run(&[&new[..], &["c", "--sdk", text(&sdk)]].concat()).fails(2).says(&["--lang rust"]);
+    assert!(!folder.join("osd.h").exists());
+}
+
+fn text_of(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
 }
 
 #[test]

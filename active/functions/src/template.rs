@@ -114,7 +114,7 @@ pub fn template_files(
     })
 }
 
-/// Writes a project to a folder, which is created. Existing files are not replaced.
+/// Writes a project to a folder, which is created. Writes nothing if one of its files exists.
 pub fn write_project(
     folder: &Path,
     language: TemplateLanguage,
@@ -122,6 +122,10 @@ pub fn write_project(
     sdk: Option<&Path>,
 ) -> Result<(), TemplateError> {
     let files = template_files(language, name, sdk)?;
+    let existing = files.iter().map(|file| folder.join(&file.path)).find(|path| path.exists());
+    if let Some(path) = existing {
+        return Err(TemplateError::Write { path, source: io::ErrorKind::AlreadyExists.into() });
+    }
     for file in &files {
         let path = folder.join(&file.path);
         let failed = |source| TemplateError::Write { path: path.clone(), source };
@@ -148,11 +152,12 @@ mod tests {
     #[test]
     fn existing_file_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let source = folder.path().join("mine.c");
-        fs::write(&source, "mine").unwrap();
+        let header = folder.path().join("osd.h");
+        fs::write(&header, "mine").unwrap();
         let error = write_project(folder.path(), TemplateLanguage::C, "mine", None).unwrap_err();
-        assert!(error.to_string().contains("File exists"), "{error}");
-        assert_eq!(fs::read(&source).unwrap(), b"mine");
+        assert!(error.to_string().contains("osd.h"), "{error}");
+        assert_eq!(fs::read(&header).unwrap(), b"mine");
+        assert!(!folder.path().join("mine.c").exists(), "nothing is written");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sealstone_functions::template::TemplateLanguage;
 use sealstone_osd::function::{ApiVersion, EngineType, TIMEOUT_MAX_MS};
 
 use super::MethodName;
@@ -12,6 +13,13 @@ use super::shipped::ShippedArguments;
 /// Function files: code that devices run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Function {
+    /// Create a project for a new function.
+    #[command(after_help = "\
+Examples:
+  sealstone fn new --lang c longest
+  sealstone fn new --lang rust --name my-count projects/count
+The project builds as it is: with `make` in C, with `cargo build --release` in Rust. Existing files are not replaced.")]
+    New(FunctionProjectArgs),
     /// Store code as a function, with a copy on each active device.
     #[command(after_help = "\
 Examples:
@@ -60,6 +68,40 @@ Example:
 Example:
   sealstone fn engines")]
     Engines,
+}
+
+/// Arguments of `fn new`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FunctionProjectArgs {
+    /// Folder of the project, which is created.
+    pub(crate) folder: PathBuf,
+    /// Language of the function.
+    #[arg(long = "lang", value_name = "LANGUAGE")]
+    pub(crate) language: LanguageName,
+    /// Name of the function [default: the name of the folder].
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Folder of a local copy of the Rust SDK [default: its repository].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) sdk: Option<PathBuf>,
+}
+
+/// Language of a project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LanguageName {
+    /// C, for the engine of shared objects.
+    C,
+    /// Rust, for the engines of shared objects and of WebAssembly modules.
+    Rust,
+}
+
+impl From<LanguageName> for TemplateLanguage {
+    fn from(name: LanguageName) -> Self {
+        match name {
+            LanguageName::C => Self::C,
+            LanguageName::Rust => Self::Rust,
+        }
+    }
 }
 
 /// Arguments of `fn put`.

@@ -1,4 +1,5 @@
-//! `sealstone fn`: stores, lists, shows and removes functions, and lists engines.
+//! `sealstone fn`: stores, lists, shows and removes functions, and lists engines. The project of a
+//! new function is in [`function_project`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,6 +20,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{Function, FunctionPutArgs};
+use crate::command::function_project;
 use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::failure::{Failure, FailureKind, Outcome, chain};
@@ -99,6 +101,7 @@ pub(crate) fn at_function(error: FunctionError, path: &FilePath) -> Failure {
 /// `sealstone fn …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function) -> Outcome {
     match command {
+        Function::New(arguments) => function_project::create(output, arguments),
         Function::Put(arguments) => put(global, output, arguments).await,
         Function::Ls { path } => ls(global, output, path.as_deref()).await,
         Function::Show { function } => show(global, output, function).await,

@@ -8,6 +8,7 @@ pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod drain;
 pub(crate) mod files;
+pub(crate) mod function_project;
 pub(crate) mod functions;
 pub(crate) mod groups;
 pub(crate) mod job_records;
