@@ -5,7 +5,7 @@
 //! objects, all on its device.
 
 use core::ops::Range;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use sealstone_mds_protocol::{DeviceId, Layout};
 use sealstone_osd::function::OBJECTS_MAX;
@@ -80,17 +80,13 @@ pub(super) fn plan(files: &[(&Layout, u64)], grouping: CallGrouping) -> Vec<Plan
     jobs
 }
 
-/// Returns a file that has no object on some device of the jobs, and that device. A function that
+/// Returns a file that has no object in some job, and the device of that job. A function that
 /// changes files pairs objects by their position, so a missing one would pair the wrong files.
-pub(super) fn missing_object(jobs: &[PlannedJob], mut files: Range<usize>) -> Option<(usize, DeviceId)> {
-    let mut present: BTreeMap<DeviceId, BTreeSet<usize>> = BTreeMap::new();
-    for job in jobs {
-        present.entry(job.device).or_default().extend(job.parts.iter().map(|part| part.file));
-    }
-    files.find_map(|file| {
-        let device = present.iter().find(|(_, found)| !found.contains(&file))?.0;
-        Some((file, *device))
-    })
+pub(super) fn missing_object(jobs: &[PlannedJob], files: Range<usize>) -> Option<(usize, DeviceId)> {
+    let is_missing = |job: &PlannedJob, file: usize| job.parts.iter().all(|part| part.file != file);
+    let missing =
+        |job: &PlannedJob| files.clone().find(|&file| is_missing(job, file)).map(|file| (file, job.device));
+    jobs.iter().find_map(missing)
 }
 
 fn flush(by_device: &mut BTreeMap<DeviceId, Vec<CallPart>>, jobs: &mut Vec<PlannedJob>) {
