@@ -22,9 +22,9 @@ bytes. A number that is not here is undefined on these pages: its length is 0, a
 Besides these pages:
 
 - Pages from offset 10000h of each type's range, and pages F0000000h to FFFFFFFDh on objects of any
-  type, are applications': any number, values of 1 to 65534 bytes, 4 MiB for all of one object. A
-  value of no bytes removes the attribute. Attribute 0 identifies the page, in 40 bytes: 8 for the
-  vendor, 32 for the title.
+  type, are the applications'. There can be any number; a value has 1 to 65534 bytes, all of one
+  object 4 MiB. A value of no bytes removes the attribute. Attribute 0 identifies the page, in 40
+  bytes: 8 for the vendor, 32 for the title.
 - Page 0 of each range is the directory: attribute *n* is the name of page *n*, of pages that have
   something.
 - Page FFFFFFFEh, Current Command, describes the running command.
