@@ -38,6 +38,7 @@ check: setup-tests ## The quick gate: format, lints, docs, tidy, unit tests
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	scripts/engine-wasm lint
 	cargo run -q -p xtask -- tidy
 	cargo test --workspace --lib --bins
 

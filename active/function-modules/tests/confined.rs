@@ -117,7 +117,7 @@ fn confined_wasm_modules_equal_local_functions() {
     if !built.status.success() {
         let error = String::from_utf8_lossy(&built.stderr).into_owned();
         assert!(error.contains("target may not be installed"), "{error}");
-        return leave_out("`rustup target add wasm32-unknown-unknown` installs the target");
+        return leave_out("the target wasm32-unknown-unknown is not installed (scripts/setup --all)");
     }
     compare_modules(engine, EngineKind::Wasm, "fn.wasm", |name| {
         target.join(format!("wasm32-unknown-unknown/function/examples/{name}.wasm"))
