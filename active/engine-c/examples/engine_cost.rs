@@ -102,14 +102,7 @@ fn build(folder: &Path) -> ExampleResult<PathBuf> {
 
 /// Runs one call; returns the two numbers of its result.
 fn run(ring: &mut HostRing, method: &str, file: &File) -> ExampleResult<(i64, i64)> {
-    ring.begin_call(&CallDescriptor {
-        method,
-        arguments: b"",
-        objects: &[],
-        timeout_ms: 0,
-        result_bytes_max: 1 << 20,
-        secret_arguments: false,
-    })?;
+    ring.begin_call(&CallDescriptor { method, result_bytes_max: 1 << 20, ..CallDescriptor::default() })?;
     let mut result_bytes = [0; 16];
     loop {
         let request = ring.next_request(Duration::from_secs(10))?.ok_or("the engine does not answer")?;

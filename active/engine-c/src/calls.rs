@@ -7,59 +7,12 @@
 
 use std::ffi::{c_char, c_void};
 use std::slice;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sealstone_function_abi::{CallErrno, DescriptorError, OwnedCallDescriptor};
-use sealstone_function_ring::{EngineRing, StreamId};
+use sealstone_function_abi::CallErrno;
+use sealstone_function_ring::{ProcessRing, StreamId};
 
-/// The ring of this process, and whether a call runs.
-struct EngineState {
-    ring: EngineRing,
-    is_in_call: bool,
-}
-
-static STATE: Mutex<Option<EngineState>> = Mutex::new(None);
-
-/// Locks the state. A panic under the lock would have ended the process.
-fn state() -> MutexGuard<'static, Option<EngineState>> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sets the ring that all calls use.
-pub(crate) fn install(ring: EngineRing) {
-    *state() = Some(EngineState { ring, is_in_call: false });
-}
-
-/// Waits for the next call; `None` if the engine must exit. After an error a call runs as well.
-pub(crate) fn wait_call() -> Result<Option<OwnedCallDescriptor>, DescriptorError> {
-    let mut state = state();
-    let Some(state) = state.as_mut() else { return Ok(None) };
-    let outcome = state.ring.wait_call();
-    state.is_in_call = !matches!(outcome, Ok(None));
-    outcome
-}
-
-/// Ends the call.
-pub(crate) fn finish_call(status: i64) {
-    if let Some(state) = state().as_mut() {
-        state.is_in_call = false;
-        state.ring.finish_call(status);
-    }
-}
-
-/// Writes a line of the engine itself to the log of the job.
-pub(crate) fn log(level: u32, text: &str) {
-    let _ = with_ring(|ring| ring.log(level, text.as_bytes()));
-}
-
-/// Runs `body` with the ring if a call runs.
-fn with_ring<T>(body: impl FnOnce(&mut EngineRing) -> Result<T, CallErrno>) -> Result<T, CallErrno> {
-    let mut state = STATE.try_lock().map_err(|_| CallErrno::Busy)?;
-    match state.as_mut() {
-        Some(EngineState { ring, is_in_call: true }) => body(ring),
-        _ => Err(CallErrno::BadHandle),
-    }
-}
+/// The ring of this process.
+pub(crate) static RING: ProcessRing = ProcessRing::new();
 
 /// Converts an outcome to the result of a call: a number, or a negative error number.
 fn result<T: TryInto<i64>>(outcome: Result<T, CallErrno>) -> i64 {
@@ -127,7 +80,7 @@ unsafe fn store<T>(address: *mut T, value: T) {
 pub unsafe extern "C" fn osd_read(object: u32, offset: u64, buffer: *mut c_void, capacity: usize) -> i64 {
     // SAFETY: the promise of this function's caller.
     let buffer = unsafe { values_out(buffer.cast::<u8>(), capacity) };
-    result(buffer.and_then(|buffer| with_ring(|ring| ring.read(object, offset, buffer))))
+    result(buffer.and_then(|buffer| RING.with(|ring| ring.read(object, offset, buffer))))
 }
 
 /// Writes bytes of an object.
@@ -139,7 +92,7 @@ pub unsafe extern "C" fn osd_read(object: u32, offset: u64, buffer: *mut c_void,
 pub unsafe extern "C" fn osd_write(object: u32, offset: u64, data: *const c_void, length: usize) -> i64 {
     // SAFETY: the promise of this function's caller.
     let data = unsafe { bytes_in(data, length) };
-    result(data.and_then(|data| with_ring(|ring| ring.write(object, offset, data))))
+    result(data.and_then(|data| RING.with(|ring| ring.write(object, offset, data))))
 }
 
 /// Appends bytes to an object.
@@ -151,19 +104,19 @@ pub unsafe extern "C" fn osd_write(object: u32, offset: u64, data: *const c_void
 pub unsafe extern "C" fn osd_append(object: u32, data: *const c_void, length: usize) -> i64 {
     // SAFETY: the promise of this function's caller.
     let data = unsafe { bytes_in(data, length) };
-    result(data.and_then(|data| with_ring(|ring| ring.append(object, data))))
+    result(data.and_then(|data| RING.with(|ring| ring.append(object, data))))
 }
 
 /// Removes a range of bytes of an object.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_punch(object: u32, offset: u64, length: u64) -> i64 {
-    unit(with_ring(|ring| ring.punch(object, offset, length)))
+    unit(RING.with(|ring| ring.punch(object, offset, length)))
 }
 
 /// Returns the length of an object.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_length(object: u32) -> i64 {
-    result(with_ring(|ring| ring.length(object)))
+    result(RING.with(|ring| ring.length(object)))
 }
 
 /// Reads an attribute.
@@ -181,7 +134,7 @@ pub unsafe extern "C" fn osd_get_attribute(
 ) -> i64 {
     // SAFETY: the promise of this function's caller.
     let buffer = unsafe { values_out(buffer.cast::<u8>(), capacity) };
-    result(buffer.and_then(|buffer| with_ring(|ring| ring.get_attribute(object, page, number, buffer))))
+    result(buffer.and_then(|buffer| RING.with(|ring| ring.get_attribute(object, page, number, buffer))))
 }
 
 /// Sets an attribute.
@@ -199,7 +152,7 @@ pub unsafe extern "C" fn osd_set_attribute(
 ) -> i64 {
     // SAFETY: the promise of this function's caller.
     let data = unsafe { bytes_in(data, length) };
-    unit(data.and_then(|data| with_ring(|ring| ring.set_attribute(object, page, number, data))))
+    unit(data.and_then(|data| RING.with(|ring| ring.set_attribute(object, page, number, data))))
 }
 
 /// Lists object numbers.
@@ -211,7 +164,7 @@ pub unsafe extern "C" fn osd_set_attribute(
 pub unsafe extern "C" fn osd_list(object: u32, after: u64, numbers: *mut u64, capacity: usize) -> i64 {
     // SAFETY: the promise of this function's caller.
     let numbers = unsafe { values_out(numbers, capacity) };
-    result(numbers.and_then(|numbers| with_ring(|ring| ring.list(object, after, numbers))))
+    result(numbers.and_then(|numbers| RING.with(|ring| ring.list(object, after, numbers))))
 }
 
 /// Creates an object.
@@ -221,7 +174,7 @@ pub unsafe extern "C" fn osd_list(object: u32, after: u64, numbers: *mut u64, ca
 /// `number` is null or writable for one number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn osd_create(partition: u32, number: *mut u64) -> i64 {
-    result(with_ring(|ring| ring.create(partition)).map(|(handle, created)| {
+    result(RING.with(|ring| ring.create(partition)).map(|(handle, created)| {
         // SAFETY: the promise of this function's caller.
         unsafe { store(number, created) };
         handle
@@ -231,13 +184,13 @@ pub unsafe extern "C" fn osd_create(partition: u32, number: *mut u64) -> i64 {
 /// Removes an object.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_remove(object: u32) -> i64 {
-    unit(with_ring(|ring| ring.remove(object)))
+    unit(RING.with(|ring| ring.remove(object)))
 }
 
 /// Makes the written bytes of an object durable.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_flush(object: u32) -> i64 {
-    unit(with_ring(|ring| ring.flush(object)))
+    unit(RING.with(|ring| ring.flush(object)))
 }
 
 /// Appends bytes to the result.
@@ -249,7 +202,7 @@ pub extern "C" fn osd_flush(object: u32) -> i64 {
 pub unsafe extern "C" fn osd_result(data: *const c_void, length: usize) -> i64 {
     // SAFETY: the promise of this function's caller.
     let data = unsafe { bytes_in(data, length) };
-    unit(data.and_then(|data| with_ring(|ring| ring.result(data))))
+    unit(data.and_then(|data| RING.with(|ring| ring.result(data))))
 }
 
 /// Writes a line to the log.
@@ -261,31 +214,31 @@ pub unsafe extern "C" fn osd_result(data: *const c_void, length: usize) -> i64 {
 pub unsafe extern "C" fn osd_log(level: u32, text: *const c_char, length: usize) -> i64 {
     // SAFETY: the promise of this function's caller.
     let text = unsafe { bytes_in(text.cast(), length) };
-    unit(text.and_then(|text| with_ring(|ring| ring.log(level, text))))
+    unit(text.and_then(|text| RING.with(|ring| ring.log(level, text))))
 }
 
 /// Reports progress.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_progress(done: u64, total: u64) -> i64 {
-    unit(with_ring(|ring| ring.progress(done, total)))
+    unit(RING.with(|ring| ring.progress(done, total)))
 }
 
 /// Returns 1 if the job was cancelled.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_cancelled() -> i32 {
-    with_ring(|ring| Ok(ring.is_cancelled())).is_ok_and(|is_cancelled| is_cancelled).into()
+    RING.with(|ring| Ok(ring.is_cancelled())).is_ok_and(|is_cancelled| is_cancelled).into()
 }
 
 /// Returns the time of the device in milliseconds since 1970.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_clock() -> i64 {
-    result(with_ring(|ring| Ok(ring.clock_ms())))
+    result(RING.with(|ring| Ok(ring.clock_ms())))
 }
 
 /// Opens a stream that reads ahead.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_reader_open(object: u32, offset: u64, length: u64) -> i64 {
-    result(with_ring(|ring| ring.open_reader(object, offset, length)).map(StreamId::number))
+    result(RING.with(|ring| ring.open_reader(object, offset, length)).map(StreamId::number))
 }
 
 /// Returns the next bytes of a stream.
@@ -295,7 +248,7 @@ pub extern "C" fn osd_reader_open(object: u32, offset: u64, length: u64) -> i64 
 /// `data` is null or writable for one pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn osd_reader_next(reader: i64, data: *mut *const c_void) -> i64 {
-    result(with_ring(|ring| {
+    result(RING.with(|ring| {
         let range = ring.read_next(StreamId::from_number(reader))?;
         let address = ring.heap_address(range).ok_or(CallErrno::InputOutput)?;
         // SAFETY: the promise of this function's caller.
@@ -307,13 +260,13 @@ pub unsafe extern "C" fn osd_reader_next(reader: i64, data: *mut *const c_void) 
 /// Closes a stream that reads.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_reader_close(reader: i64) -> i64 {
-    unit(with_ring(|ring| ring.close_stream(StreamId::from_number(reader), false)))
+    unit(RING.with(|ring| ring.close_stream(StreamId::from_number(reader), false)))
 }
 
 /// Opens a stream that writes behind.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_writer_open(object: u32, offset: u64) -> i64 {
-    result(with_ring(|ring| ring.open_writer(object, offset)).map(StreamId::number))
+    result(RING.with(|ring| ring.open_writer(object, offset)).map(StreamId::number))
 }
 
 /// Returns a free buffer of a stream.
@@ -323,7 +276,7 @@ pub extern "C" fn osd_writer_open(object: u32, offset: u64) -> i64 {
 /// `data` is null or writable for one pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn osd_writer_buffer(writer: i64, data: *mut *mut c_void) -> i64 {
-    result(with_ring(|ring| {
+    result(RING.with(|ring| {
         let range = ring.write_buffer(StreamId::from_number(writer))?;
         let address = ring.heap_address(range).ok_or(CallErrno::InputOutput)?;
         // SAFETY: the promise of this function's caller.
@@ -335,13 +288,13 @@ pub unsafe extern "C" fn osd_writer_buffer(writer: i64, data: *mut *mut c_void) 
 /// Writes the first bytes of the buffer of a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_writer_commit(writer: i64, length: u64) -> i64 {
-    unit(with_ring(|ring| ring.commit_buffer(StreamId::from_number(writer), length)))
+    unit(RING.with(|ring| ring.commit_buffer(StreamId::from_number(writer), length)))
 }
 
 /// Waits for the writes of a stream and closes it.
 #[unsafe(no_mangle)]
 pub extern "C" fn osd_writer_close(writer: i64) -> i64 {
-    unit(with_ring(|ring| ring.close_stream(StreamId::from_number(writer), true)))
+    unit(RING.with(|ring| ring.close_stream(StreamId::from_number(writer), true)))
 }
 
 #[cfg(test)]

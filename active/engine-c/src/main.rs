@@ -14,24 +14,22 @@
 mod calls;
 mod loader;
 
-use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sealstone_function_abi::{CallErrno, DescriptorError};
-use sealstone_function_ring::{AttachError, EngineRing};
+use sealstone_function_ring::EngineRing;
 use sealstone_sandbox::EngineContext;
 
+use crate::calls::RING;
 use crate::loader::LoadedFunction;
 
 /// Exit code of an engine that cannot use its rings.
 const EXIT_NO_RING: i32 = 2;
 /// Exit code of an engine that was started without code or descriptors.
 const EXIT_NO_CODE: i32 = 3;
-/// Level of a log line about an error.
-const LOG_ERROR: u32 = 1;
 
 fn main() -> ExitCode {
     loader::preload_math_library();
@@ -54,32 +52,16 @@ fn main() -> ExitCode {
 /// Serves the calls of a device, in a confined process.
 fn run_confined(context: EngineContext) -> i32 {
     let EngineContext { code: Some(code), descriptors, .. } = context else { return EXIT_NO_CODE };
-    let [engine_memory, host_memory] = &descriptors[..] else { return EXIT_NO_CODE };
-    let ring = attach(engine_memory, host_memory);
-    // The function must not map the memory again: a second mapping of the heap could be executable.
-    drop(descriptors);
-    match ring {
+    let Ok(descriptors) = <[OwnedFd; 2]>::try_from(descriptors) else { return EXIT_NO_CODE };
+    match EngineRing::attach(descriptors) {
         Ok(ring) => serve(ring, &code),
         Err(_) => EXIT_NO_RING,
     }
 }
 
-fn attach(engine_memory: &OwnedFd, host_memory: &OwnedFd) -> Result<EngineRing, AttachError> {
-    EngineRing::attach(engine_memory.as_fd(), host_memory.as_fd())
-}
-
 /// Serves the calls of a local host.
 fn run_local(code: &Path, engine_memory: &Path, host_memory: &Path) -> ExitCode {
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(engine_memory)
-        .and_then(|engine_memory| Ok((engine_memory, File::open(host_memory)?)));
-    let ring = match opened {
-        Ok((engine_memory, host_memory)) => attach(&engine_memory.into(), &host_memory.into()),
-        Err(error) => Err(error.into()),
-    };
-    match ring {
+    match EngineRing::attach_paths(engine_memory, host_memory) {
         Ok(ring) => {
             serve(ring, code);
             ExitCode::SUCCESS
@@ -93,30 +75,30 @@ fn run_local(code: &Path, engine_memory: &Path, host_memory: &Path) -> ExitCode 
 
 /// Runs calls until the host stops the engine; returns the exit code.
 fn serve(ring: EngineRing, code: &Path) -> i32 {
-    calls::install(ring);
+    RING.install(ring);
     let mut function = CodeFile { path: code.to_owned(), loaded: None };
     loop {
-        match calls::wait_call() {
+        match RING.wait_call() {
             Ok(None) => return 0,
             Ok(Some(call)) => {
                 let status = match function.load() {
                     Ok(loaded) => loaded.run(&call),
                     Err(error) => {
-                        calls::log(LOG_ERROR, &format!("cannot load the function: {error}"));
+                        RING.log_error(&format!("cannot load the function: {error}"));
                         CallErrno::NotExecutable.result()
                     }
                 };
                 // Arguments may be secret: they are cleared before the host learns of the end.
                 drop(call);
-                calls::finish_call(status);
+                RING.finish_call(status);
             }
-            Err(error) => calls::finish_call(refuse_call(&error)),
+            Err(error) => RING.finish_call(refuse_call(&error)),
         }
     }
 }
 
 fn refuse_call(error: &DescriptorError) -> i64 {
-    calls::log(LOG_ERROR, &format!("cannot begin the call: {error}"));
+    RING.log_error(&format!("cannot begin the call: {error}"));
     CallErrno::Invalid.result()
 }
 

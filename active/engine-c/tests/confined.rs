@@ -77,14 +77,7 @@ fn confined_trap_has_its_signal() {
     let zygote = zygote();
     for (method, signal) in [("abort", 6), ("fault", 11)] {
         let (_memory, mut ring, engine) = start(&zygote, "behaviours", EngineLimits::default());
-        let call = CallDescriptor {
-            method,
-            arguments: b"",
-            objects: &[],
-            timeout_ms: 0,
-            result_bytes_max: 0,
-            secret_arguments: false,
-        };
+        let call = CallDescriptor { method, ..CallDescriptor::default() };
         ring.begin_call(&call).expect("a valid call");
         // The constructor writes a line, and then waits for its completion.
         let line = ring.next_request(END_LIMIT).expect("no violation").expect("a request");

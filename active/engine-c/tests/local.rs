@@ -1,47 +1,20 @@
 //! The engine without confinement.
 
-use std::os::fd::AsRawFd as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::Duration;
 
 use sealstone_function_abi::{CallDescriptor, CallErrno};
-use sealstone_function_ring::HostRing;
 
 use crate::functions;
-use crate::support::{MemoryDevice, small_ring};
+use crate::support::{LocalEngine, MemoryDevice};
 
-/// An engine process and the host's end of its ring.
-struct LocalEngine {
-    ring: HostRing,
-    process: Child,
-}
-
-impl LocalEngine {
-    fn start(code: &Path) -> Self {
-        let (memory, ring) = small_ring();
-        let [a, b] =
-            memory.descriptors().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-        let process = Command::new(env!("CARGO_BIN_EXE_sealstone-engine-c"))
-            .arg("--local")
-            .arg(code)
-            .args([a, b])
-            .spawn()
-            .expect("start the engine");
-        Self { ring, process }
-    }
-
-    fn stop(mut self) -> ExitStatus {
-        self.ring.control().stop_engine();
-        self.process.wait().expect("the engine ends")
-    }
-}
+/// The engine program.
+const ENGINE: &str = env!("CARGO_BIN_EXE_sealstone-engine-c");
 
 fn with_function(name: &str, test: impl FnOnce(LocalEngine)) {
     let folder = tempfile::tempdir().expect("a folder");
-    test(LocalEngine::start(&functions::build(name, folder.path())));
+    test(LocalEngine::start(ENGINE, &functions::build(name, folder.path())));
 }
 
 #[test]
@@ -95,14 +68,7 @@ fn failing_process_leaves_ring_consistent() {
         [("abort", Some(6), None), ("fault", Some(11), None), ("leave", None, Some(7))]
     {
         with_function("behaviours", |mut engine| {
-            let call = CallDescriptor {
-                method,
-                arguments: b"",
-                objects: &[],
-                timeout_ms: 0,
-                result_bytes_max: 0,
-                secret_arguments: false,
-            };
+            let call = CallDescriptor { method, ..CallDescriptor::default() };
             engine.ring.begin_call(&call).expect("a valid call");
             // The constructor writes a line, and waits for its completion.
             let line = engine.ring.next_request(Duration::from_secs(10)).expect("no violation");
@@ -130,7 +96,7 @@ fn file_without_code_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("text.so");
     std::fs::write(&path, "#!/bin/sh\n").expect("write");
-    let mut engine = LocalEngine::start(&path);
+    let mut engine = LocalEngine::start(ENGINE, &path);
     let mut device = MemoryDevice::default();
     assert_eq!(device.run(&mut engine.ring, "", b""), Ok(CallErrno::NotExecutable.result()));
     assert!(device.log[0].1.contains("cannot load the function"), "{:?}", device.log);

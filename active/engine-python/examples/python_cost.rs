@@ -64,11 +64,9 @@ impl MeasuredEngine {
         let object = GuestObject::new(1, 2, ObjectKind::User, rights, data.len() as u64);
         self.ring.begin_call(&CallDescriptor {
             method,
-            arguments: b"",
             objects: &[object],
-            timeout_ms: 0,
             result_bytes_max: 1 << 20,
-            secret_arguments: false,
+            ..CallDescriptor::default()
         })?;
         loop {
             let request = self.ring.next_request(Duration::from_secs(20))?;

@@ -4,11 +4,9 @@
 //! an `OSError` with its error number. A call outside of `run`, or during another one, fails.
 #![allow(unsafe_code, reason = "buffers of the shared heap, as objects of the interpreter")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use sealstone_function_abi::CallErrno;
 use sealstone_function_abi::limits::{ATTRIBUTE_BYTES_MAX, BUFFER_BYTES};
-use sealstone_function_abi::{CallErrno, DescriptorError, OwnedCallDescriptor};
-use sealstone_function_ring::{EngineRing, StreamId};
+use sealstone_function_ring::{ProcessRing, StreamId};
 
 use crate::library::{BuiltinFunction, CallArguments, PythonObject, RaisedException};
 
@@ -17,56 +15,8 @@ const READ_BYTES_MAX: u64 = 64 << 20;
 /// Numbers that one `list` returns.
 const LIST_NUMBERS: usize = 4096;
 
-/// The ring of this process, and whether a call runs.
-struct InterpreterRing {
-    ring: EngineRing,
-    is_in_call: bool,
-}
-
-static STATE: Mutex<Option<InterpreterRing>> = Mutex::new(None);
-
-/// Locks the state. A panic under the lock would have ended the process.
-fn state() -> MutexGuard<'static, Option<InterpreterRing>> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sets the ring that all calls use.
-pub(crate) fn install(ring: EngineRing) {
-    *state() = Some(InterpreterRing { ring, is_in_call: false });
-}
-
-/// Waits for the next call; `None` if the engine must exit. After an error a call runs as well.
-pub(crate) fn wait_call() -> Result<Option<OwnedCallDescriptor>, DescriptorError> {
-    let mut state = state();
-    let Some(state) = state.as_mut() else { return Ok(None) };
-    let outcome = state.ring.wait_call();
-    state.is_in_call = !matches!(outcome, Ok(None));
-    outcome
-}
-
-/// Ends the call.
-pub(crate) fn finish_call(status: i64) {
-    if let Some(state) = state().as_mut() {
-        state.is_in_call = false;
-        state.ring.finish_call(status);
-    }
-}
-
-/// Writes a line of the engine itself to the log of the job.
-pub(crate) fn log_error(text: &str) {
-    /// Level of a log line about an error.
-    const LOG_ERROR: u32 = 1;
-    let _ = with_ring(|ring| ring.log(LOG_ERROR, text.as_bytes()));
-}
-
-/// Runs `body` with the ring if a call runs.
-fn with_ring<T>(body: impl FnOnce(&mut EngineRing) -> Result<T, CallErrno>) -> Result<T, CallErrno> {
-    let mut state = STATE.try_lock().map_err(|_| CallErrno::Busy)?;
-    match state.as_mut() {
-        Some(InterpreterRing { ring, is_in_call: true }) => body(ring),
-        _ => Err(CallErrno::BadHandle),
-    }
-}
+/// The ring of this process.
+pub(crate) static RING: ProcessRing = ProcessRing::new();
 
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,34 +84,34 @@ fn read(arguments: CallArguments<'_>) -> Called {
     let (object, offset, length) = (handle(arguments, 0)?, arguments.number(1)?, arguments.number(2)?);
     let capacity = usize::try_from(length).ok().filter(|_| length <= READ_BYTES_MAX);
     let capacity = capacity.ok_or(CallErrno::TooLarge)?;
-    PythonObject::filled_bytes(capacity, |buffer| Ok(with_ring(|ring| ring.read(object, offset, buffer))?))
+    PythonObject::filled_bytes(capacity, |buffer| Ok(RING.with(|ring| ring.read(object, offset, buffer))?))
 }
 
 fn write(arguments: CallArguments<'_>) -> Called {
     let (object, offset, data) = (handle(arguments, 0)?, arguments.number(1)?, arguments.bytes(2)?);
-    number(with_ring(|ring| ring.write(object, offset, data)).map(|count| count as u64))
+    number(RING.with(|ring| ring.write(object, offset, data)).map(|count| count as u64))
 }
 
 fn append(arguments: CallArguments<'_>) -> Called {
     let (object, data) = (handle(arguments, 0)?, arguments.bytes(1)?);
-    number(with_ring(|ring| ring.append(object, data)))
+    number(RING.with(|ring| ring.append(object, data)))
 }
 
 fn punch(arguments: CallArguments<'_>) -> Called {
     let (object, offset, length) = (handle(arguments, 0)?, arguments.number(1)?, arguments.number(2)?);
-    nothing(with_ring(|ring| ring.punch(object, offset, length)))
+    nothing(RING.with(|ring| ring.punch(object, offset, length)))
 }
 
 fn length(arguments: CallArguments<'_>) -> Called {
     let object = handle(arguments, 0)?;
-    number(with_ring(|ring| ring.length(object)))
+    number(RING.with(|ring| ring.length(object)))
 }
 
 fn get_attribute(arguments: CallArguments<'_>) -> Called {
     let object = handle(arguments, 0)?;
     let (page, attribute) = (small_number(arguments, 1)?, small_number(arguments, 2)?);
     PythonObject::filled_bytes(ATTRIBUTE_BYTES_MAX as usize, |buffer| {
-        Ok(with_ring(|ring| ring.get_attribute(object, page, attribute, buffer))?)
+        Ok(RING.with(|ring| ring.get_attribute(object, page, attribute, buffer))?)
     })
 }
 
@@ -169,68 +119,68 @@ fn set_attribute(arguments: CallArguments<'_>) -> Called {
     let object = handle(arguments, 0)?;
     let (page, attribute) = (small_number(arguments, 1)?, small_number(arguments, 2)?);
     let value = arguments.bytes(3)?;
-    nothing(with_ring(|ring| ring.set_attribute(object, page, attribute, value)))
+    nothing(RING.with(|ring| ring.set_attribute(object, page, attribute, value)))
 }
 
 fn list(arguments: CallArguments<'_>) -> Called {
     let (object, after) = (handle(arguments, 0)?, arguments.number(1)?);
     let mut numbers = vec![0; LIST_NUMBERS];
-    let count = with_ring(|ring| ring.list(object, after, &mut numbers))?;
+    let count = RING.with(|ring| ring.list(object, after, &mut numbers))?;
     let numbers = numbers.iter().take(count).map(|&number| PythonObject::unsigned(number));
     Ok(PythonObject::tuple(numbers.collect::<Result<_, _>>()?)?)
 }
 
 fn create(arguments: CallArguments<'_>) -> Called {
     let partition = handle(arguments, 0)?;
-    let (handle, number) = with_ring(|ring| ring.create(partition))?;
+    let (handle, number) = RING.with(|ring| ring.create(partition))?;
     let pair = vec![PythonObject::unsigned(handle.into())?, PythonObject::unsigned(number)?];
     Ok(PythonObject::tuple(pair)?)
 }
 
 fn remove(arguments: CallArguments<'_>) -> Called {
     let object = handle(arguments, 0)?;
-    nothing(with_ring(|ring| ring.remove(object)))
+    nothing(RING.with(|ring| ring.remove(object)))
 }
 
 fn flush(arguments: CallArguments<'_>) -> Called {
     let object = handle(arguments, 0)?;
-    nothing(with_ring(|ring| ring.flush(object)))
+    nothing(RING.with(|ring| ring.flush(object)))
 }
 
 fn result(arguments: CallArguments<'_>) -> Called {
     let data = arguments.bytes(0)?;
-    nothing(with_ring(|ring| ring.result(data)))
+    nothing(RING.with(|ring| ring.result(data)))
 }
 
 fn log(arguments: CallArguments<'_>) -> Called {
     let (level, text) = (small_number(arguments, 0)?, arguments.bytes(1)?);
-    nothing(with_ring(|ring| ring.log(level, text)))
+    nothing(RING.with(|ring| ring.log(level, text)))
 }
 
 fn progress(arguments: CallArguments<'_>) -> Called {
     let (done, total) = (arguments.number(0)?, arguments.number(1)?);
-    nothing(with_ring(|ring| ring.progress(done, total)))
+    nothing(RING.with(|ring| ring.progress(done, total)))
 }
 
 fn cancelled(_: CallArguments<'_>) -> Called {
-    let is_cancelled = with_ring(|ring| Ok(ring.is_cancelled()))?;
+    let is_cancelled = RING.with(|ring| Ok(ring.is_cancelled()))?;
     Ok(PythonObject::flag(is_cancelled)?)
 }
 
 fn clock(_: CallArguments<'_>) -> Called {
-    number(with_ring(|ring| Ok(ring.clock_ms())))
+    number(RING.with(|ring| Ok(ring.clock_ms())))
 }
 
 fn reader_open(arguments: CallArguments<'_>) -> Called {
     let (object, offset, length) = (handle(arguments, 0)?, arguments.number(1)?, arguments.number(2)?);
-    let id = with_ring(|ring| ring.open_reader(object, offset, length))?;
+    let id = RING.with(|ring| ring.open_reader(object, offset, length))?;
     Ok(PythonObject::number(id.number())?)
 }
 
 /// Returns the next part of a reader: its address in the heap and its length.
 fn next_part(arguments: CallArguments<'_>) -> Result<(std::ptr::NonNull<u8>, u32), CallFailure> {
     let id = stream(arguments)?;
-    Ok(with_ring(|ring| {
+    Ok(RING.with(|ring| {
         let range = ring.read_next(id)?;
         Ok((ring.heap_address(range).ok_or(CallErrno::InputOutput)?, range.length()))
     })?)
@@ -254,12 +204,12 @@ fn reader_view(arguments: CallArguments<'_>) -> Called {
 
 fn reader_close(arguments: CallArguments<'_>) -> Called {
     let id = stream(arguments)?;
-    nothing(with_ring(|ring| ring.close_stream(id, false)))
+    nothing(RING.with(|ring| ring.close_stream(id, false)))
 }
 
 fn writer_open(arguments: CallArguments<'_>) -> Called {
     let (object, offset) = (handle(arguments, 0)?, arguments.number(1)?);
-    let id = with_ring(|ring| ring.open_writer(object, offset))?;
+    let id = RING.with(|ring| ring.open_writer(object, offset))?;
     Ok(PythonObject::number(id.number())?)
 }
 
@@ -268,12 +218,12 @@ fn writer_commit(arguments: CallArguments<'_>) -> Called {
     if data.len() > BUFFER_BYTES as usize {
         return Err(CallErrno::Invalid.into());
     }
-    nothing(with_ring(|ring| ring.write_stream(id, data)))
+    nothing(RING.with(|ring| ring.write_stream(id, data)))
 }
 
 fn writer_close(arguments: CallArguments<'_>) -> Called {
     let id = stream(arguments)?;
-    nothing(with_ring(|ring| ring.close_stream(id, true)))
+    nothing(RING.with(|ring| ring.close_stream(id, true)))
 }
 
 macro_rules! builtins {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sealstone_function_abi::{CallErrno, OwnedCallDescriptor};
 
-use crate::calls;
+use crate::calls::{self, RING};
 use crate::library::{self, LibraryError, PythonObject, RaisedException};
 
 /// The Python code above the module `_sealstone`; the package for authors has the same file.
@@ -95,7 +95,7 @@ impl FunctionInterpreter {
     /// Compiles and executes a source file during a call; its errors are in the log of the job.
     pub(crate) fn load(&self, path: &Path) -> Result<LoadedFunction<'_>, CallErrno> {
         let source = read_source(path).map_err(|error| {
-            calls::log_error(&error.to_string());
+            RING.log_error(&error.to_string());
             CallErrno::NotExecutable
         })?;
         let loaded = PythonObject::bytes(&source).and_then(|source| {

@@ -18,16 +18,16 @@ mod library;
 mod runtime;
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use sealstone_function_abi::CallErrno;
-use sealstone_function_ring::{AttachError, EngineRing};
+use sealstone_function_ring::EngineRing;
 use sealstone_sandbox::EngineContext;
 
+use crate::calls::RING;
 use crate::function::{CallEnd, FunctionInterpreter};
 use crate::runtime::{LIBRARY_VARIABLE, PythonRuntime};
 
@@ -73,7 +73,7 @@ fn find_runtime() -> Result<PythonRuntime, runtime::RuntimeError> {
 /// Prints the description of the interpreter after its library was loaded once.
 fn describe_runtime() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = find_runtime()?;
-    library::load(&runtime.library)?;
+    library::load(&runtime.libpython)?;
     std::io::stdout().write_all(runtime.description().as_bytes())?;
     Ok(())
 }
@@ -110,17 +110,12 @@ fn print_package(library: &Path, home: &OsString) -> Result<(), Box<dyn std::err
 
 /// Serves the calls of a device, in a confined process.
 fn run_confined(context: EngineContext, home: &str, package: &[u8]) -> i32 {
-    let (Some(code), [engine_memory, host_memory]) = (context.code, &context.descriptors[..]) else {
-        return EXIT_NO_CODE;
-    };
-    match attach(engine_memory, host_memory) {
+    let EngineContext { code: Some(code), descriptors, .. } = context else { return EXIT_NO_CODE };
+    let Ok(descriptors) = <[OwnedFd; 2]>::try_from(descriptors) else { return EXIT_NO_CODE };
+    match EngineRing::attach(descriptors) {
         Ok(ring) => serve(ring, &code, home, package),
         Err(_) => EXIT_NO_RING,
     }
-}
-
-fn attach(engine_memory: &OwnedFd, host_memory: &OwnedFd) -> Result<EngineRing, AttachError> {
-    EngineRing::attach(engine_memory.as_fd(), host_memory.as_fd())
 }
 
 /// Serves the calls of a local host.
@@ -130,9 +125,8 @@ fn run_local(
     host_memory: &Path,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = find_runtime()?;
-    library::load(&runtime.library)?;
-    let engine_memory = OpenOptions::new().read(true).write(true).open(engine_memory)?;
-    let ring = attach(&engine_memory.into(), &File::open(host_memory)?.into())?;
+    library::load(&runtime.libpython)?;
+    let ring = EngineRing::attach_paths(engine_memory, host_memory)?;
     match serve(ring, code, &runtime.home, &[]) {
         0 => Ok(()),
         code => std::process::exit(code),
@@ -141,24 +135,24 @@ fn run_local(
 
 /// Runs calls until the host stops the engine; returns the exit code.
 fn serve(ring: EngineRing, code: &Path, home: &str, package: &[u8]) -> i32 {
-    calls::install(ring);
+    RING.install(ring);
     // Before the first call, so that the start of the interpreter and of the call overlap.
     let interpreter = FunctionInterpreter::start(home, package);
     let mut loaded = None;
     loop {
-        let call = match calls::wait_call() {
+        let call = match RING.wait_call() {
             Ok(None) => return 0,
             Ok(Some(call)) => call,
             Err(error) => {
-                calls::log_error(&format!("cannot begin the call: {error}"));
-                calls::finish_call(CallErrno::Invalid.result());
+                RING.log_error(&format!("cannot begin the call: {error}"));
+                RING.finish_call(CallErrno::Invalid.result());
                 continue;
             }
         };
         let interpreter = match &interpreter {
             Ok(interpreter) => interpreter,
             Err(error) => {
-                calls::log_error(&format!("cannot start the interpreter: {error}"));
+                RING.log_error(&format!("cannot start the interpreter: {error}"));
                 return EXIT_NO_INTERPRETER;
             }
         };
@@ -178,6 +172,6 @@ fn serve(ring: EngineRing, code: &Path, home: &str, package: &[u8]) -> i32 {
         };
         // Arguments may be secret: they are cleared before the host learns of the end.
         drop(call);
-        calls::finish_call(status);
+        RING.finish_call(status);
     }
 }

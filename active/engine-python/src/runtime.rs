@@ -38,7 +38,7 @@ pub(crate) enum RuntimeError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PythonRuntime {
     /// Path of libpython.
-    pub(crate) library: PathBuf,
+    pub(crate) libpython: PathBuf,
     /// Prefix of the installation, as `PYTHONHOME` names it.
     pub(crate) home: String,
     /// Folder of the standard library.
@@ -85,8 +85,8 @@ impl PythonRuntime {
                 folder = prefix.join(part).join(format!("python3.{minor}"));
                 if folder.join("os.py").is_file() {
                     let home = prefix.to_str().ok_or_else(|| RuntimeError::Path(prefix.to_owned()))?;
-                    let (library, home) = (library.to_owned(), home.to_owned());
-                    return Ok(Self { library, home, modules: folder });
+                    let (libpython, home) = (library.to_owned(), home.to_owned());
+                    return Ok(Self { libpython, home, modules: folder });
                 }
             }
         }
@@ -95,7 +95,7 @@ impl PythonRuntime {
 
     /// Returns the description for the device: a line for each bind and each argument.
     pub(crate) fn description(&self) -> String {
-        let (modules, library) = (self.modules.display(), self.library.display());
+        let (modules, library) = (self.modules.display(), self.libpython.display());
         format!(
             "bind {modules}\nargument --library\nargument {library}\nargument --home\nargument {}\n",
             self.home
@@ -152,7 +152,7 @@ mod tests {
         install(prefix.path(), "lib", 12, false);
         install(prefix.path(), "lib", 15, true);
         let runtime = PythonRuntime::search(&folders).expect("found");
-        assert_eq!(runtime.library, expected);
+        assert_eq!(runtime.libpython, expected);
         assert_eq!(Path::new(&runtime.home), prefix.path());
         assert_eq!(runtime.modules, prefix.path().join("lib/python3.11"));
         let description = runtime.description();

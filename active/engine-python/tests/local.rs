@@ -1,58 +1,27 @@
 //! The engine without confinement.
 
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::time::Duration;
 
 use sealstone_function_abi::{CallDescriptor, CallErrno};
-use sealstone_function_ring::HostRing;
 
-use crate::support::{MemoryDevice, small_ring};
+use crate::support::{LocalEngine, MemoryDevice};
 use crate::zygotes::{ENGINE, has_interpreter, plain_call};
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/functions").join(name).with_extension("py")
 }
 
-/// An engine process and the host's end of its ring.
-struct LocalEngine {
-    ring: HostRing,
-    process: Child,
-}
-
-impl LocalEngine {
-    fn start(code: &Path) -> Self {
-        let (memory, ring) = small_ring();
-        let [a, b] =
-            memory.descriptors().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-        let process = Command::new(ENGINE).arg("--local").arg(code).args([a, b]).spawn();
-        Self { ring, process: process.expect("start the engine") }
-    }
-
-    fn stop(&mut self) -> ExitStatus {
-        self.ring.control().stop_engine();
-        self.process.wait().expect("the engine ends")
-    }
-
-    /// Runs a call that ends the process; returns its exit code.
-    fn run_to_exit(mut self, device: &mut MemoryDevice, call: &CallDescriptor<'_>) -> Option<i32> {
-        self.ring.begin_call(call).expect("a valid call");
-        loop {
-            assert_eq!(device.serve_next(&mut self.ring), None, "the call returns");
-            if let Some(status) = self.process.try_wait().expect("wait") {
-                assert_eq!(device.serve_next(&mut self.ring), None, "the call returns");
-                return status.code();
-            }
+/// Runs a call that ends the process; returns its exit code.
+fn run_to_exit(mut engine: LocalEngine, device: &mut MemoryDevice, call: &CallDescriptor<'_>) -> Option<i32> {
+    engine.ring.begin_call(call).expect("a valid call");
+    loop {
+        assert_eq!(device.serve_next(&mut engine.ring), None, "the call returns");
+        if let Some(status) = engine.process.try_wait().expect("wait") {
+            assert_eq!(device.serve_next(&mut engine.ring), None, "the call returns");
+            return status.code();
         }
-    }
-}
-
-impl Drop for LocalEngine {
-    fn drop(&mut self) {
-        // An engine without a host would wait for ever.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -65,7 +34,7 @@ fn every_call_works_from_python() {
     if !has_interpreter() {
         return;
     }
-    let mut engine = LocalEngine::start(&source("every_call"));
+    let mut engine = LocalEngine::start(ENGINE, &source("every_call"));
     let mut device = MemoryDevice::new(&[b"hello", b""]);
     assert_eq!(device.run(&mut engine.ring, "every", b"a=1\0"), Ok(0), "{:?}", device.log);
     assert_eq!(device.objects[1].as_deref(), Some(&b"bcdef end"[..]));
@@ -80,7 +49,7 @@ fn engine_serves_many_calls() {
     if !has_interpreter() {
         return;
     }
-    let mut engine = LocalEngine::start(&source("behaviours"));
+    let mut engine = LocalEngine::start(ENGINE, &source("behaviours"));
     let mut device = MemoryDevice::new(&[b"hello"]);
     for count in 1..=3 {
         assert_eq!(device.run(&mut engine.ring, "count", b""), Ok(count));
@@ -101,7 +70,7 @@ fn cancelled_function_returns() {
     if !has_interpreter() {
         return;
     }
-    let mut engine = LocalEngine::start(&source("behaviours"));
+    let mut engine = LocalEngine::start(ENGINE, &source("behaviours"));
     let control = engine.ring.control();
     let canceller = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(200));
@@ -128,8 +97,8 @@ fn exception_ends_process_with_traceback() {
     ] {
         let mut device = MemoryDevice::new(&[b"hello"]);
         let call = CallDescriptor { secret_arguments, ..plain_call(method, arguments) };
-        let engine = LocalEngine::start(&source("behaviours"));
-        assert_eq!(engine.run_to_exit(&mut device, &call), Some(code), "{method}");
+        let engine = LocalEngine::start(ENGINE, &source("behaviours"));
+        assert_eq!(run_to_exit(engine, &mut device, &call), Some(code), "{method}");
         let log = lines(&device);
         assert_eq!(log.last(), Some(&last), "{log:?}");
         let shows_frame = log.iter().any(|line| line.contains("behaviours.py") && line.contains(", line "));
@@ -154,7 +123,7 @@ fn wrong_sources_are_refused() {
     ] {
         let path = folder.path().join("function.py");
         std::fs::write(&path, content).expect("written");
-        let mut engine = LocalEngine::start(&path);
+        let mut engine = LocalEngine::start(ENGINE, &path);
         let mut device = MemoryDevice::default();
         let status = device.run(&mut engine.ring, "", b"");
         assert_eq!(status, Ok(CallErrno::NotExecutable.result()), "{text}");

@@ -100,12 +100,5 @@ impl ConfinedEngine {
 
 /// Returns a call without objects.
 pub(crate) fn plain_call<'a>(method: &'a str, arguments: &'a [u8]) -> CallDescriptor<'a> {
-    CallDescriptor {
-        method,
-        arguments,
-        objects: &[],
-        timeout_ms: 0,
-        result_bytes_max: 1 << 20,
-        secret_arguments: false,
-    }
+    CallDescriptor { method, arguments, result_bytes_max: 1 << 20, ..CallDescriptor::default() }
 }

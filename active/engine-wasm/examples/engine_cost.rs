@@ -42,12 +42,10 @@ fn run(ring: &mut HostRing, arguments: &[u8], data: &[u8]) -> ExampleResult<i64>
     let rights = ObjectRights::from_bits(0xFF);
     let objects = [GuestObject::new(0x10000, 0x10000, ObjectKind::User, rights, data.len() as u64)];
     let call = CallDescriptor {
-        method: "",
         arguments,
         objects: &objects,
-        timeout_ms: 0,
         result_bytes_max: 1 << 30,
-        secret_arguments: false,
+        ..CallDescriptor::default()
     };
     ring.begin_call(&call)?;
     loop {

@@ -17,14 +17,13 @@ mod calls;
 mod function;
 mod guest;
 
-use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sealstone_function_abi::CallErrno;
-use sealstone_function_ring::{AttachError, EngineRing};
+use sealstone_function_ring::EngineRing;
 use sealstone_sandbox::{EngineContext, EngineLimits};
 
 use crate::function::{CompiledFunction, ModuleLoadError, RunFailure};
@@ -64,39 +63,25 @@ const fn module_memory_max(process_bytes: u64) -> u64 {
 
 /// Serves the calls of a device, in a confined process.
 fn run_confined(context: EngineContext) -> i32 {
-    let (Some(code), [engine_memory, host_memory]) = (context.code, &context.descriptors[..]) else {
-        return EXIT_NO_CODE;
-    };
+    let EngineContext { code: Some(path), descriptors, limits, .. } = context else { return EXIT_NO_CODE };
+    let Ok(descriptors) = <[OwnedFd; 2]>::try_from(descriptors) else { return EXIT_NO_CODE };
     let function = ModuleFile {
-        path: code,
-        memory_max: module_memory_max(context.limits.memory_bytes),
+        path,
+        memory_max: module_memory_max(limits.memory_bytes),
         is_confined: true,
         loaded: None,
     };
-    match attach(engine_memory, host_memory) {
+    match EngineRing::attach(descriptors) {
         Ok(ring) => serve(ring, function),
         Err(_) => EXIT_NO_RING,
     }
 }
 
-fn attach(engine_memory: &OwnedFd, host_memory: &OwnedFd) -> Result<EngineRing, AttachError> {
-    EngineRing::attach(engine_memory.as_fd(), host_memory.as_fd())
-}
-
 /// Serves the calls of a local host.
 fn run_local(code: &Path, engine_memory: &Path, host_memory: &Path) -> ExitCode {
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(engine_memory)
-        .and_then(|engine_memory| Ok((engine_memory, File::open(host_memory)?)));
-    let ring = match opened {
-        Ok((engine_memory, host_memory)) => attach(&engine_memory.into(), &host_memory.into()),
-        Err(error) => Err(error.into()),
-    };
     let memory_max = module_memory_max(EngineLimits::default().memory_bytes);
     let function = ModuleFile { path: code.to_owned(), memory_max, is_confined: false, loaded: None };
-    match ring {
+    match EngineRing::attach_paths(engine_memory, host_memory) {
         Ok(ring) => u8::try_from(serve(ring, function)).map_or(ExitCode::FAILURE, ExitCode::from),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{error}; pass the memory files of a running host");

@@ -45,15 +45,7 @@ fn start(text: &str) -> (Zygote, Arc<HostMemory>, HostRing, SandboxedEngine) {
 /// Runs a call without objects until the engine has ended.
 fn run_to_end(text: &str) -> (Vec<String>, EngineExitCause) {
     let (_zygote, _memory, mut ring, engine) = start(text);
-    let call = CallDescriptor {
-        method: "",
-        arguments: b"",
-        objects: &[],
-        timeout_ms: 0,
-        result_bytes_max: 0,
-        secret_arguments: false,
-    };
-    ring.begin_call(&call).expect("a valid call");
+    ring.begin_call(&CallDescriptor::default()).expect("a valid call");
     let mut log = Vec::new();
     loop {
         if !collect_log(&mut ring, &mut log)

@@ -65,15 +65,7 @@ impl LocalEngine {
 
     /// Runs a call without objects until the process has ended; returns the log and the status.
     pub(crate) fn run_to_end(mut self) -> (Vec<String>, ExitStatus) {
-        let call = CallDescriptor {
-            method: "",
-            arguments: b"",
-            objects: &[],
-            timeout_ms: 0,
-            result_bytes_max: 0,
-            secret_arguments: false,
-        };
-        self.ring.begin_call(&call).expect("a valid call");
+        self.ring.begin_call(&CallDescriptor::default()).expect("a valid call");
         let mut log = Vec::new();
         let deadline = Instant::now() + END_LIMIT;
         loop {

@@ -210,7 +210,7 @@ impl GuestCall {
 }
 
 /// A call as the host describes it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct CallDescriptor<'a> {
     /// The method; empty for the default method.
     pub method: &'a str,

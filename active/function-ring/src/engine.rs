@@ -1,8 +1,10 @@
 //! The engine's side: waiting for calls, requests, and the buffers of the heap.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -75,18 +77,30 @@ pub struct EngineRing {
 }
 
 impl EngineRing {
-    /// Maps the two descriptors that the engine received from `HostMemory::descriptors`.
+    /// Maps the memory files of a host by their paths, for an engine without confinement.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::attach`].
+    pub fn attach_paths(engine_file: &Path, host_file: &Path) -> Result<Self, AttachError> {
+        let engine_file = File::options().read(true).write(true).open(engine_file)?;
+        Self::attach([engine_file.into(), File::open(host_file)?.into()])
+    }
+
+    /// Maps the two descriptors that the engine received from `HostMemory::descriptors`, and closes
+    /// them. A function must not map the memory again: a second mapping of the heap could be
+    /// executable.
     ///
     /// # Errors
     ///
     /// The memory cannot be mapped, or has another layout.
-    pub fn attach(engine_file: BorrowedFd<'_>, host_file: BorrowedFd<'_>) -> Result<Self, AttachError> {
-        let host_region = SharedMapping::new(host_file, host::REGION_BYTES, false)?;
+    pub fn attach([engine_file, host_file]: [OwnedFd; 2]) -> Result<Self, AttachError> {
+        let host_region = SharedMapping::new(host_file.as_fd(), host::REGION_BYTES, false)?;
         let header = host_region.copy_entry(host::HEADER);
         let heap_bytes = layout::parse_header(header).ok_or(AttachError::Layout)?;
         let region_bytes =
             usize::try_from(engine::region_bytes(heap_bytes)).map_err(|_| AttachError::Layout)?;
-        let engine_region = SharedMapping::new(engine_file, region_bytes, true)?;
+        let engine_region = SharedMapping::new(engine_file.as_fd(), region_bytes, true)?;
         let spin = Duration::from_nanos(host_region.load(host::SPIN_NS).into());
         Ok(Self {
             engine_region,

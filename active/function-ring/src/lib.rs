@@ -11,9 +11,11 @@
 mod engine;
 mod host;
 mod memory;
+mod process_ring;
 mod stream;
 mod wait;
 
 pub use engine::{AttachError, EngineRing, RequestTicket};
 pub use host::{BeginCallError, HostMemory, HostRing, RingControl, RingOptions, RingRequest, RingViolation};
+pub use process_ring::ProcessRing;
 pub use stream::StreamId;

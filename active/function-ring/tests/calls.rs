@@ -18,10 +18,9 @@ fn start_engine<T: Send + 'static>(
     calls: usize,
     mut body: impl FnMut(&mut EngineRing, OwnedCallDescriptor) -> (i64, T) + Send + 'static,
 ) -> thread::JoinHandle<Vec<T>> {
-    let [a, b] = memory.descriptors().map(|file| file.try_clone_to_owned().expect("a descriptor"));
+    let files = memory.descriptors().map(|file| file.try_clone_to_owned().expect("a descriptor"));
     thread::spawn(move || {
-        use std::os::fd::AsFd as _;
-        let mut ring = EngineRing::attach(a.as_fd(), b.as_fd()).expect("attach");
+        let mut ring = EngineRing::attach(files).expect("attach");
         let mut results = Vec::new();
         while results.len() < calls {
             let Some(call) = ring.wait_call().expect("a valid call") else { break };
@@ -101,14 +100,7 @@ fn error_after_first_part_is_reported() {
         assert_eq!(ring.read(0, 0, &mut buffer), Err(CallErrno::InputOutput));
         (0, ())
     });
-    let call = CallDescriptor {
-        method: "",
-        arguments: b"",
-        objects: &[],
-        timeout_ms: 0,
-        result_bytes_max: 0,
-        secret_arguments: false,
-    };
+    let call = CallDescriptor::default();
     host.begin_call(&call).expect("a valid call");
     loop {
         let request = host.next_request(CALL_LIMIT).expect("no violation").expect("a request");
@@ -298,14 +290,7 @@ fn clearing_touches_used_bytes_only() {
 #[test]
 fn second_call_needs_end_of_first() {
     let (_memory, mut host) = small_ring();
-    let call = CallDescriptor {
-        method: "",
-        arguments: b"",
-        objects: &[],
-        timeout_ms: 0,
-        result_bytes_max: 0,
-        secret_arguments: false,
-    };
+    let call = CallDescriptor::default();
     host.begin_call(&call).expect("first call");
     assert_eq!(host.begin_call(&call), Err(BeginCallError::CallRuns));
     let (_memory, mut host) = small_ring();

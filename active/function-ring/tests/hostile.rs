@@ -39,21 +39,10 @@ impl HostileEngine {
     }
 }
 
-fn empty_call() -> CallDescriptor<'static> {
-    CallDescriptor {
-        method: "",
-        arguments: b"",
-        objects: &[],
-        timeout_ms: 0,
-        result_bytes_max: 0,
-        secret_arguments: false,
-    }
-}
-
 /// Returns a ring in its first call, whose generation is 1.
 fn ring_in_call() -> (Arc<HostMemory>, HostRing, HostileEngine) {
     let (memory, mut host) = small_ring();
-    host.begin_call(&empty_call()).expect("first call");
+    host.begin_call(&CallDescriptor::default()).expect("first call");
     let hostile = HostileEngine::new(&memory);
     (memory, host, hostile)
 }
@@ -127,7 +116,10 @@ fn request_outside_call_is_violation() {
     hostile.put(0, &length_request(0));
     hostile.set_tail(1);
     assert_eq!(host.next_request(SOON), Err(RingViolation::OutsideCall));
-    assert_eq!(host.begin_call(&empty_call()), Err(BeginCallError::Violation(RingViolation::OutsideCall)));
+    assert_eq!(
+        host.begin_call(&CallDescriptor::default()),
+        Err(BeginCallError::Violation(RingViolation::OutsideCall))
+    );
 }
 
 #[test]

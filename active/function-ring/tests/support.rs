@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each program uses a part")]
 
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -205,4 +208,35 @@ pub(crate) fn small_ring() -> (Arc<HostMemory>, HostRing) {
     let options = RingOptions { heap_bytes: 8 << 20, ..RingOptions::default() };
     let memory = Arc::new(HostMemory::create(options).expect("memory files"));
     (Arc::clone(&memory), HostRing::new(memory))
+}
+
+/// An engine process without confinement, and the host's end of its ring.
+pub(crate) struct LocalEngine {
+    pub(crate) ring: HostRing,
+    pub(crate) process: Child,
+}
+
+impl LocalEngine {
+    /// Starts an engine program with the code of a function.
+    pub(crate) fn start(program: &str, code: &Path) -> Self {
+        let (memory, ring) = small_ring();
+        let files =
+            memory.descriptors().map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        let process = Command::new(program).arg("--local").arg(code).args(files).spawn();
+        Self { ring, process: process.expect("start the engine") }
+    }
+
+    /// Stops the engine; returns how it ended.
+    pub(crate) fn stop(mut self) -> ExitStatus {
+        self.ring.control().stop_engine();
+        self.process.wait().expect("the engine ends")
+    }
+}
+
+impl Drop for LocalEngine {
+    fn drop(&mut self) {
+        // An engine without a host would wait for ever.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }

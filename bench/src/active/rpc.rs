@@ -96,10 +96,8 @@ impl FileEngine {
         self.ring.begin_call(&CallDescriptor {
             method,
             arguments: &length.to_le_bytes(),
-            objects: &[],
-            secret_arguments: false,
-            timeout_ms: 0,
             result_bytes_max: 1 << 20,
+            ..CallDescriptor::default()
         })?;
         let mut result = [0; 48];
         loop {
