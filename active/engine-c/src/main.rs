@@ -88,7 +88,7 @@ fn serve(ring: EngineRing, code: &Path) -> i32 {
                         CallErrno::NotExecutable.result()
                     }
                 };
-                // Arguments may be secret: they are cleared before the host learns of the end.
+                // Arguments may be secret: they are cleared before the end of the call is reported.
                 drop(call);
                 RING.finish_call(status);
             }

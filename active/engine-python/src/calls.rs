@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "buffers of the shared heap, as objects of the interpreter")]
 
 use sealstone_function_abi::CallErrno;
-use sealstone_function_abi::limits::{ATTRIBUTE_BYTES_MAX, BUFFER_BYTES};
+use sealstone_function_abi::limits::ATTRIBUTE_BYTES_MAX;
 use sealstone_function_ring::{ProcessRing, StreamId};
 
 use crate::library::{BuiltinFunction, CallArguments, PythonObject, RaisedException};
@@ -215,9 +215,6 @@ fn writer_open(arguments: CallArguments<'_>) -> Called {
 
 fn writer_commit(arguments: CallArguments<'_>) -> Called {
     let (id, data) = (stream(arguments)?, arguments.bytes(1)?);
-    if data.len() > BUFFER_BYTES as usize {
-        return Err(CallErrno::Invalid.into());
-    }
     nothing(RING.with(|ring| ring.write_stream(id, data)))
 }
 

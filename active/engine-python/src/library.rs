@@ -41,7 +41,7 @@ const PROGRAM_NAME: &str = "/sealstone-engine-python";
 /// `PyBUF_READ`: a read-only memory view.
 const BUFFER_READ: c_int = 0x100;
 /// `METH_VARARGS`: a function that receives a tuple.
-const METHOD_OF_TUPLE: c_int = 1;
+const METH_VARARGS: c_int = 1;
 
 /// An object of the interpreter; never read in Rust.
 #[repr(C)]
@@ -399,8 +399,8 @@ impl PythonObject {
         let object =
             Self::owned(unsafe { (python().PyBytes_FromStringAndSize)(ptr::null(), signed(capacity)) })?;
         let (address, length) = object.bytes_address()?;
-        // SAFETY: the bytes belong to the new object, which nothing else refers to; they are set to
-        // zero before a reference to them exists.
+        // SAFETY: the bytes belong to the new object, which nothing else refers to (an empty one is
+        // shared, and has no bytes); they are set to zero before a reference to them exists.
         let buffer = unsafe {
             address.write_bytes(0, length);
             slice::from_raw_parts_mut(address, length)
@@ -559,7 +559,7 @@ pub(crate) fn create_module(
         let definition = Box::leak(Box::new(MethodDefinition {
             name: function.name.as_ptr(),
             method: call_builtin,
-            flags: METHOD_OF_TUPLE,
+            flags: METH_VARARGS,
             doc: ptr::null(),
         }));
         // The number of the function is its first argument.

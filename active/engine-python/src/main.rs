@@ -170,7 +170,7 @@ fn serve(ring: EngineRing, code: &Path, home: &str, package: &[u8]) -> i32 {
                 CallEnd::Raised => return EXIT_EXCEPTION,
             },
         };
-        // Arguments may be secret: they are cleared before the host learns of the end.
+        // Arguments may be secret: they are cleared before the end of the call is reported.
         drop(call);
         RING.finish_call(status);
     }

@@ -30,6 +30,21 @@ fn lines(device: &MemoryDevice) -> Vec<&str> {
 }
 
 #[test]
+fn printed_text_stays_in_log_of_its_call() {
+    if !has_interpreter() {
+        return;
+    }
+    let mut engine = LocalEngine::start(ENGINE, &source("behaviours"));
+    let mut device = MemoryDevice::default();
+    assert_eq!(device.run(&mut engine.ring, "partial", b""), Ok(CallErrno::NoSpace.result()));
+    assert!(lines(&device).contains(&"partial"), "{:?}", device.log);
+    device.log.clear();
+    assert_eq!(device.run(&mut engine.ring, "count", b""), Ok(1));
+    assert_eq!(lines(&device), [""; 0]);
+    assert!(engine.stop().success());
+}
+
+#[test]
 fn every_call_works_from_python() {
     if !has_interpreter() {
         return;

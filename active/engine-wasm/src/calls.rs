@@ -10,7 +10,7 @@ use sealstone_wasm_module::IMPORT_MODULES;
 use wasmtime::{Linker, Result};
 
 use crate::guest::{
-    CallState, CallingGuest, attach_buffer, check_store, guest_range, store_value, with_memory,
+    CallState, CallingGuest, check_store, guest_range, open_buffered, store_value, with_memory,
 };
 
 /// Bytes of a number.
@@ -189,8 +189,7 @@ fn define_streams(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
         module,
         "osd_reader_open",
         |mut guest: CallingGuest<'_>, object: u32, offset: u64, length: u64| {
-            let opened = guest.data_mut().ring.open_reader(object, offset, length);
-            result(opened.and_then(|stream| attach_buffer(&mut guest, stream, false)))
+            result(open_buffered(&mut guest, false, |ring| ring.open_reader(object, offset, length)))
         },
     )?;
     linker.func_wrap(module, "osd_reader_next", |mut guest: CallingGuest<'_>, reader: i64, data: u32| {
@@ -208,8 +207,7 @@ fn define_streams(linker: &mut Linker<CallState>, module: &str) -> Result<()> {
         module,
         "osd_writer_open",
         |mut guest: CallingGuest<'_>, object: u32, offset: u64| {
-            let opened = guest.data_mut().ring.open_writer(object, offset);
-            result(opened.and_then(|stream| attach_buffer(&mut guest, stream, true)))
+            result(open_buffered(&mut guest, true, |ring| ring.open_writer(object, offset)))
         },
     )?;
     linker.func_wrap(

@@ -96,26 +96,18 @@ pub(crate) fn store_value(memory: &mut [u8], address: u32, value: &[u8]) -> Resu
     Ok(())
 }
 
-/// Gives an opened stream a buffer in the memory of the function; closes it if there is none.
-pub(crate) fn attach_buffer(
+/// Opens a stream with a buffer in the memory of the function.
+pub(crate) fn open_buffered(
     guest: &mut CallingGuest<'_>,
-    stream: StreamId,
     is_writer: bool,
+    open: impl FnOnce(&mut EngineRing) -> Result<StreamId, CallErrno>,
 ) -> Result<i64, CallErrno> {
-    let attached = free_buffer(guest);
+    let index = free_buffer(guest)?;
     let state = guest.data_mut();
-    match attached {
-        Ok(index) => {
-            state.buffers[index].stream = Some((stream, is_writer));
-            state.buffers[index].filled = None;
-            Ok(stream.number())
-        }
-        Err(error) => {
-            // The error of a stream without requests is of no interest.
-            let _ = state.ring.close_stream(stream, is_writer);
-            Err(error)
-        }
-    }
+    let stream = open(&mut state.ring)?;
+    state.buffers[index].stream = Some((stream, is_writer));
+    state.buffers[index].filled = None;
+    Ok(stream.number())
 }
 
 /// Returns the index of a buffer that no stream uses; the memory grows if there is none.

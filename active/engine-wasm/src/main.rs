@@ -104,7 +104,7 @@ fn serve(mut ring: EngineRing, mut function: ModuleFile) -> i32 {
         let loaded = match function.load() {
             Ok(loaded) => loaded,
             Err(error) => {
-                // Arguments may be secret: they are cleared before the host learns of the end.
+                // Arguments may be secret: they are cleared before the end of the call is reported.
                 drop(call);
                 let text = format!("cannot load the function: {error}");
                 refuse_call(&mut ring, CallErrno::NotExecutable, &text);

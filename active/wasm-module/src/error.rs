@@ -120,7 +120,7 @@ pub enum ModuleError {
         /// Its position.
         offset: usize,
     },
-    /// A section has a number that no version of the format knows.
+    /// The number of a section is unknown.
     #[error("unknown section {number} at byte {offset}")]
     UnknownSection {
         /// Number of the section.

@@ -5,7 +5,7 @@
 //! table of calls, and modules without an entry point. Does not: validate instructions; the
 //! compiler of the engine does that, whatever this crate returned.
 //! Contract: arbitrary bytes give a [`ModuleSummary`] or a [`ModuleError`], in one pass over the
-//! sections, with memory for one number for each type and function.
+//! sections, with memory for its types and one number for each function.
 //! Truth: WebAssembly 2.0, chapter 5.5 (modules), and `active/function-abi/src/call.rs` (imports).
 
 #![no_std]

@@ -259,7 +259,7 @@ impl ModulePass {
         Ok(())
     }
 
-    /// Returns the type of a function; an empty one if the indices lead nowhere.
+    /// Returns the type of a function; an empty one if an index is out of range.
     fn type_of(&self, function: u32) -> CallSignature {
         let index = self.functions.get(function as usize);
         index.and_then(|index| self.types.get(*index as usize)).cloned().unwrap_or_default()

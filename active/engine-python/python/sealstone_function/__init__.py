@@ -103,13 +103,18 @@ class Writer:
         """Writes bytes at the position of the stream; returns their number."""
         if self._stream is None:
             raise ValueError("the stream is closed")
-        data = memoryview(data).cast("B")
-        for start in range(0, len(data), BUFFER_BYTES):
-            self._pending += data[start:start + BUFFER_BYTES]
-            if len(self._pending) >= BUFFER_BYTES:
-                _sealstone.writer_commit(self._stream, bytes(self._pending[:BUFFER_BYTES]))
-                del self._pending[:BUFFER_BYTES]
-        return len(data)
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        while rest:
+            part = rest[:BUFFER_BYTES - len(self._pending)]
+            rest = rest[len(part):]
+            if len(part) < BUFFER_BYTES:
+                self._pending += part
+                if len(self._pending) < BUFFER_BYTES:
+                    break
+                part, self._pending = self._pending, bytearray()
+            _sealstone.writer_commit(self._stream, bytes(part))
+        return length
 
     def close(self):
         """Writes the rest and waits for all writes."""
@@ -227,7 +232,7 @@ class Osd:
 
         A view is valid until the next one is requested. The device reads ahead meanwhile.
         """
-        reader = _sealstone.reader_open(_index(handle), _index(offset), _range_length(offset, length))
+        reader = _sealstone.reader_open(_index(handle), _index(offset), _range_length(length))
         try:
             while True:
                 view = _sealstone.reader_view(reader)
@@ -242,7 +247,7 @@ class Osd:
 
     def stream(self, handle, offset=0, length=None):
         """Returns an iterator over a range, as bytes of at most 1 MiB; the device reads ahead."""
-        reader = _sealstone.reader_open(_index(handle), _index(offset), _range_length(offset, length))
+        reader = _sealstone.reader_open(_index(handle), _index(offset), _range_length(length))
         try:
             while True:
                 chunk = _sealstone.reader_bytes(reader)
@@ -261,9 +266,12 @@ class Osd:
         for chunk in self.stream(handle, offset, length):
             lines = (rest + chunk).split(b"\n")
             rest = lines.pop()
-            yield from lines
+            for line in lines:
+                if len(line) > limit:
+                    raise _line_too_long(limit)
+                yield line
             if len(rest) > limit:
-                raise OSError(27, "a line has more than %d bytes" % limit)
+                raise _line_too_long(limit)
         if rest:
             yield rest
 
@@ -277,8 +285,12 @@ def _bytes(data):
     return data if type(data) is bytes else memoryview(data).tobytes()
 
 
-def _range_length(offset, length):
-    return _ALL - _index(offset) if length is None else _index(length)
+def _line_too_long(limit):
+    return OSError(27, "a line has more than %d bytes" % limit)
+
+
+def _range_length(length):
+    return _ALL if length is None else _index(length)
 
 
 class _LogStream:
@@ -345,12 +357,24 @@ def _status_of(error):
     return None
 
 
+def _report_unraisable(unraisable):
+    _sealstone.log(WARNING, b"exception ignored: " + unraisable.exc_type.__name__.encode())
+
+
+def _flush_output():
+    """Writes lines without a line feed to the log of the call that printed them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, _LogStream):
+            stream.flush()
+
+
 def _load(source, name, path):
     """Compiles and executes a source file as a module; returns its ``run``."""
     module = type(sys)(name)
     module.__file__ = path
     sys.modules[name] = module
     sys.stdout, sys.stderr = _LogStream(INFO), _LogStream(WARNING)
+    sys.unraisablehook = _report_unraisable
     try:
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
         run = module.__dict__.get("run")
@@ -367,11 +391,6 @@ def _run(run, method, argument_bytes, objects, timeout_ms, result_bytes_max, sec
     handles = [ObjectHandle(handle, *fields) for handle, fields in enumerate(objects)]
     call = Call(method, argument_bytes, handles, timeout_ms, result_bytes_max)
     osd = Osd(call)
-
-    def report_unraisable(unraisable):
-        _sealstone.log(WARNING, b"exception ignored: " + unraisable.exc_type.__name__.encode())
-
-    sys.unraisablehook = report_unraisable
     try:
         status = run(osd, call)
         if status is None:
@@ -381,11 +400,10 @@ def _run(run, method, argument_bytes, objects, timeout_ms, result_bytes_max, sec
             status = 0
         elif not isinstance(status, int) or not -(1 << 63) <= status < 1 << 63:
             raise TypeError("run returned %s, not a status, bytes, str or None" % type(status).__name__)
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, _LogStream):
-                stream.flush()
+        _flush_output()
         return int(status)
     except BaseException as error:
+        _flush_output()
         _report(error, secret)
         status = _status_of(error)
         if status is None:

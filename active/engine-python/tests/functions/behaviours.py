@@ -45,6 +45,11 @@ def do_print(osd, call):
     print("three", file=sys.stderr)
 
 
+def do_partial(osd, call):
+    print("partial", end="")
+    raise OSError(28, "full")
+
+
 def do_wait(osd, call):
     while not osd.cancelled():
         time.sleep(0.001)

@@ -53,7 +53,7 @@ const PYTHON: ProcessSet = ProcessSet::of(FilteredProcess::Engine(EngineKind::Py
 /// Engines without a runtime that reads files.
 const NATIVE: ProcessSet = C.and(WASM);
 /// Engines that write only to standard output and error.
-const SILENT: ProcessSet = NATIVE.and(PYTHON);
+const STANDARD_WRITERS: ProcessSet = NATIVE.and(PYTHON);
 /// Engines whose runtime reads its library from binds.
 const INTERPRETERS: ProcessSet = JAVA.and(PYTHON);
 /// Engines that create code while they run.
@@ -232,9 +232,9 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("close", libc::SYS_close, ENGINES, &[], "closes the code"),
     allow("fstat", libc::SYS_fstat, ENGINES, &[], "size of the code"),
     allow("newfstatat", libc::SYS_newfstatat, ENGINES, &[], "size of the code, as newer C libraries ask for it"),
-    allow("write", libc::SYS_write, SILENT, &[TO_STANDARD_OUTPUT], "messages of the C library to /dev/null"),
-    allow("write", libc::SYS_write, SILENT, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
-    allow("writev", libc::SYS_writev, SILENT, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
+    allow("write", libc::SYS_write, STANDARD_WRITERS, &[TO_STANDARD_OUTPUT], "messages of the C library to /dev/null"),
+    allow("write", libc::SYS_write, STANDARD_WRITERS, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
+    allow("writev", libc::SYS_writev, STANDARD_WRITERS, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
     allow("write", libc::SYS_write, JAVA, &[], "doorbell through an eventfd, and messages to /dev/null"),
     allow("writev", libc::SYS_writev, JAVA, &[], "messages to /dev/null"),
     allow("prctl", libc::SYS_prctl, WASM, &[REFUSE_NEW_CODE], "after the compilation, no other memory becomes executable"),

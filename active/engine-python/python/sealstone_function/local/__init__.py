@@ -156,7 +156,8 @@ class LocalDevice:
         return self._streams[stream]
 
     def reader_open(self, handle, offset, length):
-        self._range(offset, length)
+        self._number(offset)
+        self._number(length)
         return self._open(["reader", handle, offset, offset + length])
 
     def reader_bytes(self, reader):
