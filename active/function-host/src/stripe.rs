@@ -122,9 +122,9 @@ impl StripeGeometry {
         self.index
     }
 
-    /// Whether two objects can belong to one file: all but their positions is equal.
+    /// Whether unit, width and file length are equal, as they are for objects of one file.
     #[must_use]
-    pub const fn is_same_file(&self, other: &Self) -> bool {
+    pub const fn has_same_stripes(&self, other: &Self) -> bool {
         self.unit == other.unit && self.width == other.width && self.length == other.length
     }
 

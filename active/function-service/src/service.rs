@@ -225,11 +225,16 @@ impl FunctionRunner for FunctionService {
         match call.request.action {
             JobAction::Status => {}
             JobAction::Wait { timeout_ms } => {
-                let thread = state.command_threads.occupy(owner.user);
-                let _thread = thread.ok_or(FunctionRefusal::TooManyJobs)?;
-                state.wait(id, owner, Duration::from_millis(timeout_ms.into()), &|| {
-                    call.caller.is_disconnected()
-                });
+                // The reply about an ended or unknown job needs no thread.
+                let is_pending =
+                    state.active.lock().table.get(id, owner).is_some_and(|job| !job.state().is_final());
+                if is_pending {
+                    let thread = state.command_threads.occupy(owner.user);
+                    let _thread = thread.ok_or(FunctionRefusal::TooManyJobs)?;
+                    state.wait(id, owner, Duration::from_millis(timeout_ms.into()), &|| {
+                        call.caller.is_disconnected()
+                    });
+                }
             }
             JobAction::Cancel => state.cancel(id, owner)?,
             JobAction::Log { offset } => return state.log_reply(id, owner, offset, call.inline_max),

@@ -158,7 +158,7 @@ fn collect_part(
             objects: BTreeMap::new(),
             origin: (number, index),
         });
-        let fits = pieces.geometry.is_same_file(&geometry);
+        let fits = pieces.geometry.has_same_stripes(&geometry);
         if !fits || pieces.objects.insert(geometry.index(), Vec::new()).is_some() {
             return Err(ReduceError::Geometry { file: object.file });
         }

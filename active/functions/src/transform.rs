@@ -46,7 +46,7 @@ fn require_one_file(call: &FunctionCall<'_>) -> Result<(), FunctionFailure> {
         let geometry = StripeGeometry::from_arguments(&arguments, object)?;
         let shares_stream = |other: &Option<StripeGeometry>| match (geometry, *other) {
             (Some(one), Some(other)) => {
-                one.is_whole() || !one.is_same_file(&other) || one.index() == other.index()
+                one.is_whole() || !one.has_same_stripes(&other) || one.index() == other.index()
             }
             _ => true,
         };
