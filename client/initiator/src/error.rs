@@ -137,6 +137,10 @@ pub enum OsdError {
     /// The code of a function has another digest than the request names.
     #[error("the code of the function differs from the expected digest")]
     CodeMismatch,
+    /// The device has no support for the API version of a function, or its description names
+    /// another engine than the request.
+    #[error("the device does not support the API version or the engine of the function")]
+    FunctionUnsupported,
     /// The device does not know the job of a function: it expired, or belongs to another caller.
     #[error("no such job")]
     UnknownJob,

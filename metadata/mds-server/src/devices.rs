@@ -8,8 +8,7 @@ use core::pin::Pin;
 use bytes::Bytes;
 use sealstone_mds::{DeviceAddress, KeyStep, RetagItem, SharedSpace, StepOutcome};
 use sealstone_mds_protocol::ProblemKind;
-use sealstone_osd::ObjectId;
-use sealstone_osd::function::attributes::FunctionAttributes;
+use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
 
 /// Capacity figures of a device.
@@ -84,7 +83,7 @@ pub enum CopyStep {
     /// Creates the object, empty.
     Create,
     /// Sets the description of a function.
-    Describe(FunctionAttributes),
+    Describe(Vec<(AttributeId, Bytes)>),
     /// Writes bytes.
     Write {
         /// Start in bytes.
@@ -110,8 +109,8 @@ pub enum CopyResult {
     },
     /// Bytes read; fewer than requested at the end of the object.
     Data(Vec<u8>),
-    /// Description of the function in the object; all fields are empty if it has none.
-    Description(FunctionAttributes),
+    /// Values of the description of the function in the object; none if it has no description.
+    Description(Vec<(AttributeId, Bytes)>),
     /// The object does not exist.
     Missing,
     /// The step is complete.

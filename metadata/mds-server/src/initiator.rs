@@ -371,18 +371,12 @@ impl Devices for InitiatorDevices {
                 CopyStep::ReadDescription => {
                     let ids = FunctionAttributes::ALL.to_vec();
                     let found = session.attributes(&bearer, object, ids).await.map_err(failed)?;
-                    let value = |id: AttributeId| {
-                        found.iter().find(|(known, _)| *known == id).and_then(|(_, value)| value.as_deref())
+                    let present = |(id, value): (AttributeId, Option<Bytes>)| {
+                        value.filter(|value| !value.is_empty()).map(|value| (id, value))
                     };
-                    return FunctionAttributes::parse(value)
-                        .map(CopyResult::Description)
-                        .map_err(|_| DeviceError::Refused("invalid description of a function".to_owned()));
+                    return Ok(CopyResult::Description(found.into_iter().filter_map(present).collect()));
                 }
-                CopyStep::Describe(description) => {
-                    let values = description.encode().into_iter();
-                    let values = values.map(|(id, value)| (id, Bytes::from(value))).collect();
-                    Operation::SetAttributes { object, values, durable: false }
-                }
+                CopyStep::Describe(values) => Operation::SetAttributes { object, values, durable: false },
                 CopyStep::Create => Operation::Create { object },
                 CopyStep::Write { offset, data } => Operation::Write { object, offset, data },
                 CopyStep::Flush => Operation::Flush { object },

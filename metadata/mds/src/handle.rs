@@ -580,8 +580,9 @@ impl Mds {
                 // After a restart: its charge covers at least the lengths of its objects at that
                 // time.
                 let written = LengthTarget::Create(intent, record.inode);
-                self.check_lengths_later(written, &principal.user, 0, until)?;
                 let copied = namespace::copied_size(&*self.store.snapshot()?, intent)?;
+                // The bytes of a copy were charged when it began.
+                self.check_lengths_later(written, &principal.user, copied.unwrap_or(0), until)?;
                 let rights = if copied.is_some() { COPY_RIGHTS } else { CREATE_RIGHTS };
                 let terms = (method, rights, until);
                 let mut issue = IssueParams::whole(IssueKind::Renew, record.inode, &record.layout, terms);

@@ -11,7 +11,7 @@ use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{Access, DeviceId, ErrorCode, Failure, FilePath, Layout, Method, Stat, shown};
 use sealstone_osd::function::{
     ARGUMENTS_MAX, ApiVersion, EngineType, ExecuteRequest, FunctionObject, JobAction, JobRequest, METHOD_MAX,
-    REPLY_MAX, RunRequest, TIMEOUT_MAX_MS,
+    OBJECTS_MAX, REPLY_MAX, RunRequest, TIMEOUT_MAX_MS,
 };
 use sealstone_osd::{ObjectType, Permissions};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -257,6 +257,9 @@ impl FunctionRun {
         limit("the method", self.method.len(), METHOD_MAX)?;
         limit("the number of files", self.files.len(), FILES_MAX)?;
         limit("the bytes of a result", self.result_max, RESULTS_BYTES_MAX)?;
+        if self.pairs_objects() {
+            limit("the number of files that one call changes together", self.files.len(), OBJECTS_MAX)?;
+        }
         if self.timeout_ms > TIMEOUT_MAX_MS {
             return Err(FunctionError::Limit { what: "the timeout", max: TIMEOUT_MAX_MS.into() });
         }
@@ -275,7 +278,8 @@ impl FunctionRun {
     /// A file that cannot be opened has a reply with the error. An empty file has no reply.
     ///
     /// # Errors
-    /// Those that prevent all jobs. The error of one job is in its reply.
+    /// Those that prevent all jobs, or those of the files that are left. The error of one job is in
+    /// its reply.
     pub async fn run<M: Metadata, D: Devices>(
         &self,
         client: &Client<M, D>,
@@ -290,6 +294,7 @@ impl FunctionRun {
         let mut summary = CallSummary::default();
         let mut devices = BTreeSet::new();
         let (send, mut receive) = mpsc::channel(REPLIES_QUEUED);
+        let mut failure = None;
         let mut running = RunningJobs { tasks: JoinSet::new(), send, permits: BTreeMap::new(), pending: 0 };
         for first in (0..self.files.len()).step_by(FILES_AT_ONCE) {
             while running.pending > JOBS_BEFORE_NEXT_FILES {
@@ -297,35 +302,43 @@ impl FunctionRun {
                 running.pending -= 1;
                 summary.report(reply, &mut on_reply);
             }
-            let (files, mut failed) = open_files(&call, client, first).await?;
-            if self.pairs_objects() && !failed.is_empty() {
-                return Err(failed.swap_remove(0).1);
-            }
-            let jobs = self.plan(&files);
-            if self.pairs_objects() {
-                let numbers = first..self.files.len().min(first + FILES_AT_ONCE);
-                if let Some((file, device)) = plan::missing_object(&jobs, numbers) {
-                    let path = shown(&self.files[file].path).into_owned();
-                    let device = client.core.device_label(device).await;
-                    return Err(FunctionError::NoObject { path, device });
+            let started = async {
+                let (files, mut failed) = open_files(&call, client, first).await?;
+                if self.pairs_objects() && !failed.is_empty() {
+                    return Err(failed.swap_remove(0).1);
                 }
-            }
-            let needed: BTreeSet<DeviceId> = jobs.iter().map(|job| job.device).collect();
-            let missing: Vec<DeviceId> =
-                needed.iter().copied().filter(|device| function.copy_on(*device).is_none()).collect();
-            if !missing.is_empty() {
-                summary.copies += client.make_copies(&function, &missing).await?;
-                function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
-            }
-            devices.extend(needed);
-            summary.jobs += jobs.len() + failed.len();
-            let (client, function, call) = (client.clone(), function.clone(), call.clone());
-            let results = results.clone();
-            let state = Arc::new(CallState { client, function, engine, files, call, results });
-            let number = summary.jobs - jobs.len() - failed.len();
-            let failed: Vec<CallReply> = running.start(number, &state, jobs, failed);
-            for reply in failed {
-                summary.report((reply, None), &mut on_reply);
+                let jobs = self.plan(&files);
+                if self.pairs_objects() {
+                    // One job has all files.
+                    if let Some((file, device)) = plan::missing_object(&jobs, 0..self.files.len()) {
+                        let path = shown(&self.files[file].path).into_owned();
+                        let device = client.core.device_label(device).await;
+                        return Err(FunctionError::NoObject { path, device });
+                    }
+                }
+                let needed: BTreeSet<DeviceId> = jobs.iter().map(|job| job.device).collect();
+                let missing: Vec<DeviceId> =
+                    needed.iter().copied().filter(|device| function.copy_on(*device).is_none()).collect();
+                if !missing.is_empty() {
+                    summary.copies += client.make_copies(&function, &missing).await?;
+                    function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
+                }
+                devices.extend(needed);
+                let number = summary.jobs;
+                summary.jobs += jobs.len() + failed.len();
+                let (client, function, call) = (client.clone(), function.clone(), call.clone());
+                let results = results.clone();
+                let state = Arc::new(CallState { client, function, engine, files, call, results });
+                let failed: Vec<CallReply> = running.start(number, &state, jobs, failed);
+                for reply in failed {
+                    summary.report((reply, None), &mut on_reply);
+                }
+                Ok(())
+            };
+            // Jobs that were started have replies nevertheless.
+            if let Err(error) = started.await {
+                failure = Some(error);
+                break;
             }
         }
         summary.devices = devices.len();
@@ -337,16 +350,16 @@ impl FunctionRun {
         while let Some(done) = running.tasks.join_next().await {
             crate::put::joined(done.map(Ok))?;
         }
-        Ok(summary)
+        failure.map_or(Ok(summary), Err)
     }
 
-    /// Plans the jobs of open files.
     /// Whether functions may change objects that they pair by position, so that each job needs an
     /// object of each file.
     fn pairs_objects(&self) -> bool {
         self.grouping == CallGrouping::PerDevice && self.files.iter().any(|file| file.update)
     }
 
+    /// Plans the jobs of open files.
     fn plan<M, D>(&self, files: &[OpenData<M, D>]) -> Vec<PlannedJob> {
         let layouts: Vec<(&Layout, u64)> =
             files.iter().map(|file| (&file.objects.layout, file.stat.size)).collect();

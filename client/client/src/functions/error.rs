@@ -155,7 +155,10 @@ impl FunctionError {
             }
             ClientError::Device {
                 name,
-                error: error @ (OsdError::InvalidParameter { .. } | OsdError::InvalidField { .. }),
+                error:
+                    error @ (OsdError::FunctionUnsupported
+                    | OsdError::InvalidParameter { .. }
+                    | OsdError::InvalidField { .. }),
                 ..
             } => Self::Refused { device: name, error },
             other => Self::Client(other),

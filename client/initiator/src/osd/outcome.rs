@@ -62,6 +62,8 @@ pub(crate) struct Parts {
 }
 
 /// JOB ID and CODE DIGEST of descriptor FF01h in the continuation segment.
+const FUNCTION_ENGINE_AT: u16 = 50;
+const FUNCTION_API_AT: u16 = 52;
 const FUNCTION_JOB_AT: u16 = 80;
 const FUNCTION_DIGEST_AT: u16 = 96;
 
@@ -201,6 +203,9 @@ fn refused(generation: Generation, operation: &Operation, field: Option<u16>) ->
 /// Decodes INVALID FIELD IN CDB that points into the continuation segment.
 fn refused_function(operation: &Operation, at: u16) -> OsdError {
     match (operation, at) {
+        (Operation::ExecuteFunction { .. }, FUNCTION_ENGINE_AT | FUNCTION_API_AT) => {
+            OsdError::FunctionUnsupported
+        }
         (Operation::ExecuteFunction { .. }, FUNCTION_JOB_AT) => OsdError::UnknownJob,
         (Operation::ExecuteFunction { .. }, FUNCTION_DIGEST_AT) => OsdError::CodeMismatch,
         _ => OsdError::AccessDenied { field: None },

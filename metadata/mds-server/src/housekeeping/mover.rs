@@ -320,11 +320,11 @@ impl Housekeeper {
                 written = chunk.end;
             }
         }
-        // A copy without it could not be run.
+        // A copy without it could not be run. The device checks it when the function is run.
         let described = ServerPurpose::MeasureObject(order.from.object);
         if let CopyResult::Description(description) =
             self.step(order.from, CopyStep::ReadDescription, described).await?
-            && description.engine.is_some()
+            && !description.is_empty()
         {
             let describing = ServerPurpose::DescribeObject(order.to.object);
             self.step(order.to, CopyStep::Describe(description), describing).await?;

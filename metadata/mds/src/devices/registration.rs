@@ -51,7 +51,9 @@ impl DeviceTable {
 impl DeviceEntry {
     /// Whether both entries have the same address and the same initial key.
     pub(super) fn has_registration_of(&self, other: &Self) -> bool {
-        let place = |entry: &Self| (entry.record.system_id, entry.record.url.clone(), entry.record.pin);
-        place(self) == place(other) && self.key_state.has_same_initial(&other.key_state)
+        let (one, two) = (&self.record, &other.record);
+        (one.system_id, one.pin) == (two.system_id, two.pin)
+            && one.url == two.url
+            && self.key_state.has_same_initial(&other.key_state)
     }
 }
