@@ -139,6 +139,8 @@ fn failed_files_do_not_stop_others() {
     run.fails(1).says(&["/missing"]);
     let filter = ["--json", "run", "filter", "--where", "id = 1", "/a.csv", "/b.csv"];
     system.run(&filter).fails(1).says(&[".csv", "header differs"]);
+    let together = ["--json", "run", "filter", "--together", "--where", "id = 1", "/a.csv", "/b.csv"];
+    system.run(&together).fails(1).says(&[".csv", "header differs"]);
     system.run(&["run", "filter", "/a.csv"]).fails(2).says(&["--where"]);
     system.run(&["run", "count", "--pattern", "x", "/a.csv"]).fails(2).says(&["pattern"]);
 }

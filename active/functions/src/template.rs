@@ -68,7 +68,7 @@ pub struct TemplateFile {
 }
 
 /// Returns the files of a project. `sdk` is the folder of a local `sealstone-fn`.
-pub fn template_files(
+fn template_files(
     language: TemplateLanguage,
     name: &str,
     sdk: Option<&Path>,
@@ -114,13 +114,14 @@ pub fn template_files(
     })
 }
 
-/// Writes a project to a folder, which is created. Writes nothing if one of its files exists.
+/// Writes a project to a folder, which is created; returns the paths of its files below it. Writes
+/// nothing if one of them exists.
 pub fn write_project(
     folder: &Path,
     language: TemplateLanguage,
     name: &str,
     sdk: Option<&Path>,
-) -> Result<(), TemplateError> {
+) -> Result<Vec<String>, TemplateError> {
     let files = template_files(language, name, sdk)?;
     let existing = files.iter().map(|file| folder.join(&file.path)).find(|path| path.exists());
     if let Some(path) = existing {
@@ -135,7 +136,7 @@ pub fn write_project(
         let mut created = fs::File::create_new(&path).map_err(failed)?;
         io::Write::write_all(&mut created, file.contents.as_bytes()).map_err(failed)?;
     }
-    Ok(())
+    Ok(files.into_iter().map(|file| file.path).collect())
 }
 
 #[cfg(test)]

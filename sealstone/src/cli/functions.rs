@@ -199,7 +199,7 @@ pub(crate) struct RunArgs {
     /// Make changes visible only if the function succeeds.
     #[arg(long, requires = "update")]
     pub(crate) commit: bool,
-    /// One job for each device with all files, instead of one for each file.
+    /// One job for each device with up to 64 objects, instead of one for each file.
     #[arg(long)]
     pub(crate) together: bool,
     /// Write the counts of each file before the total.
@@ -227,7 +227,7 @@ pub(crate) struct RunArgs {
 /// Jobs of functions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Job {
-    /// List the jobs that this session started.
+    /// List the asynchronous and failed jobs of this session.
     #[command(after_help = "\
 Example:
   sealstone job ls")]

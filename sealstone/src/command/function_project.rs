@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use sealstone_functions::template::{TemplateError, TemplateLanguage, template_files, write_project};
+use sealstone_functions::template::{TemplateError, TemplateLanguage, write_project};
 use serde_json::json;
 
 use crate::cli::functions::{FunctionProjectArgs, LanguageName};
@@ -45,9 +45,7 @@ pub(crate) fn create(output: Output, arguments: &FunctionProjectArgs) -> Outcome
         LanguageName::Rust => ("rust", "cargo build --release"),
     };
     let language = TemplateLanguage::from(*language);
-    let files = template_files(language, &name, sdk.as_deref())?;
-    write_project(folder, language, &name, sdk.as_deref())?;
-    let files: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    let files = write_project(folder, language, &name, sdk.as_deref())?;
     let mut value = json!({ "function": name, "language": code, "files": files });
     set_bytes(&mut value, "path", folder.as_os_str().as_bytes());
     output.result(&value, || {

@@ -160,7 +160,7 @@ impl JobRecords {
                 .hint("`sealstone job ls` shows the ids")),
             (None, _) => Err(Failure::not_found("no such job")
                 .at(beginning)
-                .hint("`sealstone job ls` shows the jobs that this session started")),
+                .hint("`sealstone job ls` shows the asynchronous and failed jobs of this session")),
         }
     }
 }

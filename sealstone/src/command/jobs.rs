@@ -124,9 +124,14 @@ fn failure_of_job(record: &JobRecord, status: &JobStatus) -> Option<Failure> {
         let failure = Failure::operation(format!("job {job} is still {}", status.state));
         return Some(failure.hint(format!("sealstone job wait {job}")));
     }
+    Some(failure_of_ended(job, status))
+}
+
+/// Returns the failure of a job that ended without a complete result.
+pub(super) fn failure_of_ended(job: &str, status: &JobStatus) -> Failure {
     let code = if status.error == 0 { String::new() } else { format!(", code {}", status.error) };
-    let failure = Failure::operation(format!("job {job} ended as {}: {}{code}", status.state, status.exit));
-    Some(failure.hint(format!("`sealstone job log {job}` shows its log")))
+    Failure::operation(format!("job {job} ended as {}: {}{code}", status.state, status.exit))
+        .hint(format!("`sealstone job log {job}` shows its log"))
 }
 
 /// Sends a request about each job and returns their states.

@@ -32,6 +32,7 @@ use crate::cli::functions::{RunArgs, parse_pair};
 use crate::cli::shipped::is_reducible;
 use crate::command::functions::{at_function, enumeration, failure_of, function_path, is_in_library};
 use crate::command::job_records::{JobRecord, JobRecords};
+use crate::command::jobs::failure_of_ended;
 use crate::command::session::client;
 use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, human_bytes, print_bytes, stdout_failure};
@@ -40,6 +41,8 @@ use crate::text::{ShownPath as _, set_bytes};
 
 /// Maximum bytes of results in the JSON of a command.
 const JSON_RESULT_BYTES_MAX: usize = 256 << 20;
+/// Bytes of memory of a line of a result in the JSON, beside its text.
+const JSON_LINE_BYTES: usize = 256;
 /// Maximum number of failures that the JSON lists.
 const JSON_FAILURES_MAX: usize = 10_000;
 
@@ -200,12 +203,16 @@ impl RunReport<'_> {
         let is_reduced = self.reduction.is_some();
         let failure = failure_of_reply(&reply).filter(|_| !(is_reduced && can_run_at_client(&reply)));
         if self.output.is_json() {
-            let mut value = reply_value(call, &reply, is_reduced);
+            let has_result = !is_reduced && matches!(self.sink, ResultSink::Standard);
+            let fits = !has_result || self.count_json_bytes(reply.result.len());
+            let mut value = reply_value(call, &reply, has_result && fits);
             if let (Some(failure), Err(_)) = (&failure, &reply.outcome) {
                 value["error"] = json!({ "kind": failure.kind.name(), "message": failure.message });
             }
-            self.result_bytes += if is_reduced { 0 } else { reply.result.len() };
             self.jobs.push(value);
+            if !fits {
+                self.fail(json_is_full("result").at(names.join(", ")));
+            }
         }
         if let Some(failure) = failure {
             self.fail(failure.at(names.join(", ")));
@@ -275,13 +282,19 @@ impl RunReport<'_> {
             FileResult::Failed(failure) => self.fail(failure.at(path)),
             FileResult::Reported | FileResult::AtClient => {}
         }
-        let mut ordered = std::mem::take(&mut self.text);
-        let added = ordered.add(file, text, |bytes| {
-            self.write(bytes);
-            Ok(())
-        });
-        self.text = ordered;
-        debug_assert!(added.is_ok());
+        let ready = self.text.add(file, text);
+        if !ready.is_empty() {
+            self.write(&ready);
+        }
+    }
+
+    /// Counts memory of results in the JSON; returns whether they fit.
+    const fn count_json_bytes(&mut self, bytes: usize) -> bool {
+        let fits = bytes <= JSON_RESULT_BYTES_MAX - self.result_bytes;
+        if fits {
+            self.result_bytes += bytes;
+        }
+        fits
     }
 
     /// Adds the lines of a file to its text, the total, and the JSON.
@@ -323,12 +336,8 @@ impl RunReport<'_> {
             let mut value = json!({});
             set_bytes(&mut value, "path", path);
             if matches!(self.sink, ResultSink::Standard) {
-                self.result_bytes += text.len();
-                if self.result_bytes > JSON_RESULT_BYTES_MAX {
-                    return Err(Failure::operation(
-                        "the results have more than 256 MiB; this file is omitted",
-                    )
-                    .hint("write them with --output FILE"));
+                if !self.count_json_bytes(text.len() + JSON_LINE_BYTES * lines.len()) {
+                    return Err(json_is_full("file"));
                 }
                 // Only searches have no line for a file.
                 if lines.is_empty() {
@@ -403,22 +412,23 @@ async fn header_of(client: &Client, call: &FunctionRun, path: &FilePath) -> Outc
     call.header_of(client, path).await.map_err(|error| failure_of(&error).at(path))
 }
 
+/// Returns the failure of a result for which the JSON has no space.
+fn json_is_full(omitted: &str) -> Failure {
+    Failure::operation(format!("the results in the JSON have more than 256 MiB; this {omitted} is omitted"))
+        .hint("write them with --output FILE")
+}
+
 /// Returns the failure of a job that has no result.
 fn failure_of_reply(reply: &CallReply) -> Option<Failure> {
     match &reply.outcome {
         Ok(_) if reply.is_success() => None,
-        Ok(status) => {
-            let code = if status.error == 0 { String::new() } else { format!(", code {}", status.error) };
-            let job = reply.handle_text();
-            let text = format!("job {job} ended as {}: {}{code}", status.state, status.exit);
-            Some(Failure::operation(text).hint(format!("`sealstone job log {job}` shows its log")))
-        }
+        Ok(status) => Some(failure_of_ended(&reply.handle_text(), status)),
         Err(error) => Some(failure_of(error)),
     }
 }
 
-/// Returns the JSON of a job. A reduced result is part of its file instead.
-fn reply_value(call: &FunctionRun, reply: &CallReply, is_reduced: bool) -> Value {
+/// Returns the JSON of a job, with or without its result.
+fn reply_value(call: &FunctionRun, reply: &CallReply, has_result: bool) -> Value {
     let files: Vec<Value> = reply
         .parts
         .iter()
@@ -440,7 +450,7 @@ fn reply_value(call: &FunctionRun, reply: &CallReply, is_reduced: bool) -> Value
         value["bytes_written"] = json!(status.bytes_written);
         value["cpu_us"] = json!(status.cpu_us);
         value["result_bytes"] = json!(reply.result.len());
-        if !is_reduced {
+        if has_result {
             set_bytes(&mut value, "result", &reply.result);
         }
     }

@@ -1,7 +1,7 @@
 //! Results of the jobs of a shipped function become one result for each file, and a total.
 //!
-//! Contract: a file has a result only if all its jobs have one. Results that wait for other jobs of
-//! the same file have at most [`HELD_BYTES_MAX`] bytes.
+//! Contract: a file has a result only if all its jobs have one. All results that wait for
+//! other jobs of their files have at most [`HELD_BYTES_MAX`] bytes together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
 
-/// Maximum bytes of results that wait for other jobs of the same file.
+/// Maximum bytes of all results that wait for other jobs of their files.
 const HELD_BYTES_MAX: usize = 512 << 20;
 
 /// Result of a file, when all its jobs ended.
@@ -79,9 +79,10 @@ fn part_object(part: &CallPart) -> Outcome<PartObject> {
     Ok(PartObject { file, geometry: part.unit.map(geometry).transpose()? })
 }
 
-/// Returns the header of a table from the arguments of its job.
-fn header_of(arguments: &[u8]) -> Option<String> {
-    let argument = arguments.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"header.0="))?;
+/// Returns the header of a table from the arguments of its job, by its place in the job.
+fn header_of(arguments: &[u8], object: usize) -> Option<String> {
+    let name = format!("header.{object}=");
+    let argument = arguments.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(name.as_bytes()))?;
     Some(String::from_utf8_lossy(argument).into_owned())
 }
 
@@ -160,8 +161,10 @@ impl Reduction {
         };
         let reduced = reduce_files(self.function, &parts).map_err(|error| foreign(&error))?;
         let header = |file: usize| {
-            let job = group.jobs.iter().find(|job| job.parts.first().is_some_and(|part| part.file == file));
-            job.and_then(|job| header_of(&job.arguments))
+            group.jobs.iter().find_map(|job| {
+                let object = job.parts.iter().position(|part| part.file == file)?;
+                header_of(&job.arguments, object)
+            })
         };
         Ok(reduced
             .into_iter()

@@ -125,30 +125,22 @@ pub(super) struct OrderedText {
 }
 
 impl OrderedText {
-    /// Adds the text of a file, and writes all texts whose turn it is.
-    pub(super) fn add(
-        &mut self,
-        file: usize,
-        text: Vec<u8>,
-        mut write: impl FnMut(&[u8]) -> Outcome,
-    ) -> Outcome {
+    /// Adds the text of a file; returns the texts whose turn it is.
+    pub(super) fn add(&mut self, file: usize, text: Vec<u8>) -> Vec<u8> {
         self.bytes += text.len();
         self.waiting.insert(file, text);
-        let is_full = self.bytes > ORDERED_BYTES_MAX;
-        for text in self.waiting.values_mut().filter(|_| is_full) {
-            write(&std::mem::take(text))?;
-        }
-        if is_full {
-            self.bytes = 0;
-        }
-        while let Some(text) = self.waiting.remove(&self.next) {
-            self.next += 1;
-            self.bytes -= text.len();
-            if !text.is_empty() {
-                write(&text)?;
+        let mut ready = Vec::new();
+        if self.bytes > ORDERED_BYTES_MAX {
+            for text in self.waiting.values_mut() {
+                ready.append(text);
             }
         }
-        Ok(())
+        while let Some(mut text) = self.waiting.remove(&self.next) {
+            self.next += 1;
+            ready.append(&mut text);
+        }
+        self.bytes -= ready.len();
+        ready
     }
 }
 
@@ -161,12 +153,7 @@ mod tests {
     fn written(order: &[(usize, Vec<u8>)]) -> Vec<u8> {
         let (mut ordered, mut out) = (OrderedText::default(), Vec::new());
         for (file, text) in order {
-            ordered
-                .add(*file, text.clone(), |bytes| {
-                    out.extend_from_slice(bytes);
-                    Ok(())
-                })
-                .unwrap();
+            out.append(&mut ordered.add(*file, text.clone()));
         }
         out
     }
