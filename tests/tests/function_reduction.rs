@@ -146,6 +146,17 @@ fn failed_files_do_not_stop_others() {
 }
 
 #[test]
+fn pair_of_files_is_copied_on_devices() {
+    let (system, root) = start(2);
+    store_shipped(&system, &["copy"]);
+    let content = log_text(3);
+    store(&system, &root, "/from", &content);
+    store(&system, &root, "/to", &"x".repeat(content.len()));
+    system.run(&["run", "copy", "--together", "--update", "/from", "/to"]).ok();
+    assert!(system.run(&["cat", "/to"]).ok().text() == content, "the second file is a copy");
+}
+
+#[test]
 fn foreign_results_are_refused_unless_raw() {
     let system = System::start(1);
     run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
