@@ -34,7 +34,9 @@ pub(crate) const COMMAND_THREADS_MAX: usize = 16;
 pub(crate) const COMMAND_THREADS_PER_USER_MAX: usize = COMMAND_THREADS_MAX / 2;
 /// Maximum bytes of code of all calls that wait for an engine, queued or not. A copy of the code
 /// has at most 64 MiB.
-pub(crate) const QUEUED_CODE_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const CODE_BYTES_MAX: u64 = 256 << 20;
+/// Maximum bytes of such code of one user.
+pub(crate) const CODE_BYTES_PER_USER_MAX: u64 = CODE_BYTES_MAX / 2;
 /// CPU time after which an engine is not used again: the limit of its process is higher than that
 /// of one run by this much.
 pub(crate) const REUSE_CPU_S: u64 = 5;

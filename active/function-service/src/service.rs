@@ -14,9 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use sealstone_osd::function::{ExitReason, INLINE_MAX, JobAction, JobId, JobState, ReplyHeader, ReplyParts};
+use sealstone_osd::function::{
+    ApiVersion, EngineType, ExitReason, INLINE_MAX, JobAction, JobId, JobState, ReplyHeader, ReplyParts,
+};
 use sealstone_osd_device::{
-    DeviceEnvironment, EngineInfo, FunctionCall, FunctionRefusal, FunctionRunner, JobCall, Principal,
+    CodeRequest, CodeReservation, DeviceEnvironment, EngineInfo, FunctionCall, FunctionCode, FunctionRefusal,
+    FunctionRunner, JobCall, Principal,
 };
 use thiserror::Error;
 
@@ -26,7 +29,7 @@ use crate::job_records::JobRecords;
 use crate::job_table::{
     AdmitError, CancelEffect, JobCounts, JobEnd, JobEntry, JobOwner, JobResult, JobTable, JobUsage, JobUser,
 };
-use crate::limits::{QUEUED_CODE_BYTES_MAX, RunLimits, ServiceLimits};
+use crate::limits::{RunLimits, ServiceLimits};
 use crate::metrics::ServiceMetrics;
 use crate::pool::{EngineKey, EnginePool, EngineStartError};
 use crate::run_record::{ReceiptSource, RunRecord, RunRecorder};
@@ -35,7 +38,7 @@ use crate::staging::StagedOutput;
 mod budgets;
 mod results;
 
-use budgets::{BudgetedCall, CodeBudget, CodePermit, CommandThreads};
+use budgets::{CodeBudget, CommandThreads};
 use results::{PublishedResult, RunInputs};
 
 /// Time between two checks whether the client of a waiting command still exists.
@@ -98,7 +101,7 @@ struct ServiceState {
 struct ActiveJobs {
     table: JobTable,
     /// Calls of queued asynchronous jobs.
-    queued: HashMap<JobId, BudgetedCall>,
+    queued: HashMap<JobId, FunctionCall>,
     running: HashMap<JobId, Arc<RunCancel>>,
 }
 
@@ -123,7 +126,7 @@ impl FunctionService {
             recorder: parts.recorder,
             receipts: parts.receipts,
             metrics: ServiceMetrics::default(),
-            code_budget: CodeBudget::new(QUEUED_CODE_BYTES_MAX),
+            code_budget: Arc::default(),
             command_threads: CommandThreads::default(),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
@@ -195,22 +198,22 @@ impl FunctionRunner for FunctionService {
         self.0.pool.engines().infos()
     }
 
+    fn reserve_code(&self, request: &CodeRequest<'_>) -> Result<CodeReservation, FunctionRefusal> {
+        let state = &self.0;
+        state.check_run(request.engine, request.api)?;
+        let user = JobUser::of_audit(&request.caller.audit);
+        let owner = JobOwner { user, function: request.function };
+        let checked = state.active.lock().table.check_limits(owner);
+        checked.map_err(|_| FunctionRefusal::TooManyJobs)?;
+        let permit = state.code_budget.reserve(user, request.bytes);
+        permit.map(CodeReservation::new).ok_or_else(|| state.refuse_full())
+    }
+
     fn execute(&self, call: FunctionCall) -> Result<ReplyParts, FunctionRefusal> {
         let state = &self.0;
-        if state.is_stopping() {
-            return Err(FunctionRefusal::Stopping);
-        }
-        if state.pool.engines().zygote(call.engine).is_none() {
-            return Err(FunctionRefusal::EngineMissing(call.engine));
-        }
-        if !API_VERSIONS.contains(&call.api) {
-            let (lowest, highest) = API_VERSIONS.into_inner();
-            return Err(FunctionRefusal::ApiUnsupported { requested: call.api, lowest, highest });
-        }
+        state.check_run(call.engine, call.api)?;
         let owner = JobOwner { user: JobUser::of_audit(&call.caller.audit), function: call.function };
-        let asynchronous = call.timeout_ms == 0;
-        let call = state.code_budget.admit(call).ok_or_else(|| state.refuse_full())?;
-        if asynchronous {
+        if call.timeout_ms == 0 {
             return state.start_asynchronous(owner, call);
         }
         let _thread = state.command_threads.occupy(owner.user).ok_or_else(|| state.refuse_full())?;
@@ -255,6 +258,21 @@ impl ServiceState {
         self.stopping.load(Ordering::SeqCst)
     }
 
+    /// Checks whether the service could run such a call now, whatever its code is.
+    fn check_run(&self, engine: EngineType, api: ApiVersion) -> Result<(), FunctionRefusal> {
+        if self.is_stopping() {
+            return Err(FunctionRefusal::Stopping);
+        }
+        if self.pool.engines().zygote(engine).is_none() {
+            return Err(FunctionRefusal::EngineMissing(engine));
+        }
+        if !API_VERSIONS.contains(&api) {
+            let (lowest, highest) = API_VERSIONS.into_inner();
+            return Err(FunctionRefusal::ApiUnsupported { requested: api, lowest, highest });
+        }
+        Ok(())
+    }
+
     /// Counts a refusal: TASK SET FULL.
     fn refuse_full(&self) -> FunctionRefusal {
         self.active.lock().table.count_refusal();
@@ -284,7 +302,7 @@ impl ServiceState {
     fn start_asynchronous(
         self: &Arc<Self>,
         owner: JobOwner,
-        call: BudgetedCall,
+        call: FunctionCall,
     ) -> Result<ReplyParts, FunctionRefusal> {
         // Without this check a refused job would cost a flush of the disk.
         let id = self.admit(|active, id, _| match active.table.state_of(id) {
@@ -322,16 +340,16 @@ impl ServiceState {
     fn run_here(
         self: &Arc<Self>,
         owner: JobOwner,
-        call: BudgetedCall,
+        call: FunctionCall,
     ) -> Result<ReplyParts, FunctionRefusal> {
         let id = self.admit(|active, id, now_ms| active.table.admit(id, owner, now_ms))?;
-        let deadline = Instant::now() + Duration::from_millis(call.call.timeout_ms.into());
+        let deadline = Instant::now() + Duration::from_millis(call.timeout_ms.into());
         self.dispatch();
         let mut active = self.active.lock();
         while active.table.state_of(id) == Some(JobState::Queued) {
             let exit = if self.is_stopping() {
                 ExitReason::Killed
-            } else if call.call.caller.is_disconnected() {
+            } else if call.caller.is_disconnected() {
                 ExitReason::Cancelled
             } else if Instant::now() >= deadline {
                 ExitReason::WallTime
@@ -344,7 +362,7 @@ impl ServiceState {
         }
         let may_run = active.table.state_of(id) == Some(JobState::Running);
         drop(active);
-        let inline_max = call.call.inline_max;
+        let inline_max = call.inline_max;
         if may_run {
             self.run(id, call, true);
         }
@@ -383,9 +401,8 @@ impl ServiceState {
     }
 
     /// Runs a job and stores its end.
-    fn run(&self, id: JobId, call: BudgetedCall, is_synchronous: bool) {
-        let BudgetedCall { mut call, permit } = call;
-        let code = (std::mem::take(&mut call.code), permit);
+    fn run(&self, id: JobId, mut call: FunctionCall, is_synchronous: bool) {
+        let code = call.code.take();
         let started_ms = self.environment.now_ms();
         let cancel = self.active.lock().running.get(&id).map(Arc::clone).unwrap_or_default();
         let mut limits = self.limits.run;
@@ -439,7 +456,7 @@ impl ServiceState {
     fn run_in_engine(
         &self,
         call: &FunctionCall,
-        (code, permit): (Arc<[u8]>, CodePermit),
+        code: Option<FunctionCode>,
         stage: Option<&Arc<StagedOutput>>,
         limits: &RunLimits,
         cancel: &RunCancel,
@@ -450,9 +467,10 @@ impl ServiceState {
             digest: call.digest,
             user: JobUser::of_audit(&call.caller.audit),
         };
-        let acquired = self.pool.acquire(key, &code, limits);
+        let bytes = code.as_ref().map_or(&[][..], |code| &code.bytes);
+        let acquired = self.pool.acquire(key, bytes, limits);
         // The engine has the code. Its copy is not needed during the run.
-        drop((code, permit));
+        drop(code);
         let mut engine = match acquired {
             Ok(engine) => engine,
             Err(error) => {

@@ -18,8 +18,8 @@ use sealstone_osd::function::{
 };
 use sealstone_osd::{ObjectId, Permissions};
 use sealstone_osd_device::{
-    DeviceEnvironment, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner as _, GrantedObject,
-    JobCall,
+    CodeRequest, CodeReservation, DeviceEnvironment, FunctionCall, FunctionCaller, FunctionCode,
+    FunctionRefusal, FunctionRunner as _, GrantedObject, JobCall,
 };
 use sealstone_seal::{Hash, InitialKey, KeyHierarchy, Random as _};
 use zeroize::Zeroizing;
@@ -149,7 +149,7 @@ impl TestService {
     }
 
     fn run(&self, method: &str, objects: Vec<Arc<dyn GrantedObject>>) -> ReplyParts {
-        self.service.execute(call(1, method, 30_000, objects)).unwrap()
+        self.service.reserve_and_run(call(1, method, 30_000, objects)).unwrap()
     }
 
     fn job(&self, user: u8, id: JobId, action: JobAction) -> Result<ReplyParts, FunctionRefusal> {
@@ -192,7 +192,7 @@ fn call(user: u8, method: &str, timeout_ms: u32, objects: Vec<Arc<dyn GrantedObj
     FunctionCall {
         function: FUNCTION,
         digest: *blake3::hash(&code).as_bytes(),
-        code,
+        code: Some(FunctionCode { bytes: code, reservation: CodeReservation::new(()) }),
         attributes: FunctionAttributes::default(),
         engine: EngineType::C,
         api: ApiVersion::CURRENT,
@@ -204,6 +204,22 @@ fn call(user: u8, method: &str, timeout_ms: u32, objects: Vec<Arc<dyn GrantedObj
         timeout_ms,
         inline_max: INLINE_MAX,
         caller: caller(user),
+    }
+}
+
+/// Runs calls as a device does.
+trait ReservingRunner {
+    fn reserve_and_run(&self, call: FunctionCall) -> Result<ReplyParts, FunctionRefusal>;
+}
+
+impl ReservingRunner for FunctionService {
+    fn reserve_and_run(&self, mut call: FunctionCall) -> Result<ReplyParts, FunctionRefusal> {
+        let bytes = call.code.take().unwrap().bytes;
+        let FunctionCall { function, engine, api, ref caller, .. } = call;
+        let request = CodeRequest { function, bytes: bytes.len() as u64, engine, api, caller };
+        let reservation = self.reserve_code(&request)?;
+        call.code = Some(FunctionCode { bytes, reservation });
+        self.execute(call)
     }
 }
 
@@ -253,10 +269,10 @@ fn warm_engine_serves_same_owner_only() {
     let test = TestService::new();
     assert_eq!(number(&test.run("runs", Vec::new())), 1);
     assert_eq!(number(&test.run("runs", Vec::new())), 2);
-    let other = test.service.execute(call(2, "runs", 30_000, Vec::new())).unwrap();
+    let other = test.service.reserve_and_run(call(2, "runs", 30_000, Vec::new())).unwrap();
     assert_eq!(number(&other), 1);
     let secret = FunctionCall { secret_arguments: true, ..call(1, "runs", 30_000, Vec::new()) };
-    assert_eq!(number(&test.service.execute(secret).unwrap()), 3);
+    assert_eq!(number(&test.service.reserve_and_run(secret).unwrap()), 3);
     assert_eq!(number(&test.run("runs", Vec::new())), 1, "secrets end an engine");
 }
 
@@ -290,7 +306,7 @@ fn unsupported_api_version_is_refused() {
     let run = |major, minor| {
         let api = ApiVersion { major, minor };
         let call = FunctionCall { api, ..call(1, "empty", 30_000, Vec::new()) };
-        test.service.execute(call).map(|reply| reply.header.exit)
+        test.service.reserve_and_run(call).map(|reply| reply.header.exit)
     };
     let (lowest, highest) = (ApiVersion { major: 1, minor: 0 }, ApiVersion::CURRENT);
     assert_eq!(run(highest.major, highest.minor), Ok(ExitReason::Success));
@@ -305,7 +321,7 @@ fn unsupported_api_version_is_refused() {
 fn timeout_ends_endless_function() {
     let test = TestService::new();
     let began = Instant::now();
-    let reply = test.service.execute(call(1, "loop", 300, Vec::new())).unwrap();
+    let reply = test.service.reserve_and_run(call(1, "loop", 300, Vec::new())).unwrap();
     assert_eq!((reply.header.state, reply.header.exit), (JobState::TimedOut, ExitReason::WallTime));
     assert!(began.elapsed() < Duration::from_secs(5));
 }
@@ -313,7 +329,7 @@ fn timeout_ends_endless_function() {
 #[test]
 fn asynchronous_job_is_waited_for_and_private() {
     let test = TestService::new();
-    let id = test.service.execute(call(1, "chatter", 0, Vec::new())).unwrap().header.job;
+    let id = test.service.reserve_and_run(call(1, "chatter", 0, Vec::new())).unwrap().header.job;
     let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
     assert_eq!((header.state, header.progress_done, header.progress_total), (JobState::Done, 3, 7));
     let log = test.job(1, id, JobAction::Log { offset: 0 }).unwrap();
@@ -326,7 +342,7 @@ fn asynchronous_job_is_waited_for_and_private() {
 fn cancel_stops_patient_and_endless_functions() {
     let test = TestService::new();
     for method in ["patient", "loop"] {
-        let id = test.service.execute(call(1, method, 0, Vec::new())).unwrap().header.job;
+        let id = test.service.reserve_and_run(call(1, method, 0, Vec::new())).unwrap().header.job;
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(test.job(1, id, JobAction::Status).unwrap().header.state, JobState::Running);
         test.job(1, id, JobAction::Cancel).unwrap();
@@ -338,7 +354,7 @@ fn cancel_stops_patient_and_endless_functions() {
 #[test]
 fn hundred_jobs_of_user_are_limited() {
     let test = TestService::new();
-    let start = |user| test.service.execute(call(user, "loop", 0, Vec::new()));
+    let start = |user| test.service.reserve_and_run(call(user, "loop", 0, Vec::new()));
     let started: Vec<_> = (0..100).filter_map(|_| start(1).ok()).collect();
     assert_eq!(started.len(), 4);
     assert_eq!(start(1), Err(FunctionRefusal::TooManyJobs));
@@ -356,7 +372,7 @@ fn hundred_jobs_of_user_are_limited() {
 #[test]
 fn objects_of_queued_jobs_are_released_unlocked() {
     let test = TestService::with(|limits| limits.jobs.running = 1);
-    test.service.execute(call(1, "loop", 0, Vec::new())).unwrap();
+    test.service.reserve_and_run(call(1, "loop", 0, Vec::new())).unwrap();
     let (sender, released) = std::sync::mpsc::channel();
     let queue = || {
         let object = GrantedMemory::object(Permissions::READ, b"");
@@ -365,7 +381,7 @@ fn objects_of_queued_jobs_are_released_unlocked() {
             let _ = service.upgrade().map(|service| service.job_counts());
             sender.send(()).unwrap();
         }));
-        test.service.execute(call(2, "empty", 0, vec![object])).unwrap().header.job
+        test.service.reserve_and_run(call(2, "empty", 0, vec![object])).unwrap().header.job
     };
     let (cancelled, _kept) = (queue(), queue());
     let service = Arc::clone(&test.service);
@@ -388,7 +404,7 @@ fn synchronous_runs_leave_command_threads_free() {
     for number in 0..20 {
         let (service, sender) = (Arc::clone(&test.service), sender.clone());
         std::thread::spawn(move || {
-            let reply = service.execute(call(1 + number / 5, "loop", 20_000, Vec::new()));
+            let reply = service.reserve_and_run(call(1 + number / 5, "loop", 20_000, Vec::new()));
             let _ = sender.send(reply.map(|reply| reply.header.exit));
         });
     }
@@ -396,7 +412,7 @@ fn synchronous_runs_leave_command_threads_free() {
         let reply = replies.recv_timeout(Duration::from_secs(10)).expect("refused at once");
         assert_eq!(reply, Err(FunctionRefusal::TooManyJobs));
     }
-    let id = test.service.execute(call(9, "empty", 0, Vec::new())).unwrap().header.job;
+    let id = test.service.reserve_and_run(call(9, "empty", 0, Vec::new())).unwrap().header.job;
     assert_eq!(
         test.job(9, id, JobAction::Wait { timeout_ms: 10 }).map(drop),
         Err(FunctionRefusal::TooManyJobs)
@@ -411,26 +427,31 @@ fn synchronous_runs_leave_command_threads_free() {
 #[test]
 fn code_of_queued_jobs_has_budget() {
     let test = TestService::with(|limits| limits.jobs.running = 1);
-    let job = test.service.execute(call(1, "loop", 0, Vec::new())).unwrap().header.job;
-    let code: Arc<[u8]> = vec![0; 64 << 20].into();
+    let job = test.service.reserve_and_run(call(1, "loop", 0, Vec::new())).unwrap().header.job;
+    let bytes: Arc<[u8]> = vec![0; 64 << 20].into();
     let queue = |user| {
-        let call = FunctionCall { code: Arc::clone(&code), ..call(user, "empty", 0, Vec::new()) };
-        test.service.execute(call).map(|reply| reply.header.job)
+        let code = FunctionCode { bytes: Arc::clone(&bytes), reservation: CodeReservation::new(()) };
+        let call = FunctionCall { code: Some(code), ..call(user, "empty", 0, Vec::new()) };
+        test.service.reserve_and_run(call).map(|reply| reply.header.job)
     };
-    let queued = [2, 2, 2, 3].map(|user| queue(user).unwrap());
-    assert_eq!(queue(4), Err(FunctionRefusal::TooManyJobs));
-    test.job(3, queued[3], JobAction::Cancel).unwrap();
+    let queued = [2, 2].map(|user| queue(user).unwrap());
+    assert_eq!(queue(2), Err(FunctionRefusal::TooManyJobs), "the share of the user");
+    queue(3).unwrap();
     queue(4).unwrap();
+    assert_eq!(queue(5), Err(FunctionRefusal::TooManyJobs), "the bound of the device");
+    assert_eq!(test.service.job_counts().refused, 2);
+    test.job(2, queued[1], JobAction::Cancel).unwrap();
+    queue(5).unwrap();
     test.job(1, job, JobAction::Cancel).unwrap();
     test.service.shut_down();
-    let running = Arc::strong_count(&code);
+    let running = Arc::strong_count(&bytes);
     assert_eq!(running, 1, "no ended job has a copy");
 }
 
 #[test]
 fn unfinished_job_is_lost_after_restart() {
     let test = TestService::new();
-    let id = test.service.execute(call(1, "loop", 0, Vec::new())).unwrap().header.job;
+    let id = test.service.reserve_and_run(call(1, "loop", 0, Vec::new())).unwrap().header.job;
     test.service.shut_down();
     let (service, runs) = start(test.folder.path(), |_| {});
     let again = TestService { service, runs, folder: test.folder };
@@ -456,7 +477,7 @@ fn staged_output_appears_on_success_only() {
     let object = GrantedMemory::object(ALL, b"initial");
     let staged = |method| {
         let call = call(1, method, 30_000, vec![object.clone()]);
-        test.service.execute(FunctionCall { commit_on_success: true, ..call }).unwrap().header.exit
+        test.service.reserve_and_run(FunctionCall { commit_on_success: true, ..call }).unwrap().header.exit
     };
     assert_eq!(staged("write-fail"), ExitReason::FunctionError);
     assert_eq!(*object.bytes.lock(), b"initial");
@@ -471,7 +492,7 @@ fn failed_commit_removes_result_object() {
     let object = GrantedMemory::object(ALL, b"initial");
     object.fails_writes.store(true, Ordering::Relaxed);
     let call = call(1, "write-large", 30_000, vec![object.clone(), partition.clone()]);
-    let reply = test.service.execute(FunctionCall { commit_on_success: true, ..call }).unwrap();
+    let reply = test.service.reserve_and_run(FunctionCall { commit_on_success: true, ..call }).unwrap();
     assert_eq!((reply.header.exit, reply.header.error), (ExitReason::Output, -5));
     assert_eq!((reply.header.total_length, reply.header.result_object), (0, None));
     let receipt = keys().verify_receipt(&reply.receipt).unwrap();
@@ -488,7 +509,7 @@ fn punch_removes_bytes_and_moves_rest() {
     assert_eq!(*object.bytes.lock(), b"0156789");
     let staged = call(1, "punch", 30_000, vec![object.clone()]);
     let staged = FunctionCall { commit_on_success: true, ..staged };
-    assert_eq!(test.service.execute(staged).unwrap().header.error, -22, "staged output has no punch");
+    assert_eq!(test.service.reserve_and_run(staged).unwrap().header.error, -22, "staged output has no punch");
     assert_eq!(*object.bytes.lock(), b"0156789");
 }
 

@@ -55,8 +55,8 @@ pub use device::OsdConfig;
 pub use digests::HashingCount;
 pub use environment::DeviceEnvironment;
 pub use functions::{
-    EngineInfo, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner, GrantError, GrantedList,
-    GrantedObject, JobCall,
+    CodeRequest, CodeReservation, EngineInfo, FunctionCall, FunctionCaller, FunctionCode, FunctionRefusal,
+    FunctionRunner, GrantError, GrantedList, GrantedObject, JobCall,
 };
 pub use guard::{LeaseStore, VolatileLease};
 pub use keyring::{KeyRecord, KeyStore, KeyringError, VolatileKeys};

@@ -21,7 +21,8 @@ use sealstone_osd::{
     AttributeId, Capability, Command, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
 use sealstone_osd_device::{
-    EngineInfo, FunctionCall, FunctionRefusal, FunctionRunner, GrantError, GrantedObject, JobCall, OsdConfig,
+    CodeRequest, CodeReservation, EngineInfo, FunctionCall, FunctionRefusal, FunctionRunner, GrantError,
+    GrantedObject, JobCall, OsdConfig,
 };
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::LogicalUnit as _;
@@ -38,11 +39,32 @@ const ACTION: u16 = 0x8F91;
 
 type Work = Box<dyn Fn(&FunctionCall) -> Vec<u8> + Send>;
 
+fn code(call: &FunctionCall) -> &[u8] {
+    &call.code.as_ref().unwrap().bytes
+}
+
 /// Runs a closure as the function.
-#[derive(Default)]
 struct ClosureRunner {
+    /// Bytes of code that may be in memory.
+    code_bytes: Arc<Mutex<u64>>,
     work: Mutex<Option<Work>>,
     calls: Mutex<Vec<(JobAction, [u8; 20])>>,
+}
+
+impl Default for ClosureRunner {
+    fn default() -> Self {
+        let code_bytes = Arc::new(Mutex::new(64 << 20));
+        Self { code_bytes, work: Mutex::default(), calls: Mutex::default() }
+    }
+}
+
+/// Returns bytes when it is dropped.
+struct CodeShare(Arc<Mutex<u64>>, u64);
+
+impl Drop for CodeShare {
+    fn drop(&mut self) {
+        *self.0.lock() += self.1;
+    }
 }
 
 impl FunctionRunner for ClosureRunner {
@@ -57,10 +79,16 @@ impl FunctionRunner for ClosureRunner {
         vec![EngineInfo { engine: EngineType::C, entry }]
     }
 
-    fn execute(&self, call: FunctionCall) -> Result<ReplyParts, FunctionRefusal> {
-        if call.engine != EngineType::C {
-            return Err(FunctionRefusal::EngineMissing(call.engine));
+    fn reserve_code(&self, request: &CodeRequest<'_>) -> Result<CodeReservation, FunctionRefusal> {
+        if request.engine != EngineType::C {
+            return Err(FunctionRefusal::EngineMissing(request.engine));
         }
+        let mut free = self.code_bytes.lock();
+        *free = free.checked_sub(request.bytes).ok_or(FunctionRefusal::TooManyJobs)?;
+        Ok(CodeReservation::new(CodeShare(Arc::clone(&self.code_bytes), request.bytes)))
+    }
+
+    fn execute(&self, call: FunctionCall) -> Result<ReplyParts, FunctionRefusal> {
         let work = self.work.lock();
         let inline = work.as_ref().map_or_else(Vec::new, |work| work(&call));
         let header = ReplyHeader::new(JOB, JobState::Done);
@@ -154,6 +182,10 @@ impl Stage {
         let continuation = segment.encode(ACTION).unwrap();
         let ready = self.bench.ready_scattered(command, &Wish::default(), &[], &capability, continuation);
         let reply = self.bench.send(&ready);
+        if reply.status == Status::TaskSetFull {
+            // It has no sense data, and so no integrity check value.
+            return Answer { status: reply.status, sense: None, data: Vec::new(), attributes: Vec::new() };
+        }
         self.bench.verify(&ready, &reply).unwrap()
     }
 
@@ -222,7 +254,7 @@ fn results<T: Send + 'static>(
 fn function_gets_code_arguments_and_objects() {
     let stage = Stage::new();
     stage.function(|call| {
-        assert_eq!((&call.code[..], &call.arguments[..]), (&b"code of the function"[..], &b"arguments"[..]));
+        assert_eq!((code(call), &call.arguments[..]), (&b"code of the function"[..], &b"arguments"[..]));
         assert_eq!(call.digest, *blake3::hash(b"code of the function").as_bytes());
         assert_eq!((call.method.as_str(), call.function), ("main", user(CODE)));
         assert_eq!(
@@ -284,6 +316,23 @@ fn wrong_code_digest_is_refused() {
     let write = Command::Write(Extent { object: user(CODE), start: 0, length: 4 });
     stage.bench.run(write, Wish::default(), b"CODE").good();
     assert_eq!(stage.run_with(request(Vec::new()), &[]).sense(), (5, 0x2400), "changed code");
+}
+
+#[test]
+fn full_budget_refuses_before_code_is_read() {
+    let stage = Stage::new();
+    let length = b"code of the function".len() as u64;
+    *stage.runner.code_bytes.lock() = length - 1;
+    // If the code were read, its digest would be refused first.
+    let wrong = || RunRequest { digest: Some([1; 32]), ..request(Vec::new()) };
+    assert_eq!(stage.run_with(wrong(), &[]).status, Status::TaskSetFull);
+    *stage.runner.code_bytes.lock() = length;
+    assert_eq!(stage.run_with(wrong(), &[]).sense(), (5, 0x2400));
+    assert_eq!(*stage.runner.code_bytes.lock(), length, "a refused run returns its share");
+    stage.run(&[]);
+    assert_eq!(*stage.runner.code_bytes.lock(), length);
+    let wrong = RunRequest { engine: Some(EngineType::Java), ..wrong() };
+    assert_eq!(stage.run_with(wrong, &[]).sense(), (5, 0x2000), "no such engine");
 }
 
 #[test]
@@ -471,7 +520,7 @@ fn removed_objects_are_not_found_by_handles() {
     let kept = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&kept);
     stage.function(move |call| {
-        *keep.lock() = Some((Arc::clone(&call.objects[0]), Arc::clone(&call.code)));
+        *keep.lock() = Some((Arc::clone(&call.objects[0]), Arc::clone(&call.code.as_ref().unwrap().bytes)));
         Vec::new()
     });
     let created = stage.get(user(DATA), 3, 1);
@@ -669,7 +718,7 @@ fn code_above_the_limit_is_refused() {
     let stage = Stage::new();
     let limit = 64_u64 << 20;
     stage.bench.store.resize(user(CODE), limit).unwrap();
-    stage.function(|call| (call.code.len() as u64).to_be_bytes().to_vec());
+    stage.function(|call| (code(call).len() as u64).to_be_bytes().to_vec());
     assert_eq!(stage.run(&[]).inline, limit.to_be_bytes());
     stage.bench.store.resize(user(CODE), limit + 1).unwrap();
     assert_eq!(stage.run_with(request(Vec::new()), &[]).sense(), (5, 0x2600));

@@ -1,49 +1,51 @@
-//! Budgets of calls: code without an engine, and threads of commands.
+//! Budgets of calls: code in memory, and threads of commands.
 //!
 //! Does: counts both. Contract: a permit returns its share when it is dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use sealstone_osd_device::FunctionCall;
 
 use crate::job_table::JobUser;
-use crate::limits::{COMMAND_THREADS_MAX, COMMAND_THREADS_PER_USER_MAX};
+use crate::limits::{
+    CODE_BYTES_MAX, CODE_BYTES_PER_USER_MAX, COMMAND_THREADS_MAX, COMMAND_THREADS_PER_USER_MAX,
+};
 
-/// Bytes of code that calls without an engine may have.
-pub(super) struct CodeBudget(AtomicU64);
+/// Bytes of code in memory, by user.
+#[derive(Default)]
+pub(super) struct CodeBudget(Mutex<HashMap<JobUser, u64>>);
 
-/// The share of one call. Dropped when an engine has its code.
+/// The code of one call. Dropped when an engine has its code.
 pub(super) struct CodePermit {
     budget: Arc<CodeBudget>,
+    user: JobUser,
     bytes: u64,
 }
 
-/// A call whose code is counted.
-pub(super) struct BudgetedCall {
-    pub(super) call: FunctionCall,
-    pub(super) permit: CodePermit,
-}
-
 impl CodeBudget {
-    pub(super) fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self(AtomicU64::new(bytes)))
-    }
-
-    /// Counts the code of a call; `None` if the budget is used up.
-    pub(super) fn admit(self: &Arc<Self>, call: FunctionCall) -> Option<BudgetedCall> {
-        let bytes = call.code.len() as u64;
-        let take = |free: u64| free.checked_sub(bytes);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        Some(BudgetedCall { call, permit: CodePermit { budget: Arc::clone(self), bytes } })
+    /// Counts code of a user; `None` if a limit would be exceeded.
+    pub(super) fn reserve(self: &Arc<Self>, user: JobUser, bytes: u64) -> Option<CodePermit> {
+        let mut users = self.0.lock();
+        let of_user = users.get(&user).copied().unwrap_or(0).checked_add(bytes)?;
+        let of_all = users.values().sum::<u64>().checked_add(bytes)?;
+        if of_user > CODE_BYTES_PER_USER_MAX || of_all > CODE_BYTES_MAX {
+            return None;
+        }
+        users.insert(user, of_user);
+        Some(CodePermit { budget: Arc::clone(self), user, bytes })
     }
 }
 
 impl Drop for CodePermit {
     fn drop(&mut self) {
-        self.budget.0.fetch_add(self.bytes, Ordering::Relaxed);
+        let mut users = self.budget.0.lock();
+        if let Some(of_user) = users.get_mut(&self.user) {
+            *of_user -= self.bytes;
+            if *of_user == 0 {
+                users.remove(&self.user);
+            }
+        }
     }
 }
 
@@ -85,6 +87,21 @@ impl Drop for CommandThread<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_has_limits_by_user_and_device() {
+        let budget = Arc::<CodeBudget>::default();
+        let reserve = |user, bytes| budget.reserve(JobUser([user; 16]), bytes);
+        let first = reserve(1, CODE_BYTES_PER_USER_MAX).unwrap();
+        assert!(reserve(1, 1).is_none(), "the share of the user");
+        let second = reserve(2, CODE_BYTES_MAX - CODE_BYTES_PER_USER_MAX).unwrap();
+        assert!(reserve(3, 1).is_none(), "the bound of the device");
+        assert!(reserve(3, u64::MAX).is_none());
+        drop(first);
+        let third = reserve(3, 1).unwrap();
+        drop((second, third, reserve(4, 0)));
+        assert!(budget.0.lock().is_empty());
+    }
 
     #[test]
     fn command_threads_have_limits() {

@@ -13,8 +13,8 @@ use sealstone_osd::function::{REPLY_HEADER_LEN, ReplyParts};
 
 pub(crate) use prepare::{API_FIELD, FunctionContext, JOB_FIELD, authorize, prepare};
 pub use seam::{
-    EngineInfo, FunctionCall, FunctionCaller, FunctionRefusal, FunctionRunner, GrantError, GrantedList,
-    GrantedObject, JobCall,
+    CodeRequest, CodeReservation, EngineInfo, FunctionCall, FunctionCaller, FunctionCode, FunctionRefusal,
+    FunctionRunner, GrantError, GrantedList, GrantedObject, JobCall,
 };
 
 use self::prepare::PreparedFunction;

@@ -1,10 +1,11 @@
 //! From an admitted EXECUTE FUNCTION to a call of the service.
 //!
-//! Does: match object entries with extension capabilities, copy the code, check its digest, its
-//! attributes and the policy of its partition.
+//! Does: match object entries with extension capabilities, reserve memory for the code, copy it,
+//! check its digest, its attributes and the policy of its partition.
 //! Does not: run anything.
-//! Contract: called under the lock of the function object, after the permit of the command. The
-//! code is a copy, so a write or removal of the function object during a run has no effect on it.
+//! Contract: called under the lock of the function object, after the permit of the command. No byte
+//! of the code is read before the service has admitted it. The code is a copy, so a write or
+//! removal of the function object during a run has no effect on it.
 //! Truth: docs/standards/active.md; docs/design/active.md, authority.
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use sealstone_seal::{Admitted, Denial, Permit};
 
 use super::granted::{DeviceGrant, ExecuteAuthority, GrantBasis};
 use super::policy;
-use super::seam::{FunctionCall, FunctionCaller, GrantedObject, JobCall};
+use super::seam::{CodeRequest, FunctionCall, FunctionCaller, FunctionCode, GrantedObject, JobCall};
 use crate::commands::data;
 use crate::continued::Continued;
 use crate::device::OsdDevice;
@@ -91,9 +92,7 @@ pub(crate) fn prepare(
     authorized: AuthorizedFunction,
 ) -> Result<PreparedFunction, OsdRefusal> {
     let device = context.device;
-    if device.functions.get().is_none() {
-        return Err(OsdFailure::NoFunctions.into());
-    }
+    let runner = device.functions.get().ok_or(OsdFailure::NoFunctions)?;
     let allocation = usize::try_from(execute.allocation).unwrap_or(0);
     let inline_max = allocation.saturating_sub(REPLY_HEADER_LEN).min(INLINE_MAX);
     let audit = context.admitted.capability().map_or([0; 20], |capability| capability.audit);
@@ -111,8 +110,11 @@ pub(crate) fn prepare(
     if !attributes.supports(request.api) {
         return Err(OsdFailure::FunctionVersion.into());
     }
-    let code = snapshot(device, function)?;
-    let digest = *blake3::hash(&code).as_bytes();
+    let length = code_length(device, function)?;
+    let requested = CodeRequest { function, bytes: length as u64, engine, api: request.api, caller: &caller };
+    let reservation = runner.reserve_code(&requested).map_err(OsdFailure::Function)?;
+    let code = FunctionCode { bytes: snapshot(device, function, length)?, reservation };
+    let digest = *blake3::hash(&code.bytes).as_bytes();
     let agrees = |wanted: Option<[u8; CODE_DIGEST_LEN]>| wanted.is_none_or(|wanted| wanted == digest);
     if !agrees(request.digest) || !agrees(attributes.digest) {
         return Err(OsdFailure::Continuation(DIGEST_FIELD).into());
@@ -120,7 +122,7 @@ pub(crate) fn prepare(
     policy::check(device, function.partition, &digest, &attributes)?;
     Ok(PreparedFunction::Run(Box::new(FunctionCall {
         function,
-        code,
+        code: Some(code),
         digest,
         attributes,
         engine,
@@ -190,13 +192,17 @@ fn attributes(device: &OsdDevice, function: ObjectId) -> Result<FunctionAttribut
     FunctionAttributes::parse(value).map_err(|id| OsdFailure::Attribute(id).into())
 }
 
-/// Copies the code.
-fn snapshot(device: &OsdDevice, function: ObjectId) -> Result<Arc<[u8]>, OsdRefusal> {
+/// Returns the length of the code.
+fn code_length(device: &OsdDevice, function: ObjectId) -> Result<usize, OsdRefusal> {
     let length = data::user_object(device, function)?.length;
-    if length > CODE_MAX {
-        return Err(OsdFailure::CodeTooLong(length).into());
+    match usize::try_from(length) {
+        Ok(fits) if length <= CODE_MAX => Ok(fits),
+        _ => Err(OsdFailure::CodeTooLong(length).into()),
     }
-    let length = usize::try_from(length).map_err(|_| OsdFailure::CodeTooLong(length))?;
+}
+
+/// Copies the code.
+fn snapshot(device: &OsdDevice, function: ObjectId, length: usize) -> Result<Arc<[u8]>, OsdRefusal> {
     let mut code: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
     let bytes = Arc::get_mut(&mut code).ok_or(OsdFailure::NoBuffer)?;
     let read = device.store.read(function, 0, bytes)?;

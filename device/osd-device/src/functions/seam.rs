@@ -23,6 +23,13 @@ pub trait FunctionRunner: Send + Sync {
     /// root's engine page, so it must not block.
     fn engines(&self) -> Vec<EngineInfo>;
 
+    /// Reserves memory for the code of a run, before the code is read. Refuses runs that
+    /// [`execute`](Self::execute) would refuse whatever their code is.
+    ///
+    /// # Errors
+    /// [`FunctionRefusal`].
+    fn reserve_code(&self, request: &CodeRequest<'_>) -> Result<CodeReservation, FunctionRefusal>;
+
     /// Runs a function. With a timeout it returns when the job has ended, otherwise at once.
     ///
     /// # Errors
@@ -45,12 +52,47 @@ pub struct EngineInfo {
     pub entry: EngineEntry,
 }
 
+/// A run whose code will be read.
+pub struct CodeRequest<'a> {
+    /// The function object.
+    pub function: ObjectId,
+    /// Bytes of its code.
+    pub bytes: u64,
+    /// The engine, of the request or of the attributes.
+    pub engine: EngineType,
+    /// The requested API version.
+    pub api: ApiVersion,
+    /// The caller.
+    pub caller: &'a FunctionCaller,
+}
+
+/// Memory for the code of one run. It is returned when this value is dropped.
+pub struct CodeReservation {
+    _share: Box<dyn Send + Sync>,
+}
+
+impl CodeReservation {
+    /// Returns a reservation that drops `share` at its end.
+    #[must_use]
+    pub fn new(share: impl Send + Sync + 'static) -> Self {
+        Self { _share: Box::new(share) }
+    }
+}
+
+/// Code in memory, with the memory that was reserved for it.
+pub struct FunctionCode {
+    /// An immutable copy of the code.
+    pub bytes: Arc<[u8]>,
+    /// Its memory. Drop it after the bytes.
+    pub reservation: CodeReservation,
+}
+
 /// One run of a function.
 pub struct FunctionCall {
     /// The function object.
     pub function: ObjectId,
-    /// An immutable copy of the code.
-    pub code: Arc<[u8]>,
+    /// The code; `None` as soon as an engine has it.
+    pub code: Option<FunctionCode>,
     /// BLAKE3-256 of the code. It was compared with the request and with the attribute.
     pub digest: [u8; CODE_DIGEST_LEN],
     /// The attributes of the function object.
