@@ -11,21 +11,26 @@ fn sources(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../active").join(name)
 }
 
-/// Builds a module with the C compiler of the machine, and stores it as a function.
+/// Builds a module with the C compiler of the machine.
+fn build_module(module: &Path, source: &Path) {
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-o", text(module)])
+        .arg(source)
+        .arg("-I")
+        .arg(sources("engine-c/include"))
+        .status()
+        .expect("cc starts");
+    assert!(built.success(), "{}: {built}", module.display());
+}
+
+/// Builds a module, and stores it as a function.
 fn store_module(system: &System, name: &str, source: &Path) {
     store_module_with(system, name, source, &[]);
 }
 
 fn store_module_with(system: &System, name: &str, source: &Path, options: &[&str]) {
     let module = system.path(&format!("{name}.so"));
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O2", "-o", text(&module)])
-        .arg(source)
-        .arg("-I")
-        .arg(sources("engine-c/include"))
-        .status()
-        .expect("cc starts");
-    assert!(built.success(), "{name}: {built}");
+    build_module(&module, source);
     let put = ["fn", "put", text(&module), name, "--engine", "c", "--api", "1.0"];
     system.run(&[&put, options].concat()).ok();
 }
@@ -190,4 +195,81 @@ fn failing_functions_name_their_exit_reason() {
     assert_eq!(reason(&["crash", "/a"]), "trap");
     // The device still runs others, and a handle that was not granted does not exist.
     assert_eq!(reason(&["foreign", "/a"]), "success");
+}
+
+/// A function with a method for each case of a local run.
+const LOCAL_SOURCE: &str = r#"
+#include "osd.h"
+#include <string.h>
+#include <unistd.h>
+int64_t osd_main(const osd_call *call) {
+    const char *method = osd_method(call);
+    static char buffer[200000];
+    if (!strcmp(method, "crash")) { *(volatile int *)0 = 1; return 0; }
+    if (!strcmp(method, "loop")) { for (;;) __asm__ volatile(""); }
+    if (!strcmp(method, "escape")) return fork() < 0 ? -1 : 0;
+    if (!strcmp(method, "large")) { memset(buffer, 'x', sizeof buffer); return osd_result(buffer, sizeof buffer); }
+    if (!strcmp(method, "write")) { int64_t e = osd_write(0, 0, "CHANGED", 7); return e < 0 ? e : 0; }
+    if (!strcmp(method, "write-fail")) { osd_write(0, 0, "CHANGED", 7); return 7; }
+    osd_log(OSD_LOG_WARNING, "a line", 6);
+    for (uint32_t object = 0; object < call->object_count; object++) {
+        int64_t length = osd_read(object, 0, buffer, sizeof buffer);
+        if (length < 0) return length;
+        osd_result(buffer, (size_t)length);
+    }
+    return osd_result(osd_arguments(call), call->arguments_length);
+}
+"#;
+
+#[test]
+fn local_test_runs_function_in_sandbox() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("fn.c"), LOCAL_SOURCE).expect("written");
+    build_module(&path("fn.so"), &path("fn.c"));
+    let (module, a, b) = (path("fn.so"), path("a"), path("b"));
+    std::fs::write(&a, "one").expect("written");
+    std::fs::write(&b, "two").expect("written");
+    let (module, a, b) = (text(&module), text(&a), text(&b));
+    let test = |arguments: &[&str]| run(&[&["--json", "fn", "test", module], arguments].concat());
+
+    let ran = run(&["fn", "test", module, a, b, "--arg", "k=v"]).ok();
+    assert_eq!(ran.stdout, b"onek=v\0twok=v\0");
+    ran.says(&["warning: a line", "done: success", "CPU time", "memory"]);
+    let ran = test(&[a, b, "--together"]).ok().json();
+    let job = &jobs(&ran)[0];
+    assert_eq!((&job["result"], &job["log"]), (&"onetwo".into(), &"warning: a line\n".into()), "{ran}");
+    assert_eq!((&job["bytes_read"], &ran["engine"]), (&6.into(), &"c".into()), "{ran}");
+    assert!(job["peak_memory"].as_u64().expect("bytes") > 0, "{ran}");
+    assert_eq!(test(&[]).ok().json()["jobs"][0]["result"], "", "no objects");
+
+    let large = path("large");
+    test(&[a, "--method", "large", "--output", text(&large)]).ok();
+    assert_eq!(std::fs::read(&large).expect("written"), vec![b'x'; 200_000]);
+    let exit = |arguments: &[&str]| {
+        let failed = test(arguments);
+        let ran: Value = serde_json::from_slice(&failed.stdout).expect("JSON");
+        failed.fails(1);
+        let job = &jobs(&ran)[0];
+        (job["exit"].as_str().expect("a reason").to_owned(), job["code"].as_i64().expect("a code"))
+    };
+    assert_eq!(exit(&[a, "--method", "crash"]), ("trap".to_owned(), 11));
+    assert_eq!(exit(&[a, "--method", "loop", "--timeout", "500ms"]), ("wall_time".to_owned(), 0));
+    assert_eq!(exit(&[a, "--method", "escape"]), ("trap".to_owned(), 31), "SIGSYS");
+    assert_eq!(exit(&[a, "--method", "write"]), ("function_error".to_owned(), -13), "no --update");
+    let staged = [a, "--method", "write-fail", "--update", "--commit"];
+    assert_eq!(exit(&staged), ("function_error".to_owned(), 7));
+    assert_eq!(std::fs::read(a).expect("kept"), b"one");
+    test(&[a, "--method", "write", "--update"]).ok();
+    assert_eq!(std::fs::read(a).expect("kept"), b"CHANGED");
+
+    let several = test(&[a, "/missing", b]);
+    let ran: Value = serde_json::from_slice(&several.stdout).expect("JSON");
+    assert_eq!((jobs(&ran).len(), &ran["failed_count"]), (2, &1.into()), "{ran}");
+    several.fails(1);
+    test(&["/missing"]).fails(4).says(&["/missing"]);
+    run(&["fn", "test", a]).fails(2).says(&["--engine"]);
+    let empty = path("empty");
+    std::fs::create_dir(&empty).expect("created");
+    test(&[a, "--engines", text(&empty)]).fails(1).says(&["sealstone-engine-c", "make engines"]);
 }

@@ -102,15 +102,14 @@ impl EngineSet {
     /// unavailable.
     #[must_use]
     pub fn start(folders: &[PathBuf], strict: bool) -> Self {
-        let start = |engine: &EngineType| {
-            let path = find_program(folders, *engine);
-            let zygote = match &path {
-                Some(path) => start_zygote(path, *engine, strict),
-                None => Err(format!("no program {}", program_name(*engine))),
-            };
-            EngineProgram { engine: *engine, path, zygote }
-        };
+        let start = |engine: &EngineType| EngineProgram::start(*engine, folders, strict);
         Self { programs: EngineType::ALL.iter().map(start).collect(), strict }
+    }
+
+    /// Starts the zygote of one program, as [`start`](Self::start) does without `strict`.
+    #[must_use]
+    pub fn start_only(engine: EngineType, folders: &[PathBuf]) -> Self {
+        Self { programs: vec![EngineProgram::start(engine, folders, false)], strict: false }
     }
 
     /// Returns the zygote of an engine.
@@ -149,6 +148,15 @@ impl EngineSet {
 }
 
 impl EngineProgram {
+    fn start(engine: EngineType, folders: &[PathBuf], strict: bool) -> Self {
+        let path = find_program(folders, engine);
+        let zygote = match &path {
+            Some(path) => start_zygote(path, engine, strict),
+            None => Err(format!("no program {}", program_name(engine))),
+        };
+        Self { engine, path, zygote }
+    }
+
     fn status(&self) -> EngineStatus {
         let (available, detail, layers) = match &self.zygote {
             Err(detail) => (false, detail.clone(), Vec::new()),

@@ -101,7 +101,7 @@ pub(crate) fn run_call(
     let reusable = matches!(stop, CallStop::Returned(_));
     usage.wall_us = micros(started.elapsed());
     usage.cpu_us = micros(process.cpu_time().saturating_sub(cpu_before));
-    if !reusable || started.elapsed() > SLICE_MAX {
+    if !reusable || !observer.keeps_engines() || started.elapsed() > SLICE_MAX {
         usage.peak_memory = usage.peak_memory.max(process.peak_memory());
     }
     observer.report(progress, usage);

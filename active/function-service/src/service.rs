@@ -593,6 +593,11 @@ impl JobObserver<'_> {
         self.state.active.lock().table.report(self.id, progress, usage);
     }
 
+    /// Whether an engine may serve another run after this one.
+    pub(crate) const fn keeps_engines(&self) -> bool {
+        self.state.limits.warm_engines > 0
+    }
+
     /// Whether no client waits for the result any more. An asynchronous job continues without its
     /// connection.
     pub(crate) fn is_abandoned(&self) -> bool {

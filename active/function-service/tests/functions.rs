@@ -201,6 +201,7 @@ fn call(user: u8, method: &str, timeout_ms: u32, objects: Vec<Arc<dyn GrantedObj
         secret_arguments: false,
         commit_on_success: false,
         objects,
+        result_object: None,
         timeout_ms,
         inline_max: INLINE_MAX,
         caller: caller(user),

@@ -20,6 +20,16 @@ Examples:
   sealstone fn new --lang rust --name my-count projects/count
 The project builds as it is: with `make` in C, with `cargo build --release` in Rust. Existing files are not replaced.")]
     New(FunctionProjectArgs),
+    /// Run a function on local files, in its engine but without a device.
+    #[command(after_help = "\
+Examples:
+  sealstone fn test ./longest.so access.log error.log
+  sealstone fn test ./count.wasm --arg by=lines access.log
+  sealstone fn test ./rewrite.py --update --commit copy.csv
+  sealstone --json fn test ./longest.so access.log | jq .jobs[0].cpu_us
+The engine program runs in the same sandbox as on a device, with the limits of a device. Each file is an object of a run of its
+own, unless --together is given. Results go to standard output; log, exit reason, CPU time and memory to standard error.")]
+    Test(FunctionTestArgs),
     /// Store code as a function, with a copy on each active device.
     #[command(after_help = "\
 Examples:
@@ -102,6 +112,45 @@ impl From<LanguageName> for TemplateLanguage {
             LanguageName::Rust => Self::Rust,
         }
     }
+}
+
+/// Arguments of `fn test`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FunctionTestArgs {
+    /// Local file with the code: a shared object, a WebAssembly module, a JAR or a Python module.
+    pub(crate) function: PathBuf,
+    /// Local files. Without any, the function runs once without objects.
+    pub(crate) files: Vec<PathBuf>,
+    /// Engine that runs it [default: by the first bytes, or by the extension so, wasm, jar or py].
+    #[arg(long, value_name = "ENGINE")]
+    pub(crate) engine: Option<EngineName>,
+    /// Folder with the engine programs [default: that of this program].
+    #[arg(long, value_name = "DIR", env = "SEALSTONE_OSD_ENGINES")]
+    pub(crate) engines: Option<PathBuf>,
+    /// Method of the function [default: its default method].
+    #[arg(long, default_value = "", value_name = "M", hide_default_value = true)]
+    pub(crate) method: String,
+    /// Argument NAME=VALUE; repeat it for more.
+    #[arg(long = "arg", value_name = "K=V", value_parser = parse_pair)]
+    pub(crate) arguments: Vec<(String, String)>,
+    /// Private file (mode 0600) with NAME=VALUE lines, for secret arguments.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) arg_file: Option<PathBuf>,
+    /// Allow the function to change the files.
+    #[arg(long)]
+    pub(crate) update: bool,
+    /// Make changes visible only if the function succeeds.
+    #[arg(long, requires = "update")]
+    pub(crate) commit: bool,
+    /// One run with all files, instead of one for each.
+    #[arg(long)]
+    pub(crate) together: bool,
+    /// File for the results; `-` is standard output.
+    #[arg(long, short, default_value = "-", value_name = "FILE")]
+    pub(crate) output: OsString,
+    /// Longest run, such as 30s, 5m or 1h.
+    #[arg(long, default_value = "30s", value_name = "T", value_parser = parse_timeout)]
+    pub(crate) timeout: u32,
 }
 
 /// Arguments of `fn put`.

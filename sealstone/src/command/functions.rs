@@ -1,5 +1,5 @@
 //! `sealstone fn`: stores, lists, shows and removes functions, and lists engines. The project of a
-//! new function is in [`function_project`].
+//! new function is in [`function_project`], its run on local files in [`function_test`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use crate::cli::GlobalArgs;
-use crate::cli::functions::{Function, FunctionPutArgs};
-use crate::command::function_project;
+use crate::cli::functions::{EngineName, Function, FunctionPutArgs};
 use crate::command::parts::for_each;
 use crate::command::session::client;
+use crate::command::{function_project, function_test};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::secret_file;
@@ -102,6 +102,7 @@ pub(crate) fn at_function(error: FunctionError, path: &FilePath) -> Failure {
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function) -> Outcome {
     match command {
         Function::New(arguments) => function_project::create(output, arguments),
+        Function::Test(arguments) => function_test::run(output, arguments).await,
         Function::Put(arguments) => put(global, output, arguments).await,
         Function::Ls { path } => ls(global, output, path.as_deref()).await,
         Function::Show { function } => show(global, output, function).await,
@@ -112,7 +113,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function)
 }
 
 /// Reads a local file of at most `max` bytes.
-fn read_file(path: &Path, max: usize) -> Outcome<Vec<u8>> {
+pub(super) fn read_file(path: &Path, max: usize) -> Outcome<Vec<u8>> {
     let at = |error: std::io::Error| Failure::from(error).at(path.shown());
     let mut bytes = Vec::new();
     File::open(path).map_err(at)?.take(max as u64 + 1).read_to_end(&mut bytes).map_err(at)?;
@@ -162,11 +163,10 @@ fn recognized_engine(code: &[u8]) -> Option<EngineType> {
 
 /// Returns the engine of the code: the given one, or that of its first bytes or of the extension of
 /// its file. Refuses code that this engine would refuse.
-fn engine_of(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<EngineType> {
-    let file = &arguments.file;
+pub(super) fn engine_of(file: &Path, named: Option<EngineName>, code: &[u8]) -> Outcome<EngineType> {
     let refuse = |text: String| Failure::usage(text).at(file.shown());
     let recognized = recognized_engine(code);
-    let engine = match (arguments.engine.map(EngineType::from), recognized) {
+    let engine = match (named.map(EngineType::from), recognized) {
         (Some(named), Some(recognized)) if named != recognized => {
             let text = format!("the file is for the engine {}, not {}", recognized.name(), named.name());
             return Err(refuse(text).hint("leave out --engine, or choose another file"));
@@ -203,7 +203,7 @@ fn description(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<FunctionDesc
     };
     let digest = *blake3::hash(code).as_bytes();
     let mut description = FunctionDescription {
-        engine: Some(engine_of(arguments, code)?),
+        engine: Some(engine_of(&arguments.file, arguments.engine, code)?),
         api: Some(arguments.api),
         version: arguments.version.clone(),
         publisher: arguments.publisher.clone(),

@@ -9,6 +9,7 @@ pub(crate) mod clock;
 pub(crate) mod drain;
 pub(crate) mod files;
 pub(crate) mod function_project;
+mod function_test;
 pub(crate) mod functions;
 pub(crate) mod groups;
 pub(crate) mod job_records;

@@ -47,7 +47,7 @@ const JSON_LINE_BYTES: usize = 256;
 const JSON_FAILURES_MAX: usize = 10_000;
 
 /// Destination of the results.
-enum ResultSink {
+pub(super) enum ResultSink {
     /// Standard output, unless it has the JSON of the command.
     Standard,
     /// A local file that is complete when the command ends.
@@ -55,7 +55,7 @@ enum ResultSink {
 }
 
 impl ResultSink {
-    fn open(path: &OsStr) -> Outcome<Self> {
+    pub(super) fn open(path: &OsStr) -> Outcome<Self> {
         if path == "-" {
             return Ok(Self::Standard);
         }
@@ -63,7 +63,7 @@ impl ResultSink {
         Ok(Self::File(file))
     }
 
-    fn write(&mut self, path: &OsStr, output: Output, bytes: &[u8]) -> Outcome {
+    pub(super) fn write(&mut self, path: &OsStr, output: Output, bytes: &[u8]) -> Outcome {
         match self {
             Self::Standard if output.is_json() => Ok(()),
             Self::Standard => print_bytes(bytes),

@@ -19,13 +19,7 @@ const JOBS_FILE: &str = "function-jobs";
 
 /// Starts the engine programs. Call it before any key is loaded.
 pub(crate) fn start_engines(options: &OsdOptions) -> Outcome<EngineSet> {
-    let folders = match &options.engines {
-        Some(folder) if !folder.is_dir() => {
-            return Err(Failure::usage("no such folder of engine programs").at(folder.shown()));
-        }
-        Some(folder) => vec![folder.clone()],
-        None => beside_this_program().into_iter().collect(),
-    };
+    let folders = engine_folders(options.engines.as_deref())?;
     let strict = options.isolation == Some(IsolationName::Strict);
     let engines = EngineSet::start(&folders, strict);
     for status in engines.status().iter().filter(|status| status.program.is_some()) {
@@ -48,6 +42,17 @@ pub(crate) fn start_engines(options: &OsdOptions) -> Outcome<EngineSet> {
         }
     }
     Ok(engines)
+}
+
+/// Returns the folders with engine programs: the given one, or that of this program.
+pub(crate) fn engine_folders(folder: Option<&Path>) -> Outcome<Vec<PathBuf>> {
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            Err(Failure::usage("no such folder of engine programs").at(folder.shown()))
+        }
+        Some(folder) => Ok(vec![folder.to_owned()]),
+        None => Ok(beside_this_program().into_iter().collect()),
+    }
 }
 
 fn beside_this_program() -> Option<PathBuf> {

@@ -65,7 +65,7 @@ const SHORT_FIRST_DEFAULT: bool = true;
 const PULL_FIRST_BURST: u32 = 64 * 1024;
 
 /// Clock and random numbers of the machine.
-pub(super) struct Machine;
+pub(crate) struct Machine;
 
 impl DeviceEnvironment for Machine {
     fn now_ms(&self) -> u64 {

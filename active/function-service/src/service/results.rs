@@ -32,11 +32,25 @@ impl PublishedResult {
     }
 }
 
+/// A result in an object.
+struct StoredResult {
+    object: Arc<dyn GrantedObject>,
+    /// Whether the run created the object. The caller removes the one that it supplied.
+    is_new: bool,
+}
+
+impl StoredResult {
+    /// Removes a new object; returns it if that failed.
+    fn discard(self) -> Option<ObjectId> {
+        (self.is_new && self.object.remove().is_err()).then(|| self.object.object())
+    }
+}
+
 /// Why a function that returned 0 has no result. `kept` is a result object that the rights of its
 /// handle do not permit to remove.
 #[derive(Debug, Error)]
 pub(super) enum PublishError {
-    #[error("the result has {0} bytes; more than {INLINE_MAX} need an object entry with CREATE")]
+    #[error("the result has {0} bytes; more than {INLINE_MAX} need an object for the result")]
     NoPartition(usize),
     #[error("the result object could not be stored: {error}{}", kept_text(*kept))]
     Store { error: GrantError, kept: Option<ObjectId> },
@@ -115,12 +129,11 @@ impl ServiceState {
     ) -> Result<PublishedResult, PublishError> {
         let object = if bytes.len() > INLINE_MAX { Some(store(call, &bytes)?) } else { None };
         if let Some(Err(error)) = stage.map(StagedOutput::commit) {
-            let kept = object.filter(|object| object.remove().is_err()).map(|object| object.object());
-            return Err(PublishError::Commit { error, kept });
+            return Err(PublishError::Commit { error, kept: object.and_then(StoredResult::discard) });
         }
         let digest = *blake3::hash(&bytes).as_bytes();
         let length = bytes.len() as u64;
-        let object = object.map(|object| object.object());
+        let object = object.map(|stored| stored.object.object());
         let bytes = if object.is_some() { Vec::new() } else { bytes };
         Ok(PublishedResult { result: JobResult { length, bytes, object, receipt: Vec::new() }, digest })
     }
@@ -182,20 +195,27 @@ fn arguments_digest(call: &FunctionCall) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Stores a result in a new object, through the first handle that may create objects.
-fn store(call: &FunctionCall, bytes: &[u8]) -> Result<Arc<dyn GrantedObject>, PublishError> {
+/// Stores a result: in the object of the call for it, or in a new one, through the first handle
+/// that may create objects.
+fn store(call: &FunctionCall, bytes: &[u8]) -> Result<StoredResult, PublishError> {
+    let (object, is_new) = match &call.result_object {
+        Some(object) => (Arc::clone(object), false),
+        None => (create(call, bytes)?, true),
+    };
+    let stored = StoredResult { object, is_new };
+    let mut pieces = bytes.chunks(RESULT_PIECE).enumerate();
+    let written =
+        pieces.try_for_each(|(index, piece)| stored.object.write((index * RESULT_PIECE) as u64, piece));
+    match written {
+        Ok(()) => Ok(stored),
+        Err(error) => Err(PublishError::Store { error, kept: stored.discard() }),
+    }
+}
+
+fn create(call: &FunctionCall, bytes: &[u8]) -> Result<Arc<dyn GrantedObject>, PublishError> {
     let creates = |object: &&Arc<dyn GrantedObject>| {
         object.kind() == ObjectType::Partition && object.rights().contains(Permissions::CREATE)
     };
     let partition = call.objects.iter().find(creates).ok_or(PublishError::NoPartition(bytes.len()))?;
-    let object = partition.create().map_err(|error| PublishError::Store { error, kept: None })?;
-    let mut pieces = bytes.chunks(RESULT_PIECE).enumerate();
-    let written = pieces.try_for_each(|(index, piece)| object.write((index * RESULT_PIECE) as u64, piece));
-    match written {
-        Ok(()) => Ok(object),
-        Err(error) => {
-            let kept = object.remove().is_err().then(|| object.object());
-            Err(PublishError::Store { error, kept })
-        }
-    }
+    partition.create().map_err(|error| PublishError::Store { error, kept: None })
 }

@@ -132,6 +132,7 @@ pub(crate) fn prepare(
         secret_arguments: request.secret_arguments,
         commit_on_success: request.commit_on_success,
         objects,
+        result_object: None,
         timeout_ms: request.timeout_ms,
         inline_max,
         caller,

@@ -111,6 +111,8 @@ pub struct FunctionCall {
     pub commit_on_success: bool,
     /// The objects, in the order of the request. The index is the handle.
     pub objects: Vec<Arc<dyn GrantedObject>>,
+    /// Object for a result that does not fit into a reply. The function has no handle of it.
+    pub result_object: Option<Arc<dyn GrantedObject>>,
     /// Longest run in milliseconds; 0 for an asynchronous job.
     pub timeout_ms: u32,
     /// Most result bytes in the reply.
