@@ -1,8 +1,9 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, device, function_ring, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd,
-    osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp, store, wasm_module,
+    block, block_protection, device, function_ring, initiator, iscsi, iscsi_login, ldap, login, mds,
+    mds_connection, osd, osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp, store,
+    wasm_module,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -95,6 +96,9 @@ pub static TARGETS: &[Target] = &[
     device::DIRECTORY,
     device::KEY_FILE,
     block::UNIT,
+    block_protection::HEADERS,
+    block_protection::RECORDS,
+    block_protection::SETTINGS,
 ];
 
 /// Finds a target by name.

@@ -18,6 +18,7 @@ const CRATES: &[(&str, &str)] = &[
     ("protocol/ldap", "ldap"),
     ("protocol/sntp", "sntp"),
     ("security/digest", "digest"),
+    ("security/block-protection", "block-protection"),
     ("security/seal", "seal"),
     ("security/login", "login"),
     ("security/channel", "channel"),
@@ -43,6 +44,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("digest::LtHash::from_bytes", "any 2048 bytes are a sum"),
     ("login::PassphraseKey::from_bytes", "any twenty bytes are a key"),
     ("block::BlockSize::from_bytes", "a number of bytes, not bytes"),
+    ("block-protection::RecordSize::from_bytes", "a number of bytes, not bytes"),
 ];
 
 /// Entry points with other names, which are not found by name.
@@ -54,6 +56,9 @@ const OTHERS: &[&str] = &[
     "mds::Connection::receive",
     "login::Opener::open",
     "block::BlockUnit::execute",
+    "block-protection::HeaderOpener::finish",
+    "block-protection::RecordOpener::open",
+    "block-protection::ReceivedSettings::check",
     "iscsi-target::IscsiTarget::serve_stream",
     "osd-device::DataDir::open",
     "osd::ObjectValues::entries",

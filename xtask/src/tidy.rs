@@ -18,6 +18,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-ldap",
     "sealstone-sntp",
     "sealstone-digest",
+    "sealstone-block-protection",
     "sealstone-seal",
     "sealstone-login",
     "sealstone-crypto",
