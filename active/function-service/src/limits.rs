@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sealstone_osd::function::WAIT_MAX_MS;
 use sealstone_sandbox::MEMORY_BYTES_MIN;
 use thiserror::Error;
 
@@ -93,6 +94,8 @@ pub struct ServiceLimits {
     pub warm_engines: usize,
     /// Time for which an idle engine is kept.
     pub warm_time: Duration,
+    /// Longest wait of one command for the end of a job.
+    pub wait: Duration,
 }
 
 impl ServiceLimits {
@@ -118,6 +121,7 @@ impl ServiceLimits {
             jobs: JobLimits::for_cores(cores),
             warm_engines: WARM_ENGINES,
             warm_time: WARM_TIME,
+            wait: Duration::from_millis(WAIT_MAX_MS as u64),
         }
     }
 }

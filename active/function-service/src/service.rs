@@ -234,9 +234,8 @@ impl FunctionRunner for FunctionService {
                 if is_pending {
                     let thread = state.command_threads.occupy(owner.user);
                     let _thread = thread.ok_or(FunctionRefusal::TooManyJobs)?;
-                    state.wait(id, owner, Duration::from_millis(timeout_ms.into()), &|| {
-                        call.caller.is_disconnected()
-                    });
+                    let at_most = Duration::from_millis(timeout_ms.into()).min(state.limits.wait);
+                    state.wait(id, owner, at_most, &|| call.caller.is_disconnected());
                 }
             }
             JobAction::Cancel => state.cancel(id, owner)?,

@@ -340,6 +340,15 @@ fn asynchronous_job_is_waited_for_and_private() {
 }
 
 #[test]
+fn device_limits_wait_for_job() {
+    let test = TestService::with(|limits| limits.wait = Duration::from_millis(50));
+    let id = test.service.reserve_and_run(call(1, "loop", 0, Vec::new())).unwrap().header.job;
+    let header = test.job(1, id, JobAction::Wait { timeout_ms: 24 * 60 * 60 * 1000 }).unwrap().header;
+    assert!(!header.state.is_final(), "the client repeats its request");
+    test.job(1, id, JobAction::Cancel).unwrap();
+}
+
+#[test]
 fn cancel_stops_patient_and_endless_functions() {
     let test = TestService::new();
     for method in ["patient", "loop"] {

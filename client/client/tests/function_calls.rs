@@ -2,6 +2,7 @@
 //! these tests runs closures with the handles that the device grants.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sealstone_client::functions::{
     CallGrouping, CallReply, FunctionDescription, FunctionError, FunctionPublication, FunctionRun,
@@ -11,7 +12,7 @@ use sealstone_osd::function::attributes::EngineEntry;
 use sealstone_osd::function::{
     ApiVersion, EngineType, ExitReason, INLINE_MAX, JobAction, JobId, JobState, ReplyHeader, ReplyParts,
 };
-use sealstone_osd_device::{EngineInfo, GrantError, JobCall};
+use sealstone_osd_device::{CodeRequest, CodeReservation, EngineInfo, GrantError, JobCall};
 
 use crate::world::{TestClient, World, content};
 
@@ -60,10 +61,14 @@ impl sealstone_osd_device::FunctionRunner for ClosureService {
         vec![EngineInfo { engine: EngineType::C, entry }]
     }
 
-    fn execute(&self, call: DeviceCall) -> Result<ReplyParts, DeviceRefusal> {
-        if call.engine != EngineType::C {
-            return Err(DeviceRefusal::EngineMissing(call.engine));
+    fn reserve_code(&self, request: &CodeRequest<'_>) -> Result<CodeReservation, DeviceRefusal> {
+        match request.engine {
+            EngineType::C => Ok(CodeReservation::new(())),
+            engine => Err(DeviceRefusal::EngineMissing(engine)),
         }
+    }
+
+    fn execute(&self, call: DeviceCall) -> Result<ReplyParts, DeviceRefusal> {
         let result = (self.work)(&call)?;
         let mut jobs = self.jobs.lock().unwrap();
         let id = JobId([jobs.len() as u8 + 1; 16]);
@@ -277,7 +282,10 @@ async fn asynchronous_job_is_waited_for_and_read() {
     assert_eq!(found[0].outcome.as_ref().unwrap().state, JobState::Running);
     let job = found[0].handle.clone().unwrap();
     assert_eq!(client.job_status(&job, METHOD).await.unwrap().state, JobState::Running);
-    assert_eq!(client.wait_for_job(&job, 1000, METHOD).await.unwrap().state, JobState::Done);
+    assert_eq!(
+        client.wait_for_job(&job, Duration::from_secs(1), METHOD).await.unwrap().state,
+        JobState::Done
+    );
     let mut result = Vec::new();
     while result.len() < bytes.len() {
         let page = client.job_result(&job, result.len() as u64, METHOD).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::time::Duration;
 
 use sealstone_client::functions::{FunctionError, JobHandle, JobPage, JobStatus};
 use sealstone_client::{Client, Method};
@@ -24,8 +25,6 @@ use crate::text::{ShownPath as _, hex};
 
 /// Security method of the commands.
 const METHOD: Method = Method::AllData;
-/// Longest wait of one command to a device, milliseconds; a longer wait repeats it.
-const WAIT_STEP_MS: u32 = 20_000;
 
 /// `sealstone job …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> Outcome {
@@ -35,9 +34,10 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> O
             each(global, output, jobs, async |client, job| client.job_status(job, METHOD).await).await?,
         ),
         Job::Wait { jobs, timeout } => {
-            let timeout = *timeout;
-            let mut results =
-                each(global, output, jobs, async |client, job| wait(client, job, timeout).await).await?;
+            let timeout = Duration::from_millis((*timeout).into());
+            let wait =
+                async |client: &Client, job: &JobHandle| client.wait_for_job(job, timeout, METHOD).await;
+            let mut results = each(global, output, jobs, wait).await?;
             let failures = results.done.iter().filter_map(|(record, status)| failure_of_job(record, status));
             for failure in failures.collect::<Vec<_>>() {
                 results.fail(failure);
@@ -53,19 +53,6 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Job) -> O
         }
         Job::Verify { job, receipt, result } => {
             verify(global, output, job.as_deref(), receipt.as_deref(), result.as_deref()).await
-        }
-    }
-}
-
-/// Waits until a job ends or the time is over.
-async fn wait(client: &Client, job: &JobHandle, timeout_ms: u32) -> Result<JobStatus, FunctionError> {
-    let mut left_ms = timeout_ms;
-    loop {
-        let step_ms = left_ms.min(WAIT_STEP_MS);
-        let status = client.wait_for_job(job, step_ms, METHOD).await?;
-        left_ms = left_ms.saturating_sub(step_ms);
-        if status.state.is_final() || left_ms == 0 {
-            return Ok(status);
         }
     }
 }

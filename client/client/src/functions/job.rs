@@ -1,13 +1,15 @@
 //! Jobs on devices: status, wait, cancel, log and result.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{DeviceId, FilePath, Method, ReceiptBytes, ReceiptVerdict, Request, Response};
 use sealstone_osd::ObjectId;
 use sealstone_osd::function::{
-    ExecuteRequest, INLINE_MAX, JobAction, JobId, JobRequest, REPLY_MAX, ReplyHeader, ReplyParts,
+    ExecuteRequest, INLINE_MAX, JobAction, JobId, JobRequest, REPLY_MAX, ReplyHeader, ReplyParts, WAIT_MAX_MS,
 };
+use tokio::time::{Instant, sleep_until};
 
 use super::FunctionError;
 use super::copies::OpenFunction;
@@ -17,6 +19,8 @@ use crate::{Client, ClientError, Devices, Metadata};
 
 /// Maximum bytes of a page of a result or log.
 pub const RESULT_PAGE_MAX: usize = INLINE_MAX;
+/// Shortest time between two requests to wait for the same job.
+const WAIT_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// Identifies a job: its function, and the copy that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +73,26 @@ pub(super) fn parse(data: &[u8]) -> Result<ReplyParts, ClientError> {
         .map_err(|_| ClientError::Protocol("a device sent a malformed reply to a function call"))
 }
 
+/// Repeats a request to wait until the job has ended or the time is over.
+async fn wait_until(
+    deadline: Instant,
+    mut wait: impl AsyncFnMut(u32) -> Result<JobStatus, FunctionError>,
+) -> Result<JobStatus, FunctionError> {
+    loop {
+        let sent = Instant::now();
+        let left_ms = deadline.saturating_duration_since(sent).as_millis().min(WAIT_MAX_MS.into());
+        match wait(u32::try_from(left_ms).unwrap_or(WAIT_MAX_MS)).await {
+            Ok(status) if status.state.is_final() || Instant::now() >= deadline => return Ok(status),
+            // All threads that wait for jobs may be in use.
+            Err(error @ FunctionError::Busy { .. }) if Instant::now() >= deadline => return Err(error),
+            Ok(_) | Err(FunctionError::Busy { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        // A device may answer at once, for example before it stops.
+        sleep_until((sent + WAIT_INTERVAL_MIN).min(deadline)).await;
+    }
+}
+
 impl<M: Metadata, D: Devices> Client<M, D> {
     /// Returns the state of a job.
     ///
@@ -78,17 +102,21 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         Ok(self.job_request(job, JobAction::Status, method).await?.header)
     }
 
-    /// Waits until a job ends, at most `timeout_ms`, and returns its state.
+    /// Waits until a job ends, or for this time, and returns its state. A device waits for a part
+    /// of a long time only, and the request is repeated then.
     ///
     /// # Errors
     /// As [`Client::job_status`].
     pub async fn wait_for_job(
         &self,
         job: &JobHandle,
-        timeout_ms: u32,
+        timeout: Duration,
         method: Method,
     ) -> Result<JobStatus, FunctionError> {
-        Ok(self.job_request(job, JobAction::Wait { timeout_ms }, method).await?.header)
+        let wait = async |timeout_ms| {
+            Ok(self.job_request(job, JobAction::Wait { timeout_ms }, method).await?.header)
+        };
+        wait_until(Instant::now() + timeout, wait).await
     }
 
     /// Stops a job.
@@ -177,5 +205,61 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             Response::Receipt { verdict, device } => Ok((verdict, device)),
             _ => Err(ClientError::OTHER_ANSWER.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealstone_osd::function::JobState;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn status(state: JobState) -> JobStatus {
+        JobStatus::new(JobId([1; 16]), state)
+    }
+
+    /// Waits 50 s for a job; returns the outcome, the seconds that passed, and the requested waits.
+    async fn waited(
+        mut answer: impl AsyncFnMut(u32) -> Result<JobStatus, FunctionError>,
+    ) -> (Result<JobState, FunctionError>, u64, Vec<u32>) {
+        let (began, mut requested) = (Instant::now(), Vec::new());
+        let wait = async |timeout_ms| {
+            requested.push(timeout_ms);
+            answer(timeout_ms).await
+        };
+        let outcome = wait_until(began + Duration::from_secs(50), wait).await;
+        (outcome.map(|status| status.state), began.elapsed().as_secs(), requested)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_repeats_until_its_time_is_over() {
+        let (outcome, seconds, requested) = waited(async |timeout_ms| {
+            sleep(Duration::from_millis(timeout_ms.into())).await;
+            Ok(status(JobState::Running))
+        })
+        .await;
+        assert_eq!((outcome.unwrap(), seconds), (JobState::Running, 50));
+        assert_eq!(requested, [20_000, 20_000, 10_000]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn early_and_busy_answers_use_the_time() {
+        let (outcome, seconds, requested) = waited(async |_| Ok(status(JobState::Queued))).await;
+        assert_eq!((outcome.unwrap(), seconds, requested.len()), (JobState::Queued, 50, 101));
+        let busy = async |_| Err(FunctionError::Busy { device: "osd-0".to_owned() });
+        let (outcome, seconds, _) = waited(busy).await;
+        assert!(matches!(outcome, Err(FunctionError::Busy { .. })) && seconds == 50);
+        let mut answers = 0;
+        let (outcome, _, _) = waited(async |_| {
+            answers += 1;
+            match answers {
+                1 => Err(FunctionError::Busy { device: "osd-0".to_owned() }),
+                2 => Ok(status(JobState::Running)),
+                _ => Ok(status(JobState::Done)),
+            }
+        })
+        .await;
+        assert_eq!((outcome.unwrap(), answers), (JobState::Done, 3));
     }
 }

@@ -30,6 +30,9 @@ pub const METHOD_MAX: usize = 64;
 pub const ARGUMENTS_MAX: usize = 64 << 10;
 /// Maximum timeout, in milliseconds: one day.
 pub const TIMEOUT_MAX_MS: u32 = 24 * 60 * 60 * 1000;
+/// Longest wait of one command for the end of a job, in milliseconds. A device answers then, and
+/// the client repeats its request.
+pub const WAIT_MAX_MS: u32 = 20_000;
 
 /// Bytes of the reply header.
 pub const REPLY_HEADER_LEN: usize = 128;
