@@ -52,8 +52,6 @@ const JAVA: ProcessSet = ProcessSet::of(FilteredProcess::Engine(EngineKind::Java
 const PYTHON: ProcessSet = ProcessSet::of(FilteredProcess::Engine(EngineKind::Python));
 /// Engines without a runtime that reads files.
 const NATIVE: ProcessSet = C.and(WASM);
-/// Engines that write only to standard output and error.
-const STANDARD_WRITERS: ProcessSet = NATIVE.and(PYTHON);
 /// Engines whose runtime reads its library from binds.
 const INTERPRETERS: ProcessSet = JAVA.and(PYTHON);
 /// Engines that create code while they run.
@@ -98,6 +96,8 @@ const ADVICE_DONTNEED: ArgumentCondition = equals(2, libc::MADV_DONTNEED, "advic
 const ADVICE_FREE: ArgumentCondition = equals(2, libc::MADV_FREE, "advice is MADV_FREE");
 const ADVICE_HUGE: ArgumentCondition = equals(2, libc::MADV_HUGEPAGE, "advice is MADV_HUGEPAGE");
 const ADVICE_NO_HUGE: ArgumentCondition = equals(2, libc::MADV_NOHUGEPAGE, "advice is MADV_NOHUGEPAGE");
+const ADVICE_POPULATE: ArgumentCondition =
+    equals(2, libc::MADV_POPULATE_WRITE, "advice is MADV_POPULATE_WRITE");
 /// Huge pages of the machine are not charged to the memory of the cgroup.
 const NO_HUGE_PAGES: ArgumentCondition =
     ArgumentCondition { argument: 3, mask: libc::MAP_HUGETLB as u64, value: 0, text: "without MAP_HUGETLB" };
@@ -210,6 +210,7 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("madvise", libc::SYS_madvise, ENGINES, &[ADVICE_FREE], "returns pages lazily"),
     allow("madvise", libc::SYS_madvise, ENGINES, &[ADVICE_HUGE], "huge pages for a heap"),
     allow("madvise", libc::SYS_madvise, INTERPRETERS, &[ADVICE_NO_HUGE], "stacks of threads without huge pages"),
+    fail("madvise", libc::SYS_madvise, JAVA, &[ADVICE_POPULATE], libc::EINVAL, "newer virtual machines test it, and touch pages instead"),
     allow("futex", libc::SYS_futex, ENGINES, &[], "doorbell of the ring, and locks"),
     allow("clock_gettime", libc::SYS_clock_gettime, ENGINES, &[], "time where the vDSO cannot answer"),
     allow("clock_getres", libc::SYS_clock_getres, INTERPRETERS, &[], "resolution of clocks, read when a runtime starts"),
@@ -232,11 +233,9 @@ pub(super) const ROWS: &[SyscallRow] = &[
     allow("close", libc::SYS_close, ENGINES, &[], "closes the code"),
     allow("fstat", libc::SYS_fstat, ENGINES, &[], "size of the code"),
     allow("newfstatat", libc::SYS_newfstatat, ENGINES, &[], "size of the code, as newer C libraries ask for it"),
-    allow("write", libc::SYS_write, STANDARD_WRITERS, &[TO_STANDARD_OUTPUT], "messages of the C library to /dev/null"),
-    allow("write", libc::SYS_write, STANDARD_WRITERS, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
-    allow("writev", libc::SYS_writev, STANDARD_WRITERS, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
-    allow("write", libc::SYS_write, JAVA, &[], "doorbell through an eventfd, and messages to /dev/null"),
-    allow("writev", libc::SYS_writev, JAVA, &[], "messages to /dev/null"),
+    allow("write", libc::SYS_write, ENGINES, &[TO_STANDARD_OUTPUT], "messages of the C library to /dev/null"),
+    allow("write", libc::SYS_write, ENGINES, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
+    allow("writev", libc::SYS_writev, ENGINES, &[TO_STANDARD_ERROR], "messages of the C library to /dev/null"),
     allow("prctl", libc::SYS_prctl, WASM, &[REFUSE_NEW_CODE], "after the compilation, no other memory becomes executable"),
     fail("prctl", libc::SYS_prctl, ENGINES, &[NAME_OF_MEMORY], libc::EINVAL, "allocators name their memory, and do without"),
     fail("clone3", libc::SYS_clone3, INTERPRETERS, &[], libc::ENOSYS, "its flags are in memory, where a filter cannot read them; libraries then use clone"),
