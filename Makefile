@@ -26,7 +26,8 @@ dist: setup ## Build the optimised binary, target/dist/sealstone, and its debug 
 
 engines: build ## Build the engines of functions beside target/release/sealstone, and the shipped functions
 	@. scripts/env
-	cargo build --release -p sealstone-engine-c -p sealstone-engine-python
+	cargo build --release -p sealstone-engine-c -p sealstone-engine-java -p sealstone-engine-python
+	scripts/engine-java build
 	cargo build --profile function -p sealstone-function-modules --examples
 	scripts/engine-wasm build
 
@@ -52,6 +53,7 @@ test: setup-tests ## Everything: the gate, purity, all tests, fuzz smoke
 	step cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --quiet
 	step scripts/engine-wasm test
+	step scripts/engine-java build
 	step cargo run -q -p xtask -- tests
 
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login

@@ -60,7 +60,7 @@ pub fn binary() -> &'static Path {
             // All crates, so that dependencies have the same features as for the tests, and nothing
             // is built twice. Devices look for the engine beside the binary.
             .args(["build", "--quiet", "--workspace", "--bin", "sealstone", "--bin", "sealstone-engine-c"])
-            .args(["--bin", "sealstone-engine-python"])
+            .args(["--bin", "sealstone-engine-java", "--bin", "sealstone-engine-python"])
             .arg("--target-dir")
             .arg(target);
         if folder.ends_with("release") {

@@ -25,6 +25,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-function-abi",
     "sealstone-function-host",
     "sealstone-wasm-module",
+    "sealstone-java-archive",
 ];
 
 /// Folders of crates that need unsafe code. Each has the lints of the workspace, but denies unsafe
@@ -33,6 +34,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "security/sandbox",
     "active/function-ring",
     "active/engine-c",
+    "active/engine-java",
     "active/engine-python",
     "active/fn",
     "active/function-modules",

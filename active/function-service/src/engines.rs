@@ -202,7 +202,7 @@ fn start_zygote(path: &Path, engine: EngineType, strict: bool) -> Result<Zygote,
     let first = EngineUsers::default().first + index * USERS_PER_ENGINE;
     let users = EngineUsers { first, count: USERS_PER_ENGINE };
     let mut options = ZygoteOptions { users, strict, ..ZygoteOptions::new(path, kind) };
-    if engine == EngineType::Python {
+    if matches!(engine, EngineType::Java | EngineType::Python) {
         add_runtime(&mut options)?;
     }
     Zygote::spawn(options).map_err(|error| describe(&error))

@@ -184,8 +184,8 @@ fn engine_limits(engine: EngineType, limits: &RunLimits) -> EngineLimits {
     EngineLimits {
         memory_bytes: limits.memory,
         address_space_bytes,
-        // The reservation says nothing about the memory that is used.
-        data_bytes: (engine == EngineType::Wasm).then_some(limits.memory),
+        // Reservations say nothing about the memory that is used.
+        data_bytes: matches!(engine, EngineType::Wasm | EngineType::Java).then_some(limits.memory),
         cpu_seconds: limits.cpu_s.saturating_add(REUSE_CPU_S).max(1),
         threads,
         descriptors,

@@ -11,6 +11,7 @@ use sealstone_client::functions::{
 };
 use sealstone_client::{Client, FileKind, FilePath, Method};
 use sealstone_crypto::signature::PublisherKey;
+use sealstone_java_archive::JavaArchive;
 use sealstone_mds_protocol::{DeviceState, shown};
 use sealstone_osd::function::EngineType;
 use sealstone_osd::function::attributes::{MANIFEST_MAX, signed_message};
@@ -186,6 +187,10 @@ pub(super) fn engine_of(file: &Path, named: Option<EngineName>, code: &[u8]) -> 
     if engine == EngineType::Wasm {
         ModuleSummary::parse(code)
             .map_err(|error| refuse(error.to_string()).hint("docs/how-to/functions-in-webassembly.md"))?;
+    }
+    if engine == EngineType::Java {
+        JavaArchive::parse(code)
+            .map_err(|error| refuse(error.to_string()).hint("docs/how-to/functions-in-java.md"))?;
     }
     if engine == EngineType::Python && (code.contains(&0) || std::str::from_utf8(code).is_err()) {
         return Err(refuse("this is no Python source: it has zero bytes or is not UTF-8".to_owned())
