@@ -38,39 +38,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use sealstone_built_programs::program_folder;
 use serde_json::Value;
 
 /// Returns the path of the binary under test; builds it with the profile of the tests if needed.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        // The test runner built the binary before.
-        if let Some(built) = std::env::var_os("SEALSTONE_TESTED_BINARY") {
-            return built.into();
-        }
-        // target/debug/deps/some_test-… or target/debug/some-program → target/debug
-        let this = std::env::current_exe().expect("a running program has a path");
-        let mut folder = this.parent().expect("it lies in a folder").to_owned();
-        if folder.ends_with("deps") {
-            folder.pop();
-        }
-        let target = folder.parent().expect("a profile's folder lies in the target folder");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo
-            // All crates, so that dependencies have the same features as for the tests, and nothing
-            // is built twice. Devices look for the engine beside the binary.
-            .args(["build", "--quiet", "--workspace", "--bin", "sealstone", "--bin", "sealstone-engine-c"])
-            .args(["--bin", "sealstone-engine-java", "--bin", "sealstone-engine-python"])
-            .arg("--target-dir")
-            .arg(target);
-        if folder.ends_with("release") {
-            cargo.arg("--release");
-        }
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace is above");
-        let status = cargo.current_dir(root).status().expect("cargo runs");
-        assert!(status.success(), "the binary does not build");
-        folder.join("sealstone")
-    })
+    BINARY.get_or_init(|| program_folder().join("sealstone"))
 }
 
 /// Result of a finished command.

@@ -17,6 +17,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sealstone_built_programs::FOLDER_VARIABLE;
+
 /// Maximum run time of a test program.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 /// Set where no test may be left out, but those that need what `scripts/setup --all` installs.
@@ -65,8 +67,8 @@ enum End {
 
 pub(crate) fn run() -> Result<String, Vec<String>> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let (programs, binary) = build(&cargo).map_err(|error| vec![format!("tests: {error}")])?;
-    let logs = binary.parent().map_or_else(|| PathBuf::from("target"), Path::to_owned).join("test-logs");
+    let (programs, folder) = build(&cargo).map_err(|error| vec![format!("tests: {error}")])?;
+    let logs = folder.join("test-logs");
     fs::create_dir_all(&logs).map_err(|error| vec![format!("tests: {}: {error}", logs.display())])?;
     let cores = thread::available_parallelism().map_or(2, NonZeroUsize::get);
     let (count, begin) = (programs.len(), Instant::now());
@@ -80,7 +82,7 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
                     // The queue is free again before the program runs.
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(program) = next else { break };
-                    let finding = one(&program, &binary, &logs, cores);
+                    let finding = one(&program, &folder, &logs, cores);
                     failed.lock().unwrap_or_else(PoisonError::into_inner).extend(finding);
                     let output = fs::read(log_of(&program, &logs)).unwrap_or_default();
                     let missing = tests_left_out(&String::from_utf8_lossy(&output));
@@ -112,12 +114,12 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     }
 }
 
-/// Builds everything; returns the test programs, slow ones first, and the binary that they start.
+/// Builds everything; returns the test programs, slow ones first, and the folder of the programs
+/// that they start.
 fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
     // One invocation: a second one without the tests would compile most dependencies again, with fewer features.
-    let arguments =
-        ["build", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
-    let built = messages(Command::new(cargo).args(arguments))?;
+    let arguments = ["build", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
+    let built = messages(Command::new(cargo).args(arguments).args(sealstone_built_programs::selection()))?;
     let mut programs = Vec::new();
     for program in built.iter().filter_map(program) {
         programs.extend(split_by_module(program)?);
@@ -127,7 +129,8 @@ fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
         message["target"]["name"] == "sealstone" && message["profile"]["test"] == false
     };
     let binary = built.iter().filter(is_binary).find_map(executable);
-    Ok((programs, binary.ok_or("cargo does not say where the binary is")?))
+    let folder = binary.as_deref().and_then(Path::parent).map(Path::to_owned);
+    Ok((programs, folder.ok_or("cargo does not say where the binary is")?))
 }
 
 /// Returns the file with the output of a program.
@@ -210,7 +213,7 @@ fn tests_by_module(listed: &str) -> BTreeMap<String, Vec<String>> {
 }
 
 /// Runs a test program and prints its result. Returns a finding if it failed.
-fn one(program: &Program, binary: &Path, logs: &Path, cores: usize) -> Option<String> {
+fn one(program: &Program, programs: &Path, logs: &Path, cores: usize) -> Option<String> {
     let Program { name, executable, folder, tests } = program;
     let log = log_of(program, logs);
     let begin = Instant::now();
@@ -224,7 +227,7 @@ fn one(program: &Program, binary: &Path, logs: &Path, cores: usize) -> Option<St
             // As cargo does; property tests keep their cases beside the sources by it.
             .env("CARGO_MANIFEST_DIR", folder)
             .env("RUST_TEST_THREADS", cores.to_string())
-            .env("SEALSTONE_TESTED_BINARY", binary)
+            .env(FOLDER_VARIABLE, programs)
             .stdin(Stdio::null())
             .stderr(out.try_clone()?)
             .stdout(out)

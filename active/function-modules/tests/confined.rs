@@ -5,30 +5,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use sealstone_built_programs::{module_path, program_folder};
 use sealstone_fn::{FunctionCall, MemoryHost};
 use sealstone_functions::find_function;
 use sealstone_sandbox::{EngineCode, EngineKind, EngineLimits, EngineRequest, Zygote, ZygoteOptions};
 
 use crate::support::{MemoryDevice, small_ring};
-
-/// Builds the engine and the modules in the profile of this test; returns its folder.
-fn build() -> PathBuf {
-    let test = std::env::current_exe().expect("the path of this program");
-    let folder = test.ancestors().nth(2).expect("the folder of the profile").to_owned();
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
-        Some(name) if name != "debug" => name,
-        _ => "dev",
-    };
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--quiet", "--profile", profile, "--bins"])
-        .args(["-p", "sealstone-engine-c", "-p", "sealstone-function-modules"])
-        .arg("--examples")
-        .status()
-        .expect("cargo starts");
-    assert!(built.success(), "the engine and the modules build");
-    folder
-}
 
 /// Runs shipped functions as modules in an engine, and compares them with local runs.
 fn compare_modules(engine: PathBuf, kind: EngineKind, code_name: &str, module: impl Fn(&str) -> PathBuf) {
@@ -85,10 +67,8 @@ fn compare_modules(engine: PathBuf, kind: EngineKind, code_name: &str, module: i
 
 #[test]
 fn confined_modules_equal_local_functions() {
-    let folder = build();
-    compare_modules(folder.join("sealstone-engine-c"), EngineKind::C, "fn.so", |name| {
-        folder.join(format!("examples/lib{name}.so"))
-    });
+    let engine = program_folder().join("sealstone-engine-c");
+    compare_modules(engine, EngineKind::C, "fn.so", module_path);
 }
 
 /// Reports that the current test is left out, as the test runner counts it.

@@ -1,12 +1,13 @@
 //! Jobs of C functions: results, failures, limits, cancellation, reuse of engines.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use sealstone_built_programs::program_folder;
 use sealstone_crypto::RustCrypto;
 use sealstone_function_service::{
     EngineSet, FunctionService, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
@@ -92,20 +93,6 @@ impl RunRecorder for RecordedRuns {
     }
 }
 
-/// Returns the folder with the engine program; builds it the first time.
-fn engines() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-        let folder = deps.parent().unwrap().to_owned();
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "-p", "sealstone-engine-c", "--target-dir"]);
-        cargo.arg(folder.parent().unwrap());
-        assert!(cargo.status().unwrap().success(), "the engine program does not build");
-        folder
-    })
-}
-
 /// Returns the code of the function; builds it the first time.
 fn code() -> Arc<[u8]> {
     static CODE: OnceLock<Arc<[u8]>> = OnceLock::new();
@@ -171,7 +158,7 @@ fn start(
     change(&mut limits);
     let runs = Arc::new(RecordedRuns::default());
     let parts = ServiceParts {
-        engines: EngineSet::start(&[engines().to_owned()], false),
+        engines: EngineSet::start(&[program_folder().to_owned()], false),
         limits,
         environment: Arc::new(TestEnvironment),
         records: folder.join("jobs"),
