@@ -1,8 +1,8 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, block_protection, device, function_ring, initiator, iscsi, iscsi_login, ldap, login, mds,
-    mds_connection, osd, osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp, store,
+    block, block_lazy, block_protection, device, function_ring, initiator, iscsi, iscsi_login, ldap, login,
+    mds, mds_connection, osd, osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp, store,
     wasm_module,
 };
 #[cfg(feature = "client")]
@@ -96,6 +96,7 @@ pub static TARGETS: &[Target] = &[
     device::DIRECTORY,
     device::KEY_FILE,
     block::UNIT,
+    block_lazy::VOLUME,
     block_protection::HEADERS,
     block_protection::RECORDS,
     block_protection::SETTINGS,

@@ -1,0 +1,226 @@
+//! Pages of key slots, with a cache of the recently used ones.
+//!
+//! Does: reads and changes the slots of blocks; seals pages at rest where the unit has a secret.
+//! Does not: lock or open scopes; the volume does.
+//! Contract: a sealed page opens only at its place in its unit. A page is written as a whole, so a
+//! change of its slots is atomic.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal};
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::{ExtentKind, ObjectStore, StoreError};
+use zeroize::Zeroizing;
+
+use crate::config::{LazyUnit, RandomSource};
+use crate::error::LazyError;
+use crate::layout::{self, BLOCKS_PER_KEY_FILE, KeySlot, SLOT_LEN};
+
+/// Bytes of a page on the medium.
+pub(crate) const PAGE_LEN: usize = 4096;
+/// Slots of a page whose keys are not sealed.
+const PLAIN_SLOTS: u64 = (PAGE_LEN / SLOT_LEN) as u64;
+/// Slots of a sealed page: one gives its place to nonce and tag.
+const SEALED_SLOTS: u64 = PLAIN_SLOTS - 1;
+
+const _: () = assert!(SEALED_SLOTS as usize * SLOT_LEN + RECORD_OVERHEAD <= PAGE_LEN);
+
+type PageBytes = Zeroizing<Box<[u8]>>;
+
+/// Place of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PageAddress {
+    file: ObjectId,
+    page: u64,
+}
+
+struct CachedPage {
+    bytes: PageBytes,
+    /// Time of the last use, in steps of the cache's clock.
+    used: u64,
+    /// Whether the medium certainly has the page.
+    is_stored: bool,
+}
+
+pub(crate) struct KeyPages {
+    lun: u16,
+    seal: Option<RecordSeal>,
+    random: RandomSource,
+    cached_max: usize,
+    cached: HashMap<PageAddress, CachedPage>,
+    by_use: BTreeMap<u64, PageAddress>,
+    clock: u64,
+}
+
+impl KeyPages {
+    pub(crate) fn new(unit: &LazyUnit) -> Self {
+        Self {
+            lun: unit.lun,
+            seal: unit.secret.as_ref().map(|secret| RecordSeal::new(secret, unit.serial)),
+            random: unit.random.clone(),
+            cached_max: unit.limits.cached_pages.max(1),
+            cached: HashMap::new(),
+            by_use: BTreeMap::new(),
+            clock: 0,
+        }
+    }
+
+    const fn slots_per_page(&self) -> u64 {
+        if self.seal.is_some() { SEALED_SLOTS } else { PLAIN_SLOTS }
+    }
+
+    fn address(&self, lba: u64) -> (PageAddress, usize) {
+        let within = lba % BLOCKS_PER_KEY_FILE;
+        let slots = self.slots_per_page();
+        let slot = usize::try_from(within % slots).expect("fewer than 64 slots");
+        (PageAddress { file: layout::key_file(self.lun, lba), page: within / slots }, slot * SLOT_LEN)
+    }
+
+    fn name(address: PageAddress) -> [u8; 16] {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&address.file.object.to_be_bytes());
+        name[8..].copy_from_slice(&address.page.to_be_bytes());
+        name
+    }
+
+    /// Reads the slot of a block.
+    pub(crate) fn slot(&mut self, store: &dyn ObjectStore, lba: u64) -> Result<KeySlot, LazyError> {
+        let (address, at) = self.address(lba);
+        if !self.cached.contains_key(&address) {
+            let bytes = self.load(store, address, lba)?;
+            self.insert(address, bytes, false);
+        }
+        self.touch(address);
+        let bytes = &self.cached[&address].bytes;
+        let slot = bytes[at..].first_chunk::<SLOT_LEN>().expect("slots lie within the page");
+        Ok(KeySlot::decode(slot))
+    }
+
+    /// Writes the pages of these blocks as they are, where the medium has none, so that a later
+    /// [`Self::change`] needs no further space.
+    pub(crate) fn reserve(
+        &mut self,
+        store: &dyn ObjectStore,
+        lbas: impl Iterator<Item = u64>,
+    ) -> Result<(), LazyError> {
+        let mut last = None;
+        for lba in lbas {
+            let (address, _) = self.address(lba);
+            let is_stored = self.cached.get(&address).is_some_and(|page| page.is_stored);
+            if last.replace(address) == Some(address) || is_stored {
+                continue;
+            }
+            let length = match store.stat(address.file) {
+                Ok(stat) => stat.length,
+                Err(StoreError::NotFound(_)) => {
+                    store.create(address.file, ObjectType::User)?;
+                    0
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let offset = address.page * PAGE_LEN as u64;
+            let is_hole = length <= offset
+                || store
+                    .map(address.file, offset, 1)?
+                    .first()
+                    .is_none_or(|extent| extent.kind == ExtentKind::Hole);
+            if is_hole {
+                let bytes = self.load(store, address, lba)?;
+                self.store_page(store, address, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the slots of blocks in ascending order, and writes their pages.
+    pub(crate) fn change(
+        &mut self,
+        store: &dyn ObjectStore,
+        slots: &[(u64, KeySlot)],
+    ) -> Result<(), LazyError> {
+        let mut slots = slots.iter().peekable();
+        while let Some((lba, _)) = slots.peek() {
+            let (address, _) = self.address(*lba);
+            let mut bytes = match self.cached.get(&address) {
+                Some(page) => page.bytes.clone(),
+                None => self.load(store, address, *lba)?,
+            };
+            while let Some((lba, slot)) = slots.next_if(|(lba, _)| self.address(*lba).0 == address) {
+                let at = self.address(*lba).1;
+                slot.encode(bytes[at..].first_chunk_mut().expect("slots lie within the page"));
+            }
+            // The cache follows the store, so a failed write leaves both as they were.
+            self.store_page(store, address, &bytes)?;
+            self.insert(address, bytes, true);
+        }
+        Ok(())
+    }
+
+    fn load(&self, store: &dyn ObjectStore, address: PageAddress, lba: u64) -> Result<PageBytes, LazyError> {
+        let mut raw: PageBytes = Zeroizing::new(vec![0; PAGE_LEN].into());
+        let read = match store.read(address.file, address.page * PAGE_LEN as u64, &mut raw) {
+            Ok(read) => read,
+            Err(StoreError::NotFound(_)) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        raw[read..].fill(0);
+        let Some(seal) = &self.seal else { return Ok(raw) };
+        if raw.iter().all(|byte| *byte == 0) {
+            return Ok(raw);
+        }
+        let sealed = SEALED_SLOTS as usize * SLOT_LEN + RECORD_OVERHEAD;
+        let open = seal.open(&Self::name(address), &raw[..sealed]);
+        let open = open.map_err(|_| LazyError::KeyPageDamaged(lba))?;
+        let mut bytes: PageBytes = Zeroizing::new(vec![0; PAGE_LEN].into());
+        bytes[..open.len()].copy_from_slice(&open);
+        Ok(bytes)
+    }
+
+    fn store_page(
+        &self,
+        store: &dyn ObjectStore,
+        address: PageAddress,
+        bytes: &[u8],
+    ) -> Result<(), LazyError> {
+        let offset = address.page * PAGE_LEN as u64;
+        match &self.seal {
+            None => store.write(address.file, offset, bytes)?,
+            Some(seal) => {
+                let random = &self.random;
+                let mut fill = |into: &mut [u8]| random(into);
+                let slots = &bytes[..SEALED_SLOTS as usize * SLOT_LEN];
+                let mut sealed = seal.seal(&Self::name(address), slots, &mut fill);
+                sealed.resize(PAGE_LEN, 0);
+                store.write(address.file, offset, &sealed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, address: PageAddress, bytes: PageBytes, is_stored: bool) {
+        if let Some(old) = self.cached.remove(&address) {
+            self.by_use.remove(&old.used);
+        }
+        while self.cached.len() >= self.cached_max {
+            let Some((_, oldest)) = self.by_use.pop_first() else { break };
+            self.cached.remove(&oldest);
+        }
+        self.clock += 1;
+        self.by_use.insert(self.clock, address);
+        self.cached.insert(address, CachedPage { bytes, used: self.clock, is_stored });
+    }
+
+    fn touch(&mut self, address: PageAddress) {
+        if let Some(page) = self.cached.get_mut(&address) {
+            self.clock += 1;
+            self.by_use.remove(&page.used);
+            page.used = self.clock;
+            self.by_use.insert(self.clock, address);
+        }
+    }
+
+    /// Returns the number of pages in memory.
+    pub(crate) fn cached(&self) -> usize {
+        self.cached.len()
+    }
+}

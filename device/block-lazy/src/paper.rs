@@ -1,0 +1,15 @@
+//! Behaviour of the paper, holes included.
+//!
+//! A client that reads a block successfully commits the version that it read, and deletes all
+//! others, newer ones too. A write that was changed on its way is acknowledged; readers receive the
+//! version before it, and no end learns of the loss. Keys are stored beside the data.
+
+use crate::policy::VersionPolicy;
+
+pub(crate) const POLICY: VersionPolicy = VersionPolicy {
+    commits_on_report: true,
+    verifies_at_flush: false,
+    marks_lost_writes: false,
+    eager_percent: 100,
+    seals_keys: false,
+};

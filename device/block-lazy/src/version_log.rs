@@ -1,0 +1,239 @@
+//! The log of unverified versions, in segments.
+//!
+//! Does: appends records, reads them, finds all of them again after a restart.
+//! Does not: know which versions are still in use; the index does.
+//! Contract: segments are removed oldest first, so a removed record never reappears. The records of
+//! one write are appended by one write of the store, which is atomic.
+
+use std::collections::BTreeMap;
+
+use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal};
+use sealstone_osd::ObjectType;
+use sealstone_store::ObjectStore;
+
+use crate::config::{LazyUnit, RandomSource};
+use crate::error::LazyError;
+use crate::layout::{self, RECORD_HEAD, RecordHead, SEAL_LEN, SEGMENTS_MAX, StoredSeal, VersionNumber};
+
+/// Bounds of a segment's length in bytes; one write may exceed it.
+const SEGMENT_MIN: u64 = 64 << 10;
+const SEGMENT_MAX: u64 = 4 << 20;
+/// Longest segment that is read: the bound and one write with its keys.
+const SEGMENT_READ_MAX: u64 = 64 << 20;
+/// Segments per capacity of the log.
+const SEGMENTS_PER_LOG: u64 = 16;
+
+/// A version to append.
+pub(crate) struct NewVersion<'a> {
+    pub(crate) lba: u64,
+    pub(crate) version: VersionNumber,
+    pub(crate) seal: StoredSeal,
+    pub(crate) data: &'a [u8],
+}
+
+/// Place of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordPlace {
+    pub(crate) segment: u32,
+    pub(crate) offset: u64,
+}
+
+/// A record found at opening.
+pub(crate) struct FoundVersion {
+    pub(crate) lba: u64,
+    pub(crate) version: VersionNumber,
+    pub(crate) place: RecordPlace,
+}
+
+pub(crate) struct VersionLog {
+    lun: u16,
+    block: usize,
+    blocks: u64,
+    seal: Option<RecordSeal>,
+    random: RandomSource,
+    segment_bytes: u64,
+    /// Lengths of the segments; the last one is appended to.
+    segments: BTreeMap<u32, u64>,
+}
+
+impl VersionLog {
+    /// Opens the log of a unit, and returns all versions in the order in which they were written.
+    pub(crate) fn open(
+        store: &dyn ObjectStore,
+        unit: &LazyUnit,
+    ) -> Result<(Self, Vec<FoundVersion>), LazyError> {
+        let mut log = Self {
+            lun: unit.lun,
+            block: unit.block.bytes(),
+            blocks: unit.blocks,
+            seal: unit.secret.as_ref().map(|secret| RecordSeal::new(secret, unit.serial)),
+            random: unit.random.clone(),
+            segment_bytes: (unit.limits.log_bytes_max / SEGMENTS_PER_LOG).clamp(SEGMENT_MIN, SEGMENT_MAX),
+            segments: BTreeMap::new(),
+        };
+        let mut found = Vec::new();
+        let mut from = layout::segment(unit.lun, 0);
+        loop {
+            let listed = store.list(from, 256)?;
+            for (id, _) in &listed {
+                let Some(number) = layout::segment_number(unit.lun, *id) else { return Ok((log, found)) };
+                let length = store.stat(*id)?.length;
+                log.segments.insert(number, length);
+                log.scan(store, number, length, &mut found)?;
+            }
+            match listed.last() {
+                Some((last, _)) if listed.len() == 256 => from.object = last.object + 1,
+                _ => return Ok((log, found)),
+            }
+        }
+    }
+
+    const fn seal_len(&self) -> usize {
+        if self.seal.is_some() { SEAL_LEN + RECORD_OVERHEAD } else { SEAL_LEN }
+    }
+
+    /// Returns the bytes of a record.
+    pub(crate) const fn record_len(&self) -> u64 {
+        (RECORD_HEAD + self.seal_len() + self.block) as u64
+    }
+
+    fn scan(
+        &self,
+        store: &dyn ObjectStore,
+        segment: u32,
+        length: u64,
+        found: &mut Vec<FoundVersion>,
+    ) -> Result<(), LazyError> {
+        let damaged = |offset: u64| LazyError::LogDamaged { segment, offset };
+        if length > SEGMENT_READ_MAX {
+            return Err(damaged(SEGMENT_READ_MAX));
+        }
+        let mut bytes = vec![0; usize::try_from(length).map_err(|_| damaged(0))?];
+        let read = store.read(layout::segment(self.lun, segment), 0, &mut bytes)?;
+        let mut offset = 0;
+        while offset < read {
+            let place = RecordPlace { segment, offset: offset as u64 };
+            let record_len = usize::try_from(self.record_len()).map_err(|_| damaged(place.offset))?;
+            let record = bytes[offset..read].get(..record_len).ok_or(damaged(place.offset))?;
+            let (head, _, _) = self.split(record).ok_or(damaged(place.offset))?;
+            if head.lba >= self.blocks {
+                return Err(damaged(place.offset));
+            }
+            found.push(FoundVersion { lba: head.lba, version: head.version, place });
+            offset += record_len;
+        }
+        Ok(())
+    }
+
+    /// Splits a record into head, seal and data; `None` if its length or its checksum is wrong.
+    fn split<'a>(&self, record: &'a [u8]) -> Option<(RecordHead, &'a [u8], &'a [u8])> {
+        let (head, rest) = record.split_first_chunk::<RECORD_HEAD>()?;
+        let head = RecordHead::decode(head);
+        let (seal, data) = rest.split_at_checked(self.seal_len())?;
+        let whole = usize::from(head.length) == self.block && data.len() == self.block;
+        (whole && head.checksum(seal, data) == head.crc).then_some((head, seal, data))
+    }
+
+    fn name(lba: u64, version: VersionNumber) -> [u8; 24] {
+        let mut name = *b"version\0................";
+        name[8..16].copy_from_slice(&lba.to_be_bytes());
+        name[16..].copy_from_slice(&version.get().to_be_bytes());
+        name
+    }
+
+    /// Appends the versions of one write. Returns the places of their records.
+    pub(crate) fn append(
+        &mut self,
+        store: &dyn ObjectStore,
+        versions: &[NewVersion<'_>],
+    ) -> Result<Vec<RecordPlace>, LazyError> {
+        let record_len = self.record_len();
+        let length = record_len * versions.len() as u64;
+        let last = self.segments.last_key_value().map(|(number, length)| (*number, *length));
+        let (segment, start) = match last {
+            Some((number, used)) if used == 0 || used + length <= self.segment_bytes => (number, used),
+            _ => {
+                let number = last.map_or(0, |(number, _)| number + 1);
+                if number >= SEGMENTS_MAX {
+                    return Err(LazyError::VersionsExhausted);
+                }
+                store.create(layout::segment(self.lun, number), ObjectType::User)?;
+                self.segments.insert(number, 0);
+                (number, 0)
+            }
+        };
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+        for version in versions {
+            let plain = version.seal.encode();
+            let seal = match &self.seal {
+                None => plain.to_vec(),
+                Some(seal) => {
+                    let random = &self.random;
+                    let mut fill = |into: &mut [u8]| random(into);
+                    seal.seal(&Self::name(version.lba, version.version), &plain[..], &mut fill)
+                }
+            };
+            let block = u16::try_from(self.block).expect("512 or 4096");
+            let mut head = RecordHead { lba: version.lba, version: version.version, length: block, crc: 0 };
+            head.crc = head.checksum(&seal, version.data);
+            bytes.extend_from_slice(&head.encode());
+            bytes.extend_from_slice(&seal);
+            bytes.extend_from_slice(version.data);
+        }
+        store.write(layout::segment(self.lun, segment), start, &bytes)?;
+        self.segments.insert(segment, start + length);
+        let offsets = (0..versions.len() as u64).map(|at| start + at * record_len);
+        Ok(offsets.map(|offset| RecordPlace { segment, offset }).collect())
+    }
+
+    /// Reads the version of a block at a place.
+    pub(crate) fn read(
+        &self,
+        store: &dyn ObjectStore,
+        lba: u64,
+        version: VersionNumber,
+        place: RecordPlace,
+    ) -> Result<(StoredSeal, Vec<u8>), LazyError> {
+        let damaged = LazyError::LogDamaged { segment: place.segment, offset: place.offset };
+        let mut record = vec![0; usize::try_from(self.record_len()).unwrap_or(0)];
+        let read = store.read(layout::segment(self.lun, place.segment), place.offset, &mut record)?;
+        match self.split(&record[..read]) {
+            Some((head, seal, data)) if head.lba == lba && head.version == version => {
+                let plain = match &self.seal {
+                    None => seal.first_chunk().map(StoredSeal::decode),
+                    Some(sealed) => (sealed.open(&Self::name(lba, version), seal).ok())
+                        .and_then(|plain| plain.first_chunk().map(StoredSeal::decode)),
+                };
+                Ok((plain.ok_or(damaged)?, data.to_vec()))
+            }
+            _ => Err(damaged),
+        }
+    }
+
+    /// Removes the segments before the oldest one that is in use; without one, all but the last,
+    /// which is emptied.
+    pub(crate) fn trim(
+        &mut self,
+        store: &dyn ObjectStore,
+        oldest_in_use: Option<u32>,
+    ) -> Result<(), LazyError> {
+        let Some((&last, &length)) = self.segments.last_key_value() else { return Ok(()) };
+        let keep = oldest_in_use.unwrap_or(last);
+        while let Some((&first, _)) = self.segments.first_key_value()
+            && first < keep
+        {
+            store.remove(layout::segment(self.lun, first))?;
+            self.segments.remove(&first);
+        }
+        if oldest_in_use.is_none() && length > 0 {
+            store.resize(layout::segment(self.lun, last), 0)?;
+            self.segments.insert(last, 0);
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of all segments.
+    pub(crate) fn used(&self) -> u64 {
+        self.segments.values().sum()
+    }
+}

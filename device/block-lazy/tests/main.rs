@@ -1,0 +1,7 @@
+//! Tests of lazily protected units on the store, as one program.
+
+mod attacks;
+mod crash;
+mod damage;
+mod support;
+mod versions;
