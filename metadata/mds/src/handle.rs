@@ -447,8 +447,7 @@ impl Mds {
         let terms = (method, CREATE_RIGHTS, grants_until_ms);
         let issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
         let written = LengthTarget::Create(intent, record.inode);
-        let counted = size_hint.unwrap_or_default();
-        if let Err(error) = self.check_lengths_later(written, &principal.user, counted, grants_until_ms) {
+        if let Err(error) = self.check_lengths_later(written, &principal.user, grants_until_ms) {
             self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
             return Err(error);
         }
@@ -577,12 +576,9 @@ impl Mds {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
                 let record = self
                     .update(|tx| namespace::renew_create(tx, principal, intent, expires_ms, until, now_ms))?;
-                // After a restart: its charge covers at least the lengths of its objects at that
-                // time.
                 let written = LengthTarget::Create(intent, record.inode);
                 let copied = namespace::copied_size(&*self.store.snapshot()?, intent)?;
-                // The bytes of a copy were charged when it began.
-                self.check_lengths_later(written, &principal.user, copied.unwrap_or(0), until)?;
+                self.check_lengths_later(written, &principal.user, until)?;
                 let rights = if copied.is_some() { COPY_RIGHTS } else { CREATE_RIGHTS };
                 let terms = (method, rights, until);
                 let mut issue = IssueParams::whole(IssueKind::Renew, record.inode, &record.layout, terms);

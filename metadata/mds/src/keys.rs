@@ -21,6 +21,8 @@ const CREATE_CHARGE: u8 = b'E';
 const CREATE_COUNT: u8 = b'C';
 /// Creates that ended before their credentials expired; they count until then.
 const CREATE_SPENT: u8 = b'S';
+/// Bytes of an open create that are charged.
+const CREATE_BYTES: u8 = b'D';
 /// Creates that are copies of functions.
 const FUNCTION_COPY: u8 = b'P';
 const REAP: u8 = b'r';
@@ -427,6 +429,10 @@ pub(crate) fn intent_of_expiry(key: &[u8]) -> Option<IntentId> {
 
 pub(crate) fn create_charge(id: IntentId) -> Vec<u8> {
     key(CREATE_CHARGE, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn create_bytes(id: IntentId) -> Vec<u8> {
+    key(CREATE_BYTES, &[&id.0.to_be_bytes()])
 }
 
 pub(crate) fn function_copy(id: IntentId) -> Vec<u8> {

@@ -50,8 +50,6 @@ struct LengthCheck {
     due_ms: u64,
     /// Whether credentials to write were revoked because the bytes exceed a quota.
     revoked: bool,
-    /// Bytes of a create that are charged.
-    counted: u64,
 }
 
 #[derive(Default)]
@@ -87,9 +85,8 @@ impl LengthTable {
 pub(crate) struct LengthChecks(Mutex<LengthTable>);
 
 impl LengthChecks {
-    /// Adds an entry when a credential to write is issued. `counted`: bytes already charged for a
-    /// create. Returns whether there is an entry.
-    fn note(&self, what: LengthTarget, user: &UserName, counted: u64, expires_ms: u64) -> bool {
+    /// Adds an entry when a credential to write is issued. Returns whether there is an entry.
+    fn note(&self, what: LengthTarget, user: &UserName, expires_ms: u64) -> bool {
         let table = &mut *self.0.lock();
         if table.checks.contains_key(&what) {
             // Checked when the first credential expires, and again later.
@@ -102,7 +99,7 @@ impl LengthChecks {
         let due_ms = expires_ms.saturating_add(MARGIN_MS);
         *table.by_user.entry(user.clone()).or_default() += 1;
         table.by_due.insert((due_ms, what));
-        table.checks.insert(what, LengthCheck { user: user.clone(), due_ms, revoked: false, counted });
+        table.checks.insert(what, LengthCheck { user: user.clone(), due_ms, revoked: false });
         true
     }
 
@@ -137,7 +134,6 @@ impl Mds {
         &self,
         what: LengthTarget,
         user: &UserName,
-        counted: u64,
         expires_ms: u64,
     ) -> Result<()> {
         let view = self.store.snapshot()?;
@@ -148,7 +144,7 @@ impl Mds {
             },
             LengthTarget::Create(id, _) => self.is_create_limited(&*view, id)?,
         };
-        if limited && !self.length_checks.note(what, user, counted, expires_ms) {
+        if limited && !self.length_checks.note(what, user, expires_ms) {
             return Err(MdsError::Refused(Failure::busy(BUSY_MS)));
         }
         Ok(())
@@ -217,7 +213,7 @@ impl Mds {
             (Some(id), _) | (None, LengthTarget::File(id)) => {
                 self.file_measured(id, item, lengths, now_ms)?
             }
-            (None, LengthTarget::Create(id, _)) => self.create_measured(id, item.what, bytes, now_ms)?,
+            (None, LengthTarget::Create(id, _)) => self.create_measured(id, bytes, now_ms)?,
         };
         let table = &mut *self.length_checks.0.lock();
         match next_ms {
@@ -289,25 +285,19 @@ impl Mds {
     }
 
     /// Charges a create with the bytes of its objects. Returns when to measure it again.
-    fn create_measured(
-        &self,
-        id: IntentId,
-        what: LengthTarget,
-        bytes: u64,
-        now_ms: u64,
-    ) -> Result<Option<u64>> {
-        let counted = self.length_checks.0.lock().checks.get(&what).map_or(0, |check| check.counted);
+    fn create_measured(&self, id: IntentId, bytes: u64, now_ms: u64) -> Result<Option<u64>> {
         let later = Some(now_ms.saturating_add(self.config.grant_lifetime_ms()));
-        let more = bytes.saturating_sub(counted);
-        if more == 0 {
+        if bytes <= namespace::charged_bytes(&*self.store.snapshot()?, id)? {
             return Ok(later);
         }
         let fits = self.update(|tx| {
+            let more = bytes.saturating_sub(namespace::charged_bytes(tx, id)?);
             let key = keys::create_charge(id);
             let Some(mut charges) = load::<Vec<QuotaCharge>, _>(tx, &key)? else { return Ok(None) };
             match quota::charge_more(tx, &mut charges, more) {
                 Ok(()) => {
                     save(tx, &key, &charges)?;
+                    save(tx, &keys::create_bytes(id), &bytes)?;
                     Ok(Some(true))
                 }
                 Err(MdsError::Refused(_)) => {
@@ -317,20 +307,15 @@ impl Mds {
                 Err(error) => Err(error),
             }
         })?;
-        match fits {
-            Some(true) => {
-                if let Some(check) = self.length_checks.0.lock().checks.get_mut(&what) {
-                    check.counted = bytes;
-                }
-                Ok(later)
-            }
+        Ok(match fits {
+            Some(true) => later,
             Some(false) => {
                 add(&self.counters.overlong_cut, 1);
                 tracing::warn!(create = id.0, bytes, "a create exceeds a quota; cancelled");
-                Ok(None)
+                None
             }
-            None => Ok(None),
-        }
+            None => None,
+        })
     }
 
     /// Returns the number of files and creates to measure.

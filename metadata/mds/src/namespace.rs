@@ -36,7 +36,8 @@ mod xattrs;
 #[cfg(test)]
 pub(crate) use create::CREATES_PER_USER_MAX;
 pub(crate) use create::{
-    NewIntent, abandon, begin_create, commit, discard_create, end_creates, expire, renew_create,
+    NewIntent, abandon, begin_create, charged_bytes, commit, discard_create, end_creates, expire,
+    renew_create,
 };
 pub(crate) use delegate::{DelegatedRange, delegate, delegate_writing};
 pub(crate) use functions::{NewCopy, begin_copy, copied_size, fix_function_layout, note_call_update};

@@ -152,7 +152,7 @@ impl Mds {
         };
         self.issued_table(now_ms).add(&principal.session, &principal.user, &objects, rights, now_ms);
         if rights.writes && kind != IssueKind::Create {
-            self.check_lengths_later(LengthTarget::File(inode), &principal.user, 0, expires_ms)?;
+            self.check_lengths_later(LengthTarget::File(inode), &principal.user, expires_ms)?;
         }
         let grants = self.devices.grants(&to_sign, &terms, rng)?;
         let entry = IssueEntry {

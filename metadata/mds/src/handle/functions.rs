@@ -51,7 +51,7 @@ impl Mds {
         let mut issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
         issue.limit_to_size(&record.layout, size);
         let written = LengthTarget::Create(intent, record.inode);
-        if let Err(error) = self.check_lengths_later(written, &principal.user, size, grants_until_ms) {
+        if let Err(error) = self.check_lengths_later(written, &principal.user, grants_until_ms) {
             self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
             return Err(error);
         }

@@ -485,7 +485,7 @@ impl Mds {
             self.check_not_fenced(id, &(principal.user.clone(), client_id), kind == IssueKind::Open)?;
         }
         if modes.writes && kind == IssueKind::Create {
-            self.check_lengths_later(LengthTarget::File(id), &principal.user, 0, until_ms)?;
+            self.check_lengths_later(LengthTarget::File(id), &principal.user, until_ms)?;
         }
         let (stat, made, sparse) = (file.stat(id), file.objects_exist, file.sparse);
         Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0, lease: None })

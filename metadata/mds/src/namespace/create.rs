@@ -73,23 +73,30 @@ pub(crate) fn begin_create(
         expires_ms: new.expires_ms,
         grants_until_ms: new.grants_until_ms,
     };
-    save_new(tx, id, &intent, &charges, own)?;
+    save_new(tx, id, &intent, (&charges, coming.size), own)?;
     Ok((id, intent))
 }
 
-/// Stores a new create of a user with `own` others.
+/// Stores a new create of a user with `own` others. `bytes` are those for which it is charged, less
+/// the ones of a file that it replaces.
 pub(super) fn save_new(
     tx: &mut dyn Transaction,
     id: IntentId,
     intent: &Intent,
-    charges: &[QuotaCharge],
+    (charges, bytes): (&[QuotaCharge], u64),
     own: u64,
 ) -> Result<()> {
     save(tx, &keys::intent(id), intent)?;
     save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
     save(tx, &keys::create_charge(id), &charges.to_vec())?;
+    save(tx, &keys::create_bytes(id), &bytes)?;
     save(tx, &keys::create_count(&intent.user), &(own + 1))?;
     Ok(count(tx, counter::INTENTS, 1)?)
+}
+
+/// Returns the bytes for which an open create is charged.
+pub(crate) fn charged_bytes<S: Snapshot + ?Sized>(view: &S, id: IntentId) -> Result<u64> {
+    Ok(load::<u64, _>(view, &keys::create_bytes(id))?.unwrap_or_default())
 }
 
 /// Fails if the user's share of open creates is used up; returns the number of the user's open
@@ -157,8 +164,10 @@ fn delete_intent(
 ) -> Result<()> {
     tx.delete(&keys::intent(id))?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
-    if tx.get(&keys::function_copy(id))?.is_some() {
-        tx.delete(&keys::function_copy(id))?;
+    for key in [keys::function_copy(id), keys::create_bytes(id)] {
+        if tx.get(&key)?.is_some() {
+            tx.delete(&key)?;
+        }
     }
     let key = keys::create_charge(id);
     // Creates of an earlier release have no charge and are not in the count.

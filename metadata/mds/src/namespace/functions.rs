@@ -103,7 +103,7 @@ pub(crate) fn begin_copy(
         expires_ms,
         grants_until_ms,
     };
-    save_new(tx, id, &intent, &charges, own)?;
+    save_new(tx, id, &intent, (&charges, file.size), own)?;
     save(tx, &keys::function_copy(id), &FunctionCopy { inode, version: file.version })?;
     Ok((id, intent, file.size))
 }

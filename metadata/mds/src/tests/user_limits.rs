@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, ClientId, DeviceId, ErrorCode, InodeId, KeyInfo, KeyLevel, KeyUse, Lock, LockKind, Method, Node,
-    ObjectRef, QuotaChange, QuotaSubject, Request, Response, RevocationTarget, Role, XattrMode, XattrName,
-    XattrValue,
+    ObjectRef, OpenHandle, QuotaChange, QuotaSubject, Request, Response, RevocationTarget, Role, XattrMode,
+    XattrName, XattrValue,
 };
 use sealstone_osd::{AttributeId, ObjectId};
 
@@ -275,6 +275,42 @@ fn quota_counts_open_creates_until_they_end() {
     assert_eq!(used(&mut world, "alice"), (900, 1));
     let drifts = crate::quota::count(&*crate::store::MetaStore::snapshot(&world.disk).unwrap(), || Ok(()));
     assert_eq!(drifts.unwrap(), []);
+}
+
+#[test]
+fn create_is_charged_once_across_restart() {
+    let mut world = World::with_accounts(1);
+    world.ask(ADMIN, limit("alice", 2_000, 3));
+    let announced = world.create(ALICE, "/a", Some(600));
+    let other = world.create(ALICE, "/b", None);
+    let measure = |world: &mut World, lengths: [u64; 2]| {
+        world.now += 250_000;
+        for intent in [announced.intent, other.intent] {
+            let handle = OpenHandle::Intent(intent);
+            let renewed = world.ask(ALICE, Request::RenewGrants { handle, method: Method::AllData });
+            assert!(matches!(renewed, Response::Grants { .. }), "{renewed:?}");
+        }
+        world.now += 310_000;
+        let items = world.mds.next_length_checks(9, world.now).unwrap();
+        assert_eq!(items.len(), 2);
+        for item in items {
+            let is_first = item.objects[0].0 == announced.layout.objects()[0];
+            world.mds.lengths_found(&item, &[lengths[usize::from(!is_first)]], world.now).unwrap();
+        }
+    };
+    measure(&mut world, [600, 300]);
+    assert_eq!(used(&mut world, "alice"), (900, 2));
+    world.restart();
+    measure(&mut world, [600, 300]);
+    assert_eq!(used(&mut world, "alice"), (900, 2), "charged before the restart");
+    measure(&mut world, [700, 400]);
+    assert_eq!(used(&mut world, "alice"), (1100, 2));
+    world.commit(ALICE, announced.intent, 700).unwrap();
+    world.ask(ALICE, Request::Abandon { intent: other.intent });
+    assert_eq!(used(&mut world, "alice"), (700, 1));
+    let all = crate::store::MetaStore::snapshot(&world.disk).unwrap();
+    let bytes = crate::keys::create_bytes(announced.intent);
+    assert!(all.get(&bytes).unwrap().is_none());
 }
 
 #[test]
