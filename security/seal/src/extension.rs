@@ -49,8 +49,7 @@ impl VerifiedExtension {
     /// # Errors
     /// [`Denial::Expired`].
     pub fn check_expiry(&self, clock_ms: u64) -> Result<(), Denial> {
-        let expires_ms = self.capability.expires_ms;
-        if expires_ms != 0 && clock_ms > expires_ms { Err(Denial::Expired) } else { Ok(()) }
+        self.capability.check_expiry(clock_ms)
     }
 
     /// Returns the bytes that it allows; all of them for another type than a user object.

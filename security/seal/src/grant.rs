@@ -209,6 +209,15 @@ impl Verified<Capability> {
         unfrozen(&self.0, signed.selector, facts)
     }
 
+    /// Checks that it has not expired since it was verified.
+    ///
+    /// # Errors
+    /// [`Denial::Expired`].
+    pub fn check_expiry(&self, clock_ms: u64) -> Result<(), Denial> {
+        let expires_ms = self.0.expires_ms;
+        if expires_ms != 0 && clock_ms > expires_ms { Err(Denial::Expired) } else { Ok(()) }
+    }
+
     /// Compares with what a command needs; also for a second object that the command uses.
     ///
     /// # Errors

@@ -76,23 +76,29 @@ impl GrantBasis {
     }
 }
 
-/// Authority to execute the function. If its key is replaced or frozen, or its audit value frozen,
-/// the function loses access to all objects.
+/// Authority to execute the function. If its key is replaced or frozen, its audit value frozen, its
+/// policy access tag changed, or if it expires, the function loses access to all objects. A removal
+/// of the function object has no effect, since the code is a copy.
 pub(crate) struct ExecuteAuthority {
     pub(crate) capability: Option<Verified<Capability>>,
     pub(crate) signed: Option<SignedBy>,
+    /// Rights that the command needed.
+    pub(crate) need: RequiredRights,
 }
 
 impl ExecuteAuthority {
-    fn check(&self, device: &OsdDevice) -> Result<(), OsdRefusal> {
+    fn check(&self, device: &OsdDevice, now_ms: u64) -> Result<(), OsdRefusal> {
         if !device.guard.still_signed(self.signed) {
             return Err(OsdFailure::KeysChanged.into());
         }
-        match (&self.capability, self.signed) {
-            (Some(capability), Some(signed)) => Ok(capability.check_unfrozen(signed, device)?),
+        let (Some(capability), Some(signed)) = (&self.capability, self.signed) else {
             // Without security there is neither.
-            (None, _) | (_, None) => Ok(()),
-        }
+            return Ok(());
+        };
+        capability.check_unfrozen(signed, device)?;
+        capability.check_expiry(now_ms)?;
+        capability.permit(&self.need, device)?;
+        Ok(())
     }
 }
 
@@ -205,7 +211,7 @@ impl DeviceGrant {
             return Err(GrantError::AccessDenied);
         }
         let now_ms = device.time().map_err(|_| GrantError::Io)?;
-        self.execute.check(device).map_err(refused)?;
+        self.execute.check(device, now_ms).map_err(refused)?;
         let permit = self.basis.permit(device, &self.need(permissions, bytes), now_ms).map_err(refused)?;
         if let GrantTarget::Created { object, created_ms } = self.target {
             let facts = device.facts(object).map_err(|error| self.failed(error.into()))?;

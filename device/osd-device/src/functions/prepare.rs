@@ -17,7 +17,7 @@ use sealstone_osd::function::{
     CODE_DIGEST_LEN, EngineType, ExecuteRequest, INLINE_MAX, JobRequest, REPLY_HEADER_LEN, RunRequest,
 };
 use sealstone_osd::{CapabilityBytes, ObjectId};
-use sealstone_seal::{Admitted, Denial, Permit};
+use sealstone_seal::{Admitted, Denial, Permit, RequiredRights};
 
 use super::granted::{DeviceGrant, ExecuteAuthority, GrantBasis};
 use super::policy;
@@ -151,6 +151,7 @@ fn grants(
     let execute = Arc::new(ExecuteAuthority {
         capability: admitted.capability().copied(),
         signed: admitted.signed_by(),
+        need: RequiredRights::of(command.cdb),
     });
     let is_secured = admitted.capability().is_some();
     if is_secured && (extensions.len(), proofs.len()) != (request.objects.len(), request.objects.len()) {

@@ -120,6 +120,44 @@ fn frozen_key_of_function_ends_access() {
 }
 
 #[test]
+fn revoked_or_expired_function_loses_access() {
+    let tag = |stage: &Stage, tag: u8| stage.set(user(CODE), &[(5, 0x4000_0001, &[0, 0, 0, tag])]);
+    let run = |expires_ms: u64, revoke: &dyn Fn(&Stage)| {
+        let stage = Stage::new();
+        tag(&stage, 3);
+        let kept = keep_object(&stage);
+        let one = entry(user(DATA), ObjectType::User, Permissions::READ);
+        let segment = Segment {
+            function: Some(ExecuteRequest::Run(request(vec![one]))),
+            extensions: vec![stage.granting(&one).encode()],
+            proofs: vec![SIGN_HERE],
+            ..Segment::default()
+        };
+        let restrict = |capability: &mut Capability| {
+            let scope = Scope { policy_access_tag: 3, ..Scope::default() };
+            capability.descriptor = Descriptor::User { scope, allowed: user(CODE), range: Range::ALL };
+            capability.expires_ms = expires_ms;
+        };
+        stage.send(segment, restrict).good();
+        let handle = kept.lock().take().unwrap();
+        assert_eq!(handle.read(0, &mut [0; 4]), Ok(4));
+        revoke(&stage);
+        handle.read(0, &mut [0; 4])
+    };
+    let later_ms = START_MS + 3_600_000;
+    assert_eq!(run(later_ms, &|stage| tag(stage, 4)), Err(GrantError::AccessDenied));
+    let pass = |stage: &Stage| {
+        stage.bench.fake.ms.store(START_MS + 1001, std::sync::atomic::Ordering::SeqCst);
+    };
+    assert_eq!(run(START_MS + 1000, &pass), Err(GrantError::AccessDenied));
+    assert_eq!(run(later_ms, &pass), Ok(4), "the capability of the data is valid");
+    let remove = |stage: &Stage| {
+        stage.bench.run(Command::Remove(Target { object: user(CODE) }), Wish::default(), &[]).good();
+    };
+    assert_eq!(run(later_ms, &remove), Ok(4), "the code is a copy");
+}
+
+#[test]
 fn request_cannot_replace_engine_of_function() {
     let stage = Stage::new();
     let with = |engine| stage.run_with(RunRequest { engine, ..request(Vec::new()) }, &[]);
