@@ -24,6 +24,7 @@ const CRATES: &[(&str, &str)] = &[
     ("security/channel", "channel"),
     ("active/function-abi", "function-abi"),
     ("active/wasm-module", "wasm-module"),
+    ("active/java-archive", "java-archive"),
     ("device/store", "store"),
     ("device/osd-device", "osd-device"),
     ("device/block", "block"),

@@ -14,6 +14,7 @@ pub(crate) mod fuse;
 pub(crate) mod initiator;
 pub(crate) mod iscsi;
 pub(crate) mod iscsi_login;
+pub(crate) mod java_archive;
 pub(crate) mod ldap;
 pub(crate) mod login;
 pub(crate) mod mds;
