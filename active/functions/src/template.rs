@@ -10,6 +10,16 @@ pub const FUNCTION_NAME_BYTES_MAX: usize = 64;
 /// The dependency of a Rust project, unless a local copy of the SDK is given.
 const SDK_REPOSITORY: &str = r#"{ git = "https://github.com/sealstone/sealstone" }"#;
 
+/// Returns paths and contents of classes of the Java SDK.
+macro_rules! java_sdk {
+    ($($class:literal),* $(,)?) => {
+        [$((
+            concat!("sdk/io/sealstone/function/", $class, ".java"),
+            include_str!(concat!("../../engine-java/java/src/io/sealstone/function/", $class, ".java")),
+        )),*]
+    };
+}
+
 /// Language of a new function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateLanguage {
@@ -17,11 +27,31 @@ pub enum TemplateLanguage {
     C,
     /// A crate that builds for the C engine and for the WebAssembly engine.
     Rust,
+    /// A JAR file for the Java engine.
+    Java,
 }
+
+/// The sources of the Java SDK, which a project contains so that it builds with javac alone.
+const JAVA_SDK: [(&str, &str); 14] = java_sdk![
+    "Call",
+    "CallHost",
+    "EngineHost",
+    "FunctionLoader",
+    "FunctionRunner",
+    "LocalHost",
+    "LocalRunner",
+    "LogOutput",
+    "Osd",
+    "OsdException",
+    "OsdFunction",
+    "OsdObject",
+    "OsdReader",
+    "OsdWriter",
+];
 
 impl TemplateLanguage {
     /// All languages with their names.
-    pub const NAMES: [(Self, &'static str); 2] = [(Self::C, "c"), (Self::Rust, "rust")];
+    pub const NAMES: [(Self, &'static str); 3] = [(Self::C, "c"), (Self::Rust, "rust"), (Self::Java, "java")];
 
     /// Returns the language of a name.
     #[must_use]
@@ -94,6 +124,20 @@ fn template_files(
             file("osd-local.c", include_str!("../templates/c/osd-local.c")),
             file(".gitignore", "*.so\nFUNCTION-local\n"),
         ],
+        TemplateLanguage::Java => {
+            let sdk = JAVA_SDK.map(|(path, contents)| TemplateFile {
+                path: path.to_owned(),
+                contents: contents.to_owned(),
+            });
+            let own = [
+                file("src/LongestLine.java", include_str!("../templates/java/LongestLine.java")),
+                file("Makefile", include_str!("../templates/java/Makefile")),
+                file("manifest.txt", "Sealstone-Function: LongestLine\n"),
+                file("pom.xml", include_str!("../templates/java/pom.xml.in")),
+                file(".gitignore", "/build\n/target\nFUNCTION.jar\n"),
+            ];
+            own.into_iter().chain(sdk).collect()
+        }
         TemplateLanguage::Rust => {
             let dependency = match sdk {
                 None => SDK_REPOSITORY.to_owned(),
@@ -159,6 +203,18 @@ mod tests {
         assert!(error.to_string().contains("osd.h"), "{error}");
         assert_eq!(fs::read(&header).unwrap(), b"mine");
         assert!(!folder.path().join("mine.c").exists(), "nothing is written");
+    }
+
+    #[test]
+    fn java_project_has_all_sources_of_sdk() {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine-java/java/src/io/sealstone/function");
+        let mut sources: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| format!("sdk/io/sealstone/function/{}", entry.unwrap().file_name().display()))
+            .collect();
+        sources.sort();
+        assert_eq!(sources, JAVA_SDK.map(|(path, _)| path));
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub(crate) enum Function {
     #[command(after_help = "\
 Examples:
   sealstone fn new --lang c longest
+  sealstone fn new --lang java longest
   sealstone fn new --lang rust --name my-count projects/count
 The project builds as it is: with `make` in C, with `cargo build --release` in Rust. Existing files are not replaced.")]
     New(FunctionProjectArgs),
@@ -103,6 +104,8 @@ pub(crate) enum LanguageName {
     C,
     /// Rust, for the engines of shared objects and of WebAssembly modules.
     Rust,
+    /// Java, for the engine of JAR files.
+    Java,
 }
 
 impl From<LanguageName> for TemplateLanguage {
@@ -110,6 +113,7 @@ impl From<LanguageName> for TemplateLanguage {
         match name {
             LanguageName::C => Self::C,
             LanguageName::Rust => Self::Rust,
+            LanguageName::Java => Self::Java,
         }
     }
 }

@@ -16,7 +16,7 @@ import java.util.Map;
  */
 public final class LocalRunner {
     private static final String USAGE =
-            "usage: java -cp FUNCTION.jar:SDK io.sealstone.function.LocalRunner CLASS"
+            "usage: java -cp JAR:SDK io.sealstone.function.LocalRunner CLASS"
                     + " [--arg NAME=VALUE]... [--method NAME] [--update] FILE...";
 
     private final LocalHost host;
