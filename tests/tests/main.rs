@@ -27,6 +27,7 @@ mod function_runs;
 mod function_wasm;
 mod functions;
 mod hostile_peers;
+mod java_functions;
 mod key_management;
 mod keys;
 mod ldap_store;
