@@ -4,6 +4,8 @@ use core::time::Duration;
 
 use sealstone_iscsi::{DigestChoice, Policy};
 
+use sealstone_block_protection::ProtectionSettings;
+
 use crate::proof::Proof;
 use crate::{Environment, Proofs};
 
@@ -26,6 +28,9 @@ pub struct SessionConfig {
     pub isid: [u8; 6],
     /// CHAP accounts for authentication in both directions.
     pub proofs: Proofs,
+    /// Protection that the session must have; needs an account. A target without exactly this
+    /// protection is refused.
+    pub protection: Option<ProtectionSettings>,
     /// CRC32C over headers: refused, offered, or required.
     pub header_digest: DigestChoice,
     /// CRC32C over data: refused, offered, or required.
@@ -60,6 +65,7 @@ impl SessionConfig {
             target_name,
             isid,
             proofs: Proofs::default(),
+            protection: None,
             header_digest: DigestChoice::default(),
             data_digest: DigestChoice::default(),
             queue_depth: QUEUE_DEPTH_DEFAULT,

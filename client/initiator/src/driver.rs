@@ -14,7 +14,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf, Bytes};
-use sealstone_channel::poll_receive;
+use sealstone_channel::RecordStream;
 use sealstone_iscsi::initiator::{
     CommandResponse, DiscoveredTarget, InitiatorClosed, InitiatorConnection, InitiatorEvent,
     ManagementFunction, ManagementResult, SubmittedCommand, TaskFailure, Violation,
@@ -25,6 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use crate::proof::Proof;
+use crate::protection::{ProtectionOffer, RecordsOutcome};
 use crate::{ScsiResponse, SessionConfig, SessionError};
 
 /// Maximum pieces in one vectored write.
@@ -102,7 +103,9 @@ impl Pool for Lent {
 }
 
 pub(crate) struct SessionDriver<S> {
-    stream: S,
+    stream: RecordStream<S>,
+    /// Records that the login negotiated, until the session begins.
+    records: RecordsOutcome,
     connection: InitiatorConnection,
     config: SessionConfig,
     asks: mpsc::Receiver<HandleRequest>,
@@ -131,9 +134,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
         asks: mpsc::Receiver<HandleRequest>,
         ready: oneshot::Sender<Result<(), SessionError>>,
     ) -> Self {
+        let mut connection = InitiatorConnection::new(config.machine(proof), 0);
+        let mut records = RecordsOutcome::default();
+        if let Some(settings) = config.protection.filter(|_| config.target_name.is_some()) {
+            let (offer, outcome) = ProtectionOffer::new(settings);
+            connection = connection.with_login_extension(Box::new(offer));
+            records = outcome;
+        }
         Self {
-            stream,
-            connection: InitiatorConnection::new(config.machine(proof), 0),
+            stream: RecordStream::new(stream),
+            records,
+            connection,
             config: config.clone(),
             asks,
             ready: Some(ready),
@@ -300,7 +311,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
         if first.is_empty() && second.is_empty() {
             return Ok(false);
         }
-        match poll_receive(&mut self.stream, cx, [first, second]) {
+        match self.stream.poll_receive(cx, [first, second]) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(count)) => {
@@ -406,6 +417,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
         while let Some(event) = self.connection.poll_event() {
             match event {
                 InitiatorEvent::LoggedIn(_) => {
+                    let records = self.records.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    if let Some(records) = records {
+                        // The last request of the login was written before its answer was read.
+                        self.stream.begin_records(records, 0);
+                    }
                     if let Some(ready) = self.ready.take() {
                         let _ = ready.send(Ok(()));
                     }

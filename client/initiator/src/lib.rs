@@ -17,6 +17,7 @@ mod manager;
 mod operation;
 mod osd;
 mod proof;
+mod protection;
 mod session;
 mod url;
 
@@ -35,6 +36,9 @@ pub use osd::{
     Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialed, Dialing, OsdClient, OsdOptions, TcpDial, TlsPolicy,
 };
 pub use proof::{Proof, ProofError, Proofs};
+pub use sealstone_block_protection::{
+    ProtectedBlock, ProtectionLevel, ProtectionProfile, ProtectionSettings, RecordSize,
+};
 pub use sealstone_channel::{ByteStream, Pin, PinError, PinKind, TlsError};
 pub use sealstone_iscsi::chap;
 pub use sealstone_iscsi::initiator::{DiscoveredTarget, ManagementResult};

@@ -15,12 +15,12 @@ use sealstone_scsi::{AdditionalSense, Status};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 
-const NAME: &str = "iqn.2026-11.org.sealstone:osd.mirror";
+pub(crate) const NAME: &str = "iqn.2026-11.org.sealstone:osd.mirror";
 const MIRROR: u8 = 0xC0;
 const NOTHING: u8 = 0xC1;
 
 /// Returns data-out as data-in.
-struct Mirror;
+pub(crate) struct Mirror;
 
 impl LogicalUnit for Mirror {
     fn cost(&self, _: NexusId, _: &[u8]) -> Cost {
@@ -49,7 +49,7 @@ fn stream() -> DuplexStream {
     near
 }
 
-fn config() -> SessionConfig {
+pub(crate) fn config() -> SessionConfig {
     SessionConfig::new(Some(NAME.to_owned()), &SystemEnvironment)
 }
 
@@ -59,7 +59,7 @@ fn cdb(opcode: u8) -> Bytes {
     cdb.into()
 }
 
-fn mirrored(length: usize) -> (Vec<u8>, ScsiRequest) {
+pub(crate) fn mirrored(length: usize) -> (Vec<u8>, ScsiRequest) {
     let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + length) as u8).collect();
     let (head, tail) = bytes.split_at(length / 3);
     let pieces = [head, tail].map(Bytes::copy_from_slice).to_vec();

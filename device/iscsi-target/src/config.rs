@@ -123,6 +123,9 @@ pub enum ConfigError {
     /// A LUN outside of single-level addressing, a duplicate, or one unit too many.
     #[error("LUN {0} is above 16383, in use, or beyond the limit of 2047 units")]
     Lun(u64),
+    /// A level that is S0 or that needs keys of blocks.
+    #[error("level {0} cannot be required of sessions: use S1-1u or S2-1u")]
+    Protection(&'static str),
 }
 
 impl TargetConfig {

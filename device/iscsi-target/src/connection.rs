@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use sealstone_block_protection::ProtectionSettings;
+use sealstone_channel::RecordStream;
 use sealstone_iscsi::{
     Pool, TaskId,
     target_side::{
@@ -31,7 +33,9 @@ use tokio::{
 
 use crate::{
     BufferShare, Counter,
+    luns::VisibleLuns,
     mailbox::{self, Mailbox},
+    protection::{ProtectionNegotiation, ProtectionOutcome},
     server::{ConnectionSlot, TargetState},
     sessions::{LoginDenial, SessionEntry, SessionRequest, SessionSignal},
     throttle::LoginThrottle,
@@ -74,9 +78,11 @@ pub(crate) async fn serve<S>(
         random: shared.config.random.clone(),
         source: slot.place.source().to_owned(),
     };
+    let (negotiation, protection) = ProtectionNegotiation::new(Arc::clone(&shared));
     let machine =
         TargetConnection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now)
             .with_login_guard(Arc::new(throttle))
+            .with_login_extension(Box::new(negotiation))
             .with_sense_format(Arc::clone(&shared) as Arc<dyn SenseFormat>);
     let (control, mailbox) = mailbox::mailbox();
     let (completed, completions) = mpsc::unbounded_channel();
@@ -85,7 +91,8 @@ pub(crate) async fn serve<S>(
         shared,
         share,
         machine,
-        stream,
+        stream: RecordStream::new(stream),
+        protection,
         send_queue: SendQueue::default(),
         peer,
         slot,
@@ -142,6 +149,14 @@ struct NormalSession {
     entry: Arc<SessionEntry>,
     /// Logical units visible to the initiator. `None`: all.
     luns: Option<Vec<u16>>,
+    /// Protection of the session, if it has one.
+    protection: Option<ProtectionSettings>,
+}
+
+impl NormalSession {
+    fn visible(&self) -> VisibleLuns<'_> {
+        VisibleLuns::of_session(self.luns.as_deref(), self.protection)
+    }
 }
 
 impl Drop for NormalSession {
@@ -164,7 +179,9 @@ struct ConnectionDriver<S> {
     shared: Arc<TargetState>,
     share: Arc<BufferShare>,
     machine: TargetConnection,
-    stream: S,
+    stream: RecordStream<S>,
+    /// Protection that the login negotiated, until the session begins.
+    protection: ProtectionOutcome,
     send_queue: SendQueue,
     peer: String,
     /// Slot in the limits, freed when dropped.
@@ -335,11 +352,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
                 for unit in shared.luns.units() {
                     unit.nexus_established(nexus, &entry.port());
                 }
-                self.session =
-                    Some(NormalSession { shared: Arc::clone(&shared), entry: Arc::new(entry), luns });
+                let negotiated = self.protection.lock().take();
+                let protection = negotiated.as_ref().map(|negotiated| negotiated.settings);
+                self.session = Some(NormalSession {
+                    shared: Arc::clone(&shared),
+                    entry: Arc::new(entry),
+                    luns,
+                    protection,
+                });
                 counters.add(Counter::Logins, 1);
                 tracing::info!(peer = %self.peer, %initiator, user, nexus = nexus.0, "session begins");
                 self.machine.admit(tsih);
+                if let Some(negotiated) = negotiated {
+                    // Only the last login response waits, and it is the last PDU without records.
+                    self.send_queue.fill(&mut self.machine, self.shared.config.clock.now_ms());
+                    self.stream.begin_records(negotiated.records, self.send_queue.bytes());
+                }
             }
             Err(LoginDenial::NoSuchSession) => self.machine.refuse(Refusal::NoSuchSession),
             Err(LoginDenial::TooManyConnections) => self.machine.refuse(Refusal::TooManyConnections),
@@ -390,7 +418,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         let shared = &self.shared;
         let session = self.session.as_ref().ok_or(ManagementResult::Rejected)?;
         let nexus = session.entry.nexus;
-        let unit = |lun| shared.luns.find(lun, session.luns.as_deref()).ok_or(ManagementResult::NoSuchLun);
+        let unit = |lun| shared.luns.find(lun, session.visible()).ok_or(ManagementResult::NoSuchLun);
         if let ManagementFunction::AbortTaskSet(lun) = function {
             return unit(lun).map(|_| ManagementResult::Complete);
         }
@@ -427,7 +455,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
     /// Reports that CLEAR TASK SET of another session ended commands of this one.
     fn report_cleared(&self, lun: Option<u64>) {
         if let (Some(session), Some(lun)) = (&self.session, lun)
-            && let Some((_, unit)) = self.shared.luns.find(lun, session.luns.as_deref())
+            && let Some((_, unit)) = self.shared.luns.find(lun, session.visible())
         {
             unit.attention(session.entry.nexus, COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
         }

@@ -14,6 +14,7 @@ mod heavy;
 mod luns;
 mod mailbox;
 mod pool;
+mod protection;
 mod refusals;
 mod server;
 mod sessions;

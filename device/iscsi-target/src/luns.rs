@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use sealstone_block_protection::ProtectionSettings;
 use sealstone_scsi::{
     Sense, SenseKey,
     additional::INTERNAL_TARGET_FAILURE,
@@ -22,7 +23,13 @@ const LUN_MAX: u64 = 0x3FFF;
 /// Logical units of one target: as many as REPORT LUNS lists in 16 KiB.
 const LUNS_MAX: usize = 2047;
 
-pub(crate) struct LunMap(RwLock<BTreeMap<u16, Arc<dyn LogicalUnit>>>);
+pub(crate) struct LunMap(RwLock<BTreeMap<u16, AttachedUnit>>);
+
+struct AttachedUnit {
+    unit: Arc<dyn LogicalUnit>,
+    /// Protection that a session must have to use the unit.
+    protection: Option<ProtectionSettings>,
+}
 
 /// Where a command is answered.
 pub(crate) enum CommandRoute {
@@ -37,18 +44,23 @@ impl LunMap {
     pub(crate) fn new(units: Vec<(u64, Arc<dyn LogicalUnit>)>) -> Result<Self, ConfigError> {
         let luns = Self(RwLock::default());
         for (number, unit) in units {
-            luns.insert(number, unit)?;
+            luns.insert(number, unit, None)?;
         }
         Ok(luns)
     }
 
-    /// Adds a logical unit.
-    pub(crate) fn insert(&self, number: u64, unit: Arc<dyn LogicalUnit>) -> Result<(), ConfigError> {
+    /// Adds a logical unit, with the protection that it requires of sessions.
+    pub(crate) fn insert(
+        &self,
+        number: u64,
+        unit: Arc<dyn LogicalUnit>,
+        protection: Option<ProtectionSettings>,
+    ) -> Result<(), ConfigError> {
         let mut luns = self.0.write();
         let place = u16::try_from(number).ok().filter(|_| number <= LUN_MAX && luns.len() < LUNS_MAX);
         match place {
             Some(place) if !luns.contains_key(&place) => {
-                luns.insert(place, unit);
+                luns.insert(place, AttachedUnit { unit, protection });
                 Ok(())
             }
             _ => Err(ConfigError::Lun(number)),
@@ -57,18 +69,30 @@ impl LunMap {
 
     /// Removes a logical unit. Running commands keep it until they end.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<dyn LogicalUnit>> {
-        self.0.write().remove(&u16::try_from(number).ok()?)
+        self.0.write().remove(&u16::try_from(number).ok()?).map(|attached| attached.unit)
     }
 
     pub(crate) fn units(&self) -> Vec<Arc<dyn LogicalUnit>> {
-        self.0.read().values().cloned().collect()
+        self.0.read().values().map(|attached| Arc::clone(&attached.unit)).collect()
+    }
+
+    /// Returns every protection that a unit requires, once.
+    pub(crate) fn protections(&self) -> Vec<ProtectionSettings> {
+        let mut all = Vec::new();
+        for settings in self.0.read().values().filter_map(|attached| attached.protection) {
+            if !all.contains(&settings) {
+                all.push(settings);
+            }
+        }
+        all
     }
 
     pub(crate) fn find(&self, wire: u64, visible: VisibleLuns<'_>) -> Option<(u64, Arc<dyn LogicalUnit>)> {
         let number = spc::flat_lun(wire.to_be_bytes())?;
-        let place = u16::try_from(number).ok().filter(|place| is_visible(visible, *place))?;
-        let unit = self.0.read().get(&place).cloned()?;
-        Some((number, unit))
+        let place = u16::try_from(number).ok()?;
+        let luns = self.0.read();
+        let attached = luns.get(&place).filter(|attached| visible.includes(place, attached.protection))?;
+        Some((number, Arc::clone(&attached.unit)))
     }
 
     /// Routes a command. LUNs that are not in `visible` do not exist for the initiator.
@@ -101,19 +125,44 @@ impl LunMap {
             Ok(_) => return CommandRoute::Answered(failed(descriptor)),
             Err(error) => return CommandRoute::Answered(check(&error.sense(), descriptor)),
         };
-        let visible = |place: &u16| select != Select::WellKnown && is_visible(visible, *place);
-        let numbers: Vec<u16> = self.0.read().keys().copied().filter(visible).collect();
+        let luns = self.0.read();
+        let listed = luns.iter().filter(|(place, attached)| {
+            select != Select::WellKnown && visible.includes(**place, attached.protection)
+        });
+        let numbers: Vec<u16> = listed.map(|(place, _)| *place).collect();
         let mut data = spc::report_luns(&numbers);
         data.truncate(allocation as usize);
         CommandRoute::Reported(ScsiReply::data(Bytes::from(data), data_in_max))
     }
 }
 
-/// LUNs visible to an initiator. `None`: all.
-pub(crate) type VisibleLuns<'a> = Option<&'a [u16]>;
+/// LUNs visible to a session.
+#[derive(Clone, Copy)]
+pub(crate) struct VisibleLuns<'a> {
+    /// LUNs that the access rules permit. `None`: all.
+    pub(crate) permitted: Option<&'a [u16]>,
+    /// Protection of the session. Units that require another one are invisible.
+    pub(crate) protection: Option<ProtectionSettings>,
+    /// Whether protection is ignored.
+    any_protection: bool,
+}
 
-fn is_visible(visible: VisibleLuns<'_>, place: u16) -> bool {
-    visible.is_none_or(|visible| visible.contains(&place))
+impl<'a> VisibleLuns<'a> {
+    /// Every LUN, for questions that no initiator put.
+    pub(crate) const ALL: Self = Self { permitted: None, protection: None, any_protection: true };
+
+    /// Returns what a session may see.
+    pub(crate) const fn of_session(
+        permitted: Option<&'a [u16]>,
+        protection: Option<ProtectionSettings>,
+    ) -> Self {
+        Self { permitted, protection, any_protection: false }
+    }
+
+    fn includes(&self, place: u16, required: Option<ProtectionSettings>) -> bool {
+        let is_protected = self.any_protection || required.is_none() || required == self.protection;
+        is_protected && self.permitted.is_none_or(|permitted| permitted.contains(&place))
+    }
 }
 
 /// Returns CHECK CONDITION in the sense format of the logical unit.
@@ -134,7 +183,7 @@ mod tests {
     fn absent_and_ill_formed_luns_have_no_unit() {
         let luns = LunMap::new(Vec::new()).unwrap();
         for wire in [0, 1, 0x0100_0000_0000_0000, 0x8000_0000_0000_0000, 0xC101_0000_0000_0000] {
-            assert!(luns.find(wire, None).is_none(), "{wire:#x}");
+            assert!(luns.find(wire, VisibleLuns::ALL).is_none(), "{wire:#x}");
         }
     }
 
@@ -147,7 +196,7 @@ mod tests {
                 if let Some(first) = cdb.first_mut() {
                     *first = opcode;
                 }
-                let _ = luns.address(0, &cdb, 255, None);
+                let _ = luns.address(0, &cdb, 255, VisibleLuns::ALL);
             }
         }
     }

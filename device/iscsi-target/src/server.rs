@@ -3,6 +3,7 @@
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
+use sealstone_block_protection::ProtectionSettings;
 use sealstone_channel::{Admission, AdmissionTicket, ConnectionOrigin};
 use sealstone_iscsi::target_side::SenseFormat;
 use sealstone_scsi::{
@@ -19,7 +20,7 @@ use tokio::{
 use crate::{
     BufferPool, ConfigError, Counter, TargetConfig, TargetCounters, connection,
     heavy::HeavyPool,
-    luns::LunMap,
+    luns::{LunMap, VisibleLuns},
     refusals::{EVERY_MS, RefusalLog},
     sessions::SessionRegistry,
     sources::{ConnectionRefusal, SourceLimits, SourceSlot, SourceTable, source},
@@ -57,7 +58,7 @@ pub(crate) struct TargetState {
 
 impl SenseFormat for TargetState {
     fn is_descriptor(&self, lun: u64) -> bool {
-        self.luns.find(lun, None).is_some_and(|(_, unit)| unit.has_descriptor_sense())
+        self.luns.find(lun, VisibleLuns::ALL).is_some_and(|(_, unit)| unit.has_descriptor_sense())
     }
 }
 
@@ -108,7 +109,33 @@ impl IscsiTarget {
     /// # Errors
     /// [`ConfigError::Lun`] if the number is invalid or in use, or there are 2047 units already.
     pub fn attach(&self, number: u64, unit: Arc<dyn LogicalUnit>) -> Result<(), ConfigError> {
-        self.0.luns.insert(number, Arc::clone(&unit))?;
+        self.attach_unit(number, unit, None)
+    }
+
+    /// As [`Self::attach`]; the unit exists only in sessions with exactly this protection, which
+    /// needs CHAP. Sessions without it do not see the unit.
+    ///
+    /// # Errors
+    /// [`ConfigError::Protection`] unless the level consists of records only; as for `attach`.
+    pub fn attach_protected(
+        &self,
+        number: u64,
+        unit: Arc<dyn LogicalUnit>,
+        settings: ProtectionSettings,
+    ) -> Result<(), ConfigError> {
+        if settings.level.key_scheme().is_some() || settings.level.records().is_none() {
+            return Err(ConfigError::Protection(settings.level.name()));
+        }
+        self.attach_unit(number, unit, Some(settings))
+    }
+
+    fn attach_unit(
+        &self,
+        number: u64,
+        unit: Arc<dyn LogicalUnit>,
+        protection: Option<ProtectionSettings>,
+    ) -> Result<(), ConfigError> {
+        self.0.luns.insert(number, Arc::clone(&unit), protection)?;
         self.0.sessions.each(|nexus, port| unit.nexus_established(nexus, port));
         self.luns_changed();
         Ok(())

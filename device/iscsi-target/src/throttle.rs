@@ -40,6 +40,11 @@ impl RandomSource {
     pub fn new(fill: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         Self(Arc::new(fill))
     }
+
+    /// Fills a slice.
+    pub(crate) fn fill(&self, into: &mut [u8]) {
+        (self.0)(into);
+    }
 }
 
 impl Default for RandomSource {

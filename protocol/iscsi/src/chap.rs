@@ -120,6 +120,10 @@ impl ChapSecret {
         Ok(Self(Zeroizing::new(bytes.to_vec())))
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Whether the two are equal. The two directions must not share a secret (RFC 7143 §12.1.3).
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {

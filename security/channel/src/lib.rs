@@ -17,6 +17,7 @@ mod error;
 mod identity;
 mod pin;
 mod receive;
+mod records;
 mod serve;
 
 pub use admission::{Admission, AdmissionLimits, AdmissionTicket, ConnectionOrigin, LoginStage, NoFreeSlot};
@@ -25,6 +26,7 @@ pub use error::TlsError;
 pub use identity::{CertificateAuthority, IdentityError, TlsIdentity};
 pub use pin::{Pin, PinError, PinKind};
 pub use receive::{ByteStream, poll_receive};
+pub use records::{FillRandom, RecordStream, StreamRecords};
 pub use rustls::CipherSuite;
 pub use serve::{AcceptedStream, TlsServer};
 

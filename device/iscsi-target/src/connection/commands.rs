@@ -32,7 +32,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         let task = command.task;
         let Some(session) = &self.session else { return };
         let (nexus, most) = (session.entry.nexus, command.data_in_max as usize);
-        let visible = session.luns.as_deref();
+        let visible = session.visible();
         let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most, visible);
         if let CommandRoute::Reported(_) = addressee {
             for unit in self.shared.luns.units() {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use sealstone_channel::poll_receive;
+use sealstone_channel::RecordStream;
 use sealstone_iscsi::{
     TaskId,
     target_side::{CommandReply, TargetConnection},
@@ -54,6 +54,11 @@ impl SendQueue {
         self.bytes >= HIGH_WATER || self.pieces.len() >= PIECES
     }
 
+    /// Returns the number of bytes that wait.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes pieces from the state machine until the queue is full.
     pub(super) fn fill(&mut self, machine: &mut TargetConnection, now: u64) {
         while !self.is_full() {
@@ -90,7 +95,7 @@ impl SendQueue {
 
     fn poll_write<S: AsyncWrite + Unpin>(
         &self,
-        stream: &mut S,
+        stream: &mut RecordStream<S>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let mut slices = [IoSlice::new(&[]); PIECES];
@@ -159,7 +164,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
             if places.iter().all(|place| place.is_empty()) {
                 return Poll::Pending;
             }
-            let count = ready!(poll_receive(&mut *stream, cx, places))?;
+            let count = ready!(stream.poll_receive(cx, places))?;
             Poll::Ready(Ok(Wakeup::Read(count)))
         })
         .await

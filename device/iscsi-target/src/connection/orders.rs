@@ -24,8 +24,8 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::ConnectionDriver;
-use crate::Counter;
+use super::{ConnectionDriver, NormalSession};
+use crate::{Counter, luns::VisibleLuns};
 
 /// Longest wait of a command's thread until its connection's task takes an order.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -146,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
     fn conclude(&self, order: &PendingOrder) {
         match order.what {
             TaskOrder::Reset => {
-                let visible = self.session.as_ref().and_then(|session| session.luns.as_deref());
+                let visible = self.session.as_ref().map_or(VisibleLuns::ALL, NormalSession::visible);
                 if let Some((_, unit)) = self.shared.luns.find(order.lun, visible) {
                     unit.reset();
                 }

@@ -1,10 +1,10 @@
 //! Login, initiator side: a state machine over key=value text (RFC 7143 §6, §11.12).
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 
 use super::{InitiatorChap, InitiatorClosed, InitiatorConfig, LoginRefusal, Violation};
 use crate::{
-    Parameters,
+    LoginExtension, LoginFacts, Parameters,
     chap::{self, CHALLENGE_MIN, ChapAlgorithm},
     limits, parameters,
     pdu::{self, Bhs, flag, opcode},
@@ -23,6 +23,10 @@ pub(super) struct InitiatorLogin {
     gathered: Vec<u8>,
     proof: ChapProgress,
     pub(super) agreed: Parameters,
+    extension: Option<Box<dyn LoginExtension>>,
+    /// Whether the target requested CHAP, and not only this end offered it.
+    chap_was_used: bool,
+    pub(super) changes_stream: bool,
 }
 
 /// Progress of the authentication of both ends.
@@ -50,7 +54,16 @@ impl InitiatorLogin {
     pub(super) fn begin(config: &InitiatorConfig, cmd_sn: u32, tag: u32) -> (Self, Bhs, Vec<u8>) {
         let agreed = Parameters { max_receive: limits::LOGIN_SEGMENT_MAX, ..Parameters::default() };
         let proof = if config.chap.is_some() { ChapProgress::Offered } else { ChapProgress::Given };
-        let mut login = Self { stage: SECURITY, exchanges: 0, gathered: Vec::new(), proof, agreed };
+        let mut login = Self {
+            stage: SECURITY,
+            exchanges: 0,
+            gathered: Vec::new(),
+            proof,
+            agreed,
+            extension: None,
+            chap_was_used: false,
+            changes_stream: false,
+        };
         let mut keys = Vec::new();
         text::put(&mut keys, "InitiatorName", &config.initiator_name);
         if let Some(alias) = &config.initiator_alias {
@@ -71,6 +84,27 @@ impl InitiatorLogin {
         text::put(&mut keys, "AuthMethod", methods);
         let bhs = login.request(config, cmd_sn, tag, config.chap.is_none());
         (login, bhs, keys)
+    }
+
+    pub(super) fn set_extension(&mut self, extension: Box<dyn LoginExtension>) {
+        self.extension = Some(extension);
+    }
+
+    /// Ends the login for the extension.
+    fn conclude(&mut self, config: &InitiatorConfig) -> Result<(), Violation> {
+        let (Some(extension), Some(target)) = (&mut self.extension, &config.target_name) else {
+            return Ok(());
+        };
+        let chap_secret = config
+            .chap
+            .as_ref()
+            .filter(|_| self.chap_was_used)
+            .map_or(&[][..], |own| own.account.secret.bytes());
+        let (initiator, target) = (config.initiator_name.to_ascii_lowercase(), target.to_ascii_lowercase());
+        let facts = LoginFacts { initiator: &initiator, target: &target, isid: config.isid, chap_secret };
+        let outcome = extension.conclude(&facts).map_err(|_| Violation::Extension)?;
+        self.changes_stream = outcome.changes_stream;
+        Ok(())
     }
 
     fn request(&mut self, config: &InitiatorConfig, cmd_sn: u32, tag: u32, transit: bool) -> Bhs {
@@ -128,12 +162,16 @@ impl InitiatorLogin {
                 for (name, value) in parameters::offers(&config.policy) {
                     text::put(&mut answers, name, value);
                 }
+                if let Some(extension) = self.extension.as_mut().filter(|_| config.target_name.is_some()) {
+                    extension.offer().iter().for_each(|(key, value)| text::put(&mut answers, key, value));
+                }
                 Ok(LoginStep::Request(self.request(config, cmd_sn, tag, true), answers))
             }
             (OPERATIONAL, FULL_FEATURE) if response.tsih.get() != 0 => {
                 if !config.policy.admits(&self.agreed) {
                     return Err(InitiatorClosed::Violation(Violation::Selection));
                 }
+                self.conclude(config).map_err(InitiatorClosed::Violation)?;
                 self.agreed.max_receive = config.policy.max_receive;
                 self.agreed.first_burst = self.agreed.first_burst.min(self.agreed.max_burst);
                 Ok(LoginStep::Done)
@@ -155,6 +193,7 @@ impl InitiatorLogin {
                 "AuthMethod" if value != "None" && !chap_was_agreed => return Err(Violation::Selection),
                 key if key.starts_with("CHAP_") && config.chap.is_some() => {}
                 "AuthMethod" | "TargetPortalGroupTag" | "TargetAlias" | "TargetAddress" => {}
+                _ if self.extend(key, value)? => {}
                 _ if self.stage == SECURITY => text::put(&mut answers, key, "NotUnderstood"),
                 _ => match parameters::conclude(&mut self.agreed, &config.policy, key, value) {
                     Some(true) => {}
@@ -169,6 +208,12 @@ impl InitiatorLogin {
 }
 
 impl InitiatorLogin {
+    /// Offers a key to the extension; returns whether it took the key.
+    fn extend(&mut self, key: &str, value: &str) -> Result<bool, Violation> {
+        let Some(extension) = &mut self.extension else { return Ok(false) };
+        extension.take(key, value).map_err(|_| Violation::Extension)
+    }
+
     /// Performs our steps of CHAP (§12.1.3), and checks the target's.
     fn prove(
         &mut self,
@@ -212,6 +257,7 @@ impl InitiatorLogin {
                     text::put(answers, "CHAP_I", own_identifier(own));
                     text::put(answers, "CHAP_C", chap::hexadecimal(&own.challenge));
                 }
+                self.chap_was_used = true;
                 self.proof = ChapProgress::Responded(algorithm);
             }
             ChapProgress::Responded(algorithm) => {

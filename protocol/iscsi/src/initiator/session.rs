@@ -1,7 +1,7 @@
 //! The initiator's connection object: received bytes, bytes to send, timeouts, and dispatch by
 //! phase (login, full feature, logout, closed).
 
-use alloc::{collections::VecDeque, vec, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, vec, vec::Vec};
 
 use bytes::Bytes;
 
@@ -12,7 +12,7 @@ use super::{
     login::{InitiatorLogin, LoginStep},
 };
 use crate::{
-    Buffer, Parameters, TaskId,
+    Buffer, LoginExtension, Parameters, TaskId,
     frame::{PduReceiver, ReceiverStep, SegmentDestination},
     limits,
     pdu::{self, BHS_LEN, Bhs, NO_TAG, flag, opcode},
@@ -82,6 +82,15 @@ impl InitiatorConnection {
         };
         connection.control(bhs, keys);
         connection
+    }
+
+    /// Sets the extension of the login. Must be called before anything was received.
+    #[must_use]
+    pub fn with_login_extension(mut self, extension: Box<dyn LoginExtension>) -> Self {
+        if let InitiatorPhase::Login(login) = &mut self.phase {
+            login.set_extension(extension);
+        }
+        self
     }
 
     /// Returns where to put the next received bytes: the first slice is filled before the second.
@@ -395,6 +404,10 @@ impl InitiatorConnection {
         self.exp_stat_sn = response.stat_sn.get().wrapping_add(1);
         match login.response(&self.config, self.cmd_sn, &response, data)? {
             LoginStep::Request(bhs, keys) => self.control(bhs, keys),
+            // Nothing authenticates bytes that were sent before the change.
+            LoginStep::Done if login.changes_stream && self.rx.in_pdu() => {
+                return Err(InitiatorClosed::Violation(Violation::Extension));
+            }
             LoginStep::Done => {
                 self.agreed = login.agreed.clone();
                 self.max_cmd_sn = response.max_cmd_sn.get();

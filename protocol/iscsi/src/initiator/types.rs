@@ -318,6 +318,9 @@ pub enum Violation {
     /// An answer that our offer did not permit.
     #[error("the target selected a value that was not offered")]
     Selection,
+    /// An extension of the login refused it.
+    #[error("the target does not agree to the required extension of the login")]
+    Extension,
     /// More exchanges or text than permitted.
     #[error("too many negotiation exchanges")]
     EndlessNegotiation,

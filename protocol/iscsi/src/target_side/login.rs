@@ -1,13 +1,13 @@
 //! Login, target side: a state machine over key=value text (RFC 7143 §6, §11.12).
 
-use alloc::{string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 
 use super::{
     LoginGuard, LoginRequest, PortalConfig, Refusal, SessionKind,
     authenticate::{AuthenticationStage, ChapKeys},
 };
 use crate::{
-    Parameters, limits,
+    LoginExtension, LoginFacts, Parameters, limits,
     parameters::{self, KeyAnswer},
     pdu::{self, Bhs, flag, opcode},
     text,
@@ -34,6 +34,8 @@ pub(super) struct TargetLogin {
     declared: bool,
     authentication: AuthenticationStage,
     agreed: Parameters,
+    extension: Option<Box<dyn LoginExtension>>,
+    changes_stream: bool,
 }
 
 /// Fields that are the same in all requests of a login (§11.12.5 to §11.12.8).
@@ -63,6 +65,15 @@ impl TargetLogin {
     /// Returns the name that the initiator sent.
     pub(super) fn initiator(&self) -> &str {
         self.initiator.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn set_extension(&mut self, extension: Box<dyn LoginExtension>) {
+        self.extension = Some(extension);
+    }
+
+    /// Whether the stream has another form after the last response.
+    pub(super) const fn changes_stream(&self) -> bool {
+        self.changes_stream
     }
 
     pub(super) fn request(
@@ -148,7 +159,7 @@ impl TargetLogin {
         config: &PortalConfig,
         identity: LoginIdentity,
         bhs: Bhs,
-        answers: Vec<u8>,
+        mut answers: Vec<u8>,
     ) -> Result<LoginStep, Refusal> {
         if !config.policy.admits(&self.agreed) {
             return Err(Refusal::InitiatorError);
@@ -156,13 +167,24 @@ impl TargetLogin {
         let initiator = self.initiator.clone().unwrap_or_default();
         let user = self.authentication.user();
         let kind = self.kind.unwrap_or(SessionKind::Discovery);
-        let luns = match (&config.access, kind) {
-            (Some(access), SessionKind::Normal { target }) => {
-                let name = config.targets.get(target).map_or("", |entry| entry.name.as_str());
-                access.grant(&initiator, user.as_deref(), name).ok_or(Refusal::Authorization)?.luns.clone()
+        let mut luns = None;
+        if let SessionKind::Normal { target } = kind {
+            let name = config.targets.get(target).map_or("", |entry| entry.name.as_str());
+            let mut chap_secret: &[u8] = &[];
+            if let Some(access) = &config.access {
+                let rule = access.grant(&initiator, user.as_deref(), name).ok_or(Refusal::Authorization)?;
+                luns.clone_from(&rule.luns);
+                chap_secret = rule.account.as_ref().map_or(&[], |account| account.secret.bytes());
             }
-            _ => None,
-        };
+            if let Some(extension) = &mut self.extension {
+                let target = name.to_ascii_lowercase();
+                let facts =
+                    LoginFacts { initiator: &initiator, target: &target, isid: identity.isid, chap_secret };
+                let outcome = extension.conclude(&facts).map_err(|_| Refusal::InitiatorError)?;
+                self.changes_stream = outcome.changes_stream;
+                outcome.answers.iter().for_each(|(key, value)| text::put(&mut answers, key, value));
+            }
+        }
         let request = LoginRequest {
             initiator,
             alias: self.alias.clone(),
@@ -217,6 +239,7 @@ impl TargetLogin {
                 }
                 // Full feature phase only (§13.3).
                 "SendTargets" => text::put(answers, key, KeyAnswer::Reject),
+                _ if !self.discovery && self.extend(key, value)? => {}
                 _ if self.discovery && parameters::is_irrelevant_in_discovery(key) => {
                     text::put(answers, key, KeyAnswer::Irrelevant);
                 }
@@ -235,6 +258,12 @@ impl TargetLogin {
             }
         }
         Ok(offered)
+    }
+
+    /// Offers a key to the extension; returns whether it took the key.
+    fn extend(&mut self, key: &str, value: &str) -> Result<bool, Refusal> {
+        let Some(extension) = &mut self.extension else { return Ok(false) };
+        extension.take(key, value).map_err(|_| Refusal::InitiatorError)
     }
 
     /// After the first complete request: determines initiator and target (§6.3, §13.6 and §13.9).

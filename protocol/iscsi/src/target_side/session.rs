@@ -1,7 +1,7 @@
 //! The target's connection object: received bytes, bytes to send, timeouts, and dispatch by phase
 //! (login, admission of the session, full feature, closed).
 
-use alloc::{collections::VecDeque, string::String, sync::Arc, vec, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, string::String, sync::Arc, vec, vec::Vec};
 use core::mem;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use super::{
     text_phase::TextExchange,
 };
 use crate::{
-    Buffer, Parameters, Pool, TaskId,
+    Buffer, LoginExtension, Parameters, Pool, TaskId,
     frame::{PduReceiver, ReceiverStep, SegmentDestination},
     limits,
     pdu::{self, Bhs, NO_TAG, flag, opcode},
@@ -142,6 +142,15 @@ impl TargetConnection {
     #[must_use]
     pub fn with_login_guard(mut self, guard: Arc<dyn LoginGuard>) -> Self {
         self.guard = Some(guard);
+        self
+    }
+
+    /// Sets the extension of the login.
+    #[must_use]
+    pub fn with_login_extension(mut self, extension: Box<dyn LoginExtension>) -> Self {
+        if let TargetPhase::Login(login) = &mut self.phase {
+            login.set_extension(extension);
+        }
         self
     }
 
@@ -460,6 +469,10 @@ impl TargetConnection {
                 self.cid = request.cid.get();
                 match login.request(&self.config, self.guard.as_deref(), bhs, bytes_of(&destination)) {
                     Ok(LoginStep::Respond(bhs, keys)) => self.control(bhs, Bytes::from(keys), true),
+                    // Nothing authenticates bytes that were sent before the change.
+                    Ok(LoginStep::Finish(..)) if login.changes_stream() && self.rx.in_pdu() => {
+                        self.refuse_login(request.isid, request.tag.get(), Refusal::InitiatorError);
+                    }
                     Ok(LoginStep::Finish(bhs, keys, request)) => {
                         let (parameters, kind) = (request.parameters.clone(), request.kind);
                         self.peer = (request.initiator.clone(), request.user.clone());

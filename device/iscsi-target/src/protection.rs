@@ -1,0 +1,102 @@
+//! Negotiation of a session's protection, target side.
+//!
+//! Does: compares the initiator's settings with those that the logical units require, derives the
+//! keys, makes the records of the stream.
+//! Does not: lower anything: settings that no unit requires end the login.
+//! Contract: the outcome is present exactly if the initiator stated settings and the login
+//! succeeded.
+//! Truth: docs/standards/block-protection.md, "Negotiation".
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sealstone_block_protection::{
+    LoginTranscript, NONCE_LEN, PduDirection, ProofRole, ProtectionSettings, ReceivedSettings, RecordOpener,
+    RecordSealer, SessionKeys, SessionSecrets,
+};
+use sealstone_channel::StreamRecords;
+use sealstone_iscsi::{ExtensionOutcome, ExtensionRefused, LoginExtension, LoginFacts};
+
+use crate::{RandomSource, server::TargetState};
+
+/// Protection of a session as negotiated.
+pub(crate) struct NegotiatedProtection {
+    pub(crate) settings: ProtectionSettings,
+    pub(crate) records: StreamRecords,
+}
+
+/// The outcome of a login, shared with its connection.
+pub(crate) type ProtectionOutcome = Arc<Mutex<Option<NegotiatedProtection>>>;
+
+/// The negotiation of one login.
+pub(crate) struct ProtectionNegotiation {
+    shared: Arc<TargetState>,
+    received: ReceivedSettings,
+    outcome: ProtectionOutcome,
+}
+
+impl ProtectionNegotiation {
+    pub(crate) fn new(shared: Arc<TargetState>) -> (Self, ProtectionOutcome) {
+        let outcome = ProtectionOutcome::default();
+        (Self { shared, received: ReceivedSettings::default(), outcome: Arc::clone(&outcome) }, outcome)
+    }
+
+    fn agree(&self, facts: &LoginFacts<'_>) -> Option<(ProtectionSettings, Vec<(&'static str, String)>)> {
+        let accepted = self.shared.luns.protections();
+        let (settings, initiator_nonce) = accepted
+            .iter()
+            .find_map(|settings| Some((*settings, self.received.check(settings, None).ok()?)))?;
+        let random = self.shared.config.random.clone();
+        let mut target_nonce = [0; NONCE_LEN];
+        random.fill(&mut target_nonce);
+        let transcript = LoginTranscript {
+            initiator: facts.initiator,
+            target: facts.target,
+            isid: facts.isid,
+            settings,
+            initiator_nonce,
+            target_nonce,
+        };
+        let secrets = SessionSecrets { chap: facts.chap_secret, tls_exporter: &[] };
+        let keys = SessionKeys::derive(secrets, &transcript).ok()?;
+        let protection = settings.level.records()?;
+        let size = settings.record?;
+        let records = StreamRecords {
+            sealer: RecordSealer::new(keys.record_keys(PduDirection::ToInitiator), protection, size),
+            opener: RecordOpener::new(keys.record_keys(PduDirection::ToTarget), protection, size),
+            random: fill_with(random),
+        };
+        *self.outcome.lock() = Some(NegotiatedProtection { settings, records });
+        Some((settings, settings.login_keys(&target_nonce, Some(keys.proof_text(ProofRole::Target)))))
+    }
+}
+
+fn fill_with(random: RandomSource) -> Box<dyn FnMut(&mut [u8]) + Send> {
+    Box::new(move |into| random.fill(into))
+}
+
+impl LoginExtension for ProtectionNegotiation {
+    fn offer(&mut self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    fn take(&mut self, key: &str, value: &str) -> Result<bool, ExtensionRefused> {
+        self.received.take(key, value).map_err(|_| ExtensionRefused)
+    }
+
+    fn conclude(&mut self, facts: &LoginFacts<'_>) -> Result<ExtensionOutcome, ExtensionRefused> {
+        if self.received.is_empty() {
+            return Ok(ExtensionOutcome::default());
+        }
+        match self.agree(facts) {
+            Some((_, answers)) => Ok(ExtensionOutcome { answers, changes_stream: true }),
+            None => {
+                tracing::warn!(
+                    initiator = facts.initiator,
+                    "login refused: no unit requires the stated protection, or the login has no CHAP secret"
+                );
+                Err(ExtensionRefused)
+            }
+        }
+    }
+}
