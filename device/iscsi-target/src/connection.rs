@@ -489,8 +489,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         }
         let rejects = self.machine.rejects() - self.rejects_seen;
         counters.add(Counter::Rejects, u64::from(rejects));
-        let nexus = self.nexus().map(|nexus| nexus.0);
-        tracing::debug!(peer = %self.peer, nexus, reason = %end, "connection ends");
+        let nexus = self.nexus();
+        let number = nexus.map(|nexus| nexus.0);
+        tracing::debug!(peer = %self.peer, nexus = number, reason = %end, "connection ends");
         if let ConnectionEnd::Protocol(_) = end {
             let _ = tokio::time::timeout(FINAL_WRITE_MAX, self.send_remaining()).await;
         }
@@ -504,7 +505,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         self.delayed_replies.clear();
         self.connection_ended.store(true, Ordering::Release);
         self.queued.clear();
-        // Commands on other threads cannot be stopped. The nexus is lost only after they end.
+        // Commands on other threads end by themselves, early if they can. The nexus is lost only
+        // after they ended.
+        if let Some(nexus) = nexus {
+            self.shared.luns.units().iter().for_each(|unit| unit.connection_ended(nexus));
+        }
         while self.offloaded > 0 && self.completions.recv().await.is_some() {
             self.offloaded -= 1;
         }

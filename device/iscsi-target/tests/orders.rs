@@ -23,6 +23,8 @@ const ORDER: u8 = 0xC2;
 const LATE: u8 = 0xC3;
 /// Opcode: as [`SLOW`], but as a long command.
 const LONG: u8 = 0xC4;
+/// Runs until a connection ends.
+const UNTIL_CLOSED: u8 = 0xC5;
 /// Duration of a slow command; byte 1 multiplies it.
 const SLOW_TIME: Duration = Duration::from_millis(400);
 
@@ -44,12 +46,13 @@ struct Unit {
     resets: AtomicUsize,
     losses: AtomicUsize,
     cleared: AtomicUsize,
+    closed: AtomicUsize,
 }
 
 impl LogicalUnit for Unit {
     fn cost(&self, _: NexusId, cdb: &[u8]) -> Cost {
         match cdb[0] {
-            SLOW | ORDER | LATE => Cost::Blocking,
+            SLOW | ORDER | LATE | UNTIL_CLOSED => Cost::Blocking,
             LONG => Cost::Long,
             _ => Cost::Inline,
         }
@@ -61,6 +64,14 @@ impl LogicalUnit for Unit {
             SLOW | LONG => {
                 self.begun.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(SLOW_TIME * u32::from(cdb[1]).max(1));
+                self.ended.fetch_add(1, Ordering::SeqCst);
+                ScsiReply::status(Status::Good)
+            }
+            UNTIL_CLOSED => {
+                self.begun.fetch_add(1, Ordering::SeqCst);
+                while self.closed.load(Ordering::SeqCst) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 self.ended.fetch_add(1, Ordering::SeqCst);
                 ScsiReply::status(Status::Good)
             }
@@ -91,6 +102,10 @@ impl LogicalUnit for Unit {
     }
 
     fn nexus_established(&self, _: NexusId, _: &InitiatorPort<'_>) {}
+    fn connection_ended(&self, _: NexusId) {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn nexus_lost(&self, _: NexusId) {}
 
     fn reset(&self) {
@@ -322,6 +337,25 @@ async fn aborted_long_command_does_not_start() {
     };
     tokio::task::spawn_blocking(work).await.unwrap();
     running.stop().await;
+}
+
+/// A running command learns that its connection ended, so that a long one can stop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn running_command_sees_end_of_connection() {
+    with_target(|unit, address| {
+        let mut client = Client::login(address, 1);
+        client.submit(&[UNTIL_CLOSED, 0, 0, 0, 0, 0], &[], 0);
+        client.send();
+        unit.wait_begun(1);
+        drop(client);
+        let begin = Instant::now();
+        while unit.ended.load(Ordering::SeqCst) == 0 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the command does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(unit.closed.load(Ordering::SeqCst), 1);
+    })
+    .await;
 }
 
 /// A connection that breaks while a command waits for others leaves no thread behind.

@@ -63,7 +63,7 @@ impl OsdNexus {
         }
     }
 
-    /// Whether the nexus was lost with all its commands.
+    /// Whether its connection ended, so that no client waits for its commands.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -109,6 +109,13 @@ impl OsdNexusTable {
 
     pub(crate) fn lose(&self, id: NexusId) {
         if let Some(nexus) = self.known.write().remove(&id) {
+            nexus.lost.store(true, Ordering::Release);
+        }
+    }
+
+    /// Marks a nexus whose connection ended. Its commands may still run.
+    pub(crate) fn connection_ended(&self, id: NexusId) {
+        if let Some(nexus) = self.known.read().get(&id) {
             nexus.lost.store(true, Ordering::Release);
         }
     }

@@ -522,6 +522,10 @@ impl LogicalUnit for OsdUnit {
         self.nexuses.establish(nexus, port);
     }
 
+    fn connection_ended(&self, nexus: NexusId) {
+        self.nexuses.connection_ended(nexus);
+    }
+
     fn nexus_lost(&self, nexus: NexusId) {
         self.nexuses.lose(nexus);
         self.device.guard.keys.lose(nexus);

@@ -631,8 +631,8 @@ fn lost_connection_is_visible_to_the_service() {
     stage.run(&[]);
     let caller = kept.lock().take().unwrap();
     assert!(!caller.is_disconnected());
-    stage.bench.unit.nexus_lost(NEXUS);
-    assert!(caller.is_disconnected());
+    stage.bench.unit.connection_ended(NEXUS);
+    assert!(caller.is_disconnected(), "before its commands end");
 }
 
 #[test]

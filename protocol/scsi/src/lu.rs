@@ -213,6 +213,9 @@ pub trait LogicalUnit: Send + Sync {
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply;
     /// Registers a new nexus.
     fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>);
+    /// Records that the connection of a nexus ended while its commands may still run, so that long
+    /// ones can stop. It must not block; [`LogicalUnit::nexus_lost`] follows when all have ended.
+    fn connection_ended(&self, _nexus: NexusId) {}
     /// Removes a nexus with all its commands.
     fn nexus_lost(&self, nexus: NexusId);
     /// Handles LOGICAL UNIT RESET, or a reset of the whole target: every nexus gets a unit

@@ -121,6 +121,10 @@ impl LogicalUnit for Witnessed {
         self.unit.nexus_established(nexus, port);
     }
 
+    fn connection_ended(&self, nexus: NexusId) {
+        self.unit.connection_ended(nexus);
+    }
+
     fn nexus_lost(&self, nexus: NexusId) {
         self.attackers.lock().remove(&nexus);
         self.unit.nexus_lost(nexus);

@@ -158,8 +158,9 @@ pub(crate) const fn row(action: Action) -> Option<ActionRow> {
         Action::PerformTask => ActionRow { changes: true, ..ActionRow::LOOK }.attributes_first(),
         Action::CopyUserObjects => ActionRow::POPULATE.long(),
         Action::Rewrite => ActionRow::CHANGE,
-        // The function itself runs last, without any lock.
-        Action::ExecuteFunction => ActionRow { executes: true, ..ActionRow::LOOK.long() }.attributes_first(),
+        // The function itself runs last, without any lock. The function service limits runs by
+        // user. With the slots that an address has for long commands, one run would delay others.
+        Action::ExecuteFunction => ActionRow { executes: true, ..ActionRow::LOOK }.attributes_first(),
     })
 }
 
