@@ -6,6 +6,8 @@ use std::process::Command;
 use sealstone_tests::{System, run, run_with_input, text};
 use serde_json::Value;
 
+use crate::function_jobs::{HeldRun, until};
+
 /// Sources of the C interface and of the template of a project.
 fn sources(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../active").join(name)
@@ -272,4 +274,158 @@ fn local_test_runs_function_in_sandbox() {
     let empty = path("empty");
     std::fs::create_dir(&empty).expect("created");
     test(&[a, "--engines", text(&empty)]).fails(1).says(&["sealstone-engine-c", "make engines"]);
+}
+
+#[test]
+fn changed_function_finishes_with_old_code() {
+    let held = HeldRun::start(&[], &[]);
+    let output = |client: std::process::Child| {
+        let done = client.wait_with_output().expect("it ends");
+        let said = text_of(&done.stderr).to_owned();
+        assert!(done.status.success(), "{said}");
+        text_of(&done.stdout).to_owned()
+    };
+    let overwritten = held.spawn(&[]);
+    held.await_running(1);
+    held.store("second");
+    held.check_other_user();
+    held.open();
+    assert_eq!(output(overwritten), "first\n");
+    assert_eq!(held.system.run(&["run", "hold", "/gate"]).ok().text(), "second\n");
+
+    held.close();
+    let removed = held.spawn(&[]);
+    held.await_running(1);
+    held.system.run(&["fn", "rm", "hold"]).ok();
+    held.system.run(&["run", "hold", "/gate"]).fails(4).says(&["hold", "fn ls"]);
+    held.check_other_user();
+    held.open();
+    assert_eq!(output(removed), "second\n");
+}
+
+#[test]
+fn revoked_objects_stop_function_at_next_call() {
+    let held = HeldRun::start(&[], &[]);
+    for revoked in ["/gate", "/.functions/hold"] {
+        let id = held.start_job(&[]);
+        held.system.run(&["revoke", "--object", revoked]).ok();
+        held.system.run(&["job", "wait", &id]).fails(1).says(&["function-error", "code -13"]);
+        assert_eq!(held.status(&id)["state"], "failed", "{revoked}");
+        held.check_other_user();
+    }
+    // The write that each of them tries first was not granted either.
+    assert_eq!(held.metric("sealstone_function_denials_total", ""), 4.0);
+    held.open();
+    assert_eq!(held.system.run(&["run", "hold", "/gate"]).ok().text(), "first\n");
+}
+
+#[test]
+fn expired_credential_stops_function() {
+    let held = HeldRun::start(&[], &["--grant-s", "5"]);
+    let id = held.start_job(&[]);
+    until("the credential expires", || held.status(&id)["state"] != "running");
+    let status = held.status(&id);
+    assert_eq!((&status["exit"], &status["code"]), (&"function_error".into(), &(-13).into()), "{status}");
+    held.check_other_user();
+    held.open();
+    assert_eq!(held.system.run(&["run", "hold", "/gate"]).ok().text(), "first\n");
+}
+
+/// Writes `x` to the objects with odd handles, and returns the number of objects and the length of
+/// the arguments.
+const PAIRS: &str = r#"#include "osd.h"
+#include <stdio.h>
+int64_t osd_main(const osd_call *call) {
+    char text[64];
+    for (uint32_t object = 1; object < call->object_count; object += 2) {
+        int64_t written = osd_write(object, 0, "x", 1);
+        if (written < 0) return written;
+    }
+    int length = snprintf(text, sizeof text, "%u %u\n", call->object_count, (unsigned)call->arguments_length);
+    return osd_result(text, (size_t)length) < 0;
+}
+"#;
+
+#[test]
+fn limits_of_call_are_refused_by_name() {
+    let system = System::start(1);
+    store_text(&system, "pairs", PAIRS);
+    let folder = system.path("files");
+    std::fs::create_dir(&folder).expect("created");
+    for number in 0..66 {
+        std::fs::write(folder.join(number.to_string()), "-").expect("written");
+    }
+    system.run(&["put", "-r", text(&folder), "/files"]).ok();
+    let paths: Vec<String> = (0..66).map(|number| format!("/files/{number}")).collect();
+    let run = |count: usize, options: &[&str]| {
+        let paths: Vec<&str> = paths[..count].iter().map(String::as_str).collect();
+        system.run(&[&["run", "pairs", "--together"], &paths[..], options].concat())
+    };
+    assert_eq!(run(64, &["--update"]).ok().text(), "64 0\n");
+    for (path, content) in [(&paths[0], "-"), (&paths[1], "x"), (&paths[62], "-"), (&paths[63], "x")] {
+        assert_eq!(system.run(&["cat", path]).ok().text(), content, "{path}");
+    }
+    run(65, &["--update"]).fails(2).says(&["number of files that one call changes together", "64"]);
+    assert_eq!(system.run(&["cat", "/files/64"]).ok().text(), "-");
+    // Files that are read need no pairs, so a further job has the rest of them.
+    let read = run(66, &["--json"]);
+    let value: Value = serde_json::from_slice(&read.stdout).expect("JSON");
+    let objects: Vec<usize> =
+        jobs(&value).iter().filter_map(|job| Some(job["files"].as_array()?.len())).collect();
+    assert_eq!(objects.iter().sum::<usize>(), 66, "{value}");
+    assert!(objects.contains(&64) && jobs(&value).iter().all(|job| job["code"] == -13), "{value}");
+
+    let one = |options: &[&str]| run(1, options);
+    let value = |bytes: usize| format!("k={}", "v".repeat(bytes));
+    // The name, `=` and a zero byte belong to the 64 KiB.
+    assert_eq!(one(&["--arg", &value(65_533)]).ok().text(), "1 65536\n");
+    one(&["--arg", &value(65_534)]).fails(2).says(&["65537", "65536"]);
+    let many: Vec<String> = (0..257).map(|number| format!("{number}=")).collect();
+    let many: Vec<&str> = many.iter().flat_map(|one| ["--arg", one]).collect();
+    one(&many[..512]).ok();
+    one(&many).fails(2).says(&["at most 256 arguments"]);
+    one(&["--method", &"m".repeat(64)]).ok();
+    one(&["--method", &"m".repeat(65)]).fails(2).says(&["the method", "64"]);
+}
+
+#[test]
+fn full_device_refuses_output_of_function() {
+    let system = System::start_with(1, "64M", &[]);
+    // Writes 1 MiB pieces over the object, until one is refused.
+    store_text(
+        &system,
+        "fill",
+        r#"#include "osd.h"
+#include <string.h>
+static char piece[1 << 20];
+int64_t osd_main(const osd_call *call) {
+    memset(piece, 'x', sizeof piece);
+    for (uint64_t at = 0; at < 12 << 20; at += sizeof piece) {
+        int64_t written = osd_write(0, at, piece, sizeof piece);
+        if (written < 0) return written;
+    }
+    return 0;
+}
+"#,
+    );
+    let hole = system.path("hole");
+    std::fs::File::create(&hole).and_then(|file| file.set_len(12 << 20)).expect("created");
+    system.run(&["put", text(&hole), "/hole"]).ok();
+    run_with_input(system.command(&["put", "-", "/kept"]), b"kept").ok();
+    let piece = vec![7; 2 << 20];
+    let full = (0..40).find_map(|number| {
+        let put = run_with_input(system.command(&["put", "-", &format!("/piece-{number}")]), &piece);
+        (put.code != 0).then_some(put)
+    });
+    full.expect("the device is full").fails(1).says(&["no space left"]);
+
+    let staged = system.run(&["run", "fill", "--update", "--commit", "/hole"]);
+    staged.fails(1).says(&["/hole", "output", "code -28"]);
+    let zeros = system.run(&["cat", "/hole"]).ok().stdout;
+    assert!(zeros.len() == 12 << 20 && zeros.iter().all(|byte| *byte == 0), "nothing was committed");
+    let written = system.run(&["run", "fill", "--update", "/hole"]);
+    written.fails(1).says(&["/hole", "function-error", "code -28"]);
+    assert_eq!(system.run(&["cat", "/kept"]).ok().text(), "kept");
+    system.run(&["rm", "/hole"]).ok();
+    assert_eq!(system.run(&["cat", "/kept"]).ok().text(), "kept");
 }

@@ -26,13 +26,13 @@ fn program(arguments: &[&str]) -> CommandResult {
 }
 
 /// Runs a command in another user's session.
-fn other(system: &System, name: &str, arguments: &[&str]) -> CommandResult {
+pub(crate) fn other(system: &System, name: &str, arguments: &[&str]) -> CommandResult {
     let mut command = system.command(arguments);
     command.env("SEALSTONE_SESSION", system.path(&format!("{name}.toml")));
     CommandResult::from(command.output().expect("the binary starts"))
 }
 
-fn add_user(system: &System, name: &str) {
+pub(crate) fn add_user(system: &System, name: &str) {
     let password = system.path(&format!("{name}.pw"));
     std::fs::write(&password, format!("{name}'s long password\n")).expect("a file");
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("its mode");

@@ -68,6 +68,30 @@ int64_t osd_main(const osd_call *call) {
         return osd_length(1u << 31) == -OSD_EBADF ? 0 : 2;
     }
     if (!strcmp(m, "fork")) { return fork(); }
+    if (!strcmp(m, "garbage")) {
+        /* A stream begins with its second buffer, at 64 KiB + 5 MiB of the memory that the engine writes. */
+        void *data = NULL;
+        int64_t writer = osd_writer_open(0, 0);
+        int64_t e = writer < 0 ? writer : osd_writer_buffer(writer, &data);
+        if (e < 0) return e;
+        uint32_t *ring = (uint32_t *)((char *)data - (64 << 10) - (5 << 20));
+        memset((char *)ring + 4096, 0xA5, 4096);
+        __atomic_fetch_add(ring, 1000, __ATOMIC_SEQ_CST);
+        for (;;) __asm__ volatile("");
+    }
+    if (!strcmp(m, "log-flood")) {
+        for (int i = 0; i < 20000; i++) osd_log(OSD_LOG_INFO, "0123456789", 10);
+        return osd_log(OSD_LOG_ERROR, "last", 4) < 0;
+    }
+    if (!strcmp(m, "hoard")) {
+        int64_t opened = 0, reader;
+        const void *data;
+        while ((reader = osd_reader_open(0, 0, 1 << 20)) >= 0 && opened < 1000) {
+            if (osd_reader_next(reader, &data) < 0) return -OSD_EIO;
+            opened++;
+        }
+        return osd_result(&opened, sizeof opened) < 0;
+    }
     return -OSD_ENOENT;
 }
 "#;
@@ -286,6 +310,38 @@ fn failures_have_their_exit_reason() {
     assert_eq!(ends[5].1, ExitReason::Trap, "{ends:?}");
     assert_eq!(ends[6], ("unknown", ExitReason::FunctionError, -2));
     assert_eq!(ends[7], ("empty", ExitReason::Success, 0), "other runs are not affected");
+}
+
+#[test]
+fn garbage_on_ring_ends_engine() {
+    let test = TestService::new();
+    let object = || GrantedMemory::object(ALL, b"initial");
+    assert_eq!(number(&test.run("runs", Vec::new())), 1);
+    let header = test.run("garbage", vec![object()]).header;
+    let end = (header.state, header.exit, header.error);
+    assert_eq!(end, (JobState::Failed, ExitReason::ProtocolViolation, 0));
+    assert_eq!(number(&test.run("runs", Vec::new())), 1, "the engine was replaced");
+}
+
+#[test]
+fn flooded_log_keeps_its_end_only() {
+    let test = TestService::new();
+    let id = test.service.execute(call(1, "log-flood", 0, Vec::new())).unwrap().header.job;
+    let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
+    assert_eq!((header.state, header.exit), (JobState::Done, ExitReason::Success));
+    let log = test.job(1, id, JobAction::Log { offset: 0 }).unwrap();
+    assert!(log.inline.len() <= INLINE_MAX && log.header.offset > 0, "{:?}", log.header);
+    assert!(String::from_utf8(log.inline).unwrap().ends_with("0123456789\nerror: last\n"));
+    assert_eq!(log.header.total_length, 20_000 * 11 + 12);
+}
+
+#[test]
+fn kept_buffers_return_at_end_of_call() {
+    let test = TestService::new();
+    let object = GrantedMemory::object(Permissions::READ, &[1; 2 << 20]);
+    let opened: Vec<u64> = (0..20).map(|_| number(&test.run("hoard", vec![object.clone()]))).collect();
+    assert!(opened[0] > 0 && opened.iter().all(|count| *count == opened[0]), "{opened:?}");
+    assert_eq!(number(&test.run("runs", Vec::new())), 21, "one engine served all of them");
 }
 
 #[test]
