@@ -86,6 +86,16 @@ impl SessionError {
             || self.is_impostor()
     }
 
+    /// Whether a further attempt to log in is useless.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self, Self::LoginRefused { class: 2, .. } | Self::NoMethodCipher)
+            || matches!(self, Self::Protocol(_) | Self::TooLong { .. })
+            || matches!(self, Self::TargetUnproven | Self::Proof(_))
+            || matches!(self, Self::NoPin | Self::Plain)
+            || self.is_impostor()
+    }
+
     /// Whether the peer has a certificate other than the expected one.
     #[must_use]
     pub const fn is_impostor(&self) -> bool {

@@ -364,7 +364,7 @@ impl OsdClient {
         loop {
             match self.connect(wants_token).await {
                 Ok(nexus) => return Ok(nexus),
-                Err(error) if is_final(&error) => return Err(error.into()),
+                Err(error) if error.is_final() => return Err(error.into()),
                 Err(error) => self.pause(error, retry_state).await?,
             }
         }
@@ -521,14 +521,4 @@ fn doubt(operation: &Operation, proven: bool, retry_state: &mut RetryState) -> R
         }
         RepeatEffect::Unsafe => Err(OsdError::OutcomeUnknown { command: operation.name() }),
     }
-}
-
-/// Whether a retry is useless.
-const fn is_final(error: &SessionError) -> bool {
-    matches!(error, SessionError::LoginRefused { class, .. } if *class == 2)
-        || matches!(error, SessionError::NoMethodCipher)
-        || matches!(error, SessionError::Protocol(_) | SessionError::TooLong { .. })
-        || matches!(error, SessionError::TargetUnproven | SessionError::Proof(_))
-        || matches!(error, SessionError::NoPin | SessionError::Plain)
-        || error.is_impostor()
 }

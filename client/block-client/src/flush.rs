@@ -1,0 +1,120 @@
+//! Which flush reports lost writes: each user of a unit gets each loss exactly once.
+//!
+//! Does: counts losses, and groups flushes that wait for each other.
+//! Does not: detect losses; the unit's paths do.
+//! Contract: a loss that was reported to no user is reported to the next one, even if that user
+//! came later.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Mutex;
+
+use crate::BlockError;
+
+/// The losses that a user of a unit has seen. Each connection to a unit's data has one of its own.
+#[derive(Debug, Default)]
+pub struct FlushCursor(AtomicU64);
+
+/// The losses of a unit.
+#[derive(Debug, Default)]
+pub(crate) struct LossCounter {
+    losses: AtomicU64,
+    /// The losses that at least one user has seen.
+    reported: AtomicU64,
+}
+
+impl LossCounter {
+    /// Counts one loss.
+    pub(crate) fn record(&self) {
+        self.losses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the cursor of a new user.
+    pub(crate) fn cursor(&self) -> FlushCursor {
+        FlushCursor(AtomicU64::new(self.reported.load(Ordering::SeqCst)))
+    }
+
+    /// Fails if there are losses that the user has not seen, and marks them as seen.
+    pub(crate) fn check(&self, cursor: &FlushCursor) -> Result<(), BlockError> {
+        let losses = self.losses.load(Ordering::SeqCst);
+        if cursor.0.fetch_max(losses, Ordering::SeqCst) >= losses {
+            return Ok(());
+        }
+        self.reported.fetch_max(losses, Ordering::SeqCst);
+        Err(BlockError::LostWrites)
+    }
+}
+
+/// Groups flushes: a flush that begins after a request arrived serves that request too.
+#[derive(Debug, Default)]
+pub(crate) struct FlushGroup {
+    arrivals: AtomicU64,
+    /// Requests that arrived before this number are flushed.
+    flushed: Mutex<u64>,
+}
+
+impl FlushGroup {
+    /// Runs `flush`, unless another one that began after this call has succeeded meanwhile.
+    pub(crate) async fn run<F>(&self, flush: impl FnOnce() -> F) -> Result<(), BlockError>
+    where
+        F: Future<Output = Result<(), BlockError>>,
+    {
+        let arrival = self.arrivals.fetch_add(1, Ordering::SeqCst);
+        let mut flushed = self.flushed.lock().await;
+        if *flushed > arrival {
+            return Ok(());
+        }
+        let covered = self.arrivals.load(Ordering::SeqCst);
+        flush().await?;
+        *flushed = covered;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn each_user_sees_each_loss_once() {
+        let counter = LossCounter::default();
+        let [one, two] = [counter.cursor(), counter.cursor()];
+        assert!(counter.check(&one).is_ok());
+        counter.record();
+        let late = counter.cursor();
+        assert!(counter.check(&late).is_err(), "no user has seen it");
+        assert!(counter.check(&one).is_err() && counter.check(&two).is_err());
+        assert!(counter.check(&one).is_ok() && counter.check(&two).is_ok() && counter.check(&late).is_ok());
+        assert!(counter.check(&counter.cursor()).is_ok(), "it was reported before");
+    }
+
+    #[tokio::test]
+    async fn waiting_flushes_share_one() {
+        let (group, runs) = (FlushGroup::default(), AtomicUsize::new(0));
+        let one = || {
+            group.run(|| async {
+                runs.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                Ok(())
+            })
+        };
+        let (a, b, c) = tokio::join!(one(), one(), one());
+        assert!(a.is_ok() && b.is_ok() && c.is_ok());
+        assert_eq!(runs.load(Ordering::SeqCst), 2, "the first, and one for those that waited");
+    }
+
+    #[tokio::test]
+    async fn failed_flush_serves_no_waiter() {
+        let group = FlushGroup::default();
+        let (a, b) = tokio::join!(
+            group.run(|| async {
+                tokio::task::yield_now().await;
+                Err(BlockError::Busy)
+            }),
+            group.run(|| async { Ok(()) })
+        );
+        assert!(a.is_err() && b.is_ok());
+    }
+}

@@ -1,0 +1,346 @@
+//! A block unit as an asynchronous disk.
+//!
+//! Does: splits requests into commands, distributes them over sessions, and flushes all of them.
+//! Does not: cache.
+//! Contract: a successful flush covers all writes of this client that were acknowledged before it
+//! was called. A loss is reported by the next flush of each [`FlushCursor`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use sealstone_initiator::{Dial, Environment, Residual, TargetUrl};
+
+use crate::command::{self, AllocationExtent};
+use crate::error::{LBA_STATUS, SYNCHRONIZE, UNMAP, WRITE_SAME};
+use crate::flush::{FlushGroup, LossCounter};
+use crate::unit_path::{KnownUnit, UnitCommand, UnitPath};
+use crate::{BlockError, FlushCursor, SESSIONS_MAX, UnitClientOptions, UnitGeometry, UnitIdentity};
+
+/// Bytes of a buffer of zeros, for targets without WRITE SAME.
+const ZEROS: usize = 256 << 10;
+
+/// How blocks become zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroMode {
+    /// They may be unmapped.
+    MayUnmap,
+    /// They keep their space.
+    Allocate,
+}
+
+/// A block unit. Clones share its sessions.
+#[derive(Clone)]
+pub struct BlockUnitClient(Arc<UnitState>);
+
+struct UnitState {
+    paths: Vec<UnitPath>,
+    next_path: AtomicUsize,
+    known: KnownUnit,
+    losses: Arc<LossCounter>,
+    flushes: FlushGroup,
+    /// Whether the target takes WRITE SAME without data-out, until it refuses one.
+    writes_same_without_data: AtomicBool,
+    /// Whether the target takes WRITE SAME, until it refuses one.
+    writes_same: AtomicBool,
+}
+
+impl BlockUnitClient {
+    /// Logs in to the unit at `url` over connections of `dial`. Each session is attempted once.
+    ///
+    /// # Errors
+    /// [`BlockError::Session`], `NoUnit`, `NotADisk`, `Malformed`, or another failure of the
+    /// target.
+    pub async fn open(
+        dial: Arc<dyn Dial>,
+        url: &TargetUrl,
+        environment: &dyn Environment,
+        options: &UnitClientOptions,
+    ) -> Result<Self, BlockError> {
+        let losses = Arc::new(LossCounter::default());
+        let mut paths = Vec::new();
+        let mut known = None;
+        for index in 0..options.sessions.clamp(1, SESSIONS_MAX) {
+            let mut config = options.session.clone();
+            config.target_name = Some(url.target.clone());
+            if index > 0 {
+                environment.fill_random(&mut config.isid[1..]);
+            }
+            let path = UnitPath::new(dial.clone(), config, url.lun, options, losses.clone());
+            let here = path.open().await?;
+            known.get_or_insert(here);
+            paths.push(path);
+        }
+        let known = known.ok_or(BlockError::NoUnit)?;
+        Ok(Self(Arc::new(UnitState {
+            paths,
+            next_path: AtomicUsize::new(0),
+            known,
+            losses,
+            flushes: FlushGroup::default(),
+            writes_same_without_data: AtomicBool::new(true),
+            writes_same: AtomicBool::new(true),
+        })))
+    }
+
+    /// Returns size and limits of the unit.
+    #[must_use]
+    pub fn geometry(&self) -> &UnitGeometry {
+        &self.0.known.geometry
+    }
+
+    /// Returns the names of the unit.
+    #[must_use]
+    pub fn identity(&self) -> &UnitIdentity {
+        &self.0.known.identity
+    }
+
+    /// Returns the cursor of a new user. Losses that no user has seen are reported to it.
+    #[must_use]
+    pub fn flush_cursor(&self) -> FlushCursor {
+        self.0.losses.cursor()
+    }
+
+    /// Reads `length` bytes.
+    ///
+    /// # Errors
+    /// [`BlockError`]; `OutOfRange` and `Unaligned` before anything is sent.
+    pub async fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, BlockError> {
+        self.check(offset, length)?;
+        let mut bytes = Vec::new();
+        for (at, piece) in self.pieces(offset, length, self.geometry().transfer_max) {
+            let command = UnitCommand {
+                name: "READ",
+                cdb: command::read(self.lba(at), self.blocks(piece)),
+                data_in_max: usize::try_from(piece).unwrap_or(usize::MAX),
+                ..UnitCommand::default()
+            };
+            let response = self.path().run(&command).await?;
+            if response.data_in.len() as u64 != piece || response.read_residual != Residual::None {
+                return Err(BlockError::Malformed("READ returned another number of bytes"));
+            }
+            if bytes.is_empty() {
+                bytes = response.data_in;
+            } else {
+                bytes.extend(response.data_in);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Writes; `durable` (FUA): before it returns, the data are on stable storage.
+    ///
+    /// # Errors
+    /// [`BlockError`]. After an error each block has its old or its new content.
+    pub async fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<(), BlockError> {
+        self.check(offset, data.len() as u64)?;
+        for (at, piece) in self.pieces(offset, data.len() as u64, self.geometry().transfer_max) {
+            let start = usize::try_from(at - offset).unwrap_or(usize::MAX);
+            let end = start.saturating_add(usize::try_from(piece).unwrap_or(usize::MAX));
+            let command = UnitCommand {
+                name: "WRITE",
+                cdb: command::write(self.lba(at), self.blocks(piece), durable),
+                data_out: vec![data.slice(start..end)],
+                leaves_unflushed: !durable,
+                ..UnitCommand::default()
+            };
+            self.path().run(&command).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes all acknowledged writes durable.
+    ///
+    /// # Errors
+    /// `LostWrites` if the target lost acknowledged writes, once for each cursor; another
+    /// [`BlockError`] if the target refused the flush or was unavailable.
+    pub async fn flush(&self, cursor: &FlushCursor) -> Result<(), BlockError> {
+        match self.0.flushes.run(|| self.synchronize()).await {
+            Ok(()) | Err(BlockError::LostWrites) => self.0.losses.check(cursor),
+            Err(error) => {
+                // This error reports the loss, if there is one, to this user.
+                let _ = self.0.losses.check(cursor);
+                Err(error)
+            }
+        }
+    }
+
+    /// Flushes on every path, since a target counts lost writes per path.
+    async fn synchronize(&self) -> Result<(), BlockError> {
+        let mut outcome = Ok(());
+        for path in &self.0.paths {
+            let command = UnitCommand {
+                name: SYNCHRONIZE,
+                cdb: command::synchronize_cache(),
+                ..UnitCommand::default()
+            };
+            let had_unflushed = path.begin_flush();
+            let Err(error) = path.run(&command).await else { continue };
+            match &error {
+                BlockError::Unavailable { .. } | BlockError::Session(_) | BlockError::Busy => {
+                    path.flush_failed(had_unflushed);
+                }
+                // After a failed flush the target may have dropped the data: no later flush may
+                // hide that from other users.
+                _ => {
+                    tracing::error!(%error, "the target failed to flush acknowledged writes");
+                    self.0.losses.record();
+                }
+            }
+            outcome = Err(error);
+        }
+        outcome
+    }
+
+    /// Unmaps blocks; a hint. A unit that cannot unmap ignores it.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn unmap(&self, offset: u64, length: u64) -> Result<(), BlockError> {
+        self.check(offset, length)?;
+        let piece_max = u64::from(self.geometry().unmap_blocks_max) * u64::from(self.geometry().block_bytes);
+        if piece_max == 0 {
+            return Ok(());
+        }
+        for (at, piece) in self.pieces(offset, length, piece_max) {
+            let (cdb, list) = command::unmap(self.lba(at), self.blocks(piece));
+            let command = UnitCommand {
+                name: UNMAP,
+                cdb,
+                data_out: vec![list],
+                leaves_unflushed: true,
+                ..UnitCommand::default()
+            };
+            match self.path().run(&command).await {
+                Ok(_) => {}
+                Err(BlockError::Unsupported(_)) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros, without sending them if the target supports WRITE SAME.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn write_zeros(&self, offset: u64, length: u64, mode: ZeroMode) -> Result<(), BlockError> {
+        self.check(offset, length)?;
+        let unmap = mode == ZeroMode::MayUnmap && self.geometry().unmaps_to_zeros;
+        let block = u64::from(self.geometry().block_bytes);
+        let piece_max = u64::from(self.geometry().write_same_blocks_max) * block;
+        let mut left = self.pieces(offset, length, piece_max);
+        let mut next = left.next();
+        while let Some((at, piece)) = next {
+            if !self.0.writes_same.load(Ordering::Relaxed) {
+                return self.send_zeros(at, offset + length - at).await;
+            }
+            let has_data = !self.0.writes_same_without_data.load(Ordering::Relaxed);
+            let zeros = has_data.then(|| Bytes::from(vec![0; self.geometry().block_bytes as usize]));
+            let command = UnitCommand {
+                name: WRITE_SAME,
+                cdb: command::write_same(self.lba(at), self.blocks(piece), unmap, has_data),
+                data_out: zeros.into_iter().collect(),
+                leaves_unflushed: true,
+                ..UnitCommand::default()
+            };
+            match self.path().run(&command).await {
+                Ok(_) => next = left.next(),
+                Err(BlockError::Unsupported(_)) if has_data => {
+                    self.0.writes_same.store(false, Ordering::Relaxed);
+                }
+                Err(BlockError::Unsupported(_)) => {
+                    self.0.writes_same_without_data.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros as data.
+    async fn send_zeros(&self, offset: u64, length: u64) -> Result<(), BlockError> {
+        let zeros = Bytes::from(vec![0; ZEROS]);
+        for (at, piece) in self.pieces(offset, length, (ZEROS as u64).min(self.geometry().transfer_max)) {
+            let data = zeros.slice(..usize::try_from(piece).unwrap_or(ZEROS).min(ZEROS));
+            self.write(at, data, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the allocation of the first part of an extent, from `offset` on: what one GET LBA
+    /// STATUS describes. A unit that is not thin is allocated.
+    ///
+    /// # Errors
+    /// [`BlockError`]; `Malformed` if the descriptors are not consecutive.
+    pub async fn allocation(&self, offset: u64, length: u64) -> Result<Vec<AllocationExtent>, BlockError> {
+        self.check(offset, length)?;
+        let all = vec![AllocationExtent { offset, length, is_allocated: true }];
+        if !self.geometry().is_thin || length == 0 {
+            return Ok(all);
+        }
+        let block = u64::from(self.geometry().block_bytes);
+        let command = UnitCommand {
+            name: LBA_STATUS,
+            cdb: command::lba_status(self.lba(offset)),
+            data_in_max: command::STATUS_BYTES,
+            ..UnitCommand::default()
+        };
+        let response = match self.path().run(&command).await {
+            Ok(response) => response,
+            Err(BlockError::Unsupported(_)) => return Ok(all),
+            Err(error) => return Err(error),
+        };
+        let listed =
+            command::parse_lba_status(&response.data_in, self.lba(offset), self.geometry().bytes / block)
+                .map_err(|_| BlockError::Malformed(LBA_STATUS))?;
+        let end = offset + length;
+        let extents = listed.into_iter().map_while(|(first, blocks, is_allocated)| {
+            let (start, after) = (first * block, ((first + blocks) * block).min(end));
+            (start < end).then(|| AllocationExtent { offset: start, length: after - start, is_allocated })
+        });
+        Ok(extents.collect())
+    }
+
+    /// Logs out; the next command connects again.
+    pub async fn close(&self) {
+        for path in &self.0.paths {
+            path.close().await;
+        }
+    }
+
+    fn path(&self) -> &UnitPath {
+        let paths = &self.0.paths;
+        let index = if paths.len() > 1 { self.0.next_path.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        &paths[index % paths.len()]
+    }
+
+    fn check(&self, offset: u64, length: u64) -> Result<(), BlockError> {
+        let geometry = self.geometry();
+        let block = u64::from(geometry.block_bytes);
+        if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+            return Err(BlockError::Unaligned { block: geometry.block_bytes });
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= geometry.bytes => Ok(()),
+            _ => Err(BlockError::OutOfRange { offset, length }),
+        }
+    }
+
+    fn lba(&self, offset: u64) -> u64 {
+        offset / u64::from(self.geometry().block_bytes)
+    }
+
+    fn blocks(&self, length: u64) -> u32 {
+        u32::try_from(length / u64::from(self.geometry().block_bytes)).unwrap_or(u32::MAX)
+    }
+
+    /// Splits an extent into pieces of at most `most` bytes.
+    fn pieces(&self, offset: u64, length: u64, most: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let most = most.max(1);
+        (0..length.div_ceil(most)).map(move |index| {
+            let at = index * most;
+            (offset + at, most.min(length - at))
+        })
+    }
+}

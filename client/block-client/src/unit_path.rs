@@ -1,0 +1,341 @@
+//! One path to a unit: a session that is established again after it was lost.
+//!
+//! Does: connects, recognizes the unit, repeats commands, and counts losses after a power failure.
+//! Does not: split requests; `unit` does.
+//! Contract: a command is repeated with the ISID that sent it first. The login of that ISID ends
+//! the earlier session and its commands (RFC 7143 §6.3.5), so an earlier copy of a WRITE cannot
+//! overtake a later command.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sealstone_initiator::{Dial, ScsiRequest, ScsiResponse, Session, SessionConfig, SessionError};
+use sealstone_scsi::{AdditionalSense, additional};
+use tokio::time::{Instant, sleep};
+
+use crate::command::{self, CapacityData};
+use crate::error::{StatusClass, classify};
+use crate::flush::LossCounter;
+use crate::limits::{self, UnitGeometry, UnitIdentity};
+use crate::{BlockError, UnitClientOptions};
+
+/// Maximum unit attentions that one command survives.
+const ATTENTIONS_MAX: u32 = 16;
+/// Pause before a command is sent again to a busy unit.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Maximum bytes of MODE SENSE (6).
+const MODE_BYTES: usize = 255;
+
+/// A command of a unit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnitCommand {
+    /// For errors.
+    pub(crate) name: &'static str,
+    pub(crate) cdb: Bytes,
+    pub(crate) data_out: Vec<Bytes>,
+    pub(crate) data_in_max: usize,
+    /// Whether the target acknowledges it before it is durable.
+    pub(crate) leaves_unflushed: bool,
+}
+
+/// The unit as it was when the client opened it.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownUnit {
+    pub(crate) identity: UnitIdentity,
+    pub(crate) geometry: UnitGeometry,
+}
+
+/// An established session.
+#[derive(Clone)]
+struct UnitLink {
+    session: Session,
+    number: u64,
+}
+
+/// One path to a unit.
+pub(crate) struct UnitPath {
+    dial: Arc<dyn Dial>,
+    config: SessionConfig,
+    lun: u16,
+    recovery_timeout: Option<Duration>,
+    reconnect_pause: Duration,
+    link: Mutex<Option<UnitLink>>,
+    /// Failed attempts since the last session; held while connecting.
+    connecting: tokio::sync::Mutex<u32>,
+    links: AtomicU64,
+    known: Mutex<Option<KnownUnit>>,
+    losses: Arc<LossCounter>,
+    /// Whether writes were acknowledged since the last flush.
+    unflushed: AtomicBool,
+}
+
+/// How long a command has been repeated.
+struct Patience {
+    began: Instant,
+    deadline: Option<Instant>,
+    attentions: u32,
+}
+
+impl UnitPath {
+    pub(crate) fn new(
+        dial: Arc<dyn Dial>,
+        config: SessionConfig,
+        lun: u16,
+        options: &UnitClientOptions,
+        losses: Arc<LossCounter>,
+    ) -> Self {
+        Self {
+            dial,
+            config,
+            lun,
+            recovery_timeout: options.recovery_timeout,
+            reconnect_pause: options.reconnect_pause,
+            link: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(0),
+            links: AtomicU64::new(0),
+            known: Mutex::new(None),
+            losses,
+            unflushed: AtomicBool::new(false),
+        }
+    }
+
+    /// Logs in and reads size, limits and identity of the unit, in one attempt.
+    pub(crate) async fn open(&self) -> Result<KnownUnit, BlockError> {
+        let _connecting = self.connecting.lock().await;
+        self.establish().await?;
+        self.known.lock().clone().ok_or(BlockError::NoUnit)
+    }
+
+    /// Runs a command; repeats it while the target is unavailable or busy.
+    pub(crate) async fn run(&self, command: &UnitCommand) -> Result<ScsiResponse, BlockError> {
+        let began = Instant::now();
+        let deadline = self.recovery_timeout.map(|timeout| began + timeout);
+        let mut patience = Patience { began, deadline, attentions: 0 };
+        loop {
+            let link = self.link(&patience).await?;
+            let response = match link.session.execute(self.request(command)).await {
+                Ok(response) => response,
+                Err(error @ (SessionError::TooLong { .. } | SessionError::Rejected(_))) => {
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    self.drop_link(&link, &error);
+                    patience.check(error)?;
+                    continue;
+                }
+            };
+            match classify(response.status, &response.sense, command.name) {
+                StatusClass::Done => {
+                    if command.leaves_unflushed {
+                        self.unflushed.store(true, Ordering::SeqCst);
+                    }
+                    return Ok(response);
+                }
+                StatusClass::Retry => {
+                    if patience.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                        return Err(BlockError::Busy);
+                    }
+                    sleep(BUSY_PAUSE).await;
+                }
+                StatusClass::Attention(code) => {
+                    self.attend(code);
+                    patience.attentions += 1;
+                    if patience.attentions > ATTENTIONS_MAX {
+                        return Err(BlockError::Busy);
+                    }
+                }
+                StatusClass::Failed(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Marks the writes so far as flushed; called before a flush is sent.
+    pub(crate) fn begin_flush(&self) -> bool {
+        self.unflushed.swap(false, Ordering::SeqCst)
+    }
+
+    /// Marks writes as unflushed again after a flush that got no status.
+    pub(crate) fn flush_failed(&self, had_unflushed: bool) {
+        self.unflushed.fetch_or(had_unflushed, Ordering::SeqCst);
+    }
+
+    /// Logs out.
+    pub(crate) async fn close(&self) {
+        let link = self.link.lock().take();
+        if let Some(link) = link {
+            link.session.logout().await;
+        }
+    }
+
+    fn request(&self, command: &UnitCommand) -> ScsiRequest {
+        ScsiRequest {
+            lun: self.lun,
+            cdb: command.cdb.clone(),
+            data_out: command.data_out.clone(),
+            data_in_max: command.data_in_max,
+            ..ScsiRequest::default()
+        }
+    }
+
+    fn current(&self) -> Option<UnitLink> {
+        self.link.lock().as_ref().filter(|link| !link.session.is_closed()).cloned()
+    }
+
+    fn drop_link(&self, link: &UnitLink, error: &SessionError) {
+        // After a timeout the command was aborted, and the session continues.
+        if matches!(error, SessionError::Timeout(_)) {
+            return;
+        }
+        let mut current = self.link.lock();
+        if current.as_ref().is_some_and(|current| current.number == link.number) {
+            tracing::warn!(%error, "the session with the block unit was lost; reconnecting");
+            *current = None;
+        }
+    }
+
+    /// Returns the session; establishes one, in as many attempts as the time limit allows. Commands
+    /// that wait at once share the attempts.
+    async fn link(&self, patience: &Patience) -> Result<UnitLink, BlockError> {
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        let mut attempts = self.connecting.lock().await;
+        loop {
+            if let Some(link) = self.current() {
+                return Ok(link);
+            }
+            if *attempts > 0 {
+                let pause = self.reconnect_pause.saturating_mul(2u32.saturating_pow(*attempts - 1));
+                sleep(pause.min(UnitClientOptions::PAUSE_MAX)).await;
+            }
+            match self.establish().await {
+                Ok(link) => {
+                    if *attempts > 0 {
+                        tracing::info!(
+                            attempts = *attempts,
+                            "the session with the block unit is established"
+                        );
+                    }
+                    *attempts = 0;
+                    return Ok(link);
+                }
+                Err(BlockError::Session(error)) if !error.is_final() => {
+                    *attempts = attempts.saturating_add(1);
+                    patience.check(error)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Connects once, logs in, and compares the unit with the one that was opened.
+    async fn establish(&self) -> Result<UnitLink, BlockError> {
+        let dialed = self.dial.dial().await?;
+        let session = Session::over(dialed.stream, self.config.clone()).await?;
+        let identity = self.identify(&session).await?;
+        let capacity = self.capacity(&session).await?;
+        let known = self.known.lock().clone();
+        match known {
+            Some(known) if known.identity != identity => return Err(BlockError::Changed("identity")),
+            Some(known) if known.geometry.block_bytes != capacity.block_bytes => {
+                return Err(BlockError::Changed("block size"));
+            }
+            Some(known) if capacity.blocks * u64::from(capacity.block_bytes) < known.geometry.bytes => {
+                return Err(BlockError::Changed("size"));
+            }
+            Some(_) => {}
+            None => {
+                let geometry = self.geometry(&session, &capacity).await?;
+                *self.known.lock() = Some(KnownUnit { identity, geometry });
+            }
+        }
+        let number = self.links.fetch_add(1, Ordering::Relaxed);
+        let link = UnitLink { session, number };
+        *self.link.lock() = Some(link.clone());
+        Ok(link)
+    }
+
+    /// Clears unit attentions and reads the identity of the unit.
+    async fn identify(&self, session: &Session) -> Result<UnitIdentity, BlockError> {
+        // INQUIRY first: without a unit, other commands fail.
+        let inquiry = self.ask(session, "INQUIRY", command::inquiry(), 36).await?;
+        let serial = self.page(session, limits::SERIAL).await?.unwrap_or_default();
+        let designators = self.page(session, limits::IDENTIFICATION).await?.unwrap_or_default();
+        let identity = UnitIdentity::new(&inquiry, serial, designators)?;
+        self.ask(session, "TEST UNIT READY", command::test_unit_ready(), 0).await?;
+        Ok(identity)
+    }
+
+    async fn capacity(&self, session: &Session) -> Result<CapacityData, BlockError> {
+        let bytes =
+            self.ask(session, "READ CAPACITY", command::read_capacity(), command::CAPACITY_BYTES).await?;
+        command::parse_capacity(&bytes).ok_or(BlockError::Malformed("READ CAPACITY"))
+    }
+
+    async fn geometry(&self, session: &Session, capacity: &CapacityData) -> Result<UnitGeometry, BlockError> {
+        let limits = self.page(session, limits::BLOCK_LIMITS).await?;
+        let provisioning = self.page(session, limits::PROVISIONING).await?;
+        let mode = match self.ask(session, "MODE SENSE", command::mode_sense(), MODE_BYTES).await {
+            Ok(mode) => mode,
+            Err(BlockError::Unsupported(_)) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        // WP of the mode parameter header.
+        let is_read_only = mode.get(2).is_some_and(|flags| flags & 0x80 != 0);
+        Ok(UnitGeometry::new(capacity, limits.as_deref(), provisioning.as_deref(), is_read_only))
+    }
+
+    /// Returns the content of a page of vital product data; `None` if the unit lacks it.
+    async fn page(&self, session: &Session, page: u8) -> Result<Option<Vec<u8>>, BlockError> {
+        let length = usize::from(command::PAGE_BYTES);
+        match self.ask(session, "INQUIRY", command::vital_page(page), length).await {
+            Ok(bytes) => Ok(limits::page_content(page, &bytes).map(<[u8]>::to_vec)),
+            Err(BlockError::Failed { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs a command of the set-up of a session, through unit attentions.
+    async fn ask(
+        &self,
+        session: &Session,
+        name: &'static str,
+        cdb: Bytes,
+        data_in_max: usize,
+    ) -> Result<Vec<u8>, BlockError> {
+        let command = UnitCommand { name, cdb, data_in_max, ..UnitCommand::default() };
+        for _ in 0..ATTENTIONS_MAX {
+            let response = session.execute(self.request(&command)).await?;
+            match classify(response.status, &response.sense, name) {
+                StatusClass::Done => return Ok(response.data_in),
+                StatusClass::Attention(code) => self.attend(code),
+                StatusClass::Retry => sleep(BUSY_PAUSE).await,
+                StatusClass::Failed(error) => return Err(error),
+            }
+        }
+        Err(BlockError::Session(SessionError::NexusLost))
+    }
+
+    /// Handles a unit attention. After a power failure the target may have lost unflushed writes.
+    fn attend(&self, code: AdditionalSense) {
+        tracing::debug!(%code, "unit attention");
+        let precise = self.known.lock().as_ref().is_none_or(|known| known.identity.reports_lost_writes());
+        if code == additional::POWER_ON_OCCURRED && !precise && self.unflushed.swap(false, Ordering::SeqCst) {
+            tracing::error!("the target had a power failure with unflushed writes; the next flush fails");
+            self.losses.record();
+        }
+    }
+}
+
+impl Patience {
+    /// Fails when the time is over.
+    fn check(&self, cause: SessionError) -> Result<(), BlockError> {
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(BlockError::Unavailable { waited: self.began.elapsed(), cause });
+        }
+        Ok(())
+    }
+}
