@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         }
         Command::Mds(cli::Mds::Clock(_)) => false,
         Command::Mount(arguments) => arguments.foreground,
+        Command::Block(cli::Block::Attach(_)) => true,
         command => matches!(command, Command::Up(_) | Command::Mds(_)),
     };
     let filter = match &cli.command {
@@ -98,7 +99,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Group(command) => block_on(groups::run(global, output, &command)),
         Command::Enrol(arguments) => block_on(session::enrol(global, output, &arguments)),
         Command::Login(arguments) => block_on(session::login(global, output, &arguments)),
-        Command::Block(command) => command::block::command(output, command),
+        Command::Block(command) => command::block::command(global, output, command),
         Command::Scrub(arguments) => command::scrub::command(output, &arguments),
         Command::Logout { revoke } => block_on(session::logout(global, output, revoke)),
         Command::Whoami => block_on(session::whoami(global, output)),

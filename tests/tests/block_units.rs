@@ -8,18 +8,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sealstone_tests::{CommandResult, Daemon, Initiator, Signal, command, get, run, text};
+use sealstone_tests::{CommandResult, Daemon, Initiator, Signal, command, get, reserve_address, run, text};
 
 /// A device in its own folder.
-struct UnitDevice {
-    folder: tempfile::TempDir,
+pub(crate) struct UnitDevice {
+    pub(crate) folder: tempfile::TempDir,
     daemon: Option<Daemon>,
+    /// The same address for every start.
+    address: String,
 }
 
 impl UnitDevice {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let device = Self { folder, daemon: None };
+        let device = Self { folder, daemon: None, address: reserve_address() };
         let key = device.folder.path().join("key");
         run(&[
             "osd",
@@ -37,29 +39,29 @@ impl UnitDevice {
         device
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("device")
     }
 
     /// Runs `sealstone block VERB …` on this device.
-    fn block(&self, arguments: &[&str]) -> CommandResult {
+    pub(crate) fn block(&self, arguments: &[&str]) -> CommandResult {
         let data = self.data();
         run(&[&["--json", "block"], arguments, &["--data", text(&data)]].concat())
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.start_with(&[]);
     }
 
-    fn start_with(&mut self, flags: &[&str]) {
+    pub(crate) fn start_with(&mut self, flags: &[&str]) {
         let data = self.data();
         let mut command =
-            command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+            command(&["--json", "osd", "serve", "--data", text(&data), "--listen", &self.address]);
         command.args(flags);
         self.daemon = Some(Daemon::start(command));
     }
 
-    fn end(&mut self, signal: Signal) {
+    pub(crate) fn end(&mut self, signal: Signal) {
         let _ = self.daemon.take().expect("it runs").end(signal);
     }
 
@@ -68,7 +70,7 @@ impl UnitDevice {
     }
 
     /// Returns the URL of a logical unit.
-    fn url(&self, lun: u16) -> String {
+    pub(crate) fn url(&self, lun: u16) -> String {
         let osd = self.field("url");
         format!("{}/{lun}", osd.strip_suffix("/0").expect("the OSD is LUN 0"))
     }
@@ -82,11 +84,11 @@ impl UnitDevice {
 }
 
 /// Runs a third-party tool and returns its output.
-fn tool(name: &str, arguments: &[&str]) -> String {
+pub(crate) fn tool(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name)
         .args(arguments)
         .output()
-        .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup --tests (package libiscsi-bin)"));
+        .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup --tests"));
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name} {arguments:?}: {said}");
@@ -443,11 +445,11 @@ fn write_through_switches_bind_initiators() {
 }
 
 /// Starts the daemon as after a reboot: with another boot id in its mount namespace.
-fn start_after_power_failure(device: &mut UnitDevice) {
+pub(crate) fn start_after_power_failure(device: &mut UnitDevice) {
     let boot_id = device.folder.path().join("boot_id");
     std::fs::write(&boot_id, "11111111-2222-3333-4444-555555555555\n").expect("written");
     let data = device.data();
-    let serve = command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+    let serve = command(&["--json", "osd", "serve", "--data", text(&data), "--listen", &device.address]);
     let mut other = Command::new("unshare");
     other.args(["--mount", "--map-root-user", "sh", "-c"]);
     other.arg("mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"").arg(&boot_id);

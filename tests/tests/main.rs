@@ -8,6 +8,7 @@ mod api;
 mod audit;
 mod bad_session;
 mod bad_setup;
+mod block_attach;
 mod block_units;
 mod chap_clients;
 mod clock;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use sealstone_channel::Pin;
 
 use crate::output::parse_size;
 
@@ -79,6 +80,15 @@ Example:
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
     },
+    /// Export a block unit as an NBD server, for qemu and other programs, until a signal ends it.
+    #[command(after_help = "\
+Examples:
+  sealstone block attach vm1 --data /srv/osd1 --nbd unix:/run/user/1000/vm1.sock
+  sealstone block attach iscsi://10.0.0.7/iqn.2026-11.org.sealstone:osd.osd1/1 --nbd unix:/run/vm1.sock --chap-file f
+  qemu-img info 'nbd+unix:///vm1?socket=/run/user/1000/vm1.sock'
+The command stays in the foreground and prints one line when the export is ready. SIGTERM ends it: requests in flight end,
+and acknowledged writes are flushed. While the device restarts, requests wait (--timeout).")]
+    Attach(AttachArgs),
     /// Remove a block unit and its data.
     #[command(after_help = "\
 Example:
@@ -93,4 +103,43 @@ Example:
         #[arg(long)]
         force: bool,
     },
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AttachArgs {
+    /// Name of the unit, with --data, or its URL: iscsi://HOST[:PORT]/TARGET/LUN.
+    #[arg(value_name = "NAME|URL")]
+    pub(crate) unit: String,
+    /// Folder of the running device that has the unit.
+    #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Socket of the NBD server: unix:PATH. Its folder must not be writable by other users.
+    #[arg(long, value_parser = unix_socket, value_name = "unix:PATH")]
+    pub(crate) nbd: PathBuf,
+    /// Refuse writes.
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Name of the export [default: the name of the unit, or disk for a URL].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) export: Option<String>,
+    /// How long requests wait for an unavailable device before they fail, in seconds; 0: forever.
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
+    pub(crate) timeout: u32,
+    /// Number of sessions to the device.
+    #[arg(long, default_value = "1", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) sessions: u8,
+    /// iSCSI name under which it logs in, for the access file of the device.
+    #[arg(long, value_name = "IQN")]
+    pub(crate) initiator_name: Option<String>,
+    /// Certificate pin of the device, for TLS: sha256:HEX.
+    #[arg(long, value_name = "PIN")]
+    pub(crate) pin: Option<Pin>,
+}
+
+/// Parses the address of an NBD server.
+fn unix_socket(text: &str) -> Result<PathBuf, String> {
+    match text.strip_prefix("unix:") {
+        Some(path) if !path.is_empty() => Ok(path.into()),
+        _ => Err("an NBD server has a Unix socket: unix:PATH".into()),
+    }
 }

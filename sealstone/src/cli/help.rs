@@ -106,7 +106,8 @@ fn has_effect(option: &str, command: &str) -> bool {
     match option {
         "session" => listed(WITH_SESSION),
         "escaped" => listed(WITH_STORED_PATHS),
-        "chap_file" | "device_tls" | "conceal_method" => listed(WITH_DEVICES),
+        "chap_file" | "device_tls" => listed(WITH_DEVICES) || listed(&["block attach"]),
+        "conceal_method" => listed(WITH_DEVICES),
         _ => true,
     }
 }
@@ -175,7 +176,8 @@ fn heading(path: &str, id: &str) -> Option<&'static str> {
         )
         | ("login", "paper_profile" | "conservative")
         | ("mds add-osd", "speed" | "wait")
-        | ("block create", "lun" | "block_size" | "removable") => Some(ADVANCED),
+        | ("block create", "lun" | "block_size" | "removable")
+        | ("block attach", "export" | "timeout" | "sessions" | "initiator_name" | "pin") => Some(ADVANCED),
         (_, "meta" | "meta_ca_file" | "meta_password_file" | "meta_credential") => {
             Some("Options for the metadata store")
         }

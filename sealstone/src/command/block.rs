@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sealstone_osd_device::{DataDir, ProvisionError};
 use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, StoreOptions, open_store_medium};
 
-use crate::cli::Block;
+use crate::cli::{Block, GlobalArgs};
 use crate::daemon::blocks::{Blocks, UnitParams, UnitReport, unit_options};
 use crate::daemon::control::{self, ControlHandler, ControlRequest};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
@@ -15,8 +15,9 @@ use crate::output::{Output, human_bytes};
 use crate::text::ShownPath as _;
 
 /// Runs one of the subcommands.
-pub(crate) fn command(output: Output, command: Block) -> Outcome {
+pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Outcome {
     match command {
+        Block::Attach(arguments) => super::block_attach::command(global, output, &arguments),
         Block::Create { data, name, size, block_size, lun, thick, removable, write_through } => {
             let wanted = UnitParams { name, size, block_size, lun, thin: !thick, removable, write_through };
             let value = perform(&data, ControlRequest::Create(wanted))?;
@@ -105,7 +106,7 @@ fn table(units: &[UnitReport]) -> String {
 
 /// Sends the request to the device that runs in the folder. If none does, opens the store, whose
 /// lock excludes others.
-fn perform(data: &Path, request: ControlRequest) -> Outcome<serde_json::Value> {
+pub(super) fn perform(data: &Path, request: ControlRequest) -> Outcome<serde_json::Value> {
     // A wrong folder is reported before the control socket is tried.
     let folder = DataDir::open(data).map_err(|error| {
         let failure = Failure::operation(chain(&error));

@@ -3,6 +3,7 @@
 pub(crate) mod approve;
 pub(crate) mod audit;
 pub(crate) mod block;
+mod block_attach;
 pub(crate) mod cap;
 pub(crate) mod check;
 pub(crate) mod clock;

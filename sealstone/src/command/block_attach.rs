@@ -1,0 +1,216 @@
+//! `sealstone block attach`: a block unit as an NBD server in the foreground.
+//!
+//! Does: finds and opens the unit, serves it until a signal arrives, then flushes and logs out.
+//! Does not: speak iSCSI or NBD; `sealstone-block-client` and `sealstone-nbd` do.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions};
+use sealstone_channel::{Pin, PinKind};
+use sealstone_initiator::{SystemEnvironment, TargetUrl, TcpDial, TlsPolicy};
+use sealstone_nbd::{ExportName, NbdSocket, SocketError, UnitBackend};
+use sealstone_osd_device::DataDir;
+use serde_json::json;
+
+use super::block::perform;
+use crate::chap_file;
+use crate::cli::{AttachArgs, GlobalArgs};
+use crate::daemon::blocks::UnitReport;
+use crate::daemon::control::ControlRequest;
+use crate::daemon::{Shutdown, access, identity};
+use crate::failure::{Failure, FailureKind, Outcome, chain};
+use crate::output::{Output, human_bytes};
+use crate::secret_file;
+use crate::text::{ShownPath as _, with_paths};
+
+/// Name of the export of a unit that is given by its URL.
+const EXPORT_DEFAULT: &str = "disk";
+
+/// A unit and how it is reached.
+struct UnitLocation {
+    url: TargetUrl,
+    export: ExportName,
+    dial: TcpDial,
+}
+
+/// Runs the command.
+pub(super) fn command(global: &GlobalArgs, output: Output, arguments: &AttachArgs) -> Outcome {
+    let location = locate(global, arguments)?;
+    // One thread: a request passes through several tasks, and each change of thread costs more than
+    // the work of the task.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::from(error).at("runtime"))?
+        .block_on(serve(global, output, arguments, location))
+}
+
+/// Finds the URL of the unit, and the expected certificate of its device.
+fn locate(global: &GlobalArgs, arguments: &AttachArgs) -> Outcome<UnitLocation> {
+    let policy = TlsPolicy::from(global.device_tls);
+    let (url, export, folder) = if arguments.unit.contains("://") {
+        (arguments.unit.clone(), EXPORT_DEFAULT, None)
+    } else {
+        let data = arguments.data.as_deref().ok_or_else(|| {
+            Failure::usage("the name of a unit needs the folder of its device")
+                .hint("give --data DIR, or the URL of the unit")
+        })?;
+        let name = arguments.unit.clone();
+        let value = perform(data, ControlRequest::Show { name })?;
+        let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
+        let url = unit.url.ok_or_else(|| {
+            Failure::operation("the device is stopped")
+                .at(data.shown())
+                .hint("sealstone osd serve --data DIR")
+        })?;
+        (url, arguments.unit.as_str(), Some(data))
+    };
+    let url: TargetUrl =
+        url.parse().map_err(|error| Failure::usage(error).at(&url).hint("iscsi://HOST[:PORT]/TARGET/LUN"))?;
+    let export = arguments.export.as_deref().unwrap_or(export);
+    let export = ExportName::new(export).map_err(|error| Failure::usage(error).at("--export"))?;
+    let known = folder.filter(|_| arguments.pin.is_none());
+    let device = known.map(|folder| known_device(folder, &url, policy)).transpose()?;
+    let (pin, system_id) = match (device, arguments.pin) {
+        (Some((pin, system_id)), _) => (pin, system_id),
+        (None, Some(pin)) if pin.kind == PinKind::Authority => {
+            return Err(Failure::usage("the pin of an authority does not select one device")
+                .at("--pin")
+                .hint("give the pin of the device's own certificate: sha256:HEX"));
+        }
+        (None, pin) => (pin, [0; 20]),
+    };
+    let dial =
+        TcpDial::by_policy(&url, pin, &system_id, policy).map_err(|error| session_failure(&error, &url))?;
+    Ok(UnitLocation { url, export, dial })
+}
+
+/// Returns the pin of the device in a folder, and its system id. On loopback, TLS is used only on
+/// demand.
+fn known_device(folder: &Path, url: &TargetUrl, policy: TlsPolicy) -> Outcome<(Option<Pin>, [u8; 20])> {
+    let data = DataDir::open(folder).map_err(|error| Failure::operation(chain(&error)))?;
+    let is_loopback =
+        url.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+    if is_loopback && policy != TlsPolicy::Required {
+        return Ok((None, data.identity.system_id));
+    }
+    let certificate = secret_file::read_public(&folder.join(identity::CERTIFICATE_FILE))?;
+    Ok((Some(Pin::certificate(&certificate)), data.identity.system_id))
+}
+
+async fn serve(
+    global: &GlobalArgs,
+    output: Output,
+    arguments: &AttachArgs,
+    location: UnitLocation,
+) -> Outcome {
+    let shutdown = Shutdown::on_signals()?;
+    let UnitLocation { url, export, dial } = location;
+    let mut options = UnitClientOptions::new(&SystemEnvironment);
+    options.session.proofs = chap_file::proofs(global.chap_file.as_ref())?;
+    options.sessions = usize::from(arguments.sessions);
+    options.recovery_timeout =
+        (arguments.timeout > 0).then(|| Duration::from_secs(u64::from(arguments.timeout)));
+    if let Some(name) = &arguments.initiator_name {
+        let name = access::iscsi_name(name).map_err(|failure| failure.at("--initiator-name"))?;
+        if name.ends_with('*') {
+            return Err(Failure::usage("a pattern is no name").at("--initiator-name"));
+        }
+        options.session.initiator_name = name;
+    }
+    let unit = BlockUnitClient::open(Arc::new(dial), &url, &SystemEnvironment, &options)
+        .await
+        .map_err(|error| unit_failure(&error, &url))?;
+    let socket = NbdSocket::bind(&arguments.nbd).map_err(|error| socket_failure(&error, &arguments.nbd))?;
+    let geometry = *unit.geometry();
+    let is_read_only = arguments.read_only || geometry.is_read_only;
+    let uri = nbd_uri(&export, &arguments.nbd);
+    let value = json!({
+        "url": url.to_string(), "export": export.to_string(), "uri": uri, "size": geometry.bytes,
+        "block_size": geometry.block_bytes, "read_only": is_read_only, "sessions": arguments.sessions,
+        "pid": std::process::id(),
+    });
+    let value = with_paths(value, [("socket", &arguments.nbd)]);
+    output.ready(&value, || format!("{url} ({}) at {uri}", human_bytes(geometry.bytes)));
+    let backend = Arc::new(UnitBackend::new(unit.clone(), is_read_only));
+    sealstone_nbd::serve(socket, backend, export, shutdown.wait()).await;
+    // Losses that no client has seen are reported here.
+    let flushed = match is_read_only {
+        true => Ok(()),
+        false => unit.flush(&unit.flush_cursor()).await,
+    };
+    unit.close().await;
+    flushed.map_err(|error| unit_failure(&error, &url))
+}
+
+/// Returns the NBD URI of an export (doc/uri.md of the NBD project).
+fn nbd_uri(export: &ExportName, socket: &Path) -> String {
+    let absolute = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
+    let encoded = |bytes: &[u8]| {
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                    text.push(char::from(*byte));
+                }
+                other => text.push_str(&format!("%{other:02X}")),
+            }
+            text
+        })
+    };
+    let name = encoded(export.to_string().as_bytes());
+    format!("nbd+unix:///{name}?socket={}", encoded(absolute.as_os_str().as_bytes()))
+}
+
+fn session_failure(error: &sealstone_initiator::SessionError, url: &TargetUrl) -> Failure {
+    let failure = Failure::operation(chain(error)).at(url);
+    match error {
+        error if error.is_denied() => Failure { kind: FailureKind::Denied, ..failure }
+            .hint("check --chap-file, --initiator-name and --pin against the device's access file"),
+        sealstone_initiator::SessionError::LoginRefused { class: 2, detail: 3 } => {
+            Failure { kind: FailureKind::NotFound, ..failure }
+                .hint("`sealstone block list` shows the URLs of the units")
+        }
+        _ => failure.hint("check that the device runs, and its address"),
+    }
+}
+
+fn unit_failure(error: &BlockError, url: &TargetUrl) -> Failure {
+    let failure = Failure::operation(chain(error)).at(url);
+    match error {
+        BlockError::Session(error) => session_failure(error, url),
+        BlockError::NoUnit => Failure { kind: FailureKind::NotFound, ..failure }
+            .hint("`sealstone block list` shows the URLs of the units"),
+        BlockError::NotADisk(_) => failure.hint("the OSD is LUN 0; block units have 1 and above"),
+        BlockError::LostWrites => failure.hint("check the file system on the unit"),
+        BlockError::Unavailable { .. } => {
+            failure.hint("acknowledged writes of the last seconds may be lost if the device's machine failed")
+        }
+        _ => failure,
+    }
+}
+
+fn socket_failure(error: &SocketError, path: &Path) -> Failure {
+    let failure = Failure::operation(chain(error)).at(path.shown());
+    match error {
+        SocketError::Folder(_) => {
+            failure.hint("choose a folder that only you can write, such as $XDG_RUNTIME_DIR")
+        }
+        SocketError::InUse | SocketError::NotASocket => failure.hint("choose another path"),
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uri_encodes_export_and_path() {
+        let export = ExportName::new("my disk").expect("a name");
+        let uri = nbd_uri(&export, Path::new("/run/a b?.sock"));
+        assert_eq!(uri, "nbd+unix:///my%20disk?socket=/run/a%20b%3F.sock");
+    }
+}
