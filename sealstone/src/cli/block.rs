@@ -84,7 +84,7 @@ Example:
     #[command(after_help = "\
 Examples:
   sealstone block attach vm1 --data /srv/osd1 --nbd unix:/run/user/1000/vm1.sock
-  sealstone block attach iscsi://10.0.0.7/iqn.2026-11.org.sealstone:osd.osd1/1 --nbd unix:/run/vm1.sock --chap-file f
+  sealstone block attach iscsi://10.0.0.7/iqn.2026-11.org.sealstone:osd.osd1/1 --nbd unix:vm1.sock
   qemu-img info 'nbd+unix:///vm1?socket=/run/user/1000/vm1.sock'
 The command stays in the foreground and prints one line when the export is ready. SIGTERM ends it: requests in flight end,
 and acknowledged writes are flushed. While the device restarts, requests wait (--timeout).")]
