@@ -31,8 +31,11 @@ engines: build ## Build the engines of functions beside target/release/sealstone
 	cargo build --profile function -p sealstone-function-modules --examples
 	scripts/engine-wasm build
 
-demo: build ## Store real files on three devices, then attack them: the product in a minute
-	@target/release/sealstone demo
+demo: setup ## Store real files on three devices, attack them, run functions there: the product in a minute
+	@. scripts/env
+	cargo build --release -p sealstone -p sealstone-engine-c -p sealstone-function-modules \
+		--bin sealstone --bin sealstone-engine-c --example count --example grep
+	target/release/sealstone demo
 
 check: setup-tests ## The quick gate: format, lints, docs, tidy, unit tests
 	@. scripts/env

@@ -7,7 +7,7 @@
 
 mod files;
 mod local_run;
-mod reduction;
+pub(crate) mod reduction;
 mod result_text;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,7 @@
 //! devices.
 
 mod attack;
+mod functions;
 mod journey;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ struct DemoReport {
     tree: journey::Leg,
     large: journey::Leg,
     attacks: Vec<attack::Finding>,
+    functions: Vec<functions::FunctionLeg>,
     kept: Option<String>,
 }
 
@@ -67,15 +69,19 @@ pub(crate) fn command(output: Output, arguments: &DemoArgs) -> Outcome {
         };
         let _ = stop.send(true);
         let ended = running.finish().await;
-        let (tree, large, attacks) = outcome?;
+        let (tree, large, attacks, functions) = outcome?;
         ended?;
         let survived = attacks.iter().filter(|finding| !finding.as_expected).count();
+        let differs = functions.iter().any(|leg| !leg.equal);
         let kept = if arguments.keep { Some(folder.keep()) } else { None };
         farewell(output, kept.as_deref());
         let kept = kept.map(|path| path.shown().into_owned());
-        output.done(&DemoReport { start_seconds, tree, large, attacks, kept })?;
+        output.done(&DemoReport { start_seconds, tree, large, attacks, functions, kept })?;
         if survived > 0 {
             return Err(Failure::operation(format!("{survived} attacks did not have the expected result")));
+        }
+        if differs {
+            return Err(Failure::operation("the result of a function differs from that of the local tool"));
         }
         Ok(())
     })
@@ -94,7 +100,7 @@ async fn play(
     arguments: &DemoArgs,
     running: &RunningSystem,
     folder: &Path,
-) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>)> {
+) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>, Vec<functions::FunctionLeg>)> {
     let (client, session) = journey::enrol(running).await?;
     output.remark(
         "2. The administrator added the user alice; she logged in by OPAQUE inside TLS 1.3, and the server",
@@ -128,7 +134,8 @@ async fn play(
     if !output.is_json() {
         output.result(&(), || attack::table(&attacks))?;
     }
-    Ok((tree, large, attacks))
+    let functions = functions::run(&client, folder, output).await?;
+    Ok((tree, large, attacks, functions))
 }
 
 fn farewell(output: Output, kept: Option<&Path>) {

@@ -20,7 +20,7 @@ const HELD_BYTES_MAX: usize = 512 << 20;
 
 /// Result of a file, when all its jobs ended.
 #[derive(Debug)]
-pub(super) enum FileResult {
+pub(crate) enum FileResult {
     /// The reduced lines, and the header of a table.
     Lines(Vec<ResultLine>, Option<String>),
     /// The jobs have no common result.
@@ -50,7 +50,7 @@ struct HeldGroup {
 }
 
 /// Reduction of the results of a command.
-pub(super) struct Reduction {
+pub(crate) struct Reduction {
     pub(super) function: &'static ShippedFunction,
     groups: BTreeMap<usize, HeldGroup>,
     held_bytes: usize,
@@ -87,12 +87,12 @@ fn header_of(arguments: &[u8], object: usize) -> Option<String> {
 }
 
 impl Reduction {
-    pub(super) const fn new(function: &'static ShippedFunction) -> Self {
+    pub(crate) const fn new(function: &'static ShippedFunction) -> Self {
         Self { function, groups: BTreeMap::new(), held_bytes: 0, total: Vec::new() }
     }
 
     /// Adds a reply. Returns the results of all files of its group when it was the last one.
-    pub(super) fn add(&mut self, reply: CallReply) -> Vec<(usize, FileResult)> {
+    pub(crate) fn add(&mut self, reply: CallReply) -> Vec<(usize, FileResult)> {
         let CallGroup { first_file, replies } = reply.group;
         let group = self.groups.entry(first_file).or_default();
         group.replies += 1;

@@ -1,0 +1,183 @@
+//! Functions of the demo: two shipped ones run on the devices, and local tools check the results.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use sealstone_client::functions::{FunctionDescription, FunctionPublication, FunctionRun};
+use sealstone_client::{Client, Method, PutOptions};
+use sealstone_functions::{RecordText, ResultLine, find_function};
+use sealstone_osd::function::{ApiVersion, EngineType};
+use serde::Serialize;
+
+use crate::command::run::reduction::{FileResult, Reduction};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes};
+use crate::text::ShownPath as _;
+
+/// Stored path of the log.
+const LOG: &str = "/log";
+/// Bytes of the log: some stripe units on each device.
+const LOG_BYTES: usize = 24 << 20;
+/// One line of this number contains the text that is searched.
+const LINES_PER_MATCH: u64 = 1999;
+/// The text that is searched.
+const PATTERN: &str = "timeout after [0-9]+ ms";
+
+/// Result of one function, as `--json` prints it.
+#[derive(Serialize)]
+pub(super) struct FunctionLeg {
+    pub(super) function: &'static str,
+    pub(super) devices: usize,
+    pub(super) bytes_read: u64,
+    pub(super) result_bytes: u64,
+    pub(super) seconds: f64,
+    /// Whether the result equals that of the local tool.
+    pub(super) equal: bool,
+}
+
+/// Returns the path of a module beside this program; `None` if it is not built.
+fn module(name: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let path = program.parent()?.join("examples").join(format!("lib{name}.so"));
+    path.is_file().then_some(path)
+}
+
+fn has_engine() -> bool {
+    let program = std::env::current_exe().ok();
+    program.and_then(|program| Some(program.parent()?.join("sealstone-engine-c").is_file())).unwrap_or(false)
+}
+
+/// Returns the text of the log.
+fn log_text() -> String {
+    let mut text = String::with_capacity(LOG_BYTES + 128);
+    let mut number = 0_u64;
+    while text.len() < LOG_BYTES {
+        let id = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        // Writing to a String cannot fail.
+        let _ = match number.is_multiple_of(LINES_PER_MATCH) {
+            true => writeln!(text, "{number:08} request {id:06x} failed: timeout after {} ms", id % 5000),
+            false => writeln!(text, "{number:08} request {id:06x} served, {} bytes", id % 70_000),
+        };
+        number += 1;
+    }
+    text
+}
+
+/// Runs a tool of this machine on the local copy of the log; `None` if it does not start.
+fn local_tool(words: &[&str], file: &Path) -> Option<String> {
+    let done = Command::new(words[0]).args(&words[1..]).arg(file).env("LC_ALL", "C").output().ok()?;
+    done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Returns the result of a function in the form of its local tool.
+fn text_of(lines: &[ResultLine], file: &Path) -> String {
+    let mut text = String::new();
+    for line in lines {
+        // Writing to a String cannot fail.
+        let _ = match line {
+            ResultLine::Count(count) => {
+                let number = |value: Option<u64>| value.unwrap_or_default();
+                let (lines, words, bytes) = (number(count.lines), number(count.words), number(count.bytes));
+                write!(text, "{lines} {words} {bytes} {}", file.display())
+            }
+            ResultLine::Match(found) => match &found.record {
+                RecordText::Text(record) => writeln!(text, "{}:{record}", found.line),
+                RecordText::Base64(_) => Ok(()),
+            },
+            _ => Ok(()),
+        };
+    }
+    text
+}
+
+/// Stores a module as a function.
+async fn publish(client: &Client, name: &str, path: &Path) -> Outcome {
+    let at = |error: std::io::Error| Failure::from(error).at(path.shown());
+    let code = std::fs::read(path).map_err(at)?;
+    let description = FunctionDescription {
+        engine: Some(EngineType::C),
+        api: Some((ApiVersion::CURRENT, ApiVersion::CURRENT)),
+        ..FunctionDescription::default()
+    };
+    let publication =
+        FunctionPublication { description, mode: 0o755, replace: false, method: Method::AllData };
+    client.put_function(format!("/.functions/{name}"), &code, &publication).await?;
+    Ok(())
+}
+
+/// Runs a function on the log, and compares its result with that of a local tool.
+async fn leg(
+    client: &Client,
+    name: &'static str,
+    argument: (&str, &str),
+    tool: &[&str],
+    file: &Path,
+) -> Outcome<FunctionLeg> {
+    let function = find_function(name).ok_or_else(|| Failure::operation("no shipped function").at(name))?;
+    let mut call = FunctionRun::new(format!("/.functions/{name}"));
+    call.arguments.add(argument.0, argument.1)?;
+    call.read(LOG);
+    let (mut reduction, mut results) = (Reduction::new(function), Vec::new());
+    let started = std::time::Instant::now();
+    let mut refused = None;
+    let run = call.run(client, |reply| {
+        if !reply.is_success() {
+            refused = Some(format!("the job on device {} failed", reply.device));
+        }
+        results.extend(reduction.add(reply));
+    });
+    let summary = run.await?;
+    let seconds = started.elapsed().as_secs_f64();
+    let lines = match (refused, results.pop()) {
+        (None, Some((_, FileResult::Lines(lines, _)))) => lines,
+        (None, Some((_, FileResult::Failed(failure)))) => return Err(failure.at(LOG)),
+        (refused, _) => {
+            let text = refused.unwrap_or_else(|| "the function has no result".to_owned());
+            return Err(Failure::operation(text).at(name));
+        }
+    };
+    let words = |text: &str| text.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>();
+    let expected = local_tool(tool, file);
+    let equal = expected.is_some_and(|expected| words(&expected) == words(&text_of(&lines, file)));
+    let (devices, bytes_read, result_bytes) = (summary.devices, summary.bytes_read, summary.result_bytes);
+    Ok(FunctionLeg { function: name, devices, bytes_read, result_bytes, seconds, equal })
+}
+
+/// Runs `count` and `grep` on a striped log. Without the engine and the modules it does nothing.
+pub(super) async fn run(client: &Arc<Client>, folder: &Path, output: Output) -> Outcome<Vec<FunctionLeg>> {
+    let (Some(count), Some(grep), true) = (module("count"), module("grep"), has_engine()) else {
+        output.remark(
+            "6. Functions are left out: `make demo` builds an engine and two functions beside this program.",
+        );
+        return Ok(Vec::new());
+    };
+    let file = folder.join("log");
+    std::fs::write(&file, log_text()).map_err(|error| Failure::from(error).at(file.shown()))?;
+    let stat = client.put_file(LOG, &file, PutOptions::default()).await?;
+    client.mkdir("/.functions", true, 0o755).await?;
+    publish(client, "count", &count).await?;
+    publish(client, "grep", &grep).await?;
+    output.remark(format!(
+        "6. Stored a log of {} on {} devices, and ran functions there, in a sandbox beside the data:",
+        human_bytes(stat.size),
+        stat.width
+    ));
+    let legs = vec![
+        leg(client, "count", ("by", "lines,words,bytes"), &["wc", "-lwc"], &file).await?,
+        leg(client, "grep", ("pattern", PATTERN), &["grep", "-nE", PATTERN], &file).await?,
+    ];
+    for leg in &legs {
+        let equality = if leg.equal { "equal to the local tool" } else { "NOT equal to the local tool" };
+        output.remark(format!(
+            "   {}: {} devices read {}, {} moved over the network, {:.2} s; {equality}.",
+            leg.function,
+            leg.devices,
+            human_bytes(leg.bytes_read),
+            human_bytes(leg.result_bytes),
+            leg.seconds
+        ));
+    }
+    Ok(legs)
+}
