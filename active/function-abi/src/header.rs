@@ -223,7 +223,7 @@ fn page() -> String {
         (
             "Streams",
             "Streams overlap the work of the function with reads and writes in order. Functions in C and \
-             WebAssembly call them; the SDKs for Rust and Python use them.",
+             WebAssembly call them; the SDKs for Rust, Java and Python use them.",
             |transport| *transport == CallTransport::Stream,
         ),
     ];
