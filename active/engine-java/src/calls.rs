@@ -167,9 +167,20 @@ fn log_line(level: jint, text: Option<ByteArray>) -> Result<(), CallErrno> {
 
 /// Copies at most one buffer to a writer.
 fn write_part(stream: jlong, from: Option<ByteArray>, start: jint, length: jint) -> Called {
-    let data = copied(from, start, length, PART_BYTES)?;
-    RING.with(|ring| ring.write_stream(StreamId::from_number(stream), &data))?;
-    Ok(data.len() as i64)
+    let (array, start, length) = range(from, start, length)?;
+    if length > PART_BYTES {
+        return Err(CallErrno::TooLarge);
+    }
+    let stream = StreamId::from_number(stream);
+    RING.with(|ring| {
+        let buffer = ring.write_buffer(stream)?;
+        let address = ring.heap_address(buffer).ok_or(CallErrno::InputOutput)?;
+        // SAFETY: the buffer of a stream has as many bytes as a part may have, and no reference to
+        // it exists.
+        unsafe { array.load_to(start, length, address) };
+        ring.commit_buffer(stream, length as u64)
+    })?;
+    Ok(length as i64)
 }
 
 /// Declares a native method; `$env` is the environment of its thread.

@@ -41,7 +41,7 @@ const MACHINE_BYTES: u64 = 48 << 20;
 const HEAP_BYTES_MIN: u64 = 16 << 20;
 
 /// Options of the machine besides its limits of memory.
-const OPTIONS: [&str; 21] = [
+const OPTIONS: [&str; 20] = [
     // One collector thread: engines share the cores of a device.
     "-XX:+UseSerialGC",
     // No files outside of the root: counters, core dumps, control groups, limits of descriptors.
@@ -55,7 +55,6 @@ const OPTIONS: [&str; 21] = [
     "-Xrs",
     // The archive of the machine's own classes, if it has one: half of the time of a start.
     "-Xshare:auto",
-    "-XX:TieredStopAtLevel=4",
     // Stacks are memory of the job.
     "-Xss512k",
     "-XX:VMThreadStackSize=512",

@@ -497,11 +497,22 @@ impl ByteArray {
 
     /// Copies bytes out of the array, if it has them.
     pub(crate) fn load(self, start: usize, into: &mut [u8]) {
-        if self.contains(start, into.len()) {
-            // SAFETY: as in `store`.
+        // SAFETY: address and length are those of a slice.
+        unsafe { self.load_to(start, into.len(), ptr::NonNull::from(into).cast()) };
+    }
+
+    /// Copies bytes out of the array to memory, if it has them.
+    ///
+    /// # Safety
+    ///
+    /// The memory is writable for `count` bytes.
+    pub(crate) unsafe fn load_to(self, start: usize, count: usize, to: ptr::NonNull<u8>) {
+        if self.contains(start, count) {
+            // SAFETY: the array is valid, and the range is within it; the rest is the promise of
+            // the caller.
             unsafe {
-                let (start, count) = (start as jint, into.len() as jint);
-                jni!(self.env.0, GetByteArrayRegion, self.array, start, count, into.as_mut_ptr().cast());
+                let (start, count) = (start as jint, count as jint);
+                jni!(self.env.0, GetByteArrayRegion, self.array, start, count, to.as_ptr().cast());
             }
         }
     }

@@ -5,7 +5,7 @@ import io.sealstone.function.Osd;
 import io.sealstone.function.OsdFunction;
 import io.sealstone.function.OsdObject;
 import io.sealstone.function.OsdReader;
-import java.nio.ByteBuffer;
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 
 /** Counts the lines of 128 bytes that contain a text, as the paper's function does. */
@@ -19,12 +19,13 @@ public final class Grep implements OsdFunction {
             throw new IllegalArgumentException("text has 1 to " + LINE_BYTES + " bytes");
         }
         byte[] wanted = text.getBytes(StandardCharsets.UTF_8);
+        byte[] part = new byte[Osd.BUFFER_BYTES];
         long lines = 0;
         for (OsdObject object : call.objects()) {
             try (OsdReader reader = osd.reader(object.handle())) {
-                // Each part but the last one has whole lines, as 1 MiB is a multiple of 128.
-                for (ByteBuffer part = reader.next(); part != null; part = reader.next()) {
-                    int length = part.limit();
+                // Each part but the last one has whole lines, as 1 MiB is a multiple of 128. An array
+                // is copied, and its loops are about twice as fast as those over a buffer.
+                for (int length = fill(reader, part); length > 0; length = fill(reader, part)) {
                     for (int start = 0; start < length; start += LINE_BYTES) {
                         if (contains(part, start, Math.min(start + LINE_BYTES, length), wanted)) {
                             lines++;
@@ -37,14 +38,18 @@ public final class Grep implements OsdFunction {
         return 0;
     }
 
-    private static boolean contains(ByteBuffer part, int start, int end, byte[] wanted) {
+    private static int fill(OsdReader reader, byte[] part) throws IOException {
+        return reader.readNBytes(part, 0, part.length);
+    }
+
+    private static boolean contains(byte[] part, int start, int end, byte[] wanted) {
         byte first = wanted[0];
         for (int index = start; index <= end - wanted.length; index++) {
-            if (part.get(index) != first) {
+            if (part[index] != first) {
                 continue;
             }
             int matched = 1;
-            while (matched < wanted.length && part.get(index + matched) == wanted[matched]) {
+            while (matched < wanted.length && part[index + matched] == wanted[matched]) {
                 matched++;
             }
             if (matched == wanted.length) {
