@@ -67,6 +67,38 @@ fn is_striped(system: &System, path: &str) -> bool {
     system.run(&["--json", "stat", path]).ok().json()["files"][0]["width"].as_u64() > Some(1)
 }
 
+/// Runs a search and a filter with results of several MiB; compares them with those of local tools.
+#[test]
+fn long_results_are_computed_on_devices() {
+    let (system, root) = start(2);
+    store_shipped(&system, &["grep", "filter"]);
+    let log: String = (0..90_000).map(|line| format!("line {line} of the log, with a word\n")).collect();
+    store(&system, &root, "/log", &log);
+    let mut table = String::from("id,text\n");
+    (0..90_000).for_each(|row| table.push_str(&format!("{row},a field of some length in a row\n")));
+    store(&system, &root, "/table.csv", &table);
+    let runs: [(&str, &[&str], &[&str]); 2] = [
+        ("/log", &["grep", "--fixed", "--pattern", "with a word"], &["grep", "-n", "with a word", "log"]),
+        ("/table.csv", &["filter", "--where", "id >= 0"], &["cat", "table.csv"]),
+    ];
+    for (path, function, tool) in runs {
+        assert!(is_striped(&system, path));
+        let found = system.path("found");
+        let command = [&["--json", "run"], function, &["--output", text(&found), path]].concat();
+        let run = system.run(&command).ok().json();
+        let jobs = run["jobs"].as_array().expect("a list");
+        assert!(jobs.len() > 1, "{run}");
+        for job in jobs {
+            // The device ran it: a job at the client has no device.
+            assert_eq!((&job["state"], &job["exit"]), (&"done".into(), &"success".into()), "{run}");
+            assert!(job["result_bytes"].as_u64() > Some(1 << 20), "{run}");
+        }
+        let expected = local(&root, tool);
+        let found = std::fs::read_to_string(&found).expect("written");
+        assert!(found == expected, "{path}: {} and {} bytes", found.len(), expected.len());
+    }
+}
+
 fn check_striped_files(devices: usize) {
     let (system, root) = start(devices);
     store_shipped(&system, &["count", "grep", "filter", "sha256"]);

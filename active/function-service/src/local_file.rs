@@ -154,8 +154,11 @@ impl GrantedObject for LocalFileObject {
         Err(GrantError::Invalid)
     }
 
+    /// The file exists: a handle without the right.
     fn create(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
-        Err(GrantError::Invalid)
+        self.require(Permissions::CREATE)?;
+        let file = self.file.try_clone().map_err(|error| failed(&error))?;
+        Ok(Arc::new(Self::new(file, self.number, self.rights.without(Permissions::CREATE))))
     }
 
     /// A run never removes a local file.

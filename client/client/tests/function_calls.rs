@@ -69,7 +69,13 @@ impl sealstone_osd_device::FunctionRunner for ClosureService {
     }
 
     fn execute(&self, call: DeviceCall) -> Result<ReplyParts, DeviceRefusal> {
-        let result = (self.work)(&call)?;
+        let mut result = (self.work)(&call)?;
+        let (total_length, mut result_object) = (result.len() as u64, None);
+        if let Some(entry) = call.result_object.as_ref().filter(|_| result.len() > INLINE_MAX) {
+            let object = entry.create().map_err(|_| DeviceRefusal::ServiceFailed)?;
+            object.write(0, &result).map_err(|_| DeviceRefusal::ServiceFailed)?;
+            (result, result_object) = (Vec::new(), Some(object.object()));
+        }
         let mut jobs = self.jobs.lock().unwrap();
         let id = JobId([jobs.len() as u8 + 1; 16]);
         // An asynchronous job ends when a client waits for it.
@@ -78,7 +84,9 @@ impl sealstone_osd_device::FunctionRunner for ClosureService {
         jobs.push(KeptJob { id, user, state, result });
         let kept = jobs.last().unwrap();
         let max = if state == JobState::Done { call.inline_max } else { 0 };
-        Ok(Self::reply(kept, 0, max))
+        let reply = Self::reply(kept, 0, max);
+        let header = ReplyHeader { total_length, result_object, ..reply.header };
+        Ok(ReplyParts { header, ..reply })
     }
 
     fn job(&self, call: JobCall) -> Result<ReplyParts, DeviceRefusal> {
@@ -169,6 +177,7 @@ async fn striped_file_is_read_by_all_devices() {
     let bytes = content(2_500_001);
     client.put("/data", &bytes[..], PutOptions::default()).await.unwrap();
     let mut call = FunctionRun::new("/fn");
+    call.long_results = false;
     call.read("/data");
     let found = replies(&call, &client).await;
     assert!(found.len() > 1 && found.iter().all(CallReply::is_success), "{found:?}");
@@ -178,6 +187,30 @@ async fn striped_file_is_read_by_all_devices() {
     assert!(found.iter().all(|reply| reply.receipt == b"receipt"));
     let engines = client.device_engines(found[0].handle.as_ref().unwrap().device, METHOD).await.unwrap();
     assert_eq!((engines.len(), engines[0].entry.version.as_str()), (1, "closures"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_results_are_read_from_their_objects() {
+    let (world, client) = world_with(3, read_objects).await;
+    let bytes = content(2_500_001);
+    client.put("/data", &bytes[..], PutOptions::default()).await.unwrap();
+    for name in ["/a", "/b", "/c"] {
+        client.put(name, name.as_bytes(), PutOptions::default()).await.unwrap();
+    }
+    let mut call = FunctionRun::new("/fn");
+    ["/data", "/a", "/b", "/c"].iter().for_each(|name| call.read(name));
+    let found = replies(&call, &client).await;
+    let (long, short): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|reply| reply.outcome.as_ref().unwrap().result_object.is_some());
+    assert!(long.len() > 1 && short.len() >= 3, "{long:?}");
+    assert_eq!(assemble(&long, bytes.len()), bytes);
+    // The server removes the objects after the call.
+    let due = world.mds.next_reap(None, 99, world.clock.now()).unwrap();
+    for reply in &long {
+        let object = reply.outcome.as_ref().unwrap().result_object;
+        assert!(due.iter().any(|item| Some(item.object.object) == object), "{due:?}");
+    }
+    crate::world::mounts::reap(&world).await;
 }
 
 #[tokio::test(start_paused = true)]

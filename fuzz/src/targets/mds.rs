@@ -277,6 +277,7 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::DelegateExecution { path: path("/f"), until_ms: 60_000, method },
         Request::CopyFunction { path: path("/f"), device: DeviceId(1), method },
+        Request::ReserveResult { path: path("/f"), device: DeviceId(1), size_max: 1 << 20, method },
         Request::DeviceAttributes { id: DeviceId(1), method },
         Request::ReceiptVerify { receipt: ReceiptBytes::new(vec![1; 352]).expect("a receipt fits") },
         Request::Revoke { what: RevocationTarget::Object(path("/f")) },

@@ -24,6 +24,7 @@ pub(crate) fn run_request() -> ExecuteRequest {
         engine: Some(EngineType::Wasm),
         secret_arguments: true,
         commit_on_success: false,
+        result_entry: false,
         timeout_ms: 1000,
         api: ApiVersion::CURRENT,
         digest: Some([7; 32]),

@@ -34,7 +34,7 @@ pub use purpose::ServerPurpose;
 pub use rights::security_method;
 pub(crate) use rights::{
     CALL_READ_RIGHTS, COPY_RIGHTS, CREATE_RIGHTS, DESCRIBE_RIGHTS, EXECUTE_RIGHTS, NO_BYTES, READ_RIGHTS,
-    UPDATE_RIGHTS, WRITE_RIGHTS,
+    RESULT_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS,
 };
 
 mod functions;

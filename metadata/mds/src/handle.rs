@@ -16,7 +16,7 @@ use crate::access::Principal;
 use crate::audit::AuditRecord;
 use crate::devices::{
     self, CALL_READ_RIGHTS, COPY_RIGHTS, CREATE_RIGHTS, DESCRIBE_RIGHTS, EXECUTE_RIGHTS, READ_RIGHTS,
-    UPDATE_RIGHTS, WRITE_RIGHTS,
+    RESULT_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS,
 };
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
@@ -40,6 +40,7 @@ mod nodes;
 mod quotas;
 
 use delegate::{DelegationRequest, IssueParams};
+use functions::ResultParams;
 
 pub use leases::PendingRecalls;
 
@@ -121,6 +122,7 @@ impl Mds {
             request,
             Request::Create { .. }
                 | Request::CopyFunction { .. }
+                | Request::ReserveResult { .. }
                 | Request::MakeDir { .. }
                 | Request::MakeNode { .. }
                 | Request::LinkNode { .. }
@@ -360,6 +362,10 @@ impl Mds {
             Request::CopyFunction { path, device, method } => {
                 self.copy_function(principal, &path, (device, method), now_ms, rng)
             }
+            Request::ReserveResult { path, device, size_max, method } => {
+                let result = ResultParams { device, size_max, method };
+                self.reserve_result(principal, &path, &result, now_ms, rng)
+            }
             Request::Revoke { what } => self.revoke(principal, what, now_ms),
             Request::RevocationProgress { id } => self.revocation_progress(principal, id),
             Request::RevocationList {} => self.revocation_list(),
@@ -577,14 +583,22 @@ impl Mds {
                 let record = self
                     .update(|tx| namespace::renew_create(tx, principal, intent, expires_ms, until, now_ms))?;
                 let written = LengthTarget::Create(intent, record.inode);
-                let copied = namespace::copied_size(&*self.store.snapshot()?, intent)?;
+                let view = self.store.snapshot()?;
+                let (copied, result) =
+                    (namespace::copied_size(&*view, intent)?, namespace::result_size(&*view, intent)?);
+                drop(view);
                 self.check_lengths_later(written, &principal.user, until)?;
-                let rights = if copied.is_some() { COPY_RIGHTS } else { CREATE_RIGHTS };
+                let rights = match (copied, result) {
+                    (Some(_), _) => COPY_RIGHTS,
+                    (None, Some(_)) => RESULT_RIGHTS,
+                    (None, None) => CREATE_RIGHTS,
+                };
                 let terms = (method, rights, until);
                 let mut issue = IssueParams::whole(IssueKind::Renew, record.inode, &record.layout, terms);
-                if let Some(size) = copied {
+                if let Some(size) = copied.or(result) {
                     issue.limit_to_size(&record.layout, size);
                 }
+                issue.readable = result.is_some();
                 (issue, record.layout, 0)
             }
         };
@@ -661,6 +675,7 @@ fn requested_file(request: &Request) -> Option<(Option<FilePath>, Option<InodeId
         Request::Create { path, method, .. }
         | Request::Open { path, method, .. }
         | Request::CopyFunction { path, method, .. }
+        | Request::ReserveResult { path, method, .. }
         | Request::DelegateExecution { path, method, .. }
         | Request::Delegate { path, method, .. } => Some((Some(path.clone()), None, *method)),
         Request::RenewGrants {

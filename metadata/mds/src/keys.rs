@@ -23,6 +23,8 @@ const CREATE_COUNT: u8 = b'C';
 const CREATE_SPENT: u8 = b'S';
 /// Bytes of an open create that are charged.
 const CREATE_BYTES: u8 = b'D';
+/// Maximum bytes of creates that are results of functions.
+const FUNCTION_RESULT: u8 = b'R';
 /// Creates that are copies of functions.
 const FUNCTION_COPY: u8 = b'P';
 const REAP: u8 = b'r';
@@ -433,6 +435,10 @@ pub(crate) fn create_charge(id: IntentId) -> Vec<u8> {
 
 pub(crate) fn create_bytes(id: IntentId) -> Vec<u8> {
     key(CREATE_BYTES, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn function_result(id: IntentId) -> Vec<u8> {
+    key(FUNCTION_RESULT, &[&id.0.to_be_bytes()])
 }
 
 pub(crate) fn function_copy(id: IntentId) -> Vec<u8> {

@@ -40,7 +40,9 @@ pub(crate) use create::{
     renew_create,
 };
 pub(crate) use delegate::{DelegatedRange, delegate, delegate_writing};
-pub(crate) use functions::{NewCopy, begin_copy, copied_size, fix_function_layout, note_call_update};
+pub(crate) use functions::{
+    NewObject, begin_copy, begin_result, copied_size, fix_function_layout, note_call_update, result_size,
+};
 pub(crate) use nodes::{
     NewNode, check_passes, link_node, listable, look_up, make_node, node, read_link, read_nodes, remove_node,
 };

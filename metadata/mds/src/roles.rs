@@ -75,6 +75,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         Request::MakeDir { .. }
         | Request::Create { .. }
         | Request::CopyFunction { .. }
+        | Request::ReserveResult { .. }
         | Request::Open { .. }
         | Request::RenewGrants { .. }
         | Request::Commit { .. }

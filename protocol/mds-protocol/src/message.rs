@@ -693,6 +693,19 @@ messages! {
             /// Method; raised to the floor of policy.
             method: Method,
         },
+        /// Reserves the object for a long result of a function on a device: a create that is never
+        /// committed. Abandon removes the object; otherwise it expires. Needs the right to execute
+        /// the function.
+        0x008C => ReserveResult {
+            /// The function.
+            path: FilePath,
+            /// Device that runs it.
+            device: DeviceId,
+            /// Maximum bytes of the result.
+            size_max: u64,
+            /// Method for the object; raised to the floor of policy.
+            method: Method,
+        },
         /// Verifies the receipt of a device about a run of a function.
         0x008B => ReceiptVerify {
             /// The receipt as the device issued it.

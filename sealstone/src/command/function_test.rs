@@ -16,7 +16,8 @@ use sealstone_function_service::{
 };
 use sealstone_osd::function::attributes::FunctionAttributes;
 use sealstone_osd::function::{
-    ApiVersion, EngineType, INLINE_MAX, JobAction, JobRequest, JobState, OBJECTS_MAX, ReplyHeader,
+    ApiVersion, EngineType, FunctionObject, INLINE_MAX, JobAction, JobRequest, JobState, OBJECTS_MAX,
+    ReplyHeader,
 };
 use sealstone_osd::{ObjectId, Permissions};
 use sealstone_osd_device::{
@@ -139,7 +140,8 @@ impl LocalFunction<'_> {
         let objects = objects.map(|(number, path)| open(path, number, self.options.update));
         let objects = objects.collect::<Outcome<Vec<_>>>()?;
         let long_result = tempfile::tempfile()?;
-        let result_object = LocalFileObject::new(long_result.try_clone()?, u32::MAX, Permissions::WRITE);
+        let result_object =
+            LocalFileObject::new(long_result.try_clone()?, u32::MAX, FunctionObject::RESULT_RIGHTS);
         let (engine, api, caller) = (self.engine, ApiVersion::CURRENT, &self.caller);
         let request = CodeRequest { function: FUNCTION, bytes: self.code.len() as u64, engine, api, caller };
         let reservation = self.service.reserve_code(&request).map_err(|error| refusal(&error))?;

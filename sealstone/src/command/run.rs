@@ -144,6 +144,11 @@ fn call_of(
     call.security = arguments.security.into();
     call.header_rows = reducible.is_some_and(|function| function.name == "filter")
         && call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"format=csv");
+    // The other shipped functions return a few lines.
+    call.long_results = reducible.is_none_or(|function| {
+        let counts = call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"count=true");
+        matches!(function.name, "grep" | "filter") && !counts
+    });
     for file in files {
         if arguments.update { call.update(&file.path) } else { call.read(&file.path) }
     }

@@ -35,14 +35,14 @@ impl PublishedResult {
 /// A result in an object.
 struct StoredResult {
     object: Arc<dyn GrantedObject>,
-    /// Whether the run created the object. The caller removes the one that it supplied.
-    is_new: bool,
+    /// Whether the device chose its number. The caller removes the one that it named.
+    is_own: bool,
 }
 
 impl StoredResult {
-    /// Removes a new object; returns it if that failed.
+    /// Removes the object of the device; returns it if that failed.
     fn discard(self) -> Option<ObjectId> {
-        (self.is_new && self.object.remove().is_err()).then(|| self.object.object())
+        (self.is_own && self.object.remove().is_err()).then(|| self.object.object())
     }
 }
 
@@ -198,11 +198,12 @@ fn arguments_digest(call: &FunctionCall) -> [u8; 32] {
 /// Stores a result: in the object of the call for it, or in a new one, through the first handle
 /// that may create objects.
 fn store(call: &FunctionCall, bytes: &[u8]) -> Result<StoredResult, PublishError> {
-    let (object, is_new) = match &call.result_object {
-        Some(object) => (Arc::clone(object), false),
-        None => (create(call, bytes)?, true),
+    let (object, is_own) = match &call.result_object {
+        Some(object) => (object.create(), false),
+        None => (partition(call, bytes)?.create(), true),
     };
-    let stored = StoredResult { object, is_new };
+    let object = object.map_err(|error| PublishError::Store { error, kept: None })?;
+    let stored = StoredResult { object, is_own };
     let mut pieces = bytes.chunks(RESULT_PIECE).enumerate();
     let written =
         pieces.try_for_each(|(index, piece)| stored.object.write((index * RESULT_PIECE) as u64, piece));
@@ -212,10 +213,10 @@ fn store(call: &FunctionCall, bytes: &[u8]) -> Result<StoredResult, PublishError
     }
 }
 
-fn create(call: &FunctionCall, bytes: &[u8]) -> Result<Arc<dyn GrantedObject>, PublishError> {
+/// Returns the first handle that may create objects.
+fn partition<'a>(call: &'a FunctionCall, bytes: &[u8]) -> Result<&'a Arc<dyn GrantedObject>, PublishError> {
     let creates = |object: &&Arc<dyn GrantedObject>| {
         object.kind() == ObjectType::Partition && object.rights().contains(Permissions::CREATE)
     };
-    let partition = call.objects.iter().find(creates).ok_or(PublishError::NoPartition(bytes.len()))?;
-    partition.create().map_err(|error| PublishError::Store { error, kept: None })
+    call.objects.iter().find(creates).ok_or(PublishError::NoPartition(bytes.len()))
 }

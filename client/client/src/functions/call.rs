@@ -10,8 +10,8 @@ use std::sync::Arc;
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{Access, DeviceId, ErrorCode, Failure, FilePath, Layout, Method, Stat, shown};
 use sealstone_osd::function::{
-    ARGUMENTS_MAX, ApiVersion, EngineType, ExecuteRequest, FunctionObject, JobAction, JobRequest, METHOD_MAX,
-    OBJECTS_MAX, REPLY_MAX, RunRequest, TIMEOUT_MAX_MS,
+    ARGUMENTS_MAX, ApiVersion, EngineType, ExecuteRequest, FunctionObject, JobAction, JobRequest, JobState,
+    METHOD_MAX, OBJECTS_MAX, REPLY_MAX, RunRequest, TIMEOUT_MAX_MS,
 };
 use sealstone_osd::{ObjectType, Permissions};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -21,6 +21,7 @@ use zeroize::Zeroizing;
 use super::copies::OpenFunction;
 use super::job::{self, JobHandle, JobStatus};
 use super::plan::{self, CallFile, CallGrouping, CallPart, PlannedJob};
+use super::result_objects::{ResultObject, ResultObjects};
 use super::{CallArguments, FunctionError};
 use crate::client::file_path;
 use crate::open::{ObjectGrant, OpenObjects};
@@ -90,6 +91,9 @@ pub struct FunctionRun {
     pub api: ApiVersion,
     /// Maximum bytes of the result of one job.
     pub result_max: usize,
+    /// Whether results may be longer than a reply, 64 KiB, so that a device needs an object for
+    /// one. An asynchronous job has none, since its client may be gone when it ends.
+    pub long_results: bool,
     /// Whether each job receives the first line of its files, as the arguments `header.N`.
     pub header_rows: bool,
     /// Security method; the server may require a stronger one.
@@ -196,6 +200,7 @@ struct CallState<M, D> {
     call: Arc<FunctionRun>,
     /// Permits for results, in units of [`RESULT_PERMIT_BYTES`].
     results: Arc<Semaphore>,
+    result_objects: Arc<ResultObjects<M, D>>,
 }
 
 /// A reply, and the permit for its result.
@@ -234,6 +239,7 @@ impl FunctionRun {
             commit_on_success: false,
             api: ApiVersion::CURRENT,
             result_max: RESULT_DEFAULT_MAX,
+            long_results: true,
             header_rows: false,
             security: Method::AllData,
         }
@@ -291,6 +297,8 @@ impl FunctionRun {
         let mut function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
         let engine = function.description().await.ok().and_then(|description| description.engine);
         let results = Arc::new(Semaphore::new(RESULTS_BYTES_MAX / RESULT_PERMIT_BYTES));
+        let result_objects =
+            ResultObjects::new(&client.core, &path, self.security, self.result_max.max(1) as u64);
         let mut summary = CallSummary::default();
         let mut devices = BTreeSet::new();
         let (send, mut receive) = mpsc::channel(REPLIES_QUEUED);
@@ -327,8 +335,9 @@ impl FunctionRun {
                 let number = summary.jobs;
                 summary.jobs += jobs.len() + failed.len();
                 let (client, function, call) = (client.clone(), function.clone(), call.clone());
-                let results = results.clone();
-                let state = Arc::new(CallState { client, function, engine, files, call, results });
+                let (results, result_objects) = (results.clone(), result_objects.clone());
+                let state =
+                    Arc::new(CallState { client, function, engine, files, call, results, result_objects });
                 let failed: Vec<CallReply> = running.start(number, &state, jobs, failed);
                 for reply in failed {
                     summary.report((reply, None), &mut on_reply);
@@ -350,6 +359,7 @@ impl FunctionRun {
         while let Some(done) = running.tasks.join_next().await {
             crate::put::joined(done.map(Ok))?;
         }
+        result_objects.end_all().await;
         failure.map_or(Ok(summary), Err)
     }
 
@@ -557,17 +567,47 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
         Ok(Zeroizing::new(arguments.bytes().to_vec()))
     }
 
+    /// Runs a job to its end, with an object for a long result, or starts it.
     async fn run_job(
         &self,
         planned: &PlannedJob,
         device_name: &str,
         arguments: &Zeroizing<Vec<u8>>,
     ) -> Result<JobEnd, FunctionError> {
+        let needs_object = self.call.long_results && self.call.timeout_ms > 0;
+        let object = match needs_object && planned.parts.len() < OBJECTS_MAX {
+            true => self.result_objects.take(planned.device).await,
+            false => None,
+        };
+        let ended = self.run_with(planned, device_name, arguments, object.as_ref()).await;
+        if let Some(object) = object {
+            match &ended {
+                Ok(end) if end.status.state == JobState::Done && end.status.result_object.is_none() => {
+                    self.result_objects.put_back(planned.device, object).await;
+                }
+                _ => self.result_objects.end(object).await,
+            }
+        }
+        ended
+    }
+
+    async fn run_with(
+        &self,
+        planned: &PlannedJob,
+        device_name: &str,
+        arguments: &Zeroizing<Vec<u8>>,
+        result_object: Option<&ResultObject<M, D>>,
+    ) -> Result<JobEnd, FunctionError> {
         let index = self.function.copy_on(planned.device).ok_or_else(moved)?;
         let mut renew = false;
         let (parts, object) = loop {
             let function = self.function.objects.object_grant(index, renew).await?;
-            let (objects, data) = self.data(planned, renew).await?;
+            let (mut objects, mut data) = self.data(planned, renew).await?;
+            if let Some(result) = result_object {
+                let (entry, bearer) = result.entry(planned.device, renew).await?;
+                objects.push(entry);
+                data.push(bearer);
+            }
             let object = function.object;
             let request = RunRequest {
                 engine: None,
@@ -579,6 +619,7 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
                 method: self.call.method.clone(),
                 arguments: arguments.clone(),
                 objects,
+                result_entry: result_object.is_some(),
             };
             let operation = Operation::ExecuteFunction {
                 object,
@@ -616,7 +657,7 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
             return Err(FunctionError::NoEngine { device: device_name.to_owned(), engine: self.engine });
         }
         if end.status.state.is_final() {
-            self.fetch_rest(index, &mut end).await?;
+            self.fetch_rest(index, &mut end, result_object).await?;
         }
         Ok(end)
     }
@@ -645,7 +686,12 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
     }
 
     /// Fetches the bytes of a result that were not in the reply.
-    async fn fetch_rest(&self, index: usize, end: &mut JobEnd) -> Result<(), FunctionError> {
+    async fn fetch_rest(
+        &self,
+        index: usize,
+        end: &mut JobEnd,
+        result_object: Option<&ResultObject<M, D>>,
+    ) -> Result<(), FunctionError> {
         let total = end.status.total_length;
         if total > self.call.result_max as u64 {
             return Err(FunctionError::Limit { what: "the result", max: self.call.result_max as u64 });
@@ -654,6 +700,10 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
         let permits = usize::try_from(total).unwrap_or(usize::MAX).div_ceil(RESULT_PERMIT_BYTES);
         let permits = u32::try_from(permits).unwrap_or(u32::MAX);
         end.permit = self.results.clone().acquire_many_owned(permits).await.ok();
+        if let (Some(object), Some(_)) = (result_object, end.status.result_object) {
+            end.result = object.read(total).await?;
+            return Ok(());
+        }
         while (end.result.len() as u64) < total {
             let action = JobAction::Result { offset: end.result.len() as u64 };
             let request = JobRequest { action, job: end.handle.job };

@@ -15,6 +15,7 @@ mod error;
 mod job;
 mod plan;
 mod publish;
+mod result_objects;
 
 pub use arguments::{CALL_ARGUMENTS_MAX, CallArguments};
 pub use call::{CallGroup, CallReply, CallSummary, FunctionRun, JOBS_PER_DEVICE_MAX, RESULTS_BYTES_MAX};

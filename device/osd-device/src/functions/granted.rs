@@ -165,7 +165,13 @@ impl DeviceGrant {
             generation: Generation::Osd2,
             object,
             types,
-            subject: object,
+            subject: match (self.entry.kind, self.target) {
+                // As for CREATE: the object does not exist yet.
+                (ObjectType::User, GrantTarget::Entry) if self.creates() => {
+                    ObjectId::of_partition(object.partition)
+                }
+                _ => object,
+            },
             permissions,
             bytes,
             scattered: false,
@@ -469,7 +475,7 @@ impl GrantedObject for DeviceGrant {
     }
 
     fn create(&self) -> Result<Arc<dyn GrantedObject>, GrantError> {
-        if self.target != GrantTarget::Entry || self.entry.kind != ObjectType::Partition {
+        if self.target != GrantTarget::Entry || self.entry.kind == ObjectType::Collection {
             return Err(GrantError::Invalid);
         }
         let requested = self.entry.object;

@@ -99,12 +99,13 @@ pub(crate) fn prepare(
     let initiator = context.nexus.initiator.clone();
     let caller = FunctionCaller::connected(audit, initiator, Arc::clone(context.nexus));
     let function = execute.object;
-    let (request, objects) = match authorized {
+    let (request, mut objects) = match authorized {
         AuthorizedFunction::Job(request) => {
             return Ok(PreparedFunction::Job(JobCall { function, request, inline_max, caller }));
         }
         AuthorizedFunction::Run(request, objects) => (request, objects),
     };
+    let result_object = if request.result_entry { objects.pop() } else { None };
     let attributes = attributes(device, function)?;
     let engine = engine(request.engine, attributes.engine)?;
     if !attributes.supports(request.api) {
@@ -132,7 +133,7 @@ pub(crate) fn prepare(
         secret_arguments: request.secret_arguments,
         commit_on_success: request.commit_on_success,
         objects,
-        result_object: None,
+        result_object,
         timeout_ms: request.timeout_ms,
         inline_max,
         caller,

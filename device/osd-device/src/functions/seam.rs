@@ -111,7 +111,8 @@ pub struct FunctionCall {
     pub commit_on_success: bool,
     /// The objects, in the order of the request. The index is the handle.
     pub objects: Vec<Arc<dyn GrantedObject>>,
-    /// Object for a result that does not fit into a reply. The function has no handle of it.
+    /// Creates the object for a result that does not fit into a reply. The function has no handle
+    /// of it.
     pub result_object: Option<Arc<dyn GrantedObject>>,
     /// Longest run in milliseconds; 0 for an asynchronous job.
     pub timeout_ms: u32,
@@ -250,7 +251,8 @@ pub trait GrantedObject: Send + Sync {
     /// # Errors
     /// [`GrantError`].
     fn list(&self, from: u64, max: usize) -> Result<GrantedList, GrantError>;
-    /// Creates a user object whose number the device chooses. Its rights are those of this handle.
+    /// Creates a user object: in a partition one whose number the device chooses, otherwise that of
+    /// the entry. Its rights are those of this handle.
     ///
     /// # Errors
     /// [`GrantError`].

@@ -45,6 +45,7 @@ pub(crate) fn run_request(
         engine: None,
         secret_arguments: false,
         commit_on_success: false,
+        result_entry: false,
         timeout_ms: request.timeout_ms,
         api: ApiVersion::CURRENT,
         digest: None,

@@ -171,3 +171,33 @@ fn request_cannot_replace_engine_of_function() {
     with(Some(EngineType::C)).good();
     with(None).good();
 }
+
+#[test]
+fn result_entry_creates_object_for_service() {
+    let stage = Stage::new();
+    stage.function(|call| {
+        assert_eq!(call.objects.len(), 1, "the function has no handle of it");
+        let result = call.result_object.as_ref().unwrap();
+        assert_eq!(result.write(0, b"x"), Err(GrantError::Invalid), "it does not exist");
+        let created = result.create().unwrap();
+        assert_eq!(created.object(), user(OTHER));
+        created.write(0, b"the result").unwrap();
+        assert_eq!(created.read(0, &mut [0; 4]), Err(GrantError::AccessDenied));
+        assert_eq!(created.write(99, b"x"), Err(GrantError::AccessDenied), "beyond its range");
+        assert_eq!(result.create().map(drop), Err(GrantError::Invalid), "it exists");
+        Vec::new()
+    });
+    let data = entry(user(DATA), ObjectType::User, Permissions::READ);
+    let result = entry(user(OTHER), ObjectType::User, FunctionObject::RESULT_RIGHTS);
+    let range = Range { start: 0, length: 64 };
+    let mut capability = stage.granting(&result);
+    capability.descriptor = Descriptor::User { scope: Scope::default(), allowed: user(OTHER), range };
+    let run = RunRequest { result_entry: true, ..request(vec![data, result]) };
+    stage.run_with(run.clone(), &[stage.granting(&data), capability]).good();
+    let mut stored = [0; 16];
+    assert_eq!(stage.bench.store.read(user(OTHER), 0, &mut stored).unwrap(), 10);
+    assert_eq!(&stored[..10], b"the result");
+    let mut narrow = capability;
+    narrow.permissions = Permissions::WRITE;
+    assert_eq!(stage.run_with(run, &[stage.granting(&data), narrow]).sense(), (5, 0x2400));
+}

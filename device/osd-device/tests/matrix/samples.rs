@@ -247,6 +247,7 @@ fn segment(
                 engine: Some(EngineType::C),
                 secret_arguments: false,
                 commit_on_success: false,
+                result_entry: false,
                 timeout_ms: 1000,
                 api: ApiVersion::CURRENT,
                 digest: None,

@@ -26,6 +26,9 @@ pub(crate) const CALL_READ_RIGHTS: Permissions = READ_RIGHTS.union(Permissions::
 pub(crate) const DESCRIBE_RIGHTS: Permissions = Permissions::GET_ATTR.union(Permissions::SET_ATTR);
 /// Rights to a new copy of a function, and to describe it.
 pub(crate) const COPY_RIGHTS: Permissions = CREATE_RIGHTS.union(Permissions::SET_ATTR);
+/// Rights to the object for a result of a function: a device creates and writes it, and the client
+/// reads it.
+pub(crate) const RESULT_RIGHTS: Permissions = CREATE_RIGHTS.union(READ_RIGHTS);
 /// Rights to the objects of a file opened for writing only.
 pub(crate) const WRITE_RIGHTS: Permissions =
     Permissions::WRITE.union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);

@@ -291,6 +291,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::Create { path, .. }
         | Request::Open { path, .. }
         | Request::CopyFunction { path, .. }
+        | Request::ReserveResult { path, .. }
         | Request::Remove { path, .. }
         | Request::SetMode { path, .. }
         | Request::IssueList { path, .. }

@@ -1,25 +1,112 @@
-//! Credentials to execute functions, and copies of their code on the devices that have data.
+//! Credentials to execute functions, copies of their code on the devices that have data, and
+//! objects for their results.
 //!
 //! Contract: the right to execute is the execute permission of the function file. A copy needs the
 //! right to read too, since its creator reads the code.
 //! Truth: docs/standards/mds/functions.md §5.12; docs/adr/0068-copies-of-function-files.md.
 
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DelegatedFile, DeviceId, ErrorCode, FilePath, IssueKind, Method, ObjectRef, Response,
+    Access, CreatedFile, DelegatedFile, DeviceId, ErrorCode, FilePath, InodeId, IntentId, IssueKind, Method,
+    ObjectRef, Response,
 };
 use sealstone_osd::{ObjectId, Permissions};
 
-use super::delegate::IssueParams;
+use super::delegate::{IssueGuard, IssueParams};
 use crate::access::Principal;
-use crate::devices::{COPY_RIGHTS, CapabilityTerms, EXECUTE_RIGHTS, audit_field};
+use crate::devices::{COPY_RIGHTS, CapabilityTerms, EXECUTE_RIGHTS, RESULT_RIGHTS, audit_field};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::lengths::LengthTarget;
-use crate::namespace::{self, NewCopy};
-use crate::records::{counter, next_number};
+use crate::namespace::{self, NewObject};
+use crate::records::{Intent, counter, next_number};
 use crate::server::Mds;
+use crate::store::Transaction;
+
+/// Parameters of the object for a result.
+pub(super) struct ResultParams {
+    /// Device that runs the function.
+    pub(super) device: DeviceId,
+    /// Maximum bytes of the result.
+    pub(super) size_max: u64,
+    pub(super) method: Method,
+}
 
 impl Mds {
+    /// Reserves the object for a result on a device.
+    pub(super) fn reserve_result(
+        &self,
+        principal: &Principal,
+        path: &FilePath,
+        result: &ResultParams,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let &ResultParams { device, size_max, method } = result;
+        if size_max == 0 {
+            return Err(MdsError::refused(ErrorCode::Invalid, "a result of 0 bytes"));
+        }
+        namespace::check_size(size_max)?;
+        let method = self.access_method(Access::CallRead, method);
+        let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
+        let issuing = self.issuing();
+        self.require_open_device(device)?;
+        let (intent, record) = self.update(|tx| {
+            namespace::begin_result(tx, principal, path, size_max, |tx, inode| {
+                let object = self.new_object(tx, inode, device)?;
+                Ok(NewObject { object, method, expires_ms, grants_until_ms })
+            })
+        })?;
+        let terms = (method, RESULT_RIGHTS, grants_until_ms);
+        let mut issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
+        issue.limit_to_size(&record.layout, size_max);
+        // The device uses it as an extension capability.
+        issue.readable = true;
+        self.issue_create(&issuing, principal, (intent, record), &issue, now_ms, rng)
+    }
+
+    /// Refuses a device that takes no new objects. Call it under the lock for issuing credentials,
+    /// because a drain waits for requests that may have chosen the device.
+    fn require_open_device(&self, device: DeviceId) -> Result<()> {
+        if self.devices.pool().has(device) {
+            return Ok(());
+        }
+        let why = format!("device {} takes no new objects", device.0);
+        Err(MdsError::refused(ErrorCode::Invalid, why))
+    }
+
+    /// Draws the number of an object on a device.
+    fn new_object(&self, tx: &mut dyn Transaction, inode: InodeId, device: DeviceId) -> Result<ObjectRef> {
+        let number = next_number(tx, counter::OBJECT)?;
+        Ok(ObjectRef { device, object: ObjectId::new(self.config.partition_of(inode.0), number) })
+    }
+
+    /// Issues the credentials of a new create; discards the create if that fails.
+    fn issue_create(
+        &self,
+        issuing: &IssueGuard<'_>,
+        principal: &Principal,
+        (intent, record): (IntentId, Intent),
+        issue: &IssueParams,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let written = LengthTarget::Create(intent, record.inode);
+        if let Err(error) = self.check_lengths_later(written, &principal.user, issue.expires_ms) {
+            self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
+            return Err(error);
+        }
+        let (grants, _) = self.issue(issuing, principal, issue, now_ms, rng)?;
+        let file = CreatedFile {
+            intent,
+            inode: record.inode,
+            expires_ms: record.expires_ms,
+            layout: record.layout,
+            grants,
+        };
+        Ok(Response::Created { file })
+    }
+
     /// Begins a copy of a function file on a device.
     pub(super) fn copy_function(
         &self,
@@ -33,37 +120,17 @@ impl Mds {
         let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
         let issuing = self.issuing();
-        // Chosen under the lock, because a drain waits for requests that may have chosen the
-        // device.
-        if !self.devices.pool().has(device) {
-            let why = format!("device {} takes no new objects", device.0);
-            return Err(MdsError::refused(ErrorCode::Invalid, why));
-        }
+        self.require_open_device(device)?;
         let (intent, record, size) = self.update(|tx| {
             namespace::begin_copy(tx, principal, path, |tx, inode| {
-                let number = next_number(tx, counter::OBJECT)?;
-                let object = ObjectId::new(self.config.partition_of(inode.0), number);
-                let object = ObjectRef { device, object };
-                Ok(NewCopy { object, method, expires_ms, grants_until_ms })
+                let object = self.new_object(tx, inode, device)?;
+                Ok(NewObject { object, method, expires_ms, grants_until_ms })
             })
         })?;
         let terms = (method, COPY_RIGHTS, grants_until_ms);
         let mut issue = IssueParams::whole(IssueKind::Create, record.inode, &record.layout, terms);
         issue.limit_to_size(&record.layout, size);
-        let written = LengthTarget::Create(intent, record.inode);
-        if let Err(error) = self.check_lengths_later(written, &principal.user, grants_until_ms) {
-            self.update(|tx| namespace::discard_create(tx, intent, now_ms))?;
-            return Err(error);
-        }
-        let (grants, _) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
-        let file = CreatedFile {
-            intent,
-            inode: record.inode,
-            expires_ms: record.expires_ms,
-            layout: record.layout,
-            grants,
-        };
-        Ok(Response::Created { file })
+        self.issue_create(&issuing, principal, (intent, record), &issue, now_ms, rng)
     }
 
     /// Issues a credential to read the attributes of a device. It gives no access to data.

@@ -164,7 +164,7 @@ fn delete_intent(
 ) -> Result<()> {
     tx.delete(&keys::intent(id))?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
-    for key in [keys::function_copy(id), keys::create_bytes(id)] {
+    for key in [keys::function_copy(id), keys::function_result(id), keys::create_bytes(id)] {
         if tx.get(&key)?.is_some() {
             tx.delete(&key)?;
         }
@@ -215,6 +215,9 @@ pub(crate) fn commit(
     if let Some(copy) = load(tx, &keys::function_copy(id))? {
         delete_intent(tx, id, &intent, None)?;
         return functions::commit_copy(tx, principal, &intent, copy, done.size, now_ms);
+    }
+    if tx.get(&keys::function_result(id))?.is_some() {
+        return Err(MdsError::refused(ErrorCode::Invalid, "the result of a function is no file"));
     }
     let name = &*intent.name.shown();
     let directory: Inode = load(tx, &keys::inode(intent.parent))?

@@ -1,12 +1,13 @@
-//! Function files: copies of their code on further devices.
+//! Function files: copies of their code on further devices, and objects for their results.
 //!
 //! Contract: a copy is a create until Commit adds its object to the layout. It is refused if the
 //! file changed after the copy began. Copies are removed and moved with the file, as all objects of
-//! a layout are. They do not count in quotas: a file has at most one for each device.
+//! a layout are. They do not count in quotas: a file has at most one for each device. The object of
+//! a result is a create without a Commit.
 //! Truth: docs/standards/mds/functions.md §5.12; docs/adr/0068-copies-of-function-files.md.
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, FilePath, InodeId, IntentId, Layout, Method, Name, ObjectRef, Stat, record,
+    Access, ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Name, ObjectRef, Stat, record,
 };
 
 use super::create::{check_share, save_new};
@@ -30,8 +31,8 @@ record! {
     }
 }
 
-/// Parameters of a copy.
-pub(crate) struct NewCopy {
+/// Parameters of a copy or a result.
+pub(crate) struct NewObject {
     /// Object that gets the bytes.
     pub(crate) object: ObjectRef,
     pub(crate) method: Method,
@@ -72,7 +73,7 @@ pub(crate) fn begin_copy(
     tx: &mut dyn Transaction,
     principal: &Principal,
     path: &FilePath,
-    new: impl FnOnce(&mut dyn Transaction, InodeId) -> Result<NewCopy>,
+    new: impl FnOnce(&mut dyn Transaction, InodeId) -> Result<NewObject>,
 ) -> Result<(IntentId, Intent, u64)> {
     let subject = path.shown();
     let (inode, file) = super::resolve(tx, principal, path)?;
@@ -82,7 +83,7 @@ pub(crate) fn begin_copy(
     let own = check_share(tx, &principal.user)?;
     let charged = Inode { owner: principal.user.clone(), ..file.clone() };
     let charges = quota::reserve(tx, &charged, None)?;
-    let NewCopy { object, method, expires_ms, grants_until_ms } = new(tx, inode)?;
+    let NewObject { object, method, expires_ms, grants_until_ms } = new(tx, inode)?;
     if layout.with_copy(object).is_err() {
         return Err(match layout.objects().iter().any(|one| one.device == object.device) {
             true => MdsError::refused(ErrorCode::Exists, format!("{subject} has a copy on the device")),
@@ -106,6 +107,52 @@ pub(crate) fn begin_copy(
     save_new(tx, id, &intent, (&charges, file.size), own)?;
     save(tx, &keys::function_copy(id), &FunctionCopy { inode, version: file.version })?;
     Ok((id, intent, file.size))
+}
+
+/// Returns the maximum bytes of the result for which a create reserves an object; none for any
+/// other create.
+pub(crate) fn result_size<S: Snapshot + ?Sized>(view: &S, id: IntentId) -> Result<Option<u64>> {
+    Ok(load(view, &keys::function_result(id))?)
+}
+
+/// Reserves an object for a result of at most `size_max` bytes, with which it is charged until its
+/// end. `new` chooses the object.
+pub(crate) fn begin_result(
+    tx: &mut dyn Transaction,
+    principal: &Principal,
+    path: &FilePath,
+    size_max: u64,
+    new: impl FnOnce(&mut dyn Transaction, InodeId) -> Result<NewObject>,
+) -> Result<(IntentId, Intent)> {
+    let subject = path.shown();
+    let (_, function) = super::resolve(tx, principal, path)?;
+    need_file(&function, &subject)?;
+    check_file(principal, &function, Access::Execute, &subject)?;
+    let (parent, name) = parent_of(tx, principal, path)?;
+    let own = check_share(tx, &principal.user)?;
+    let mut charged = Inode::new(FileKind::File, 0, principal.user.clone(), None, 0);
+    charged.size = size_max;
+    let charges = quota::reserve(tx, &charged, None)?;
+    // Not the number of the function, so that a result does not stop a move of its objects.
+    let inode = InodeId(next_number(tx, counter::INODE)?);
+    let NewObject { object, method, expires_ms, grants_until_ms } = new(tx, inode)?;
+    let id = IntentId(next_number(tx, counter::INTENT)?);
+    let intent = Intent {
+        user: principal.user.clone(),
+        parent,
+        name,
+        inode,
+        mode: 0,
+        replace: false,
+        method,
+        layout: Layout::single(object),
+        placed: None,
+        expires_ms,
+        grants_until_ms,
+    };
+    save_new(tx, id, &intent, (&charges, size_max), own)?;
+    save(tx, &keys::function_result(id), &size_max)?;
+    Ok((id, intent))
 }
 
 /// Notes that a function may change bytes of a file. The writes are not reported, so the file loses

@@ -305,6 +305,43 @@ fn copy_is_charged_once_within_quota() {
 }
 
 #[test]
+fn result_object_is_reserved_and_never_committed() {
+    let mut world = World::with_function(2, 0o711);
+    let subject = QuotaSubject::User(super::world::user("bob"));
+    let change = QuotaChange { bytes_max: Some(Some(15_000)), nodes_max: None };
+    world.ask(ADMIN, Request::QuotaSet { of: subject.clone(), change });
+    let device = world.other_devices()[0];
+    let reserve = |size_max| Request::ReserveResult { path: path("/fn"), device, size_max, method: METHOD };
+    assert_eq!(world.refused(BOB, reserve(15_001)), ErrorCode::Quota);
+    let Response::Created { file } = world.ask(BOB, reserve(9_000)) else { panic!("not reserved") };
+    assert_eq!(file.layout.objects()[0].device, device);
+    assert_eq!(world.refused(BOB, reserve(6_001)), ErrorCode::Quota, "it is charged");
+    let check = |grant: &sealstone_mds_protocol::Grant| {
+        let capability = parsed(grant.capability.as_slice());
+        let Descriptor::User { range, .. } = capability.descriptor else { panic!("a user object") };
+        assert_eq!(range, Range { start: 0, length: 9_000 });
+        let rights = Permissions::CREATE | Permissions::WRITE | Permissions::READ;
+        assert!(capability.permissions.contains(rights), "{:?}", capability.permissions);
+    };
+    check(&file.grants[0]);
+    let handle = OpenHandle::Intent(file.intent);
+    let Response::Grants { grants, .. } = world.ask(BOB, Request::RenewGrants { handle, method: METHOD })
+    else {
+        panic!("not renewed")
+    };
+    check(&grants[0]);
+    assert_eq!(world.commit(BOB, file.intent, 9_000).unwrap_err(), ErrorCode::Invalid);
+    world.ask(BOB, Request::Abandon { intent: file.intent });
+    assert!(world.reap_all().contains(&file.layout.objects()[0]));
+    // One that a lost client leaves behind is removed too.
+    let Response::Created { file } = world.ask(BOB, reserve(9_000)) else { panic!("not reserved") };
+    world.now += 700_000;
+    assert!(world.reap_all().contains(&file.layout.objects()[0]));
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o644 });
+    assert_eq!(world.refused(BOB, reserve(10)), ErrorCode::Denied);
+}
+
+#[test]
 fn delegated_execution_has_no_other_right() {
     let mut world = World::with_function(2, 0o711);
     let until_ms = world.now + 60_000;

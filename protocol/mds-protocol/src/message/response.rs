@@ -78,7 +78,7 @@ messages! {
             /// Whether there may be more entries; request those after the last name.
             more: bool,
         },
-        /// To Create and CopyFunction.
+        /// To Create, CopyFunction and ReserveResult.
         0x0013 => Created {
             file: CreatedFile,
         },

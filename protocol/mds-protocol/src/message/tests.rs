@@ -285,6 +285,9 @@ fn grant_request() -> impl Strategy<Value = Request> {
         (path(), of(Method::ALL), any::<u32>()).prop_map(|(path, method, device)| {
             Request::CopyFunction { path, device: DeviceId(device), method }
         }),
+        (path(), of(Method::ALL), any::<(u32, u64)>()).prop_map(|(path, method, (device, size_max))| {
+            Request::ReserveResult { path, device: DeviceId(device), size_max, method }
+        }),
         (of(Method::ALL), any::<u32>())
             .prop_map(|(method, device)| Request::DeviceAttributes { id: DeviceId(device), method }),
         prop::collection::vec(any::<u8>(), 0..99)

@@ -21,6 +21,8 @@ const RUN: u8 = 1;
 const SECRET: u8 = 0x01;
 /// FLAGS: output is committed on success.
 const COMMIT: u8 = 0x02;
+/// FLAGS: the last entry is the object for a result that does not fit into a reply.
+const RESULT: u8 = 0x04;
 
 /// Offsets in the fixed part.
 mod at {
@@ -68,6 +70,9 @@ pub struct RunRequest {
     pub arguments: Zeroizing<Vec<u8>>,
     /// The objects that the function may access, at most [`OBJECTS_MAX`].
     pub objects: Vec<FunctionObject>,
+    /// Whether the last entry is an object for a result that does not fit into a reply, with
+    /// [`FunctionObject::RESULT_RIGHTS`]. The function has no handle of it.
+    pub result_entry: bool,
 }
 
 impl fmt::Debug for RunRequest {
@@ -98,6 +103,9 @@ pub struct FunctionObject {
 impl FunctionObject {
     /// Rights that a function can have: the first byte of the permissions bit mask.
     pub const RIGHTS: Permissions = Permissions::from_bytes([0xFF, 0, 0, 0, 0]);
+
+    /// Rights of the entry for a result: the device creates the object when it is needed.
+    pub const RESULT_RIGHTS: Permissions = Permissions::CREATE.union(Permissions::WRITE);
 
     /// Whether the entry is valid: some rights, all of them in [`FunctionObject::RIGHTS`], and an
     /// id that fits the type.
@@ -264,8 +272,9 @@ impl RunRequest {
     fn write_header(&self, header: &mut [u8; REQUEST_HEADER_LEN]) -> Option<()> {
         header[at::OPERATION] = RUN;
         header[at::ENGINE] = self.engine.map_or(0, EngineType::code);
-        header[at::FLAGS] =
-            if self.secret_arguments { SECRET } else { 0 } | if self.commit_on_success { COMMIT } else { 0 };
+        let flags =
+            [(self.secret_arguments, SECRET), (self.commit_on_success, COMMIT), (self.result_entry, RESULT)];
+        header[at::FLAGS] = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
         header[at::API..][..ApiVersion::LEN].copy_from_slice(&self.api.bytes());
         header[at::TIMEOUT..][..4].copy_from_slice(&self.timeout_ms.to_be_bytes());
         let method = u16::try_from(self.method.len()).ok()?;
@@ -285,7 +294,8 @@ fn run(header: &[u8], data: &[u8], timeout_ms: u32) -> Result<RunRequest, usize>
         0 => None,
         code => Some(EngineType::from_code(code).ok_or(at::ENGINE)?),
     };
-    let flags = u8_at(header, at::FLAGS).filter(|flags| flags & !(SECRET | COMMIT) == 0).ok_or(at::FLAGS)?;
+    let known = SECRET | COMMIT | RESULT;
+    let flags = u8_at(header, at::FLAGS).filter(|flags| flags & !known == 0).ok_or(at::FLAGS)?;
     let method_length = usize::from(u16_at(header, at::METHOD_LENGTH).ok_or(at::METHOD_LENGTH)?);
     if method_length > METHOD_MAX {
         return Err(at::METHOD_LENGTH);
@@ -314,6 +324,12 @@ fn run(header: &[u8], data: &[u8], timeout_ms: u32) -> Result<RunRequest, usize>
     for (index, entry) in entries.chunks_exact(OBJECT_ENTRY_LEN).enumerate() {
         objects.push(FunctionObject::read(entry).ok_or(REQUEST_HEADER_LEN + index * OBJECT_ENTRY_LEN)?);
     }
+    if flags & RESULT != 0 {
+        let last = objects.last().ok_or(at::OBJECT_COUNT)?;
+        if (last.kind, last.rights) != (ObjectType::User, FunctionObject::RESULT_RIGHTS) {
+            return Err(objects_end - OBJECT_ENTRY_LEN);
+        }
+    }
     let method = data.get(objects_end..method_end).and_then(|bytes| core::str::from_utf8(bytes).ok());
     let method = method.filter(|method| !method.chars().any(char::is_control)).ok_or(objects_end)?;
     let arguments = data.get(method_end..).ok_or(at::ARGUMENTS_LENGTH)?;
@@ -322,6 +338,7 @@ fn run(header: &[u8], data: &[u8], timeout_ms: u32) -> Result<RunRequest, usize>
         engine,
         secret_arguments: flags & SECRET != 0,
         commit_on_success: flags & COMMIT != 0,
+        result_entry: flags & RESULT != 0,
         timeout_ms,
         api: ApiVersion::from_bytes(array(header, at::API).ok_or(at::API)?),
         digest: Some(digest).filter(|digest| *digest != [0; CODE_DIGEST_LEN]),

@@ -33,18 +33,21 @@ fn any_object() -> impl Strategy<Value = FunctionObject> {
 prop_compose! {
     fn any_run()(
         engine in proptest::option::of(any_engine()),
-        flags in any::<(bool, bool)>(),
+        flags in any::<(bool, bool, bool)>(),
         timeout_ms in 0..=TIMEOUT_MAX_MS,
         api in any_api(),
         digest in proptest::option::of(proptest::array::uniform32(1_u8..)),
         method in "[a-z_.]{0,64}",
         arguments in proptest::collection::vec(any::<u8>(), 0..100),
-        objects in proptest::collection::vec(any_object(), 0..5),
+        mut objects in proptest::collection::vec(any_object(), 0..5),
     ) -> RunRequest {
-        let (secret_arguments, commit_on_success) = flags;
+        let (secret_arguments, commit_on_success, result_entry) = flags;
+        if result_entry {
+            objects.push(result_object());
+        }
         RunRequest {
             engine, secret_arguments, commit_on_success, timeout_ms, api, digest, method,
-            arguments: Zeroizing::new(arguments), objects,
+            arguments: Zeroizing::new(arguments), objects, result_entry,
         }
     }
 }
@@ -63,11 +66,36 @@ fn any_request() -> impl Strategy<Value = ExecuteRequest> {
     prop_oneof![any_run().prop_map(ExecuteRequest::Run), job]
 }
 
+fn result_object() -> FunctionObject {
+    FunctionObject {
+        object: ObjectId::new(0x1_0000, 0x1_0002),
+        kind: ObjectType::User,
+        rights: FunctionObject::RESULT_RIGHTS,
+    }
+}
+
+#[test]
+fn result_entry_is_last_with_its_rights() {
+    let result = RunRequest { result_entry: true, ..run() };
+    let encode = |request: &RunRequest| ExecuteRequest::Run(request.clone()).encode();
+    assert!(encode(&result).is_none(), "the only entry may be read");
+    assert!(encode(&RunRequest { objects: Vec::new(), ..result.clone() }).is_none());
+    let mut good = result;
+    good.objects.push(result_object());
+    let bytes = encode(&good).unwrap();
+    assert_eq!(bytes[3], 0x05, "FLAGS");
+    assert_eq!(ExecuteRequest::parse(&bytes), Ok(ExecuteRequest::Run(good)));
+    let mut wrong = bytes.to_vec();
+    wrong[80 + 24 + 16] = 0x40;
+    assert_eq!(ExecuteRequest::parse(&wrong), Err(80 + 24), "the last entry");
+}
+
 fn run() -> RunRequest {
     RunRequest {
         engine: Some(EngineType::Wasm),
         secret_arguments: true,
         commit_on_success: false,
+        result_entry: false,
         timeout_ms: 5,
         api: ApiVersion::CURRENT,
         digest: Some([7; 32]),
@@ -125,7 +153,7 @@ fn each_wrong_field_has_its_offset() {
     assert_eq!(with(1, 0), Err(1), "operation");
     assert_eq!(with(1, 7), Err(1), "operation");
     assert_eq!(with(2, 5), Err(2), "engine");
-    assert_eq!(with(3, 4), Err(3), "flags");
+    assert_eq!(with(3, 8), Err(3), "flags");
     assert_eq!(with(8, 0xFF), Err(8), "timeout");
     assert_eq!(with(13, 65), Err(12), "length of the method");
     assert_eq!(with(15, 65), Err(14), "number of objects");
