@@ -22,7 +22,7 @@ fn records(path: &Path) -> Vec<Value> {
 
 /// Waits for a record that matches.
 #[track_caller]
-fn find(path: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn find(path: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
         let found = if path.exists() { records(path) } else { Vec::new() };

@@ -199,6 +199,52 @@ fn failing_functions_name_their_exit_reason() {
     assert_eq!(reason(&["foreign", "/a"]), "success");
 }
 
+#[test]
+fn policy_refuses_unlisted_and_unsigned_functions() {
+    let system = System::start(2);
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
+    let main =
+        "#include \"osd.h\"\nint64_t osd_main(const osd_call *call) { return osd_result(\"1\", 1); }\n";
+    store_text(&system, "good", main);
+    store_text(&system, "other", &main.replace("\"1\"", "\"2\""));
+    let refused = |function: &str| {
+        system.run(&["run", function, "/a"]).fails(3).says(&["policy of the partition"]);
+    };
+    let shown = system.run(&["--json", "fn", "policy"]).ok().json();
+    assert_eq!(shown["devices"].as_array().map(Vec::len), Some(2), "{shown}");
+    assert_eq!(
+        (&shown["devices"][0]["policy"], &shown["partition"]),
+        (&"any".into(), &0x10000.into()),
+        "{shown}"
+    );
+    system.run(&["fn", "policy", "--set", "listed", "--function", "good"]).ok();
+    system.run(&["run", "good", "/a"]).ok();
+    refused("other");
+    // The device that has the file refused it.
+    let ran = system.run(&["--json", "run", "good", "/a"]).ok().json();
+    let device = jobs(&ran)[0]["device"].as_str().expect("a name").to_owned();
+    let log = system.path(&device).join("audit.jsonl");
+    crate::audit::find(&log, "the refusal", |record| record.to_string().contains("function_policy"));
+
+    let key = system.path("publisher.key");
+    std::fs::write(&key, [7; 32]).expect("written");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&key, private).expect("private");
+    let module = system.path("other.so");
+    let put = ["--json", "fn", "put", text(&module), "other", "--engine", "c", "--sign", text(&key)];
+    let signed = system.run(&put).ok().json();
+    let public = signed["publisher_key"].as_str().expect("a key").to_owned();
+    let shown = system.run(&["--json", "fn", "policy", "--set", "signed", "--key", &public]).ok().json();
+    assert_eq!(shown["devices"][1]["keys"][0], public.as_str(), "{shown}");
+    assert_eq!(shown["devices"][1]["digests"], serde_json::json!([]), "the list was replaced");
+    system.run(&["run", "other", "/a"]).ok();
+    refused("good");
+    system.run(&["fn", "policy", "--set", "any"]).ok();
+    system.run(&["run", "good", "/a"]).ok();
+    system.run(&["fn", "policy", "--set", "listed"]).fails(2).says(&["--function"]);
+    system.run(&["--json", "fn", "policy", "--partition", "1"]).fails(4);
+}
+
 /// A function with a method for each case of a local run.
 const LOCAL_SOURCE: &str = r#"
 #include "osd.h"

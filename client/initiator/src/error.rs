@@ -144,6 +144,9 @@ pub enum OsdError {
     /// The device does not implement the command.
     #[error("the device does not implement {0}")]
     NotImplemented(&'static str),
+    /// The policy of the partition excludes the function.
+    #[error("the policy of the partition does not permit the function")]
+    FunctionExcluded,
     /// The code of a function has another digest than the request names.
     #[error("the code of the function differs from the expected digest")]
     CodeMismatch,

@@ -12,7 +12,7 @@ use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
 
-use crate::functions::{API_FIELD, FunctionRefusal, JOB_FIELD};
+use crate::functions::{API_FIELD, FunctionRefusal, JOB_FIELD, OPERATION_FIELD};
 
 /// Position of an error in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +249,10 @@ impl OsdFailure {
             | Self::Function(FunctionRefusal::CodeRejected(_) | FunctionRefusal::UnknownMethod) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None)
             }
-            Self::FunctionPolicy => (IllegalRequest, additional::INVALID_FIELD_IN_CDB, None),
+            Self::FunctionPolicy => {
+                let pointer = ErrorPointer::DataOut(OPERATION_FIELD);
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(pointer))
+            }
             Self::Function(FunctionRefusal::UnknownJob) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(JOB_FIELD)))
             }

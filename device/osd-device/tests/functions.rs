@@ -671,7 +671,10 @@ fn partition_policy_selects_functions() {
     let run = || stage.run_with(request(Vec::new()), &[]);
     let digest = *blake3::hash(b"code of the function").as_bytes();
     stage.set(partition, &[(0x3000_F002, 1, &[2])]);
-    assert_eq!(run().sense(), (5, 0x2400), "not listed");
+    let refused = run();
+    assert_eq!(refused.sense(), (5, 0x2400), "not listed");
+    let field = refused.sense.unwrap().field.unwrap();
+    assert_eq!((field.in_cdb, field.byte), (false, 49), "OPERATION in the segment");
     stage.set(partition, &[(0x3000_F002, 0x2007, &digest)]);
     run().good();
     stage.set(partition, &[(0x3000_F002, 1, &[1])]);

@@ -355,6 +355,9 @@ impl Mds {
             Request::DeviceAttributes { id, method } => {
                 self.device_attributes(principal, (id, method), now_ms, rng)
             }
+            Request::FunctionPolicyAccess { id, partition, change, method } => {
+                self.function_policy_access(principal, (id, partition, change), method, now_ms, rng)
+            }
             Request::ReceiptVerify { receipt } => {
                 let (verdict, device) = self.devices.verify_receipt(receipt.as_slice());
                 Ok(Response::Receipt { verdict, device })

@@ -141,6 +141,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::CheckBegin { .. }
         | Request::CheckShow {}
         | Request::CheckFindings { .. }
+        | Request::FunctionPolicyAccess { .. }
         | Request::KeyRotate { .. } => RequestClass::Accounts,
     }
 }

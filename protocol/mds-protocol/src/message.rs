@@ -706,6 +706,16 @@ messages! {
             /// Method for the object; raised to the floor of policy.
             method: Method,
         },
+        /// Returns a credential for the policy about functions of a partition (administrators).
+        0x008D => FunctionPolicyAccess {
+            id: DeviceId,
+            /// A partition with files.
+            partition: u64,
+            /// Whether the policy is to be changed.
+            change: bool,
+            /// Method; raised to the floor of policy.
+            method: Method,
+        },
         /// Verifies the receipt of a device about a run of a function.
         0x008B => ReceiptVerify {
             /// The receipt as the device issued it.

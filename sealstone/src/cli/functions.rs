@@ -74,6 +74,15 @@ Example:
         #[arg(required = true)]
         functions: Vec<OsString>,
     },
+    /// Show or set which functions may run on all devices (administrators).
+    #[command(after_help = "\
+Examples:
+  sealstone fn policy
+  sealstone fn policy --set signed --key 9f31…          functions that this publisher signed
+  sealstone fn policy --set listed --function grep --function /tools/count
+  sealstone fn policy --set any
+--set replaces policy, keys and list. A device that is added later has the policy `any` until it is set again.")]
+    Policy(FunctionPolicyArgs),
     /// List the engines of all devices.
     #[command(after_help = "\
 Example:
@@ -191,6 +200,37 @@ pub(crate) struct FunctionPutArgs {
     /// Make no copies now; the first run on a device makes its copy.
     #[arg(long)]
     pub(crate) no_copies: bool,
+}
+
+/// Arguments of `fn policy`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FunctionPolicyArgs {
+    /// New policy; without it the present one is shown.
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) set: Option<PolicyName>,
+    /// Public key of a trusted publisher, 64 hex digits as `fn show` prints it; repeat it for more.
+    #[arg(long = "key", value_name = "HEX", requires = "set", value_parser = parse_digest)]
+    pub(crate) keys: Vec<[u8; 32]>,
+    /// Function whose present code may run: a stored path, or a name in /.functions.
+    #[arg(long = "function", value_name = "FUNCTION", requires = "set")]
+    pub(crate) functions: Vec<OsString>,
+    /// BLAKE3-256 of code that may run, 64 hex digits.
+    #[arg(long = "digest", value_name = "HEX", requires = "set", value_parser = parse_digest)]
+    pub(crate) digests: Vec<[u8; 32]>,
+    /// Partition with files (0x… or decimal).
+    #[arg(long, default_value = "0x10000", value_name = "ID", value_parser = super::keys::partition)]
+    pub(crate) partition: u64,
+}
+
+/// Which functions may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PolicyName {
+    /// Every function that its caller may execute.
+    Any,
+    /// Functions that a trusted publisher signed.
+    Signed,
+    /// Functions whose code is listed.
+    Listed,
 }
 
 /// An engine.
@@ -367,6 +407,20 @@ fn parse_api(text: &str) -> Result<(ApiVersion, ApiVersion), String> {
     let (lowest, highest) = text.split_once('-').unwrap_or((text, text));
     let range = (one(lowest).ok_or_else(fail)?, one(highest).ok_or_else(fail)?);
     if range.0 <= range.1 { Ok(range) } else { Err(fail()) }
+}
+
+fn parse_digest(text: &str) -> Result<[u8; 32], String> {
+    let digit = |at: usize| text.as_bytes().get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    let mut bytes = [0; 32];
+    let is_whole = text.len() == 64
+        && bytes.iter_mut().enumerate().all(|(at, byte)| match (digit(2 * at), digit(2 * at + 1)) {
+            (Some(high), Some(low)) => {
+                *byte = (high << 4 | low) as u8;
+                true
+            }
+            _ => false,
+        });
+    if is_whole { Ok(bytes) } else { Err(format!("'{text}' is not 64 hex digits")) }
 }
 
 fn parse_mode(text: &str) -> Result<u16, String> {

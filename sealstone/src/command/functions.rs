@@ -23,7 +23,7 @@ use crate::cli::GlobalArgs;
 use crate::cli::functions::{EngineName, Function, FunctionPutArgs};
 use crate::command::parts::for_each;
 use crate::command::session::client;
-use crate::command::{function_project, function_test};
+use crate::command::{function_policy, function_project, function_test};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 use crate::secret_file;
@@ -109,6 +109,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function)
         Function::Show { function } => show(global, output, function).await,
         Function::Copy { function } => copy(global, output, function).await,
         Function::Rm { functions } => remove(global, output, functions).await,
+        Function::Policy(arguments) => function_policy::run(global, output, arguments).await,
         Function::Engines => engines(global, output).await,
     }
 }

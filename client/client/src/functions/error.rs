@@ -138,7 +138,11 @@ impl FunctionError {
         match self {
             Self::Client(error) => error.exit_code(),
             Self::NoCopy { .. } => 3,
-            Self::Refused { error, .. } if error.is_denied() => 3,
+            Self::Refused { error, .. }
+                if error.is_denied() || matches!(error, OsdError::FunctionExcluded) =>
+            {
+                3
+            }
             Self::UnknownJob { .. } => 4,
             Self::Description { .. } | Self::Argument { .. } | Self::Limit { .. } => 2,
             Self::ArgumentsTooLong { .. } | Self::CodeTooLong { .. } => 2,
@@ -157,6 +161,7 @@ impl FunctionError {
                 name,
                 error:
                     error @ (OsdError::FunctionUnsupported
+                    | OsdError::FunctionExcluded
                     | OsdError::InvalidParameter { .. }
                     | OsdError::InvalidField { .. }),
                 ..

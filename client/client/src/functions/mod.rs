@@ -14,6 +14,7 @@ mod describe;
 mod error;
 mod job;
 mod plan;
+mod policy;
 mod publish;
 mod result_objects;
 
@@ -23,4 +24,5 @@ pub use describe::{DeviceEngine, FunctionDescription, FunctionDetails};
 pub use error::FunctionError;
 pub use job::{JobHandle, JobPage, JobStatus, RESULT_PAGE_MAX};
 pub use plan::{CallFile, CallGrouping, CallPart};
+pub use policy::PartitionPolicy;
 pub use publish::{FUNCTION_CODE_MAX, FunctionPublication};

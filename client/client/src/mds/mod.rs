@@ -495,6 +495,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Delegate { .. }
         | Request::DelegateExecution { .. }
         | Request::CopyFunction { .. }
+        | Request::FunctionPolicyAccess { .. }
         | Request::ReserveResult { .. }
         | Request::DeviceAttributes { .. }
         | Request::ReceiptVerify { .. }

@@ -62,6 +62,7 @@ pub(crate) struct Parts {
 }
 
 /// JOB ID and CODE DIGEST of descriptor FF01h in the continuation segment.
+const FUNCTION_OPERATION_AT: u16 = 49;
 const FUNCTION_ENGINE_AT: u16 = 50;
 const FUNCTION_API_AT: u16 = 52;
 const FUNCTION_JOB_AT: u16 = 80;
@@ -206,6 +207,7 @@ fn refused_function(operation: &Operation, at: u16) -> OsdError {
         (Operation::ExecuteFunction { .. }, FUNCTION_ENGINE_AT | FUNCTION_API_AT) => {
             OsdError::FunctionUnsupported
         }
+        (Operation::ExecuteFunction { .. }, FUNCTION_OPERATION_AT) => OsdError::FunctionExcluded,
         (Operation::ExecuteFunction { .. }, FUNCTION_JOB_AT) => OsdError::UnknownJob,
         (Operation::ExecuteFunction { .. }, FUNCTION_DIGEST_AT) => OsdError::CodeMismatch,
         _ => OsdError::AccessDenied { field: None },

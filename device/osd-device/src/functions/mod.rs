@@ -11,7 +11,7 @@ mod seam;
 
 use sealstone_osd::function::{REPLY_HEADER_LEN, ReplyParts};
 
-pub(crate) use prepare::{API_FIELD, FunctionContext, JOB_FIELD, authorize, prepare};
+pub(crate) use prepare::{API_FIELD, FunctionContext, JOB_FIELD, OPERATION_FIELD, authorize, prepare};
 pub use seam::{
     CodeRequest, CodeReservation, EngineInfo, FunctionCall, FunctionCaller, FunctionCode, FunctionRefusal,
     FunctionRunner, GrantError, GrantedList, GrantedObject, JobCall,

@@ -36,6 +36,8 @@ pub(crate) const CODE_MAX: u64 = 64 << 20;
 
 /// First byte of the data of descriptor FF01h, if it is the first one of the segment.
 const REQUEST_AT: u16 = 48;
+/// Byte of OPERATION in the segment, to which a refusal by the policy points.
+pub(crate) const OPERATION_FIELD: u16 = REQUEST_AT + 1;
 /// Byte of ENGINE in the segment.
 const ENGINE_FIELD: u16 = REQUEST_AT + 2;
 /// Byte of JOB ID in the segment.

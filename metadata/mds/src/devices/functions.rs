@@ -22,17 +22,28 @@ impl DeviceTable {
         terms: &CapabilityTerms,
         rng: &mut dyn Entropy,
     ) -> Result<Grant> {
+        self.partition_grant((device, 0), terms, rng)
+    }
+
+    /// Returns a grant to the attributes of a partition; of the root object for number 0.
+    pub(crate) fn partition_grant(
+        &self,
+        (device, partition): (DeviceId, u64),
+        terms: &CapabilityTerms,
+        rng: &mut dyn Entropy,
+    ) -> Result<Grant> {
         if self.get(device).is_none_or(|found| found.state == DeviceState::Pending) {
             return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", device.0)));
         }
-        let (keys, version) = self.current(device, 0, terms.expires_ms)?;
-        let descriptor = Descriptor::Partition { scope: Scope::default(), partition: 0 };
-        let capability = capability(ObjectType::Root, descriptor, terms, version, random(rng));
-        let selector = KeySelector::Working { partition: 0, version };
+        let (keys, version) = self.current(device, partition, terms.expires_ms)?;
+        let descriptor = Descriptor::Partition { scope: Scope::default(), partition };
+        let kind = if partition == 0 { ObjectType::Root } else { ObjectType::Partition };
+        let capability = capability(kind, descriptor, terms, version, random(rng));
+        let selector = KeySelector::Working { partition, version };
         let credential = signed(&keys, selector, &capability, terms.sealed)
             .map_err(|_| MetaError::Damaged("device keys lack the working key"))?;
         Ok(Grant {
-            object: ObjectRef { device, object: ObjectId::ROOT },
+            object: ObjectRef { device, object: ObjectId::of_partition(partition) },
             method: terms.method,
             expires_ms: terms.expires_ms,
             capability: CapabilityBlob::new(credential.capability.to_vec())?,

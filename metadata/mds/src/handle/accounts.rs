@@ -319,6 +319,10 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         Request::RenewGrants { handle: OpenHandle::Intent(intent), .. }
         | Request::Commit { intent, .. }
         | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
+        Request::FunctionPolicyAccess { id, partition, change, .. } => {
+            let change = if *change { " change" } else { "" };
+            Some(format!("functions of device {} partition {partition:#x}{change}", id.0))
+        }
         Request::DeviceAdd { device } => Some(device.name.to_string()),
         Request::KeyRotate { level, device, partition, revoke } => {
             let device = device.map_or_else(|| "all devices".to_owned(), |id| format!("device {}", id.0));

@@ -22,6 +22,10 @@ use crate::records::{Intent, counter, next_number};
 use crate::server::Mds;
 use crate::store::Transaction;
 
+/// Rights to the policy about functions of a partition.
+const POLICY_RIGHTS: Permissions =
+    Permissions::GET_ATTR.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
+
 /// Parameters of the object for a result.
 pub(super) struct ResultParams {
     /// Device that runs the function.
@@ -153,6 +157,40 @@ impl Mds {
             sealed: self.config.seal_capabilities,
         };
         Ok(Response::DeviceGrant { grant: self.devices.root_grant(device, &terms, rng)? })
+    }
+
+    /// Issues a credential for the policy about functions of a partition with files.
+    pub(super) fn function_policy_access(
+        &self,
+        principal: &Principal,
+        (device, partition, change): (DeviceId, u64, bool),
+        method: Method,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        if !principal.is_admin() {
+            return Err(MdsError::refused(ErrorCode::Denied, "administrators set the policy of functions"));
+        }
+        let first = self.config.partition_of(0);
+        if !(first..first + self.config.file_partitions()).contains(&partition) {
+            return Err(MdsError::refused(
+                ErrorCode::NotFound,
+                format!("partition {partition:#x} with files"),
+            ));
+        }
+        let _issuing = self.issuing();
+        if self.sessions.expires_ms(&principal.session).is_none() {
+            return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
+        }
+        let terms = CapabilityTerms {
+            // Both the credential and the attributes must not be changed on the way.
+            method: self.method(method).max(Method::AllData),
+            permissions: if change { POLICY_RIGHTS } else { POLICY_RIGHTS.without(Permissions::SET_ATTR) },
+            expires_ms: now_ms.saturating_add(self.config.grant_lifetime_ms()),
+            audit: audit_field(principal, self.sessions.next_grant(&principal.session)),
+            sealed: self.config.seal_capabilities,
+        };
+        Ok(Response::DeviceGrant { grant: self.devices.partition_grant((device, partition), &terms, rng)? })
     }
 
     /// Issues credentials to execute a function file, to be put into a capability file.

@@ -358,6 +358,27 @@ fn delegated_execution_has_no_other_right() {
 }
 
 #[test]
+fn policy_access_is_for_administrators_only() {
+    let mut world = World::with_devices(1);
+    let id = world.mds.devices()[0].0.id;
+    let request = |partition, change| Request::FunctionPolicyAccess { id, partition, change, method: METHOD };
+    assert_eq!(world.refused(BOB, request(0x10000, false)), ErrorCode::NotPermitted);
+    for partition in [0, 1, 0x20000] {
+        assert_eq!(world.refused(ADMIN, request(partition, true)), ErrorCode::NotFound);
+    }
+    for change in [true, false] {
+        let Response::DeviceGrant { grant } = world.ask(ADMIN, request(0x10000, change)) else {
+            panic!("no grant")
+        };
+        let capability = parsed(grant.capability.as_slice());
+        assert_eq!(capability.permissions.contains(Permissions::SET_ATTR), change);
+        assert!(capability.permissions.contains(Permissions::POL_SEC | Permissions::GET_ATTR));
+        assert!(matches!(capability.descriptor, Descriptor::Partition { partition: 0x10000, .. }));
+        assert_eq!(capability.method, SecurityMethod::AllData);
+    }
+}
+
+#[test]
 fn device_attributes_give_no_access_to_data() {
     let mut world = World::with_devices(1);
     let id = world.mds.devices()[0].0.id;

@@ -288,6 +288,9 @@ fn grant_request() -> impl Strategy<Value = Request> {
         (path(), of(Method::ALL), any::<(u32, u64)>()).prop_map(|(path, method, (device, size_max))| {
             Request::ReserveResult { path, device: DeviceId(device), size_max, method }
         }),
+        (of(Method::ALL), any::<(u32, u64, bool)>()).prop_map(|(method, (device, partition, change))| {
+            Request::FunctionPolicyAccess { id: DeviceId(device), partition, change, method }
+        }),
         (of(Method::ALL), any::<u32>())
             .prop_map(|(method, device)| Request::DeviceAttributes { id: DeviceId(device), method }),
         prop::collection::vec(any::<u8>(), 0..99)

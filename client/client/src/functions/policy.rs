@@ -1,0 +1,164 @@
+//! The policy of a partition about the functions in it, on all devices.
+//!
+//! Contract: a change replaces policy, trusted keys and allowed digests of a device in one command,
+//! so that no mixture is ever in force.
+//! Truth: docs/standards/active.md, attribute pages.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use sealstone_initiator::{Bearer, Operation};
+use sealstone_mds_protocol::{DeviceId, Method, Request, Response};
+use sealstone_osd::function::CODE_DIGEST_LEN;
+use sealstone_osd::function::attributes::{
+    ALLOWED_CODE, FunctionPolicy, POLICY, POLICY_ENTRIES_MAX, PUBLIC_KEY_LEN, TRUSTED_KEYS,
+};
+use sealstone_osd::{AttributeId, ObjectId};
+
+use super::FunctionError;
+use crate::{Client, ClientError, Devices, Metadata};
+
+/// Bytes of an attribute in a list beside its value, at most.
+const ENTRY_BYTES: usize = 16;
+
+/// Which functions of a partition may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionPolicy {
+    /// The policy.
+    pub policy: FunctionPolicy,
+    /// Public keys of trusted publishers.
+    pub keys: BTreeSet<[u8; PUBLIC_KEY_LEN]>,
+    /// Digests of allowed code.
+    pub digests: BTreeSet<[u8; CODE_DIGEST_LEN]>,
+}
+
+const fn numbered(first: AttributeId, index: u32) -> AttributeId {
+    AttributeId::new(first.page, first.number + index)
+}
+
+/// Returns the attributes of a list; those behind its end are removed.
+fn list_values(first: AttributeId, list: &BTreeSet<[u8; 32]>) -> impl Iterator<Item = (AttributeId, Bytes)> {
+    let values = list.iter().map(|value| Bytes::copy_from_slice(value));
+    let all = values.chain(std::iter::repeat(Bytes::new()));
+    (0..POLICY_ENTRIES_MAX).zip(all).map(move |(index, value)| (numbered(first, index), value))
+}
+
+impl PartitionPolicy {
+    fn check(&self) -> Result<(), FunctionError> {
+        let max = u64::from(POLICY_ENTRIES_MAX);
+        for (what, count) in [("trusted keys", self.keys.len()), ("allowed functions", self.digests.len())] {
+            if count as u64 > max {
+                return Err(FunctionError::Limit { what, max });
+            }
+        }
+        Ok(())
+    }
+
+    fn parse(values: &[(AttributeId, Option<Bytes>)]) -> Result<Self, ClientError> {
+        let invalid = ClientError::Protocol("a device returned an invalid policy about functions");
+        let mut found = Self::default();
+        for (id, value) in values {
+            let Some(value) = value.as_ref().filter(|value| !value.is_empty()) else { continue };
+            let list = match id.number {
+                number if number == POLICY.number => {
+                    let Some(policy) = FunctionPolicy::from_code(value[0]) else { return Err(invalid) };
+                    found.policy = policy;
+                    continue;
+                }
+                number if number >= ALLOWED_CODE.number => &mut found.digests,
+                _ => &mut found.keys,
+            };
+            let Ok(entry) = <[u8; 32]>::try_from(&value[..]) else { return Err(invalid) };
+            list.insert(entry);
+        }
+        Ok(found)
+    }
+}
+
+impl<M: Metadata, D: Devices> Client<M, D> {
+    /// Returns the policy of a partition on a device (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `NotPermitted` among others; `Device`.
+    pub async fn function_policy(
+        &self,
+        device: DeviceId,
+        partition: u64,
+        method: Method,
+    ) -> Result<PartitionPolicy, FunctionError> {
+        let mut values = Vec::new();
+        let lists = [TRUSTED_KEYS, ALLOWED_CODE]
+            .map(|first| (0..POLICY_ENTRIES_MAX).map(move |at| numbered(first, at)));
+        let ids: Vec<AttributeId> = std::iter::once(POLICY).chain(lists.into_iter().flatten()).collect();
+        let length_max = ids.len() * (ENTRY_BYTES + 32);
+        let object = ObjectId::of_partition(partition);
+        let get = Operation::GetAttributes { object, ids, length_max };
+        values.extend(self.at_policy(device, partition, (false, method), get).await?);
+        Ok(PartitionPolicy::parse(&values)?)
+    }
+
+    /// Replaces the policy of a partition on a device durably (administrators).
+    ///
+    /// # Errors
+    /// `Limit`; as [`Client::function_policy`].
+    pub async fn set_function_policy(
+        &self,
+        device: DeviceId,
+        partition: u64,
+        policy: &PartitionPolicy,
+        method: Method,
+    ) -> Result<(), FunctionError> {
+        policy.check()?;
+        let mut values = vec![(POLICY, Bytes::copy_from_slice(&[policy.policy as u8]))];
+        values.extend(list_values(TRUSTED_KEYS, &policy.keys));
+        values.extend(list_values(ALLOWED_CODE, &policy.digests));
+        let object = ObjectId::of_partition(partition);
+        let set = Operation::SetAttributes { object, values, durable: true };
+        self.at_policy(device, partition, (true, method), set).await?;
+        Ok(())
+    }
+
+    async fn at_policy(
+        &self,
+        id: DeviceId,
+        partition: u64,
+        (change, method): (bool, Method),
+        operation: Operation,
+    ) -> Result<Vec<(AttributeId, Option<Bytes>)>, ClientError> {
+        let device = self.core.device(id).await?;
+        let request = Request::FunctionPolicyAccess { id, partition, change, method };
+        let Response::DeviceGrant { grant } = self.core.metadata.call(request).await? else {
+            return Err(ClientError::OTHER_ANSWER);
+        };
+        let bearer = Bearer::new(grant.capability.as_slice(), grant.key.expose())
+            .map_err(|_| ClientError::Protocol("a grant without a usable credential"))?;
+        let answer = self.core.devices.execute(&device, &bearer, operation).await.map_err(|error| {
+            ClientError::Device { device: id, name: device.name.shown().into_owned(), error }
+        })?;
+        Ok(answer.attributes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_parses_to_what_was_set() {
+        let policy = PartitionPolicy {
+            policy: FunctionPolicy::AllowList,
+            keys: [[1; 32], [2; 32]].into(),
+            digests: [[3; 32]].into(),
+        };
+        let mut values = vec![(POLICY, Some(Bytes::from_static(&[2])))];
+        let lists = [(TRUSTED_KEYS, &policy.keys), (ALLOWED_CODE, &policy.digests)];
+        for (first, list) in lists {
+            let all: Vec<_> = list_values(first, list).collect();
+            assert_eq!(all.len(), POLICY_ENTRIES_MAX as usize, "the rest is removed");
+            values.extend(all.into_iter().map(|(id, value)| (id, Some(value))));
+        }
+        assert_eq!(PartitionPolicy::parse(&values).unwrap(), policy);
+        values[0].1 = Some(Bytes::from_static(&[9]));
+        assert!(PartitionPolicy::parse(&values).is_err());
+    }
+}

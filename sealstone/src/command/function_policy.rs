@@ -1,0 +1,116 @@
+//! `sealstone fn policy`: shows and sets which functions may run on the devices.
+
+use sealstone_client::Method;
+use sealstone_client::functions::PartitionPolicy;
+use sealstone_mds_protocol::DeviceState;
+use sealstone_osd::function::attributes::FunctionPolicy;
+use serde_json::{Value, json};
+
+use crate::cli::GlobalArgs;
+use crate::cli::functions::{FunctionPolicyArgs, PolicyName};
+use crate::command::functions::{at_function, function_path};
+use crate::command::parts::for_each;
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::text::hex;
+
+const METHOD: Method = Method::AllData;
+
+const fn name(policy: FunctionPolicy) -> &'static str {
+    match policy {
+        FunctionPolicy::Any => "any",
+        FunctionPolicy::Signed => "signed",
+        FunctionPolicy::AllowList => "listed",
+    }
+}
+
+/// Checks that the lists fit the policy.
+fn check(arguments: &FunctionPolicyArgs, policy: PolicyName) -> Outcome {
+    let listed = !(arguments.functions.is_empty() && arguments.digests.is_empty());
+    match policy {
+        PolicyName::Signed if arguments.keys.is_empty() => {
+            Err(Failure::usage("no function could run: the policy `signed` needs a key").hint("add --key"))
+        }
+        PolicyName::Listed if !listed => {
+            Err(Failure::usage("no function could run: the list is empty").hint("add --function or --digest"))
+        }
+        PolicyName::Signed if listed => {
+            Err(Failure::usage("--function and --digest belong to `--set listed`"))
+        }
+        PolicyName::Listed if !arguments.keys.is_empty() => {
+            Err(Failure::usage("--key belongs to `--set signed`"))
+        }
+        PolicyName::Any if listed || !arguments.keys.is_empty() => {
+            Err(Failure::usage("the policy `any` has neither keys nor a list"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn value(device: &str, policy: &PartitionPolicy) -> Value {
+    let all = |list: &std::collections::BTreeSet<[u8; 32]>| -> Vec<String> {
+        list.iter().map(|entry| hex(entry)).collect()
+    };
+    json!({
+        "device": device, "policy": name(policy.policy), "keys": all(&policy.keys),
+        "digests": all(&policy.digests),
+    })
+}
+
+fn line(device: &str, policy: &PartitionPolicy) -> String {
+    let mut line = format!("{device:16} {}", name(policy.policy));
+    for (what, list) in [("key", &policy.keys), ("code", &policy.digests)] {
+        list.iter().for_each(|entry| line.push_str(&format!("\n  {what:4} {}", hex(entry))));
+    }
+    line
+}
+
+/// `sealstone fn policy`.
+pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &FunctionPolicyArgs) -> Outcome {
+    let (client, _) = client(global)?;
+    let partition = arguments.partition;
+    let new = match arguments.set {
+        None => None,
+        Some(policy) => {
+            check(arguments, policy)?;
+            let mut new = PartitionPolicy {
+                policy: match policy {
+                    PolicyName::Any => FunctionPolicy::Any,
+                    PolicyName::Signed => FunctionPolicy::Signed,
+                    PolicyName::Listed => FunctionPolicy::AllowList,
+                },
+                keys: arguments.keys.iter().copied().collect(),
+                digests: arguments.digests.iter().copied().collect(),
+            };
+            for function in &arguments.functions {
+                let path = function_path(global, function)?;
+                let found =
+                    client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
+                let digest = found.digest.ok_or_else(|| {
+                    Failure::operation("its code has no recorded digest")
+                        .at(&path)
+                        .hint("store it with `fn put`")
+                })?;
+                new.digests.insert(digest);
+            }
+            Some(new)
+        }
+    };
+    let devices = client.device_list().await?;
+    let devices: Vec<_> = devices.into_iter().filter(|device| device.state != DeviceState::Pending).collect();
+    let results = for_each(output, &devices, async |device| {
+        let shown = device.name.shown().into_owned();
+        let at = |error: sealstone_client::functions::FunctionError| Failure::from(error).at(&shown);
+        if let Some(new) = &new {
+            client.set_function_policy(device.id, partition, new, METHOD).await.map_err(at)?;
+        }
+        let found = client.function_policy(device.id, partition, METHOD).await.map_err(at)?;
+        Ok((shown, found))
+    })
+    .await?;
+    let values: Vec<Value> = results.done.iter().map(|(device, policy)| value(device, policy)).collect();
+    let lines: Vec<String> = results.done.iter().map(|(device, policy)| line(device, policy)).collect();
+    let value = json!({ "partition": partition, "devices": values });
+    results.finish_with_text(value, || lines.join("\n"))
+}
