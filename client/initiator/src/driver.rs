@@ -78,7 +78,12 @@ struct Lent(Mutex<Vec<u8>>);
 
 impl Lent {
     fn lend(mut buffer: Vec<u8>, length: usize) -> (Arc<Self>, Buffer) {
-        buffer.resize(length, 0);
+        if buffer.capacity() == 0 {
+            // Fresh zeroed memory, without writing the zeros.
+            buffer = vec![0; length];
+        } else {
+            buffer.resize(length, 0);
+        }
         let lent = Arc::new(Self(Mutex::new(buffer)));
         let home: Arc<dyn Pool> = lent.clone();
         let buffer = Buffer::take(&home, length).unwrap_or_default();
