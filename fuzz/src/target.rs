@@ -2,8 +2,8 @@
 
 use crate::targets::{
     block, block_lazy, block_protection, device, function_ring, initiator, iscsi, iscsi_login, java_archive,
-    ldap, login, mds, mds_connection, osd, osd_function, osd_lists, paper, receipt, scsi, seal, shell, sntp,
-    store, wasm_module,
+    ldap, login, mds, mds_connection, nbd, osd, osd_function, osd_lists, paper, receipt, scsi, seal, shell,
+    sntp, store, wasm_module,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -79,6 +79,8 @@ pub static TARGETS: &[Target] = &[
     store::RECORDS,
     store::WRITE_LOG,
     initiator::URL,
+    nbd::STREAM,
+    nbd::UNIT,
     sntp::PACKET,
     sntp::TALK,
     sntp::KEY_LINE,

@@ -31,6 +31,8 @@ const CRATES: &[(&str, &str)] = &[
     ("device/block-lazy", "block-lazy"),
     ("device/iscsi-target", "iscsi-target"),
     ("client/initiator", "initiator"),
+    ("client/block-client", "block-client"),
+    ("client/nbd", "nbd"),
     ("client/client", "client"),
     ("client/fuse", "fuse"),
 ];

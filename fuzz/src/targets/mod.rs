@@ -19,6 +19,7 @@ pub(crate) mod ldap;
 pub(crate) mod login;
 pub(crate) mod mds;
 pub(crate) mod mds_connection;
+pub(crate) mod nbd;
 pub(crate) mod osd;
 pub(crate) mod osd_function;
 pub(crate) mod osd_lists;
