@@ -107,7 +107,7 @@ Example:
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
-    /// Name of the unit, with --data, or its URL: iscsi://HOST[:PORT]/TARGET/LUN.
+    /// Name of the unit, with --data, or its URL: `iscsi://HOST[:PORT]/TARGET/LUN`.
     #[arg(value_name = "NAME|URL")]
     pub(crate) unit: String,
     /// Folder of the running device that has the unit.
