@@ -18,7 +18,7 @@ use crate::support::{MemoryDevice, small_ring};
 /// The engine program.
 pub(crate) const ENGINE: &str = env!("CARGO_BIN_EXE_sealstone-engine-java");
 /// Maximum time until an engine has ended.
-const END_LIMIT: Duration = Duration::from_secs(30);
+const END_LIMIT: Duration = Duration::from_secs(120);
 
 /// Reports that the current test is left out, and why.
 pub(crate) fn left_out(reason: &str) {
