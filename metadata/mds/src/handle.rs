@@ -596,6 +596,11 @@ impl Mds {
                     (None, Some(_)) => RESULT_RIGHTS,
                     (None, None) => CREATE_RIGHTS,
                 };
+                let method = match result {
+                    // The device uses it as an extension capability, as at the reservation.
+                    Some(_) => self.access_method(Access::CallRead, method),
+                    None => method,
+                };
                 let terms = (method, rights, until);
                 let mut issue = IssueParams::whole(IssueKind::Renew, record.inode, &record.layout, terms);
                 if let Some(size) = copied.or(result) {

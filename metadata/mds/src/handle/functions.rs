@@ -49,14 +49,13 @@ impl Mds {
         if size_max == 0 {
             return Err(MdsError::refused(ErrorCode::Invalid, "a result of 0 bytes"));
         }
-        namespace::check_size(size_max)?;
         let method = self.access_method(Access::CallRead, method);
         let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
         let issuing = self.issuing();
         self.require_open_device(device)?;
         let (intent, record) = self.update(|tx| {
-            namespace::begin_result(tx, principal, path, size_max, |tx, inode| {
+            namespace::begin_result(tx, principal, path, (size_max, now_ms), |tx, inode| {
                 let object = self.new_object(tx, inode, device)?;
                 Ok(NewObject { object, method, expires_ms, grants_until_ms })
             })

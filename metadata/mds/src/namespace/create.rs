@@ -192,6 +192,7 @@ pub(crate) fn renew_create(
     now_ms: u64,
 ) -> Result<Intent> {
     let mut intent = load_intent(tx, principal, id, now_ms)?;
+    functions::check_result(tx, principal, id, now_ms)?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
     intent.expires_ms = expires_ms.max(intent.expires_ms);
     intent.grants_until_ms = grants_until_ms.max(intent.grants_until_ms);

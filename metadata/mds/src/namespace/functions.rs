@@ -31,6 +31,25 @@ record! {
     }
 }
 
+record! {
+    /// The result for which a create reserves an object.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct FunctionResult {
+        /// Inode number of the function file.
+        pub function: InodeId,
+        /// Maximum bytes of the result.
+        pub size_max: u64,
+        /// Credentials are renewed until then.
+        pub renewed_until_ms: u64,
+    }
+}
+
+/// Maximum bytes of a result for which an object is reserved.
+pub(crate) const RESULT_BYTES_MAX: u64 = 256 << 20;
+/// Maximum age in milliseconds of a reservation whose credentials are renewed: two of the longest
+/// jobs.
+pub(crate) const RESULT_AGE_MAX_MS: u64 = 48 * 3_600_000;
+
 /// Parameters of a copy or a result.
 pub(crate) struct NewObject {
     /// Object that gets the bytes.
@@ -112,7 +131,26 @@ pub(crate) fn begin_copy(
 /// Returns the maximum bytes of the result for which a create reserves an object; none for any
 /// other create.
 pub(crate) fn result_size<S: Snapshot + ?Sized>(view: &S, id: IntentId) -> Result<Option<u64>> {
-    Ok(load(view, &keys::function_result(id))?)
+    let result: Option<FunctionResult> = load(view, &keys::function_result(id))?;
+    Ok(result.map(|result| result.size_max))
+}
+
+/// Fails if a create is the object of a result, and is too old or its user may not execute the
+/// function any more.
+pub(super) fn check_result(
+    tx: &dyn Transaction,
+    principal: &Principal,
+    id: IntentId,
+    now_ms: u64,
+) -> Result<()> {
+    let Some(result) = load::<FunctionResult, _>(tx, &keys::function_result(id))? else { return Ok(()) };
+    if now_ms > result.renewed_until_ms {
+        return Err(MdsError::refused(
+            ErrorCode::Stale,
+            "the object of a result is too old; reserve another",
+        ));
+    }
+    super::file_for(tx, principal, result.function, Access::Execute, "function").map(drop)
 }
 
 /// Reserves an object for a result of at most `size_max` bytes, with which it is charged until its
@@ -121,18 +159,25 @@ pub(crate) fn begin_result(
     tx: &mut dyn Transaction,
     principal: &Principal,
     path: &FilePath,
-    size_max: u64,
+    (size_max, now_ms): (u64, u64),
     new: impl FnOnce(&mut dyn Transaction, InodeId) -> Result<NewObject>,
 ) -> Result<(IntentId, Intent)> {
     let subject = path.shown();
-    let (_, function) = super::resolve(tx, principal, path)?;
+    if size_max > RESULT_BYTES_MAX {
+        let why = format!("a result has at most {} MiB", RESULT_BYTES_MAX >> 20);
+        return Err(MdsError::refused(ErrorCode::Limit, why));
+    }
+    let (id, function) = super::resolve(tx, principal, path)?;
     need_file(&function, &subject)?;
     check_file(principal, &function, Access::Execute, &subject)?;
     let (parent, name) = parent_of(tx, principal, path)?;
     let own = check_share(tx, &principal.user)?;
     let mut charged = Inode::new(FileKind::File, 0, principal.user.clone(), None, 0);
     charged.size = size_max;
+    charged.tree = function.tree;
     let charges = quota::reserve(tx, &charged, None)?;
+    let renewed_until_ms = now_ms.saturating_add(RESULT_AGE_MAX_MS);
+    let result = FunctionResult { function: id, size_max, renewed_until_ms };
     // Not the number of the function, so that a result does not stop a move of its objects.
     let inode = InodeId(next_number(tx, counter::INODE)?);
     let NewObject { object, method, expires_ms, grants_until_ms } = new(tx, inode)?;
@@ -151,7 +196,7 @@ pub(crate) fn begin_result(
         grants_until_ms,
     };
     save_new(tx, id, &intent, (&charges, size_max), own)?;
-    save(tx, &keys::function_result(id), &size_max)?;
+    save(tx, &keys::function_result(id), &result)?;
     Ok((id, intent))
 }
 

@@ -341,6 +341,73 @@ fn result_object_is_reserved_and_never_committed() {
     assert_eq!(world.refused(BOB, reserve(10)), ErrorCode::Denied);
 }
 
+impl World {
+    /// Reserves an object for a result of a function on the first device.
+    fn reserve(&mut self, caller: [u8; 16], at: &str, size_max: u64, method: Method) -> Response {
+        self.ask(caller, Request::ReserveResult { path: path(at), device: DeviceId(1), size_max, method })
+    }
+
+    fn renew_result(&mut self, file: &CreatedFile, method: Method) -> Response {
+        self.ask(BOB, Request::RenewGrants { handle: OpenHandle::Intent(file.intent), method })
+    }
+}
+
+fn failed_with(response: Response, code: ErrorCode) -> bool {
+    matches!(response, Response::Failed { failure } if failure.code == code)
+}
+
+#[test]
+fn long_result_is_refused_and_tree_charged() {
+    let mut world = World::with_accounts(1);
+    world.ask(ALICE, Request::MakeDir { path: path("/tree"), parents: false, mode: 0o755 });
+    let of = QuotaSubject::Tree(path("/tree"));
+    let change = QuotaChange { bytes_max: Some(Some(CODE_BYTES + 5_000)), nodes_max: None };
+    world.ask(ADMIN, Request::QuotaSet { of, change });
+    for at in ["/fn", "/tree/fn"] {
+        world.put(ALICE, at, CODE_BYTES);
+        world.ask(ALICE, Request::SetMode { path: path(at), mode: 0o711 });
+    }
+    let over = world.reserve(BOB, "/fn", (256 << 20) + 1, METHOD);
+    assert!(failed_with(over, ErrorCode::Limit));
+    assert!(matches!(world.reserve(BOB, "/fn", 256 << 20, METHOD), Response::Created { .. }));
+    let over = world.reserve(BOB, "/tree/fn", 5_001, METHOD);
+    assert!(failed_with(over, ErrorCode::Quota));
+    assert!(matches!(world.reserve(BOB, "/tree/fn", 5_000, METHOD), Response::Created { .. }));
+}
+
+#[test]
+fn renewed_result_keeps_method_of_calls() {
+    let mut world = World::with_function(1, 0o711);
+    world.mds.config.method_floor = Method::NoSec;
+    let Response::Created { file } = world.reserve(BOB, "/fn", 9_000, Method::CapKey) else {
+        panic!("not reserved")
+    };
+    let Response::Grants { grants, .. } = world.renew_result(&file, Method::CapKey) else {
+        panic!("not renewed")
+    };
+    for grant in [&file.grants[0], &grants[0]] {
+        assert_eq!(parsed(grant.capability.as_slice()).method, SecurityMethod::CmdRsp);
+    }
+}
+
+#[test]
+fn result_renewal_needs_x_and_has_end() {
+    let mut world = World::with_function(1, 0o711);
+    let Response::Created { file } = world.reserve(BOB, "/fn", 9_000, METHOD) else { panic!("not reserved") };
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o700 });
+    assert!(failed_with(world.renew_result(&file, METHOD), ErrorCode::Denied));
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o711 });
+    let end = world.now + 48 * 3_600_000;
+    while world.now < end {
+        world.now = end.min(world.now + 500_000);
+        world.session(BOB, "bob", false);
+        let renewed = world.renew_result(&file, METHOD);
+        assert!(matches!(renewed, Response::Grants { .. }), "{renewed:?}");
+    }
+    world.now += 1;
+    assert!(failed_with(world.renew_result(&file, METHOD), ErrorCode::Stale));
+}
+
 #[test]
 fn delegated_execution_has_no_other_right() {
     let mut world = World::with_function(2, 0o711);
