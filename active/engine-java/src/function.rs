@@ -198,6 +198,13 @@ impl JavaFunction<'_> {
     }
 }
 
+impl Drop for JavaFunction<'_> {
+    /// Releases the function, so that the machine can unload its classes.
+    fn drop(&mut self) {
+        self.machine.machine.release(self.function);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -102,7 +102,8 @@ pub(crate) struct ThrownException {
     pub(crate) is_memory: bool,
 }
 
-/// A global reference, which is never released: there are few, until the process ends.
+/// A global reference. Those of classes are never released; that of a function is, by
+/// [`JavaMachine::release`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JavaReference(jobject);
 
@@ -215,6 +216,13 @@ impl JavaMachine {
             global
         };
         if global.is_null() { Err(self.thrown()) } else { Ok(JavaReference(global)) }
+    }
+
+    /// Releases a global reference, which is not used afterwards.
+    pub(crate) fn release(&self, reference: JavaReference) {
+        // SAFETY: the environment is that of this thread, since no other thread can have `self`.
+        // The reference is a global one by its type, and is not used afterwards.
+        unsafe { jni!(self.env, DeleteGlobalRef, reference.0) };
     }
 
     /// Runs `body` with room for local references, which are released afterwards.

@@ -39,6 +39,7 @@ public final class Behaviours implements OsdFunction {
             case "thread-dies" -> threadDies(call);
             case "memory" -> memory();
             case "keep-memory" -> keepMemory();
+            case "half-memory" -> halfMemory();
             case "stack" -> recurse(0);
             case "spin" -> spin();
             case "many-threads" -> manyThreads();
@@ -139,6 +140,15 @@ public final class Behaviours implements OsdFunction {
         while (true) {
             KEPT.add(new byte[1 << 20]);
         }
+    }
+
+    private static long halfMemory() {
+        List<byte[]> kept = new ArrayList<>();
+        long blocks = Runtime.getRuntime().maxMemory() / 2 >> 20;
+        for (long block = 0; block < blocks; block++) {
+            kept.add(new byte[1 << 20]);
+        }
+        return kept.size() == blocks ? 0 : 1;
     }
 
     private static long recurse(long depth) {
