@@ -429,7 +429,7 @@ fn policy_access_is_for_administrators_only() {
     let mut world = World::with_devices(1);
     let id = world.mds.devices()[0].0.id;
     let request = |partition, change| Request::FunctionPolicyAccess { id, partition, change, method: METHOD };
-    assert_eq!(world.refused(BOB, request(0x10000, false)), ErrorCode::NotPermitted);
+    assert_eq!(world.refused(BOB, request(0x10000, false)), ErrorCode::Denied);
     for partition in [0, 1, 0x20000] {
         assert_eq!(world.refused(ADMIN, request(partition, true)), ErrorCode::NotFound);
     }
