@@ -45,6 +45,35 @@ impl LossCounter {
     }
 }
 
+/// The writes of one path, for the decision whether a power failure lost any.
+#[derive(Debug, Default)]
+pub(crate) struct UnflushedWrites {
+    /// Steps of writes: each is counted when it is sent, and again when it is acknowledged.
+    written: AtomicU64,
+    /// The steps that are durable or whose loss was recorded.
+    flushed: AtomicU64,
+}
+
+impl UnflushedWrites {
+    /// Counts a step of a write. The first step, before the command is sent, covers a received
+    /// acknowledgement that is not yet processed. The second covers a flush that overtook the
+    /// write.
+    pub(crate) fn count_step(&self) {
+        self.written.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the steps that a flush covers that is sent after this call.
+    pub(crate) fn begin_flush(&self) -> u64 {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    /// Marks steps as durable, or as lost if the loss was recorded. Returns whether any were
+    /// unflushed.
+    pub(crate) fn end_flush(&self, covered: u64) -> bool {
+        self.flushed.fetch_max(covered, Ordering::SeqCst) < covered
+    }
+}
+
 /// Groups flushes: a flush that begins after a request arrived serves that request too.
 #[derive(Debug, Default)]
 pub(crate) struct FlushGroup {
@@ -88,6 +117,28 @@ mod tests {
         assert!(counter.check(&one).is_err() && counter.check(&two).is_err());
         assert!(counter.check(&one).is_ok() && counter.check(&two).is_ok() && counter.check(&late).is_ok());
         assert!(counter.check(&counter.cursor()).is_ok(), "it was reported before");
+    }
+
+    #[test]
+    fn power_failure_during_flush_is_recorded() {
+        let writes = UnflushedWrites::default();
+        assert!(!writes.end_flush(writes.begin_flush()), "nothing was written");
+        writes.count_step();
+        writes.count_step();
+        let covered = writes.begin_flush();
+        // The unit attention is reported before the flush gets a status.
+        assert!(writes.end_flush(writes.begin_flush()));
+        assert!(!writes.end_flush(covered), "recorded once");
+    }
+
+    #[test]
+    fn write_acknowledged_during_flush_stays_unflushed() {
+        let writes = UnflushedWrites::default();
+        writes.count_step();
+        let covered = writes.begin_flush();
+        writes.count_step();
+        assert!(writes.end_flush(covered));
+        assert!(writes.end_flush(writes.begin_flush()), "the flush may have overtaken the write");
     }
 
     #[tokio::test]

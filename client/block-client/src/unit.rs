@@ -174,18 +174,19 @@ impl BlockUnitClient {
                 cdb: command::synchronize_cache(),
                 ..UnitCommand::default()
             };
-            let had_unflushed = path.begin_flush();
-            let Err(error) = path.run(&command).await else { continue };
-            match &error {
-                BlockError::Unavailable { .. } | BlockError::Session(_) | BlockError::Busy => {
-                    path.flush_failed(had_unflushed);
-                }
-                // After a failed flush the target may have dropped the data: no later flush may
-                // hide that from other users.
-                _ => {
-                    tracing::error!(%error, "the target failed to flush acknowledged writes");
-                    self.0.losses.record();
-                }
+            let covered = path.begin_flush();
+            let Err(error) = path.run(&command).await else {
+                path.end_flush(covered);
+                continue;
+            };
+            // After a failed flush the target may have dropped the data: no later flush may hide
+            // that from other users. Without a status nothing is known.
+            let has_status =
+                !matches!(&error, BlockError::Unavailable { .. } | BlockError::Session(_) | BlockError::Busy);
+            if has_status {
+                tracing::error!(%error, "the target failed to flush acknowledged writes");
+                self.0.losses.record();
+                path.end_flush(covered);
             }
             outcome = Err(error);
         }

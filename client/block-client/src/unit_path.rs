@@ -8,7 +8,7 @@
 
 use core::time::Duration;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::command::{self, CapacityData};
 use crate::error::{StatusClass, classify};
-use crate::flush::LossCounter;
+use crate::flush::{LossCounter, UnflushedWrites};
 use crate::limits::{self, UnitGeometry, UnitIdentity};
 use crate::{BlockError, UnitClientOptions};
 
@@ -68,8 +68,7 @@ pub(crate) struct UnitPath {
     links: AtomicU64,
     known: Mutex<Option<KnownUnit>>,
     losses: Arc<LossCounter>,
-    /// Whether writes were acknowledged since the last flush.
-    unflushed: AtomicBool,
+    writes: UnflushedWrites,
 }
 
 /// How long a command has been repeated.
@@ -98,7 +97,7 @@ impl UnitPath {
             links: AtomicU64::new(0),
             known: Mutex::new(None),
             losses,
-            unflushed: AtomicBool::new(false),
+            writes: UnflushedWrites::default(),
         }
     }
 
@@ -116,6 +115,9 @@ impl UnitPath {
         let mut patience = Patience { began, deadline, attentions: 0 };
         loop {
             let link = self.link(&patience).await?;
+            if command.leaves_unflushed {
+                self.writes.count_step();
+            }
             let response = match link.session.execute(self.request(command)).await {
                 Ok(response) => response,
                 Err(error @ (SessionError::TooLong { .. } | SessionError::Rejected(_))) => {
@@ -130,7 +132,7 @@ impl UnitPath {
             match classify(response.status, &response.sense, command.name) {
                 StatusClass::Done => {
                     if command.leaves_unflushed {
-                        self.unflushed.store(true, Ordering::SeqCst);
+                        self.writes.count_step();
                     }
                     return Ok(response);
                 }
@@ -152,14 +154,14 @@ impl UnitPath {
         }
     }
 
-    /// Marks the writes so far as flushed; called before a flush is sent.
-    pub(crate) fn begin_flush(&self) -> bool {
-        self.unflushed.swap(false, Ordering::SeqCst)
+    /// Returns the writes that a flush covers that is sent after this call.
+    pub(crate) fn begin_flush(&self) -> u64 {
+        self.writes.begin_flush()
     }
 
-    /// Marks writes as unflushed again after a flush that got no status.
-    pub(crate) fn flush_failed(&self, had_unflushed: bool) {
-        self.unflushed.fetch_or(had_unflushed, Ordering::SeqCst);
+    /// Marks writes as flushed; called after the flush succeeded or its failure was recorded.
+    pub(crate) fn end_flush(&self, covered: u64) {
+        self.writes.end_flush(covered);
     }
 
     /// Logs out.
@@ -323,7 +325,10 @@ impl UnitPath {
     fn attend(&self, code: AdditionalSense) {
         tracing::debug!(%code, "unit attention");
         let precise = self.known.lock().as_ref().is_none_or(|known| known.identity.reports_lost_writes());
-        if code == additional::POWER_ON_OCCURRED && !precise && self.unflushed.swap(false, Ordering::SeqCst) {
+        if code == additional::POWER_ON_OCCURRED
+            && !precise
+            && self.writes.end_flush(self.writes.begin_flush())
+        {
             tracing::error!("the target had a power failure with unflushed writes; the next flush fails");
             self.losses.record();
         }
