@@ -179,7 +179,8 @@ pub fn parse_lba_status(
         let (first, rest) = descriptor.split_first_chunk::<8>().ok_or(StatusListError::Empty)?;
         let first = u64::from_be_bytes(*first);
         let count = u64::from(u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]));
-        let is_allocated = rest[4] & 0x0F == 0;
+        // PROVISIONING STATUS: deallocated and anchored. SBC-4 adds mapped and unknown.
+        let is_allocated = !matches!(rest[4] & 0x0F, 1 | 2);
         let after = first.checked_add(count).filter(|after| *after <= blocks && count > 0);
         let after = after.ok_or(StatusListError::Length)?;
         // The first descriptor may begin before the requested block.
@@ -247,6 +248,14 @@ mod tests {
         let length = u32::try_from(bytes.len() - 4).expect("short");
         bytes[..4].copy_from_slice(&length.to_be_bytes());
         bytes
+    }
+
+    #[test]
+    fn only_unmapped_status_is_a_hole() {
+        for (status, is_allocated) in [(0, true), (1, false), (2, false), (3, true), (4, true), (15, true)] {
+            let parsed = parse_lba_status(&list(&[(8, 2, status)]), 8, 100);
+            assert_eq!(parsed, Ok(vec![(8, 2, is_allocated)]), "{status}");
+        }
     }
 
     #[test]
