@@ -144,7 +144,10 @@ impl BlockUnitClient {
                 leaves_unflushed: !durable,
                 ..UnitCommand::default()
             };
-            self.path().run(&command).await?;
+            let response = self.path().run(&command).await?;
+            if response.write_residual != Residual::None {
+                return Err(BlockError::Malformed("WRITE used another number of bytes"));
+            }
         }
         Ok(())
     }
@@ -245,8 +248,16 @@ impl BlockUnitClient {
                 leaves_unflushed: true,
                 ..UnitCommand::default()
             };
-            match self.path().run(&command).await {
-                Ok(_) => next = left.next(),
+            let outcome = self.path().run(&command).await.and_then(|response| {
+                match response.write_residual {
+                    Residual::None => Ok(()),
+                    _ if has_data => Err(BlockError::Malformed("WRITE SAME used another number of bytes")),
+                    // The target ignored NDOB and expected a block.
+                    _ => Err(BlockError::Unsupported(WRITE_SAME)),
+                }
+            });
+            match outcome {
+                Ok(()) => next = left.next(),
                 Err(BlockError::Unsupported(_)) if has_data => {
                     self.0.writes_same.store(false, Ordering::Relaxed);
                 }
