@@ -29,6 +29,11 @@ impl LossCounter {
         self.losses.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Returns the number of losses.
+    pub(crate) fn count(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
+    }
+
     /// Returns the cursor of a new user.
     pub(crate) fn cursor(&self) -> FlushCursor {
         FlushCursor(AtomicU64::new(self.reported.load(Ordering::SeqCst)))

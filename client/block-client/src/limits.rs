@@ -41,7 +41,13 @@ pub struct UnitGeometry {
     pub is_thin: bool,
     /// Whether the unit is write protected.
     pub is_read_only: bool,
+    /// Whether the unit supports FUA; otherwise a durable write is followed by a flush.
+    pub has_fua: bool,
 }
+
+/// WP and DPOFUA of the DEVICE-SPECIFIC PARAMETER of a mode parameter header.
+const WP: u8 = 0x80;
+const DPOFUA: u8 = 0x10;
 
 /// Names of a unit, to recognize it after a reconnect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,12 +94,13 @@ pub(crate) fn page_content(page: u8, bytes: &[u8]) -> Option<&[u8]> {
 }
 
 impl UnitGeometry {
-    /// Combines capacity and the contents of the pages of block limits and provisioning.
+    /// Combines capacity, the contents of the pages of block limits and provisioning, and the
+    /// DEVICE-SPECIFIC PARAMETER.
     pub(crate) fn new(
         capacity: &CapacityData,
         limits: Option<&[u8]>,
         provisioning: Option<&[u8]>,
-        is_read_only: bool,
+        device_specific: u8,
     ) -> Self {
         let block = u64::from(capacity.block_bytes);
         // Offsets count from the start of the page, the content begins at byte 4.
@@ -115,7 +122,8 @@ impl UnitGeometry {
             write_same_blocks_max: u32::try_from(write_same).unwrap_or(u32::MAX),
             unmaps_to_zeros: capacity.thin && can_write_same && capacity.reads_zeros,
             is_thin: capacity.thin,
-            is_read_only,
+            is_read_only: device_specific & WP != 0,
+            has_fua: device_specific & DPOFUA != 0,
         }
     }
 }
@@ -136,10 +144,10 @@ mod tests {
 
     #[test]
     fn missing_pages_give_conservative_limits() {
-        let geometry = UnitGeometry::new(&CAPACITY, None, None, false);
+        let geometry = UnitGeometry::new(&CAPACITY, None, None, 0);
         assert_eq!((geometry.bytes, geometry.transfer_max), (1 << 30, 1 << 20));
         assert_eq!((geometry.unmap_blocks_max, geometry.write_same_blocks_max), (0, 2048));
-        assert!(!geometry.unmaps_to_zeros);
+        assert!(!geometry.unmaps_to_zeros && !geometry.is_read_only && !geometry.has_fua);
     }
 
     #[test]
@@ -148,10 +156,10 @@ mod tests {
         limits[4..8].copy_from_slice(&4096_u32.to_be_bytes());
         limits[16..20].copy_from_slice(&1000_u32.to_be_bytes());
         limits[32..40].copy_from_slice(&77_u64.to_be_bytes());
-        let geometry = UnitGeometry::new(&CAPACITY, Some(&limits), Some(&[0, 0xC4, 2, 0]), true);
+        let geometry = UnitGeometry::new(&CAPACITY, Some(&limits), Some(&[0, 0xC4, 2, 0]), 0x90);
         assert_eq!((geometry.transfer_max, geometry.unmap_blocks_max), (2 << 20, 1000));
         assert_eq!(geometry.write_same_blocks_max, 77);
-        assert!(geometry.unmaps_to_zeros && geometry.is_read_only);
+        assert!(geometry.unmaps_to_zeros && geometry.is_read_only && geometry.has_fua);
     }
 
     #[test]
@@ -166,7 +174,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_pages_keep_limits_in_blocks(bytes in proptest::collection::vec(any::<u8>(), 0..70)) {
-            let geometry = UnitGeometry::new(&CAPACITY, Some(&bytes), Some(&bytes), false);
+            let geometry = UnitGeometry::new(&CAPACITY, Some(&bytes), Some(&bytes), 0);
             prop_assert!(geometry.transfer_max.is_multiple_of(512) && geometry.transfer_max > 0);
             prop_assert!(geometry.transfer_max <= TRANSFER_MAX && geometry.write_same_blocks_max > 0);
             let _ = page_content(SERIAL, &bytes);

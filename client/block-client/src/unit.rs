@@ -134,14 +134,16 @@ impl BlockUnitClient {
     /// [`BlockError`]. After an error each block has its old or its new content.
     pub async fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<(), BlockError> {
         self.check(offset, data.len() as u64)?;
+        let losses = self.0.losses.count();
+        let has_fua = durable && self.geometry().has_fua;
         for (at, piece) in self.pieces(offset, data.len() as u64, self.geometry().transfer_max) {
             let start = usize::try_from(at - offset).unwrap_or(usize::MAX);
             let end = start.saturating_add(usize::try_from(piece).unwrap_or(usize::MAX));
             let command = UnitCommand {
                 name: "WRITE",
-                cdb: command::write(self.lba(at), self.blocks(piece), durable),
+                cdb: command::write(self.lba(at), self.blocks(piece), has_fua),
                 data_out: vec![data.slice(start..end)],
-                leaves_unflushed: !durable,
+                leaves_unflushed: !has_fua,
                 ..UnitCommand::default()
             };
             let response = self.path().run(&command).await?;
@@ -149,7 +151,14 @@ impl BlockUnitClient {
                 return Err(BlockError::Malformed("WRITE used another number of bytes"));
             }
         }
-        Ok(())
+        if durable && !has_fua { self.harden(losses).await } else { Ok(()) }
+    }
+
+    /// Makes the changes of one request durable that began when `losses` were counted. A loss since
+    /// then fails the request, and the next flush of each user still reports it.
+    async fn harden(&self, losses: u64) -> Result<(), BlockError> {
+        self.0.flushes.run(|| self.synchronize()).await?;
+        if self.0.losses.count() == losses { Ok(()) } else { Err(BlockError::LostWrites) }
     }
 
     /// Makes all acknowledged writes durable.

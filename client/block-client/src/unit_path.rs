@@ -285,9 +285,8 @@ impl UnitPath {
             Err(BlockError::Unsupported(_)) => Vec::new(),
             Err(error) => return Err(error),
         };
-        // WP of the mode parameter header.
-        let is_read_only = mode.get(2).is_some_and(|flags| flags & 0x80 != 0);
-        Ok(UnitGeometry::new(capacity, limits.as_deref(), provisioning.as_deref(), is_read_only))
+        let device_specific = mode.get(2).copied().unwrap_or_default();
+        Ok(UnitGeometry::new(capacity, limits.as_deref(), provisioning.as_deref(), device_specific))
     }
 
     /// Returns the content of a page of vital product data; `None` if the unit lacks it.

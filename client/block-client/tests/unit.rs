@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use sealstone_block::{BlockSize, BlockUnits, NewUnit};
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions, ZeroMode};
 use sealstone_initiator::{Dial, Dialed, Dialing, SystemEnvironment, TargetUrl};
 use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
+use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::{AdditionalSense, additional};
 use sealstone_store::{MemoryStore, ObjectStore};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -22,7 +25,7 @@ struct MemoryTarget {
     connections: Mutex<Vec<AbortHandle>>,
 }
 
-fn target(serial: u8, block: BlockSize) -> Arc<IscsiTarget> {
+fn unit(serial: u8, block: BlockSize) -> Arc<dyn LogicalUnit> {
     let store: Arc<dyn ObjectStore> = Arc::new(MemoryStore::new(64 << 20));
     let units = BlockUnits::open(store, NAME).unwrap();
     let new = NewUnit {
@@ -36,8 +39,12 @@ fn target(serial: u8, block: BlockSize) -> Arc<IscsiTarget> {
         serial: [serial; 16],
         now_ms: 0,
     };
-    let unit = units.create(new).unwrap();
-    IscsiTarget::new(TargetConfig::new(NAME), vec![(1, unit as _)]).unwrap().into()
+    units.create(new).unwrap()
+}
+
+fn target(serial: u8, block: BlockSize) -> Arc<IscsiTarget> {
+    let unit = unit(serial, block);
+    IscsiTarget::new(TargetConfig::new(NAME), vec![(1, unit)]).unwrap().into()
 }
 
 impl MemoryTarget {
@@ -145,4 +152,102 @@ async fn zeros_and_unmap_change_the_allocation() {
         extents.iter().filter(|extent| !extent.is_allocated).map(|extent| extent.offset >> 10).collect();
     assert_eq!(holes, [64, 256, 1024], "{extents:?}");
     assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), BYTES);
+}
+
+/// A unit of another vendor without FUA, which counts flushes.
+struct ForeignUnit {
+    unit: Arc<dyn LogicalUnit>,
+    flushes: AtomicUsize,
+    /// Whether each new nexus gets POWER ON OCCURRED.
+    has_restarted: AtomicBool,
+}
+
+impl LogicalUnit for ForeignUnit {
+    fn cost(&self, nexus: NexusId, cdb: &[u8]) -> Cost {
+        self.unit.cost(nexus, cdb)
+    }
+
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let [code, flags] = [command.cdb[0], command.cdb[1]];
+        assert!(code != 0x8A || flags & 0x08 == 0, "FUA without DPOFUA");
+        if code == 0x91 {
+            self.flushes.fetch_add(1, Ordering::SeqCst);
+        }
+        let mut reply = self.unit.execute(command);
+        let mut data = reply.data_in.to_vec();
+        match code {
+            0x12 if flags == 0 && data.len() > 16 => data[8..16].copy_from_slice(b"OTHER   "),
+            0x1A if data.len() > 2 => data[2] &= !0x10,
+            _ => {}
+        }
+        reply.data_in = data.into();
+        reply
+    }
+
+    fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>) {
+        self.unit.nexus_established(nexus, port);
+        if self.has_restarted.load(Ordering::SeqCst) {
+            self.unit.attention(nexus, additional::POWER_ON_OCCURRED);
+        }
+    }
+
+    fn nexus_lost(&self, nexus: NexusId) {
+        self.unit.nexus_lost(nexus);
+    }
+
+    fn reset(&self) {
+        self.unit.reset();
+    }
+
+    fn attention(&self, nexus: NexusId, code: AdditionalSense) {
+        self.unit.attention(nexus, code);
+    }
+
+    fn luns_reported(&self, nexus: NexusId) {
+        self.unit.luns_reported(nexus);
+    }
+}
+
+fn foreign() -> (Arc<MemoryTarget>, Arc<ForeignUnit>) {
+    let unit = Arc::new(ForeignUnit {
+        unit: unit(1, BlockSize::B512),
+        flushes: AtomicUsize::new(0),
+        has_restarted: AtomicBool::new(false),
+    });
+    let target = IscsiTarget::new(TargetConfig::new(NAME), vec![(1, Arc::clone(&unit) as _)]).unwrap();
+    let target = MemoryTarget { target: Mutex::new(target.into()), connections: Mutex::default() };
+    (Arc::new(target), unit)
+}
+
+#[tokio::test]
+async fn durable_write_without_fua_is_flushed() {
+    let (target, foreign) = foreign();
+    let unit = open(&target, 1).await;
+    assert!(!unit.geometry().has_fua);
+    unit.write(0, Bytes::from(vec![1; 512]), false).await.unwrap();
+    assert_eq!(foreign.flushes.load(Ordering::SeqCst), 0);
+    unit.write(0, Bytes::from(vec![2; 512]), true).await.unwrap();
+    assert_eq!(foreign.flushes.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn power_failure_fails_next_flush_once() {
+    let (target, foreign) = foreign();
+    let unit = open(&target, 1).await;
+    let cursor = unit.flush_cursor();
+    foreign.has_restarted.store(true, Ordering::SeqCst);
+    target.cut();
+    unit.flush(&cursor).await.unwrap();
+    unit.write(0, Bytes::from(vec![1; 512]), false).await.unwrap();
+    target.cut();
+    // The flush itself connects again.
+    assert!(matches!(unit.flush(&cursor).await, Err(BlockError::LostWrites)));
+    unit.flush(&cursor).await.unwrap();
+    unit.write(0, Bytes::from(vec![2; 512]), false).await.unwrap();
+    target.cut();
+    // The error of a durable write does not hide the loss of an earlier one.
+    let durable = unit.write(512, Bytes::from(vec![3; 512]), true).await;
+    assert!(matches!(durable, Err(BlockError::LostWrites)));
+    assert!(matches!(unit.flush(&cursor).await, Err(BlockError::LostWrites)));
+    unit.flush(&cursor).await.unwrap();
 }
