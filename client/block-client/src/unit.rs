@@ -205,12 +205,14 @@ impl BlockUnitClient {
         outcome
     }
 
-    /// Unmaps blocks; a hint. A unit that cannot unmap ignores it.
+    /// Unmaps blocks; a hint. A unit that cannot unmap ignores it. `durable` is that of
+    /// [`Self::write`].
     ///
     /// # Errors
     /// [`BlockError`].
-    pub async fn unmap(&self, offset: u64, length: u64) -> Result<(), BlockError> {
+    pub async fn unmap(&self, offset: u64, length: u64, durable: bool) -> Result<(), BlockError> {
         self.check(offset, length)?;
+        let losses = self.0.losses.count();
         let piece_max = u64::from(self.geometry().unmap_blocks_max) * u64::from(self.geometry().block_bytes);
         if piece_max == 0 {
             return Ok(());
@@ -226,19 +228,33 @@ impl BlockUnitClient {
             };
             match self.path().run(&command).await {
                 Ok(_) => {}
-                Err(BlockError::Unsupported(_)) => return Ok(()),
+                Err(BlockError::Unsupported(_)) => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        if durable { self.harden(losses).await } else { Ok(()) }
     }
 
-    /// Writes zeros, without sending them if the target supports WRITE SAME.
+    /// Writes zeros, without sending them if the target supports WRITE SAME. `durable` is that of
+    /// [`Self::write`].
     ///
     /// # Errors
     /// [`BlockError`].
-    pub async fn write_zeros(&self, offset: u64, length: u64, mode: ZeroMode) -> Result<(), BlockError> {
+    pub async fn write_zeros(
+        &self,
+        offset: u64,
+        length: u64,
+        mode: ZeroMode,
+        durable: bool,
+    ) -> Result<(), BlockError> {
         self.check(offset, length)?;
+        let losses = self.0.losses.count();
+        self.clear(offset, length, mode).await?;
+        if durable { self.harden(losses).await } else { Ok(()) }
+    }
+
+    /// Writes zeros that are not durable.
+    async fn clear(&self, offset: u64, length: u64, mode: ZeroMode) -> Result<(), BlockError> {
         let unmap = mode == ZeroMode::MayUnmap && self.geometry().unmaps_to_zeros;
         let block = u64::from(self.geometry().block_bytes);
         let piece_max = u64::from(self.geometry().write_same_blocks_max) * block;

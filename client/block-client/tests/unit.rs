@@ -133,7 +133,7 @@ async fn extents_are_checked_before_anything_is_sent() {
     assert_eq!((geometry.bytes, geometry.block_bytes, geometry.physical_bytes), (BYTES, 512, 4096));
     assert!(matches!(unit.read(1, 512).await, Err(BlockError::Unaligned { block: 512 })));
     assert!(matches!(unit.read(BYTES, 512).await, Err(BlockError::OutOfRange { .. })));
-    assert!(matches!(unit.unmap(u64::MAX - 511, 512).await, Err(BlockError::OutOfRange { .. })));
+    assert!(matches!(unit.unmap(u64::MAX - 511, 512, false).await, Err(BlockError::OutOfRange { .. })));
     assert!(unit.read(BYTES, 0).await.unwrap().is_empty());
 }
 
@@ -141,9 +141,9 @@ async fn extents_are_checked_before_anything_is_sent() {
 async fn zeros_and_unmap_change_the_allocation() {
     let unit = open(&MemoryTarget::new(), 1).await;
     unit.write(0, Bytes::from(vec![9; 1 << 20]), false).await.unwrap();
-    unit.unmap(64 << 10, 64 << 10).await.unwrap();
-    unit.write_zeros(256 << 10, 64 << 10, ZeroMode::MayUnmap).await.unwrap();
-    unit.write_zeros(512 << 10, 64 << 10, ZeroMode::Allocate).await.unwrap();
+    unit.unmap(64 << 10, 64 << 10, false).await.unwrap();
+    unit.write_zeros(256 << 10, 64 << 10, ZeroMode::MayUnmap, false).await.unwrap();
+    unit.write_zeros(512 << 10, 64 << 10, ZeroMode::Allocate, false).await.unwrap();
     for hole in [64_u64 << 10, 256 << 10, 512 << 10] {
         assert_eq!(unit.read(hole, 64 << 10).await.unwrap(), vec![0; 64 << 10]);
     }
@@ -248,6 +248,28 @@ async fn power_failure_fails_next_flush_once() {
     // The error of a durable write does not hide the loss of an earlier one.
     let durable = unit.write(512, Bytes::from(vec![3; 512]), true).await;
     assert!(matches!(durable, Err(BlockError::LostWrites)));
+    unit.write(512, Bytes::from(vec![3; 512]), true).await.unwrap();
     assert!(matches!(unit.flush(&cursor).await, Err(BlockError::LostWrites)));
     unit.flush(&cursor).await.unwrap();
+}
+
+#[tokio::test]
+async fn durable_zeros_leave_losses_to_flushes() {
+    let (target, foreign) = foreign();
+    let unit = open(&target, 1).await;
+    let cursor = unit.flush_cursor();
+    foreign.has_restarted.store(true, Ordering::SeqCst);
+    for is_unmap in [false, true] {
+        unit.write(0, Bytes::from(vec![1; 512]), false).await.unwrap();
+        target.cut();
+        for is_first in [true, false] {
+            let outcome = match is_unmap {
+                true => unit.unmap(0, 4096, true).await,
+                false => unit.write_zeros(0, 4096, ZeroMode::MayUnmap, true).await,
+            };
+            assert_eq!(matches!(outcome, Err(BlockError::LostWrites)), is_first, "{outcome:?}");
+        }
+        assert!(matches!(unit.flush(&cursor).await, Err(BlockError::LostWrites)));
+        unit.flush(&cursor).await.unwrap();
+    }
 }

@@ -84,7 +84,8 @@ pub trait BlockBackend: Send + Sync + 'static {
     /// Reads `length` bytes.
     fn read(&self, offset: u64, length: u32) -> impl Future<Output = Result<Vec<u8>, NbdError>> + Send;
 
-    /// Writes; `durable`: the data are on stable storage before it returns.
+    /// Writes; `durable`: the data are on stable storage before it returns. Its failure does not
+    /// count as a report of lost writes by [`BlockBackend::flush`].
     fn write(
         &self,
         offset: u64,
@@ -96,15 +97,21 @@ pub trait BlockBackend: Send + Sync + 'static {
     /// cursor.
     fn flush(&self, cursor: &FlushCursor) -> impl Future<Output = Result<(), NbdError>> + Send;
 
-    /// Frees the space of an extent; a hint.
-    fn trim(&self, offset: u64, length: u32) -> impl Future<Output = Result<(), NbdError>> + Send;
+    /// Frees the space of an extent; a hint. `durable` is that of [`BlockBackend::write`].
+    fn trim(
+        &self,
+        offset: u64,
+        length: u32,
+        durable: bool,
+    ) -> impl Future<Output = Result<(), NbdError>> + Send;
 
-    /// Writes zeros; `may_unmap`: they need no space.
+    /// Writes zeros; `may_unmap`: they need no space. `durable` is that of [`BlockBackend::write`].
     fn write_zeros(
         &self,
         offset: u64,
         length: u32,
         may_unmap: bool,
+        durable: bool,
     ) -> impl Future<Output = Result<(), NbdError>> + Send;
 
     /// Returns the status of at least the first block of an extent, in order and without gaps.

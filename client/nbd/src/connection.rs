@@ -318,8 +318,8 @@ impl<B: BlockBackend> RequestRunner<B> {
             NbdCommand::Trim => {
                 allow(FUA)?;
                 self.check_write(request)?;
-                self.backend.trim(offset, length).await?;
-                self.flush_if(has(FUA)).await
+                self.backend.trim(offset, length, has(FUA)).await?;
+                Ok(RequestResult::Done)
             }
             NbdCommand::WriteZeroes => {
                 allow(FUA | NO_HOLE | FAST_ZERO)?;
@@ -327,11 +327,11 @@ impl<B: BlockBackend> RequestRunner<B> {
                 if has(FAST_ZERO) && (has(NO_HOLE) || !self.properties.has_fast_zero) {
                     return Err(NbdError::Unsupported("fast zeros"));
                 }
-                self.backend.write_zeros(offset, length, !has(NO_HOLE)).await?;
-                self.flush_if(has(FUA)).await
+                self.backend.write_zeros(offset, length, !has(NO_HOLE), has(FUA)).await?;
+                Ok(RequestResult::Done)
             }
             NbdCommand::BlockStatus => {
-                allow(REQ_ONE)?;
+                allow(FUA | REQ_ONE)?;
                 if !self.has_allocation {
                     return Err(NbdError::Invalid("no context was selected"));
                 }
@@ -347,13 +347,6 @@ impl<B: BlockBackend> RequestRunner<B> {
             }
             NbdCommand::Disconnect | NbdCommand::Unknown(_) => Err(NbdError::Invalid("unknown command")),
         }
-    }
-
-    async fn flush_if(&self, durable: bool) -> Result<RequestResult, NbdError> {
-        if durable {
-            self.backend.flush(&self.cursor).await?;
-        }
-        Ok(RequestResult::Done)
     }
 
     fn check(&self, request: &NbdRequest) -> Result<(), NbdError> {

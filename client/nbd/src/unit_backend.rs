@@ -64,13 +64,19 @@ impl BlockBackend for UnitBackend {
         Ok(self.unit.flush(cursor).await?)
     }
 
-    async fn trim(&self, offset: u64, length: u32) -> Result<(), NbdError> {
-        Ok(self.unit.unmap(offset, u64::from(length)).await?)
+    async fn trim(&self, offset: u64, length: u32, durable: bool) -> Result<(), NbdError> {
+        Ok(self.unit.unmap(offset, u64::from(length), durable).await?)
     }
 
-    async fn write_zeros(&self, offset: u64, length: u32, may_unmap: bool) -> Result<(), NbdError> {
+    async fn write_zeros(
+        &self,
+        offset: u64,
+        length: u32,
+        may_unmap: bool,
+        durable: bool,
+    ) -> Result<(), NbdError> {
         let mode = if may_unmap { ZeroMode::MayUnmap } else { ZeroMode::Allocate };
-        Ok(self.unit.write_zeros(offset, u64::from(length), mode).await?)
+        Ok(self.unit.write_zeros(offset, u64::from(length), mode, durable).await?)
     }
 
     async fn status(&self, offset: u64, length: u32) -> Result<Vec<StatusExtent>, NbdError> {

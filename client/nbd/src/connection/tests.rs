@@ -64,12 +64,12 @@ impl BlockBackend for MemoryDisk {
         Ok(())
     }
 
-    async fn trim(&self, offset: u64, length: u32) -> Result<(), NbdError> {
-        self.write_zeros(offset, length, true).await
+    async fn trim(&self, offset: u64, length: u32, durable: bool) -> Result<(), NbdError> {
+        self.write_zeros(offset, length, true, durable).await
     }
 
-    async fn write_zeros(&self, offset: u64, length: u32, _: bool) -> Result<(), NbdError> {
-        self.write(offset, vec![0; length as usize].into(), false).await
+    async fn write_zeros(&self, offset: u64, length: u32, _: bool, durable: bool) -> Result<(), NbdError> {
+        self.write(offset, vec![0; length as usize].into(), durable).await
     }
 
     async fn status(&self, _: u64, length: u32) -> Result<Vec<StatusExtent>, NbdError> {
@@ -178,8 +178,8 @@ async fn structured_replies_carry_data_and_status() {
     let (kind, status) = client.chunk().await;
     assert_eq!((kind, status.len()), (5, 20));
     assert_eq!(status[..12], [0, 0, 0, 1, 0, 0, 4, 0, 0, 0, 0, 3]);
-    client.request(7, 8, 0, 2048, &[]).await;
-    assert_eq!(client.chunk().await.1.len(), 12, "REQ_ONE");
+    client.request(7, 9, 0, 2048, &[]).await;
+    assert_eq!(client.chunk().await.1.len(), 12, "REQ_ONE, and FUA without effect");
     // TRIM with FUA, zeros, flush.
     for (code, flags) in [(4, 1), (6, 1), (6, 2), (3, 0)] {
         client.request(code, flags, 0, 512, &[]).await;
