@@ -54,7 +54,8 @@ pub enum LazyError {
         /// Capacity of the log.
         max: u64,
     },
-    /// A page of keys was changed or moved on the medium, or was sealed under another secret.
+    /// Keys were changed or moved on the medium, or were sealed under another secret. Verification
+    /// fails too, so that a wrong secret deletes no version.
     #[error("keys of block {0} are damaged")]
     KeyPageDamaged(u64),
     /// A record of the version log is damaged.

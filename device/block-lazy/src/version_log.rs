@@ -186,7 +186,8 @@ impl VersionLog {
         Ok(offsets.map(|offset| RecordPlace { segment, offset }).collect())
     }
 
-    /// Reads the version of a block at a place.
+    /// Reads the version of a block at a place. `KeyPageDamaged` if the record is whole, but its
+    /// keys cannot be opened: the unit's secret may be a wrong one.
     pub(crate) fn read(
         &self,
         store: &dyn ObjectStore,
@@ -201,8 +202,11 @@ impl VersionLog {
             Some((head, seal, data)) if head.lba == lba && head.version == version => {
                 let plain = match &self.seal {
                     None => seal.first_chunk().map(StoredSeal::decode),
-                    Some(sealed) => (sealed.open(&Self::name(lba, version), seal).ok())
-                        .and_then(|plain| plain.first_chunk().map(StoredSeal::decode)),
+                    Some(sealed) => {
+                        let open = sealed.open(&Self::name(lba, version), seal);
+                        let open = open.map_err(|_| LazyError::KeyPageDamaged(lba))?;
+                        open.first_chunk().map(StoredSeal::decode)
+                    }
                 };
                 Ok((plain.ok_or(damaged)?, data.to_vec()))
             }

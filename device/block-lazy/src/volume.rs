@@ -481,6 +481,7 @@ impl LazyVolume {
         for entry in versions.iter().rev() {
             let VersionEntry { version, writer, .. } = *entry;
             // A damaged record cannot be authentic; the store reports damage of the medium itself.
+            // Keys that cannot be opened are no such proof: the secret may be a wrong one.
             let found = match self.read_version(&state.log, lba, *entry) {
                 Err(LazyError::LogDamaged { .. }) => None,
                 other => Some(other?),

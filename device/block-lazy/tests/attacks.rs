@@ -188,6 +188,19 @@ fn sealed_keys_open_at_their_place_only() {
         let opened = LazyVolume::open(bench.store.clone(), other, 0).unwrap();
         assert!(matches!(opened.read(0, 1, 0), Err(LazyError::KeyPageDamaged(0))));
     }
+    // Versions that wait for verification are not deleted because of a wrong secret.
+    bench.write(200, 1, 3);
+    let wrong = sealstone_block_lazy::LazyUnit {
+        secret: Some(zeroize::Zeroizing::new([8; 32])),
+        ..bench.unit.clone()
+    };
+    let opened = LazyVolume::open(bench.store.clone(), wrong, 0).unwrap();
+    assert!(matches!(opened.read(200, 1, 0), Err(LazyError::KeyPageDamaged(200))));
+    assert!(matches!(opened.verify_due(100_000), Err(LazyError::KeyPageDamaged(200))));
+    drop(opened);
+    let bench = bench.reopen();
+    bench.volume.verify_due(100_000).unwrap();
+    assert_eq!(bench.number(200), Some(3));
     // Blocks 0 and 100 are on pages 0 and 1.
     let keys = ObjectId::new(sealstone_block_lazy::LAZY_PARTITION, 2 << 32);
     let mut page = vec![0; 4096];
