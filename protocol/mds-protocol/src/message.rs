@@ -693,6 +693,11 @@ messages! {
             /// Method; raised to the floor of policy.
             method: Method,
         },
+        /// Verifies the receipt of a device about a run of a function.
+        0x008B => ReceiptVerify {
+            /// The receipt as the device issued it.
+            receipt: ReceiptBytes,
+        },
         /// Reserves the object for a long result of a function on a device: a create that is never
         /// committed. Abandon removes the object; otherwise it expires. Needs the right to execute
         /// the function.
@@ -715,11 +720,6 @@ messages! {
             change: bool,
             /// Method; raised to the floor of policy.
             method: Method,
-        },
-        /// Verifies the receipt of a device about a run of a function.
-        0x008B => ReceiptVerify {
-            /// The receipt as the device issued it.
-            receipt: ReceiptBytes,
         },
     }
 }
