@@ -81,8 +81,13 @@ impl<M: Metadata, D: Devices> ResultObjects<M, D> {
 
     /// Returns an object on a device. None if the server refuses one: then a long result fails.
     pub(super) async fn take(&self, device: DeviceId) -> Option<ResultObject<M, D>> {
-        if let Some(free) = self.free.lock().await.get_mut(&device).and_then(Vec::pop) {
-            return Some(free);
+        while let Some(free) = self.pop(device).await {
+            // The server ends a reservation that is not renewed.
+            match free.entry(device, false).await {
+                Ok(_) => return Some(free),
+                Err(error) => tracing::debug!(device = device.0, %error, "a free object for results ended"),
+            }
+            self.end(free).await;
         }
         match self.reserve(device).await {
             Ok(object) => Some(object),
@@ -91,6 +96,11 @@ impl<M: Metadata, D: Devices> ResultObjects<M, D> {
                 None
             }
         }
+    }
+
+    /// Removes a free object of a device.
+    async fn pop(&self, device: DeviceId) -> Option<ResultObject<M, D>> {
+        self.free.lock().await.get_mut(&device).and_then(Vec::pop)
     }
 
     async fn reserve(&self, device: DeviceId) -> Result<ResultObject<M, D>, ClientError> {
