@@ -33,6 +33,8 @@ pub const JOBS_PER_DEVICE_MAX: usize = 4;
 const TIMEOUT_DEFAULT_MS: u32 = 30_000;
 /// Default of the maximum bytes of the result of one job.
 const RESULT_DEFAULT_MAX: usize = 64 << 20;
+/// Maximum bytes that are reserved for the result of one job: devices limit results to them.
+const RESULT_RESERVED_MAX: usize = 16 << 20;
 /// Maximum number of files of one call.
 const FILES_MAX: usize = 65_536;
 /// Number of files that are opened before their jobs start.
@@ -297,8 +299,8 @@ impl FunctionRun {
         let mut function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
         let engine = function.description().await.ok().and_then(|description| description.engine);
         let results = Arc::new(Semaphore::new(RESULTS_BYTES_MAX / RESULT_PERMIT_BYTES));
-        let result_objects =
-            ResultObjects::new(&client.core, &path, self.security, self.result_max.max(1) as u64);
+        let reserved = self.result_max.clamp(1, RESULT_RESERVED_MAX) as u64;
+        let result_objects = ResultObjects::new(&client.core, &path, self.security, reserved);
         let mut summary = CallSummary::default();
         let mut devices = BTreeSet::new();
         let (send, mut receive) = mpsc::channel(REPLIES_QUEUED);
