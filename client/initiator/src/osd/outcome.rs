@@ -8,6 +8,7 @@
 
 use sealstone_osd::Generation;
 use sealstone_osd::cdb::pointer;
+use sealstone_osd::function::ExecuteRequest;
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, Status, additional};
 use sealstone_seal::ReceivedDigests;
 use sealstone_seal::signer::{ReceivedReply, ReplyError, SignedCommand};
@@ -207,7 +208,12 @@ fn refused_function(operation: &Operation, at: u16) -> OsdError {
         (Operation::ExecuteFunction { .. }, FUNCTION_ENGINE_AT | FUNCTION_API_AT) => {
             OsdError::FunctionUnsupported
         }
-        (Operation::ExecuteFunction { .. }, FUNCTION_OPERATION_AT) => OsdError::FunctionExcluded,
+        // A request about a job is subject to no policy.
+        (Operation::ExecuteFunction { request, .. }, FUNCTION_OPERATION_AT)
+            if matches!(**request, ExecuteRequest::Run(_)) =>
+        {
+            OsdError::FunctionExcluded
+        }
         (Operation::ExecuteFunction { .. }, FUNCTION_JOB_AT) => OsdError::UnknownJob,
         (Operation::ExecuteFunction { .. }, FUNCTION_DIGEST_AT) => OsdError::CodeMismatch,
         _ => OsdError::AccessDenied { field: None },
