@@ -201,7 +201,7 @@ fn failing_functions_name_their_exit_reason() {
 
 #[test]
 fn policy_refuses_unlisted_and_unsigned_functions() {
-    let system = System::start(2);
+    let system = System::start_with_mds(2, "1G", &[], &["--file-partitions", "3"]);
     run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
     let main =
         "#include \"osd.h\"\nint64_t osd_main(const osd_call *call) { return osd_result(\"1\", 1); }\n";
@@ -211,13 +211,16 @@ fn policy_refuses_unlisted_and_unsigned_functions() {
         system.run(&["run", function, "/a"]).fails(3).says(&["policy of the partition"]);
     };
     let shown = system.run(&["--json", "fn", "policy"]).ok().json();
-    assert_eq!(shown["devices"].as_array().map(Vec::len), Some(2), "{shown}");
+    assert_eq!(shown["devices"].as_array().map(Vec::len), Some(6), "{shown}");
     assert_eq!(
-        (&shown["devices"][0]["policy"], &shown["partition"]),
-        (&"any".into(), &0x10000.into()),
+        (&shown["devices"][0]["policy"], &shown["partitions"]),
+        (&"any".into(), &serde_json::json!([0x10000, 0x10001, 0x10002])),
         "{shown}"
     );
     system.run(&["fn", "policy", "--set", "listed", "--function", "good"]).ok();
+    let one = system.run(&["--json", "fn", "policy", "--partition", "0x10002"]).ok().json();
+    let of_one = (&one["devices"][1]["partition"], &one["devices"][1]["policy"]);
+    assert_eq!(of_one, (&0x10002.into(), &"listed".into()), "{one}");
     system.run(&["run", "good", "/a"]).ok();
     refused("other");
     // The device that has the file refused it.

@@ -217,9 +217,9 @@ pub(crate) struct FunctionPolicyArgs {
     /// BLAKE3-256 of code that may run, 64 hex digits.
     #[arg(long = "digest", value_name = "HEX", requires = "set", value_parser = parse_digest)]
     pub(crate) digests: Vec<[u8; 32]>,
-    /// Partition with files (0x… or decimal).
-    #[arg(long, default_value = "0x10000", value_name = "ID", value_parser = super::keys::partition)]
-    pub(crate) partition: u64,
+    /// Partition with files (0x… or decimal); all of them without it.
+    #[arg(long, value_name = "ID", value_parser = super::keys::partition)]
+    pub(crate) partition: Option<u64>,
 }
 
 /// Which functions may run.

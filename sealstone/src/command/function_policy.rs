@@ -48,18 +48,18 @@ fn check(arguments: &FunctionPolicyArgs, policy: PolicyName) -> Outcome {
     }
 }
 
-fn value(device: &str, policy: &PartitionPolicy) -> Value {
+fn value((device, partition, policy): &(String, u64, PartitionPolicy)) -> Value {
     let all = |list: &std::collections::BTreeSet<[u8; 32]>| -> Vec<String> {
         list.iter().map(|entry| hex(entry)).collect()
     };
     json!({
-        "device": device, "policy": name(policy.policy), "keys": all(&policy.keys),
-        "digests": all(&policy.digests),
+        "device": device, "partition": partition, "policy": name(policy.policy),
+        "keys": all(&policy.keys), "digests": all(&policy.digests),
     })
 }
 
-fn line(device: &str, policy: &PartitionPolicy) -> String {
-    let mut line = format!("{device:16} {}", name(policy.policy));
+fn line((device, partition, policy): &(String, u64, PartitionPolicy)) -> String {
+    let mut line = format!("{device:16} {partition:#x} {}", name(policy.policy));
     for (what, list) in [("key", &policy.keys), ("code", &policy.digests)] {
         list.iter().for_each(|entry| line.push_str(&format!("\n  {what:4} {}", hex(entry))));
     }
@@ -69,7 +69,6 @@ fn line(device: &str, policy: &PartitionPolicy) -> String {
 /// `sealstone fn policy`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &FunctionPolicyArgs) -> Outcome {
     let (client, _) = client(global)?;
-    let partition = arguments.partition;
     let new = match arguments.set {
         None => None,
         Some(policy) => {
@@ -99,18 +98,27 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
     };
     let devices = client.device_list().await?;
     let devices: Vec<_> = devices.into_iter().filter(|device| device.state != DeviceState::Pending).collect();
-    let results = for_each(output, &devices, async |device| {
+    let partitions = match (arguments.partition, devices.first()) {
+        (Some(partition), _) => vec![partition],
+        (None, Some(device)) => client.policy_partitions(device.id, METHOD).await?,
+        (None, None) => Vec::new(),
+    };
+    let parts: Vec<_> = devices
+        .iter()
+        .flat_map(|device| partitions.iter().map(move |partition| (device, *partition)))
+        .collect();
+    let results = for_each(output, &parts, async |&(device, partition)| {
         let shown = device.name.shown().into_owned();
         let at = |error: sealstone_client::functions::FunctionError| Failure::from(error).at(&shown);
         if let Some(new) = &new {
             client.set_function_policy(device.id, partition, new, METHOD).await.map_err(at)?;
         }
         let found = client.function_policy(device.id, partition, METHOD).await.map_err(at)?;
-        Ok((shown, found))
+        Ok((shown, partition, found))
     })
     .await?;
-    let values: Vec<Value> = results.done.iter().map(|(device, policy)| value(device, policy)).collect();
-    let lines: Vec<String> = results.done.iter().map(|(device, policy)| line(device, policy)).collect();
-    let value = json!({ "partition": partition, "devices": values });
+    let values: Vec<Value> = results.done.iter().map(value).collect();
+    let lines: Vec<String> = results.done.iter().map(line).collect();
+    let value = json!({ "partitions": partitions, "devices": values });
     results.finish_with_text(value, || lines.join("\n"))
 }

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use sealstone_initiator::{Bearer, Operation};
-use sealstone_mds_protocol::{DeviceId, Method, Request, Response};
+use sealstone_mds_protocol::{
+    DeviceId, ErrorCode, FILE_PARTITION, FILE_PARTITIONS_MAX, Method, Request, Response,
+};
 use sealstone_osd::function::CODE_DIGEST_LEN;
 use sealstone_osd::function::attributes::{
     ALLOWED_CODE, FunctionPolicy, POLICY, POLICY_ENTRIES_MAX, PUBLIC_KEY_LEN, TRUSTED_KEYS,
@@ -76,6 +78,32 @@ impl PartitionPolicy {
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
+    /// Returns the partitions with files, which are the same on each device (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn policy_partitions(
+        &self,
+        device: DeviceId,
+        method: Method,
+    ) -> Result<Vec<u64>, FunctionError> {
+        let mut partitions = Vec::new();
+        for partition in (FILE_PARTITION..).take(FILE_PARTITIONS_MAX as usize) {
+            let request = Request::FunctionPolicyAccess { id: device, partition, change: false, method };
+            match self.core.metadata.call(request).await {
+                Ok(_) => partitions.push(partition),
+                // Their numbers have no gap.
+                Err(ClientError::Refused(failure))
+                    if failure.code == ErrorCode::NotFound && !partitions.is_empty() =>
+                {
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(partitions)
+    }
+
     /// Returns the policy of a partition on a device (administrators).
     ///
     /// # Errors
