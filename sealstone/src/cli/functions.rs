@@ -78,10 +78,9 @@ Example:
     #[command(after_help = "\
 Examples:
   sealstone fn policy
-  sealstone fn policy --set signed --key 9f3178c1a2e4460b8d75f00e6c21b39a5dd84e17b6630f92a1c7e85b4d0c6e2f  functions that this publisher signed
   sealstone fn policy --set listed --function grep --function /tools/count
   sealstone fn policy --set any
---set replaces policy, keys and list. A device that is added later has the policy `any` until it is set again.")]
+With `--set signed`, --key names each trusted publisher. --set replaces policy, keys and list. A device that is added later has the policy `any` until it is set again.")]
     Policy(FunctionPolicyArgs),
     /// List the engines of all devices.
     #[command(after_help = "\
