@@ -37,7 +37,7 @@ struct MeasuredEngine {
     _process: SandboxedEngine,
 }
 
-/// The objects of a call: what it reads, and what it wrote.
+/// The objects of a call: its input, and its output.
 struct MeasuredData<'a> {
     source: &'a [u8],
     target: Vec<u8>,
@@ -164,7 +164,7 @@ fn build_functions() -> ExampleResult<tempfile::TempDir> {
     Ok(folder)
 }
 
-/// Returns the middle and the 99th percentile in milliseconds.
+/// Returns the median and the 99th percentile in milliseconds.
 fn quantiles(mut times: Vec<Duration>) -> serde_json::Value {
     times.sort_unstable();
     let at = |index: usize| times[index].as_secs_f64() * 1e3;

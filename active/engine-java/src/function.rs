@@ -35,7 +35,7 @@ const SDK_CLASSES: [&CStr; 12] = [
 const HOST_CLASS: &CStr = c"io/sealstone/function/EngineHost";
 const RUNNER_CLASS: &CStr = c"io/sealstone/function/FunctionRunner";
 
-/// Memory of a job that the heap cannot have: the machine itself, its threads and its compilers.
+/// Memory of a job outside of the heap: the virtual machine itself, its threads and its compilers.
 const MACHINE_BYTES: u64 = 48 << 20;
 /// Smallest heap with which a function can start.
 const HEAP_BYTES_MIN: u64 = 16 << 20;

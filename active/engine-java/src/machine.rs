@@ -121,7 +121,7 @@ pub(crate) struct NativeMethod {
 // SAFETY: the pointer is that of a function.
 unsafe impl Sync for NativeMethod {}
 
-/// The end of the process, as the machine requests it.
+/// Hooks that the virtual machine calls to end the process.
 pub(crate) struct MachineHooks {
     /// Called with the code of `System.exit`.
     pub(crate) exit: extern "system" fn(jint),

@@ -1,6 +1,6 @@
 //! The engine program for functions in Java.
 //!
-//! Does: loads the virtual machine of the machine, starts it in the confined process, loads the JAR
+//! Does: loads the installed Java virtual machine, starts it in the confined process, loads the JAR
 //! file of the function at its first call, and runs its `OsdFunction`. Does not: confine itself;
 //! `sealstone-sandbox` does that before this program sees a descriptor.
 //! Contract: the virtual machine starts, and code of a function is read, after the confinement. The

@@ -88,8 +88,8 @@ fn locate(global: &GlobalArgs, arguments: &AttachArgs) -> Outcome<UnitLocation> 
     Ok(UnitLocation { url, export, dial })
 }
 
-/// Returns the pin of the device in a folder, and its system id. On loopback, TLS is used only on
-/// demand.
+/// Returns the pin of the device in a folder, and its system id. On loopback there is no
+/// pin unless TLS is required.
 fn known_device(folder: &Path, url: &TargetUrl, policy: TlsPolicy) -> Outcome<(Option<Pin>, [u8; 20])> {
     let data = DataDir::open(folder).map_err(|error| Failure::operation(chain(&error)))?;
     let is_loopback =

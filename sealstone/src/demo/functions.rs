@@ -1,4 +1,5 @@
-//! Functions of the demo: two shipped ones run on the devices, and local tools check the results.
+//! Functions of the demo: two shipped functions run on the devices. Their results are compared with
+//! those of local tools.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,11 +19,11 @@ use crate::text::ShownPath as _;
 
 /// Stored path of the log.
 const LOG: &str = "/log";
-/// Bytes of the log: some stripe units on each device.
+/// Bytes of the log, so that each device has several stripe units.
 const LOG_BYTES: usize = 24 << 20;
-/// One line of this number contains the text that is searched.
+/// One of this number of lines matches [`PATTERN`].
 const LINES_PER_MATCH: u64 = 1999;
-/// The text that is searched.
+/// The regular expression that `grep` searches for.
 const PATTERN: &str = "timeout after [0-9]+ ms";
 
 /// Result of one function, as `--json` prints it.

@@ -1,7 +1,7 @@
-//! The policy of a partition about the functions in it, on all devices.
+//! Policies of partitions on devices: which functions may run.
 //!
 //! Contract: a change replaces policy, trusted keys and allowed digests of a device in one command,
-//! so that no mixture is ever in force.
+//! so that a device never applies a mixture.
 //! Truth: docs/standards/active.md, attribute pages.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ const fn numbered(first: AttributeId, index: u32) -> AttributeId {
     AttributeId::new(first.page, first.number + index)
 }
 
-/// Returns the attributes of a list; those behind its end are removed.
+/// Returns the attributes of a list. Empty values remove the attributes after its end.
 fn list_values(first: AttributeId, list: &BTreeSet<[u8; 32]>) -> impl Iterator<Item = (AttributeId, Bytes)> {
     let values = list.iter().map(|value| Bytes::copy_from_slice(value));
     let all = values.chain(std::iter::repeat(Bytes::new()));

@@ -3,7 +3,7 @@
 //! Does: reserve an object for a job, read the result from it, and keep objects that no device
 //! created for the next job on the device.
 //! Contract: an object serves one job at a time. One that a device may have created is abandoned
-//! after its job, so that the server removes it. Those of a lost client expire there.
+//! after its job, so that the server removes it. Objects of a failed client expire at the server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl<M: Metadata, D: Devices> ResultObjects<M, D> {
         Arc::new(Self { core, function, method, size_max, free })
     }
 
-    /// Returns an object on a device. None if the server refuses one: then a long result fails.
+    /// Returns an object on a device; `None` if the server refuses one. A long result then fails.
     pub(super) async fn take(&self, device: DeviceId) -> Option<ResultObject<M, D>> {
         while let Some(free) = self.pop(device).await {
             // The server ends a reservation that is not renewed.

@@ -78,7 +78,7 @@ impl Mds {
         Err(MdsError::refused(ErrorCode::Invalid, why))
     }
 
-    /// Draws the number of an object on a device.
+    /// Returns the id of a new object on a device.
     fn new_object(&self, tx: &mut dyn Transaction, inode: InodeId, device: DeviceId) -> Result<ObjectRef> {
         let number = next_number(tx, counter::OBJECT)?;
         Ok(ObjectRef { device, object: ObjectId::new(self.config.partition_of(inode.0), number) })

@@ -2,7 +2,7 @@ package io.sealstone.function;
 
 import java.nio.ByteBuffer;
 
-/** The device below {@link Osd}: the engine, or local files. A negative result is an error number. */
+/** The calls that {@link Osd} uses: of a device, or of local files. A negative result is an error number. */
 interface CallHost {
     long read(int object, long offset, byte[] into, int start, int length);
 

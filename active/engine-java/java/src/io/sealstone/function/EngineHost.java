@@ -2,7 +2,7 @@ package io.sealstone.function;
 
 import java.nio.ByteBuffer;
 
-/** The device of the engine. The native methods check every number and every length. */
+/** The calls of an engine to its device. The native methods check every number and every length. */
 final class EngineHost implements CallHost {
     @Override
     public synchronized native long read(int object, long offset, byte[] into, int start, int length);

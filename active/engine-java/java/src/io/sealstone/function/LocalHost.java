@@ -8,7 +8,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** A device in memory, for the machine of an author. It checks numbers as a device does. */
+/** Objects in memory, for tests without a device. It checks numbers as a device does. */
 final class LocalHost implements CallHost {
     private static final long FIRST_NUMBER = 0x10000;
     private static final int REQUEST_BYTES_MAX = 4 << 20;

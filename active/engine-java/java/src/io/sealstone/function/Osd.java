@@ -20,7 +20,7 @@ public final class Osd {
     public static final int BUFFER_BYTES = 1 << 20;
     /** Maximum bytes of the value of an attribute. */
     public static final int ATTRIBUTE_BYTES_MAX = 65534;
-    /** Maximum bytes that {@link #read(int)} returns; larger objects are read by a stream. */
+    /** Maximum bytes of an array that a read returns; larger objects are read by a stream. */
     public static final int READ_BYTES_MAX = 64 << 20;
 
     private final CallHost host;
@@ -204,7 +204,7 @@ public final class Osd {
     }
 
     /**
-     * Returns when the written bytes of an object survive a loss of power.
+     * Waits until the written bytes of an object survive a power failure.
      *
      * @param object handle of the object
      * @throws OsdException the device refused the call
@@ -275,7 +275,8 @@ public final class Osd {
     }
 
     /**
-     * Tells whether the job was cancelled. The function then returns soon, or is killed.
+     * Returns whether the job was cancelled. The function should then return soon; the device kills
+     * it after a short delay.
      *
      * @return whether it was cancelled
      */

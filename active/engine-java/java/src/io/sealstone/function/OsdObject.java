@@ -86,7 +86,7 @@ public final class OsdObject {
     }
 
     /**
-     * Tells whether the call has a right to the object.
+     * Returns whether the call has a right to the object.
      *
      * @param right one of the constants of this class
      * @return whether it has the right
