@@ -2,8 +2,8 @@
 //!
 //! Does: counts losses, and groups flushes that wait for each other.
 //! Does not: detect losses; the unit's paths do.
-//! Contract: a loss that was reported to no user is reported to the next one, even if that user
-//! came later.
+//! Contract: a loss that was reported to no user is reported to the next one, even if its cursor
+//! was created later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,14 +60,14 @@ pub(crate) struct UnflushedWrites {
 }
 
 impl UnflushedWrites {
-    /// Counts a step of a write. The first step, before the command is sent, covers a received
-    /// acknowledgement that is not yet processed. The second covers a flush that overtook the
-    /// write.
+    /// Counts a step of a write. The step before the command is sent covers a power failure that is
+    /// reported before the acknowledgement of the write is processed. The step at the
+    /// acknowledgement covers a flush that began during the write.
     pub(crate) fn count_step(&self) {
         self.written.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the steps that a flush covers that is sent after this call.
+    /// Returns the steps that a flush covers if it is sent after this call.
     pub(crate) fn begin_flush(&self) -> u64 {
         self.written.load(Ordering::SeqCst)
     }

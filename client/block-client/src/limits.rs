@@ -27,7 +27,7 @@ pub struct UnitGeometry {
     pub bytes: u64,
     /// Bytes of a block: the unit of all offsets and lengths.
     pub block_bytes: u32,
-    /// Bytes of a physical block: smaller writes cost a read.
+    /// Bytes of a physical block: smaller writes need a read-modify-write.
     pub physical_bytes: u32,
     /// Maximum bytes of one READ or WRITE command, a multiple of the block size.
     pub transfer_max: u64,

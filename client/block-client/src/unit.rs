@@ -39,9 +39,9 @@ struct UnitState {
     known: KnownUnit,
     losses: Arc<LossCounter>,
     flushes: FlushGroup,
-    /// Whether the target takes WRITE SAME without data-out, until it refuses one.
+    /// Whether the target supports WRITE SAME without data-out; false after it refused one.
     writes_same_without_data: AtomicBool,
-    /// Whether the target takes WRITE SAME, until it refuses one.
+    /// Whether the target supports WRITE SAME; false after it refused one.
     writes_same: AtomicBool,
 }
 
@@ -192,7 +192,7 @@ impl BlockUnitClient {
                 continue;
             };
             // After a failed flush the target may have dropped the data: no later flush may hide
-            // that from other users. Without a status nothing is known.
+            // that from other users. Without a status the outcome is unknown.
             let has_status =
                 !matches!(&error, BlockError::Unavailable { .. } | BlockError::Session(_) | BlockError::Busy);
             if has_status {

@@ -154,7 +154,7 @@ impl UnitPath {
         }
     }
 
-    /// Returns the writes that a flush covers that is sent after this call.
+    /// Returns the writes that a flush covers if it is sent after this call.
     pub(crate) fn begin_flush(&self) -> u64 {
         self.writes.begin_flush()
     }

@@ -1,4 +1,4 @@
-//! Sessions with protected records, and a man in the middle who changes what it can.
+//! Sessions with protected records, and a man in the middle that changes them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -49,7 +49,7 @@ struct Middle {
     replaced: Option<(&'static [u8], &'static [u8])>,
     /// A PDU without protection that follows the piece with this text.
     appended_after: Option<&'static [u8]>,
-    /// Everything that passed.
+    /// All bytes that passed.
     seen: Mutex<Vec<u8>>,
 }
 
@@ -215,7 +215,7 @@ async fn lowered_level_fails_the_login() {
     assert!(matches!(refused, Some(SessionError::Protocol(_))), "{refused:?}");
 }
 
-/// A target, or a man in the middle, that knows nothing of the keys is no session without them.
+/// A login fails if the login keys of the target are removed or not understood.
 #[tokio::test]
 async fn removed_keys_fail_the_login() {
     let own = settings(CIPHER, RecordSize::Large);

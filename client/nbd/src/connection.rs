@@ -1,10 +1,10 @@
-//! One connection: reads requests, runs them in parallel, writes replies in the order in which they
-//! end.
+//! One connection: reads requests, runs them in parallel, and writes replies in the order of
+//! completion.
 //!
 //! Does: checks extents, alignment and flags before the backend sees a request.
 //! Does not: know the disk.
-//! Contract: a request holds a place and its bytes until its reply is written, so that a client
-//! that does not read replies cannot use more memory.
+//! Contract: a request keeps its permits, for one request and its bytes, until its reply is
+//! written. So a client that does not read replies cannot use more memory.
 
 use core::time::Duration;
 use std::io::{self, IoSlice};

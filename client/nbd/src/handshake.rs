@@ -280,10 +280,10 @@ impl Handshake {
     }
 }
 
-/// Block size that a client may assume without asking.
+/// Block size that a client may assume if it does not request one.
 const BLOCK_ASSUMED: u32 = 512;
 
-/// Splits a name with its length off.
+/// Splits off a name and the length before it.
 fn take_name(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;

@@ -1,4 +1,4 @@
-//! The socket of a server: for its own user only.
+//! The Unix socket of a server, for its own user only.
 //!
 //! Does: creates it with mode 0600 in a folder that others cannot write, replaces a stale one, and
 //! removes it at the end.
@@ -31,7 +31,7 @@ pub enum SocketError {
     /// Another server uses the socket.
     #[error("another server uses the socket")]
     InUse,
-    /// Something other than a socket has the path.
+    /// The path exists and is not a socket.
     #[error("the path exists and is no socket")]
     NotASocket,
     /// The system refused.

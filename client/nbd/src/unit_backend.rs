@@ -1,4 +1,4 @@
-//! A block unit behind an export.
+//! The backend that exports a block unit.
 
 use bytes::Bytes;
 use sealstone_block_client::{BlockError, BlockUnitClient, FlushCursor, ZeroMode};

@@ -107,7 +107,7 @@ pub enum NbdViolation {
     /// Too many options.
     #[error("more than {0} options")]
     OptionCount(u32),
-    /// `EXPORT_NAME` names an export that does not exist; the protocol has no answer for it.
+    /// `EXPORT_NAME` names an export that does not exist; the protocol has no error reply.
     #[error("the requested export does not exist, or needs GO")]
     UnknownExport,
     /// A request does not begin with its magic number.

@@ -14,7 +14,7 @@ const PAPER_AGE_MS: u64 = 30_000;
 const SAFE_AGE_MS: u64 = 500;
 /// Versions of one block that are kept without verification.
 const VERSIONS_MAX: usize = 8;
-/// Versions of one block from which garbage collection verifies it.
+/// Versions of one block above which garbage collection verifies it.
 const VERSIONS_DUE: usize = 4;
 /// Smallest capacity of a version log, in bytes.
 const LOG_MIN: u64 = 8 << 20;

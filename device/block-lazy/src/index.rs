@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::layout::VersionNumber;
 use crate::volume::WriterId;
 
-/// Where a version is, and since when.
+/// Location of a version, and the time of its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionEntry {
     pub(crate) version: VersionNumber,

@@ -2,8 +2,8 @@
 //!
 //! Does: reads and changes the slots of blocks; seals pages at rest where the unit has a secret.
 //! Does not: lock or open scopes; the volume does.
-//! Contract: a sealed page opens only at its place in its unit. A page is written as a whole, so a
-//! change of its slots is atomic.
+//! Contract: a sealed page opens only at its location in its unit. A page is written as a whole, so
+//! a change of its slots is atomic.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,14 +20,14 @@ use crate::layout::{self, BLOCKS_PER_KEY_FILE, KeySlot, SLOT_LEN};
 pub(crate) const PAGE_LEN: usize = 4096;
 /// Slots of a page whose keys are not sealed.
 const PLAIN_SLOTS: u64 = (PAGE_LEN / SLOT_LEN) as u64;
-/// Slots of a sealed page: one gives its place to nonce and tag.
+/// Slots of a sealed page: nonce and tag use the bytes of one slot.
 const SEALED_SLOTS: u64 = PLAIN_SLOTS - 1;
 
 const _: () = assert!(SEALED_SLOTS as usize * SLOT_LEN + RECORD_OVERHEAD <= PAGE_LEN);
 
 type PageBytes = Zeroizing<Box<[u8]>>;
 
-/// Place of a page.
+/// Location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PageAddress {
     file: ObjectId,

@@ -24,7 +24,7 @@ pub(crate) const BLOCKS_PER_KEY_FILE: u64 = 1 << 16;
 const FIRST_SEGMENT: u64 = 1 << 31;
 /// Segment number limit: 31 bits.
 pub(crate) const SEGMENTS_MAX: u32 = 1 << 31;
-/// Keys files of a unit: 2^47 blocks.
+/// Maximum number of objects with keys of a unit, enough for 2^47 blocks.
 pub(crate) const KEY_FILES_MAX: u64 = FIRST_SEGMENT - 1;
 /// Number of the object that has the unit's state as attributes.
 const STATE: u64 = FIRST_SEGMENT - 1;

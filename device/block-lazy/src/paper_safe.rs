@@ -2,7 +2,7 @@
 //!
 //! Reports of clients are hints: the target verifies before it commits or deletes. A flush verifies
 //! everything, and so does a timer within a second. A deleted write makes its block unreadable
-//! until the next write, so that no reader takes the older version for the newest. A log that is
+//! until the next write, so that no reader accepts the older version as the newest. A log that is
 //! almost full makes writes eager. Keys are sealed at rest.
 
 use crate::policy::VersionPolicy;

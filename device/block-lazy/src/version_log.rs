@@ -31,7 +31,7 @@ pub(crate) struct NewVersion<'a> {
     pub(crate) data: &'a [u8],
 }
 
-/// Place of a record.
+/// Location of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordPlace {
     pub(crate) segment: u32,
@@ -141,7 +141,7 @@ impl VersionLog {
         name
     }
 
-    /// Appends the versions of one write. Returns the places of their records.
+    /// Appends the versions of one write. Returns the locations of their records.
     pub(crate) fn append(
         &mut self,
         store: &dyn ObjectStore,
@@ -186,7 +186,7 @@ impl VersionLog {
         Ok(offsets.map(|offset| RecordPlace { segment, offset }).collect())
     }
 
-    /// Reads the version of a block at a place. `KeyPageDamaged` if the record is whole, but its
+    /// Reads the version of a block at a location. `KeyPageDamaged` if the record is whole, but its
     /// keys cannot be opened: the unit's secret may be a wrong one.
     pub(crate) fn read(
         &self,

@@ -211,7 +211,7 @@ impl LazyVolume {
             if scheme.has_authentication() {
                 self.write_versions(&mut state, write, now_ms)?;
             } else {
-                // The record that brought the blocks had a MAC.
+                // The record of the session that carried the blocks had a MAC.
                 self.commit_write(&mut state, write)?;
             }
         }

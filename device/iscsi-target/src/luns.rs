@@ -148,7 +148,7 @@ pub(crate) struct VisibleLuns<'a> {
 }
 
 impl<'a> VisibleLuns<'a> {
-    /// Every LUN, for questions that no initiator put.
+    /// Every LUN, for queries of the target itself.
     pub(crate) const ALL: Self = Self { permitted: None, protection: None, any_protection: true };
 
     /// Returns what a session may see.

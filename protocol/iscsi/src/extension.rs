@@ -3,7 +3,7 @@
 //! Does: defines the trait between the login of either end and its extension.
 //! Does not: know any such key.
 //! Contract: an extension that refuses ends the login. One that changes the stream after the login
-//! is concluded only if no byte of the other end waits that was sent before the change.
+//! concludes only if no byte that the other end sent before the change is buffered.
 
 use alloc::{string::String, vec::Vec};
 

@@ -65,7 +65,7 @@ pub enum HeaderError {
     /// The MAC differs: the PDU was changed, repeated or reordered.
     #[error("MAC of the PDU header differs")]
     Mac,
-    /// The AHS on the wire have not the length that the BHS announces.
+    /// The length of the AHS on the wire differs from that in the BHS.
     #[error("PDU has {found} bytes of additional headers, its header announces {announced}")]
     AhsLength {
         /// Bytes found.
@@ -78,7 +78,7 @@ pub enum HeaderError {
     CounterExhausted,
 }
 
-/// Returns the bytes that AHS of this length take on the wire at a level.
+/// Returns the length on the wire of AHS of this length at a level.
 #[must_use]
 pub const fn padded_ahs_length(level: ProtectionLevel, length: usize) -> usize {
     if level.encrypts_headers() { length.next_multiple_of(CIPHER_BLOCK) } else { length }
@@ -220,8 +220,7 @@ impl HeaderOpener {
     /// BHS. `mac` must be present exactly if the level has header MACs.
     ///
     /// # Errors
-    /// See [`HeaderError`]; the opener accepts no further PDU of an attacker either way, since the
-    /// connection must end.
+    /// See [`HeaderError`]; the caller must then end the connection.
     pub fn finish(
         &mut self,
         header: OpeningHeader,

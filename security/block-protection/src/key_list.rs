@@ -109,7 +109,7 @@ pub enum KeyListError {
     /// The bytes after the last entry are not zero.
     #[error("padding of the key list is not zero")]
     Padding,
-    /// The PDU's data segment has not the length of the listed blocks.
+    /// The PDU's data segment does not have the length of the listed blocks.
     #[error("{blocks} block keys for a data segment of {data} bytes")]
     DataLength {
         /// Number of listed blocks.

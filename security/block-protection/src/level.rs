@@ -107,7 +107,7 @@ impl core::fmt::Display for ProtectionLevel {
     }
 }
 
-/// Which holes of the paper's design are kept.
+/// Which vulnerabilities of the paper's design are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProtectionProfile {
     /// The paper's behaviour with a PDU counter against replays.

@@ -1,4 +1,4 @@
-//! Protection of block units whose cost the server hardly bears: lazy decryption and lazy
+//! Protection of block units at little cost for the server: lazy decryption and lazy
 //! authentication, after the StorageSS 2006 paper.
 //!
 //! Does: levels, keys of blocks, the key list of a PDU, seals of headers, of blocks and of records,

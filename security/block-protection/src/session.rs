@@ -3,7 +3,7 @@
 //! Does: derives all keys of a session from the secrets of the login and from its transcript.
 //! Does not: log in; CHAP and TLS do.
 //! Contract: two ends that saw different settings, names or nonces derive different keys, so that a
-//! changed negotiation is noticed at the proof, or at the first PDU.
+//! changed negotiation is detected at the proof, or at the first PDU.
 //! Truth: `docs/standards/block-protection.md`, "Session key"; ADR 74.
 
 use alloc::vec::Vec;
@@ -73,7 +73,7 @@ impl LoginTranscript<'_> {
     }
 }
 
-/// The end that makes a proof.
+/// The end that computes a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofRole {
     /// The initiator.

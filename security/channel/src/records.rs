@@ -3,7 +3,7 @@
 //! Does: passes bytes through until records begin; from then on seals what is written, and opens
 //! what is read.
 //! Does not: agree on keys.
-//! Contract: a byte that is read is authentic from the begin of records on. A stream that was
+//! Contract: once records began, every byte that is read is authentic. A stream that was
 //! changed or cut fails with `InvalidData`, or ends.
 
 use std::io::{self, IoSlice};
@@ -17,7 +17,7 @@ use crate::receive::poll_receive;
 
 /// Bytes that are read from the stream below at once.
 const RAW_BYTES: usize = 64 * 1024;
-/// Data bytes that are sealed at once. Nothing further is taken until they are written.
+/// Maximum data bytes that are sealed at once. The next data are accepted when these are written.
 const SEALED_AT_ONCE: usize = 64 * 1024;
 
 /// Fills a slice with unpredictable bytes.
