@@ -157,7 +157,7 @@ fn serve(ring: EngineRing, code: &Path, sdk: &[u8], memory_bytes: u64) -> i32 {
             Err(error) => error.result(),
             Ok(function) => match function.run(&call) {
                 Ok(status) => {
-                    // After an exhausted heap, the classes are loaded again: their state is gone.
+                    // After an exhausted heap the classes are loaded again, without their state.
                     loaded = (status != CallErrno::NoMemory.result()).then_some(function);
                     status
                 }

@@ -53,7 +53,7 @@ fn state_and_printed_lines_follow_calls() {
     let expected = classes().iter().find(|class| class.name == "Behaviours.class").expect("a class");
     assert_eq!(device.run(&mut engine.ring, "resource", b""), Ok(expected.content.len() as i64));
     assert_eq!(device.run(&mut engine.ring, "unknown", b""), Ok(-2));
-    // Streams of an ended call name nothing; the object of the calls is that of the engine.
+    // Streams of an ended call are invalid; later calls use the same `EngineHost`.
     assert_eq!(device.run(&mut engine.ring, "keep", b""), Ok(0));
     assert_eq!(device.run(&mut engine.ring, "kept", b""), Ok(5), "{:?}", device.log);
     assert!(engine.stop().success());

@@ -2,7 +2,7 @@
 //! completion.
 //!
 //! Does: checks extents, alignment and flags before the backend sees a request.
-//! Does not: know the disk.
+//! Does not: access the disk; the backend does.
 //! Contract: a request keeps its permits, for one request and its bytes, until its reply is
 //! written. So a client that does not read replies cannot use more memory.
 

@@ -100,7 +100,7 @@ impl Handshake {
         [&GREETING[..], &OPTION_MAGIC, &(FIXED_NEWSTYLE | NO_ZEROES).to_be_bytes()].concat()
     }
 
-    /// Takes the flags of the client.
+    /// Checks and stores the flags of the client.
     ///
     /// # Errors
     /// `ClientFlags` if the server did not offer one.
@@ -145,7 +145,7 @@ impl Handshake {
         option_error(out, header.code, reply::ERR_TOO_BIG, "the option is too long");
     }
 
-    /// Takes one option and appends its replies.
+    /// Processes one option and appends its replies.
     ///
     /// # Errors
     /// `UnknownExport` for `EXPORT_NAME`, which has no error reply.
@@ -161,7 +161,7 @@ impl Handshake {
         };
         match code {
             option::EXPORT_NAME => {
-                // A client that does not know the block size could send requests that are refused.
+                // A client without the block size could send requests that are refused.
                 if !self.name.is_selected(data) || self.properties.block_min > BLOCK_ASSUMED {
                     return Err(NbdViolation::UnknownExport);
                 }

@@ -378,7 +378,7 @@ impl LazyVolume {
         log.read(&*self.store, lba, version, RecordPlace { segment, offset })
     }
 
-    /// Takes a client's report about a block that it read. The paper's profile commits the version
+    /// Processes a client's report about a block that it read. `paper` commits the version
     /// of a success and deletes all others. `paper+safe` ignores a success, and verifies the block
     /// itself after a failure.
     ///

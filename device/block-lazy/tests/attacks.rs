@@ -14,7 +14,7 @@ fn suppressed_write_is_silent_in_paper_profile() {
     let bench = Bench::new(S2_5, PAPER);
     bench.write(9, 1, 1);
     bench.write_corrupted(9, 2, 0).unwrap();
-    // A reader detects it, and takes the version before as if it were the newest.
+    // A reader detects it, and accepts the version before as the newest.
     assert_eq!((bench.number(9), bench.number_back(9, 1)), (None, Some(1)));
     bench.volume.verify_due(30_000).unwrap();
     assert_eq!(bench.number(9), Some(1));

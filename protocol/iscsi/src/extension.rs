@@ -1,7 +1,7 @@
 //! Login keys beyond RFC 7143, which the shells of both ends implement (X- keys, section 6.3).
 //!
 //! Does: defines the trait between the login of either end and its extension.
-//! Does not: know any such key.
+//! Does not: define any such key.
 //! Contract: an extension that refuses ends the login. One that changes the stream after the login
 //! concludes only if no byte that the other end sent before the change is buffered.
 

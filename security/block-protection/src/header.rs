@@ -2,7 +2,7 @@
 //!
 //! Does: encrypts the basic header segment (BHS) and the additional ones (AHS), computes and checks
 //! the header's MAC.
-//! Does not: know opcodes, except where TotalAHSLength and the initiator task tag are.
+//! Does not: interpret opcodes, or fields other than TotalAHSLength and the initiator task tag.
 //! Contract: both ends count the PDUs of each direction. A PDU that was changed, repeated, left out
 //! or sent back opens with an error, after which the connection must end.
 //! Truth: `docs/standards/block-protection.md`, "Headers".
@@ -97,7 +97,7 @@ struct HeaderState {
 impl HeaderState {
     fn iv(&self, part: u8) -> [u8; CIPHER_BLOCK] {
         let mut block = [0; CIPHER_BLOCK];
-        // Without a counter the receiver knows nothing of the PDU before it has decrypted it.
+        // Without a counter the receiver has no unique value of the PDU before it has decrypted it.
         let counter = if self.counts_pdus { self.counter } else { 0 };
         block[..8].copy_from_slice(&counter.to_be_bytes());
         (block[8], block[9]) = (self.direction.code(), part);

@@ -94,7 +94,7 @@ pub struct FunctionRun {
     /// Maximum bytes of the result of one job.
     pub result_max: usize,
     /// Whether results may be longer than a reply, 64 KiB, so that a device needs an object for
-    /// one. An asynchronous job has none, since its client may be gone when it ends.
+    /// one. An asynchronous job has none, since its client may have ended before it.
     pub long_results: bool,
     /// Whether each job receives the first line of its files, as the arguments `header.N`.
     pub header_rows: bool,
