@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use sealstone_built_programs::program_folder;
+use sealstone_test_support::program_folder;
 
 #[test]
 fn quick_run_prints_all_tables() {

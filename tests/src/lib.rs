@@ -10,7 +10,6 @@ mod capture;
 mod daemon;
 pub mod initiator;
 mod json_shape;
-mod left_out;
 mod modules;
 mod mounted;
 mod pair;
@@ -25,11 +24,11 @@ mod web;
 pub use capture::{CapturedCommand, Wiretap};
 pub use daemon::{Daemon, Signal};
 pub use initiator::Initiator;
-pub use left_out::{is_installed, left_out};
 pub use modules::store_shipped;
 pub use mounted::{MountStopper, Mounted, can_mount};
 pub use pair::ServerPair;
 pub use ports::{reserve_address, reserve_port};
+pub use sealstone_test_support::{is_installed, left_out};
 pub use system::{System, text};
 pub use tmpfs::{Tmpfs, can_mount_tmpfs, fill};
 pub use web::get;
@@ -38,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use sealstone_built_programs::program_folder;
+use sealstone_test_support::program_folder;
 use serde_json::Value;
 
 /// Returns the path of the binary under test; builds it with the profile of the tests if needed.

@@ -1,6 +1,6 @@
 //! Modules of the shipped functions, as shared objects for the C engine.
 
-use sealstone_built_programs::module_path;
+use sealstone_test_support::module_path;
 
 use crate::{System, text};
 

@@ -17,14 +17,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sealstone_built_programs::FOLDER_VARIABLE;
+use sealstone_test_support::{FOLDER_VARIABLE, LEFT_OUT};
 
 /// Maximum run time of a test program.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 /// Set where no test may be left out, but those that need what `scripts/setup --all` installs.
 const REQUIRED_VARIABLE: &str = "SEALSTONE_TESTS_REQUIRED";
-/// Start of the line that a test writes if it cannot run here: `left out: TEST: REASON`.
-const LEFT_OUT: &str = "left out: ";
 /// In the reason of a test that needs a program that is not installed by default.
 const OPTIONAL: &str = "(scripts/setup --all)";
 /// Interval at which running programs are polled.
@@ -119,7 +117,7 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
 fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
     // One invocation: a second one without the tests would compile most dependencies again, with fewer features.
     let arguments = ["build", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
-    let built = messages(Command::new(cargo).args(arguments).args(sealstone_built_programs::selection()))?;
+    let built = messages(Command::new(cargo).args(arguments).args(sealstone_test_support::selection()))?;
     let mut programs = Vec::new();
     for program in built.iter().filter_map(program) {
         programs.extend(split_by_module(program)?);

@@ -77,29 +77,15 @@ fn run_local(code: &Path, engine_memory: &Path, host_memory: &Path) -> ExitCode 
 fn serve(ring: EngineRing, code: &Path) -> i32 {
     RING.install(ring);
     let mut function = CodeFile { path: code.to_owned(), loaded: None };
-    loop {
-        match RING.wait_call() {
-            Ok(None) => return 0,
-            Ok(Some(call)) => {
-                let status = match function.load() {
-                    Ok(loaded) => loaded.run(&call),
-                    Err(error) => {
-                        RING.log_error(&format!("cannot load the function: {error}"));
-                        CallErrno::NotExecutable.result()
-                    }
-                };
-                // Arguments may be secret: they are cleared before the end of the call is reported.
-                drop(call);
-                RING.finish_call(status);
+    RING.serve(|call| {
+        Ok(match function.load() {
+            Ok(loaded) => loaded.run(call),
+            Err(error) => {
+                RING.log_error(&format!("cannot load the function: {error}"));
+                CallErrno::NotExecutable.result()
             }
-            Err(error) => RING.finish_call(refuse_call(&error)),
-        }
-    }
-}
-
-fn refuse_call(error: &DescriptorError) -> i64 {
-    RING.log_error(&format!("cannot begin the call: {error}"));
-    CallErrno::Invalid.result()
+        })
+    })
 }
 
 /// The code of a function, which is loaded at the first call.

@@ -14,7 +14,7 @@ use crate::functions;
 use crate::support::{MemoryDevice, small_ring};
 
 /// Maximum time until an engine has ended.
-const END_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(120);
 
 fn zygote() -> Zygote {
     let options = ZygoteOptions::new(env!("CARGO_BIN_EXE_sealstone-engine-c"), EngineKind::C);

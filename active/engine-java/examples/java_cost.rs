@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sealstone_function_abi::{CallDescriptor, GuestObject, ObjectKind, ObjectRights, RequestBody};
 use sealstone_function_ring::{HostMemory, HostRing, RingOptions};
 use sealstone_sandbox::{
-    EngineCode, EngineKind, EngineLimits, EngineRequest, ReadOnlyBind, SandboxedEngine, Zygote, ZygoteOptions,
+    EngineCode, EngineKind, EngineLimits, EngineRequest, SandboxedEngine, Zygote, ZygoteOptions,
 };
 use serde_json::json;
 
@@ -112,15 +112,7 @@ fn java_zygote() -> ExampleResult<Zygote> {
     let program = programs()?.join("sealstone-engine-java");
     let runtime = Command::new(&program).arg("--runtime").output()?;
     let mut options = ZygoteOptions::new(program, EngineKind::Java);
-    for line in String::from_utf8(runtime.stdout)?.lines() {
-        match line.split_once(' ') {
-            Some(("bind", path)) => {
-                options.binds.push(ReadOnlyBind { source: path.into(), target: path.into() });
-            }
-            Some((_, value)) => options.arguments.push(value.into()),
-            None => return Err("the engine program describes no runtime".into()),
-        }
-    }
+    options.add_runtime(&String::from_utf8(runtime.stdout)?)?;
     Ok(Zygote::spawn(options)?)
 }
 

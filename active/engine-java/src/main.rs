@@ -132,41 +132,23 @@ fn serve(ring: EngineRing, code: &Path, sdk: &[u8], memory_bytes: u64) -> i32 {
     // Before the first call, so that the start of the machine and of the call overlap.
     let machine = FunctionMachine::start(memory_bytes, sdk);
     let mut loaded = None;
-    loop {
-        let call = match RING.wait_call() {
-            Ok(None) => return 0,
-            Ok(Some(call)) => call,
-            Err(error) => {
-                RING.log_error(&format!("cannot begin the call: {error}"));
-                RING.finish_call(CallErrno::Invalid.result());
-                continue;
+    RING.serve(|call| {
+        let machine = machine.as_ref().map_err(|error| {
+            RING.log_error(&format!("cannot start Java: {error}"));
+            EXIT_NO_MACHINE
+        })?;
+        let function = match loaded.take().map_or_else(|| machine.load(code), Ok) {
+            Ok(function) => function,
+            Err(error) => return Ok(error.result()),
+        };
+        match function.run(call) {
+            Ok(status) => {
+                // After an exhausted heap the classes are loaded again, without their state.
+                loaded = (status != CallErrno::NoMemory.result()).then_some(function);
+                Ok(status)
             }
-        };
-        let machine = match &machine {
-            Ok(machine) => machine,
-            Err(error) => {
-                RING.log_error(&format!("cannot start Java: {error}"));
-                return EXIT_NO_MACHINE;
-            }
-        };
-        let function = match loaded.take() {
-            Some(function) => Ok(function),
-            None => machine.load(code),
-        };
-        let status = match function {
-            Err(error) => error.result(),
-            Ok(function) => match function.run(&call) {
-                Ok(status) => {
-                    // After an exhausted heap the classes are loaded again, without their state.
-                    loaded = (status != CallErrno::NoMemory.result()).then_some(function);
-                    status
-                }
-                Err(error) if error.is_memory => CallErrno::NoMemory.result(),
-                Err(_) => return EXIT_EXCEPTION,
-            },
-        };
-        // Arguments may be secret: they are cleared before the end of the call is reported.
-        drop(call);
-        RING.finish_call(status);
-    }
+            Err(error) if error.is_memory => Ok(CallErrno::NoMemory.result()),
+            Err(_) => Err(EXIT_EXCEPTION),
+        }
+    })
 }

@@ -3,9 +3,10 @@
 use sealstone_function_abi::CallDescriptor;
 use sealstone_sandbox::EngineExitCause;
 
+use crate::confined_engine::plain_call;
 use crate::jars::jar;
 use crate::support::MemoryDevice;
-use crate::zygotes::{ConfinedEngine, has_java, homes, limits, plain_call, zygote, zygote_of};
+use crate::zygotes::{has_java, homes, limits, start, zygote, zygote_of};
 
 #[test]
 fn every_installation_runs_every_call() {
@@ -14,7 +15,7 @@ fn every_installation_runs_every_call() {
     }
     for home in homes() {
         let zygote = zygote_of(Some(&home));
-        let mut engine = ConfinedEngine::start(&zygote, &jar("EveryCall"), limits());
+        let mut engine = start(&zygote, &jar("EveryCall"), limits());
         let mut device = MemoryDevice::new(&[b"hello", b""]);
         let status = engine.run_method(&mut device, "every", b"a=1\0");
         assert_eq!(status, 0, "{}: {:?}", home.display(), device.log);
@@ -32,7 +33,7 @@ fn confined_streams_and_threads_serve_calls() {
         return;
     }
     let zygote = zygote();
-    let mut engine = ConfinedEngine::start(&zygote, &jar("Behaviours"), limits());
+    let mut engine = start(&zygote, &jar("Behaviours"), limits());
     let mut device = MemoryDevice::new(&[b"hello"]);
     for (method, status) in
         [("threads", 64 * 5), ("many-threads", 0), ("streams", 12), ("count", 1), ("count", 2)]
@@ -47,7 +48,7 @@ fn exhausted_heap_is_status_and_frees_classes() {
         return;
     }
     let zygote = zygote();
-    let mut engine = ConfinedEngine::start(&zygote, &jar("Behaviours"), limits());
+    let mut engine = start(&zygote, &jar("Behaviours"), limits());
     let mut device = MemoryDevice::default();
     assert_eq!(engine.run_method(&mut device, "count", b""), 1);
     for method in ["memory", "keep-memory", "memory"] {
@@ -75,7 +76,7 @@ fn exceptions_and_exits_end_engine() {
         ("halt", 1, "System.exit(7)"),
         ("stack", 1, "java.lang.StackOverflowError"),
     ] {
-        let mut engine = ConfinedEngine::start(&zygote, &jar("Behaviours"), limits());
+        let mut engine = start(&zygote, &jar("Behaviours"), limits());
         let mut device = MemoryDevice::default();
         assert_eq!(engine.run(&mut device, &plain_call(method, b"key=hunter2\0")), None, "{method}");
         assert_eq!(engine.wait().cause, EngineExitCause::Exited(code), "{method}");
@@ -96,7 +97,7 @@ fn shipped_examples_compute_their_results() {
         [("WordCount", &b""[..], "42000\n"), ("Grep", b"text=needle\0", "2000\n"), ("CopyObject", b"", "")]
     {
         let code = jar(&format!("io.sealstone.examples.{class}"));
-        let mut engine = ConfinedEngine::start(&zygote, &code, limits());
+        let mut engine = start(&zygote, &code, limits());
         let mut device = MemoryDevice::new(&[data.as_bytes(), b""]);
         if class != "CopyObject" {
             device.objects.pop();

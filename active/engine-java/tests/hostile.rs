@@ -2,9 +2,10 @@
 
 use sealstone_sandbox::{EngineExitCause, EngineLimits};
 
+use crate::confined_engine::plain_call;
 use crate::jars::{JarEntry, archive, jar, manifest};
 use crate::support::MemoryDevice;
-use crate::zygotes::{ConfinedEngine, has_java, homes, limits, plain_call, zygote, zygote_of};
+use crate::zygotes::{has_java, homes, limits, start, zygote, zygote_of};
 
 /// The end of a hostile function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ fn end_of(
     method: &str,
     limits: EngineLimits,
 ) -> (HostileEnd, String) {
-    let mut engine = ConfinedEngine::start(zygote, code, limits);
+    let mut engine = start(zygote, code, limits);
     let mut device = MemoryDevice::new(&[b"hello"]);
     let objects = device.descriptions();
     let call = sealstone_function_abi::CallDescriptor { objects: &objects, ..plain_call(method, b"") };

@@ -4,9 +4,10 @@ use std::process::Command;
 
 use sealstone_function_abi::{CallDescriptor, CallErrno};
 
+use crate::confined_engine::plain_call;
 use crate::jars::{JarEntry, archive, classes, jar, manifest};
 use crate::support::{LocalEngine, MemoryDevice};
-use crate::zygotes::{ENGINE, has_java, plain_call};
+use crate::zygotes::{ENGINE, has_java};
 
 fn start(code: &[u8], folder: &tempfile::TempDir) -> LocalEngine {
     let path = folder.path().join("fn.jar");

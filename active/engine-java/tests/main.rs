@@ -1,6 +1,8 @@
 //! The engine program with functions in Java.
 
 mod confined;
+#[path = "../../function-ring/tests/support/confined_engine.rs"]
+mod confined_engine;
 mod hostile;
 mod jars;
 mod local;

@@ -139,39 +139,21 @@ fn serve(ring: EngineRing, code: &Path, home: &str, package: &[u8]) -> i32 {
     // Before the first call, so that the start of the interpreter and of the call overlap.
     let interpreter = FunctionInterpreter::start(home, package);
     let mut loaded = None;
-    loop {
-        let call = match RING.wait_call() {
-            Ok(None) => return 0,
-            Ok(Some(call)) => call,
-            Err(error) => {
-                RING.log_error(&format!("cannot begin the call: {error}"));
-                RING.finish_call(CallErrno::Invalid.result());
-                continue;
+    RING.serve(|call| {
+        let interpreter = interpreter.as_ref().map_err(|error| {
+            RING.log_error(&format!("cannot start the interpreter: {error}"));
+            EXIT_NO_INTERPRETER
+        })?;
+        let function = match loaded.take().map_or_else(|| interpreter.load(code), Ok) {
+            Ok(function) => function,
+            Err(error) => return Ok(error.result()),
+        };
+        match function.run(call) {
+            CallEnd::Returned(status) => {
+                loaded = Some(function);
+                Ok(status)
             }
-        };
-        let interpreter = match &interpreter {
-            Ok(interpreter) => interpreter,
-            Err(error) => {
-                RING.log_error(&format!("cannot start the interpreter: {error}"));
-                return EXIT_NO_INTERPRETER;
-            }
-        };
-        let function = match loaded.take() {
-            Some(function) => Ok(function),
-            None => interpreter.load(code),
-        };
-        let status = match function {
-            Err(error) => error.result(),
-            Ok(function) => match function.run(&call) {
-                CallEnd::Returned(status) => {
-                    loaded = Some(function);
-                    status
-                }
-                CallEnd::Raised => return EXIT_EXCEPTION,
-            },
-        };
-        // Arguments may be secret: they are cleared before the end of the call is reported.
-        drop(call);
-        RING.finish_call(status);
-    }
+            CallEnd::Raised => Err(EXIT_EXCEPTION),
+        }
+    })
 }

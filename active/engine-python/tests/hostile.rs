@@ -2,8 +2,9 @@
 
 use sealstone_sandbox::{EngineExitCause, EngineLimits};
 
+use crate::confined_engine::plain_call;
 use crate::support::MemoryDevice;
-use crate::zygotes::{ConfinedEngine, has_interpreter, limits, plain_call, zygote};
+use crate::zygotes::{has_interpreter, limits, start, zygote};
 
 /// The end of a hostile function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ const REFUSED: HostileEnd = Status(-8);
 
 /// Runs the body of `run`, or a whole module, in an engine of its own.
 fn end_of(zygote: &sealstone_sandbox::Zygote, source: &str, limits: EngineLimits) -> (HostileEnd, String) {
-    let mut engine = ConfinedEngine::start(zygote, source, limits);
+    let mut engine = start(zygote, source, limits);
     let mut device = MemoryDevice::new(&[b"hello"]);
     let objects = device.descriptions();
     let call = sealstone_function_abi::CallDescriptor { objects: &objects, ..plain_call("", b"") };

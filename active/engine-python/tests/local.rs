@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use sealstone_function_abi::{CallDescriptor, CallErrno};
 
+use crate::confined_engine::plain_call;
 use crate::support::{LocalEngine, MemoryDevice};
-use crate::zygotes::{ENGINE, has_interpreter, plain_call};
+use crate::zygotes::{ENGINE, has_interpreter};
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/functions").join(name).with_extension("py")

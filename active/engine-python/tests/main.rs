@@ -1,6 +1,8 @@
 //! The engine program with functions in Python.
 
 mod confined;
+#[path = "../../function-ring/tests/support/confined_engine.rs"]
+mod confined_engine;
 mod hostile;
 mod local;
 mod package;

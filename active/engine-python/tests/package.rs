@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::zygotes::left_out;
+use sealstone_test_support::left_out;
 
 /// Returns `python3` with the package; `None` where it is not installed.
 fn python() -> Option<Command> {

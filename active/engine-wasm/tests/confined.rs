@@ -14,7 +14,7 @@ use crate::modules::{EVERY_CALL, collect_log, encode, main_module};
 use crate::support::{MemoryDevice, small_ring};
 
 /// Maximum time until an engine has ended.
-const END_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(120);
 
 /// The limits that a device gives to engines of this kind.
 fn limits() -> EngineLimits {

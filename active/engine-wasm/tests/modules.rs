@@ -11,7 +11,7 @@ use sealstone_function_ring::HostRing;
 use crate::support::small_ring;
 
 /// Longest time until a process ends.
-const END_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(120);
 
 /// A module that uses every call; `osd_main` returns the number of the first failed check.
 pub(crate) const EVERY_CALL: &str = include_str!("modules/every_call.wat");

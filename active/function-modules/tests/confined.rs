@@ -1,14 +1,13 @@
 //! The modules run in the sandboxes of both engines, and give the result of the function on local
 //! data.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use sealstone_built_programs::{module_path, program_folder};
 use sealstone_fn::{FunctionCall, MemoryHost};
 use sealstone_functions::find_function;
 use sealstone_sandbox::{EngineCode, EngineKind, EngineLimits, EngineRequest, Zygote, ZygoteOptions};
+use sealstone_test_support::{left_out, module_path, program_folder};
 
 use crate::support::{MemoryDevice, small_ring};
 
@@ -71,20 +70,13 @@ fn confined_modules_equal_local_functions() {
     compare_modules(engine, EngineKind::C, "fn.so", module_path);
 }
 
-/// Reports that the current test is left out, as the test runner counts it.
-fn leave_out(reason: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("unnamed");
-    let _ = writeln!(std::io::stderr(), "left out: {test}: {reason}");
-}
-
 #[test]
 fn confined_wasm_modules_equal_local_functions() {
     let test = std::env::current_exe().expect("the path of this program");
     let target = test.ancestors().nth(3).expect("the target folder");
     let engine = target.join("engine-wasm/release/sealstone-engine-wasm");
     if !engine.is_file() {
-        return leave_out("`scripts/engine-wasm build` builds the engine");
+        return left_out("`scripts/engine-wasm build` builds the engine");
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
@@ -97,7 +89,7 @@ fn confined_wasm_modules_equal_local_functions() {
     if !built.status.success() {
         let error = String::from_utf8_lossy(&built.stderr).into_owned();
         assert!(error.contains("target may not be installed"), "{error}");
-        return leave_out("the target wasm32-unknown-unknown is not installed (scripts/setup --all)");
+        return left_out("the target wasm32-unknown-unknown is not installed (scripts/setup --all)");
     }
     compare_modules(engine, EngineKind::Wasm, "fn.wasm", |name| {
         target.join(format!("wasm32-unknown-unknown/function/examples/{name}.wasm"))

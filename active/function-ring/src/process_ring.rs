@@ -38,12 +38,35 @@ impl ProcessRing {
         *self.lock() = Some(InstalledRing { ring, is_in_call: false });
     }
 
+    /// Runs calls until the host stops the engine; returns the exit code. `run` returns the status
+    /// of a call, or the exit code of a process that must not run another one.
+    pub fn serve(&self, mut run: impl FnMut(&OwnedCallDescriptor) -> Result<i64, i32>) -> i32 {
+        loop {
+            match self.wait_call() {
+                Ok(None) => return 0,
+                Ok(Some(call)) => {
+                    let outcome = run(&call);
+                    // Arguments may be secret: they are cleared before the call is reported.
+                    drop(call);
+                    match outcome {
+                        Ok(status) => self.finish_call(status),
+                        Err(exit_code) => return exit_code,
+                    }
+                }
+                Err(error) => {
+                    self.log_error(&format!("cannot begin the call: {error}"));
+                    self.finish_call(CallErrno::Invalid.result());
+                }
+            }
+        }
+    }
+
     /// Waits for the next call; `None` if the engine must exit.
     ///
     /// # Errors
     ///
     /// A malformed description of the call. The call runs nevertheless, until it is finished.
-    pub fn wait_call(&self) -> Result<Option<OwnedCallDescriptor>, DescriptorError> {
+    fn wait_call(&self) -> Result<Option<OwnedCallDescriptor>, DescriptorError> {
         let mut state = self.lock();
         let Some(state) = state.as_mut() else { return Ok(None) };
         let outcome = state.ring.wait_call();
@@ -52,7 +75,7 @@ impl ProcessRing {
     }
 
     /// Ends the call.
-    pub fn finish_call(&self, status: i64) {
+    fn finish_call(&self, status: i64) {
         if let Some(state) = self.lock().as_mut() {
             state.is_in_call = false;
             state.ring.finish_call(status);

@@ -162,7 +162,7 @@ fn changing_entries_never_pass_their_check() {
                 }
             }
         });
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let mut tail = 1;
         hostile.set_tail(tail);
         // After a violation a device kills the engine; this test tries the same slot again instead.

@@ -12,7 +12,7 @@ use sealstone_function_abi::{CallDescriptor, CallErrno, GuestObject, ObjectKind,
 use sealstone_function_ring::{HostMemory, HostRing, RingOptions, RingRequest, RingViolation};
 
 /// Longest test call.
-pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// Object numbers begin here.
 pub(crate) const FIRST_NUMBER: u64 = 0x10000;
 

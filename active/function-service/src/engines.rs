@@ -12,7 +12,7 @@ use sealstone_function_abi::{API_MAJOR, API_MINOR};
 use sealstone_osd::function::attributes::EngineEntry;
 use sealstone_osd::function::{ApiVersion, EngineType};
 use sealstone_osd_device::EngineInfo;
-use sealstone_sandbox::{EngineKind, EngineUsers, LayerState, ReadOnlyBind, Zygote, ZygoteOptions};
+use sealstone_sandbox::{EngineKind, EngineUsers, LayerState, Zygote, ZygoteOptions};
 
 /// The API versions of all engines of this service.
 pub(crate) const API_VERSIONS: RangeInclusive<ApiVersion> = RangeInclusive::new(
@@ -221,16 +221,8 @@ fn add_runtime(options: &mut ZygoteOptions) -> Result<(), String> {
         });
     }
     let unknown = || "the program describes its runtime in an unknown way".to_owned();
-    for line in String::from_utf8(output.stdout).map_err(|_| unknown())?.lines() {
-        match line.split_once(' ') {
-            Some(("bind", path)) => {
-                options.binds.push(ReadOnlyBind { source: path.into(), target: path.into() });
-            }
-            Some(("argument", value)) => options.arguments.push(value.into()),
-            _ => return Err(unknown()),
-        }
-    }
-    Ok(())
+    let description = String::from_utf8(output.stdout).map_err(|_| unknown())?;
+    options.add_runtime(&description).map_err(|_| unknown())
 }
 
 /// Returns an error with its causes in one line.

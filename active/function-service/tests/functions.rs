@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use sealstone_built_programs::program_folder;
 use sealstone_crypto::RustCrypto;
 use sealstone_function_service::{
     EngineSet, FunctionService, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
@@ -23,6 +22,7 @@ use sealstone_osd_device::{
     FunctionRefusal, FunctionRunner as _, GrantedObject, JobCall,
 };
 use sealstone_seal::{Hash, InitialKey, KeyHierarchy, Random as _};
+use sealstone_test_support::program_folder;
 use zeroize::Zeroizing;
 
 use crate::objects::{ALL, GrantedMemory};
@@ -445,7 +445,7 @@ fn objects_of_queued_jobs_are_released_unlocked() {
         service.shut_down();
     });
     for _ in 0..2 {
-        released.recv_timeout(Duration::from_secs(20)).expect("released without a deadlock");
+        released.recv_timeout(Duration::from_secs(120)).expect("released without a deadlock");
     }
 }
 
@@ -462,7 +462,7 @@ fn synchronous_runs_leave_command_threads_free() {
         });
     }
     for _ in 0..4 {
-        let reply = replies.recv_timeout(Duration::from_secs(10)).expect("refused at once");
+        let reply = replies.recv_timeout(Duration::from_secs(120)).expect("refused at once");
         assert_eq!(reply, Err(FunctionRefusal::TooManyJobs));
     }
     let id = test.service.reserve_and_run(call(9, "empty", 0, Vec::new())).unwrap().header.job;

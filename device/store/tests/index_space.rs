@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{INDEX, left_out, open, seeds};
+use sealstone_test_support::left_out;
+
+use crate::support::{INDEX, open, seeds};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::SeededRandom;
 use sealstone_store::sim::{CallCounts, DiskFault, SimMedium};

@@ -116,6 +116,25 @@ impl ZygoteOptions {
         }
     }
 
+    /// Adds what an engine program prints with `--runtime`: a line `bind PATH` for each file that
+    /// engines read, and `argument VALUE` for each argument of the zygote.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::InvalidOption`] for another line; what stands before it was added.
+    pub fn add_runtime(&mut self, description: &str) -> Result<(), SandboxError> {
+        for line in description.lines() {
+            match line.split_once(' ') {
+                Some(("bind", path)) => {
+                    self.binds.push(ReadOnlyBind { source: path.into(), target: path.into() });
+                }
+                Some(("argument", value)) => self.arguments.push(value.into()),
+                _ => return Err(SandboxError::InvalidOption(format!("runtime with a line {line:?}"))),
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn check(&self) -> Result<(), SandboxError> {
         let refuse = |what: String| Err(SandboxError::InvalidOption(what));
         if !self.program.is_absolute() {

@@ -10,7 +10,7 @@ use sealstone_sandbox::{
     ReadOnlyBind, SandboxError, Zygote,
 };
 
-use crate::support::{AttackTargets, descendants, is_root, left_out, options, wait, zygote};
+use crate::support::{AttackTargets, descendants, is_root, options, wait, zygote};
 
 /// User and group of the daemon in the test without root.
 const PLAIN_USER: u32 = 65_500;

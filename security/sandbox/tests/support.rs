@@ -33,13 +33,6 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Reports that the current test is left out, and why.
-pub(crate) fn left_out(reason: &str) {
-    let thread = std::thread::current();
-    // The harness captures the print macros, and shows them for failed tests only.
-    let _ = writeln!(std::io::stderr(), "left out: {}: {reason}", thread.name().unwrap_or("unnamed"));
-}
-
 /// Returns options for the attack engine without some layers.
 pub(crate) fn options(omitted: &[IsolationLayer]) -> ZygoteOptions {
     let arguments = omitted.iter().flat_map(|layer| ["--without".into(), layer.name().into()]).collect();

@@ -78,13 +78,6 @@ pub(crate) fn seeds(usual: u64) -> Vec<u64> {
     }
 }
 
-/// Reports that the current test is left out, past the capture of the test harness.
-pub(crate) fn left_out(reason: &str) {
-    use std::io::Write as _;
-    let thread = std::thread::current();
-    let _ = writeln!(std::io::stderr(), "left out: {}: {reason}", thread.name().unwrap_or("unnamed"));
-}
-
 /// The index file.
 pub(crate) const INDEX: &str = "index.redb";
 /// The only table of the index.

@@ -7,12 +7,15 @@
 use std::io::Write as _;
 use std::process::Command;
 
+/// Start of the line.
+pub const LEFT_OUT: &str = "left out: ";
+
 /// Reports that the current test is left out, and why.
 pub fn left_out(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("unnamed");
     // The harness captures the print macros, and shows them for failed tests only.
-    let _ = writeln!(std::io::stderr(), "left out: {test}: {reason}");
+    let _ = writeln!(std::io::stderr(), "{LEFT_OUT}{test}: {reason}");
 }
 
 /// Whether a program is installed. Reports the test as left out if it is not.
