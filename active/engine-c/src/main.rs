@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use sealstone_function_abi::{CallErrno, DescriptorError};
+use sealstone_function_abi::CallErrno;
 use sealstone_function_ring::EngineRing;
 use sealstone_sandbox::EngineContext;
 

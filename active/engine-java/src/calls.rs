@@ -28,10 +28,10 @@ pub(crate) static RING: ProcessRing = ProcessRing::new();
 /// The JAR file of the function.
 pub(crate) static ARCHIVE: OnceLock<JavaArchive<'static>> = OnceLock::new();
 
-type Called = Result<i64, CallErrno>;
+type CallResult = Result<i64, CallErrno>;
 
 /// Converts an outcome to a result.
-fn result(outcome: Called) -> jlong {
+fn result(outcome: CallResult) -> jlong {
     outcome.unwrap_or_else(CallErrno::result)
 }
 
@@ -86,7 +86,7 @@ fn whole(array: Option<ByteArray>, bytes_max: usize) -> Result<Vec<u8>, CallErrn
     copied(array, 0, length as jint, bytes_max)
 }
 
-fn read_range(object: jint, offset: jlong, into: Option<ByteArray>, start: jint, length: jint) -> Called {
+fn read_range(object: jint, offset: jlong, into: Option<ByteArray>, start: jint, length: jint) -> CallResult {
     let (object, offset) = (handle(object)?, unsigned(offset)?);
     let (array, start, length) = range(into, start, length)?;
     let mut buffer = vec![0; length.min(PART_BYTES)];
@@ -103,7 +103,13 @@ fn read_range(object: jint, offset: jlong, into: Option<ByteArray>, start: jint,
     }
 }
 
-fn write_range(object: jint, offset: jlong, from: Option<ByteArray>, start: jint, length: jint) -> Called {
+fn write_range(
+    object: jint,
+    offset: jlong,
+    from: Option<ByteArray>,
+    start: jint,
+    length: jint,
+) -> CallResult {
     let (object, offset) = (handle(object)?, unsigned(offset)?);
     let (array, start, length) = range(from, start, length)?;
     let mut buffer = vec![0; length.min(PART_BYTES)];
@@ -126,7 +132,7 @@ fn append_range(object: jint, from: Option<ByteArray>, start: jint, length: jint
     RING.with(|ring| ring.append(object, &data))
 }
 
-fn get_attribute_value(object: jint, page: jint, attribute: jint, into: Option<ByteArray>) -> Called {
+fn get_attribute_value(object: jint, page: jint, attribute: jint, into: Option<ByteArray>) -> CallResult {
     let object = handle(object)?;
     let array = into.ok_or(CallErrno::Invalid)?;
     let mut value = vec![0; array.length().min(ATTRIBUTE_BYTES_MAX as usize)];
@@ -166,7 +172,7 @@ fn log_line(level: jint, text: Option<ByteArray>) -> Result<(), CallErrno> {
 }
 
 /// Copies at most one buffer to a writer.
-fn write_part(stream: jlong, from: Option<ByteArray>, start: jint, length: jint) -> Called {
+fn write_part(stream: jlong, from: Option<ByteArray>, start: jint, length: jint) -> CallResult {
     let (array, start, length) = range(from, start, length)?;
     if length > PART_BYTES {
         return Err(CallErrno::TooLarge);

@@ -114,8 +114,8 @@ impl FunctionMachine {
     /// Starts the machine. A confined process calls it before it reads any code of a function.
     pub(crate) fn start(memory_bytes: u64, sdk: &[u8]) -> Result<Self, MachineError> {
         let too_low = || {
-            let least = MACHINE_BYTES + HEAP_BYTES_MIN / 3 * 4 + (4 << 20);
-            MachineError::Sdk(format!("needs a memory limit of {} MiB at least", least >> 20))
+            let least = (MACHINE_BYTES + (HEAP_BYTES_MIN * 4).div_ceil(3)).div_ceil(1 << 20);
+            MachineError::Sdk(format!("needs a memory limit of {least} MiB at least"))
         };
         let options = options(memory_bytes).ok_or_else(too_low)?;
         let archive =

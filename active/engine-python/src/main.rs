@@ -23,7 +23,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use sealstone_function_abi::CallErrno;
 use sealstone_function_ring::EngineRing;
 use sealstone_sandbox::EngineContext;
 

@@ -72,7 +72,7 @@ pub(crate) struct UnitPath {
 }
 
 /// How long a command has been repeated.
-struct Patience {
+struct CommandDeadline {
     began: Instant,
     deadline: Option<Instant>,
     attentions: u32,
@@ -112,9 +112,9 @@ impl UnitPath {
     pub(crate) async fn run(&self, command: &UnitCommand) -> Result<ScsiResponse, BlockError> {
         let began = Instant::now();
         let deadline = self.recovery_timeout.map(|timeout| began + timeout);
-        let mut patience = Patience { began, deadline, attentions: 0 };
+        let mut command_deadline = CommandDeadline { began, deadline, attentions: 0 };
         loop {
-            let link = self.link(&patience).await?;
+            let link = self.link(&command_deadline).await?;
             if command.leaves_unflushed {
                 self.writes.count_step();
             }
@@ -125,7 +125,7 @@ impl UnitPath {
                 }
                 Err(error) => {
                     self.drop_link(&link, &error);
-                    patience.check(error)?;
+                    command_deadline.check(error)?;
                     continue;
                 }
             };
@@ -137,15 +137,15 @@ impl UnitPath {
                     return Ok(response);
                 }
                 StatusClass::Retry => {
-                    if patience.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    if command_deadline.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                         return Err(BlockError::Busy);
                     }
                     sleep(BUSY_PAUSE).await;
                 }
                 StatusClass::Attention(code) => {
-                    self.attend(code);
-                    patience.attentions += 1;
-                    if patience.attentions > ATTENTIONS_MAX {
+                    self.handle_unit_attention(code);
+                    command_deadline.attentions += 1;
+                    if command_deadline.attentions > ATTENTIONS_MAX {
                         return Err(BlockError::Busy);
                     }
                 }
@@ -200,7 +200,7 @@ impl UnitPath {
 
     /// Returns the session; establishes one, in as many attempts as the time limit allows. Commands
     /// that wait at once share the attempts.
-    async fn link(&self, patience: &Patience) -> Result<UnitLink, BlockError> {
+    async fn link(&self, command_deadline: &CommandDeadline) -> Result<UnitLink, BlockError> {
         if let Some(link) = self.current() {
             return Ok(link);
         }
@@ -226,7 +226,7 @@ impl UnitPath {
                 }
                 Err(BlockError::Session(error)) if !error.is_final() => {
                     *attempts = attempts.saturating_add(1);
-                    patience.check(error)?;
+                    command_deadline.check(error)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -263,28 +263,30 @@ impl UnitPath {
     /// Clears unit attentions and reads the identity of the unit.
     async fn identify(&self, session: &Session) -> Result<UnitIdentity, BlockError> {
         // INQUIRY first: without a unit, other commands fail.
-        let inquiry = self.ask(session, "INQUIRY", command::inquiry(), 36).await?;
+        let inquiry = self.run_setup_command(session, "INQUIRY", command::inquiry(), 36).await?;
         let serial = self.page(session, limits::SERIAL).await?.unwrap_or_default();
         let designators = self.page(session, limits::IDENTIFICATION).await?.unwrap_or_default();
         let identity = UnitIdentity::new(&inquiry, serial, designators)?;
-        self.ask(session, "TEST UNIT READY", command::test_unit_ready(), 0).await?;
+        self.run_setup_command(session, "TEST UNIT READY", command::test_unit_ready(), 0).await?;
         Ok(identity)
     }
 
     async fn capacity(&self, session: &Session) -> Result<CapacityData, BlockError> {
-        let bytes =
-            self.ask(session, "READ CAPACITY", command::read_capacity(), command::CAPACITY_BYTES).await?;
+        let bytes = self
+            .run_setup_command(session, "READ CAPACITY", command::read_capacity(), command::CAPACITY_BYTES)
+            .await?;
         command::parse_capacity(&bytes).ok_or(BlockError::Malformed("READ CAPACITY"))
     }
 
     async fn geometry(&self, session: &Session, capacity: &CapacityData) -> Result<UnitGeometry, BlockError> {
         let limits = self.page(session, limits::BLOCK_LIMITS).await?;
         let provisioning = self.page(session, limits::PROVISIONING).await?;
-        let mode = match self.ask(session, "MODE SENSE", command::mode_sense(), MODE_BYTES).await {
-            Ok(mode) => mode,
-            Err(BlockError::Unsupported(_)) => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let mode =
+            match self.run_setup_command(session, "MODE SENSE", command::mode_sense(), MODE_BYTES).await {
+                Ok(mode) => mode,
+                Err(BlockError::Unsupported(_)) => Vec::new(),
+                Err(error) => return Err(error),
+            };
         let device_specific = mode.get(2).copied().unwrap_or_default();
         Ok(UnitGeometry::new(capacity, limits.as_deref(), provisioning.as_deref(), device_specific))
     }
@@ -292,7 +294,7 @@ impl UnitPath {
     /// Returns the content of a page of vital product data; `None` if the unit lacks it.
     async fn page(&self, session: &Session, page: u8) -> Result<Option<Vec<u8>>, BlockError> {
         let length = usize::from(command::PAGE_BYTES);
-        match self.ask(session, "INQUIRY", command::vital_page(page), length).await {
+        match self.run_setup_command(session, "INQUIRY", command::vital_page(page), length).await {
             Ok(bytes) => Ok(limits::page_content(page, &bytes).map(<[u8]>::to_vec)),
             Err(BlockError::Failed { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -300,7 +302,7 @@ impl UnitPath {
     }
 
     /// Runs a command of the set-up of a session, through unit attentions.
-    async fn ask(
+    async fn run_setup_command(
         &self,
         session: &Session,
         name: &'static str,
@@ -312,7 +314,7 @@ impl UnitPath {
             let response = session.execute(self.request(&command)).await?;
             match classify(response.status, &response.sense, name) {
                 StatusClass::Done => return Ok(response.data_in),
-                StatusClass::Attention(code) => self.attend(code),
+                StatusClass::Attention(code) => self.handle_unit_attention(code),
                 StatusClass::Retry => sleep(BUSY_PAUSE).await,
                 StatusClass::Failed(error) => return Err(error),
             }
@@ -321,7 +323,7 @@ impl UnitPath {
     }
 
     /// Handles a unit attention. After a power failure the target may have lost unflushed writes.
-    fn attend(&self, code: AdditionalSense) {
+    fn handle_unit_attention(&self, code: AdditionalSense) {
         tracing::debug!(%code, "unit attention");
         let precise = self.known.lock().as_ref().is_none_or(|known| known.identity.reports_lost_writes());
         if code == additional::POWER_ON_OCCURRED
@@ -334,7 +336,7 @@ impl UnitPath {
     }
 }
 
-impl Patience {
+impl CommandDeadline {
     /// Fails when the time is over.
     fn check(&self, cause: SessionError) -> Result<(), BlockError> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -519,7 +519,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
 pub(crate) enum SessionEnd {
     #[error(transparent)]
     Closed(InitiatorClosed),
-    #[error("the stream broke: {0}")]
+    #[error("the connection failed: {0}")]
     Io(io::Error),
     #[error("a command that timed out could not be aborted")]
     AbortTimeout,

@@ -47,11 +47,11 @@ impl Default for ServerLimits {
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
-    #[error("the peer broke the NBD protocol: {0}")]
+    #[error("the client violated the NBD protocol: {0}")]
     Violation(#[from] NbdViolation),
     #[error("no complete negotiation within {HANDSHAKE_TIMEOUT:?}")]
     HandshakeTimeout,
-    #[error("the stream broke: {0}")]
+    #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
 }
 

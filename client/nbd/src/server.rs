@@ -30,7 +30,7 @@ pub async fn serve<B: BlockBackend>(
 ) {
     let (stop, stopping) = watch::channel(false);
     let limits = Arc::new(ServerLimits::default());
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connection_slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut shutdown = core::pin::pin!(shutdown);
     loop {
@@ -39,15 +39,15 @@ pub async fn serve<B: BlockBackend>(
             () = &mut shutdown => break,
             Some(_) = connections.join_next() => continue,
             accepted = async {
-                let place = Arc::clone(&places).acquire_owned().await.map_err(std::io::Error::other)?;
-                Ok::<_, std::io::Error>((socket.listener.accept().await?.0, place))
+                let slot = Arc::clone(&connection_slots).acquire_owned().await.map_err(std::io::Error::other)?;
+                Ok::<_, std::io::Error>((socket.listener.accept().await?.0, slot))
             } => accepted,
         };
         match accepted {
             Ok((stream, _)) if !is_own(&stream) => {
                 tracing::warn!("NBD connection of another user refused");
             }
-            Ok((stream, place)) => {
+            Ok((stream, slot)) => {
                 let connection = connection::run(
                     stream,
                     Arc::clone(&backend),
@@ -60,7 +60,7 @@ pub async fn serve<B: BlockBackend>(
                         Ok(()) => tracing::debug!("an NBD connection ended"),
                         Err(error) => tracing::warn!(%error, "an NBD connection failed"),
                     }
-                    drop(place);
+                    drop(slot);
                 });
             }
             Err(error) => {

@@ -26,7 +26,7 @@ const MODE: u32 = 0o600;
 #[non_exhaustive]
 pub enum SocketError {
     /// The folder of the socket is unsafe.
-    #[error("the folder of the socket: {0}")]
+    #[error("the folder of the socket is not safe: {0}")]
     Folder(#[source] PrivateError),
     /// Another server uses the socket.
     #[error("another server uses the socket")]

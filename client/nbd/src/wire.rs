@@ -108,7 +108,7 @@ pub enum NbdViolation {
     #[error("more than {0} options")]
     OptionCount(u32),
     /// `EXPORT_NAME` names an export that does not exist; the protocol has no error reply.
-    #[error("the requested export does not exist, or needs GO")]
+    #[error("the requested export does not exist, or its block size requires GO")]
     UnknownExport,
     /// A request does not begin with its magic number.
     #[error("a request without its magic number")]

@@ -70,7 +70,7 @@ pub enum LazyError {
     #[error("version numbers of the unit are exhausted")]
     VersionsExhausted,
     /// The unit's secret for keys at rest is missing or superfluous for its profile.
-    #[error("profile {0} requires exactly its own kind of key storage")]
+    #[error("profile {0} and the secret for stored keys do not match: only paper+safe has one")]
     PageSecret(&'static str),
     /// The store failed.
     #[error("store failed")]

@@ -117,7 +117,7 @@ async fn serve(
     if let Some(name) = &arguments.initiator_name {
         let name = access::iscsi_name(name).map_err(|failure| failure.at("--initiator-name"))?;
         if name.ends_with('*') {
-            return Err(Failure::usage("a pattern is no name").at("--initiator-name"));
+            return Err(Failure::usage("a pattern is not a name; give one iSCSI name").at("--initiator-name"));
         }
         options.session.initiator_name = name;
     }

@@ -104,7 +104,7 @@ fn start_service(engines: EngineSet, timeout_ms: u32, folder: &Path) -> Outcome<
 fn start_engines(engine: EngineType, folder: Option<&Path>) -> Outcome<(EngineSet, Vec<&'static str>)> {
     let engines = EngineSet::start_only(engine, &engine_folders(folder)?);
     let status = engines.status().into_iter().find(|status| status.engine == engine);
-    let status = status.ok_or_else(|| Failure::operation("this program has no such engine"))?;
+    let status = status.ok_or_else(|| Failure::operation("this program does not support the engine"))?;
     if !status.available {
         let text = format!("the {} engine cannot run: {}", engine.name(), status.detail);
         return Err(

@@ -360,7 +360,10 @@ impl RunReport<'_> {
         let Some(function) = self.reduction.as_ref().map(|reduction| reduction.function) else { return };
         let files: Vec<usize> = (0..self.files.len()).filter(|file| !self.ended.contains(file)).collect();
         if !self.at_client.is_empty() {
-            let text = format!("the client reads {} files, as their devices cannot", self.at_client.len());
+            let text = format!(
+                "the client reads {} files and runs the function, because their devices cannot",
+                self.at_client.len()
+            );
             self.bar.suspend(|| self.output.remark(text));
         }
         for file in files {

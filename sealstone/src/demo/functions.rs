@@ -28,14 +28,14 @@ const PATTERN: &str = "timeout after [0-9]+ ms";
 
 /// Result of one function, as `--json` prints it.
 #[derive(Serialize)]
-pub(super) struct FunctionLeg {
+pub(super) struct FunctionComparison {
     pub(super) function: &'static str,
     pub(super) devices: usize,
     pub(super) bytes_read: u64,
     pub(super) result_bytes: u64,
     pub(super) seconds: f64,
-    /// Whether the result equals that of the local tool.
-    pub(super) equal: bool,
+    /// Whether the result equals that of the local tool; `None` if the tool is missing.
+    pub(super) equal: Option<bool>,
 }
 
 /// Returns the path of a module beside this program; `None` if it is not built.
@@ -109,13 +109,13 @@ async fn publish(client: &Client, name: &str, path: &Path) -> Outcome {
 }
 
 /// Runs a function on the log, and compares its result with that of a local tool.
-async fn leg(
+async fn compare(
     client: &Client,
     name: &'static str,
     argument: (&str, &str),
     tool: &[&str],
     file: &Path,
-) -> Outcome<FunctionLeg> {
+) -> Outcome<FunctionComparison> {
     let function = find_function(name).ok_or_else(|| Failure::operation("no shipped function").at(name))?;
     let mut call = FunctionRun::new(format!("/.functions/{name}"));
     call.arguments.add(argument.0, argument.1)?;
@@ -141,13 +141,17 @@ async fn leg(
     };
     let words = |text: &str| text.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>();
     let expected = local_tool(tool, file);
-    let equal = expected.is_some_and(|expected| words(&expected) == words(&text_of(&lines, file)));
+    let equal = expected.map(|expected| words(&expected) == words(&text_of(&lines, file)));
     let (devices, bytes_read, result_bytes) = (summary.devices, summary.bytes_read, summary.result_bytes);
-    Ok(FunctionLeg { function: name, devices, bytes_read, result_bytes, seconds, equal })
+    Ok(FunctionComparison { function: name, devices, bytes_read, result_bytes, seconds, equal })
 }
 
 /// Runs `count` and `grep` on a striped log. Without the engine and the modules it does nothing.
-pub(super) async fn run(client: &Arc<Client>, folder: &Path, output: Output) -> Outcome<Vec<FunctionLeg>> {
+pub(super) async fn run(
+    client: &Arc<Client>,
+    folder: &Path,
+    output: Output,
+) -> Outcome<Vec<FunctionComparison>> {
     let (Some(count), Some(grep), true) = (module("count"), module("grep"), has_engine()) else {
         output.remark(
             "6. Functions are left out: `make demo` builds an engine and two functions beside this program.",
@@ -165,20 +169,24 @@ pub(super) async fn run(client: &Arc<Client>, folder: &Path, output: Output) -> 
         human_bytes(stat.size),
         stat.width
     ));
-    let legs = vec![
-        leg(client, "count", ("by", "lines,words,bytes"), &["wc", "-lwc"], &file).await?,
-        leg(client, "grep", ("pattern", PATTERN), &["grep", "-nE", PATTERN], &file).await?,
+    let results = vec![
+        compare(client, "count", ("by", "lines,words,bytes"), &["wc", "-lwc"], &file).await?,
+        compare(client, "grep", ("pattern", PATTERN), &["grep", "-nE", PATTERN], &file).await?,
     ];
-    for leg in &legs {
-        let equality = if leg.equal { "equal to the local tool" } else { "NOT equal to the local tool" };
+    for result in &results {
+        let equality = match result.equal {
+            Some(true) => "equal to the local tool",
+            Some(false) => "NOT equal to the local tool",
+            None => "not compared, the local tool is missing",
+        };
         output.remark(format!(
             "   {}: {} devices read {}, {} moved over the network, {:.2} s; {equality}.",
-            leg.function,
-            leg.devices,
-            human_bytes(leg.bytes_read),
-            human_bytes(leg.result_bytes),
-            leg.seconds
+            result.function,
+            result.devices,
+            human_bytes(result.bytes_read),
+            human_bytes(result.result_bytes),
+            result.seconds
         ));
     }
-    Ok(legs)
+    Ok(results)
 }

@@ -34,7 +34,7 @@ struct DemoReport {
     tree: journey::Leg,
     large: journey::Leg,
     attacks: Vec<attack::Finding>,
-    functions: Vec<functions::FunctionLeg>,
+    functions: Vec<functions::FunctionComparison>,
     kept: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn command(output: Output, arguments: &DemoArgs) -> Outcome {
         let (tree, large, attacks, functions) = outcome?;
         ended?;
         let survived = attacks.iter().filter(|finding| !finding.as_expected).count();
-        let differs = functions.iter().any(|leg| !leg.equal);
+        let differs = functions.iter().any(|function| function.equal == Some(false));
         let kept = if arguments.keep { Some(folder.keep()) } else { None };
         farewell(output, kept.as_deref());
         let kept = kept.map(|path| path.shown().into_owned());
@@ -100,7 +100,7 @@ async fn play(
     arguments: &DemoArgs,
     running: &RunningSystem,
     folder: &Path,
-) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>, Vec<functions::FunctionLeg>)> {
+) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>, Vec<functions::FunctionComparison>)> {
     let (client, session) = journey::enrol(running).await?;
     output.remark(
         "2. The administrator added the user alice; she logged in by OPAQUE inside TLS 1.3, and the server",

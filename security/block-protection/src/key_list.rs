@@ -89,7 +89,7 @@ pub enum KeyListError {
         blocks: usize,
     },
     /// Another AHSType.
-    #[error("AHSType {0:#04x} is no key list")]
+    #[error("AHSType {0:#04x} is not a key list")]
     Type(u8),
     /// Not the scheme of the session's level.
     #[error("key scheme {0} is not that of the session")]

@@ -60,7 +60,7 @@ pub enum NegotiationError {
         found: String,
     },
     /// A nonce is not 32 bytes in hexadecimal, or it is our own.
-    #[error("login key {NONCE} is no nonce of the other end")]
+    #[error("login key {NONCE} is not a nonce of the other end")]
     Nonce,
 }
 

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sealstone_sandbox::{EngineExitCause, EngineLimits, EngineRequest, SandboxError, Zygote};
+use sealstone_test_support::left_out;
 
 use crate::support::{
-    ATTACK_ENGINE, AttackTargets, FIRST_BYTE, SUCCEEDED, cgroup_folders, descendants, is_root, left_out,
-    options, wait, zygote,
+    ATTACK_ENGINE, AttackTargets, FIRST_BYTE, SUCCEEDED, cgroup_folders, descendants, is_root, options, wait,
+    zygote,
 };
 
 /// Maximum time from a kill to the end of all processes.

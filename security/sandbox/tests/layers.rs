@@ -9,6 +9,7 @@ use sealstone_sandbox::{
     EngineCode, EngineExitCause, EngineKind, EngineLimits, EngineRequest, IsolationLayer, LayerState,
     ReadOnlyBind, SandboxError, Zygote,
 };
+use sealstone_test_support::left_out;
 
 use crate::support::{AttackTargets, descendants, is_root, options, wait, zygote};
 

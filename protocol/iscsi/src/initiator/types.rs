@@ -319,7 +319,7 @@ pub enum Violation {
     #[error("the target selected a value that was not offered")]
     Selection,
     /// An extension of the login refused it.
-    #[error("the target does not agree to the required extension of the login")]
+    #[error("the target refused the required extension of the login")]
     Extension,
     /// More exchanges or text than permitted.
     #[error("too many negotiation exchanges")]
