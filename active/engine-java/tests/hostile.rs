@@ -110,8 +110,8 @@ fn little_memory_has_a_reason() {
     let low = EngineLimits { memory_bytes: 64 << 20, data_bytes: Some(64 << 20), ..limits() };
     let (end, log) = end_of(&zygote, &jar("Behaviours"), "count", low);
     assert_eq!(end, Cause(EngineExitCause::Exited(4)));
-    assert!(log.contains("needs a memory limit of 73 MiB at least"), "{log}");
-    let least = EngineLimits { memory_bytes: 96 << 20, data_bytes: Some(96 << 20), ..limits() };
+    assert!(log.contains("needs a memory limit of 70 MiB at least"), "{log}");
+    let least = EngineLimits { memory_bytes: 70 << 20, data_bytes: Some(70 << 20), ..limits() };
     let (end, log) = end_of(&zygote, &jar("Behaviours"), "count", least);
     assert_eq!(end, Status(1), "{log}");
 }
