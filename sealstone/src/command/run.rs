@@ -35,7 +35,7 @@ use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::jobs::failure_of_ended;
 use crate::command::session::client;
 use crate::failure::{Failure, FailureKind, Outcome};
-use crate::output::{Output, human_bytes, print_bytes, stdout_failure};
+use crate::output::{Output, counted, human_bytes, print_bytes, stdout_failure};
 use crate::secret_file;
 use crate::text::{ShownPath as _, set_bytes};
 
@@ -361,8 +361,8 @@ impl RunReport<'_> {
         let files: Vec<usize> = (0..self.files.len()).filter(|file| !self.ended.contains(file)).collect();
         if !self.at_client.is_empty() {
             let text = format!(
-                "the client reads {} files and runs the function, because their devices cannot",
-                self.at_client.len()
+                "the client reads {} and runs the function, because a device cannot",
+                counted(self.at_client.len() as u64, "file")
             );
             self.bar.suspend(|| self.output.remark(text));
         }
@@ -475,9 +475,10 @@ fn totals(summary: &CallSummary, seconds: f64) -> Value {
 
 fn remark_totals(output: Output, files: usize, summary: &CallSummary, seconds: f64) {
     output.remark(format!(
-        "{files} files: {} jobs on {} devices read {} in {seconds:.2} s; results of {}",
-        summary.jobs,
-        summary.devices,
+        "{}: {} on {} read {} in {seconds:.2} s; results of {}",
+        counted(files as u64, "file"),
+        counted(summary.jobs as u64, "job"),
+        counted(summary.devices as u64, "device"),
         human_bytes(summary.bytes_read),
         human_bytes(summary.result_bytes)
     ));

@@ -6,7 +6,7 @@ use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, FailureKind, Outcome};
-use crate::output::{Output, human_bytes};
+use crate::output::{Output, counted, human_bytes};
 use crate::text::set_bytes;
 
 /// Maximum number of entries of each list; more are only counted.
@@ -142,9 +142,8 @@ impl TransferReport {
     fn summary(&self, verb: &str, seconds: f64) -> String {
         let rate = if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 };
         let mut text = format!(
-            "{verb} {} file{}, {} in {seconds:.2} s, {}/s",
-            self.files,
-            if self.files == 1 { "" } else { "s" },
+            "{verb} {}, {} in {seconds:.2} s, {}/s",
+            counted(self.files, "file"),
             human_bytes(self.bytes),
             human_bytes(rate as u64),
         );
