@@ -381,7 +381,9 @@ fn config_errors_name_key_and_line() {
         serve(&folder.path().join("absent.toml")).fails(4).says(&["absent.toml"]);
         let example = run(&["config", "example", noun]).ok();
         fs::write(&config, example.stdout).expect("written");
-        serve(&config).fails(4).says(&["nowhere"]);
+        // The default port may be in use on this machine.
+        let options = ["--data", "nowhere", "--config", text(&config), "--listen", "127.0.0.1:0"];
+        refused(&[&[noun, "serve"], &options[..]].concat()).fails(4).says(&["nowhere"]);
     }
     run(&["config", "example", "cluster"]).fails(2).says(&["osd or mds"]);
 }
