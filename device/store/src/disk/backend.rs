@@ -19,9 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
+use sealstone_redb_format::{
+    AllocatorState, EngineHeader, HEADER_BYTES, MAX_LENGTH, PageSource, TreeReader, UNIT,
+};
 
+use super::header_copy::{COPY, header_to_copy};
 use super::index_space::FreePages;
-use super::tree::{AllocatorState, COPY, EngineHeader, HEADER, MAX_LENGTH, TreeReader, UNIT, VerifiedFile};
+use super::verified_file::VerifiedFile;
 use crate::medium::MediumFile;
 
 /// Marks a checksum as known; above its 32 bits.
@@ -69,6 +73,36 @@ impl PageChecksums {
     }
 }
 
+/// The index file as the source of pages of a [`TreeReader`].
+pub(crate) struct IndexPages {
+    file: Arc<dyn MediumFile>,
+    /// Receives the checksum of every page that was found intact.
+    sums: Option<Arc<PageChecksums>>,
+}
+
+impl IndexPages {
+    pub(crate) fn plain(file: Arc<dyn MediumFile>) -> Box<Self> {
+        Box::new(Self { file, sums: None })
+    }
+
+    /// Creates a source that records the checksums of intact pages.
+    pub(crate) fn verifying(file: Arc<dyn MediumFile>, sums: Arc<PageChecksums>) -> Box<Self> {
+        Box::new(Self { file, sums: Some(sums) })
+    }
+}
+
+impl PageSource for IndexPages {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, into)
+    }
+
+    fn verified(&self, offset: u64, bytes: &[u8]) {
+        if let Some(sums) = &self.sums {
+            sums.record_page(offset, bytes);
+        }
+    }
+}
+
 /// The header as the engine last wrote it.
 struct HeaderState {
     now: EngineHeader,
@@ -107,7 +141,7 @@ pub(crate) struct IndexFile {
 impl IndexFile {
     /// Creates the state of an empty file.
     pub(crate) fn fresh(file: Arc<dyn MediumFile>, uuid: [u8; 16]) -> Arc<Self> {
-        let head = HeaderState::new(EngineHeader([0; HEADER]), None);
+        let head = HeaderState::new(EngineHeader([0; HEADER_BYTES]), None);
         Arc::new(Self::over(file, Arc::default(), uuid, head, 0, Arc::default()))
     }
 
@@ -142,7 +176,8 @@ impl IndexFile {
 
     /// Writes our copy of the header of the last synced commit to this offset.
     fn write_copy(&self, head: &mut HeaderState, location: u64) -> io::Result<()> {
-        let copy = head.synced.as_ref().map_or([0; COPY], |synced| synced.to_copy(location, &self.uuid));
+        let copy =
+            head.synced.as_ref().map_or([0; COPY], |synced| header_to_copy(synced, location, &self.uuid));
         self.file.write_at(location, &copy)?;
         head.loose = true;
         Ok(())
@@ -212,7 +247,7 @@ impl IndexFile {
     pub(crate) fn inspect(&self, table: &str) -> Option<(AllocatorState, FreePages)> {
         let last = self.head.lock().synced.as_ref().and_then(EngineHeader::primary)?;
         let length = self.end();
-        let mut reader = TreeReader::new(self.file.clone(), length, None);
+        let mut reader = TreeReader::new(IndexPages::plain(self.file.clone()), length);
         reader.watch(last.user);
         reader.find_table(last.user, table);
         let shape = reader.outline()?;
@@ -258,7 +293,7 @@ impl IndexFile {
 
     /// Returns a reader of the last synced commit that does not need the engine.
     pub(crate) fn frozen(&self, table: &str) -> TreeReader {
-        let mut reader = TreeReader::new(self.file.clone(), self.end(), None);
+        let mut reader = TreeReader::new(IndexPages::plain(self.file.clone()), self.end());
         let last = self.head.lock().synced.as_ref().and_then(EngineHeader::primary);
         if let Some(last) = last {
             reader.find_table(last.user, table);
@@ -316,7 +351,7 @@ impl StorageBackend for LiveBackend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        if offset == 0 && out.len() <= HEADER {
+        if offset == 0 && out.len() <= HEADER_BYTES {
             out.copy_from_slice(&self.pages.head.lock().now.0[..out.len()]);
             return Ok(());
         }
@@ -360,7 +395,7 @@ impl StorageBackend for LiveBackend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.writable()?;
-        if offset == 0 && data.len() == HEADER {
+        if offset == 0 && data.len() == HEADER_BYTES {
             self.pages.extend_to(UNIT)?;
             let mut head = self.pages.head.lock();
             head.now.0.copy_from_slice(data);

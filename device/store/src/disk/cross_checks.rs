@@ -9,12 +9,12 @@
 use std::hash::{BuildHasher, RandomState};
 
 use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_redb_format::TreeReader;
 
 use super::record::{
     Key, ObjectRecord, RecordValue, all_collections, all_members, all_memberships, object_of, sub_of,
 };
 use super::survey::OwnedRecords;
-use super::tree::TreeReader;
 
 /// The three kinds of records, walked side by side.
 pub(crate) struct CrossChecks<'a> {

@@ -15,6 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sealstone_redb_format::{CursorStep, LostKeys, TreeCursor, TreeReader};
+
 use super::backend::{IndexFile, LiveBackend};
 use super::cache::RecordCache;
 use super::index_space::{FreePages, PageDemand};
@@ -23,7 +25,7 @@ use super::record::{
     store_key, sub_of,
 };
 use super::space::BlockRun;
-use super::tree::{CursorStep, LostKeys, TreeCursor, TreeReader, VerifiedFile};
+use super::verified_file::VerifiedFile;
 use crate::medium::MediumFile;
 use crate::{FormatError, StoreError};
 use parking_lot::RwLock;

@@ -11,11 +11,11 @@
 //! Source of truth: docs/adr/0031-index-space-reserved-before-changes.md.
 
 use parking_lot::Mutex;
-
-use super::record::{Key, RecordTag, RecordValue, TAGS};
-use super::tree::{
+use sealstone_redb_format::{
     ORDERS, PagesByOrder, REGION_PAGES, RegionPages, TreeOutline, UNIT, allocator_state_pages, order_of,
 };
+
+use super::record::{Key, RecordTag, RecordValue, TAGS};
 
 /// Pages that the engine's own tables take in a commit, each with space for two of its lists: paths
 /// to four tables, copied twice, and
@@ -101,7 +101,7 @@ fn leaf_order(known: u8, longest: usize) -> u32 {
 }
 
 /// Returns the maximum pages that a commit of these changes takes.
-fn demand(load: &PageDemand, shape: &TreeOutline) -> PagesByOrder {
+fn demand(load: &PageDemand, shape: &TreeOutline<TAGS>) -> PagesByOrder {
     let mut blocks = [0_u64; ORDERS as usize];
     let total = load.total();
     if total == 0 {
@@ -177,7 +177,7 @@ impl ReserveClass {
 pub(crate) struct FreePages {
     /// Free pages of each region.
     pub(crate) free: Vec<RegionPages>,
-    pub(crate) shape: TreeOutline,
+    pub(crate) shape: TreeOutline<TAGS>,
     /// Length of the engine's part, in bytes.
     pub(crate) length: u64,
 }

@@ -12,13 +12,14 @@
 use std::io;
 use std::sync::Arc;
 
+use sealstone_redb_format::{CursorStep, LostKeys, TreeCursor, TreeReader};
+
 use super::pool::{InlinePool, is_inline, number_of};
 use super::read::{BadRead, Block};
 use super::record::{CorruptRecord, RecordValue, all_inline, inline_key, inline_length, sub_of};
 use super::stage::{BlockSpan, StageError, StagedChanges};
 use super::superblock::Superblock;
 use super::survey::{ClaimOutcome, among};
-use super::tree::{CursorStep, LostKeys, TreeCursor, TreeReader};
 use super::{DiskStore, MAX_INLINE};
 use crate::medium::Medium;
 use crate::{BLOCK, StoreError};

@@ -7,6 +7,8 @@
 //! Source of truth: docs/design/store.md.
 
 mod admit;
+#[cfg(test)]
+mod allocator_tests;
 mod backend;
 mod background;
 mod backing;
@@ -19,6 +21,7 @@ mod digests;
 mod examine;
 mod format;
 mod group;
+mod header_copy;
 mod index;
 mod index_space;
 mod inline;
@@ -40,8 +43,8 @@ mod stage;
 mod sums;
 mod superblock;
 mod survey;
-mod tree;
 mod unbacked;
+mod verified_file;
 mod write_log;
 
 use std::collections::BTreeMap;
@@ -54,6 +57,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_redb_format::LostKeys;
 
 pub use background::BackgroundThread;
 pub use check::{ScrubProgress, ScrubStep, StoreScrub};
@@ -79,7 +83,6 @@ use record::{
 use segments::SegmentFiles;
 use space::FreeMap;
 use stage::{StageError, StagedChanges};
-use tree::LostKeys;
 use write_log::WriteLog;
 
 use crate::damage::{Damage, DamageBook, StoreFault};

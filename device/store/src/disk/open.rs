@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
+use sealstone_redb_format::LostKeys;
 
 use super::group::CommitGroups;
 use super::index::{self, RecordIndex};
@@ -16,7 +17,7 @@ use super::record;
 use super::segments::SegmentFiles;
 use super::space::{BlockRun, FreeMap};
 use super::survey::{self, ClaimOutcome};
-use super::tree::{LostKeys, VerifiedFile};
+use super::verified_file::VerifiedFile;
 use super::write_log::{FoundLog, LogHeader, LogReplay, PreviousShutdown};
 use super::{DiskStore, LOCKS, StoreOptions, format, reconcile};
 use crate::damage::{Damage, DamageKind, StoreFault};

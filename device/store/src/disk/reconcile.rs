@@ -6,11 +6,11 @@
 //! bytes of memory for each block of such a window.
 
 use sealstone_osd::ObjectId;
+use sealstone_redb_format::{CursorStep, TreeCursor, TreeReader};
 
 use super::record::{RecordValue, all_chunks, object_of};
 use super::shares::SharedBlocks;
 use super::space::BlockRun;
-use super::tree::{CursorStep, TreeCursor, TreeReader};
 
 /// Number of shared blocks checked in one walk.
 const WINDOW_BLOCKS: u64 = 16 << 20;

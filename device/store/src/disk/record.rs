@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use sealstone_digest::{DigestValue as Digest, LTHASH_BYTES, LtHash, Profile};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sealstone_redb_format::TableKey;
 
 use super::chunk::Chunk;
 use super::pool::number_of;
@@ -18,7 +19,7 @@ use crate::BLOCK;
 pub(crate) const TAGS: usize = 11;
 /// A key: tag, partition, object, and chunk number or attribute; big endian, so that byte order is
 /// key order.
-pub(crate) type Key = [u8; 25];
+pub(crate) type Key = TableKey;
 
 /// The kind of record; the first byte of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]

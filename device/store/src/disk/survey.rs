@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use sealstone_digest::Profile;
 use sealstone_osd::ObjectId;
+use sealstone_redb_format::{CursorStep, LostKeys, TreeCursor, TreeReader};
 
 use super::chunk::CHUNK_BLOCKS;
 use super::cross_checks::CrossChecks;
@@ -24,7 +25,6 @@ use super::record::{
     object_of,
 };
 use super::space::BlockRun;
-use super::tree::{CursorStep, LostKeys, TreeCursor, TreeReader};
 use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::store::attribute_weight;
 use crate::{AttributeId, BLOCK, MAX_OBJECT_LENGTH};

@@ -1,14 +1,16 @@
-//! Tests our allocator state against the engine itself.
+//! Tests the allocator state against the engine itself.
 
 use std::sync::Arc;
 
 use redb::{Builder, Database, ReadableDatabase, TableDefinition};
 
-use super::*;
+use sealstone_redb_format::TreeCursor;
+
+use super::backend::{IndexFile, LiveBackend};
+use super::index::{NAME, RecordIndex};
+use super::record::Key;
+use super::verified_file::VerifiedFile;
 use crate::contract::SeededRandom;
-use crate::disk::backend::{IndexFile, LiveBackend};
-use crate::disk::index::{NAME, RecordIndex};
-use crate::disk::record::Key;
 use crate::medium::Medium;
 use crate::sim::SimMedium;
 
@@ -40,7 +42,7 @@ fn open(medium: &SimMedium) -> Database {
 /// The engine accepts our allocator state, whatever pages are in use, and continues with it; its
 /// own check confirms exactly which pages are free.
 #[test]
-fn the_engine_finds_nothing_wrong_with_the_book() {
+fn engine_accepts_the_allocator_state() {
     for seed in 1..=4 {
         let mut random = SeededRandom::new(seed);
         let mut medium = SimMedium::new(seed);
@@ -80,7 +82,7 @@ fn the_engine_finds_nothing_wrong_with_the_book() {
 
 /// A walk that did not see every page yields no allocator state: the engine walks on its own.
 #[test]
-fn a_page_that_nobody_saw_is_not_free() {
+fn unseen_page_is_not_free() {
     let medium = SimMedium::new(1);
     RecordIndex::format(medium.open("index", true).unwrap(), &UUID).unwrap();
     let engine = open(&medium);

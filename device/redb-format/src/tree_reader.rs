@@ -7,12 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::allocator_state::SeenPages;
-use super::cursor::{CursorStep, LostKeys, TreeCursor};
-use super::{MENDABLE, PageRef, TreeNode, TreeShape, definition};
-use crate::disk::backend::PageChecksums;
-use crate::disk::record::Key;
-use crate::medium::MediumFile;
+use crate::{
+    CursorStep, LostKeys, MENDABLE, PageRef, SeenPages, TableKey, TreeCursor, TreeNode, TreeShape, definition,
+};
 
 /// Maximum levels of the trees of tables.
 const TABLES_DEPTH_MAX: usize = 16;
@@ -22,14 +19,24 @@ const LISTED: usize = 1024;
 /// More are not single-bit corruption.
 const TRIED: usize = 64;
 
+/// The file that a [`TreeReader`] reads.
+pub trait PageSource: Send + Sync {
+    /// Fills `into` from `offset`.
+    ///
+    /// # Errors
+    /// If the bytes cannot be read, or the file ends before.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Receives each page that was found intact.
+    fn verified(&self, _offset: u64, _bytes: &[u8]) {}
+}
+
 /// Reads the trees of one commit.
-pub(crate) struct TreeReader {
-    file: Arc<dyn MediumFile>,
+pub struct TreeReader {
+    file: Box<dyn PageSource>,
     length: u64,
     /// The root of our table; `Ok(None)` if it is empty.
     records: Result<Option<PageRef>, LostKeys>,
-    /// Receives the checksum of every page found intact.
-    sums: Option<Arc<PageChecksums>>,
     /// Pages whose checksum was wrong; with a node if a single wrong bit was repaired.
     mended: Mutex<HashMap<PageRef, Option<Arc<TreeNode>>>>,
     damaged: AtomicU64,
@@ -39,21 +46,22 @@ pub(crate) struct TreeReader {
 
 impl TreeReader {
     /// Creates a reader of a file of `length` bytes, without a table yet.
-    pub(crate) fn new(file: Arc<dyn MediumFile>, length: u64, sums: Option<Arc<PageChecksums>>) -> Self {
+    #[must_use]
+    pub fn new(file: Box<dyn PageSource>, length: u64) -> Self {
         let mended = Mutex::default();
         let (records, damaged, seen) = (Err(LostKeys::ALL), AtomicU64::new(0), Mutex::default());
-        Self { file, length, records, sums, mended, damaged, seen }
+        Self { file, length, records, mended, damaged, seen }
     }
 
     /// Starts recording which pages are referenced and loaded, from this root.
-    pub(in crate::disk) fn watch(&self, root: Option<PageRef>) {
+    pub fn watch(&self, root: Option<PageRef>) {
         let mut seen = SeenPages::default();
         root.into_iter().for_each(|root| seen.refer(root));
         *self.seen.lock() = Some(seen);
     }
 
     /// Ends recording and returns the recorded pages.
-    pub(in crate::disk) fn seen(&self) -> Option<SeenPages> {
+    pub fn seen(&self) -> Option<SeenPages> {
         self.seen.lock().take()
     }
 
@@ -71,7 +79,7 @@ impl TreeReader {
     }
 
     /// Finds our table in the tree of tables. Returns false if there certainly is none.
-    pub(crate) fn find_table(&mut self, tables: Option<PageRef>, name: &str) -> bool {
+    pub fn find_table(&mut self, tables: Option<PageRef>, name: &str) -> bool {
         let mut found = None;
         let mut lost = false;
         if let Some(tables) = tables {
@@ -111,7 +119,7 @@ impl TreeReader {
     }
 
     /// Reads all pages of a tree of tables and of those tables; adds damaged pages to `bad`.
-    pub(crate) fn prove(&self, tables: Option<PageRef>, bad: &mut Vec<PageRef>) {
+    pub fn prove(&self, tables: Option<PageRef>, bad: &mut Vec<PageRef>) {
         let mut roots = Vec::new();
         let mut lost = false;
         let Some(tables) = tables else { return };
@@ -140,18 +148,18 @@ impl TreeReader {
     }
 
     /// Counts a page as loaded without reading it.
-    pub(super) fn pass_over(&self, page: PageRef) {
+    pub(crate) fn pass_over(&self, page: PageRef) {
         if let Some(seen) = &mut *self.seen.lock() {
             seen.load(page);
         }
     }
 
-    pub(super) fn records(&self) -> Result<Option<PageRef>, LostKeys> {
+    pub(crate) fn records(&self) -> Result<Option<PageRef>, LostKeys> {
         self.records
     }
 
     /// Returns a page of our table, if it is intact; otherwise counts it as damaged.
-    pub(super) fn load_record_page(&self, page: PageRef) -> Option<Arc<TreeNode>> {
+    pub(crate) fn load_record_page(&self, page: PageRef) -> Option<Arc<TreeNode>> {
         let loaded = self.try_load(page, TreeShape::RECORDS);
         if loaded.is_none() {
             self.damaged.fetch_add(1, Ordering::Relaxed);
@@ -185,9 +193,7 @@ impl TreeReader {
             }
             tracing::warn!(offset, "corrected a single wrong bit in a page of the index");
         }
-        if let Some(sums) = &self.sums {
-            sums.record_page(offset, &bytes);
-        }
+        self.file.verified(offset, &bytes);
         let node = Arc::new(TreeNode::parse(bytes, shape)?);
         self.note(page, &node);
         if !sound {
@@ -196,25 +202,20 @@ impl TreeReader {
         Some(node)
     }
 
-    /// Writes the repaired pages to the file.
-    pub(crate) fn write_mended(&self) -> io::Result<()> {
+    /// Returns the pages that were repaired since the last call: offset in the file, and bytes.
+    pub fn take_mended(&self) -> Vec<(u64, Box<[u8]>)> {
         let mended = std::mem::take(&mut *self.mended.lock());
-        let mended = mended.iter().filter_map(|(page, node)| Some((page.location()?, node.as_ref()?)));
-        let mut any = false;
-        for ((offset, _), node) in mended {
-            self.file.write_at(offset, &node.bytes)?;
-            any = true;
-        }
-        if any { self.file.sync() } else { Ok(()) }
+        let repaired = mended.into_iter().filter_map(|(page, node)| Some((page.location()?.0, node?)));
+        repaired.map(|(offset, node)| (offset, node.bytes.clone())).collect()
     }
 
     /// Returns how often a page could not be read so far.
-    pub(crate) fn damaged(&self) -> u64 {
+    pub fn damaged(&self) -> u64 {
         self.damaged.load(Ordering::Relaxed)
     }
 
     /// Returns a record's bytes; `None` if there certainly is none.
-    pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, LostKeys> {
+    pub fn get(&self, key: &TableKey) -> Result<Option<Vec<u8>>, LostKeys> {
         match TreeCursor::new(self, *key, *key).current() {
             None => Ok(None),
             Some(CursorStep::Record(_, value)) => Ok(Some(value.to_vec())),

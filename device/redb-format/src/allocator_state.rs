@@ -8,13 +8,12 @@
 //! that the engine never shortens the file.
 //! Source of truth: docs/design/store.md, "The engine's file".
 
-use super::header::CommitSlot;
-use super::{PageRef, REGION_PAGES, UNIT, sum_of};
+use crate::{CommitSlot, PageRef, REGION_PAGES, UNIT, sum_of};
 
 /// Orders of pages, from one page to a whole region.
-pub(crate) const ORDERS: u32 = 21;
+pub const ORDERS: u32 = 21;
 /// Free or required pages, by order.
-pub(crate) type PagesByOrder = [u64; ORDERS as usize];
+pub type PagesByOrder = [u64; ORDERS as usize];
 /// Minimum capacity of the engine's region tracker,
 const REGIONS_MIN: u32 = 1000;
 /// and the number of regions that determines the levels of its bitmaps.
@@ -23,7 +22,7 @@ const REGIONS_CAPACITY: u32 = 1 << 20;
 /// of several levels.
 const REGIONS_MAX: u64 = 64;
 /// Longest file that gets an allocator state, in bytes.
-pub(crate) const MAX_LENGTH: u64 = (REGIONS_MAX * REGION_PAGES + 1) * UNIT;
+pub const MAX_LENGTH: u64 = (REGIONS_MAX * REGION_PAGES + 1) * UNIT;
 /// Maximum size of a leaf besides the values of two pairs.
 const ENTRY: usize = 64;
 /// The engine's name of the table,
@@ -58,7 +57,7 @@ impl BitSet {
 
 /// The pages of a commit that a walk saw.
 #[derive(Debug, Default)]
-pub(crate) struct SeenPages {
+pub struct SeenPages {
     /// Units of 4 KiB, counted from the end of the header, of pages that something refers to.
     taken: BitSet,
     /// First units of the loaded pages.
@@ -77,7 +76,7 @@ impl SeenPages {
     }
 
     /// Records a reference to this page.
-    pub(super) fn refer(&mut self, page: PageRef) {
+    pub(crate) fn refer(&mut self, page: PageRef) {
         let Some(units) = Self::units(page) else {
             self.clash = true;
             return;
@@ -90,7 +89,7 @@ impl SeenPages {
     }
 
     /// Records that this page was loaded. Returns whether it is the first time.
-    pub(super) fn load(&mut self, page: PageRef) -> bool {
+    pub(crate) fn load(&mut self, page: PageRef) -> bool {
         let Some(units) = Self::units(page) else { return false };
         if self.loaded.get(units.start) {
             return false;
@@ -109,7 +108,7 @@ impl SeenPages {
 /// The free pages of one region, by order, as in the engine's allocator: never both halves of a
 /// larger page.
 #[derive(Clone, Debug)]
-pub(crate) struct RegionPages {
+pub struct RegionPages {
     pages: u32,
     free: Vec<BitSet>,
 }
@@ -162,14 +161,14 @@ impl RegionPages {
     }
 
     /// Returns a region whose pages are all free.
-    #[cfg(test)]
-    pub(crate) fn all_free(pages: u32) -> Self {
+    #[must_use]
+    pub fn all_free(pages: u32) -> Self {
         Self::new(&SeenPages::default(), 0, pages, None)
     }
 
     /// Marks the page of this order at unit `first` as used, whatever of it was free. `blocks` are
     /// the free pages by order.
-    pub(crate) fn occupy(&mut self, first: u64, order: u32, blocks: &mut PagesByOrder) {
+    pub fn occupy(&mut self, first: u64, order: u32, blocks: &mut PagesByOrder) {
         let mut change = |at: u32, page: u64, free: bool| {
             let at = at as usize;
             if self.free[at].get(page) != free {
@@ -195,7 +194,9 @@ impl RegionPages {
         }
     }
 
-    pub(crate) fn blocks(&self) -> PagesByOrder {
+    /// Returns the number of free pages of each order.
+    #[must_use]
+    pub fn blocks(&self) -> PagesByOrder {
         std::array::from_fn(|order| self.free[order].0.iter().map(|word| u64::from(word.count_ones())).sum())
     }
 
@@ -323,16 +324,18 @@ fn key(tag: u8, region: u32) -> [u8; 5] {
 }
 
 /// Pages to be written to free locations, and the commit that refers to them.
-pub(crate) struct AllocatorState {
-    pub(crate) pages: Vec<(u64, Vec<u8>)>,
-    pub(crate) commit: CommitSlot,
+pub struct AllocatorState {
+    /// Offset in the file, and bytes, of each page.
+    pub pages: Vec<(u64, Vec<u8>)>,
+    /// The commit that refers to the pages.
+    pub commit: CommitSlot,
     /// The pages that remain free.
-    pub(crate) free: Vec<RegionPages>,
+    pub free: Vec<RegionPages>,
 }
 
 /// Returns the pages of the allocator state for a file of `length` bytes, by order; the engine
 /// writes the same when it closes.
-pub(crate) fn allocator_state_pages(length: u64) -> PagesByOrder {
+pub fn allocator_state_pages(length: u64) -> PagesByOrder {
     let mut blocks = [0; ORDERS as usize];
     let mut add = |bytes: usize, count: u64| blocks[order_of(bytes) as usize] += count;
     let units = (length / UNIT).saturating_sub(1);
@@ -347,14 +350,14 @@ pub(crate) fn allocator_state_pages(length: u64) -> PagesByOrder {
 }
 
 /// Returns the order of a page for this many bytes.
-pub(crate) fn order_of(bytes: usize) -> u32 {
+pub fn order_of(bytes: usize) -> u32 {
     (bytes as u64).div_ceil(UNIT).max(1).next_power_of_two().trailing_zeros()
 }
 
 impl AllocatorState {
     /// Builds the allocator state of a commit in a file of `length` bytes; `None` if the walk did
     /// not see all of it, or there is no space.
-    pub(crate) fn of(seen: &SeenPages, commit: &CommitSlot, length: u64, guard: bool) -> Option<Self> {
+    pub fn of(seen: &SeenPages, commit: &CommitSlot, length: u64, guard: bool) -> Option<Self> {
         let units = (length / UNIT).checked_sub(1)?;
         let count = units.div_ceil(REGION_PAGES);
         if !seen.is_whole() || !(1..=REGIONS_MAX).contains(&count) {
@@ -418,8 +421,9 @@ impl AllocatorState {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::sim::SeededRandom;
 
     /// Returns each unit that lies in a free page.
     fn units(region: &RegionPages) -> Vec<u64> {
@@ -433,25 +437,26 @@ mod tests {
         units
     }
 
-    #[test]
-    fn occupied_pages_are_used_and_others_free() {
-        let mut random = SeededRandom::new(1);
-        for round in 0..50 {
-            let pages = 1 + random.below(600);
+    proptest! {
+        #[test]
+        fn occupied_pages_are_used_and_others_free(
+            pages in 1_u64..600,
+            taken in prop::collection::vec(any::<prop::sample::Index>(), 0..100),
+            occupied in prop::collection::vec((any::<prop::sample::Index>(), 0_u32..7), 0..60),
+        ) {
             let mut seen = SeenPages::default();
-            for _ in 0..random.below(100) {
-                seen.taken.set(random.below(pages), true);
+            for page in taken {
+                seen.taken.set(page.index(pages as usize) as u64, true);
             }
             let mut region = RegionPages::new(&seen, 0, pages as u32, Some(pages - 1));
             let mut blocks = region.blocks();
             let mut expected = units(&region);
-            for _ in 0..60 {
-                let order = random.below(7) as u32;
-                let first = random.below(pages) >> order << order;
+            for (first, order) in occupied {
+                let first = first.index(pages as usize) as u64 >> order << order;
                 region.occupy(first, order, &mut blocks);
                 expected.retain(|unit| !(first..first + (1 << order)).contains(unit));
-                assert_eq!(units(&region), expected, "round {round}: {first} of order {order}");
-                assert_eq!(region.blocks(), blocks);
+                prop_assert_eq!(&units(&region), &expected);
+                prop_assert_eq!(region.blocks(), blocks);
             }
         }
     }

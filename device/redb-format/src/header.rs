@@ -1,26 +1,13 @@
-//! The first sector of the engine's file: its header with two commit slots. And our copy of it,
-//! behind the end of the file.
+//! The first sector of the engine's file: its header with two commit slots.
 //!
 //! Does: finds the commits that the file may hold; builds the header that the engine receives.
 //! Contract: the header lies in one sector, so that it is not torn; a slot whose checksum is wrong
 //! is corrupt.
 
-use super::super::superblock::LENGTH as SECTOR;
-use super::{PageRef, REGION_PAGES, UNIT, number, sum_of};
+use crate::{PageRef, REGION_PAGES, UNIT, number, sum_of};
 
 /// Length of the engine's header in bytes.
-pub(crate) const HEADER: usize = 320;
-/// Offset of our copy of the last acknowledged header in older stores, in the page of the header.
-pub(crate) const OLD_COPY_AT: u64 = SECTOR as u64;
-/// Length of that copy.
-pub(crate) const OLD_COPY: usize = SECTOR;
-/// Length of the copy behind the end of the engine's part of the file: a page, so that the two
-/// share no sector.
-pub(crate) const COPY: usize = UNIT as usize;
-const COPY_MAGIC: &[u8; 8] = b"SEALCOPY";
-/// Offset, within the copy, of its own offset in the file; the store's uuid follows.
-const COPY_PLACE: usize = 8 + HEADER;
-const COPY_UUID: usize = COPY_PLACE + 8;
+pub const HEADER_BYTES: usize = 320;
 const MAGIC: [u8; 9] = *b"redb\x1A\x0A\xA9\x0D\x0A";
 const GOD: usize = 9;
 const PRIMARY: u8 = 1;
@@ -33,12 +20,13 @@ const FORMAT: u8 = 3;
 
 /// One commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CommitSlot {
-    pub(crate) id: u64,
+pub struct CommitSlot {
+    /// Number of the transaction; a later commit has a greater one.
+    pub id: u64,
     /// The tree with our table's name.
-    pub(crate) user: Option<PageRef>,
+    pub user: Option<PageRef>,
     /// The tree of the engine's own tables.
-    pub(crate) system: Option<PageRef>,
+    pub system: Option<PageRef>,
     bytes: [u8; SLOT],
 }
 
@@ -65,7 +53,7 @@ impl CommitSlot {
     }
 
     /// Returns the same commit with another tree of `tables` tables of the engine.
-    pub(super) fn with_system(mut self, root: PageRef, tables: u64) -> Self {
+    pub(crate) fn with_system(mut self, root: PageRef, tables: u64) -> Self {
         self.bytes[2] = 1;
         self.bytes[40..48].copy_from_slice(&root.number.to_le_bytes());
         self.bytes[48..64].copy_from_slice(&root.sum.to_le_bytes());
@@ -91,7 +79,7 @@ impl CommitSlot {
 
 /// A header of the engine, with arbitrary bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EngineHeader(pub(crate) [u8; HEADER]);
+pub struct EngineHeader(pub [u8; HEADER_BYTES]);
 
 impl EngineHeader {
     fn slot(&self, at: usize) -> Option<CommitSlot> {
@@ -99,12 +87,12 @@ impl EngineHeader {
     }
 
     /// Returns the commit that the header marks as current.
-    pub(crate) fn primary(&self) -> Option<CommitSlot> {
+    pub fn primary(&self) -> Option<CommitSlot> {
         self.slot(usize::from(self.0[GOD] & PRIMARY))
     }
 
     /// Returns both commits, as far as they can be read, the newest first.
-    pub(crate) fn commits(&self) -> Vec<CommitSlot> {
+    pub fn commits(&self) -> Vec<CommitSlot> {
         let mut slots: Vec<CommitSlot> = (0..2).filter_map(|at| self.slot(at)).collect();
         slots.sort_by_key(|slot| std::cmp::Reverse(slot.id));
         slots.dedup_by_key(|slot| slot.id);
@@ -112,7 +100,7 @@ impl EngineHeader {
     }
 
     /// Whether a slot cannot be read. No crash causes that.
-    pub(crate) fn has_lost_slot(&self) -> bool {
+    pub fn has_lost_slot(&self) -> bool {
         (0..2).any(|at| self.slot(at).is_none())
     }
 
@@ -129,7 +117,7 @@ impl EngineHeader {
 
     /// Returns a header without flags, layout and slots: the part that never changes.
     fn frame() -> Self {
-        let mut bytes = [0; HEADER];
+        let mut bytes = [0; HEADER_BYTES];
         bytes[..9].copy_from_slice(&MAGIC);
         bytes[12..16].copy_from_slice(&(UNIT as u32).to_le_bytes());
         bytes[20..24].copy_from_slice(&(REGION_PAGES as u32).to_le_bytes());
@@ -137,7 +125,7 @@ impl EngineHeader {
     }
 
     /// Whether the engine closed this file, of `length` bytes, cleanly after `commit`.
-    pub(crate) fn is_closed_after(&self, commit: &CommitSlot, length: u64) -> bool {
+    pub fn is_closed_after(&self, commit: &CommitSlot, length: u64) -> bool {
         let flags = self.0[GOD] & !PRIMARY;
         let mut bare = self.clone();
         bare.0[GOD] = 0;
@@ -154,14 +142,14 @@ impl EngineHeader {
 
     /// Returns the header that makes the engine recover from `commit` alone, in a file of `length`
     /// bytes. `system`: its own tables are intact.
-    pub(crate) fn to_recover(commit: &CommitSlot, system: bool, length: u64) -> Self {
+    pub fn to_recover(commit: &CommitSlot, system: bool, length: u64) -> Self {
         let commit = if system { *commit } else { commit.without_system() };
         Self::of(&commit, RECOVERY, length)
     }
 
     /// Returns the header of a file that was closed cleanly after `commit`, which has its allocator
     /// state.
-    pub(crate) fn closed_after(commit: &CommitSlot, length: u64) -> Self {
+    pub fn closed_after(commit: &CommitSlot, length: u64) -> Self {
         Self::of(commit, TWO_PHASE, length)
     }
 
@@ -173,33 +161,5 @@ impl EngineHeader {
             header.0[at..at + SLOT].copy_from_slice(&commit.bytes);
         }
         header
-    }
-
-    /// Returns our copy, to be written at `location` in the file: magic (8), the header (320), its
-    /// offset (8), the store's uuid (16), zeros, CRC32C of the first 508 bytes (4), zeros.
-    pub(crate) fn to_copy(&self, location: u64, uuid: &[u8; 16]) -> [u8; COPY] {
-        let mut bytes = [0; COPY];
-        bytes[..8].copy_from_slice(COPY_MAGIC);
-        bytes[8..8 + HEADER].copy_from_slice(&self.0);
-        bytes[COPY_PLACE..COPY_UUID].copy_from_slice(&location.to_le_bytes());
-        bytes[COPY_UUID..COPY_UUID + 16].copy_from_slice(uuid);
-        let crc = crate::crc::crc32c(&bytes[..SECTOR - 4]);
-        bytes[SECTOR - 4..SECTOR].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    /// Parses the result of [`to_copy`](Self::to_copy) for this offset and store.
-    pub(crate) fn of_copy(bytes: &[u8; COPY], location: u64, uuid: &[u8; 16]) -> Option<Self> {
-        let its_own = bytes[COPY_PLACE..COPY_UUID] == location.to_le_bytes()
-            && bytes[COPY_UUID..COPY_UUID + 16] == *uuid;
-        Self::of_old_copy(bytes.first_chunk()?).filter(|_| its_own)
-    }
-
-    /// Parses a copy in the older format: without its offset and the store's uuid.
-    pub(crate) fn of_old_copy(bytes: &[u8; OLD_COPY]) -> Option<Self> {
-        let crc = u32::from_le_bytes(number(bytes, OLD_COPY - 4)?);
-        let sound = bytes.starts_with(COPY_MAGIC) && crate::crc::crc32c(&bytes[..OLD_COPY - 4]) == crc;
-        let header = bytes[8..].first_chunk()?;
-        sound.then_some(Self(*header))
     }
 }

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use super::reader::TreeReader;
-use super::{PageRef, TreeNode};
-use crate::disk::record::Key;
+use crate::{PageRef, TableKey, TreeNode, TreeReader};
 
 /// Maximum levels of a tree; none has a tenth of that.
 const DEPTH_MAX: usize = 64;
@@ -13,25 +11,29 @@ const DEPTH_MAX: usize = 64;
 /// A range of keys whose records cannot be read: above `after`, up to `through`; `None` is
 /// unbounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LostKeys {
-    pub(crate) after: Option<Key>,
-    pub(crate) through: Option<Key>,
+pub struct LostKeys {
+    /// The greatest readable key before the range.
+    pub after: Option<TableKey>,
+    /// The last key of the range.
+    pub through: Option<TableKey>,
 }
 
 impl LostKeys {
     /// All keys.
-    pub(crate) const ALL: Self = Self { after: None, through: None };
+    pub const ALL: Self = Self { after: None, through: None };
 
     /// Whether a key of `first..=last` may be in the range.
-    pub(crate) fn overlaps(&self, first: &Key, last: &Key) -> bool {
+    pub fn overlaps(&self, first: &TableKey, last: &TableKey) -> bool {
         self.after.is_none_or(|after| after < *last) && self.through.is_none_or(|through| through >= *first)
     }
 }
 
 /// The current position of the cursor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum CursorStep<'a> {
-    Record(&'a Key, &'a [u8]),
+pub enum CursorStep<'a> {
+    /// A record: key and value.
+    Record(&'a TableKey, &'a [u8]),
+    /// A range of keys whose pages are damaged.
     Lost(LostKeys),
 }
 
@@ -43,17 +45,17 @@ struct CursorLevel {
 }
 
 /// The walk.
-pub(crate) struct TreeCursor<'a> {
+pub struct TreeCursor<'a> {
     reader: &'a TreeReader,
     stack: Vec<CursorLevel>,
-    first: Key,
-    last: Key,
+    first: TableKey,
+    last: TableKey,
     lost: Option<LostKeys>,
 }
 
 impl<'a> TreeCursor<'a> {
     /// Creates a cursor over `first..=last` of a tree.
-    pub(crate) fn new(reader: &'a TreeReader, first: Key, last: Key) -> Self {
+    pub fn new(reader: &'a TreeReader, first: TableKey, last: TableKey) -> Self {
         let mut cursor = Self { reader, stack: Vec::new(), first, last, lost: None };
         match reader.records() {
             Ok(Some(root)) => cursor.enter(root, LostKeys::ALL),
@@ -105,7 +107,7 @@ impl<'a> TreeCursor<'a> {
     }
 
     /// Returns the current position; `None` at the end.
-    pub(crate) fn current(&mut self) -> Option<CursorStep<'_>> {
+    pub fn current(&mut self) -> Option<CursorStep<'_>> {
         self.settle();
         if let Some(lost) = self.lost {
             return Some(CursorStep::Lost(lost));
@@ -116,7 +118,7 @@ impl<'a> TreeCursor<'a> {
     }
 
     /// Advances beyond the current position.
-    pub(crate) fn pass(&mut self) {
+    pub fn pass(&mut self) {
         if self.lost.take().is_none()
             && let Some(level) = self.stack.last_mut()
         {

@@ -13,10 +13,12 @@
 use std::io;
 use std::sync::Arc;
 
-use super::allocator_state::{AllocatorState, RegionPages};
-use super::header::{COPY, CommitSlot, EngineHeader, HEADER, OLD_COPY, OLD_COPY_AT};
-use super::{PageRef, TreeReader, UNIT};
-use crate::disk::backend::PageChecksums;
+use sealstone_redb_format::{
+    AllocatorState, CommitSlot, EngineHeader, HEADER_BYTES, PageRef, RegionPages, TreeReader, UNIT,
+};
+
+use super::backend::{IndexPages, PageChecksums};
+use super::header_copy::{COPY, OLD_COPY, OLD_COPY_AT, header_of_copy, header_of_old_copy, header_to_copy};
 use crate::medium::MediumFile;
 
 /// Result of verifying the file.
@@ -74,13 +76,13 @@ impl VerifiedFile {
         has_copy: bool,
     ) -> io::Result<Self> {
         let length = file.length()?;
-        let mut header = [0; HEADER];
+        let mut header = [0; HEADER_BYTES];
         read_some(&*file, length, 0, &mut header);
         let header = EngineHeader(header);
         let location = (length / UNIT).saturating_sub(1) * UNIT;
         let mut copy = [0; COPY];
         read_some(&*file, length, location, &mut copy);
-        let copy = EngineHeader::of_copy(&copy, location, &uuid);
+        let copy = header_of_copy(&copy, location, &uuid);
         // The power may fail between writing the copy and the superblock that announces it.
         let has_copy = has_copy || copy.is_some();
         let end = if has_copy { location } else { length / UNIT * UNIT };
@@ -89,7 +91,7 @@ impl VerifiedFile {
         } else {
             let mut copy = [0; OLD_COPY];
             read_some(&*file, length, OLD_COPY_AT, &mut copy);
-            EngineHeader::of_old_copy(&copy)
+            header_of_old_copy(&copy)
         };
         let mut commits = header.commits();
         for commit in copy.iter().flat_map(EngineHeader::commits) {
@@ -101,7 +103,7 @@ impl VerifiedFile {
         let acknowledged = copy.as_ref().and_then(EngineHeader::primary).map(|slot| slot.id);
         let lost_commit = header.has_lost_slot() && acknowledged.is_none();
         let sums = Arc::new(PageChecksums::default());
-        let mut reader = TreeReader::new(file.clone(), end, Some(sums.clone()));
+        let mut reader = TreeReader::new(IndexPages::verifying(file.clone(), sums.clone()), end);
         let closed = commits.first().is_some_and(|commit| header.is_closed_after(commit, end));
         let chosen = if closed { commits.first() } else { choose(&reader, &commits, acknowledged) };
         let Some(chosen) = chosen else {
@@ -140,7 +142,7 @@ impl VerifiedFile {
     /// # Errors
     /// If the file cannot be written or synced.
     pub(crate) fn hand_over(&mut self, guard: bool) -> io::Result<Option<Vec<RegionPages>>> {
-        self.reader.write_mended()?;
+        self.write_mended()?;
         if self.has_copy
             && let Err(error) = self.file.allocate(self.end + COPY as u64)
         {
@@ -157,11 +159,20 @@ impl VerifiedFile {
         }
         if !self.has_copy {
             self.file.reserve(self.end + COPY as u64)?;
-            self.file.write_at(self.end, &self.header.to_copy(self.end, &self.uuid))?;
+            self.file.write_at(self.end, &header_to_copy(&self.header, self.end, &self.uuid))?;
             self.file.sync()?;
             self.has_copy = true;
         }
         Ok(free)
+    }
+
+    /// Writes the repaired pages to the file.
+    fn write_mended(&self) -> io::Result<()> {
+        let mended = self.reader.take_mended();
+        for (offset, bytes) in &mended {
+            self.file.write_at(*offset, bytes)?;
+        }
+        if mended.is_empty() { Ok(()) } else { self.file.sync() }
     }
 
     /// Saves the engine its walks over the file, if possible.

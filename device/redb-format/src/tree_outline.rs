@@ -5,29 +5,34 @@
 //! Does not: read leaves, except one of each last branch.
 //! Contract: all leaves of a tree are at the same depth, as redb keeps them.
 
-use super::super::record::TAGS;
-use super::{PageRef, PagesByOrder, TreeNode, TreeReader, UNIT};
+use crate::{PageRef, PagesByOrder, TreeNode, TreeReader, UNIT};
 
 /// Maximum levels of a tree.
 const DEPTH_MAX: u64 = 40;
 
-/// Sizes that bound the demand of a commit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TreeOutline {
+/// Sizes that bound the demand of a commit. The first byte of a key, its tag, is below `TAGS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeOutline<const TAGS: usize> {
     /// By tag, the order of the largest leaf that has records of this tag only.
-    pub(crate) orders: [u8; TAGS],
+    pub orders: [u8; TAGS],
     /// Leaves that may hold records of several tags, at most one more than there are tags, by
     /// order.
-    pub(crate) joint: PagesByOrder,
+    pub joint: PagesByOrder,
     /// Number of branch pages.
-    pub(crate) branches: u64,
+    pub branches: u64,
     /// Number of branches on each path.
-    pub(crate) depth: u64,
+    pub depth: u64,
     /// Number of 4 KiB units of records and branches.
-    pub(crate) units: u64,
+    pub units: u64,
 }
 
-impl TreeOutline {
+impl<const TAGS: usize> Default for TreeOutline<TAGS> {
+    fn default() -> Self {
+        Self { orders: [0; TAGS], joint: PagesByOrder::default(), branches: 0, depth: 0, units: 0 }
+    }
+}
+
+impl<const TAGS: usize> TreeOutline<TAGS> {
     fn count(&mut self, page: PageRef) -> Option<u8> {
         let (_, length) = page.location()?;
         self.units += length / UNIT;
@@ -43,7 +48,7 @@ fn tag(node: &TreeNode, at: usize) -> Option<usize> {
 impl TreeReader {
     /// Returns the shape of the tree of records; `None` if a branch cannot be read. While pages are
     /// recorded, leaves count as loaded.
-    pub(crate) fn outline(&self) -> Option<TreeOutline> {
+    pub fn outline<const TAGS: usize>(&self) -> Option<TreeOutline<TAGS>> {
         let mut shape = TreeOutline::default();
         if let Some(root) = self.records().ok()? {
             let node = self.load_record_page(root)?;
@@ -53,13 +58,13 @@ impl TreeReader {
     }
 
     /// `tags`: the lowest and highest that the page may hold.
-    fn walk(
+    fn walk<const TAGS: usize>(
         &self,
         page: PageRef,
         node: &TreeNode,
         tags: (usize, usize),
         depth: u64,
-        shape: &mut TreeOutline,
+        shape: &mut TreeOutline<TAGS>,
     ) -> Option<()> {
         let order = shape.count(page)?;
         if node.leaf {
@@ -92,7 +97,7 @@ impl TreeReader {
 }
 
 /// Adds a leaf of these tags.
-fn widen(shape: &mut TreeOutline, (low, high): (usize, usize), order: u8) {
+fn widen<const TAGS: usize>(shape: &mut TreeOutline<TAGS>, (low, high): (usize, usize), order: u8) {
     if low < high {
         shape.joint[usize::from(order)] += 1;
     } else {

@@ -1,38 +1,37 @@
-//! Reads and verifies the index engine's file without the engine.
+//! The file format of the redb engine: reads and verifies such a file without the engine.
 //!
 //! Does: parses the header, the commit slots and the nodes of redb's trees; compares each page with
 //! the checksum in its parent (XXH3-128); repairs a page with one wrong bit; after an unclean
-//! shutdown, builds the engine's allocator state.
-//! Does not: trust an unchecked byte.
+//! shutdown, builds the engine's allocator state; builds headers and pages, which the caller
+//! writes.
+//! Does not: write; trust an unchecked byte; read other tables than one with keys of 25 bytes and
+//! values of any length.
 //! Contract: no input makes it panic, loop, or allocate more than the file's length.
 //! Source of truth: redb's docs/design.md, "File format" (version 3); docs/design/store.md, "The
 //! engine's file".
 
 mod allocator_state;
-mod cursor;
 mod header;
-mod outline;
-mod reader;
-mod verify;
+mod tree_cursor;
+mod tree_outline;
+mod tree_reader;
 
-#[cfg(test)]
-mod tests;
-
-pub(crate) use allocator_state::{
-    AllocatorState, MAX_LENGTH, ORDERS, PagesByOrder, RegionPages, allocator_state_pages, order_of,
+pub use allocator_state::{
+    AllocatorState, MAX_LENGTH, ORDERS, PagesByOrder, RegionPages, SeenPages, allocator_state_pages, order_of,
 };
-pub(crate) use cursor::{CursorStep, LostKeys, TreeCursor};
-pub(crate) use header::{COPY, EngineHeader, HEADER};
-pub(crate) use outline::TreeOutline;
-pub(crate) use reader::TreeReader;
-pub(crate) use verify::VerifiedFile;
+pub use header::{CommitSlot, EngineHeader, HEADER_BYTES};
+pub use tree_cursor::{CursorStep, LostKeys, TreeCursor};
+pub use tree_outline::TreeOutline;
+pub use tree_reader::{PageSource, TreeReader};
 
 use twox_hash::XxHash3_128;
 
 /// The engine's page in bytes; larger pages are powers of two of it.
-pub(crate) const UNIT: u64 = 4096;
+pub const UNIT: u64 = 4096;
+/// A key of the table of records.
+pub type TableKey = [u8; 25];
 /// Pages of one region; the engine's constant for pages of 4 KiB.
-pub(crate) const REGION_PAGES: u64 = 1 << 20;
+pub const REGION_PAGES: u64 = 1 << 20;
 /// Largest page: a region.
 const ORDER_MAX: u64 = 20;
 /// Longest page in which a wrong bit is searched for: the search costs 8 hashes per byte.
@@ -48,7 +47,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 /// A page by its number, and its expected checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PageRef {
+pub struct PageRef {
     number: u64,
     sum: u128,
 }
@@ -75,7 +74,7 @@ impl PageRef {
 
 /// Widths of a tree's keys and values in bytes; `None` is variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TreeShape {
+pub struct TreeShape {
     key: Option<u32>,
     value: Option<u32>,
 }
@@ -84,12 +83,12 @@ impl TreeShape {
     /// Trees of tables: names to definitions.
     const TABLES: Self = Self { key: None, value: None };
     /// Our own table.
-    const RECORDS: Self = Self { key: Some(25), value: None };
+    const RECORDS: Self = Self { key: Some(size_of::<TableKey>() as u32), value: None };
 }
 
 /// A verified page of a tree.
 #[derive(Debug)]
-pub(crate) struct TreeNode {
+pub struct TreeNode {
     bytes: Box<[u8]>,
     leaf: bool,
     /// Number of entries of a leaf, or of keys of a branch, which has one child more.
