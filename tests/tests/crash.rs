@@ -1,7 +1,7 @@
 //! Acknowledged files survive SIGKILL of any process during a put, and acknowledged OSD commands
 //! that of the device.
 
-mod raw_osd;
+pub(crate) mod raw_osd;
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -14,7 +14,7 @@ fn sources(name: &str) -> PathBuf {
 }
 
 /// Builds a module with the C compiler of the machine.
-fn build_module(module: &Path, source: &Path) {
+pub(crate) fn build_module(module: &Path, source: &Path) {
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O2", "-o", text(module)])
         .arg(source)

@@ -44,6 +44,7 @@ mod mount_listings;
 mod mount_locks;
 mod nodes;
 mod outside_clients;
+mod paper_functions;
 mod paper_login;
 mod python_functions;
 mod quotas;

@@ -144,6 +144,9 @@ pub enum OsdError {
     /// The device does not implement the command.
     #[error("the device does not implement {0}")]
     NotImplemented(&'static str),
+    /// The descriptor of the ASF paper was requested, and `OsdOptions::paper_functions` is not set.
+    #[error("requests with descriptor 0003h are off for this device: set paper_functions of its options")]
+    PaperFunctionsOff,
     /// The policy of the partition excludes the function.
     #[error("the policy of the partition does not permit the function")]
     FunctionExcluded,

@@ -8,7 +8,8 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use sealstone_osd::cdb::{Rewrite, SetKey, SetMasterKey};
-use sealstone_osd::function::{ExecuteRequest, JobAction};
+use sealstone_osd::function::paper::PaperRequest;
+use sealstone_osd::function::{ExecuteRequest, JobAction, JobRequest};
 use sealstone_osd::map::MapExtent;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, ObjectId};
@@ -249,6 +250,19 @@ pub enum Operation {
         /// security.
         data: Vec<Bearer>,
     },
+    /// Runs a function object by the descriptor of the ASF paper (0003h), if
+    /// [`crate::OsdOptions::paper_functions`] is set. Requests about its jobs are
+    /// [`Operation::ExecuteFunction`].
+    ExecutePaperFunction {
+        /// The function object.
+        object: ObjectId,
+        /// The request.
+        request: Box<PaperRequest>,
+        /// Maximum bytes of the reply, within the bounds of `sealstone_osd::function`.
+        reply_max: u32,
+        /// The credentials for the objects. Each is a handle of the function, in their order.
+        data: Vec<Bearer>,
+    },
     /// Runs another operation on an object with a known number, and reads attributes of the object
     /// in the same command. None are returned if the answer was lost and only the success is known.
     Asking {
@@ -316,6 +330,7 @@ impl Operation {
             Self::CheckStructure { .. } => "OBJECT STRUCTURE CHECK",
             Self::Rewrite { .. } => "REWRITE",
             Self::ExecuteFunction { .. } => "EXECUTE FUNCTION",
+            Self::ExecutePaperFunction { .. } => "EXECUTE FUNCTION of the ASF paper",
             Self::Asking { operation, .. } => operation.name(),
             Self::Other { .. } => "OTHER",
         }
@@ -381,6 +396,7 @@ impl Operation {
             | Self::Rewrite { .. }
             // A repetition would run the function twice.
             | Self::ExecuteFunction { .. }
+            | Self::ExecutePaperFunction { .. }
             | Self::Other { .. } => RepeatEffect::Unsafe,
         }
     }
@@ -390,13 +406,14 @@ impl Operation {
     /// Returns the time that the device may take for it besides the usual one.
     #[must_use]
     pub fn device_time(&self) -> Duration {
-        let Self::ExecuteFunction { request, .. } = self else { return Duration::ZERO };
-        let ms = match &**request {
-            ExecuteRequest::Run(run) => run.timeout_ms,
-            ExecuteRequest::Job(job) => match job.action {
-                JobAction::Wait { timeout_ms } => timeout_ms,
-                _ => 0,
+        let ms = match self {
+            Self::ExecutePaperFunction { request, .. } => request.timeout_ms,
+            Self::ExecuteFunction { request, .. } => match &**request {
+                ExecuteRequest::Run(run) => run.timeout_ms,
+                ExecuteRequest::Job(JobRequest { action: JobAction::Wait { timeout_ms }, .. }) => *timeout_ms,
+                ExecuteRequest::Job(_) => 0,
             },
+            _ => 0,
         };
         Duration::from_millis(ms.into())
     }

@@ -28,6 +28,8 @@ pub(crate) struct Continued {
     pub(crate) spans: Option<Vec<TransferSpan>>,
     /// All descriptors of the segment.
     pub(crate) segment: Segment,
+    /// Offset of descriptor 0003h of the ASF paper.
+    pub(crate) paper_function_at: Option<u16>,
 }
 
 /// Checks the length against attribute R+1/Ah, before any byte is parsed.
@@ -50,12 +52,13 @@ pub(crate) fn piece_failure(index: usize) -> OsdFailure {
     OsdFailure::Continuation(u16::try_from(FIRST_PIECE + PIECE * index).unwrap_or(u16::MAX))
 }
 
-/// Parses a segment. Empty input means that there is none.
+/// Parses a segment. Empty input means that there is none. Without `paper_functions` the descriptor
+/// of the ASF paper is refused like an unknown one.
 ///
 /// # Errors
 /// [`OsdFailure::Field`] at CDB CONTINUATION LENGTH, [`OsdFailure::Continuation`] at the byte in
 /// the segment, or [`Denial::Range`] for a piece whose end overflows.
-pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, OsdRefusal> {
+pub(crate) fn read(cdb: &Cdb, bytes: &[u8], paper_functions: bool) -> Result<Continued, OsdRefusal> {
     if bytes.is_empty() {
         return Ok(Continued::default());
     }
@@ -63,6 +66,10 @@ pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, OsdRefusal> {
         Some(byte) => OsdFailure::Continuation(byte),
         None => OsdFailure::Field(pointer::CONTINUATION),
     })?;
+    let paper_function_at = segment.paper_function.as_ref().and_then(|_| Segment::paper_function_at(bytes));
+    if let (false, Some(at)) = (paper_functions, paper_function_at) {
+        return Err(OsdFailure::Continuation(at).into());
+    }
     let spans = match (&segment.scatter_gather, cdb.command.range()) {
         (Some(pieces), Some(range)) => {
             let mut from = 0u64;
@@ -78,5 +85,5 @@ pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, OsdRefusal> {
         }
         _ => None,
     };
-    Ok(Continued { spans, segment })
+    Ok(Continued { spans, segment, paper_function_at })
 }

@@ -207,7 +207,7 @@ impl<'a> Execution<'a> {
         check_retrieved_place(&layout)?;
         let parts = admitted.authenticate(cdb, self.command.data_out)?;
         self.data_out_used = parts.used();
-        let continued = continued::read(cdb, parts.continuation())?;
+        let continued = continued::read(cdb, parts.continuation(), device.config.paper_functions)?;
         let attribute_request = AttributeRequest::parse(cdb, &parts)?;
         self.progress.complete(Functions::VALIDATION);
 

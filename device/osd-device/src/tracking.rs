@@ -83,7 +83,7 @@ impl ImmediateJob {
         let steps = StepControl::new(device, false, &authority);
         follow(&steps, plan.tracked, cdb.generation, |progress| {
             let parts = self.admitted.authenticate(cdb, &self.data_out)?;
-            let continued = continued::read(cdb, parts.continuation())?;
+            let continued = continued::read(cdb, parts.continuation(), device.config.paper_functions)?;
             let attribute_request = AttributeRequest::parse(cdb, &parts)?;
             let permit = self.admitted.permit(cdb, device)?;
             require_object(&permit)?;

@@ -12,7 +12,6 @@ use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::Segment;
 use sealstone_osd::function::attributes::{EngineEntry, FunctionAttributes, signed_message};
-use sealstone_osd::function::paper::PaperRequest;
 use sealstone_osd::function::{
     ApiVersion, EngineType, ExecuteRequest, FunctionObject, JobAction, JobId, JobRequest, JobState,
     REPLY_MAX, ReplyHeader, ReplyParts, RunRequest,
@@ -28,6 +27,7 @@ use sealstone_scsi::Status;
 use sealstone_scsi::lu::LogicalUnit as _;
 use sealstone_store::MemoryStore;
 
+mod paper;
 mod restrictions;
 
 /// The function object, an object with data, and one that does not exist at first.
@@ -740,40 +740,4 @@ fn reply_fits_the_allocation_length() {
     let answer = stage.bench.verify(&ready, &stage.bench.send(&ready)).unwrap().good();
     let reply = ReplyParts::parse(&answer.data).unwrap();
     assert_eq!((answer.data.len(), reply.inline.len(), reply.receipt.len()), (130, 2, 0));
-}
-
-#[test]
-fn paper_descriptor_needs_the_paper_profile() {
-    let paper = PaperRequest {
-        code_bundle: CODE as u32,
-        timeout_ms: 100,
-        method: "wordcount".into(),
-        arguments: b"e".to_vec().into(),
-    };
-    let run = |stage: &Stage, paper: &PaperRequest| {
-        let one = entry(user(DATA), ObjectType::User, Permissions::READ);
-        let segment = Segment {
-            paper_function: Some(paper.clone()),
-            extensions: vec![stage.granting(&one).encode()],
-            proofs: vec![SIGN_HERE],
-            ..Segment::default()
-        };
-        stage.send(segment, |_| ())
-    };
-    let modern = Stage::new();
-    modern.set(user(CODE), &[(0xF002, 1, &[1])]);
-    assert_eq!(run(&modern, &paper).sense(), (5, 0x2400));
-    let stage = Stage::with(OsdConfig { paper_functions: true, ..OsdConfig::default() });
-    stage.set(user(CODE), &[(0xF002, 1, &[1])]);
-    stage.function(|call| {
-        let mut bytes = [0; 10];
-        assert_eq!((call.method.as_str(), &call.arguments[..]), ("wordcount", &b"e"[..]));
-        assert_eq!(call.objects[0].read(0, &mut bytes), Ok(10));
-        assert_eq!(call.objects[0].write(0, b"x"), Err(GrantError::AccessDenied));
-        bytes.to_vec()
-    });
-    let reply = ReplyParts::parse(&run(&stage, &paper).good().data).unwrap();
-    assert_eq!(reply.inline, b"0123456789");
-    let other = PaperRequest { code_bundle: 5, ..paper };
-    assert_eq!(run(&stage, &other).sense(), (5, 0x2400), "another code bundle than in the CDB");
 }

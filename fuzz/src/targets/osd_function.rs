@@ -72,6 +72,7 @@ fn seeds() -> Vec<Vec<u8>> {
 fn segment(bytes: &[u8]) {
     let command = Command::ExecuteFunction(ExecuteFunction { object: OBJECT, allocation: 128 });
     if let Ok(segment) = Segment::parse(&command, bytes) {
+        assert_eq!(Segment::paper_function_at(bytes).is_some(), segment.paper_function.is_some());
         let wire = segment.encode(ACTION).expect("what parses is within the limits");
         assert_eq!(Segment::parse(&command, &wire), Ok(segment));
     }

@@ -270,12 +270,31 @@ impl Segment {
                 self.function = Some(ExecuteRequest::parse(data).map_err(wrong)?);
             }
             PAPER_FUNCTION => {
-                self.paper_function = Some(PaperRequest::parse(data).ok_or(malformed)?);
+                let wrong = |offset| ContinuationError::Descriptor { at: body_at + offset };
+                self.paper_function = Some(PaperRequest::parse(data).map_err(wrong)?);
             }
             REWRITE => self.rewrite = operations(command, data, body_at)?,
             _ => return Err(malformed),
         }
         Ok(Some(body_at + whole))
+    }
+
+    /// Returns the offset of descriptor 0003h in the bytes of a parsed segment. A device without
+    /// the paper profile refuses it there.
+    #[must_use]
+    pub fn paper_function_at(bytes: &[u8]) -> Option<u16> {
+        let mut at = size_of::<SegmentHeader>();
+        loop {
+            let (header, _) = DescriptorHeader::read_from_prefix(bytes.get(at..)?).ok()?;
+            match header.kind.get() {
+                PAPER_FUNCTION => return u16::try_from(at).ok(),
+                NO_MORE => return None,
+                _ => {}
+            }
+            let length = usize::try_from(header.length.get()).ok()?;
+            at = at.checked_add(size_of::<DescriptorHeader>())?.checked_add(length)?;
+            at = at.checked_add(usize::from(header.pad & PAD_MASK))?;
+        }
     }
 
     /// Checks that all descriptors that the command needs are present.
@@ -616,6 +635,14 @@ mod tests {
         let wire = segment.encode(0x8F91).unwrap();
         assert_eq!(wire[40..48], [0, 3, 0, 6, 0, 0, 0, 34]);
         assert_eq!(Segment::parse(&execute, &wire), Ok(segment));
+        assert_eq!(Segment::paper_function_at(&wire), Some(40));
+        let second = [&wire[..40], &[0xFF, 0x11, 0, 0, 0, 0, 0, 32], &[1; 32], &wire[40..]].concat();
+        assert!(Segment::parse(&execute, &second).is_ok());
+        assert_eq!(Segment::paper_function_at(&second), Some(80));
+        assert_eq!(Segment::paper_function_at(&second[..80]), None);
+        let mut wrong = second.clone();
+        wrong[88 + 10] = 1;
+        assert_eq!(Segment::parse(&execute, &wrong), Err(ContinuationError::Descriptor { at: 98 }));
         let twice = [&wire[..], &wire[40..]].concat();
         let kind = PAPER_FUNCTION;
         assert_eq!(Segment::parse(&execute, &twice), Err(ContinuationError::NotAllowed { kind, at: 88 }));

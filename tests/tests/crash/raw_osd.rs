@@ -50,16 +50,28 @@ impl RawOsd {
     }
 
     pub(crate) fn start(&mut self) -> OsdClient {
+        let url = self.serve();
+        Self::client(&url, |_| ())
+    }
+
+    /// Returns a client with changed options.
+    pub(crate) fn client(url: &TargetUrl, change: impl FnOnce(&mut OsdOptions)) -> OsdClient {
+        let environment = Arc::new(SystemEnvironment);
+        let mut options = OsdOptions::new(&*environment);
+        change(&mut options);
+        OsdClient::new(Arc::new(TcpDial::new(url)), url, environment, options)
+    }
+
+    /// Starts the device.
+    pub(crate) fn serve(&mut self) -> TargetUrl {
         let data = self.data();
         let mut serve =
             command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
         serve.args(&self.flags);
         let daemon = Daemon::start(serve);
-        let url: TargetUrl = daemon.field("url").parse().expect("the ready line's URL");
+        let url = daemon.field("url").parse().expect("the ready line's URL");
         self.daemon = Some(daemon);
-        let environment = Arc::new(SystemEnvironment);
-        let options = OsdOptions::new(&*environment);
-        OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options)
+        url
     }
 
     pub(crate) fn kill(&mut self) {
@@ -95,25 +107,38 @@ impl RawOsd {
 
     /// Issues a credential under the first working key of a partition.
     fn issue_under(&self, partition: u64, object_type: ObjectType, descriptor: Descriptor) -> Bearer {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
-        let capability = Capability {
-            generation: Generation::Osd2,
-            format: Generation::Osd2,
-            key_version: 0,
-            icv_algorithm: algorithm::SLOT_HMAC_SHA256,
-            method: SecurityMethod::AllData,
-            expires_ms: u64::try_from(now).expect("milliseconds") + LIFETIME_MS,
-            audit: [0; 20],
-            discriminator: [5; 12],
-            object_created_ms: 0,
-            object_type,
-            permissions: Permissions::ALL_OSD2,
-            descriptor,
-        };
         let key = KeySelector::Working { partition, version: 0 };
+        let capability = all_rights(object_type, descriptor);
         let issued = Credential::issue_under(&self.keys, &AlgorithmSlots::DEFAULT, key, &capability);
         let credential = issued.expect("factory keys");
         Bearer::of(&credential).expect("a credential")
+    }
+}
+
+/// Returns a capability with all rights on a user object.
+pub(crate) fn object_capability(allowed: ObjectId) -> Capability {
+    let descriptor = Descriptor::User { scope: Scope::default(), allowed, range: Range::ALL };
+    all_rights(ObjectType::User, descriptor)
+}
+
+fn all_rights(object_type: ObjectType, descriptor: Descriptor) -> Capability {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+    Capability {
+        generation: Generation::Osd2,
+        format: Generation::Osd2,
+        key_version: 0,
+        icv_algorithm: algorithm::SLOT_HMAC_SHA256,
+        method: SecurityMethod::AllData,
+        expires_ms: u64::try_from(now).expect("milliseconds") + LIFETIME_MS,
+        audit: [0; 20],
+        discriminator: [5; 12],
+        object_created_ms: 0,
+        object_type,
+        permissions: match object_type {
+            ObjectType::User => Permissions::ALL_OSD2.union(Permissions::EXECUTE),
+            _ => Permissions::ALL_OSD2,
+        },
+        descriptor,
     }
 }
 

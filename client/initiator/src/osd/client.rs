@@ -60,6 +60,9 @@ pub struct OsdOptions {
     /// Conceals the method of each command with the paper's cipher, for devices that require it. It
     /// gives no protection (`sealstone_seal::paper::mceliece`).
     pub conceal_method: bool,
+    /// Whether [`Operation::ExecutePaperFunction`] may be sent: the descriptor 0003h of the ASF
+    /// paper, which only devices with its profile accept.
+    pub paper_functions: bool,
     /// Device clock minus ours, in milliseconds, as far as the metadata server knows. Read before
     /// the first session with a device; later only the device's own clock counts.
     pub clock_offset_ms: Arc<AtomicI64>,
@@ -84,6 +87,7 @@ impl OsdOptions {
             busy_retries_max: 10,
             busy_pause: Duration::from_millis(5),
             conceal_method: false,
+            paper_functions: false,
             clock_offset_ms: Arc::default(),
             tls: TlsPolicy::default(),
         }
@@ -214,6 +218,9 @@ impl OsdClient {
             Operation::Asking { operation, ids } => (*operation, ids),
             other => (other, Vec::new()),
         };
+        if matches!(operation, Operation::ExecutePaperFunction { .. }) && !self.0.options.paper_functions {
+            return Err(OsdError::PaperFunctionsOff);
+        }
         let mut buffer = match &mut operation {
             Operation::Read { buffer, .. } => core::mem::take(buffer),
             _ => Vec::new(),
@@ -487,7 +494,9 @@ impl OsdClient {
     ) -> Result<(), OsdError> {
         // Not repeated without proof, but a full job table is reported as such: no check value
         // covers TASK SET FULL. A forged one hides a run, as a lost reply does.
-        if !proven && matches!(operation, Operation::ExecuteFunction { .. }) {
+        let runs =
+            matches!(operation, Operation::ExecuteFunction { .. } | Operation::ExecutePaperFunction { .. });
+        if !proven && runs {
             return Err(OsdError::Busy);
         }
         doubt(operation, proven, retry_state)?;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use sealstone_osd::cdb::Rewrite;
+use sealstone_osd::function::paper::PaperRequest;
 use sealstone_osd::function::{ExecuteRequest, JobRequest, REPLY_MAX, ReplyParts, RunRequest};
 use sealstone_osd::map::MapExtent;
 use sealstone_osd::rewrite::RewriteOperation;
@@ -333,6 +334,25 @@ impl OsdClient {
         data: &[Bearer],
     ) -> Result<ReplyParts, OsdError> {
         self.function_request(bearer, object, ExecuteRequest::Run(request), data.to_vec()).await
+    }
+
+    /// Runs EXECUTE FUNCTION with the descriptor of the ASF paper (0003h). Each of `data` is a
+    /// handle of the function, with the rights of that credential.
+    ///
+    /// # Errors
+    /// `PaperFunctionsOff` if the options of this client do not permit it, `NotImplemented` by a
+    /// device without the paper profile, and as [`OsdClient::execute_function`].
+    pub async fn execute_paper_function(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        request: PaperRequest,
+        data: &[Bearer],
+    ) -> Result<ReplyParts, OsdError> {
+        let (request, reply_max) = (Box::new(request), REPLY_MAX as u32);
+        let operation = Operation::ExecutePaperFunction { object, request, reply_max, data: data.to_vec() };
+        let done = self.execute(bearer, operation).await?;
+        ReplyParts::parse(&done.data).map_err(|_| OsdError::Malformed("the reply to EXECUTE FUNCTION"))
     }
 
     /// Runs EXECUTE FUNCTION about a job of a function object: status, wait, cancel, log, result.

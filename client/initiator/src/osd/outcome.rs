@@ -68,6 +68,9 @@ const FUNCTION_ENGINE_AT: u16 = 50;
 const FUNCTION_API_AT: u16 = 52;
 const FUNCTION_JOB_AT: u16 = 80;
 const FUNCTION_DIGEST_AT: u16 = 96;
+/// Bytes of the segment: the descriptor 0003h, and its CODE BUNDLE OBJECT_ID.
+const PAPER_DESCRIPTOR_AT: u16 = 40;
+const PAPER_CODE_BUNDLE_AT: u16 = 48;
 
 /// Decodes the response to one command.
 ///
@@ -214,6 +217,11 @@ fn refused_function(operation: &Operation, at: u16) -> OsdError {
         {
             OsdError::FunctionExcluded
         }
+        (Operation::ExecutePaperFunction { .. }, FUNCTION_OPERATION_AT) => OsdError::FunctionExcluded,
+        (Operation::ExecutePaperFunction { .. }, PAPER_DESCRIPTOR_AT) => {
+            OsdError::NotImplemented("descriptor 0003h of the ASF paper")
+        }
+        (Operation::ExecutePaperFunction { .. }, PAPER_CODE_BUNDLE_AT) => OsdError::CodeMismatch,
         (Operation::ExecuteFunction { .. }, FUNCTION_JOB_AT) => OsdError::UnknownJob,
         (Operation::ExecuteFunction { .. }, FUNCTION_DIGEST_AT) => OsdError::CodeMismatch,
         _ => OsdError::AccessDenied { field: None },

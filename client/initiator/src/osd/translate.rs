@@ -8,11 +8,13 @@ use sealstone_osd::cdb::{
 };
 use sealstone_osd::continuation::{CopySource, PROOF_LEN, Segment as ContinuationSegment};
 use sealstone_osd::function::ExecuteRequest;
+use sealstone_osd::function::paper::PaperRequest;
 use sealstone_osd::map;
 use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 
 use super::assemble::CommandDraft;
+use super::bearer::Bearer;
 use super::collections;
 use super::outcome::Parts;
 use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, MAP_EXTENTS_MAX, TRANSFER_MAX};
@@ -196,12 +198,16 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Com
         Operation::ExecuteFunction { object, request, reply_max, data } => {
             let command =
                 Command::ExecuteFunction(ExecuteFunction { object: *object, allocation: *reply_max });
-            let segment = ContinuationSegment {
-                function: Some(ExecuteRequest::clone(request)),
-                extensions: data.iter().map(|bearer| *bearer.capability_bytes()).collect(),
-                proofs: vec![[0; PROOF_LEN]; data.len()],
-                ..ContinuationSegment::default()
-            };
+            let function = Some(ExecuteRequest::clone(request));
+            let segment = ContinuationSegment { function, ..with_objects(data) };
+            let continuation = encoded(&segment, command)?;
+            CommandDraft { continuation, extensions: data.clone(), ..plain(command) }
+        }
+        Operation::ExecutePaperFunction { object, request, reply_max, data } => {
+            let command =
+                Command::ExecuteFunction(ExecuteFunction { object: *object, allocation: *reply_max });
+            let paper_function = Some(PaperRequest::clone(request));
+            let segment = ContinuationSegment { paper_function, ..with_objects(data) };
             let continuation = encoded(&segment, command)?;
             CommandDraft { continuation, extensions: data.clone(), ..plain(command) }
         }
@@ -212,6 +218,15 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Com
 
 fn duplicate(partition: u64, source: u64) -> Duplicate {
     Duplicate { partition, source, method: 0 }
+}
+
+/// Returns a segment with the capabilities of the objects of a function, and empty proofs.
+fn with_objects(data: &[Bearer]) -> ContinuationSegment {
+    ContinuationSegment {
+        extensions: data.iter().map(|bearer| *bearer.capability_bytes()).collect(),
+        proofs: vec![[0; PROOF_LEN]; data.len()],
+        ..ContinuationSegment::default()
+    }
 }
 
 /// Encodes a segment; fails if the device could not parse it.
@@ -268,6 +283,7 @@ pub(super) fn completion(
         | Operation::SetMasterKey { .. }
         | Operation::Rewrite { .. }
         | Operation::ExecuteFunction { .. }
+        | Operation::ExecutePaperFunction { .. }
         | Operation::Other { .. } => {
             done.data = data;
         }

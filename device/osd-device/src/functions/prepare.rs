@@ -64,7 +64,12 @@ pub(crate) struct FunctionContext<'a> {
 
 /// A request whose authority was checked.
 pub(crate) enum AuthorizedFunction {
-    Run(RunRequest, Vec<Arc<dyn GrantedObject>>),
+    Run {
+        request: RunRequest,
+        objects: Vec<Arc<dyn GrantedObject>>,
+        /// Byte of the segment that names the code.
+        code_field: u16,
+    },
     Job(JobRequest),
 }
 
@@ -75,16 +80,18 @@ pub(crate) fn authorize(
     continued: &Continued,
 ) -> Result<AuthorizedFunction, OsdRefusal> {
     let segment = &continued.segment;
-    let request = match (&segment.function, &segment.paper_function) {
+    let paper = segment.paper_function.as_ref().zip(continued.paper_function_at);
+    let (request, code_field) = match (&segment.function, paper) {
         (Some(ExecuteRequest::Job(request)), _) => return Ok(AuthorizedFunction::Job(*request)),
-        (Some(ExecuteRequest::Run(request)), _) => request.clone(),
-        (None, Some(request)) if context.device.config.paper_functions => {
-            paper::functions::run_request(request, execute.object, &segment.extensions)?
+        (Some(ExecuteRequest::Run(request)), _) => (request.clone(), DIGEST_FIELD),
+        (None, Some((request, at))) if context.device.config.paper_functions => {
+            let field = paper::functions::code_bundle_field(at);
+            (paper::functions::run_request(request, field, execute.object, &segment.extensions)?, field)
         }
         (None, _) => return Err(OsdFailure::Field(pointer::CONTINUATION).into()),
     };
-    let grants = grants(context, &request, &segment.extensions, &segment.proofs)?;
-    Ok(AuthorizedFunction::Run(request, grants))
+    let objects = grants(context, &request, &segment.extensions, &segment.proofs)?;
+    Ok(AuthorizedFunction::Run { request, objects, code_field })
 }
 
 /// Prepares the call of an EXECUTE FUNCTION.
@@ -101,11 +108,11 @@ pub(crate) fn prepare(
     let initiator = context.nexus.initiator.clone();
     let caller = FunctionCaller::connected(audit, initiator, Arc::clone(context.nexus));
     let function = execute.object;
-    let (request, mut objects) = match authorized {
+    let (request, mut objects, code_field) = match authorized {
         AuthorizedFunction::Job(request) => {
             return Ok(PreparedFunction::Job(JobCall { function, request, inline_max, caller }));
         }
-        AuthorizedFunction::Run(request, objects) => (request, objects),
+        AuthorizedFunction::Run { request, objects, code_field } => (request, objects, code_field),
     };
     let result_object = if request.result_entry { objects.pop() } else { None };
     let attributes = attributes(device, function)?;
@@ -120,7 +127,7 @@ pub(crate) fn prepare(
     let digest = *blake3::hash(&code.bytes).as_bytes();
     let agrees = |wanted: Option<[u8; CODE_DIGEST_LEN]>| wanted.is_none_or(|wanted| wanted == digest);
     if !agrees(request.digest) || !agrees(attributes.digest) {
-        return Err(OsdFailure::Continuation(DIGEST_FIELD).into());
+        return Err(OsdFailure::Continuation(code_field).into());
     }
     policy::check(device, function.partition, &digest, &attributes)?;
     Ok(PreparedFunction::Run(Box::new(FunctionCall {

@@ -16,7 +16,16 @@ use crate::bytes::{u16_at, u32_at};
 /// Bytes of the fixed part.
 const HEADER_LEN: usize = 16;
 
-/// A request of the paper: the objects are in the arguments, as the function expects them.
+/// Offsets of its fields.
+mod at {
+    pub(super) const CODE_BUNDLE: usize = 0;
+    pub(super) const TIMEOUT: usize = 4;
+    pub(super) const METHOD_LENGTH: usize = 8;
+    pub(super) const RESERVED: usize = 10;
+    pub(super) const ARGUMENTS_LENGTH: usize = 12;
+}
+
+/// A request of the paper. Its objects are those of the extension capabilities of the segment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PaperRequest {
     /// CODE BUNDLE OBJECT_ID: the low 32 bits of the function object's number.
@@ -42,22 +51,35 @@ impl fmt::Debug for PaperRequest {
 
 impl PaperRequest {
     /// Parses the data of descriptor 0003h: object id (4), timeout (4), length of the method (2),
-    /// zero (2), length of the arguments (4), method, arguments.
-    pub(crate) fn parse(data: &[u8]) -> Option<Self> {
-        let method_length = usize::from(u16_at(data, 8)?);
-        let arguments_length = usize::try_from(u32_at(data, 12)?).ok()?;
-        let timeout_ms = u32_at(data, 4)?;
-        let lengths = method_length <= METHOD_MAX && arguments_length <= ARGUMENTS_MAX;
-        if !lengths || timeout_ms > TIMEOUT_MAX_MS || u16_at(data, 10)? != 0 {
-            return None;
+    /// zero (2), length of the arguments (4), method, arguments. Fails with the offset of the first
+    /// wrong field, which is 0 for data that is too short.
+    pub(crate) fn parse(data: &[u8]) -> Result<Self, usize> {
+        let header = data.get(..HEADER_LEN).ok_or(0_usize)?;
+        let code_bundle = u32_at(header, at::CODE_BUNDLE).ok_or(at::CODE_BUNDLE)?;
+        let timeout_ms = u32_at(header, at::TIMEOUT).ok_or(at::TIMEOUT)?;
+        if timeout_ms > TIMEOUT_MAX_MS {
+            return Err(at::TIMEOUT);
         }
-        let (method, arguments) = data.get(HEADER_LEN..)?.split_at_checked(method_length)?;
-        let method = core::str::from_utf8(method).ok()?;
-        if method.chars().any(char::is_control) || arguments.len() != arguments_length {
-            return None;
+        let method_length = u16_at(header, at::METHOD_LENGTH).map_or(usize::MAX, usize::from);
+        if method_length > METHOD_MAX {
+            return Err(at::METHOD_LENGTH);
         }
-        Some(Self {
-            code_bundle: u32_at(data, 0)?,
+        if u16_at(header, at::RESERVED) != Some(0) {
+            return Err(at::RESERVED);
+        }
+        let arguments_length = u32_at(header, at::ARGUMENTS_LENGTH).and_then(|length| length.try_into().ok());
+        let arguments_length = arguments_length.unwrap_or(usize::MAX);
+        if arguments_length > ARGUMENTS_MAX || data.len() != HEADER_LEN + method_length + arguments_length {
+            return Err(at::ARGUMENTS_LENGTH);
+        }
+        let (method, arguments) =
+            data.get(HEADER_LEN..).and_then(|rest| rest.split_at_checked(method_length)).ok_or(0_usize)?;
+        let method = core::str::from_utf8(method).map_err(|_| HEADER_LEN)?;
+        if method.chars().any(char::is_control) {
+            return Err(HEADER_LEN);
+        }
+        Ok(Self {
+            code_bundle,
             timeout_ms,
             method: method.to_string(),
             arguments: Zeroizing::new(arguments.to_vec()),
@@ -76,6 +98,6 @@ impl PaperRequest {
         out.extend(u32::try_from(self.arguments.len()).ok()?.to_be_bytes());
         out.extend_from_slice(self.method.as_bytes());
         out.extend_from_slice(&self.arguments);
-        (Self::parse(&out).as_ref() == Some(self)).then_some(out)
+        (Self::parse(&out).as_ref() == Ok(self)).then_some(out)
     }
 }

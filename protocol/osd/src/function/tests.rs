@@ -199,6 +199,29 @@ fn signed_message_separates_its_fields() {
     assert_ne!(of("1.0", "a"), signed_message(&[2; 32], &FunctionAttributes::default()));
 }
 
+#[test]
+fn each_wrong_paper_field_has_its_offset() {
+    let method = "count".to_string();
+    let request =
+        PaperRequest { code_bundle: 7, timeout_ms: 9, method, arguments: Zeroizing::new([b'e'; 3].to_vec()) };
+    let wire = request.encode().unwrap().to_vec();
+    let with = |at: usize, bytes: &[u8]| {
+        let mut wire = wire.clone();
+        wire[at..at + bytes.len()].copy_from_slice(bytes);
+        PaperRequest::parse(&wire).unwrap_err()
+    };
+    assert_eq!(with(4, &(TIMEOUT_MAX_MS + 1).to_be_bytes()), 4);
+    assert_eq!(with(8, &65_u16.to_be_bytes()), 8, "METHOD LENGTH beyond its limit");
+    assert_eq!((with(11, &[1]), with(10, &[1])), (10, 10), "reserved bytes");
+    assert_eq!((with(15, &[2]), with(12, &[1])), (12, 12), "ARGUMENTS LENGTH");
+    assert_eq!(with(9, &[4]), 12, "lengths do not add up");
+    assert_eq!((with(16, &[0xFF]), with(16, b"\n")), (16, 16), "method");
+    assert_eq!((PaperRequest::parse(&wire[..15]), PaperRequest::parse(&[])), (Err(0), Err(0)));
+    assert_eq!(PaperRequest::parse(&wire[..wire.len() - 1]), Err(12));
+    assert_eq!(PaperRequest { method: "x".repeat(65), ..request.clone() }.encode(), None);
+    assert_eq!(PaperRequest { arguments: Zeroizing::new([0; 65537].to_vec()), ..request }.encode(), None);
+}
+
 proptest! {
     #[test]
     fn requests_parse_to_what_was_encoded(request in any_request()) {
@@ -305,6 +328,6 @@ proptest! {
         arguments in proptest::collection::vec(any::<u8>(), 0..100),
     ) {
         let request = PaperRequest { code_bundle, timeout_ms, method, arguments: Zeroizing::new(arguments) };
-        prop_assert_eq!(PaperRequest::parse(&request.encode().unwrap()), Some(request));
+        prop_assert_eq!(PaperRequest::parse(&request.encode().unwrap()), Ok(request));
     }
 }
