@@ -182,3 +182,63 @@ fn wrong_jar_files_are_refused() {
     let listed: Value = system.run(&["--json", "fn", "ls"]).ok().json();
     assert_eq!(listed["functions"], serde_json::json!([]));
 }
+
+/// A process of the machine: its parent, its state, and its CPU time in clock ticks.
+fn process_status(id: u32) -> Option<(u32, char, u64)> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some((number(1)? as u32, fields.first()?.chars().next()?, number(11)? + number(12)?))
+}
+
+/// Returns the stopped processes below another one, with their CPU time.
+fn stopped_descendants(ancestor: u32) -> Vec<(u32, u64)> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_below = |id: u32| {
+        let parents = std::iter::successors(Some(id), |id| process_status(*id).map(|(parent, ..)| parent));
+        parents.take(8).any(|id| id == ancestor)
+    };
+    let stopped = ids.filter(|id| is_below(*id)).filter_map(|id| Some((id, process_status(id)?)));
+    stopped.filter(|(_, (_, state, _))| *state == 'T').map(|(id, (_, _, ticks))| (id, ticks)).collect()
+}
+
+#[test]
+fn thread_left_behind_is_stopped_between_calls() {
+    let Some(system) = start() else { return };
+    let source = "import io.sealstone.function.*;
+public final class Spinner implements OsdFunction {
+    private static volatile long turns;
+    public long run(Osd osd, Call call) throws Exception {
+        if (call.method().equals(\"spin\")) {
+            Thread thread = new Thread(() -> { for (;;) { turns++; } });
+            thread.setDaemon(true);
+            thread.start();
+        }
+        osd.result(turns + \"\\n\");
+        return 0;
+    }
+}
+";
+    let jar = compile(&system, "Spinner", source);
+    system.run(&["fn", "put", text(&jar), "spinner"]).ok();
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
+    let run = |method: &str| {
+        let run = system.run(&["--json", "run", "spinner", "--method", method, "/a"]).ok().json();
+        assert_eq!(jobs(&run)[0]["exit"], "success", "{run}");
+        let turns: u64 =
+            jobs(&run)[0]["result"].as_str().expect("a number").trim().parse().expect("a number");
+        (turns, jobs(&run)[0]["cpu_us"].as_u64().expect("a number"))
+    };
+    run("spin");
+    let mut before = Vec::new();
+    crate::function_jobs::until("the engine is stopped", || {
+        before = stopped_descendants(system.osd(0).id());
+        !before.is_empty()
+    });
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(stopped_descendants(system.osd(0).id()), before, "a stopped engine uses no CPU time");
+    // The same engine continues, and pays for its thread.
+    let (turns, cpu_us) = run("");
+    assert!(turns > 0 && cpu_us > 0, "{turns} turns, {cpu_us} us");
+}

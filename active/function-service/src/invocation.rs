@@ -78,8 +78,9 @@ pub(crate) fn run_call(
     observer: &JobObserver<'_>,
 ) -> InvocationEnd {
     let started = Instant::now();
-    let cpu_before = engine.process.cpu_time();
-    let PooledEngine { process, ring, .. } = engine;
+    let PooledEngine { process, ring, cpu_charged, .. } = engine;
+    // Includes what the engine used since its last call.
+    let cpu_before = *cpu_charged;
     *cancel.control.lock() = Some(ring.control());
     let mut invocation = Invocation {
         objects,
@@ -100,7 +101,8 @@ pub(crate) fn run_call(
     let (exit, error) = conclude(&stop, process, cancel, observer);
     let reusable = matches!(stop, CallStop::Returned(_));
     usage.wall_us = micros(started.elapsed());
-    usage.cpu_us = micros(process.cpu_time().saturating_sub(cpu_before));
+    *cpu_charged = process.cpu_time();
+    usage.cpu_us = micros(cpu_charged.saturating_sub(cpu_before));
     if !reusable || !observer.keeps_engines() || started.elapsed() > SLICE_MAX {
         usage.peak_memory = usage.peak_memory.max(process.peak_memory());
     }

@@ -26,6 +26,8 @@ const TRANSFER_BYTES: u64 = 10 << 30;
 const WARM_ENGINES: usize = 8;
 /// Default time for which an idle engine is kept.
 const WARM_TIME: Duration = Duration::from_secs(60);
+/// Default time after which an idle engine is stopped. Calls in quick succession do not pay for it.
+const PAUSE_AFTER: Duration = Duration::from_millis(20);
 /// Highest limit of output: a result is in the memory of the device until its run ends.
 const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 /// Maximum number of commands that wait for the end of a job, each on a thread of the device: half
@@ -94,6 +96,8 @@ pub struct ServiceLimits {
     pub warm_engines: usize,
     /// Time for which an idle engine is kept.
     pub warm_time: Duration,
+    /// Time after which the threads of an idle engine are stopped, until its next call.
+    pub pause_after: Duration,
     /// Longest wait of one command for the end of a job.
     pub wait: Duration,
 }
@@ -121,6 +125,7 @@ impl ServiceLimits {
             jobs: JobLimits::for_cores(cores),
             warm_engines: WARM_ENGINES,
             warm_time: WARM_TIME,
+            pause_after: PAUSE_AFTER,
             wait: Duration::from_millis(WAIT_MAX_MS as u64),
         }
     }

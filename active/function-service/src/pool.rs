@@ -1,14 +1,15 @@
 //! Engine processes: started when needed, and reused by the same owner for the same function.
 //!
-//! Does: start engines and keep idle ones. Does not: talk to them; `invocation` does. Contract: an
-//! engine that ran a function of one owner is used again for the same code and the same owner only.
-//! An engine that broke the protocol, had secret arguments, or was killed is never used again.
+//! Does: start engines, keep idle ones, and stop those so that they use no CPU time. Does not: talk
+//! to them; `invocation` does. Contract: an engine that ran a function of one owner is used again
+//! for the same code and the same owner only. An engine that broke the protocol, had secret
+//! arguments, or was killed is never used again. CPU time between two calls counts for the second.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use sealstone_function_ring::{HostMemory, HostRing, RingOptions};
 use sealstone_osd::function::EngineType;
 use sealstone_sandbox::{EngineCode, EngineLimits, EngineRequest, SandboxError, SandboxedEngine};
@@ -37,7 +38,11 @@ pub(crate) struct PooledEngine {
     pub(crate) key: EngineKey,
     pub(crate) process: SandboxedEngine,
     pub(crate) ring: HostRing,
+    /// CPU time up to the end of the last call.
+    pub(crate) cpu_charged: Duration,
     idle_since: Instant,
+    /// Whether its threads are stopped.
+    is_paused: bool,
 }
 
 /// Why no engine could be started.
@@ -64,11 +69,23 @@ pub(crate) struct EnginePool {
     engines: EngineSet,
     warm_max: usize,
     warm_time: Duration,
+    idle: Arc<IdleEngines>,
+}
+
+/// Idle engines, and the thread that pauses them.
+#[derive(Default)]
+struct IdleEngines {
+    pause_after: Duration,
     state: Mutex<PoolState>,
+    /// Signalled for the thread when an engine is idle, and at the end.
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct PoolState {
+    /// Whether the thread waits until an engine is idle. Otherwise it wakes up by itself.
+    is_pauser_waiting: bool,
+    is_closed: bool,
     /// Idle engines, the one that has been idle for the longest time first.
     idle: VecDeque<PooledEngine>,
     started: u64,
@@ -77,7 +94,15 @@ struct PoolState {
 
 impl EnginePool {
     pub(crate) fn new(engines: EngineSet, limits: &ServiceLimits) -> Self {
-        Self { engines, warm_max: limits.warm_engines, warm_time: limits.warm_time, state: Mutex::default() }
+        let mut warm_max = limits.warm_engines;
+        let idle = Arc::new(IdleEngines { pause_after: limits.pause_after, ..IdleEngines::default() });
+        let for_thread = Arc::clone(&idle);
+        let thread = std::thread::Builder::new().name("engine-pauser".to_owned());
+        if let Err(error) = thread.spawn(move || for_thread.pause_idle()) {
+            tracing::error!(%error, "no thread that stops idle engines; none is used again");
+            warm_max = 0;
+        }
+        Self { engines, warm_max, warm_time: limits.warm_time, idle }
     }
 
     pub(crate) const fn engines(&self) -> &EngineSet {
@@ -104,16 +129,25 @@ impl EnginePool {
         };
         let process = zygote.start(&request)?;
         drop(request);
-        self.state.lock().started += 1;
-        Ok(PooledEngine { key, process, ring: HostRing::new(Arc::new(memory)), idle_since: Instant::now() })
+        self.idle.state.lock().started += 1;
+        Ok(PooledEngine {
+            key,
+            cpu_charged: process.cpu_time(),
+            process,
+            ring: HostRing::new(Arc::new(memory)),
+            idle_since: Instant::now(),
+            is_paused: false,
+        })
     }
 
     fn take_idle(&self, key: EngineKey) -> Option<PooledEngine> {
-        let mut state = self.state.lock();
+        let mut state = self.idle.state.lock();
         // The newest one: its memory is most likely in the cache.
         while let Some(at) = state.idle.iter().rposition(|engine| engine.key == key) {
-            let engine = state.idle.remove(at)?;
-            if matches!(engine.process.wait(Some(Duration::ZERO)), Ok(None)) {
+            let mut engine = state.idle.remove(at)?;
+            let continues = !engine.is_paused || engine.process.resume();
+            if continues && matches!(engine.process.wait(Some(Duration::ZERO)), Ok(None)) {
+                engine.is_paused = false;
                 state.reused += 1;
                 return Some(engine);
             }
@@ -128,8 +162,11 @@ impl EnginePool {
         }
         engine.idle_since = Instant::now();
         let mut removed = Vec::new();
-        let mut state = self.state.lock();
+        let mut state = self.idle.state.lock();
         state.idle.push_back(engine);
+        if state.is_pauser_waiting {
+            self.idle.changed.notify_one();
+        }
         while state.idle.len() > self.warm_max {
             removed.extend(state.idle.pop_front());
         }
@@ -141,7 +178,7 @@ impl EnginePool {
     /// Kills engines that have been idle for too long.
     pub(crate) fn expire(&self, now: Instant) {
         let mut removed = Vec::new();
-        let mut state = self.state.lock();
+        let mut state = self.idle.state.lock();
         while let Some(oldest) = state.idle.front()
             && now.saturating_duration_since(oldest.idle_since) >= self.warm_time
         {
@@ -153,13 +190,63 @@ impl EnginePool {
 
     /// Kills all idle engines.
     pub(crate) fn clear(&self) {
-        let idle = std::mem::take(&mut self.state.lock().idle);
+        let idle = std::mem::take(&mut self.idle.state.lock().idle);
         drop(idle);
     }
 
     pub(crate) fn counts(&self) -> PoolCounts {
-        let state = self.state.lock();
+        let state = self.idle.state.lock();
         PoolCounts { started: state.started, reused: state.reused, idle: state.idle.len() }
+    }
+}
+
+impl Drop for EnginePool {
+    fn drop(&mut self) {
+        self.clear();
+        self.idle.state.lock().is_closed = true;
+        self.idle.changed.notify_one();
+    }
+}
+
+impl IdleEngines {
+    /// Stops each engine that has been idle for a short time, until the pool ends. Threads that a
+    /// function left behind, or a function that pretended to return, then use no CPU time.
+    fn pause_idle(&self) {
+        let mut removed = Vec::new();
+        let mut state = self.state.lock();
+        while !state.is_closed {
+            let now = Instant::now();
+            let mut next: Option<Instant> = None;
+            for at in (0..state.idle.len()).rev() {
+                let Some(engine) = state.idle.get_mut(at).filter(|engine| !engine.is_paused) else {
+                    continue;
+                };
+                let due = engine.idle_since + self.pause_after;
+                if due > now {
+                    next = Some(next.map_or(due, |next| next.min(due)));
+                    continue;
+                }
+                engine.is_paused = engine.process.pause();
+                if !engine.is_paused {
+                    removed.extend(state.idle.remove(at));
+                }
+            }
+            if !removed.is_empty() {
+                tracing::debug!(count = removed.len(), "idle engines could not be stopped; they are killed");
+                parking_lot::MutexGuard::unlocked(&mut state, || removed.clear());
+                continue;
+            }
+            match next {
+                Some(due) => {
+                    self.changed.wait_until(&mut state, due);
+                }
+                None => {
+                    state.is_pauser_waiting = true;
+                    self.changed.wait(&mut state);
+                    state.is_pauser_waiting = false;
+                }
+            }
+        }
     }
 }
 

@@ -79,6 +79,22 @@ int64_t osd_main(const osd_call *call) {
         __atomic_fetch_add(ring, 1000, __ATOMIC_SEQ_CST);
         for (;;) __asm__ volatile("");
     }
+    if (!strcmp(m, "linger")) {
+        /* Pretends to return, and continues: a copy of the last request becomes a return. */
+        void *data = NULL;
+        int64_t writer = osd_writer_open(0, 0);
+        int64_t e = writer < 0 ? writer : osd_writer_buffer(writer, &data);
+        if (e < 0) return e;
+        uint32_t *ring = (uint32_t *)((char *)data - (64 << 10) - (5 << 20));
+        osd_progress(1, 2);
+        uint32_t tail = *ring;
+        char *last = (char *)ring + 4096 + (tail - 1) % 64 * 64, *next = (char *)ring + 4096 + tail % 64 * 64;
+        memset(next, 0, 64);
+        next[0] = 15;
+        memcpy(next + 4, last + 4, 4);
+        __atomic_fetch_add(ring, 1, __ATOMIC_SEQ_CST);
+        for (;;) __asm__ volatile("");
+    }
     if (!strcmp(m, "log-flood")) {
         for (int i = 0; i < 20000; i++) osd_log(OSD_LOG_INFO, "0123456789", 10);
         return osd_log(OSD_LOG_ERROR, "last", 4) < 0;
@@ -321,6 +337,41 @@ fn garbage_on_ring_ends_engine() {
     let end = (header.state, header.exit, header.error);
     assert_eq!(end, (JobState::Failed, ExitReason::ProtocolViolation, 0));
     assert_eq!(number(&test.run("runs", Vec::new())), 1, "the engine was replaced");
+}
+
+/// Runs a function that pretends to return, and another call after a pause; returns CPU time and
+/// wall time of the latter in microseconds.
+fn usage_after_pretended_return(pause_after: Duration) -> (u64, u64) {
+    let test = TestService::with(|limits| limits.pause_after = pause_after);
+    let header = test.run("linger", vec![GrantedMemory::object(ALL, b"initial")]).header;
+    assert_eq!((header.state, header.exit), (JobState::Done, ExitReason::Success));
+    std::thread::sleep(Duration::from_secs(3));
+    let next = test.service.reserve_and_run(call(1, "empty", 300, Vec::new())).unwrap().header;
+    assert_eq!(next.exit, ExitReason::WallTime, "the engine never returns");
+    (next.cpu_us, next.wall_us)
+}
+
+#[test]
+fn idle_engine_uses_no_cpu_time() {
+    let (cpu_us, wall_us) = usage_after_pretended_return(Duration::from_millis(20));
+    assert!(cpu_us < wall_us + 1_500_000, "{cpu_us} us in 3 s and {wall_us} us");
+}
+
+#[test]
+fn cpu_time_between_calls_is_charged() {
+    let (cpu_us, wall_us) = usage_after_pretended_return(Duration::from_secs(60));
+    assert!(cpu_us > wall_us, "one thread used {cpu_us} us in a call of {wall_us} us");
+}
+
+#[test]
+fn stopped_engine_serves_next_call() {
+    let test = TestService::with(|limits| limits.pause_after = Duration::ZERO);
+    for count in 1..=20 {
+        assert_eq!(number(&test.run("runs", Vec::new())), count);
+        std::thread::sleep(Duration::from_millis(count % 4 * 5));
+    }
+    // A stopped engine ends with its service.
+    test.service.shut_down();
 }
 
 #[test]

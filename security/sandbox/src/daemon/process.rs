@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::process::Signal;
+use rustix::process::{PidfdFlags, Signal};
 
 use crate::message::{self, EngineStatus};
 use crate::{SandboxError, system};
@@ -49,6 +49,8 @@ pub struct SandboxedEngine {
     status: OwnedFd,
     /// The engine itself as this namespace numbers it.
     process: Option<libc::pid_t>,
+    /// The engine itself, for signals.
+    process_fd: Option<OwnedFd>,
     cpu_seconds: u64,
     state: Mutex<EngineState>,
 }
@@ -63,11 +65,39 @@ struct EngineState {
 
 impl SandboxedEngine {
     pub(super) fn new(pidfd: OwnedFd, status: OwnedFd, cpu_seconds: u64) -> Self {
-        Self { pidfd, status, process: None, cpu_seconds, state: Mutex::default() }
+        Self { pidfd, status, process: None, process_fd: None, cpu_seconds, state: Mutex::default() }
     }
 
     pub(super) fn set_process(&mut self, process: Option<libc::pid_t>) {
         self.process = process;
+        self.process_fd = process
+            .and_then(rustix::process::Pid::from_raw)
+            .and_then(|process| rustix::process::pidfd_open(process, PidfdFlags::empty()).ok())
+            // The number was the engine's when it was opened, since its init process runs later.
+            .filter(|_| matches!(self.wait_ended(), Ok([false])));
+    }
+
+    /// Whether the init process has ended, without waiting.
+    fn wait_ended(&self) -> io::Result<[bool; 1]> {
+        system::wait_readable([self.pidfd.as_fd()], Some(Duration::ZERO))
+    }
+
+    /// Stops all threads of the engine until [`Self::resume`]; returns whether the kernel accepted
+    /// that. The engine cannot prevent it.
+    #[must_use]
+    pub fn pause(&self) -> bool {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a stopped engine continue; returns whether the kernel accepted that.
+    #[must_use]
+    pub fn resume(&self) -> bool {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> bool {
+        let send = |process| rustix::process::pidfd_send_signal(process, signal).is_ok();
+        self.process_fd.as_ref().is_some_and(send)
     }
 
     /// Returns a descriptor that becomes readable when no process of the engine is left.
@@ -166,7 +196,7 @@ impl SandboxedEngine {
         let Some(process) = self.process else { return T::default() };
         let figure = read(process).unwrap_or_default();
         // The number is the engine's for certain only as long as its init process runs.
-        match system::wait_readable([self.pidfd.as_fd()], Some(Duration::ZERO)) {
+        match self.wait_ended() {
             Ok([false]) => figure,
             _ => T::default(),
         }
