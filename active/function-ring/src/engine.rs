@@ -18,6 +18,7 @@ use sealstone_function_abi::{
 };
 
 use crate::memory::SharedMapping;
+use crate::read_ahead::HeapReadAhead;
 use crate::stream::StreamTable;
 use crate::wait;
 
@@ -28,7 +29,7 @@ const TRANSFER_BUFFERS: usize = (REQUEST_BYTES_MAX / BUFFER_BYTES) as usize;
 
 /// Bytes of one request of a read or write. A longer one is split, so that host and engine copy
 /// different parts at the same time, and the parts stay in a cache.
-const PART_BYTES: u32 = 512 << 10;
+pub(crate) const PART_BYTES: u32 = 512 << 10;
 /// Requests that a read or write keeps in flight.
 const PARTS_IN_FLIGHT: usize = 4;
 const _: () = assert!(PARTS_IN_FLIGHT as u32 * PART_BYTES <= REQUEST_BYTES_MAX, "the transfer area");
@@ -74,6 +75,10 @@ pub struct EngineRing {
     /// Whether each buffer of the heap is in use by a stream.
     buffers: Vec<bool>,
     pub(crate) streams: StreamTable,
+    /// Bytes that are requested before the function reads them.
+    pub(crate) ahead: Option<HeapReadAhead>,
+    /// Object and end of the last read.
+    pub(crate) last_read: Option<(u32, u64)>,
 }
 
 impl EngineRing {
@@ -114,6 +119,8 @@ impl EngineRing {
             slots: [RequestSlot::Free; SLOTS],
             buffers: vec![false; (heap_bytes / u64::from(BUFFER_BYTES)) as usize],
             streams: StreamTable::default(),
+            ahead: None,
+            last_read: None,
         })
     }
 
@@ -160,6 +167,7 @@ impl EngineRing {
         }
         self.slots = [RequestSlot::Free; SLOTS];
         self.buffers.fill(false);
+        (self.ahead, self.last_read) = (None, None);
         self.push(0, &RequestBody::Return { status });
     }
 
@@ -182,6 +190,7 @@ impl EngineRing {
     /// `EBUSY` if all slots are in flight.
     pub fn submit(&mut self, body: &RequestBody) -> Result<RequestTicket, CallErrno> {
         let slot = self.slots.iter().position(|slot| *slot == RequestSlot::Free).ok_or(CallErrno::Busy)?;
+        self.note_change(body);
         let cookie = self.next_sequence * SLOTS as u64 + slot as u64;
         self.next_sequence += 1;
         self.slots[slot] = RequestSlot::Waiting(cookie);
@@ -260,7 +269,7 @@ impl EngineRing {
         self.heap_range(0, bytes.min(REQUEST_BYTES_MAX as usize) as u32)
     }
 
-    fn heap_range(&self, offset: u64, length: u32) -> HeapRange {
+    pub(crate) fn heap_range(&self, offset: u64, length: u32) -> HeapRange {
         // The transfer area and all buffers are within the smallest heap and within this one.
         HeapRange::new(offset, length, self.heap_bytes).expect("a range of the heap")
     }
@@ -303,6 +312,23 @@ impl EngineRing {
     /// The error of the host for any part, or `EINVAL` if the range overflows.
     pub fn read(&mut self, object: u32, offset: u64, into: &mut [u8]) -> Result<usize, CallErrno> {
         check_range(offset, into.len())?;
+        let (prepared, is_end) = self.read_prepared(object, offset, into)?;
+        if is_end {
+            return Ok(prepared);
+        }
+        if prepared < into.len() {
+            self.stop_read_ahead();
+        }
+        let rest = &mut into[prepared..];
+        let done = prepared + self.read_parts(object, offset + prepared as u64, rest)?;
+        if done == into.len() {
+            self.begin_read_ahead(object, offset, done);
+        }
+        Ok(done)
+    }
+
+    /// Reads bytes in parts, of which several are in flight.
+    fn read_parts(&mut self, object: u32, offset: u64, into: &mut [u8]) -> Result<usize, CallErrno> {
         let mut in_flight: VecDeque<(RequestTicket, HeapRange)> = VecDeque::new();
         let (mut sent, mut done) = (0, 0);
         // The end of the object, or the first error; later parts do not count then.

@@ -12,6 +12,7 @@ mod engine;
 mod host;
 mod memory;
 mod process_ring;
+mod read_ahead;
 mod stream;
 mod wait;
 

@@ -41,6 +41,10 @@ impl StreamTable {
         Some(StreamId(id))
     }
 
+    fn is_empty(&self) -> bool {
+        self.streams.iter().all(Option::is_none)
+    }
+
     fn is_full(&self) -> bool {
         self.streams.iter().all(Option::is_some)
     }
@@ -112,6 +116,11 @@ impl EngineRing {
         self.open_stream(true, object, offset, u64::MAX)
     }
 
+    /// Whether a stream is open.
+    pub(crate) fn has_streams(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
     fn open_stream(
         &mut self,
         is_writer: bool,
@@ -122,6 +131,7 @@ impl EngineRing {
         if self.streams.is_full() {
             return Err(CallErrno::Busy);
         }
+        self.stop_read_ahead();
         let mut free = Vec::with_capacity(STREAM_BUFFERS);
         for _ in 0..STREAM_BUFFERS {
             match self.take_buffer() {

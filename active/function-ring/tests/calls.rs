@@ -92,6 +92,96 @@ fn large_transfers_are_split() {
     assert!(device.objects[1] == device.objects[0]);
 }
 
+/// Reads of 1 MiB that continue one another, and what the host is asked for before the last one.
+#[test]
+fn continued_reads_are_requested_ahead() {
+    let (memory, mut host) = small_ring();
+    let bytes: Vec<u8> = (0..REQUEST_BYTES_MAX * 2 + 77).map(|n| (n % 251) as u8).collect();
+    let expected = bytes.clone();
+    let engine = start_engine(&memory, 2, move |ring, call| {
+        // Sizes that are no multiple of a part.
+        let length = if call.method.is_empty() { 1 << 20 } else { 700_001 };
+        let (mut part, mut all) = (vec![0; length], Vec::new());
+        loop {
+            let count = ring.read(0, all.len() as u64, &mut part).expect("a read");
+            all.extend_from_slice(&part[..count]);
+            if count < length {
+                break;
+            }
+        }
+        assert!(all == expected, "{} bytes of {}", all.len(), expected.len());
+        // Elsewhere, and at the end.
+        assert_eq!(ring.read(0, 5, &mut part[..9]), Ok(9));
+        assert_eq!(&part[..9], &expected[5..14]);
+        assert_eq!(ring.read(0, expected.len() as u64, &mut part), Ok(0));
+        // Streams have the same buffers.
+        assert_eq!(ring.read(0, 0, &mut part), Ok(length));
+        let readers: Vec<_> = (0..2).map(|_| ring.open_reader(0, 0, u64::MAX).expect("a stream")).collect();
+        assert_eq!(ring.read(0, length as u64, &mut part), Ok(length));
+        assert!(part == expected[length..2 * length]);
+        readers.into_iter().for_each(|reader| ring.close_stream(reader, false).expect("closed"));
+        assert_eq!(ring.read(0, 0, &mut part), Ok(length));
+        (0, ())
+    });
+    let mut device = MemoryDevice::new(&[&bytes]);
+    assert_eq!(device.run(&mut host, "", b""), Ok(0));
+    assert_eq!(device.run(&mut host, "odd", b""), Ok(0));
+    engine.join().expect("no failed assertion");
+}
+
+#[test]
+fn change_discards_bytes_read_ahead() {
+    let (memory, mut host) = small_ring();
+    let engine = start_engine(&memory, 1, move |ring, _| {
+        let mut part = vec![0; 1 << 20];
+        for change in 0..4 {
+            assert_eq!(ring.read(0, 0, &mut part), Ok(1 << 20), "{change}");
+            let byte = change as u8 + 1;
+            match change {
+                0 => assert_eq!(ring.write(0, 1 << 20, &[byte]), Ok(1)),
+                1 => assert_eq!(ring.punch(0, 0, 1).and_then(|()| ring.write(0, 1 << 20, &[byte])), Ok(1)),
+                2 => {
+                    let writer = ring.open_writer(0, 1 << 20).expect("a stream");
+                    assert_eq!(ring.write_stream(writer, &[byte]), Ok(()));
+                    ring.close_stream(writer, true).expect("closed");
+                }
+                _ => assert_eq!(ring.write(0, 1 << 20, &[byte]), Ok(1)),
+            }
+            assert_eq!(ring.read(0, 1 << 20, &mut part[..1 << 19]), Ok(1 << 19));
+            assert_eq!(part[0], byte);
+        }
+        (0, ())
+    });
+    let mut device = MemoryDevice::new(&[&vec![0; 8 << 20]]);
+    assert_eq!(device.run(&mut host, "", b""), Ok(0));
+    engine.join().expect("no failed assertion");
+}
+
+/// The host fails a part that was requested ahead: the read that needs it fails, and no other.
+#[test]
+fn error_of_part_ahead_fails_its_read() {
+    let (memory, mut host) = small_ring();
+    let engine = start_engine(&memory, 1, |ring, _| {
+        let mut part = vec![0; 1 << 20];
+        assert_eq!(ring.read(0, 0, &mut part), Ok(1 << 20));
+        assert_eq!(ring.read(0, 1 << 20, &mut part), Ok(1 << 20));
+        assert_eq!(ring.read(0, 2 << 20, &mut part), Err(CallErrno::InputOutput));
+        assert_eq!(ring.read(0, 0, &mut part), Ok(1 << 20));
+        (0, ())
+    });
+    host.begin_call(&CallDescriptor::default()).expect("a valid call");
+    loop {
+        let request = host.next_request(CALL_LIMIT).expect("no violation").expect("a request");
+        let result = match request.body {
+            RequestBody::Read { offset, buffer, .. } if offset < 2 << 20 => buffer.length().into(),
+            RequestBody::Read { .. } => CallErrno::InputOutput.result(),
+            _ => break,
+        };
+        host.complete(request.cookie, result, 0);
+    }
+    engine.join().expect("no failed assertion");
+}
+
 #[test]
 fn error_after_first_part_is_reported() {
     let (memory, mut host) = small_ring();
