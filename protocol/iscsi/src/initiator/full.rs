@@ -453,13 +453,14 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Ends the command whose header was returned. Of other rejected PDUs of ours only pings were
-    /// waiting.
+    /// Ends the command whose header was returned. A rejected Data-Out does not end its command:
+    /// the target ends it with a SCSI Response after it has received the other data (RFC 7143
+    /// §7.3).
     fn rejected(&mut self, pdu: &pdu::Reject, data: &[u8]) -> Result<(), Violation> {
         let Some(header) = data.first_chunk::<{ pdu::BHS_LEN }>() else { return Ok(()) };
         let tag = pdu::tag_of(header);
         match pdu::opcode_of(header) {
-            opcode::SCSI_COMMAND | opcode::DATA_OUT => {
+            opcode::SCSI_COMMAND => {
                 if let Some(task) = self.tasks.remove(tag) {
                     self.complete(task, Err(TaskFailure::Rejected(pdu.reason)));
                 }

@@ -285,6 +285,32 @@ fn reject_and_target_failure_end_only_the_command() {
 }
 
 #[test]
+fn rejected_data_out_leaves_command_to_its_response() {
+    let mut bench = Bench::logged_in("");
+    let tag = bench.submit(100, 0);
+    let mut header = [0; 48];
+    header[0] = opcode::DATA_OUT;
+    header[16..20].copy_from_slice(&tag.to_be_bytes());
+    let mut reject = pdu::Reject::new(opcode::REJECT, flag::FINAL);
+    reject.reason = 9;
+    reject.tag.set(NO_TAG);
+    reject.stat_sn.set(bench.stat_sn);
+    bench.receive(&segment(reject.wire(), &header));
+    assert!(bench.initiator.poll_event().is_none());
+
+    let mut response = pdu::ScsiResponse::new(opcode::SCSI_RESPONSE, flag::FINAL);
+    response.tag.set(tag);
+    response.status = 2;
+    response.stat_sn.set(bench.stat_sn + 1);
+    bench.receive(&response.wire());
+    let event = bench.initiator.poll_event();
+    assert!(
+        matches!(&event, Some(InitiatorEvent::Completed { outcome: Ok(response), .. }) if response.status == 2),
+        "{event:?}"
+    );
+}
+
+#[test]
 fn a_target_that_drops_the_session_is_believed() {
     for event in [2, 3] {
         let mut bench = Bench::logged_in("");
