@@ -48,6 +48,8 @@ pub(crate) struct QueuedCommand {
     pub(crate) buffer: Vec<u8>,
     pub(crate) data_in_max: usize,
     pub(crate) timeout: Duration,
+    /// End of the time limit, which includes the time in the queue.
+    pub(crate) deadline: Instant,
     pub(crate) memory: OwnedSemaphorePermit,
     pub(crate) watch: Option<Arc<dyn DataObserver>>,
     pub(crate) reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
@@ -362,12 +364,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
     fn take_ask(&mut self, ask: HandleRequest) {
         match ask {
             HandleRequest::Execute(order) => {
-                let QueuedCommand { lun, cdb, data_out, buffer, data_in_max, timeout, memory, watch, reply } =
-                    *order;
+                let QueuedCommand {
+                    lun,
+                    cdb,
+                    data_out,
+                    buffer,
+                    data_in_max,
+                    timeout,
+                    deadline,
+                    memory,
+                    watch,
+                    reply,
+                } = *order;
                 let (lent, data_in) = Lent::lend(buffer, data_in_max);
                 let command =
                     SubmittedCommand { lun, cdb, attribute: TaskAttribute::Simple, data_out, data_in };
-                let deadline = Instant::now() + timeout;
                 let waiting =
                     Waiting { reply, lent, watch, deadline, timeout, aborting: false, _memory: memory };
                 self.submit(command, waiting);
@@ -477,7 +488,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
     fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Option<SessionEnd>> {
         let protocol = self.connection.poll_timeout().map(|due| self.began + Duration::from_millis(due));
         let commands = self.deadlines.first().map(|(due, _)| *due);
-        let Some(due) = protocol.into_iter().chain(commands).min() else { return Poll::Pending };
+        let held = self.held.as_ref().map(|(_, waiting)| waiting.deadline);
+        let Some(due) = protocol.into_iter().chain(commands).chain(held).min() else {
+            return Poll::Pending;
+        };
         // Deadlines change with every command and every byte. A timer that fires too early costs
         // one check, resetting it each time costs more.
         if self.timer.is_elapsed() || due < self.timer.deadline() {
@@ -496,6 +510,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
     fn timed_out(&mut self) -> Poll<Option<SessionEnd>> {
         let now_ms = self.now_ms();
         self.connection.handle_timeout(now_ms);
+        if let Some((_, waiting)) = self.held.take_if(|(_, waiting)| waiting.deadline <= Instant::now()) {
+            // It was never sent. Commands behind it in the queue are tried next.
+            let _ = waiting.reply.send(Err(SessionError::Timeout(waiting.timeout)));
+        }
         while let Some((due, task)) = self.deadlines.first().copied() {
             if due > Instant::now() {
                 break;

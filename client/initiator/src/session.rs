@@ -14,6 +14,7 @@ use sealstone_iscsi::{Cdb, Gather, Residual};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 use crate::driver::{DataObserver, HandleRequest, QueuedCommand, SessionDriver};
 use crate::{SessionConfig, SessionError, TargetUrl};
@@ -134,8 +135,13 @@ impl Session {
         let data_out = Gather::from(request.data_out);
         let bytes = data_out.len().saturating_add(request.data_in_max);
         let permits = units(bytes).min(self.memory_units);
-        let memory =
-            self.memory.clone().acquire_many_owned(permits).await.map_err(|_| SessionError::Closed)?;
+        let timeout = request.timeout.unwrap_or(self.command_timeout);
+        let deadline = Instant::now() + timeout;
+        let late = |_| SessionError::Timeout(timeout);
+        let memory = timeout_at(deadline, self.memory.clone().acquire_many_owned(permits))
+            .await
+            .map_err(late)?
+            .map_err(|_| SessionError::Closed)?;
         let (reply, answered) = oneshot::channel();
         let order = QueuedCommand {
             lun: wire_lun(request.lun),
@@ -143,12 +149,14 @@ impl Session {
             data_out,
             buffer: request.buffer,
             data_in_max: request.data_in_max,
-            timeout: request.timeout.unwrap_or(self.command_timeout),
+            timeout,
+            deadline,
             memory,
             watch,
             reply,
         };
-        self.asks.send(HandleRequest::Execute(Box::new(order))).await.map_err(|_| SessionError::Closed)?;
+        let send = self.asks.send(HandleRequest::Execute(Box::new(order)));
+        timeout_at(deadline, send).await.map_err(late)?.map_err(|_| SessionError::Closed)?;
         answered.await.map_err(|_| SessionError::NexusLost)?
     }
 

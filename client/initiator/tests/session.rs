@@ -13,7 +13,9 @@ use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Status};
 use tokio::io::DuplexStream;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 pub(crate) const NAME: &str = "iqn.2026-11.org.sealstone:osd.mirror";
 const MIRROR: u8 = 0xC0;
@@ -129,6 +131,42 @@ async fn a_target_by_another_name_refuses_the_login() {
     config.target_name = Some("iqn.2026-11.org.sealstone:osd.other".to_owned());
     let refused = Session::over(stream(), config).await.err();
     assert!(matches!(refused, Some(SessionError::LoginRefused { class: 2, .. })), "{refused:?}");
+}
+
+/// Returns a stream to a target, and a switch that stops all bytes in both directions.
+fn stallable_stream() -> (DuplexStream, Arc<Notify>) {
+    let stall = Arc::new(Notify::new());
+    let (near, mut far) = tokio::io::duplex(64 * 1024);
+    let (mut target, stalled) = (stream(), Arc::clone(&stall));
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut far, &mut target) => {}
+            () = stalled.notified() => std::future::pending::<()>().await,
+        }
+    });
+    (near, stall)
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_behind_closed_window_time_out_together() {
+    let (near, stall) = stallable_stream();
+    let mut config = config();
+    config.queue_depth = 1;
+    let session = Session::over(near, config).await.unwrap();
+    stall.notify_one();
+    let began = Instant::now();
+    let mut commands = JoinSet::new();
+    for _ in 0..40 {
+        let session = session.clone();
+        commands.spawn(async move {
+            session.execute(ScsiRequest { timeout: Some(Duration::from_secs(3)), ..mirrored(100).1 }).await
+        });
+    }
+    // The first command occupies the only slot; it is aborted at the end of its own time limit.
+    for outcome in commands.join_all().await {
+        assert!(matches!(outcome, Err(SessionError::Timeout(_) | SessionError::NexusLost)), "{outcome:?}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
