@@ -79,29 +79,48 @@ impl UnflushedWrites {
     }
 }
 
-/// Groups flushes: a flush that begins after a request arrived serves that request too.
+/// Groups flushes: a flush that begins after a request arrived serves that request too, also if it
+/// fails.
 #[derive(Debug, Default)]
 pub(crate) struct FlushGroup {
     arrivals: AtomicU64,
-    /// Requests that arrived before this number are flushed.
-    flushed: Mutex<u64>,
+    last: Mutex<LastFlush>,
+}
+
+/// The last flush of a group.
+#[derive(Debug, Default)]
+struct LastFlush {
+    /// Requests that arrived before this number were served.
+    covered: u64,
+    /// The error of the last flush, and the number of the first request since the last success.
+    failure: Option<(u64, BlockError)>,
 }
 
 impl FlushGroup {
-    /// Runs `flush`, unless another one that began after this call has succeeded meanwhile.
+    /// Runs `flush`, unless another one that began after this call has ended meanwhile.
     pub(crate) async fn run<F>(&self, flush: impl FnOnce() -> F) -> Result<(), BlockError>
     where
         F: Future<Output = Result<(), BlockError>>,
     {
         let arrival = self.arrivals.fetch_add(1, Ordering::SeqCst);
-        let mut flushed = self.flushed.lock().await;
-        if *flushed > arrival {
-            return Ok(());
+        let mut last = self.last.lock().await;
+        if last.covered > arrival {
+            return match &last.failure {
+                // A later flush that succeeded made everything durable.
+                Some((first, error)) if *first <= arrival => Err(error.clone()),
+                _ => Ok(()),
+            };
         }
         let covered = self.arrivals.load(Ordering::SeqCst);
-        flush().await?;
-        *flushed = covered;
-        Ok(())
+        let outcome = flush().await;
+        // Each user gets this error once, so it proves nothing about the writes of a waiting one.
+        if matches!(outcome, Err(BlockError::LostWrites)) {
+            return outcome;
+        }
+        let first = last.failure.as_ref().map_or(last.covered, |(first, _)| *first);
+        last.failure = outcome.as_ref().err().map(|error| (first, error.clone()));
+        last.covered = covered;
+        outcome
     }
 }
 
@@ -162,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failed_flush_serves_no_waiter() {
+    async fn failed_flush_leaves_later_requests_to_the_next() {
         let group = FlushGroup::default();
         let (a, b) = tokio::join!(
             group.run(|| async {
@@ -172,5 +191,21 @@ mod tests {
             group.run(|| async { Ok(()) })
         );
         assert!(a.is_err() && b.is_ok());
+    }
+
+    #[tokio::test]
+    async fn failed_flush_fails_requests_that_waited_for_it() {
+        let (group, runs) = (FlushGroup::default(), AtomicUsize::new(0));
+        let one = || {
+            group.run(|| async {
+                runs.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                Err(BlockError::Busy)
+            })
+        };
+        let (a, b, c) = tokio::join!(one(), one(), one());
+        assert!(a.is_err() && b.is_err() && c.is_err());
+        assert_eq!(runs.load(Ordering::SeqCst), 2, "the first, and one for those that waited");
+        assert!(group.run(|| async { Ok(()) }).await.is_ok());
     }
 }

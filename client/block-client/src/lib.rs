@@ -7,6 +7,7 @@
 //! repeated on the session that sent it first.
 //! Truth: SBC-3 and docs/standards/block.md; RFC 7143 §6.3.5 (session reinstatement).
 
+mod buffer_pool;
 mod command;
 mod error;
 mod flush;
@@ -15,6 +16,7 @@ mod options;
 mod unit;
 mod unit_path;
 
+pub use buffer_pool::BufferPool;
 pub use command::{AllocationExtent, CapacityData, StatusListError, parse_capacity, parse_lba_status};
 pub use error::BlockError;
 pub use flush::FlushCursor;

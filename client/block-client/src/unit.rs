@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use sealstone_initiator::{Dial, Environment, Residual, TargetUrl};
 
 use crate::command::{self, AllocationExtent};
@@ -107,25 +108,45 @@ impl BlockUnitClient {
     /// [`BlockError`]; `OutOfRange` and `Unaligned` before anything is sent.
     pub async fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, BlockError> {
         self.check(offset, length)?;
-        let mut bytes = Vec::new();
+        let length = usize::try_from(length).map_err(|_| BlockError::OutOfRange { offset, length })?;
+        self.read_into(offset, vec![0; length]).await
+    }
+
+    /// Fills `buffer` from `offset` on and returns it, without a copy.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_into(&self, offset: u64, buffer: Vec<u8>) -> Result<Vec<u8>, BlockError> {
+        let length = buffer.len() as u64;
+        self.check(offset, length)?;
+        if length == 0 {
+            return Ok(buffer);
+        }
+        if length <= self.geometry().transfer_max {
+            return self.read_piece(offset, buffer).await;
+        }
+        let mut bytes = Vec::with_capacity(buffer.len());
         for (at, piece) in self.pieces(offset, length, self.geometry().transfer_max) {
-            let command = UnitCommand {
-                name: "READ",
-                cdb: command::read(self.lba(at), self.blocks(piece)),
-                data_in_max: usize::try_from(piece).unwrap_or(usize::MAX),
-                ..UnitCommand::default()
-            };
-            let response = self.path().run(&command).await?;
-            if response.data_in.len() as u64 != piece || response.read_residual != Residual::None {
-                return Err(BlockError::Malformed("READ returned another number of bytes"));
-            }
-            if bytes.is_empty() {
-                bytes = response.data_in;
-            } else {
-                bytes.extend(response.data_in);
-            }
+            let piece = vec![0; usize::try_from(piece).unwrap_or(usize::MAX)];
+            bytes.extend(self.read_piece(at, piece).await?);
         }
         Ok(bytes)
+    }
+
+    /// Reads as much as one command can.
+    async fn read_piece(&self, offset: u64, buffer: Vec<u8>) -> Result<Vec<u8>, BlockError> {
+        let length = buffer.len();
+        let command = UnitCommand {
+            name: "READ",
+            cdb: command::read(self.lba(offset), self.blocks(length as u64)),
+            data_in_max: length,
+            ..UnitCommand::default()
+        };
+        let response = self.path().run(&command, buffer).await?;
+        if response.data_in.len() != length || response.read_residual != Residual::None {
+            return Err(BlockError::Malformed("READ returned another number of bytes"));
+        }
+        Ok(response.data_in)
     }
 
     /// Writes; `durable` (FUA): before it returns, the data are on stable storage.
@@ -146,7 +167,7 @@ impl BlockUnitClient {
                 leaves_unflushed: !has_fua,
                 ..UnitCommand::default()
             };
-            let response = self.path().run(&command).await?;
+            let response = self.path().run(&command, Vec::new()).await?;
             if response.write_residual != Residual::None {
                 return Err(BlockError::Malformed("WRITE used another number of bytes"));
             }
@@ -177,32 +198,35 @@ impl BlockUnitClient {
         }
     }
 
-    /// Flushes on every path, since a target counts lost writes per path.
+    /// Flushes on every path at the same time, since a target counts lost writes per path.
     async fn synchronize(&self) -> Result<(), BlockError> {
-        let mut outcome = Ok(());
-        for path in &self.0.paths {
-            let command = UnitCommand {
-                name: SYNCHRONIZE,
-                cdb: command::synchronize_cache(),
-                ..UnitCommand::default()
-            };
-            let covered = path.begin_flush();
-            let Err(error) = path.run(&command).await else {
-                path.end_flush(covered);
-                continue;
-            };
-            // After a failed flush the target may have dropped the data: no later flush may hide
-            // that from other users. Without a status the outcome is unknown.
-            let has_status =
-                !matches!(&error, BlockError::Unavailable { .. } | BlockError::Session(_) | BlockError::Busy);
-            if has_status {
-                tracing::error!(%error, "the target failed to flush acknowledged writes");
-                self.0.losses.record();
-                path.end_flush(covered);
-            }
-            outcome = Err(error);
+        let flushes = self.0.paths.iter().map(|path| self.synchronize_path(path));
+        let failures = join_all(flushes).await.into_iter().filter_map(Result::err);
+        // A loss is recorded, so another error is more important.
+        match failures.min_by_key(|error| matches!(error, BlockError::LostWrites)) {
+            Some(error) => Err(error),
+            None => Ok(()),
         }
-        outcome
+    }
+
+    async fn synchronize_path(&self, path: &UnitPath) -> Result<(), BlockError> {
+        let command =
+            UnitCommand { name: SYNCHRONIZE, cdb: command::synchronize_cache(), ..UnitCommand::default() };
+        let covered = path.begin_flush();
+        let Err(error) = path.run(&command, Vec::new()).await else {
+            path.end_flush(covered);
+            return Ok(());
+        };
+        // After a failed flush the target may have dropped the data: no later flush may hide that
+        // from other users. Without a status the outcome is unknown.
+        let has_status =
+            !matches!(&error, BlockError::Unavailable { .. } | BlockError::Session(_) | BlockError::Busy);
+        if has_status {
+            tracing::error!(%error, "the target failed to flush acknowledged writes");
+            self.0.losses.record();
+            path.end_flush(covered);
+        }
+        Err(error)
     }
 
     /// Unmaps blocks; a hint. A unit that cannot unmap ignores it. `durable` is that of
@@ -226,7 +250,7 @@ impl BlockUnitClient {
                 leaves_unflushed: true,
                 ..UnitCommand::default()
             };
-            match self.path().run(&command).await {
+            match self.path().run(&command, Vec::new()).await {
                 Ok(_) => {}
                 Err(BlockError::Unsupported(_)) => break,
                 Err(error) => return Err(error),
@@ -273,7 +297,7 @@ impl BlockUnitClient {
                 leaves_unflushed: true,
                 ..UnitCommand::default()
             };
-            let outcome = self.path().run(&command).await.and_then(|response| {
+            let outcome = self.path().run(&command, Vec::new()).await.and_then(|response| {
                 match response.write_residual {
                     Residual::None => Ok(()),
                     _ if has_data => Err(BlockError::Malformed("WRITE SAME used another number of bytes")),
@@ -323,7 +347,7 @@ impl BlockUnitClient {
             data_in_max: command::STATUS_BYTES,
             ..UnitCommand::default()
         };
-        let response = match self.path().run(&command).await {
+        let response = match self.path().run(&command, Vec::new()).await {
             Ok(response) => response,
             Err(BlockError::Unsupported(_)) => return Ok(all),
             Err(error) => return Err(error),

@@ -2,6 +2,9 @@
 //!
 //! Does: connects, recognizes the unit, repeats commands, and counts losses after a power failure.
 //! Does not: split requests; `unit` does.
+//! Contract: one task makes all attempts to reconnect. When the session was lost for the recovery
+//! timeout, all waiting commands fail at once. Until an attempt succeeds, a later command causes
+//! one attempt and fails with it.
 //! Contract: a command is repeated with the ISID that sent it first. The login of that ISID ends
 //! the earlier session and its commands (RFC 7143 §6.3.5), so an earlier copy of a WRITE cannot
 //! overtake a later command.
@@ -14,7 +17,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_initiator::{Dial, ScsiRequest, ScsiResponse, Session, SessionConfig, SessionError};
 use sealstone_scsi::{AdditionalSense, additional};
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::command::{self, CapacityData};
 use crate::error::{StatusClass, classify};
@@ -55,16 +60,41 @@ struct UnitLink {
     number: u64,
 }
 
-/// One path to a unit.
-pub(crate) struct UnitPath {
+/// The session of a path.
+enum LinkState {
+    /// No session, and no attempt in progress.
+    Idle,
+    /// Attempts in progress.
+    Connecting {
+        /// Time of the first attempt.
+        since: Instant,
+        /// Error of the last attempt.
+        cause: Option<SessionError>,
+        /// Failed attempts of this path so far.
+        failures: u64,
+    },
+    /// A session, unless it was closed since.
+    Established(UnitLink),
+    /// Further attempts are useless; the next command makes one nevertheless.
+    Failed(BlockError),
+}
+
+/// One path to a unit. Dropping it ends its attempts to reconnect.
+pub(crate) struct UnitPath(Arc<PathState>);
+
+struct PathState {
     dial: Arc<dyn Dial>,
     config: SessionConfig,
     lun: u16,
     recovery_timeout: Option<Duration>,
     reconnect_pause: Duration,
-    link: Mutex<Option<UnitLink>>,
-    /// Failed attempts since the last session; held while connecting.
-    connecting: tokio::sync::Mutex<u32>,
+    link: watch::Sender<LinkState>,
+    /// The task that reconnects.
+    reconnecting: Mutex<Option<AbortHandle>>,
+    /// Ends the pause before the next attempt.
+    hurry: Notify,
+    /// Failed attempts so far.
+    failures: AtomicU64,
     links: AtomicU64,
     known: Mutex<Option<KnownUnit>>,
     losses: Arc<LossCounter>,
@@ -86,53 +116,62 @@ impl UnitPath {
         options: &UnitClientOptions,
         losses: Arc<LossCounter>,
     ) -> Self {
-        Self {
+        Self(Arc::new(PathState {
             dial,
             config,
             lun,
             recovery_timeout: options.recovery_timeout,
             reconnect_pause: options.reconnect_pause,
-            link: Mutex::new(None),
-            connecting: tokio::sync::Mutex::new(0),
+            link: watch::Sender::new(LinkState::Idle),
+            reconnecting: Mutex::new(None),
+            hurry: Notify::new(),
+            failures: AtomicU64::new(0),
             links: AtomicU64::new(0),
             known: Mutex::new(None),
             losses,
             writes: UnflushedWrites::default(),
-        }
+        }))
     }
 
     /// Logs in and reads size, limits and identity of the unit, in one attempt.
     pub(crate) async fn open(&self) -> Result<KnownUnit, BlockError> {
-        let _connecting = self.connecting.lock().await;
-        self.establish().await?;
-        self.known.lock().clone().ok_or(BlockError::NoUnit)
+        let link = self.0.establish().await?;
+        self.0.link.send_replace(LinkState::Established(link));
+        self.0.known.lock().clone().ok_or(BlockError::NoUnit)
     }
 
-    /// Runs a command; repeats it while the target is unavailable or busy.
-    pub(crate) async fn run(&self, command: &UnitCommand) -> Result<ScsiResponse, BlockError> {
+    /// Runs a command; repeats it while the target is unavailable or busy. Data-in are received
+    /// into `buffer`, unless it is empty or the command was repeated.
+    pub(crate) async fn run(
+        &self,
+        command: &UnitCommand,
+        mut buffer: Vec<u8>,
+    ) -> Result<ScsiResponse, BlockError> {
+        let path = &self.0;
         let began = Instant::now();
-        let deadline = self.recovery_timeout.map(|timeout| began + timeout);
+        let deadline = path.recovery_timeout.map(|timeout| began + timeout);
         let mut command_deadline = CommandDeadline { began, deadline, attentions: 0 };
         loop {
-            let link = self.link(&command_deadline).await?;
+            let link = path.link(&command_deadline).await?;
             if command.leaves_unflushed {
-                self.writes.count_step();
+                path.writes.count_step();
             }
-            let response = match link.session.execute(self.request(command)).await {
-                Ok(response) => response,
-                Err(error @ (SessionError::TooLong { .. } | SessionError::Rejected(_))) => {
-                    return Err(error.into());
-                }
-                Err(error) => {
-                    self.drop_link(&link, &error);
-                    command_deadline.check(error)?;
-                    continue;
-                }
-            };
+            let response =
+                match link.session.execute(path.request(command, core::mem::take(&mut buffer))).await {
+                    Ok(response) => response,
+                    Err(error @ (SessionError::TooLong { .. } | SessionError::Rejected(_))) => {
+                        return Err(error.into());
+                    }
+                    Err(error) => {
+                        path.drop_link(&link, &error);
+                        command_deadline.check(error)?;
+                        continue;
+                    }
+                };
             match classify(response.status, &response.sense, command.name) {
                 StatusClass::Done => {
                     if command.leaves_unflushed {
-                        self.writes.count_step();
+                        path.writes.count_step();
                     }
                     return Ok(response);
                 }
@@ -143,7 +182,7 @@ impl UnitPath {
                     sleep(BUSY_PAUSE).await;
                 }
                 StatusClass::Attention(code) => {
-                    self.handle_unit_attention(code);
+                    path.handle_unit_attention(code);
                     command_deadline.attentions += 1;
                     if command_deadline.attentions > ATTENTIONS_MAX {
                         return Err(BlockError::Busy);
@@ -156,34 +195,39 @@ impl UnitPath {
 
     /// Returns the writes that a flush covers if it is sent after this call.
     pub(crate) fn begin_flush(&self) -> u64 {
-        self.writes.begin_flush()
+        self.0.writes.begin_flush()
     }
 
     /// Marks writes as flushed; called after the flush succeeded or its failure was recorded.
     pub(crate) fn end_flush(&self, covered: u64) {
-        self.writes.end_flush(covered);
+        self.0.writes.end_flush(covered);
     }
 
-    /// Logs out.
+    /// Logs out; the next command connects again.
     pub(crate) async fn close(&self) {
-        let link = self.link.lock().take();
-        if let Some(link) = link {
+        self.0.end_reconnecting();
+        if let LinkState::Established(link) = self.0.link.send_replace(LinkState::Idle) {
             link.session.logout().await;
         }
     }
+}
 
-    fn request(&self, command: &UnitCommand) -> ScsiRequest {
+impl Drop for UnitPath {
+    fn drop(&mut self) {
+        self.0.end_reconnecting();
+    }
+}
+
+impl PathState {
+    fn request(&self, command: &UnitCommand, buffer: Vec<u8>) -> ScsiRequest {
         ScsiRequest {
             lun: self.lun,
             cdb: command.cdb.clone(),
             data_out: command.data_out.clone(),
             data_in_max: command.data_in_max,
+            buffer,
             ..ScsiRequest::default()
         }
-    }
-
-    fn current(&self) -> Option<UnitLink> {
-        self.link.lock().as_ref().filter(|link| !link.session.is_closed()).cloned()
     }
 
     fn drop_link(&self, link: &UnitLink, error: &SessionError) {
@@ -191,44 +235,118 @@ impl UnitPath {
         if matches!(error, SessionError::Timeout(_)) {
             return;
         }
-        let mut current = self.link.lock();
-        if current.as_ref().is_some_and(|current| current.number == link.number) {
-            tracing::warn!(%error, "the session with the block unit was lost; reconnecting");
-            *current = None;
+        self.link.send_if_modified(|state| match state {
+            LinkState::Established(current) if current.number == link.number => {
+                tracing::warn!(%error, "the session with the block unit was lost; reconnecting");
+                *state = LinkState::Idle;
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// Returns the session; waits for a new one until the time limit of the command or of the
+    /// outage has passed and an attempt has failed.
+    async fn link(self: &Arc<Self>, command_deadline: &CommandDeadline) -> Result<UnitLink, BlockError> {
+        if let Some(link) = self.link.borrow().usable() {
+            return Ok(link);
+        }
+        let mut states = self.link.subscribe();
+        let mut has_waited = false;
+        let failures_before = self.failures.load(Ordering::Acquire);
+        loop {
+            let mut limit = None;
+            let mut is_connecting = false;
+            match &*states.borrow_and_update() {
+                LinkState::Connecting { since, cause, failures } => {
+                    is_connecting = true;
+                    let outage = self.recovery_timeout.map(|timeout| *since + timeout);
+                    limit = command_deadline.deadline.into_iter().chain(outage).min();
+                    if limit.is_some_and(|limit| Instant::now() >= limit) {
+                        if let Some(cause) = cause
+                            && *failures > failures_before
+                        {
+                            let waited = since.elapsed().max(command_deadline.began.elapsed());
+                            return Err(BlockError::Unavailable { waited, cause: cause.clone() });
+                        }
+                        limit = None;
+                        self.hurry.notify_one();
+                    }
+                }
+                LinkState::Failed(error) if has_waited => return Err(error.clone()),
+                state => {
+                    if let Some(link) = state.usable() {
+                        return Ok(link);
+                    }
+                }
+            }
+            if !is_connecting {
+                self.begin_reconnecting();
+            }
+            has_waited = true;
+            // The sender is in `self`, so it cannot be dropped meanwhile.
+            let _ = match limit {
+                Some(limit) => timeout_at(limit, states.changed()).await.unwrap_or(Ok(())),
+                None => states.changed().await,
+            };
         }
     }
 
-    /// Returns the session; establishes one, in as many attempts as the time limit allows. Commands
-    /// that wait at once share the attempts.
-    async fn link(&self, command_deadline: &CommandDeadline) -> Result<UnitLink, BlockError> {
-        if let Some(link) = self.current() {
-            return Ok(link);
-        }
-        let mut attempts = self.connecting.lock().await;
-        loop {
-            if let Some(link) = self.current() {
-                return Ok(link);
+    /// Starts the task that reconnects, unless it is running or there is a session.
+    fn begin_reconnecting(self: &Arc<Self>) {
+        let has_begun = self.link.send_if_modified(|state| match state {
+            LinkState::Connecting { .. } => false,
+            state if state.usable().is_some() => false,
+            state => {
+                let failures = self.failures.load(Ordering::Acquire);
+                *state = LinkState::Connecting { since: Instant::now(), cause: None, failures };
+                true
             }
-            if *attempts > 0 {
-                let pause = self.reconnect_pause.saturating_mul(2u32.saturating_pow(*attempts - 1));
-                sleep(pause.min(UnitClientOptions::PAUSE_MAX)).await;
+        });
+        if has_begun {
+            let task = tokio::spawn(Arc::clone(self).reconnect());
+            *self.reconnecting.lock() = Some(task.abort_handle());
+        }
+    }
+
+    fn end_reconnecting(&self) {
+        if let Some(task) = self.reconnecting.lock().take() {
+            task.abort();
+        }
+    }
+
+    /// Attempts to connect until it succeeds, or further attempts are useless.
+    async fn reconnect(self: Arc<Self>) {
+        let mut attempts: u32 = 0;
+        loop {
+            if attempts > 0 {
+                let pause = self.reconnect_pause.saturating_mul(2u32.saturating_pow(attempts - 1));
+                // A command cannot cause attempts without any pause.
+                sleep(self.reconnect_pause).await;
+                let rest = pause.min(UnitClientOptions::PAUSE_MAX).saturating_sub(self.reconnect_pause);
+                let _ = timeout(rest, self.hurry.notified()).await;
             }
             match self.establish().await {
                 Ok(link) => {
-                    if *attempts > 0 {
-                        tracing::info!(
-                            attempts = *attempts,
-                            "the session with the block unit is established"
-                        );
+                    if attempts > 0 {
+                        tracing::info!(attempts, "the session with the block unit is established");
                     }
-                    *attempts = 0;
-                    return Ok(link);
+                    self.link.send_replace(LinkState::Established(link));
+                    return;
                 }
                 Err(BlockError::Session(error)) if !error.is_final() => {
-                    *attempts = attempts.saturating_add(1);
-                    command_deadline.check(error)?;
+                    attempts = attempts.saturating_add(1);
+                    let total = self.failures.fetch_add(1, Ordering::AcqRel) + 1;
+                    self.link.send_modify(|state| {
+                        if let LinkState::Connecting { cause, failures, .. } = state {
+                            (*cause, *failures) = (Some(error), total);
+                        }
+                    });
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.link.send_replace(LinkState::Failed(error));
+                    return;
+                }
             }
         }
     }
@@ -255,9 +373,7 @@ impl UnitPath {
             }
         }
         let number = self.links.fetch_add(1, Ordering::Relaxed);
-        let link = UnitLink { session, number };
-        *self.link.lock() = Some(link.clone());
-        Ok(link)
+        Ok(UnitLink { session, number })
     }
 
     /// Clears unit attentions and reads the identity of the unit.
@@ -311,7 +427,7 @@ impl UnitPath {
     ) -> Result<Vec<u8>, BlockError> {
         let command = UnitCommand { name, cdb, data_in_max, ..UnitCommand::default() };
         for _ in 0..ATTENTIONS_MAX {
-            let response = session.execute(self.request(&command)).await?;
+            let response = session.execute(self.request(&command, Vec::new())).await?;
             match classify(response.status, &response.sense, name) {
                 StatusClass::Done => return Ok(response.data_in),
                 StatusClass::Attention(code) => self.handle_unit_attention(code),
@@ -332,6 +448,16 @@ impl UnitPath {
         {
             tracing::error!("the target had a power failure with unflushed writes; the next flush fails");
             self.losses.record();
+        }
+    }
+}
+
+impl LinkState {
+    /// Returns the session, unless it is closed.
+    fn usable(&self) -> Option<UnitLink> {
+        match self {
+            Self::Established(link) if !link.session.is_closed() => Some(link.clone()),
+            _ => None,
         }
     }
 }

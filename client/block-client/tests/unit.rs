@@ -2,19 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use sealstone_block::{BlockSize, BlockUnits, NewUnit};
-use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions, ZeroMode};
-use sealstone_initiator::{Dial, Dialed, Dialing, SystemEnvironment, TargetUrl};
+use sealstone_block_client::{
+    BlockError, BlockUnitClient, RECOVERY_TIMEOUT_DEFAULT, UnitClientOptions, ZeroMode,
+};
+use sealstone_initiator::{Dial, Dialed, Dialing, SessionError, SystemEnvironment, TargetUrl};
 use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, additional};
 use sealstone_store::{MemoryStore, ObjectStore};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 const NAME: &str = "iqn.2026-11.org.sealstone:osd.test";
 const BYTES: u64 = 4 << 20;
@@ -23,6 +27,8 @@ const BYTES: u64 = 4 << 20;
 struct MemoryTarget {
     target: Mutex<Arc<IscsiTarget>>,
     connections: Mutex<Vec<AbortHandle>>,
+    /// Whether connections are refused.
+    is_down: AtomicBool,
 }
 
 fn unit(serial: u8, block: BlockSize) -> Arc<dyn LogicalUnit> {
@@ -49,7 +55,18 @@ fn target(serial: u8, block: BlockSize) -> Arc<IscsiTarget> {
 
 impl MemoryTarget {
     fn new() -> Arc<Self> {
-        Arc::new(Self { target: Mutex::new(target(1, BlockSize::B512)), connections: Mutex::default() })
+        Self::of(target(1, BlockSize::B512))
+    }
+
+    fn of(target: Arc<IscsiTarget>) -> Arc<Self> {
+        let target = Mutex::new(target);
+        Arc::new(Self { target, connections: Mutex::default(), is_down: AtomicBool::new(false) })
+    }
+
+    /// Ends all connections and refuses new ones, or accepts them again.
+    fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::SeqCst);
+        self.cut();
     }
 
     /// Ends all connections at once, as a reset of the network does.
@@ -64,6 +81,9 @@ struct MemoryDial(Arc<MemoryTarget>);
 impl Dial for MemoryDial {
     fn dial(&self) -> Dialing<'_> {
         Box::pin(async move {
+            if self.0.is_down.load(Ordering::SeqCst) {
+                return Err(SessionError::Unreachable(ErrorKind::ConnectionRefused));
+            }
             let (near, far) = tokio::io::duplex(64 << 10);
             let target = Arc::clone(&self.0.target.lock().unwrap());
             let serving = tokio::spawn(async move {
@@ -111,6 +131,50 @@ async fn requests_in_flight_survive_cut_connections() {
         unit.flush(&unit.flush_cursor()).await.unwrap();
         unit.close().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_requests_fail_together_after_timeout() {
+    let target = MemoryTarget::new();
+    let unit = open(&target, 2).await;
+    target.set_down(true);
+    let (began, timeout) = (Instant::now(), RECOVERY_TIMEOUT_DEFAULT);
+    let mut requests = JoinSet::new();
+    for index in 0..64_u64 {
+        let unit = unit.clone();
+        requests.spawn(async move {
+            tokio::time::sleep(timeout / 128 * index as u32).await;
+            match index % 8 {
+                0 => unit.flush(&unit.flush_cursor()).await,
+                _ => unit.write(index * 512, Bytes::from(vec![1; 512]), false).await,
+            }
+        });
+    }
+    for outcome in requests.join_all().await {
+        assert!(matches!(outcome, Err(BlockError::Unavailable { .. })), "{outcome:?}");
+    }
+    let longest = UnitClientOptions::PAUSE_MAX;
+    assert!(began.elapsed() <= timeout + longest, "{:?}", began.elapsed());
+    // Until the target is back, a request fails with the next attempt.
+    let began = Instant::now();
+    assert!(matches!(unit.read(0, 512).await, Err(BlockError::Unavailable { .. })));
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    target.set_down(false);
+    unit.write(0, Bytes::from(vec![1; 512]), false).await.unwrap();
+    unit.flush(&unit.flush_cursor()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_over_sessions_takes_one_timeout() {
+    let target = MemoryTarget::new();
+    let unit = open(&target, 8).await;
+    unit.write(0, Bytes::from(vec![1; 512]), false).await.unwrap();
+    target.set_down(true);
+    let began = Instant::now();
+    let outcome = unit.flush(&unit.flush_cursor()).await;
+    assert!(matches!(outcome, Err(BlockError::Unavailable { .. })), "{outcome:?}");
+    let limit = RECOVERY_TIMEOUT_DEFAULT + UnitClientOptions::PAUSE_MAX;
+    assert!(began.elapsed() <= limit, "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -215,8 +279,7 @@ fn foreign() -> (Arc<MemoryTarget>, Arc<ForeignUnit>) {
         has_restarted: AtomicBool::new(false),
     });
     let target = IscsiTarget::new(TargetConfig::new(NAME), vec![(1, Arc::clone(&unit) as _)]).unwrap();
-    let target = MemoryTarget { target: Mutex::new(target.into()), connections: Mutex::default() };
-    (Arc::new(target), unit)
+    (MemoryTarget::of(target.into()), unit)
 }
 
 #[tokio::test]

@@ -81,8 +81,8 @@ pub trait BlockBackend: Send + Sync + 'static {
     /// Returns the cursor of a new connection, for [`BlockBackend::flush`].
     fn flush_cursor(&self) -> FlushCursor;
 
-    /// Reads `length` bytes.
-    fn read(&self, offset: u64, length: u32) -> impl Future<Output = Result<Vec<u8>, NbdError>> + Send;
+    /// Fills `buffer` from `offset` on, and returns it.
+    fn read(&self, offset: u64, buffer: Vec<u8>) -> impl Future<Output = Result<Vec<u8>, NbdError>> + Send;
 
     /// Writes; `durable`: the data are on stable storage before it returns. Its failure does not
     /// count as a report of lost writes by [`BlockBackend::flush`].

@@ -3,19 +3,25 @@
 //!
 //! Does: checks extents, alignment and flags before the backend sees a request.
 //! Does not: access the disk; the backend does.
-//! Contract: a request keeps its permits, for one request and its bytes, until its reply is
-//! written. So a client that does not read replies cannot use more memory.
+//! Contract: one task runs a connection and all its requests. A request is counted, with its bytes,
+//! until its reply is written. So a client that does not read replies cannot use more memory.
 
+use core::pin::pin;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use sealstone_block_client::{BufferPool, FlushCursor};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::watch;
 
+use crate::budget::{CommonMemory, ConnectionMemory, MemoryPermit};
 use crate::wire::{
     self, NbdCommand, NbdRequest, NbdViolation, OPTION_BYTES, REQUEST_BYTES, TRANSFER_MAX, command_flag,
 };
@@ -23,25 +29,18 @@ use crate::{BlockBackend, ExportName, ExportProperties, Handshake, HandshakeStep
 
 /// Maximum requests in flight on one connection.
 const REQUESTS_MAX: usize = 128;
-/// Maximum bytes of data of requests in flight on all connections, in units of [`BYTES_UNIT`].
-const BYTES_MAX: usize = (128 << 20) / BYTES_UNIT;
-const BYTES_UNIT: usize = 4096;
 /// Time for the whole negotiation.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes that are read at once.
-const READ_SIZE: usize = 128 << 10;
-/// Replies in one write.
-const REPLIES_AT_ONCE: usize = 16;
+/// Bytes that are read at once, and the longest data that are not read into a buffer of their own.
+const READ_SIZE: usize = 32 << 10;
+/// Maximum pieces in one vectored write.
+const SLICES_MAX: usize = 64;
 
-/// Limits that all connections share.
-pub(crate) struct ServerLimits {
-    bytes: Arc<Semaphore>,
-}
-
-impl Default for ServerLimits {
-    fn default() -> Self {
-        Self { bytes: Arc::new(Semaphore::new(BYTES_MAX)) }
-    }
+/// Resources that all connections share.
+#[derive(Default)]
+pub(crate) struct SharedResources {
+    memory: CommonMemory,
+    buffers: BufferPool,
 }
 
 /// Why a connection failed.
@@ -59,7 +58,14 @@ pub(crate) enum ConnectionError {
 struct ReplyFrame {
     head: Vec<u8>,
     body: Vec<u8>,
-    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
+    _memory: Option<MemoryPermit>,
+}
+
+/// A request with its data.
+struct ReceivedRequest {
+    request: NbdRequest,
+    data: Bytes,
+    memory: Option<MemoryPermit>,
 }
 
 /// The reading half with bytes that were received and not used yet.
@@ -93,6 +99,18 @@ impl RequestReader {
         Ok(self.buffer.split_to(length).freeze())
     }
 
+    /// Receives exactly `length` bytes; long data into a buffer of the pool.
+    async fn take_data(&mut self, length: usize, buffers: &BufferPool) -> io::Result<Bytes> {
+        if length <= READ_SIZE {
+            return self.take(length).await;
+        }
+        let mut data = buffers.take(length);
+        let (head, rest) = data.split_at_mut(self.buffer.len().min(length));
+        self.buffer.copy_to_slice(head);
+        self.stream.read_exact(rest).await?;
+        Ok(buffers.share(data))
+    }
+
     async fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let bytes = self.take(N).await?;
         bytes.as_ref().try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
@@ -108,12 +126,66 @@ impl RequestReader {
     }
 }
 
+/// The writing half with replies that are not written yet.
+struct ReplyWriter {
+    stream: OwnedWriteHalf,
+    frames: VecDeque<ReplyFrame>,
+    /// Bytes of the first reply that are written.
+    written: usize,
+    buffers: BufferPool,
+}
+
+impl ReplyWriter {
+    /// Writes replies until the socket is full.
+    fn write_ready(&mut self) -> io::Result<()> {
+        while !self.frames.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let pieces = self.frames.iter().flat_map(|frame| [&frame.head[..], &frame.body[..]]);
+            let mut skipped = self.written;
+            let mut count = 0;
+            for piece in pieces {
+                let start = skipped.min(piece.len());
+                skipped -= start;
+                if start < piece.len() {
+                    slices[count] = IoSlice::new(&piece[start..]);
+                    count += 1;
+                }
+                if count == SLICES_MAX {
+                    break;
+                }
+            }
+            match self.stream.try_write_vectored(&slices[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, written: usize) {
+        self.written += written;
+        while let Some(frame) = self.frames.front() {
+            let length = frame.head.len() + frame.body.len();
+            if self.written < length {
+                return;
+            }
+            self.written -= length;
+            if let Some(frame) = self.frames.pop_front() {
+                self.buffers.give(frame.body);
+            }
+        }
+    }
+}
+
 /// Serves one connection to its end.
 pub(crate) async fn run<B: BlockBackend>(
     stream: UnixStream,
     backend: Arc<B>,
     name: ExportName,
-    limits: Arc<ServerLimits>,
+    shared: Arc<SharedResources>,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
     let (reading, mut writing) = stream.into_split();
@@ -132,21 +204,20 @@ pub(crate) async fn run<B: BlockBackend>(
     if !has_begun {
         return Ok(());
     }
-    let (replies, queue) = mpsc::channel(REQUESTS_MAX);
-    let writer = tokio::spawn(write_replies(writing, queue));
     let runner = Arc::new(RequestRunner {
         cursor: backend.flush_cursor(),
         properties: backend.properties(),
         backend,
+        buffers: shared.buffers.clone(),
         has_structured_replies: handshake.has_structured_replies(),
         has_allocation: handshake.has_allocation(),
     });
-    let outcome = read_requests(&mut reader, &runner, &limits, replies, &mut stopping).await;
-    // The writer ends when all requests in flight have ended.
-    match writer.await {
-        Ok(written) => outcome.and(written.map_err(ConnectionError::from)),
-        Err(error) => Err(io::Error::other(error).into()),
-    }
+    let buffers = shared.buffers.clone();
+    let mut replies = ReplyWriter { stream: writing, frames: VecDeque::new(), written: 0, buffers };
+    let outcome = exchange(reader, &mut replies, &runner, &shared, &mut stopping).await;
+    // The client may have closed its side.
+    let _ = replies.stream.shutdown().await;
+    outcome
 }
 
 /// Runs the negotiation; `false` if the client ended it.
@@ -185,79 +256,94 @@ async fn negotiate(
     }
 }
 
-/// Reads requests and starts them, until the client disconnects or the server stops.
-async fn read_requests<B: BlockBackend>(
-    reader: &mut RequestReader,
+/// Runs requests until the client disconnects or the server stops, and then until all replies are
+/// written.
+async fn exchange<B: BlockBackend>(
+    reader: RequestReader,
+    replies: &mut ReplyWriter,
     runner: &Arc<RequestRunner<B>>,
-    limits: &ServerLimits,
-    replies: mpsc::Sender<ReplyFrame>,
+    shared: &SharedResources,
     stopping: &mut watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
-    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
-    loop {
-        let has_request = tokio::select! {
-            biased;
-            _ = stopping.wait_for(|stop| *stop) => return Ok(()),
-            has_request = reader.fill(REQUEST_BYTES) => has_request?,
-        };
-        if !has_request {
-            return Ok(());
+    let memory = ConnectionMemory::new(&shared.memory);
+    let mut running = FuturesUnordered::new();
+    let mut incoming = pin!(next_request(reader, &memory, &shared.buffers));
+    // How reading of requests ended.
+    let mut ended = None;
+    let written = loop {
+        if ended.is_some() && running.is_empty() && replies.frames.is_empty() {
+            break Ok(());
         }
-        let request = wire::parse_request(&reader.array().await?)?;
-        let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-        let units = match request.command {
-            NbdCommand::Disconnect => return Ok(()),
-            NbdCommand::Read | NbdCommand::Write => {
-                (request.length.min(TRANSFER_MAX) as usize).div_ceil(BYTES_UNIT)
+        let has_place = running.len() + replies.frames.len() < REQUESTS_MAX;
+        let written = tokio::select! {
+            biased;
+            Some(frame) = running.next(), if !running.is_empty() => {
+                replies.frames.push_back(frame);
+                while let Some(Some(frame)) = running.next().now_or_never() {
+                    replies.frames.push_back(frame);
+                }
+                replies.write_ready()
             }
-            _ => 0,
-        };
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let memory = match units {
-            0 => None,
-            units => {
-                Some(Arc::clone(&limits.bytes).acquire_many_owned(units).await.map_err(io::Error::other)?)
+            ready = replies.stream.writable(), if !replies.frames.is_empty() => {
+                ready.and_then(|()| replies.write_ready())
+            }
+            _ = stopping.wait_for(|stop| *stop), if ended.is_none() => {
+                ended = Some(Ok(()));
+                Ok(())
+            }
+            next = &mut incoming, if ended.is_none() && has_place => {
+                match next {
+                    Ok(Some((reader, received))) => {
+                        incoming.set(next_request(reader, &memory, &shared.buffers));
+                        running.push(Arc::clone(runner).run(received));
+                    }
+                    Ok(None) => ended = Some(Ok(())),
+                    Err(error) => ended = Some(Err(error)),
+                }
+                Ok(())
             }
         };
-        let data = match request.command {
-            NbdCommand::Write => reader.take(request.length as usize).await?,
-            _ => Bytes::new(),
-        };
-        let (runner, replies) = (Arc::clone(runner), replies.clone());
-        tokio::spawn(async move {
-            let (head, body) = runner.run(&request, data).await;
-            // The client may have disconnected.
-            let _ = replies.send(ReplyFrame { head, body, _permits: (place, memory) }).await;
-        });
+        if written.is_err() {
+            break written;
+        }
+    };
+    if !running.is_empty() {
+        // The client disconnected; its requests end without replies.
+        tokio::spawn(async move { while running.next().await.is_some() {} });
     }
+    ended.unwrap_or(Ok(())).and(written.map_err(ConnectionError::from))
 }
 
-/// Writes replies as they become ready, several at once.
-async fn write_replies(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<ReplyFrame>) -> io::Result<()> {
-    let mut frames = Vec::with_capacity(REPLIES_AT_ONCE);
-    while queue.recv_many(&mut frames, REPLIES_AT_ONCE).await > 0 {
-        let mut slices: Vec<_> = frames
-            .iter()
-            .flat_map(|frame| [IoSlice::new(&frame.head), IoSlice::new(&frame.body)])
-            .filter(|slice| !slice.is_empty())
-            .collect();
-        let mut slices = &mut slices[..];
-        while !slices.is_empty() {
-            match writing.write_vectored(slices).await? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                written => IoSlice::advance_slices(&mut slices, written),
-            }
-        }
-        frames.clear();
+/// Reads one request with its data; `None` if the client disconnected.
+async fn next_request(
+    mut reader: RequestReader,
+    memory: &ConnectionMemory,
+    buffers: &BufferPool,
+) -> Result<Option<(RequestReader, ReceivedRequest)>, ConnectionError> {
+    if !reader.fill(REQUEST_BYTES).await? {
+        return Ok(None);
     }
-    writing.shutdown().await
+    let request = wire::parse_request(&reader.array().await?)?;
+    let memory = match request.command {
+        NbdCommand::Disconnect => return Ok(None),
+        NbdCommand::Read | NbdCommand::Write if request.length > 0 => {
+            Some(memory.acquire(request.length as usize).await?)
+        }
+        _ => None,
+    };
+    let data = match request.command {
+        NbdCommand::Write => reader.take_data(request.length as usize, buffers).await?,
+        _ => Bytes::new(),
+    };
+    Ok(Some((reader, ReceivedRequest { request, data, memory })))
 }
 
 /// Runs requests of one connection.
 struct RequestRunner<B> {
     backend: Arc<B>,
     properties: ExportProperties,
-    cursor: sealstone_block_client::FlushCursor,
+    cursor: FlushCursor,
+    buffers: BufferPool,
     has_structured_replies: bool,
     has_allocation: bool,
 }
@@ -270,21 +356,28 @@ enum RequestResult {
 }
 
 impl<B: BlockBackend> RequestRunner<B> {
-    /// Returns the reply to a request, head and body.
-    async fn run(&self, request: &NbdRequest, data: Bytes) -> (Vec<u8>, Vec<u8>) {
+    /// Returns the reply to a request.
+    async fn run(self: Arc<Self>, received: ReceivedRequest) -> ReplyFrame {
+        let ReceivedRequest { request, data, memory } = received;
         let cookie = request.cookie;
-        let result = self.execute(request, data).await;
-        match (self.has_structured_replies, result) {
-            (false, Err(error)) => (wire::simple_reply(cookie, error.code()), Vec::new()),
-            (false, Ok(RequestResult::Data(body))) => (wire::simple_reply(cookie, 0), body),
-            (false, Ok(_)) => (wire::simple_reply(cookie, 0), Vec::new()),
-            (true, Err(error)) => (wire::structured_error(cookie, &error), Vec::new()),
-            (true, Ok(RequestResult::Data(body))) if !body.is_empty() => {
-                (wire::structured_data(cookie, request.offset, request.length), body)
+        let result = self.execute(&request, data).await;
+        let mut body = Vec::new();
+        let head = match (self.has_structured_replies, result) {
+            (false, Err(error)) => wire::simple_reply(cookie, error.code()),
+            (true, Err(error)) => wire::structured_error(cookie, &error),
+            (false, Ok(RequestResult::Data(data))) => {
+                body = data;
+                wire::simple_reply(cookie, 0)
             }
-            (true, Ok(RequestResult::Status(extents))) => (wire::block_status(cookie, &extents), Vec::new()),
-            (true, Ok(_)) => (wire::structured_done(cookie), Vec::new()),
-        }
+            (true, Ok(RequestResult::Data(data))) if !data.is_empty() => {
+                body = data;
+                wire::structured_data(cookie, request.offset, request.length)
+            }
+            (true, Ok(RequestResult::Status(extents))) => wire::block_status(cookie, &extents),
+            (false, Ok(_)) => wire::simple_reply(cookie, 0),
+            (true, Ok(_)) => wire::structured_done(cookie),
+        };
+        ReplyFrame { head, body, _memory: memory }
     }
 
     async fn execute(&self, request: &NbdRequest, data: Bytes) -> Result<RequestResult, NbdError> {
@@ -302,7 +395,8 @@ impl<B: BlockBackend> RequestRunner<B> {
                     return Err(NbdError::Invalid("a read above the maximum length"));
                 }
                 self.check(request)?;
-                Ok(RequestResult::Data(self.backend.read(offset, length).await?))
+                let buffer = self.buffers.take(length as usize);
+                Ok(RequestResult::Data(self.backend.read(offset, buffer).await?))
             }
             NbdCommand::Write => {
                 allow(FUA)?;

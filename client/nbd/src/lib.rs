@@ -9,6 +9,7 @@
 //! Truth: doc/proto.md of the NBD project; docs/standards/nbd.md.
 
 mod backend;
+mod budget;
 mod connection;
 mod handshake;
 mod server;

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::connection::{self, ServerLimits};
+use crate::connection::{self, SharedResources};
 use crate::{BlockBackend, ExportName, NbdSocket};
 
 /// Maximum connections; more wait in the listen queue.
@@ -29,7 +29,7 @@ pub async fn serve<B: BlockBackend>(
     shutdown: impl Future<Output = ()>,
 ) {
     let (stop, stopping) = watch::channel(false);
-    let limits = Arc::new(ServerLimits::default());
+    let shared = Arc::new(SharedResources::default());
     let connection_slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut shutdown = core::pin::pin!(shutdown);
@@ -52,7 +52,7 @@ pub async fn serve<B: BlockBackend>(
                     stream,
                     Arc::clone(&backend),
                     name.clone(),
-                    Arc::clone(&limits),
+                    Arc::clone(&shared),
                     stopping.clone(),
                 );
                 connections.spawn(async move {

@@ -52,8 +52,8 @@ impl BlockBackend for UnitBackend {
         self.unit.flush_cursor()
     }
 
-    async fn read(&self, offset: u64, length: u32) -> Result<Vec<u8>, NbdError> {
-        Ok(self.unit.read(offset, u64::from(length)).await?)
+    async fn read(&self, offset: u64, buffer: Vec<u8>) -> Result<Vec<u8>, NbdError> {
+        Ok(self.unit.read_into(offset, buffer).await?)
     }
 
     async fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<(), NbdError> {

@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use sealstone_block_client::FlushCursor;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -44,10 +45,11 @@ impl BlockBackend for MemoryDisk {
         FlushCursor::default()
     }
 
-    async fn read(&self, offset: u64, length: u32) -> Result<Vec<u8>, NbdError> {
+    async fn read(&self, offset: u64, mut buffer: Vec<u8>) -> Result<Vec<u8>, NbdError> {
         self.reads.acquire().await.expect("open").forget();
-        let start = offset as usize;
-        Ok(self.bytes.lock()[start..start + length as usize].to_vec())
+        let (start, length) = (offset as usize, buffer.len());
+        buffer.copy_from_slice(&self.bytes.lock()[start..start + length]);
+        Ok(buffer)
     }
 
     async fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<(), NbdError> {
@@ -288,4 +290,34 @@ async fn stop_waits_for_requests_in_flight() {
     assert_eq!(client.reply().await, (0, 0));
     assert_eq!(client.read(512).await, [0; 512]);
     assert!(client.server.await.expect("no panic").is_ok());
+}
+
+#[tokio::test]
+async fn long_data_arrive_unchanged() {
+    let disk = MemoryDisk::new(false);
+    let mut client = TestClient::ready(&disk, false).await;
+    let data: Vec<u8> = (0..SIZE).map(|at| (at / 7) as u8).collect();
+    for length in [READ_SIZE, READ_SIZE + 512, 5 * READ_SIZE, SIZE] {
+        for is_write in [1, 0] {
+            let sent = if is_write == 1 { &data[..length] } else { &[] };
+            client.request(is_write, 0, 0, length as u32, sent).await;
+            assert_eq!(client.reply().await, (0, 0));
+        }
+        assert!(client.read(length).await == data[..length], "{length}");
+    }
+}
+
+#[tokio::test]
+async fn requests_end_after_their_client() {
+    let disk = MemoryDisk::new(false);
+    disk.reads.forget_permits(Semaphore::MAX_PERMITS);
+    let mut client = TestClient::ready(&disk, false).await;
+    client.request(0, 0, 0, 512, &[]).await;
+    client.request(1, 0, 0, 512, &[5; 512]).await;
+    assert_eq!(client.reply().await, (0, 0));
+    client.request(2, 0, 0, 0, &[]).await;
+    drop(client.stream);
+    disk.reads.add_permits(1);
+    let _ = client.server.await.expect("no panic");
+    assert_eq!(disk.reads.available_permits(), 0, "the read was executed");
 }
