@@ -9,6 +9,7 @@ mod audit;
 mod bad_session;
 mod bad_setup;
 mod block_attach;
+mod block_mount;
 mod block_units;
 mod chap_clients;
 mod clock;

@@ -156,8 +156,8 @@ impl RequestHandler for MountHandler {
                 self.create(&header, name, (mode, umask), flags, reply);
             }
             Operation::Read { handle, offset, size } => self.read(handle, offset, size, reply),
-            Operation::Write { handle, offset, data, kills, appends } => {
-                self.write(WriteTarget { node, handle, offset, kills, appends }, data, reply);
+            Operation::Write { handle, offset, data, kills, appends, synchronous } => {
+                self.write(WriteTarget { node, handle, offset, kills, appends, synchronous }, data, reply);
             }
             Operation::Flush { handle, owner } => self.flush(node, handle, owner, reply),
             Operation::Fsync { handle } => self.fsync(handle, reply),
@@ -460,7 +460,7 @@ impl MountHandler {
     }
 
     fn write(&self, to: WriteTarget, data: &[u8], reply: KernelReply) {
-        let WriteTarget { node, handle, offset, kills, appends } = to;
+        let WriteTarget { node, handle, offset, kills, appends, .. } = to;
         let file = or_reply!(reply, self.inner.file(handle));
         let written = AnswerFields::count(data.len() as u32);
         let kills = kills && self.inner.set_ids.may_have(node);

@@ -1,4 +1,4 @@
-//! A FUSE mount of a file system of nodes.
+//! A FUSE mount of a file system of nodes, or of a disk as one file.
 //!
 //! Does: mounts it and answers the kernel.
 //! Does not: keep data or talk to servers; `sealstone_client::nodes` does.
@@ -9,6 +9,7 @@
 mod acl;
 mod attributes;
 mod directory;
+mod disk;
 mod errno;
 mod examine;
 mod handler;
@@ -24,17 +25,18 @@ mod table;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use sealstone_client::nodes::Nodes;
 use sealstone_mds_protocol::Node;
 
+pub use disk::{DiskMountOptions, mount_disk};
 pub use errno::errno;
 pub use examine::examine;
 pub use id_map::{IdMap, MountingUser, UNKNOWN_ID, UnknownIdError};
-pub use kernel::{MountError, check_mountpoint, helper};
+pub use kernel::{MountError, MountRoot, check_mountpoint, helper};
 
 /// Threads that read requests from the kernel; long work runs in tasks.
 const THREADS: usize = 2;
@@ -46,6 +48,8 @@ pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// The source in the table of mounts.
     pub source: OsString,
+    /// The type of the root.
+    pub root: MountRoot,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether programs on it cannot be executed.
@@ -81,24 +85,35 @@ impl Mount {
 /// [`MountError`].
 pub fn mount(nodes: Nodes, root: Node, id_map: IdMap, options: &MountOptions) -> Result<Mount, MountError> {
     let device = kernel::mount(options)?;
-    let served = kernel::FuseChannel::open(device, options.allow_other).and_then(|channel| {
+    start_serving(&options.mountpoint, || {
+        let channel = kernel::FuseChannel::open(device, options.allow_other)?;
         let pages = pages::KernelPages::new(channel.clone(), root.inode);
         nodes.set_cache_invalidator(Arc::new(pages::KernelInvalidator(pages.clone())));
-        let mounted = Arc::new(handler::MountHandler::new(nodes, root, id_map, pages));
+        Ok((channel, handler::MountHandler::new(nodes, root, id_map, pages)))
+    })
+}
+
+/// Starts the threads of a mount; unmounts if that fails.
+fn start_serving<H: kernel::RequestHandler>(
+    mountpoint: &Path,
+    open: impl FnOnce() -> io::Result<(Arc<kernel::FuseChannel>, H)>,
+) -> Result<Mount, MountError> {
+    let served = open().and_then(|(channel, handler)| {
+        let handler = Arc::new(handler);
         let serve = |number| {
-            let (channel, mounted) = (channel.clone(), mounted.clone());
+            let (channel, handler) = (channel.clone(), handler.clone());
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
-            thread.spawn(move || channel.serve(&*mounted))
+            thread.spawn(move || channel.serve(&*handler))
         };
         (0..THREADS).map(serve).collect::<io::Result<Vec<_>>>()
     });
     match served {
         Ok(threads) => {
-            kernel::read_ahead(&options.mountpoint);
+            kernel::read_ahead(mountpoint);
             Ok(Mount { threads })
         }
         Err(error) => {
-            let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+            let _ = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH);
             Err(MountError::Refused(error))
         }
     }

@@ -80,12 +80,14 @@ Example:
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
     },
-    /// Export a block unit as an NBD server, for qemu and other programs, until a signal ends it.
+    /// Export a block unit as an NBD server or as a file, until a signal ends it.
     #[command(after_help = "\
 Examples:
   sealstone block attach vm1 --data /srv/osd1 --nbd unix:/run/user/1000/vm1.sock
   sealstone block attach iscsi://10.0.0.7/iqn.2026-11.org.sealstone:osd.osd1/1 --nbd unix:vm1.sock
   qemu-img info 'nbd+unix:///vm1?socket=/run/user/1000/vm1.sock'
+  sealstone block attach vm1 --data /srv/osd1 --mount-file /srv/vm1.img
+  losetup --find --show --direct-io=on /srv/vm1.img
 The command stays in the foreground and prints one line when the export is ready. SIGTERM ends it: requests in flight end,
 and acknowledged writes are flushed. While the device restarts, requests wait (--timeout).")]
     Attach(AttachArgs),
@@ -114,8 +116,12 @@ pub(crate) struct AttachArgs {
     #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Socket of the NBD server: unix:PATH. Its folder must not be writable by other users.
-    #[arg(long, value_parser = unix_socket, value_name = "unix:PATH")]
-    pub(crate) nbd: PathBuf,
+    #[arg(long, value_parser = unix_socket, value_name = "unix:PATH", required_unless_present = "mount_file")]
+    pub(crate) nbd: Option<PathBuf>,
+    /// Mount the unit as one file on this empty file, which is created if it does not exist. Needs
+    /// FUSE.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["nbd", "export"])]
+    pub(crate) mount_file: Option<PathBuf>,
     /// Refuse writes.
     #[arg(long)]
     pub(crate) read_only: bool,

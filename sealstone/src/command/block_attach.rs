@@ -1,21 +1,26 @@
-//! `sealstone block attach`: a block unit as an NBD server in the foreground.
+//! `sealstone block attach`: a block unit as an NBD server or a mounted file, in the foreground.
 //!
 //! Does: finds and opens the unit, serves it until a signal arrives, then flushes and logs out.
-//! Does not: speak iSCSI or NBD; `sealstone-block-client` and `sealstone-nbd` do.
+//! Does not: speak iSCSI, NBD or FUSE; `sealstone-block-client`, `sealstone-nbd` and
+//! `sealstone-fuse` do.
 
+use std::fs::OpenOptions;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions};
 use sealstone_channel::{Pin, PinKind};
+use sealstone_fuse::{DiskMountOptions, MountRoot};
 use sealstone_initiator::{SystemEnvironment, TargetUrl, TcpDial, TlsPolicy};
 use sealstone_nbd::{ExportName, NbdSocket, SocketError, UnitBackend};
 use sealstone_osd_device::DataDir;
 use serde_json::json;
 
 use super::block::perform;
+use super::mount::{failure as mount_failure, prepare_place, until_unmounted};
 use crate::chap_file;
 use crate::cli::{AttachArgs, GlobalArgs};
 use crate::daemon::blocks::UnitReport;
@@ -124,26 +129,73 @@ async fn serve(
     let unit = BlockUnitClient::open(Arc::new(dial), &url, &SystemEnvironment, &options)
         .await
         .map_err(|error| unit_failure(&error, &url))?;
-    let socket = NbdSocket::bind(&arguments.nbd).map_err(|error| socket_failure(&error, &arguments.nbd))?;
-    let geometry = *unit.geometry();
-    let is_read_only = arguments.read_only || geometry.is_read_only;
-    let uri = nbd_uri(&export, &arguments.nbd);
-    let value = json!({
-        "url": url.to_string(), "export": export.to_string(), "uri": uri, "size": geometry.bytes,
-        "block_size": geometry.block_bytes, "read_only": is_read_only, "sessions": arguments.sessions,
-        "pid": std::process::id(),
-    });
-    let value = with_paths(value, [("socket", &arguments.nbd)]);
-    output.ready(&value, || format!("{url} ({}) at {uri}", human_bytes(geometry.bytes)));
+    let is_read_only = arguments.read_only || unit.geometry().is_read_only;
     let backend = Arc::new(UnitBackend::new(unit.clone(), is_read_only));
-    sealstone_nbd::serve(socket, backend, export, shutdown.wait()).await;
+    let mut value = json!({
+        "url": url.to_string(), "size": unit.geometry().bytes, "block_size": unit.geometry().block_bytes,
+        "read_only": is_read_only, "sessions": arguments.sessions, "pid": std::process::id(),
+    });
+    let size = human_bytes(unit.geometry().bytes);
+    let served = if let Some(path) = &arguments.nbd {
+        let socket = NbdSocket::bind(path).map_err(|error| socket_failure(&error, path))?;
+        let uri = nbd_uri(&export, path);
+        value["export"] = export.to_string().into();
+        value["uri"] = uri.as_str().into();
+        let value = with_paths(value, [("socket", path)]);
+        output.ready(&value, || format!("{url} ({size}) at {uri}"));
+        sealstone_nbd::serve(socket, backend, export, shutdown.wait()).await;
+        Ok(())
+    } else if let Some(path) = &arguments.mount_file {
+        let file = MountedFile::create(output, path)?;
+        let source = format!("sealstone:{url}").into();
+        let options = DiskMountOptions { file: path.clone(), source, read_only: is_read_only };
+        let mounted =
+            sealstone_fuse::mount_disk(backend, &options).map_err(|error| mount_failure(error, path))?;
+        let value = with_paths(value, [("file", path)]);
+        output.ready(&value, || format!("{url} ({size}) at {}", path.shown()));
+        let ended = until_unmounted(mounted, path, &shutdown).await;
+        drop(file);
+        ended
+    } else {
+        Err(Failure::usage("give --nbd or --mount-file").at("block attach"))
+    };
     // Losses that no client has seen are reported here.
     let flushed = match is_read_only {
         true => Ok(()),
         false => unit.flush(&unit.flush_cursor()).await,
     };
     unit.close().await;
-    flushed.map_err(|error| unit_failure(&error, &url))
+    flushed.map_err(|error| unit_failure(&error, &url))?;
+    served
+}
+
+/// The empty file that a unit is mounted on; removed at the end if it was created here.
+struct MountedFile<'a> {
+    path: &'a Path,
+    is_created: bool,
+}
+
+impl<'a> MountedFile<'a> {
+    fn create(output: Output, path: &'a Path) -> Outcome<Self> {
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let is_created = match created {
+            Ok(_) => true,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(Failure::from(error).at(path.shown())),
+        };
+        let file = Self { path, is_created };
+        prepare_place(output, path, MountRoot::File)?;
+        Ok(file)
+    }
+}
+
+impl Drop for MountedFile<'_> {
+    fn drop(&mut self) {
+        let is_empty = || std::fs::symlink_metadata(self.path).is_ok_and(|found| found.len() == 0);
+        if self.is_created && is_empty() {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
 }
 
 /// Returns the NBD URI of an export (doc/uri.md of the NBD project).

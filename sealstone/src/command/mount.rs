@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, UnmountFlags};
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::{Client, FileKind, SavedSession, Tuning};
-use sealstone_fuse::{IdMap, Mount as Mounted, MountError, MountOptions, MountingUser};
+use sealstone_fuse::{IdMap, Mount as Mounted, MountError, MountOptions, MountRoot, MountingUser};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ pub(crate) fn mount(global: &GlobalArgs, output: Output, arguments: &MountArgs) 
     if arguments.remount {
         return remount(output, arguments);
     }
-    prepare_place(output, &place)?;
+    prepare_place(output, &place, MountRoot::Directory)?;
     if arguments.foreground {
         if std::env::var_os(BACKGROUND).is_some() {
             // Fails for a process group leader, which has no terminal then.
@@ -57,12 +57,12 @@ pub(crate) fn mount(global: &GlobalArgs, output: Output, arguments: &MountArgs) 
 }
 
 /// Checks a mount point, and removes a dead mount on it.
-fn prepare_place(output: Output, place: &Path) -> Outcome {
-    match sealstone_fuse::check_mountpoint(place) {
+pub(super) fn prepare_place(output: Output, place: &Path, root: MountRoot) -> Outcome {
+    match sealstone_fuse::check_mountpoint(place, root) {
         Err(MountError::Dead) => {
             output.remark(format!("{}: removing a dead mount", place.shown()));
             detach(place, true)?;
-            sealstone_fuse::check_mountpoint(place).map_err(|error| failure(error, place))?;
+            sealstone_fuse::check_mountpoint(place, root).map_err(|error| failure(error, place))?;
         }
         outcome => outcome.map_err(|error| failure(error, place))?,
     }
@@ -92,7 +92,7 @@ fn remount(output: Output, arguments: &MountArgs) -> Outcome {
     output.done(&with_paths(json!({ "read_only": arguments.read_only }), [("mountpoint", place)]))
 }
 
-fn failure(error: MountError, place: &Path) -> Failure {
+pub(super) fn failure(error: MountError, place: &Path) -> Failure {
     let chained = crate::failure::chain(&error);
     let failure = Failure::operation(chained).at(place.shown());
     match error {
@@ -100,6 +100,7 @@ fn failure(error: MountError, place: &Path) -> Failure {
             Failure::not_found("no such directory").at(place.shown()).hint("create it first: mkdir")
         }
         MountError::NotADirectory => failure.hint("choose a directory"),
+        MountError::NotAFile | MountError::NotEmpty => failure.hint("choose an empty file or a new path"),
         MountError::NoDevice(_) => {
             failure.hint("load FUSE with `modprobe fuse`, or give the container /dev/fuse")
         }
@@ -153,6 +154,7 @@ async fn serve(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Ou
     let options = MountOptions {
         mountpoint: place.clone(),
         source: arguments.source.clone().unwrap_or_else(|| source_of(path.as_bytes())),
+        root: MountRoot::Directory,
         read_only: arguments.read_only,
         no_exec: arguments.no_exec,
         allow_other: arguments.allow_other,
@@ -196,7 +198,7 @@ fn source_of(path: &[u8]) -> OsString {
 }
 
 /// Waits until it is unmounted, by others or because we are asked to end.
-async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) -> Outcome {
+pub(super) async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) -> Outcome {
     let mut ended = tokio::task::spawn_blocking(move || mounted.ended());
     let joined = tokio::select! {
         biased;
@@ -331,7 +333,7 @@ fn background_failure(log: &mut File, code: Option<i32>) -> Failure {
 /// `sealstone umount`.
 pub(crate) fn umount(output: Output, arguments: &UmountArgs) -> Outcome {
     let place = &arguments.mountpoint;
-    let dead = matches!(sealstone_fuse::check_mountpoint(place), Err(MountError::Dead));
+    let dead = matches!(sealstone_fuse::check_mountpoint(place, MountRoot::Directory), Err(MountError::Dead));
     let whole = match dead {
         true => place.clone(),
         false => std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.shown()))?,

@@ -10,6 +10,8 @@ pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const DIRECT_IO: u32 = 1 << 0;
 /// Flag of an open answer: the kernel may keep its cached pages.
 pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+/// Flag of an open answer: direct writes to one file run in parallel (Linux 6.2).
+pub(crate) const PARALLEL_WRITES: u32 = 1 << 6;
 /// Flag of an open answer for a directory: the kernel may cache its entries.
 pub(crate) const CACHE_DIRECTORY: u32 = 1 << 3;
 

@@ -55,6 +55,9 @@ const FEATURES: u32 = ASYNC_READ
     | TELL_UMASK
     | WRITES_TAKE_SET_IDS
     | MORE_FLAGS;
+/// Capabilities for the one file of a disk: no names, and the kernel keeps its locks.
+const DISK_FEATURES: u32 =
+    ASYNC_READ | ATOMIC_TRUNCATE | BIG_WRITES | ASYNC_DIRECT | MAX_PAGES | WRITES_TAKE_SET_IDS | MORE_FLAGS;
 const ASYNC_READ: u32 = 1 << 0;
 const RANGE_LOCKS: u32 = 1 << 1;
 const WHOLE_LOCKS: u32 = 1 << 10;
@@ -111,6 +114,8 @@ pub(crate) struct WriteTarget {
     pub(crate) kills: bool,
     /// Whether the bytes go to the end of the file, and the offset is ignored.
     pub(crate) appends: bool,
+    /// Whether the file is open with `O_DSYNC` or `O_SYNC`.
+    pub(crate) synchronous: bool,
 }
 
 /// The device file of a mount.
@@ -138,6 +143,15 @@ impl FuseChannel {
     /// # Errors
     /// The kernel speaks an older protocol, or the mount no longer exists.
     pub(crate) fn open(device: OwnedFd, checks: bool) -> io::Result<Arc<Self>> {
+        Self::negotiate(device, FEATURES, checks)
+    }
+
+    /// As [`Self::open`], for a file system of one file.
+    pub(crate) fn open_disk(device: OwnedFd) -> io::Result<Arc<Self>> {
+        Self::negotiate(device, DISK_FEATURES, false)
+    }
+
+    fn negotiate(device: OwnedFd, features: u32, checks: bool) -> io::Result<Arc<Self>> {
         let channel = Self { device: File::from(device), waiting: Mutex::default() };
         let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
         let length = channel.read(&mut buffer)?.ok_or(Errno::NOTCONN)?;
@@ -162,7 +176,7 @@ impl FuseChannel {
             ));
         }
         let readahead = readahead_max.min(REQUEST_MAX);
-        let features = flags & if checks { FEATURES | LISTS } else { FEATURES };
+        let features = flags & if checks { features | LISTS } else { features };
         let features = (features, if features & MORE_FLAGS == 0 { 0 } else { flags_high & FEATURES_HIGH });
         let answer = AnswerFields::init(MINOR.min(minor), readahead, features, BACKGROUND_MAX, REQUEST_MAX);
         channel.write(header.unique, 0, &[answer.as_bytes()])?;
@@ -245,10 +259,10 @@ impl FuseChannel {
         let mut start = request_start(&memory);
         while let Some(length) = self.read(&mut memory[start..])? {
             match parse(&memory[start..start + length]) {
-                Ok((header, Operation::Write { handle, offset, data, kills, appends }))
+                Ok((header, Operation::Write { handle, offset, data, kills, appends, synchronous }))
                     if data.len() == WRITE_MAX =>
                 {
-                    let to = WriteTarget { node: header.node, handle, offset, kills, appends };
+                    let to = WriteTarget { node: header.node, handle, offset, kills, appends, synchronous };
                     let part = start + WRITE_HEAD..start + length;
                     let reply = self.expect(header, false);
                     memory = handler.write_whole(to, memory, part, reply);

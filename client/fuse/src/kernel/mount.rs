@@ -38,6 +38,12 @@ pub enum MountError {
     /// The mount point does not exist or is not a directory.
     #[error("the mount point is not a directory")]
     NotADirectory,
+    /// The mount point of a disk does not exist or is not a regular file.
+    #[error("the mount point is not a regular file")]
+    NotAFile,
+    /// The mount would hide the content of the file.
+    #[error("the mount point is a file with content, which the mount would hide")]
+    NotEmpty,
     /// The mount point cannot be accessed.
     #[error("the mount point cannot be used")]
     Mountpoint(#[source] io::Error),
@@ -69,16 +75,33 @@ pub(crate) fn read_ahead(place: &Path) {
     }
 }
 
-/// Checks whether a file system can be mounted on this path.
+/// The root of a mount, and what it is mounted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountRoot {
+    /// A directory.
+    Directory,
+    /// A regular file; the one that is mounted on is empty.
+    File,
+}
+
+/// Checks whether a root can be mounted on this path.
 ///
 /// # Errors
-/// `NotADirectory`, `Dead`, `Mountpoint`.
-pub fn check_mountpoint(place: &Path) -> Result<(), MountError> {
+/// `NotADirectory`, `NotAFile`, `NotEmpty`, `Dead`, `Mountpoint`.
+pub fn check_mountpoint(place: &Path, root: MountRoot) -> Result<(), MountError> {
+    let wrong = match root {
+        MountRoot::Directory => MountError::NotADirectory,
+        MountRoot::File => MountError::NotAFile,
+    };
     match std::fs::metadata(place) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(MountError::NotADirectory),
+        Ok(metadata) => match root {
+            MountRoot::Directory if metadata.is_dir() => Ok(()),
+            MountRoot::File if metadata.is_file() && metadata.len() > 0 => Err(MountError::NotEmpty),
+            MountRoot::File if metadata.is_file() => Ok(()),
+            _ => Err(wrong),
+        },
         Err(error) => Err(match Errno::from_io_error(&error) {
-            Some(Errno::NOENT | Errno::NOTDIR) => MountError::NotADirectory,
+            Some(Errno::NOENT | Errno::NOTDIR) => wrong,
             Some(Errno::NOTCONN) => MountError::Dead,
             _ => MountError::Mountpoint(error),
         }),
@@ -95,15 +118,19 @@ pub fn helper() -> Option<PathBuf> {
 
 /// Mounts; returns the device file of the mount.
 pub(crate) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
-    check_mountpoint(&options.mountpoint)?;
+    check_mountpoint(&options.mountpoint, options.root)?;
     if !rustix::process::geteuid().is_root() {
         let helper = helper().ok_or(MountError::NoHelper)?;
         return by_helper(&helper, options);
     }
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE);
     let device = OwnedFd::from(opened.map_err(MountError::NoDevice)?);
+    let root_mode = match options.root {
+        MountRoot::Directory => "40000",
+        MountRoot::File => "100000",
+    };
     let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={}",
+        "fd={},rootmode={root_mode},user_id={},group_id={}",
         device.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw()
@@ -184,8 +211,18 @@ mod tests {
 
     #[test]
     fn only_a_directory_is_a_place() {
-        assert!(check_mountpoint(Path::new("/")).is_ok());
-        assert!(matches!(check_mountpoint(Path::new("/proc/version")), Err(MountError::NotADirectory)));
-        assert!(matches!(check_mountpoint(Path::new("/no/such/place")), Err(MountError::NotADirectory)));
+        let check = |path: &str| check_mountpoint(Path::new(path), MountRoot::Directory);
+        assert!(check("/").is_ok());
+        assert!(matches!(check("/proc/version"), Err(MountError::NotADirectory)));
+        assert!(matches!(check("/no/such/place"), Err(MountError::NotADirectory)));
+    }
+
+    #[test]
+    fn disk_needs_an_empty_file() {
+        let check = |path: &str| check_mountpoint(Path::new(path), MountRoot::File);
+        assert!(check("/proc/version").is_ok(), "its length is 0");
+        assert!(matches!(check(env!("CARGO_MANIFEST_PATH")), Err(MountError::NotEmpty)));
+        assert!(matches!(check("/"), Err(MountError::NotAFile)));
+        assert!(matches!(check("/no/such/place"), Err(MountError::NotAFile)));
     }
 }

@@ -36,6 +36,8 @@ const WRITE_KILLS: u32 = 1 << 2;
 const WRITE_CACHE: u32 = 1 << 0;
 /// `O_APPEND` among the flags of an open file.
 pub(crate) const O_APPEND: u32 = rustix::fs::OFlags::APPEND.bits();
+/// `O_DSYNC` among them; `O_SYNC` includes it.
+const O_DSYNC: u32 = rustix::fs::OFlags::DSYNC.bits();
 
 /// The changes of SETATTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,6 +135,8 @@ pub(crate) enum Operation<'a> {
         /// Whether the file is open with `O_APPEND`: the bytes go to its end, whatever `offset`
         /// says.
         appends: bool,
+        /// Whether the file is open with `O_DSYNC` or `O_SYNC`.
+        synchronous: bool,
     },
     StatFs,
     Release {
@@ -322,7 +326,15 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
             fields.skip(4)?;
             let kills = write_flags & WRITE_KILLS != 0;
             let appends = open_flags & O_APPEND != 0 && write_flags & WRITE_CACHE == 0;
-            Operation::Write { handle, offset, data: fields.bytes(size as usize)?, kills, appends }
+            let synchronous = open_flags & O_DSYNC != 0;
+            Operation::Write {
+                handle,
+                offset,
+                data: fields.bytes(size as usize)?,
+                kills,
+                appends,
+                synchronous,
+            }
         }
         17 => Operation::StatFs,
         18 => {
@@ -470,7 +482,14 @@ mod tests {
         body.extend([0; 16]);
         body.extend(b"bytes");
         let bytes = request(16, &body);
-        let write = Operation::Write { handle: 3, offset: 4096, data: b"bytes", kills: true, appends: false };
+        let write = Operation::Write {
+            handle: 3,
+            offset: 4096,
+            data: b"bytes",
+            kills: true,
+            appends: false,
+            synchronous: false,
+        };
         assert_eq!(parse(&bytes).unwrap().1, write);
         // One byte less than the header says.
         body.pop();
@@ -486,7 +505,7 @@ mod tests {
     #[test]
     fn append_flag_is_read_except_for_written_back_pages() {
         for (write_flags, open_flags, expected) in
-            [(0, O_APPEND | 1, true), (WRITE_CACHE, O_APPEND | 1, false), (0, 1, false)]
+            [(0, O_APPEND | O_DSYNC | 1, true), (WRITE_CACHE, O_APPEND | 1, false), (0, 1, false)]
         {
             let mut body = [3u64.to_ne_bytes(), 4096u64.to_ne_bytes()].concat();
             body.extend([1u32.to_ne_bytes(), write_flags.to_ne_bytes()].concat());
@@ -494,8 +513,11 @@ mod tests {
             body.extend([open_flags.to_ne_bytes(), [0; 4]].concat());
             body.push(b'x');
             let bytes = request(16, &body);
-            let Operation::Write { appends, .. } = parse(&bytes).unwrap().1 else { panic!("a write") };
+            let Operation::Write { appends, synchronous, .. } = parse(&bytes).unwrap().1 else {
+                panic!("a write")
+            };
             assert_eq!(appends, expected, "{write_flags:x} {open_flags:o}");
+            assert_eq!(synchronous, open_flags & O_DSYNC != 0);
         }
     }
 
