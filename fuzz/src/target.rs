@@ -1,9 +1,9 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, block_lazy, block_protection, device, function_ring, initiator, iscsi, iscsi_login, java_archive,
-    ldap, login, mds, mds_connection, nbd, osd, osd_function, osd_lists, paper, receipt, scsi, seal, shell,
-    sntp, store, wasm_module,
+    block, block_e2e, block_lazy, block_protection, device, function_ring, initiator, iscsi, iscsi_login,
+    java_archive, ldap, login, mds, mds_connection, nbd, osd, osd_function, osd_lists, paper, receipt, scsi,
+    seal, shell, sntp, store, wasm_module,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -100,6 +100,8 @@ pub static TARGETS: &[Target] = &[
     device::KEY_FILE,
     block::UNIT,
     block_lazy::VOLUME,
+    block_e2e::BLOCKS,
+    block_e2e::ROOTS,
     block_protection::HEADERS,
     block_protection::RECORDS,
     block_protection::SETTINGS,

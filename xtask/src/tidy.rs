@@ -19,6 +19,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-sntp",
     "sealstone-digest",
     "sealstone-block-protection",
+    "sealstone-block-e2e",
     "sealstone-seal",
     "sealstone-login",
     "sealstone-crypto",

@@ -1,6 +1,7 @@
 //! The targets, a file for each crate or group.
 
 pub(crate) mod block;
+pub(crate) mod block_e2e;
 pub(crate) mod block_lazy;
 pub(crate) mod block_protection;
 #[cfg(feature = "client")]
