@@ -9,6 +9,7 @@
 
 mod buffer_pool;
 mod command;
+pub mod e2e;
 mod error;
 mod flush;
 mod limits;

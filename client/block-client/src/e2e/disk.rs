@@ -1,0 +1,508 @@
+//! The requests to a disk: reads, writes, unmaps, flushes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sealstone_block_e2e::{
+    BLOCK_LEN, BlockEntry, DiskRoot, DiskSealer, JournalChange, UNMAP_BLOCKS_MAX, WRITE_BLOCKS_MAX,
+};
+use tokio::sync::{RwLock, RwLockReadGuard};
+
+use super::cipher::{open_blocks, seal_blocks};
+use super::commit::JournalQueue;
+use super::open::{self, DiskKeys, OpenReport};
+use super::range_lock::RangeLocks;
+use super::state::DiskState;
+use super::{E2eError, RootStore, RootStoreError, SealedMedium};
+use crate::FlushCursor;
+use crate::flush::LossCounter;
+
+const BLOCK: u64 = BLOCK_LEN as u64;
+/// Default nodes of the tree in memory: 16 MiB, for 2 GiB of data in use.
+const CACHE_NODES_DEFAULT: usize = 4096;
+/// Default time between two roots: the time in which the server can take back what was flushed.
+const PUBLISH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+/// Times that a request opens the disk again after a fault of the unit.
+const REOPENS_MAX: u32 = 3;
+
+/// Options of a disk.
+#[derive(Clone, Debug)]
+pub struct E2eOptions {
+    /// Nodes of the tree in memory, 4 KiB each; changed nodes count until the next checkpoint.
+    pub cache_nodes: usize,
+    /// Minimum time between two roots that flushes publish; 0: each flush publishes.
+    pub publish_interval: Duration,
+    /// The last root that this client has seen, to detect older ones.
+    pub seen_root: Option<DiskRoot>,
+}
+
+impl Default for E2eOptions {
+    fn default() -> Self {
+        Self { cache_nodes: CACHE_NODES_DEFAULT, publish_interval: PUBLISH_INTERVAL_DEFAULT, seen_root: None }
+    }
+}
+
+/// Consecutive bytes that are all written, or all read as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskExtent {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+    /// Whether they were written.
+    pub is_written: bool,
+}
+
+/// A disk whose blocks the unit's server can neither read nor change. Clones share it.
+pub struct E2eDisk<M, R>(Arc<DiskInner<M, R>>);
+
+impl<M, R> Clone for E2eDisk<M, R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+pub(super) struct DiskInner<M, R> {
+    pub(super) medium: M,
+    pub(super) roots: R,
+    keys: DiskKeys,
+    pub(super) options: E2eOptions,
+    pub(super) state: Mutex<DiskState>,
+    pub(super) queue: JournalQueue,
+    pub(super) publisher: tokio::sync::Mutex<()>,
+    pub(super) losses: LossCounter,
+    ranges: RangeLocks,
+    /// Requests share it; checkpoints and recovery exclude requests.
+    gate: RwLock<()>,
+    data_blocks: u64,
+}
+
+/// A request in progress, with records that it may begin.
+struct RequestGuard<'a, M, R> {
+    disk: &'a DiskInner<M, R>,
+    records: u64,
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+impl<M, R> Drop for RequestGuard<'_, M, R> {
+    fn drop(&mut self) {
+        self.disk.state.lock().reserved -= self.records;
+    }
+}
+
+impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
+    /// Makes a disk of a unit and of a record without root. All data on the unit are lost.
+    ///
+    /// # Errors
+    /// [`E2eError`].
+    pub async fn format(medium: &M, roots: &R, keys: &DiskKeys) -> Result<(), E2eError> {
+        open::format(medium, roots, keys).await
+    }
+
+    /// Takes the lease, verifies the disk and recovers what was written last.
+    ///
+    /// # Errors
+    /// [`E2eError`].
+    pub async fn open(
+        medium: M,
+        roots: R,
+        keys: DiskKeys,
+        options: E2eOptions,
+    ) -> Result<(Self, OpenReport), E2eError> {
+        let (state, report) = open::load(&medium, &roots, &keys, &options).await?;
+        let data_blocks = state.tree.layout().data_blocks();
+        let disk = Self(Arc::new(DiskInner {
+            medium,
+            roots,
+            keys,
+            options,
+            state: Mutex::new(state),
+            queue: JournalQueue::default(),
+            publisher: tokio::sync::Mutex::default(),
+            losses: LossCounter::default(),
+            ranges: RangeLocks::default(),
+            gate: RwLock::default(),
+            data_blocks,
+        }));
+        disk.0.checkpoint(false).await?;
+        Ok((disk, report))
+    }
+
+    /// Returns the size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0.data_blocks * BLOCK
+    }
+
+    /// Returns the unit below.
+    #[must_use]
+    pub fn medium(&self) -> &M {
+        &self.0.medium
+    }
+
+    /// Returns the record of the disk.
+    #[must_use]
+    pub fn roots(&self) -> &R {
+        &self.0.roots
+    }
+
+    /// Returns the last published root, to detect older ones later.
+    #[must_use]
+    pub fn root(&self) -> DiskRoot {
+        self.0.state.lock().root
+    }
+
+    /// Returns the cursor of a new user, for [`E2eDisk::flush`].
+    #[must_use]
+    pub fn flush_cursor(&self) -> FlushCursor {
+        self.0.losses.cursor()
+    }
+
+    /// Reads blocks.
+    ///
+    /// # Errors
+    /// [`E2eError`]; then no byte of the range is returned.
+    pub async fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, E2eError> {
+        let (lba, blocks) = self.blocks(offset, length)?;
+        let mut data = Vec::new();
+        for (lba, blocks) in pieces(lba, blocks, WRITE_BLOCKS_MAX as u64) {
+            let piece = match self.0.read(lba, blocks).await {
+                Err(E2eError::Mismatch(_)) if self.0.lost_writes().await => self.0.read(lba, blocks).await,
+                outcome => outcome,
+            };
+            if let Err(error) = piece.as_ref()
+                && error.is_integrity_failure()
+            {
+                tracing::error!(lba, blocks, %error, "integrity failure");
+            }
+            if data.is_empty() {
+                data = piece?;
+            } else {
+                data.extend(piece?);
+            }
+        }
+        Ok(data)
+    }
+
+    /// Writes blocks; `durable`: they are flushed before it returns.
+    ///
+    /// # Errors
+    /// [`E2eError`]. After an error each block has its old or its new content.
+    pub async fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<(), E2eError> {
+        let (lba, blocks) = self.blocks(offset, data.len() as u64)?;
+        let losses = self.0.losses.count();
+        for (at, piece) in pieces(lba, blocks, WRITE_BLOCKS_MAX as u64) {
+            let start = usize::try_from((at - lba) * BLOCK).unwrap_or(usize::MAX);
+            let end = start + usize::try_from(piece * BLOCK).unwrap_or(usize::MAX);
+            let bytes = data.slice(start..end);
+            let write = || {
+                let bytes = bytes.clone();
+                self.run(move |disk| async move { disk.write(at, bytes).await })
+            };
+            match write().await {
+                // A loss of earlier writes: the next flush reports it.
+                Err(E2eError::LostWrites) => write().await?,
+                outcome => outcome?,
+            }
+        }
+        if durable { self.harden(losses).await } else { Ok(()) }
+    }
+
+    /// Makes blocks read as zeros and frees their space; `durable` is that of [`E2eDisk::write`].
+    ///
+    /// # Errors
+    /// [`E2eError`].
+    pub async fn unmap(&self, offset: u64, length: u64, durable: bool) -> Result<(), E2eError> {
+        let (lba, blocks) = self.blocks(offset, length)?;
+        let losses = self.0.losses.count();
+        for (lba, piece) in pieces(lba, blocks, u64::from(UNMAP_BLOCKS_MAX)) {
+            let unmap = || self.run(move |disk| async move { disk.unmap(lba, piece).await });
+            match unmap().await {
+                Err(E2eError::LostWrites) => unmap().await?,
+                outcome => outcome?,
+            }
+        }
+        if durable { self.harden(losses).await } else { Ok(()) }
+    }
+
+    /// Makes all acknowledged writes durable, and publishes them if the last root is old enough.
+    ///
+    /// # Errors
+    /// `LostWrites` if acknowledged writes were lost, once for each cursor; another [`E2eError`].
+    pub async fn flush(&self, cursor: &FlushCursor) -> Result<(), E2eError> {
+        let outcome = self.run(|disk| async move { disk.flush().await }).await;
+        let lost = self.0.losses.check(cursor).is_err();
+        match outcome {
+            Ok(()) | Err(E2eError::LostWrites) if lost => Err(E2eError::LostWrites),
+            Err(E2eError::LostWrites) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    async fn harden(&self, losses: u64) -> Result<(), E2eError> {
+        self.run(|disk| async move { disk.flush().await }).await?;
+        if self.0.losses.count() == losses { Ok(()) } else { Err(E2eError::LostWrites) }
+    }
+
+    /// Publishes what was flushed. The caller calls it once for each publish interval.
+    ///
+    /// # Errors
+    /// [`E2eError`].
+    pub async fn publish(&self) -> Result<(), E2eError> {
+        self.run(|disk| async move {
+            let _request = disk.begin(0).await?;
+            disk.publish_durable().await
+        })
+        .await
+    }
+
+    /// Flushes and publishes everything, as the end of a use in order.
+    ///
+    /// # Errors
+    /// [`E2eError`].
+    pub async fn close(&self) -> Result<(), E2eError> {
+        self.run(|disk| async move {
+            drop(disk.begin(0).await?);
+            let _gate = disk.gate.write().await;
+            disk.checkpoint(true).await
+        })
+        .await
+    }
+
+    /// Returns which parts of an extent were written.
+    ///
+    /// # Errors
+    /// [`E2eError`].
+    pub async fn extents(&self, offset: u64, length: u64) -> Result<Vec<DiskExtent>, E2eError> {
+        let (lba, blocks) = self.blocks(offset, length)?;
+        let blocks = blocks.min(u64::from(UNMAP_BLOCKS_MAX));
+        let _request = self.0.begin(0).await?;
+        let entries = self.0.entries(lba, blocks).await?;
+        let mut extents: Vec<DiskExtent> = Vec::new();
+        for (at, entry) in (lba..).zip(entries) {
+            let is_written = !entry.is_unwritten();
+            match extents.last_mut().filter(|last| last.is_written == is_written) {
+                Some(last) => last.length += BLOCK,
+                None => extents.push(DiskExtent { offset: at * BLOCK, length: BLOCK, is_written }),
+            }
+        }
+        Ok(extents)
+    }
+
+    /// Runs a request as a task of its own: it ends even if its caller does not wait for it.
+    async fn run<F>(&self, request: impl FnOnce(Arc<DiskInner<M, R>>) -> F) -> Result<(), E2eError>
+    where
+        F: Future<Output = Result<(), E2eError>> + Send + 'static,
+    {
+        let task = tokio::spawn(request(Arc::clone(&self.0)));
+        task.await.unwrap_or(Err(E2eError::Internal("a request panicked")))
+    }
+
+    fn blocks(&self, offset: u64, length: u64) -> Result<(u64, u64), E2eError> {
+        let is_aligned = offset.is_multiple_of(BLOCK) && length.is_multiple_of(BLOCK);
+        match offset.checked_add(length) {
+            Some(end) if is_aligned && end <= self.bytes() => Ok((offset / BLOCK, length / BLOCK)),
+            _ => Err(E2eError::Extent { offset, length }),
+        }
+    }
+}
+
+impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
+    /// Begins a request that may begin `records` records.
+    async fn begin(&self, records: u64) -> Result<RequestGuard<'_, M, R>, E2eError> {
+        let mut reopens = 0;
+        loop {
+            if self.state.lock().is_fenced {
+                return Err(RootStoreError::LeaseLost.into());
+            }
+            if self.state.lock().has_fault {
+                if reopens == REOPENS_MAX {
+                    return Err(E2eError::Internal("the disk was opened again without success"));
+                }
+                reopens += 1;
+                self.reopen().await?;
+            } else if self.needs_maintenance() && !self.maintain().await? {
+                continue;
+            }
+            let gate = self.gate.read().await;
+            {
+                let mut state = self.state.lock();
+                let is_free =
+                    state.used_records() + state.reserved + records <= state.tree.layout().journal_blocks();
+                if !state.has_fault && is_free {
+                    state.reserved += records;
+                    return Ok(RequestGuard { disk: self, records, _gate: gate });
+                }
+            }
+            drop(gate);
+            self.maintain().await?;
+        }
+    }
+
+    /// Makes space in journal and memory. Returns whether the state can be used; false: the unit
+    /// lost writes, which the next flush reports.
+    async fn maintain(&self) -> Result<bool, E2eError> {
+        let _gate = self.gate.write().await;
+        let (is_usable, is_due) = {
+            let state = self.state.lock();
+            (!state.has_fault, state.used_records() > 0)
+        };
+        // Another request may have done it meanwhile.
+        if is_usable && is_due {
+            match self.checkpoint(false).await {
+                Err(E2eError::LostWrites) => return Ok(false),
+                outcome => outcome?,
+            }
+        }
+        self.state.lock().tree.shrink();
+        Ok(true)
+    }
+
+    /// Reads the state from the unit again, after it may differ from that in memory.
+    async fn reopen(&self) -> Result<(), E2eError> {
+        let _gate = self.gate.write().await;
+        if !self.state.lock().has_fault {
+            return Ok(());
+        }
+        let options = E2eOptions { seen_root: Some(self.state.lock().root), ..self.options.clone() };
+        let (state, report) = open::load(&self.medium, &self.roots, &self.keys, &options).await?;
+        tracing::warn!(?report, "the disk was opened again");
+        *self.state.lock() = state;
+        self.checkpoint(false).await
+    }
+
+    /// Whether the unit has lost writes. The disk is then opened again by the next request.
+    async fn lost_writes(&self) -> bool {
+        let is_possible = {
+            let state = self.state.lock();
+            state.has_fault || state.has_unflushed()
+        };
+        is_possible && matches!(self.flush_medium().await, Err(E2eError::LostWrites))
+    }
+
+    /// Returns the entries of a range.
+    async fn entries(&self, lba: u64, blocks: u64) -> Result<Vec<BlockEntry>, E2eError> {
+        loop {
+            let (reads, sealer) = {
+                let mut state = self.state.lock();
+                let reads = state.tree.missing(lba, blocks)?;
+                if reads.is_empty() {
+                    let mut entries = Vec::new();
+                    state.tree.entries(lba, blocks, &mut entries)?;
+                    return Ok(entries);
+                }
+                (reads, state.sealer.clone())
+            };
+            for read in reads {
+                let sealed = self.medium.read(read.block, 1).await?;
+                self.state.lock().tree.insert(&read, &sealed, &sealer)?;
+            }
+        }
+    }
+
+    async fn read(&self, lba: u64, blocks: u64) -> Result<Vec<u8>, E2eError> {
+        let _request = self.begin(0).await?;
+        let _range = self.ranges.lock(lba, blocks, false).await;
+        let entries = self.entries(lba, blocks).await?;
+        if entries.iter().all(BlockEntry::is_unwritten) {
+            return Ok(vec![0; usize::try_from(blocks * BLOCK).unwrap_or_default()]);
+        }
+        let (sealer, place) = self.sealer_and_place(lba);
+        let sealed = self.medium.read(place, blocks).await?;
+        if sealed.len() as u64 != blocks * BLOCK {
+            return Err(E2eError::Internal("the unit returned another number of bytes"));
+        }
+        Ok(open_blocks(&sealer, lba, entries, sealed).await?)
+    }
+
+    fn sealer_and_place(&self, lba: u64) -> (Arc<DiskSealer>, u64) {
+        let state = self.state.lock();
+        (state.sealer.clone(), state.tree.layout().data_block(lba))
+    }
+
+    async fn write(&self, lba: u64, data: Bytes) -> Result<(), E2eError> {
+        let blocks = data.len() as u64 / BLOCK;
+        let _request = self.begin(1).await?;
+        let _range = self.ranges.lock(lba, blocks, true).await;
+        let is_overwrite = self.entries(lba, blocks).await?.iter().any(|entry| !entry.is_unwritten());
+        let (sealer, place) = self.sealer_and_place(lba);
+        let counter = self.state.lock().take_counters(blocks);
+        let (sealed, tags) = seal_blocks(&sealer, lba, counter, &data).await;
+        let change = JournalChange::Write { lba, counter, tags: tags.clone() };
+        let sequence = if is_overwrite {
+            // The old or the new entry matches at any time.
+            let sequence = self.journal(change, true).await?;
+            self.write_data(place, sealed).await?;
+            sequence
+        } else {
+            let (sequence, written) =
+                tokio::join!(self.journal(change, false), self.write_data(place, sealed));
+            written?;
+            sequence?
+        };
+        let template = BlockEntry {
+            key_epoch: sealer.ring().newest(),
+            lease_epoch: sealer.lease(),
+            ..BlockEntry::UNWRITTEN
+        };
+        let entries =
+            tags.into_iter().zip(counter..).map(|(tag, counter)| BlockEntry { counter, tag, ..template });
+        self.end_change(sequence, lba, entries)
+    }
+
+    async fn write_data(&self, place: u64, sealed: Bytes) -> Result<(), E2eError> {
+        let outcome = self.medium.write(place, sealed, false).await;
+        if outcome.is_err() {
+            self.state.lock().has_fault = true;
+        }
+        Ok(outcome?)
+    }
+
+    async fn unmap(&self, lba: u64, blocks: u64) -> Result<(), E2eError> {
+        let _request = self.begin(1).await?;
+        let _range = self.ranges.lock(lba, blocks, true).await;
+        if self.entries(lba, blocks).await?.iter().all(BlockEntry::is_unwritten) {
+            return Ok(());
+        }
+        let count = u32::try_from(blocks).map_err(|_| E2eError::Internal("an unmap is too long"))?;
+        let sequence = self.journal(JournalChange::Unmap { lba, blocks: count }, true).await?;
+        let (_, place) = self.sealer_and_place(lba);
+        if let Err(error) = self.medium.unmap(place, blocks).await {
+            // The content does not matter any more.
+            tracing::warn!(%error, "the unit did not free the space of blocks");
+        }
+        let zeros = std::iter::repeat_n(BlockEntry::UNWRITTEN, usize::try_from(blocks).unwrap_or_default());
+        self.end_change(sequence, lba, zeros)
+    }
+
+    fn end_change(
+        &self,
+        sequence: u64,
+        lba: u64,
+        entries: impl Iterator<Item = BlockEntry>,
+    ) -> Result<(), E2eError> {
+        let mut state = self.state.lock();
+        for (lba, entry) in (lba..).zip(entries) {
+            state.tree.set_entry(lba, &entry)?;
+        }
+        state.end_change(sequence);
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), E2eError> {
+        let _request = self.begin(0).await?;
+        self.flush_medium().await?;
+        let is_due = self.state.lock().published.elapsed() >= self.options.publish_interval;
+        if is_due { self.publish_durable().await } else { Ok(()) }
+    }
+}
+
+/// Splits a range of blocks.
+fn pieces(start: u64, blocks: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..blocks.div_ceil(most)).map(move |index| {
+        let at = index * most;
+        (start + at, most.min(blocks - at))
+    })
+}

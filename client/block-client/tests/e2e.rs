@@ -1,0 +1,418 @@
+//! End-to-end protected disks on a simulated unit: power failures, attacks, lost writes.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod e2e_support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use e2e_support::{BLOCK, SimRng, SimulatedUnit, keys, keys_of};
+use sealstone_block_client::e2e::{
+    E2eDisk, E2eError, E2eOptions, MemoryRootStore, RootStore, RootStoreError,
+};
+use sealstone_block_e2e::{LeaseEpoch, ROOT_LEN, RootError};
+
+/// Blocks of the unit: the smallest one.
+const UNIT_BLOCKS: u64 = 256;
+/// Blocks that the tests use, so that each is written often.
+const USED: u64 = 24;
+
+/// A record that survives the client.
+#[derive(Clone)]
+struct SharedRoots(Arc<MemoryRootStore>);
+
+impl RootStore for SharedRoots {
+    async fn acquire(&self) -> Result<LeaseEpoch, RootStoreError> {
+        self.0.acquire().await
+    }
+
+    async fn load(&self) -> Result<[u8; ROOT_LEN], RootStoreError> {
+        self.0.load().await
+    }
+
+    async fn publish(
+        &self,
+        lease: LeaseEpoch,
+        expected: Option<u64>,
+        root: [u8; ROOT_LEN],
+    ) -> Result<(), RootStoreError> {
+        self.0.publish(lease, expected, root).await
+    }
+}
+
+type Disk = E2eDisk<SimulatedUnit, SharedRoots>;
+
+/// A unit and its record.
+struct TestDisk {
+    unit: SimulatedUnit,
+    roots: SharedRoots,
+}
+
+impl TestDisk {
+    async fn new(seed: u64) -> Self {
+        let (unit, roots) = (SimulatedUnit::new(UNIT_BLOCKS, seed), SharedRoots(Arc::default()));
+        Disk::format(&unit, &roots, &keys()).await.unwrap();
+        Self { unit, roots }
+    }
+
+    async fn open(&self) -> Result<Disk, E2eError> {
+        let options = E2eOptions { publish_interval: std::time::Duration::ZERO, ..E2eOptions::default() };
+        self.open_with(options).await
+    }
+
+    async fn open_with(&self, options: E2eOptions) -> Result<Disk, E2eError> {
+        let (unit, roots) = (self.unit.clone(), self.roots.clone());
+        Ok(Disk::open(unit, roots, keys(), options).await?.0)
+    }
+}
+
+fn block(value: u8) -> Bytes {
+    Bytes::from(vec![value; BLOCK as usize])
+}
+
+/// Returns the value of a block, which is the same in all its bytes.
+async fn value(disk: &Disk, lba: u64) -> Result<u8, E2eError> {
+    let data = disk.read(lba * BLOCK, BLOCK).await?;
+    assert!(data.iter().all(|byte| *byte == data[0]), "block {lba} has mixed content");
+    Ok(data[0])
+}
+
+async fn put(disk: &Disk, lba: u64, value: u8) -> Result<(), E2eError> {
+    disk.write(lba * BLOCK, block(value), false).await
+}
+
+/// The contents that each block may have.
+#[derive(Clone, Default)]
+struct Oracle(BTreeMap<u64, Vec<u8>>);
+
+impl Oracle {
+    fn of(&self, lba: u64) -> &[u8] {
+        self.0.get(&lba).map_or(&[0], |values| &values[..])
+    }
+
+    /// A change was sent.
+    fn begin(&mut self, lba: u64, value: u8) {
+        self.0.entry(lba).or_insert_with(|| vec![0]).push(value);
+    }
+
+    /// All changes are durable.
+    fn flushed(&mut self) {
+        for values in self.0.values_mut() {
+            *values = vec![*values.last().unwrap()];
+        }
+    }
+
+    /// Reads all blocks: each has one of its values, which it keeps.
+    async fn verify(&mut self, disk: &Disk, context: &str) {
+        for lba in 0..USED {
+            let found = value(disk, lba).await.unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(
+                self.of(lba).contains(&found),
+                "{context}: block {lba} is {found}, not {:?}",
+                self.of(lba)
+            );
+            self.0.insert(lba, vec![found]);
+        }
+    }
+}
+
+/// Runs a workload until the unit fails or the steps end. Returns whether it ended.
+async fn workload(disk: &Disk, oracle: &mut Oracle, random: &mut SimRng, steps: usize) -> bool {
+    let cursor = disk.flush_cursor();
+    for _ in 0..steps {
+        let lba = random.below(USED - 4);
+        let outcome = match random.below(10) {
+            0..5 => {
+                let blocks = 1 + random.below(4);
+                let values: Vec<u8> = (0..blocks).map(|_| 1 + random.below(200) as u8).collect();
+                (lba..).zip(&values).for_each(|(lba, value)| oracle.begin(lba, *value));
+                let data: Vec<u8> = values.iter().flat_map(|value| vec![*value; BLOCK as usize]).collect();
+                disk.write(lba * BLOCK, data.into(), false).await
+            }
+            5..7 => {
+                // Several requests at once.
+                let other = (lba + 2) % USED;
+                let [one, two] = [1 + random.below(200) as u8, 1 + random.below(200) as u8];
+                oracle.begin(lba, one);
+                oracle.begin(other, two);
+                let (one, two) = tokio::join!(put(disk, lba, one), put(disk, other, two));
+                one.and(two)
+            }
+            7 => {
+                (lba..lba + 2).for_each(|lba| oracle.begin(lba, 0));
+                disk.unmap(lba * BLOCK, 2 * BLOCK, false).await
+            }
+            8 => {
+                let expected = oracle.of(lba).last().copied();
+                value(disk, lba).await.map(|found| assert_eq!(Some(found), expected, "block {lba}"))
+            }
+            _ => {
+                let flushed = disk.flush(&cursor).await;
+                if flushed.is_ok() {
+                    oracle.flushed();
+                }
+                flushed
+            }
+        };
+        if outcome.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+#[tokio::test]
+async fn flushed_blocks_survive_every_crash_point() {
+    for seed in 0..6 {
+        let mut crash_at = 0;
+        loop {
+            let context = format!("seed {seed}, step {crash_at}");
+            let test = TestDisk::new(seed).await;
+            let mut oracle = Oracle::default();
+            let disk = test.open().await.unwrap();
+            test.unit.fail_after(crash_at);
+            let ended = workload(&disk, &mut oracle, &mut SimRng::new(seed), 40).await;
+            drop(disk);
+            test.unit.power_failure();
+            // The second failure happens while the disk recovers.
+            test.unit.fail_after(crash_at % 17);
+            let _ = test.open().await;
+            test.unit.power_failure();
+            let disk = test.open().await.unwrap_or_else(|error| panic!("{context}: {error}"));
+            oracle.verify(&disk, &context).await;
+            drop(disk);
+            // The recovered state does not change any more.
+            test.unit.power_failure();
+            let disk = test.open().await.unwrap_or_else(|error| panic!("{context}: {error}"));
+            oracle.verify(&disk, &context).await;
+            assert!(workload(&disk, &mut oracle, &mut SimRng::new(seed + 1), 10).await, "{context}");
+            if ended {
+                break;
+            }
+            crash_at += 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn long_histories_survive_crashes() {
+    for seed in 100..108 {
+        let test = TestDisk::new(seed).await;
+        let (mut oracle, mut random) = (Oracle::default(), SimRng::new(seed));
+        for round in 0..25 {
+            let disk = test.open().await.unwrap_or_else(|error| panic!("seed {seed}, {round}: {error}"));
+            oracle.verify(&disk, &format!("seed {seed}, round {round}")).await;
+            test.unit.fail_after(random.below(250));
+            workload(&disk, &mut oracle, &mut random, 60).await;
+            drop(disk);
+            test.unit.power_failure();
+        }
+    }
+}
+
+#[tokio::test]
+async fn client_survives_power_failures_of_the_unit() {
+    for seed in 200..230 {
+        let test = TestDisk::new(seed).await;
+        let (mut oracle, mut random) = (Oracle::default(), SimRng::new(seed));
+        let disk = test.open().await.unwrap();
+        let cursor = disk.flush_cursor();
+        for _ in 0..8 {
+            assert!(workload(&disk, &mut oracle, &mut random, 12).await, "seed {seed}");
+            test.unit.power_cycle();
+            let has_lost = matches!(disk.flush(&cursor).await, Err(E2eError::LostWrites));
+            if !has_lost {
+                oracle.flushed();
+            }
+            oracle.verify(&disk, &format!("seed {seed}")).await;
+            disk.flush(&cursor).await.unwrap();
+            // The workload has a cursor of its own.
+            oracle.flushed();
+        }
+    }
+}
+
+#[tokio::test]
+async fn reads_after_power_failure_recover_before_flush() {
+    let test = TestDisk::new(1).await;
+    let disk = test.open().await.unwrap();
+    let cursor = disk.flush_cursor();
+    for lba in 0..USED {
+        put(&disk, lba, 1).await.unwrap();
+    }
+    disk.flush(&cursor).await.unwrap();
+    for lba in 0..USED {
+        put(&disk, lba, 2).await.unwrap();
+    }
+    test.unit.power_cycle();
+    for lba in 0..USED {
+        let found = value(&disk, lba).await;
+        assert!(matches!(found, Ok(1 | 2)), "block {lba}: {found:?}");
+    }
+    assert!(matches!(disk.flush(&cursor).await, Err(E2eError::LostWrites)));
+    disk.flush(&cursor).await.unwrap();
+}
+
+#[tokio::test]
+async fn disk_equals_an_array() {
+    let test = TestDisk::new(3).await;
+    let disk = test.open().await.unwrap();
+    let blocks = disk.bytes() / BLOCK;
+    let (mut array, mut random) = (vec![0_u8; blocks as usize], SimRng::new(3));
+    for step in 0..400 {
+        let lba = random.below(blocks);
+        let count = 1 + random.below(60).min(blocks - lba - 1);
+        let range = lba as usize..(lba + count) as usize;
+        match random.below(4) {
+            0 => {
+                disk.unmap(lba * BLOCK, count * BLOCK, step % 5 == 0).await.unwrap();
+                array[range].fill(0);
+            }
+            1 => {
+                let data = disk.read(lba * BLOCK, count * BLOCK).await.unwrap();
+                let values: Vec<u8> = data.chunks(BLOCK as usize).map(|block| block[7]).collect();
+                assert_eq!(values, array[range]);
+            }
+            _ => {
+                array[range.clone()].fill_with(|| random.below(255) as u8);
+                let data: Vec<u8> =
+                    array[range].iter().flat_map(|value| vec![*value; BLOCK as usize]).collect();
+                disk.write(lba * BLOCK, data.into(), step % 7 == 0).await.unwrap();
+            }
+        }
+    }
+    let extents = disk.extents(0, disk.bytes()).await.unwrap();
+    assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), disk.bytes());
+    for extent in extents.iter().filter(|extent| !extent.is_written) {
+        let start = (extent.offset / BLOCK) as usize;
+        assert!(array[start..start + (extent.length / BLOCK) as usize].iter().all(|value| *value == 0));
+    }
+    disk.close().await.unwrap();
+    let disk = test.open().await.unwrap();
+    let data = disk.read(0, disk.bytes()).await.unwrap();
+    assert_eq!(data.chunks(BLOCK as usize).map(|block| block[9]).collect::<Vec<_>>(), array);
+}
+
+/// Returns a disk whose used blocks have the value 2, and the unit when they had the value 1.
+async fn disk_with_history() -> (TestDisk, SimulatedUnit) {
+    let test = TestDisk::new(4).await;
+    let disk = test.open().await.unwrap();
+    for lba in 0..USED {
+        put(&disk, lba, 1).await.unwrap();
+    }
+    disk.close().await.unwrap();
+    let old = test.unit.copy();
+    for lba in 0..USED {
+        put(&disk, lba, 2).await.unwrap();
+    }
+    disk.flush(&disk.flush_cursor()).await.unwrap();
+    (test, old)
+}
+
+#[tokio::test]
+async fn changed_bytes_anywhere_give_no_wrong_data() {
+    let (test, _) = disk_with_history().await;
+    let mut detected = 0;
+    for place in 0..UNIT_BLOCKS {
+        for at in [0, 17, 40, 2048 + place as usize, 4095] {
+            let attacked =
+                TestDisk { unit: test.unit.copy(), roots: SharedRoots(Arc::new(test.roots.0.copy())) };
+            attacked.unit.change(place, |block| block[at] ^= 0x20);
+            let Ok(disk) = attacked.open().await else {
+                detected += 1;
+                continue;
+            };
+            for lba in 0..USED {
+                match value(&disk, lba).await {
+                    Ok(found) => assert_eq!(found, 2, "byte {at} of block {place}"),
+                    Err(error) => {
+                        assert!(error.is_integrity_failure(), "{error}");
+                        detected += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(detected > 5 * USED, "blocks of data, journal and tree were changed: {detected}");
+}
+
+#[tokio::test]
+async fn unit_copied_back_is_detected() {
+    let (test, old) = disk_with_history().await;
+    test.unit.restore(&old);
+    let refused = test.open().await.err().expect("an old unit is refused");
+    assert!(matches!(refused, E2eError::UnitRolledBack(_) | E2eError::Mismatch(_)), "{refused}");
+    assert!(refused.is_integrity_failure());
+}
+
+#[tokio::test]
+async fn single_blocks_copied_back_are_detected() {
+    let (test, old) = disk_with_history().await;
+    for place in 0..UNIT_BLOCKS {
+        let attacked = TestDisk { unit: test.unit.copy(), roots: SharedRoots(Arc::new(test.roots.0.copy())) };
+        attacked.unit.change(place, |block| *block = old.stored(place));
+        let Ok(disk) = attacked.open().await else { continue };
+        for lba in 0..USED {
+            assert!(!matches!(value(&disk, lba).await, Ok(found) if found != 2), "block {place}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn old_record_is_detected_by_a_client_that_saw_newer() {
+    let (test, _) = disk_with_history().await;
+    let old_roots = SharedRoots(Arc::new(test.roots.0.copy()));
+    let old_unit = test.unit.copy();
+    let disk = test.open().await.unwrap();
+    put(&disk, 0, 3).await.unwrap();
+    disk.close().await.unwrap();
+    let options = E2eOptions { seen_root: Some(disk.root()), ..E2eOptions::default() };
+    test.open_with(options.clone()).await.unwrap();
+    // Unit and record are both of last week.
+    let attacked = TestDisk { unit: old_unit, roots: old_roots };
+    let refused = attacked.open_with(options).await.err().expect("an old record is refused");
+    assert!(matches!(refused, E2eError::RootRolledBack { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn wrong_and_lost_keys_open_nothing() {
+    let (test, _) = disk_with_history().await;
+    let (unit, roots) = (test.unit.clone(), test.roots.clone());
+    let wrong = Disk::open(unit, roots, keys_of(1, 9), E2eOptions::default()).await.err();
+    assert!(matches!(wrong, Some(E2eError::Root(RootError::Tag))), "{wrong:?}");
+    let (unit, roots) = (test.unit.clone(), test.roots.clone());
+    let other = Disk::open(unit, roots, keys_of(2, 2), E2eOptions::default()).await.err();
+    assert!(matches!(other, Some(E2eError::OtherDisk)), "{other:?}");
+}
+
+#[tokio::test]
+async fn second_writer_fences_the_first() {
+    let test = TestDisk::new(5).await;
+    let first = test.open().await.unwrap();
+    put(&first, 0, 1).await.unwrap();
+    first.flush(&first.flush_cursor()).await.unwrap();
+    let second = test.open().await.unwrap();
+    put(&second, 1, 5).await.unwrap();
+    second.flush(&second.flush_cursor()).await.unwrap();
+    // The first client has not noticed: it overwrites a block of the second one.
+    let _ = put(&first, 1, 6).await;
+    let fenced = first.flush(&first.flush_cursor()).await;
+    assert!(matches!(fenced, Err(E2eError::RootStore(RootStoreError::LeaseLost))), "{fenced:?}");
+    for outcome in [put(&first, 2, 7).await, value(&first, 0).await.map(drop)] {
+        assert!(matches!(outcome, Err(E2eError::RootStore(RootStoreError::LeaseLost))), "{outcome:?}");
+    }
+    assert!(!matches!(value(&second, 1).await, Ok(found) if found != 5), "no bytes of the first client");
+    assert_eq!(value(&second, 0).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn extents_beyond_the_disk_are_refused() {
+    let test = TestDisk::new(6).await;
+    let disk = test.open().await.unwrap();
+    for (offset, length) in [(disk.bytes(), BLOCK), (1, BLOCK), (0, 512), (u64::MAX - 4095, BLOCK)] {
+        assert!(matches!(disk.read(offset, length).await, Err(E2eError::Extent { .. })));
+    }
+    assert!(disk.read(disk.bytes(), 0).await.unwrap().is_empty());
+}
