@@ -157,6 +157,15 @@ pub enum OsdError {
     /// another engine than the request.
     #[error("the device does not support the API version or the engine of the function")]
     FunctionUnsupported,
+    /// The device does not know a field of a request for a function: it is older than the client.
+    #[error(
+        "the device does not know byte {at} of the request, which has an option of a newer version; \
+         update the device"
+    )]
+    FunctionRequestUnknown {
+        /// Offset in descriptor FF01h.
+        at: u16,
+    },
     /// The device does not know the job of a function: it expired, or belongs to another caller.
     #[error("no such job")]
     UnknownJob,

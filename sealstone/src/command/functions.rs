@@ -9,7 +9,7 @@ use std::path::Path;
 use sealstone_client::functions::{
     FUNCTION_CODE_MAX, FunctionDescription, FunctionDetails, FunctionError, FunctionPublication,
 };
-use sealstone_client::{Client, FileKind, FilePath, Method};
+use sealstone_client::{Client, ClientError, FileKind, FilePath, Method, OsdError};
 use sealstone_crypto::signature::PublisherKey;
 use sealstone_java_archive::JavaArchive;
 use sealstone_mds_protocol::{DeviceState, shown};
@@ -60,9 +60,15 @@ pub(crate) fn failure_of(error: &FunctionError) -> Failure {
             failure.hint("`sealstone fn engines` lists the engines; `sealstone get` fetches the file")
         }
         FunctionError::NoCopy { .. } => failure.hint("its owner can run `sealstone fn copy`"),
+        FunctionError::Client(ClientError::NotDelegated(_)) => {
+            failure.hint("`sealstone cap show FILE` shows what it allows")
+        }
         FunctionError::UnknownJob { .. } => failure.hint("`sealstone job ls` shows the known jobs"),
         FunctionError::Limit { .. } | FunctionError::ArgumentsTooLong { .. } => {
             failure.hint("docs/reference/limits.md lists all limits")
+        }
+        FunctionError::Refused { error: OsdError::FunctionRequestUnknown { .. }, .. } => {
+            failure.hint("update the device, or use a client of its version")
         }
         FunctionError::Refused { .. } => failure.hint("`sealstone fn show` shows what the function needs"),
         _ => failure,

@@ -29,6 +29,8 @@ use crate::{Client, ClientError, Devices, Metadata, get};
 
 /// Maximum number of jobs of one call that a device runs at once.
 pub const JOBS_PER_DEVICE_MAX: usize = 4;
+/// Offset of FLAGS in the request for a run.
+const FLAGS_AT: u16 = 3;
 /// Default of the longest run, milliseconds.
 const TIMEOUT_DEFAULT_MS: u32 = 30_000;
 /// Default of the maximum bytes of the result of one job.
@@ -601,7 +603,7 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
         result_object: Option<&ResultObject<M, D>>,
     ) -> Result<JobEnd, FunctionError> {
         let index = self.function.copy_on(planned.device).ok_or_else(moved)?;
-        let mut renew = false;
+        let (mut renew, mut result_object) = (false, result_object);
         let (parts, object) = loop {
             let function = self.function.objects.object_grant(index, renew).await?;
             let (mut objects, mut data) = self.data(planned, renew).await?;
@@ -634,6 +636,10 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
                 Ok(done) => break (job::parse(&done.data)?, object),
                 // Nothing was started. A credential may have been revoked or its key replaced.
                 Err(error) if error.is_denied() && !renew => renew = true,
+                // An older device knows no entry for a result, and returns short results.
+                Err(OsdError::FunctionRequestUnknown { at: FLAGS_AT }) if result_object.is_some() => {
+                    result_object = None;
+                }
                 Err(OsdError::CodeMismatch) => {
                     return Err(FunctionError::DigestMismatch {
                         path: self.function.path.shown().into_owned(),
@@ -678,7 +684,12 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
             if device.id != planned.device {
                 return Err(moved().into());
             }
-            let reads = Permissions::READ | Permissions::GET_ATTR;
+            // Without GET_ATTR the function can read bytes, but no attributes.
+            let has_attributes = bearer
+                .capability()
+                .is_none_or(|capability| capability.permissions.contains(Permissions::GET_ATTR));
+            let attributes = if has_attributes { Permissions::GET_ATTR } else { Permissions::NONE };
+            let reads = Permissions::READ | attributes;
             let writes = Permissions::WRITE | Permissions::OBJ_MGMT;
             let rights = if file.update { reads | writes } else { reads };
             objects.push(FunctionObject { object, kind: ObjectType::User, rights });

@@ -162,6 +162,7 @@ impl FunctionError {
                 error:
                     error @ (OsdError::FunctionUnsupported
                     | OsdError::FunctionExcluded
+                    | OsdError::FunctionRequestUnknown { .. }
                     | OsdError::InvalidParameter { .. }
                     | OsdError::InvalidField { .. }),
                 ..

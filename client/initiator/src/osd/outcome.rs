@@ -62,7 +62,8 @@ pub(crate) struct Parts {
     pub(crate) attributes: Vec<u8>,
 }
 
-/// JOB ID and CODE DIGEST of descriptor FF01h in the continuation segment.
+/// Fields of descriptor FF01h in the continuation segment.
+const FUNCTION_REQUEST_AT: u16 = 48;
 const FUNCTION_OPERATION_AT: u16 = 49;
 const FUNCTION_ENGINE_AT: u16 = 50;
 const FUNCTION_API_AT: u16 = 52;
@@ -180,7 +181,9 @@ const fn changes_beliefs(error: &OsdError) -> bool {
 /// Decodes INVALID FIELD IN CDB by its field pointer; without one it is about the credential.
 fn refused(generation: Generation, operation: &Operation, field: Option<u16>) -> OsdError {
     let Some(field) = field else { return OsdError::AccessDenied { field } };
-    if field >= pointer::CAPABILITY {
+    // A refusal of an extension capability points at the length of the segment that has it.
+    let is_extension = field == pointer::CONTINUATION && generation == Generation::Osd2;
+    if field >= pointer::CAPABILITY || is_extension {
         return OsdError::AccessDenied { field: Some(field) };
     }
     let creates_partition = match operation {
@@ -224,6 +227,10 @@ fn refused_function(operation: &Operation, at: u16) -> OsdError {
         (Operation::ExecutePaperFunction { .. }, PAPER_CODE_BUNDLE_AT) => OsdError::CodeMismatch,
         (Operation::ExecuteFunction { .. }, FUNCTION_JOB_AT) => OsdError::UnknownJob,
         (Operation::ExecuteFunction { .. }, FUNCTION_DIGEST_AT) => OsdError::CodeMismatch,
+        // Both sides agree on the rules, so the device does not know the value of the field.
+        (Operation::ExecuteFunction { .. }, at) if at >= FUNCTION_REQUEST_AT => {
+            OsdError::FunctionRequestUnknown { at: at - FUNCTION_REQUEST_AT }
+        }
         _ => OsdError::AccessDenied { field: None },
     }
 }
@@ -252,6 +259,7 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
     use sealstone_osd::capability::{Range, Scope};
+    use sealstone_osd::function::{JobAction, JobId, JobRequest};
     use sealstone_osd::{Capability, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod};
     use sealstone_scsi::FieldPointer;
     use sealstone_seal::algorithm::preferred_slot;
@@ -383,6 +391,25 @@ mod tests {
         let start = pointer::start(Generation::Osd2);
         assert!(matches!(outcome(&read(), start), ResponseOutcome::Failed(OsdError::ReadPastEnd { .. })));
         assert!(matches!(outcome(&create(), start), ResponseOutcome::Failed(OsdError::InvalidField { .. })));
+        let extension = outcome(&read(), pointer::CONTINUATION);
+        assert!(matches!(extension, ResponseOutcome::Failed(OsdError::AccessDenied { field: Some(48) })));
+    }
+
+    #[test]
+    fn unknown_request_fields_name_older_device() {
+        let action = JobAction::Status;
+        let request = ExecuteRequest::Job(JobRequest { action, job: JobId([1; 16]) });
+        let operation = Operation::ExecuteFunction {
+            object: OBJECT,
+            request: Box::new(request),
+            reply_max: 128,
+            data: Vec::new(),
+        };
+        let at = |at| refused_function(&operation, at);
+        assert!(matches!(at(48 + 3), OsdError::FunctionRequestUnknown { at: 3 }), "FLAGS");
+        assert!(matches!(at(80), OsdError::UnknownJob));
+        assert!(at(48 + 3).to_string().contains("newer version"));
+        assert!(matches!(refused_function(&read(), 51), OsdError::AccessDenied { field: None }));
     }
 
     proptest! {
