@@ -11,6 +11,7 @@ mod bad_setup;
 mod block_attach;
 mod block_mount;
 mod block_units;
+mod cap_runs;
 mod chap_clients;
 mod clock;
 mod crash;

@@ -9,18 +9,17 @@
 //! everything before it; docs/standards/mds/operations.md §5.5.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
 use std::path::Path;
 
 use sealstone_mds_protocol::{
     DelegatedFile, DeviceId, DevicePin, FilePath, Name, SYSTEM_ID_BYTES, Text, Wire, WireError, WireReader,
     WireWriter, record,
 };
-use sealstone_private::PrivateError;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::ClientError;
+use crate::run_file::{RUN_MAGIC, load_private};
 use crate::session_file::replace;
 
 /// Maximum bytes of a capability file: 64 objects on as many devices take half of it.
@@ -81,6 +80,9 @@ impl CapabilityFile {
     /// # Errors
     /// `CapabilityFile`.
     pub fn parse(bytes: &[u8]) -> Result<Self, ClientError> {
+        if bytes.starts_with(RUN_MAGIC) {
+            return Err(ClientError::CapabilityFile("it is a run file; use `sealstone cap run`"));
+        }
         if bytes.len() > CAPABILITY_FILE_MAX || !bytes.starts_with(MAGIC) {
             return Err(ClientError::CapabilityFile("not a capability file, or of another version"));
         }
@@ -128,25 +130,12 @@ impl CapabilityFile {
     /// # Errors
     /// `CapabilityFile` if others may read or write it, or it is damaged; `CapabilityFileIo`.
     pub fn load(path: &Path) -> Result<Self, ClientError> {
-        let read = || -> io::Result<(Zeroizing<Vec<u8>>, bool)> {
-            let mut bytes = Zeroizing::new(Vec::with_capacity(CAPABILITY_FILE_MAX + 1));
-            let file = match sealstone_private::open(path) {
-                Err(PrivateError::Mode { .. } | PrivateError::NotAFile) => return Ok((bytes, false)),
-                other => other?,
-            };
-            file.take(CAPABILITY_FILE_MAX as u64 + 1).read_to_end(&mut bytes)?;
-            Ok((bytes, true))
-        };
-        let (bytes, private) = read().map_err(ClientError::CapabilityFileIo)?;
-        if !private {
-            return Err(ClientError::CapabilityFile("others may read or write it; its mode must be 0600"));
-        }
-        Self::parse(&bytes)
+        Self::parse(&load_private(path, CAPABILITY_FILE_MAX)?)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
     use sealstone_mds_protocol::{
@@ -209,6 +198,25 @@ mod tests {
             },
             devices: vec![device(1), device(2)],
         }
+    }
+
+    /// Returns a capability file to read a file of one object on a device.
+    pub(crate) fn delegated_file(path: &str, device: u32) -> CapabilityFile {
+        let mut file = file();
+        let delegated = &mut file.delegated;
+        let at = device as usize - 1;
+        let object = delegated.layout.objects()[at];
+        delegated.layout = Layout::single(object);
+        delegated.grants[0].object = object;
+        (delegated.start, delegated.end) = (0, delegated.stat.size);
+        file.devices = vec![file.devices[at].clone()];
+        file.path = FilePath::new(path).unwrap();
+        file
+    }
+
+    pub(crate) fn with_access(file: CapabilityFile, (read, write): (bool, bool)) -> CapabilityFile {
+        let delegated = DelegatedFile { read, write, ..file.delegated };
+        CapabilityFile { delegated, ..file }
     }
 
     #[test]

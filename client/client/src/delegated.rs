@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicI64;
 use bytes::{Bytes, BytesMut};
 use sealstone_initiator::{Environment, Operation, OsdOptions, SystemEnvironment};
 use sealstone_mds_protocol::{
-    Device, DeviceState, FilePath, Method, Request, Response, Revocation, RevocationTarget,
+    Device, DeviceId, DeviceState, FilePath, Method, Request, Response, Revocation, RevocationTarget,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
@@ -42,6 +42,38 @@ impl Metadata for NoServer {
     }
 }
 
+/// Returns connections to devices over iSCSI.
+pub(crate) fn pool(reach: DeviceConnectOptions) -> (DevicePool, Arc<dyn Environment>) {
+    let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
+    let mut options = OsdOptions::new(&*environment);
+    let DeviceConnectOptions { proofs, tls, conceal_method } = reach;
+    options.session.proofs = proofs;
+    options.tls = tls;
+    options.conceal_method = conceal_method;
+    (DevicePool::tcp(environment.clone(), options), environment)
+}
+
+/// Returns the state of a client that knows these devices.
+pub(crate) fn client_core<M, D>(
+    metadata: M,
+    devices: D,
+    environment: Arc<dyn Environment>,
+    tuning: Tuning,
+    known: BTreeMap<DeviceId, Arc<Device>>,
+) -> Arc<ClientCore<M, D>> {
+    let tuning = tuning.bounded();
+    Arc::new(ClientCore {
+        metadata,
+        devices,
+        environment,
+        clock_offset_ms: Arc::new(AtomicI64::new(0)),
+        known: tokio::sync::Mutex::new(known),
+        budget: MemoryBudget::new(tuning.memory_bytes),
+        buffers: Buffers::new(tuning.memory_bytes),
+        tuning,
+    })
+}
+
 /// Access to a file, or a part of one, with a capability file.
 pub struct Delegated<D = DevicePool> {
     file: CapabilityFile,
@@ -54,13 +86,7 @@ impl Delegated {
     /// # Errors
     /// `CapabilityFile`.
     pub fn open(file: CapabilityFile, reach: impl Into<DeviceConnectOptions>) -> Result<Self, ClientError> {
-        let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
-        let mut options = OsdOptions::new(&*environment);
-        let DeviceConnectOptions { proofs, tls, conceal_method } = reach.into();
-        options.session.proofs = proofs;
-        options.tls = tls;
-        options.conceal_method = conceal_method;
-        let devices = DevicePool::tcp(environment.clone(), options);
+        let (devices, environment) = pool(reach.into());
         Self::over(file, devices, environment, Tuning::default())
     }
 
@@ -81,19 +107,9 @@ impl<D: Devices> Delegated<D> {
         environment: Arc<dyn Environment>,
         tuning: Tuning,
     ) -> Result<Self, ClientError> {
-        let tuning = tuning.bounded();
         let known: BTreeMap<_, _> =
             file.devices.iter().map(|found| (found.id, Arc::new(device(found)))).collect();
-        let core = Arc::new(ClientCore {
-            metadata: NoServer,
-            devices,
-            environment,
-            clock_offset_ms: Arc::new(AtomicI64::new(0)),
-            known: tokio::sync::Mutex::new(known.clone()),
-            budget: MemoryBudget::new(tuning.memory_bytes),
-            buffers: Buffers::new(tuning.memory_bytes),
-            tuning,
-        });
+        let core = client_core(NoServer, devices, environment, tuning, known.clone());
         let delegated = &file.delegated;
         let objects = OpenObjects::delegated(core, delegated.layout.clone(), &delegated.grants, &known)?;
         Ok(Self { objects: Arc::new(objects), file })
@@ -251,7 +267,7 @@ impl<D: Devices> Delegated<D> {
     }
 }
 
-fn device(found: &CapabilityDevice) -> Device {
+pub(crate) fn device(found: &CapabilityDevice) -> Device {
     let CapabilityDevice { id, name, system_id, url, pin } = found.clone();
     Device {
         id,
@@ -315,6 +331,21 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     ) -> Result<CapabilityFile, ClientError> {
         let path = file_path(path)?;
         let request = Request::DelegateExecution { path: path.clone(), until_ms, method };
+        self.capability_file(path, request).await
+    }
+
+    /// Returns credentials to read a whole file by functions, for a program that does not log in.
+    ///
+    /// # Errors
+    /// `Refused` with `Denied`, `Invalid` or `Limit` among others.
+    pub async fn delegate_call_data(
+        &self,
+        path: impl AsRef<[u8]>,
+        until_ms: u64,
+        method: Method,
+    ) -> Result<CapabilityFile, ClientError> {
+        let path = file_path(path)?;
+        let request = Request::DelegateCallData { path: path.clone(), until_ms, method };
         self.capability_file(path, request).await
     }
 

@@ -28,6 +28,7 @@ mod open;
 mod pool;
 mod put;
 mod quotas;
+mod run_file;
 mod service_key;
 mod session_file;
 pub mod tls;
@@ -49,6 +50,7 @@ pub use open::RENEW_BEFORE_MS;
 pub use pool::{DevicePool, DialFactory};
 pub use put::{PutOptions, StoredFile};
 pub use quotas::{quota_of_tree, quota_of_user};
+pub use run_file::{RUN_FILE_DATA_MAX, RUN_FILE_MAX, RunFile, RunFileMetadata};
 pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
 };

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use sealstone_client::{
-    CapabilityDevice, CapabilityFile, Delegated, FilePath, Proofs, SavedSession, ServiceKey, SessionTicket,
-    UserName, tls::Fingerprint,
+    CapabilityDevice, CapabilityFile, Delegated, FilePath, Proofs, RunFile, SavedSession, ServiceKey,
+    SessionTicket, UserName, tls::Fingerprint,
 };
 use sealstone_login::SessionKeys;
 use sealstone_mds_protocol::{DelegatedFile, Response};
@@ -92,11 +92,22 @@ pub(crate) const KEY_FILE: Target = Target {
 
 /// First bytes of the file. Its last bytes are a digest of all others.
 const CAPABILITY_MAGIC: &[u8] = b"OSDCAP01";
+const RUN_MAGIC: &[u8] = b"OSDRUN01";
 const DIGEST_BYTES: usize = 32;
+
+/// Parses the bytes as the body of a run file with the correct digest.
+fn run_file(input: &[u8]) {
+    let mut bytes = [RUN_MAGIC, input].concat();
+    bytes.extend_from_slice(&Sha256::digest(&bytes));
+    if let Ok(file) = RunFile::parse(&bytes) {
+        assert_eq!(*file.encode().expect("what parses is within the limits"), bytes);
+    }
+}
 
 /// Parses the bytes as given, and as the body of a file with the correct digest.
 fn capability_file(input: &[u8]) {
     let _ = CapabilityFile::parse(input);
+    run_file(input);
     let mut bytes = [CAPABILITY_MAGIC, input].concat();
     bytes.extend_from_slice(&Sha256::digest(&bytes));
     let Ok(file) = CapabilityFile::parse(&bytes) else { return };
@@ -137,15 +148,28 @@ fn capability_seeds() -> Vec<Vec<u8>> {
     };
     let bytes = file.encode().expect("a short file");
     let body = &bytes[CAPABILITY_MAGIC.len()..bytes.len() - DIGEST_BYTES];
-    vec![body.to_vec(), bytes.to_vec()]
+    let DelegatedFile { stat, layout, .. } = file.delegated.clone();
+    let of = |read, path| {
+        let (start, end) = (0, stat.size);
+        let layout = sealstone_mds_protocol::Layout::single(layout.objects()[0]);
+        let grants = file.delegated.grants.clone();
+        let delegated =
+            DelegatedFile { read, write: false, start, end, layout, grants, ..file.delegated.clone() };
+        let path = FilePath::new(path).expect("a path");
+        CapabilityFile { path, delegated, devices: file.devices.clone() }
+    };
+    let run = RunFile::new(of(false, "/fn"), vec![of(true, "/f")]).expect("a run file").encode();
+    let run = run.expect("a short file");
+    let run_body = &run[RUN_MAGIC.len()..run.len() - DIGEST_BYTES];
+    vec![body.to_vec(), bytes.to_vec(), run_body.to_vec()]
 }
 
 pub(crate) const CAPABILITY_FILE: Target = Target {
     name: "client-capability-file",
-    about: "a capability file, with any digest and with the right one; what parses encodes to the same bytes",
+    about: "a capability or run file, with any digest and the right one; what parses encodes to the same bytes",
     run: capability_file,
     seeds: capability_seeds,
     cost: 10,
     quarantine: None,
-    covers: &["client::CapabilityFile::parse"],
+    covers: &["client::CapabilityFile::parse", "client::RunFile::parse"],
 };

@@ -276,6 +276,7 @@ pub(crate) fn requests() -> Vec<Request> {
             method,
         },
         Request::DelegateExecution { path: path("/f"), until_ms: 60_000, method },
+        Request::DelegateCallData { path: path("/f"), until_ms: 60_000, method },
         Request::FunctionPolicyAccess { id: DeviceId(1), partition: 1 << 16, change: true, method },
         Request::CopyFunction { path: path("/f"), device: DeviceId(1), method },
         Request::ReserveResult { path: path("/f"), device: DeviceId(1), size_max: 1 << 20, method },

@@ -350,7 +350,10 @@ impl Mds {
                 self.delegate(principal, &replay_key, now_ms, rng)
             }
             Request::DelegateExecution { path, until_ms, method } => {
-                self.delegate_execution(principal, &path, (until_ms, method), now_ms, rng)
+                self.delegate_call(principal, (&path, Access::Execute), (until_ms, method), now_ms, rng)
+            }
+            Request::DelegateCallData { path, until_ms, method } => {
+                self.delegate_call(principal, (&path, Access::CallRead), (until_ms, method), now_ms, rng)
             }
             Request::DeviceAttributes { id, method } => {
                 self.device_attributes(principal, (id, method), now_ms, rng)
@@ -685,6 +688,7 @@ fn requested_file(request: &Request) -> Option<(Option<FilePath>, Option<InodeId
         | Request::CopyFunction { path, method, .. }
         | Request::ReserveResult { path, method, .. }
         | Request::DelegateExecution { path, method, .. }
+        | Request::DelegateCallData { path, method, .. }
         | Request::Delegate { path, method, .. } => Some((Some(path.clone()), None, *method)),
         Request::RenewGrants {
             handle: OpenHandle::File { node, .. } | OpenHandle::Node { node, .. },

@@ -65,6 +65,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::RenewGrants { handle: OpenHandle::Node { access: Access::Read, .. }, .. }
         | Request::Open { access: Access::Read | Access::Execute | Access::CallRead, .. }
         | Request::DelegateExecution { .. }
+        | Request::DelegateCallData { .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
         | Request::QuotaShow { of: QuotaSubject::Tree(_) }

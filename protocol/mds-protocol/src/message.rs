@@ -721,6 +721,15 @@ messages! {
             /// Method; raised to the floor of policy.
             method: Method,
         },
+        /// Issues credentials to read a file by functions to a program that never logs in. They
+        /// are never sealed, and grant no more than the caller has.
+        0x008E => DelegateCallData {
+            path: FilePath,
+            /// Expiry, milliseconds since 1970.
+            until_ms: u64,
+            /// Method; raised to the floor of policy.
+            method: Method,
+        },
     }
 }
 

@@ -275,6 +275,25 @@ pub(crate) struct RunArgs {
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
+    pub(crate) call: CallArgs,
+    /// Allow the function to change existing bytes of the files.
+    #[arg(long)]
+    pub(crate) update: bool,
+    /// Make changes visible only if the function succeeds.
+    #[arg(long, requires = "update")]
+    pub(crate) commit: bool,
+    /// Only start the jobs; `sealstone job` shows them.
+    #[arg(long = "async", id = "is_async", conflicts_with = "timeout")]
+    pub(crate) is_async: bool,
+    /// Security method of commands; the server may raise it.
+    #[arg(long = "security", env = "SEALSTONE_METHOD", default_value = "alldata", value_name = "METHOD")]
+    pub(crate) security: MethodName,
+}
+
+/// Arguments of a call of a function, and of the output of its results.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CallArgs {
+    #[command(flatten)]
     pub(crate) shipped: ShippedArguments,
     /// Method of the function [default: its default method].
     #[arg(long, default_value = "", value_name = "M", hide_default_value = true)]
@@ -285,12 +304,6 @@ pub(crate) struct RunArgs {
     /// Private file (mode 0600) with NAME=VALUE lines; devices do not record arguments then.
     #[arg(long, value_name = "FILE")]
     pub(crate) arg_file: Option<PathBuf>,
-    /// Allow the function to change existing bytes of the files.
-    #[arg(long)]
-    pub(crate) update: bool,
-    /// Make changes visible only if the function succeeds.
-    #[arg(long, requires = "update")]
-    pub(crate) commit: bool,
     /// One job for each device with up to 64 objects, instead of one for each file.
     #[arg(long)]
     pub(crate) together: bool,
@@ -304,16 +317,8 @@ pub(crate) struct RunArgs {
     #[arg(long, short, default_value = "-", value_name = "FILE")]
     pub(crate) output: OsString,
     /// Longest run of a job, such as 30s, 5m or 1h.
-    #[arg(
-        long, default_value = "30s", value_name = "T", value_parser = parse_timeout, conflicts_with = "is_async"
-    )]
+    #[arg(long, default_value = "30s", value_name = "T", value_parser = parse_timeout)]
     pub(crate) timeout: u32,
-    /// Only start the jobs; `sealstone job` shows them.
-    #[arg(long = "async", id = "is_async")]
-    pub(crate) is_async: bool,
-    /// Security method of commands; the server may raise it.
-    #[arg(long = "security", env = "SEALSTONE_METHOD", default_value = "alldata", value_name = "METHOD")]
-    pub(crate) security: MethodName,
 }
 
 /// Jobs of functions.

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{ArgGroup, Args, Subcommand};
 
 use super::MethodName;
+use super::functions::CallArgs;
 use crate::output::{parse_moment, parse_size};
 
 /// Capability files.
@@ -17,7 +18,7 @@ pub(crate) enum Cap {
 Examples:
   sealstone cap issue --read --until 30m /data/in.csv -o in.cap
   sealstone cap issue --read --write --range 4K..8K --until 10m /data/table -o table.cap
-  sealstone cap issue --execute /.functions/grep --until 10m -o grep.cap
+  sealstone cap issue --execute grep --data /logs/a.log --until 10m -o grep.cap
 The file is a secret: it grants access to anyone until it expires or is revoked (`sealstone revoke`). It cannot grant more
 than your own rights, and is valid for an hour at most unless the server is configured otherwise. A stored file with a
 writable capability loses its recorded checksum.")]
@@ -63,13 +64,33 @@ Nothing is written outside of the range. The bytes are durable when the command 
         #[arg(long, value_name = "OFFSET", value_parser = parse_size)]
         at: Option<u64>,
     },
+    /// Run a function with a capability file, directly on the devices.
+    #[command(after_help = "\
+Examples:
+  sealstone cap issue --execute grep --data /logs/a.log --until 10m -o grep.cap
+  sealstone cap run grep.cap --pattern error
+  sealstone --json cap run count.cap more.cap --by lines | jq .total.count.lines
+The function of the first file runs on all files that the capability files permit to read with --data.
+Arguments and results are those of `sealstone run`; a job returns at most 64 KiB.")]
+    Run(CapRunArgs),
+}
+
+/// Arguments of `cap run`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CapRunArgs {
+    /// Capability file of `cap issue --execute`.
+    pub(crate) file: PathBuf,
+    /// Further capability files to read whole files with.
+    pub(crate) data: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) call: CallArgs,
 }
 
 /// Arguments of `cap issue`.
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("rights").required(true).multiple(true).args(["read", "write", "execute"]))]
 pub(crate) struct IssueArgs {
-    /// The stored file.
+    /// The stored file; with --execute a function: a stored path, or a name in /.functions.
     pub(crate) path: OsString,
     /// Allow reading.
     #[arg(long)]
@@ -80,6 +101,9 @@ pub(crate) struct IssueArgs {
     /// Allow running the stored file as a function, but neither reading nor writing it.
     #[arg(long, conflicts_with_all = ["read", "write", "range"])]
     pub(crate) execute: bool,
+    /// Stored file that the function may read; repeat it for more, 64 at most.
+    #[arg(long, value_name = "PATH", requires = "execute")]
+    pub(crate) data: Vec<OsString>,
     /// Bytes A..B, A.. or ..B, with sizes such as 4K or 1M [default: the whole file].
     #[arg(long, value_name = "A..B", value_parser = parse_range)]
     pub(crate) range: Option<ByteRange>,

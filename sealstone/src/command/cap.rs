@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Instant;
 
-use sealstone_client::{CapabilityFile, Delegated, Delegation};
+use sealstone_client::{CapabilityFile, Delegated, Delegation, RUN_FILE_DATA_MAX, RunFile};
 use sealstone_mds_protocol::PinKind;
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions, SecurityMethod};
 use serde_json::json;
@@ -12,10 +12,12 @@ use tokio::io::AsyncWriteExt;
 
 use crate::cli::GlobalArgs;
 use crate::cli::grants::{ByteRange, Cap, IssueArgs, Until};
+use crate::command::cap_run;
+use crate::command::functions::function_path;
 use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes, stdout_failure, utc};
+use crate::output::{Output, counted, human_bytes, stdout_failure, utc};
 use crate::text::{ShownPath as _, hex, set_bytes, snake_case};
 
 /// `sealstone cap …`.
@@ -25,16 +27,21 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Cap) -> O
         Cap::Show { file } => show(output, file),
         Cap::Get { file, place, range } => get(global, output, file, place, *range).await,
         Cap::Put { file, source, at } => put(global, output, file, source, *at).await,
+        Cap::Run(arguments) => cap_run::run(global, output, arguments).await,
     }
 }
 
 async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Outcome {
-    let IssueArgs { path, read, write, execute, range, until, output: to, force, method } = arguments;
-    let path = &global.stored(path)?;
+    let IssueArgs { path, read, write, execute, data, range, until, output: to, force, method } = arguments;
+    let path = &if *execute { function_path(global, path)? } else { (*global.stored(path)?).clone() };
     if to.exists() && !force {
         return Err(Failure::operation("already exists")
             .at(to.shown())
             .hint("choose another file, or use --force"));
+    }
+    if data.len() > RUN_FILE_DATA_MAX {
+        return Err(Failure::usage(format!("--data occurs more than {RUN_FILE_DATA_MAX} times"))
+            .hint("issue a second capability file"));
     }
     let (client, _) = client(global)?;
     if let Until::In(_) = until {
@@ -55,17 +62,28 @@ async fn issue(global: &GlobalArgs, output: Output, arguments: &IssueArgs) -> Ou
         }
     };
     let file = issued.map_err(|error| Failure::from(error).at(path))?;
-    file.save(to).map_err(|error| Failure::from(error).at(to.shown()))?;
+    let mut readable = Vec::with_capacity(data.len());
+    for path in data {
+        let path = global.stored(path)?;
+        let issued = client.delegate_call_data(&*path, until_ms, method).await;
+        readable.push(issued.map_err(|error| Failure::from(error).at(&path))?);
+    }
     let delegated = &file.delegated;
-    output.remark(format!(
-        "{} may {} bytes {}..{} of {path} until {} UTC",
-        to.shown(),
-        rights(&file).join(" and "),
-        delegated.start,
-        delegated.end,
-        utc(delegated.expires_ms),
-    ));
-    output.done(&value(&file))
+    let what = match execute {
+        true => format!("execute {path} on {}", counted(readable.len() as u64, "file")),
+        false => {
+            format!("{} bytes {}..{} of {path}", rights(&file).join(" and "), delegated.start, delegated.end)
+        }
+    };
+    let ends_ms = readable.iter().map(|file| file.delegated.expires_ms).fold(delegated.expires_ms, u64::min);
+    let value = run_value(&file, &readable);
+    let saved = match readable.is_empty() {
+        true => file.save(to),
+        false => RunFile::new(file, readable).and_then(|file| file.save(to)),
+    };
+    saved.map_err(|error| Failure::from(error).at(to.shown()))?;
+    output.remark(format!("{} may {what} until {} UTC", to.shown(), utc(ends_ms)));
+    output.done(&value)
 }
 
 fn rights(file: &CapabilityFile) -> Vec<&'static str> {
@@ -77,6 +95,15 @@ fn rights(file: &CapabilityFile) -> Vec<&'static str> {
 
 fn load(path: &Path) -> Outcome<CapabilityFile> {
     CapabilityFile::load(path).map_err(|error| Failure::from(error).at(path.shown()))
+}
+
+/// Loads a capability file of any kind; returns the capability files of its data too.
+fn load_any(path: &Path) -> Outcome<(CapabilityFile, Vec<CapabilityFile>)> {
+    match RunFile::load(path) {
+        Ok(file) => Ok((file.function().clone(), file.data().to_vec())),
+        // Not for a function, or unusable for the reason that the second attempt finds.
+        Err(_) => Ok((load(path)?, Vec::new())),
+    }
 }
 
 const fn method_name(method: SecurityMethod) -> &'static str {
@@ -149,36 +176,48 @@ fn value(file: &CapabilityFile) -> serde_json::Value {
     value
 }
 
+/// Returns the JSON of a capability file, and of the files that its function may read.
+fn run_value(file: &CapabilityFile, data: &[CapabilityFile]) -> serde_json::Value {
+    let mut all = value(file);
+    if file.executes() {
+        all["data"] = data.iter().map(value).collect();
+    }
+    all
+}
+
 fn show(output: Output, path: &Path) -> Outcome {
-    let file = load(path)?;
-    output.result(&value(&file), || {
-        let CapabilityFile { path, delegated, devices } = &file;
-        let mut lines = vec![
-            format!("file       {}", path.shown()),
-            format!("may        {}", rights(&file).join(", ")),
-            format!("bytes      {}..{} of {}", delegated.start, delegated.end, delegated.stat.size),
-            format!("until      {} UTC", utc(delegated.expires_ms)),
-            format!("principal  {}", hex(&delegated.principal)),
-        ];
-        for device in devices {
-            let by = if device.pin.is_some() { "inside TLS, pinned" } else { "without TLS" };
-            lines.push(format!("device     {} {} ({by})", device.name, device.url));
-        }
-        for grant in &delegated.grants {
-            let fields = capability(grant.capability.as_slice());
-            let names = fields["permissions"].as_array().map_or_else(
-                || "sealed: only the device can read it".to_owned(),
-                |names| names.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(" "),
-            );
-            let known = devices.iter().find(|device| device.id == grant.object.device);
-            let device = known.map_or_else(
-                || format!("number {}", grant.object.device.0),
-                |device| device.name.to_string(),
-            );
-            lines.push(format!("object     {} on device {device}: {names}", grant.object.object));
-        }
-        lines.join("\n")
+    let (file, data) = load_any(path)?;
+    output.result(&run_value(&file, &data), || {
+        let texts: Vec<String> = std::iter::once(&file).chain(&data).map(text_of).collect();
+        texts.join("\n\n")
     })
+}
+
+fn text_of(file: &CapabilityFile) -> String {
+    let CapabilityFile { path, delegated, devices } = file;
+    let mut lines = vec![
+        format!("file       {}", path.shown()),
+        format!("may        {}", rights(file).join(", ")),
+        format!("bytes      {}..{} of {}", delegated.start, delegated.end, delegated.stat.size),
+        format!("until      {} UTC", utc(delegated.expires_ms)),
+        format!("principal  {}", hex(&delegated.principal)),
+    ];
+    for device in devices {
+        let by = if device.pin.is_some() { "inside TLS, pinned" } else { "without TLS" };
+        lines.push(format!("device     {} {} ({by})", device.name, device.url));
+    }
+    for grant in &delegated.grants {
+        let fields = capability(grant.capability.as_slice());
+        let names = fields["permissions"].as_array().map_or_else(
+            || "sealed: only the device can read it".to_owned(),
+            |names| names.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(" "),
+        );
+        let known = devices.iter().find(|device| device.id == grant.object.device);
+        let device = known
+            .map_or_else(|| format!("number {}", grant.object.device.0), |device| device.name.to_string());
+        lines.push(format!("object     {} on device {device}: {names}", grant.object.object));
+    }
+    lines.join("\n")
 }
 
 fn report(output: Output, verb: &str, bytes: u64, started: Instant) -> Outcome {

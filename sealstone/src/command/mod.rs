@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod block;
 mod block_attach;
 pub(crate) mod cap;
+mod cap_run;
 pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod drain;

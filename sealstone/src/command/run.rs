@@ -17,18 +17,19 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use sealstone_client::functions::{CallArguments, CallGrouping, CallReply, CallSummary, FunctionRun};
-use sealstone_client::{Client, FilePath};
+use sealstone_client::{Client, Devices, FilePath, Metadata, Method};
 use sealstone_functions::{ResultLine, ShippedFunction, find_function};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use self::files::{RunFile, RunFiles};
+use self::files::RunFile;
+pub(crate) use self::files::RunFiles;
 use self::local_run::{run_on_empty, run_on_stored};
 use self::reduction::{FileResult, Reduction, can_run_at_client};
 use self::result_text::{OrderedText, TextForm, add_json, push_text};
 use crate::cli::GlobalArgs;
-use crate::cli::functions::{RunArgs, parse_pair};
+use crate::cli::functions::{CallArgs, RunArgs, parse_pair};
 use crate::cli::shipped::is_reducible;
 use crate::command::functions::{at_function, enumeration, failure_of, function_path, is_in_library};
 use crate::command::job_records::{JobRecord, JobRecords};
@@ -72,9 +73,19 @@ impl ResultSink {
     }
 }
 
+/// A call of a command.
+pub(crate) struct CallPlan<'a> {
+    pub(crate) arguments: &'a CallArgs,
+    pub(crate) function: FilePath,
+    pub(crate) is_async: bool,
+    pub(crate) security: Method,
+    pub(crate) update: bool,
+    pub(crate) commit: bool,
+}
+
 /// Returns the arguments of the command line and of the private file, and their names.
 fn call_arguments(
-    arguments: &RunArgs,
+    arguments: &CallArgs,
     function: Option<&ShippedFunction>,
     files: &[RunFile],
 ) -> Outcome<CallArguments> {
@@ -120,28 +131,29 @@ fn format_of(files: &[RunFile]) -> Option<&'static str> {
 }
 
 /// Returns the shipped function whose results the command reduces.
-fn reducible(arguments: &RunArgs, path: &FilePath) -> Option<&'static ShippedFunction> {
+fn reducible(plan: &CallPlan<'_>) -> Option<&'static ShippedFunction> {
+    let path = &plan.function;
     let name = path.as_bytes().rsplit(|byte| *byte == b'/').next()?;
     let function = find_function(std::str::from_utf8(name).ok()?)?;
-    let is_reduced = is_in_library(path) && is_reducible(function) && !arguments.raw && !arguments.is_async;
+    let is_reduced = is_in_library(path) && is_reducible(function) && !plan.arguments.raw && !plan.is_async;
     is_reduced.then_some(function)
 }
 
 /// Returns the call of the command line.
 fn call_of(
-    arguments: &RunArgs,
-    function: &FilePath,
+    plan: &CallPlan<'_>,
     reducible: Option<&ShippedFunction>,
     files: &[RunFile],
 ) -> Outcome<FunctionRun> {
+    let CallPlan { arguments, function, .. } = plan;
     let mut call = FunctionRun::new(function);
     call.method.clone_from(&arguments.method);
     call.arguments = call_arguments(arguments, reducible, files)?;
     call.secret_arguments = arguments.arg_file.is_some();
-    call.commit_on_success = arguments.commit;
+    call.commit_on_success = plan.commit;
     call.grouping = if arguments.together { CallGrouping::PerDevice } else { CallGrouping::PerFile };
-    call.timeout_ms = if arguments.is_async { 0 } else { arguments.timeout };
-    call.security = arguments.security.into();
+    call.timeout_ms = if plan.is_async { 0 } else { arguments.timeout };
+    call.security = plan.security;
     call.header_rows = reducible.is_some_and(|function| function.name == "filter")
         && call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"format=csv");
     // The other shipped functions return a few lines.
@@ -150,7 +162,7 @@ fn call_of(
         matches!(function.name, "grep" | "filter") && !counts
     });
     for file in files {
-        if arguments.update { call.update(&file.path) } else { call.read(&file.path) }
+        if plan.update { call.update(&file.path) } else { call.read(&file.path) }
     }
     Ok(call)
 }
@@ -162,7 +174,8 @@ struct RunReport<'a> {
     /// Destination of the results, as the command line names it.
     path: &'a OsStr,
     sink: ResultSink,
-    records: JobRecords,
+    /// Records of jobs, for a user with a session.
+    records: Option<JobRecords>,
     bar: ProgressBar,
     form: TextForm,
     /// Whether counts of single files are written.
@@ -249,7 +262,9 @@ impl RunReport<'_> {
 
     /// Records a job that later commands can need: one that runs, or one that failed and has a log.
     fn record(&self, reply: &CallReply, names: &[String]) {
-        let (Some(handle), Ok(status)) = (&reply.handle, &reply.outcome) else { return };
+        let (Some(handle), Ok(status), Some(records)) = (&reply.handle, &reply.outcome, &self.records) else {
+            return;
+        };
         let is_running = !status.state.is_final();
         if reply.is_success() && !is_running {
             return;
@@ -259,7 +274,7 @@ impl RunReport<'_> {
             if is_running {
                 self.output.remark(format!("started job {} on device {}", record.job, record.device_name));
             }
-            if let Err(failure) = self.records.add(&[record]) {
+            if let Err(failure) = records.add(&[record]) {
                 self.output.complain(&format!("job {} is not recorded: {failure}", handle.job));
             }
         });
@@ -356,7 +371,7 @@ impl RunReport<'_> {
     }
 
     /// Ends empty files, and runs the function at the client on those that need it.
-    async fn run_at_client(&mut self, client: &Client, call: &FunctionRun) {
+    async fn run_at_client<M: Metadata, D: Devices>(&mut self, client: &Client<M, D>, call: &FunctionRun) {
         let Some(function) = self.reduction.as_ref().map(|reduction| reduction.function) else { return };
         let files: Vec<usize> = (0..self.files.len()).filter(|file| !self.ended.contains(file)).collect();
         if !self.at_client.is_empty() {
@@ -416,7 +431,11 @@ impl RunReport<'_> {
     }
 }
 
-async fn header_of(client: &Client, call: &FunctionRun, path: &FilePath) -> Outcome<String> {
+async fn header_of<M: Metadata, D: Devices>(
+    client: &Client<M, D>,
+    call: &FunctionRun,
+    path: &FilePath,
+) -> Outcome<String> {
     call.header_of(client, path).await.map_err(|error| failure_of(&error).at(path))
 }
 
@@ -495,13 +514,33 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
         // An asynchronous job can be found only by its record.
         records.all()?;
     }
-    let started = Instant::now();
     let found = RunFiles::find(&client, &operands).await?;
     if arguments.update && found.has_directory {
         return Err(Failure::usage("--update changes files that are named, not directories"));
     }
-    let function = reducible(arguments, &path);
-    let call = call_of(arguments, &path, function, &found.files)?;
+    let plan = CallPlan {
+        arguments: &arguments.call,
+        function: path,
+        is_async: arguments.is_async,
+        security: arguments.security.into(),
+        update: arguments.update,
+        commit: arguments.commit,
+    };
+    run_call(output, &client, &plan, found, Some(records)).await
+}
+
+/// Runs a call on files, and writes its results.
+pub(crate) async fn run_call<M: Metadata, D: Devices>(
+    output: Output,
+    client: &Client<M, D>,
+    plan: &CallPlan<'_>,
+    found: RunFiles,
+    records: Option<JobRecords>,
+) -> Outcome {
+    let started = Instant::now();
+    let CallPlan { arguments, function: path, .. } = plan;
+    let function = reducible(plan);
+    let call = call_of(plan, function, &found.files)?;
     let local = arguments.output.as_os_str();
     let sink = ResultSink::open(local)?;
     let is_named = found.files.len() > 1 || found.has_directory;
@@ -544,10 +583,10 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
             report.end_file(file, result);
         }
     }
-    let ran = call.run(&client, |reply| report.add(&call, reply)).await;
-    let summary = ran.map_err(|error| at_function(error, &path));
+    let ran = call.run(client, |reply| report.add(&call, reply)).await;
+    let summary = ran.map_err(|error| at_function(error, path));
     if summary.is_ok() {
-        report.run_at_client(&client, &call).await;
+        report.run_at_client(client, &call).await;
     }
     report.bar.finish_and_clear();
     let summary = summary?;
@@ -561,7 +600,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
         std::io::stdout().flush().map_err(stdout_failure)?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    if !arguments.is_async && summary.failed < summary.jobs {
+    if !plan.is_async && summary.failed < summary.jobs {
         remark_totals(output, found.files.len(), &summary, seconds);
     }
     let parts = if function.is_some() { found.files.len() } else { summary.jobs } + found.failed.len();
@@ -579,7 +618,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
             add_json(&mut value["total"], total)?;
         }
     }
-    set_bytes(&mut value, "function", &path);
+    set_bytes(&mut value, "function", path);
     output.done(&value)?;
     failure.map_or(Ok(()), Err)
 }

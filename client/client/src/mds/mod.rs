@@ -494,6 +494,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GrantHolders { .. }
         | Request::Delegate { .. }
         | Request::DelegateExecution { .. }
+        | Request::DelegateCallData { .. }
         | Request::CopyFunction { .. }
         | Request::FunctionPolicyAccess { .. }
         | Request::ReserveResult { .. }

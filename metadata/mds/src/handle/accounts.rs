@@ -305,6 +305,9 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         Request::DelegateExecution { path, until_ms, .. } => {
             Some(format!("{path} execute until {until_ms}"))
         }
+        Request::DelegateCallData { path, until_ms, .. } => {
+            Some(format!("{path} read by functions until {until_ms}"))
+        }
         Request::Revoke { what } => Some(what.to_string()),
         Request::SetOwner { path, owner, group } => {
             let owner = owner.as_ref().map_or("", UserName::as_str);

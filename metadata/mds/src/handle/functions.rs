@@ -13,7 +13,9 @@ use sealstone_osd::{ObjectId, Permissions};
 
 use super::delegate::{IssueGuard, IssueParams};
 use crate::access::Principal;
-use crate::devices::{COPY_RIGHTS, CapabilityTerms, EXECUTE_RIGHTS, RESULT_RIGHTS, audit_field};
+use crate::devices::{
+    CALL_READ_RIGHTS, COPY_RIGHTS, CapabilityTerms, EXECUTE_RIGHTS, RESULT_RIGHTS, audit_field,
+};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::lengths::LengthTarget;
@@ -192,11 +194,12 @@ impl Mds {
         Ok(Response::DeviceGrant { grant: self.devices.partition_grant((device, partition), &terms, rng)? })
     }
 
-    /// Issues credentials to execute a function file, to be put into a capability file.
-    pub(super) fn delegate_execution(
+    /// Issues credentials for a part of a call, to be put into a capability file: to execute a
+    /// function file, or to read a file by functions.
+    pub(super) fn delegate_call(
         &self,
         principal: &Principal,
-        path: &FilePath,
+        (path, access): (&FilePath, Access),
         (until_ms, method): (u64, Method),
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -205,15 +208,22 @@ impl Mds {
         let issuing = self.issuing();
         let view = self.store.snapshot()?;
         let (id, _) = namespace::resolve(&*view, principal, path)?;
-        let (inode, layout) = namespace::file_for(&*view, principal, id, Access::Execute, &path.shown())?;
+        let (inode, layout) = namespace::file_for(&*view, principal, id, access, &path.shown())?;
         drop(view);
-        let empty = || MdsError::refused(ErrorCode::Invalid, "file is empty");
-        let layout = layout.ok_or_else(empty)?;
-        self.recall_for_path_access(id, Access::Execute, expires_ms, now_ms)?;
+        let empty = || MdsError::refused(ErrorCode::Invalid, format!("{} is empty", path.shown()));
+        let layout = layout.filter(|_| inode.size > 0).ok_or_else(empty)?;
+        self.recall_for_path_access(id, access, expires_ms, now_ms)?;
         let expires_ms = self.within_drains(&layout, expires_ms, now_ms)?;
-        let terms = (self.access_method(Access::Execute, method), EXECUTE_RIGHTS, expires_ms);
+        let read = access == Access::CallRead;
+        let rights = if read { CALL_READ_RIGHTS } else { EXECUTE_RIGHTS };
+        let terms = (self.access_method(access, method), rights, expires_ms);
         let mut issue = IssueParams::whole(IssueKind::Delegate, id, &layout, terms);
         issue.span = (0, inode.size);
+        if read {
+            issue.limit_to_size(&layout, inode.size);
+            // A device uses it as an extension capability.
+            issue.readable = true;
+        }
         self.issued_table(now_ms).check_delegation(&principal.user, issue.parts.len(), now_ms)?;
         let (grants, audit_field) = self.issue(&issuing, principal, &issue, now_ms, rng)?;
         let file = DelegatedFile {
@@ -222,7 +232,7 @@ impl Mds {
             grants,
             start: 0,
             end: inode.size,
-            read: false,
+            read,
             write: false,
             expires_ms,
             principal: audit_field,

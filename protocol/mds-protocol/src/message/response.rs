@@ -176,7 +176,7 @@ messages! {
             /// lost its table within the longest life of a credential.
             complete: bool,
         },
-        /// To Delegate and DelegateExecution.
+        /// To Delegate, DelegateExecution and DelegateCallData.
         0x0041 => Delegated {
             /// The credentials for the program.
             file: DelegatedFile,

@@ -282,6 +282,8 @@ fn grant_request() -> impl Strategy<Value = Request> {
         ),
         (path(), of(Method::ALL), any::<u64>())
             .prop_map(|(path, method, until_ms)| Request::DelegateExecution { path, until_ms, method }),
+        (path(), of(Method::ALL), any::<u64>())
+            .prop_map(|(path, method, until_ms)| Request::DelegateCallData { path, until_ms, method }),
         (path(), of(Method::ALL), any::<u32>()).prop_map(|(path, method, device)| {
             Request::CopyFunction { path, device: DeviceId(device), method }
         }),

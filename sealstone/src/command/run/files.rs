@@ -16,7 +16,7 @@ pub(super) struct RunFile {
 
 /// The files of a command.
 #[derive(Debug, Default)]
-pub(super) struct RunFiles {
+pub(crate) struct RunFiles {
     pub(super) files: Vec<RunFile>,
     /// Operands and directories that could not be read.
     pub(super) failed: Vec<Failure>,
@@ -25,6 +25,12 @@ pub(super) struct RunFiles {
 }
 
 impl RunFiles {
+    /// Returns named files that have bytes.
+    pub(crate) fn of_paths(paths: impl IntoIterator<Item = FilePath>) -> Self {
+        let files = paths.into_iter().map(|path| RunFile { path, is_empty: false }).collect();
+        Self { files, ..Self::default() }
+    }
+
     /// Finds the files of operands. Symbolic links below a directory are not followed.
     ///
     /// # Errors

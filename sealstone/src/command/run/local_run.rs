@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sealstone_client::{Client, FilePath, Method, OpenFile};
+use sealstone_client::{Client, Devices, FilePath, Metadata, Method, OpenFile};
 use sealstone_functions::local::{LocalObject, LocalRun};
 use sealstone_functions::{JobPart, PartObject, ResultLine, ShippedFunction, reduce_parts};
 use tokio::runtime::Handle;
@@ -19,12 +19,12 @@ use crate::failure::{Failure, Outcome};
 const RESULT_BYTES_MAX: usize = 64 << 20;
 
 /// A file that the client reads.
-struct StoredObject {
-    file: OpenFile,
+struct StoredObject<M, D> {
+    file: OpenFile<M, D>,
     runtime: Handle,
 }
 
-impl LocalObject for StoredObject {
+impl<M: Metadata, D: Devices> LocalObject for StoredObject<M, D> {
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.runtime.block_on(self.file.read_at(offset, buffer)).map_err(io::Error::other)
     }
@@ -93,8 +93,8 @@ pub(super) fn run_on_empty(function: &'static ShippedFunction, arguments: &[u8])
 }
 
 /// Runs a function on a stored file that the client reads.
-pub(super) async fn run_on_stored(
-    client: &Client,
+pub(super) async fn run_on_stored<M: Metadata, D: Devices>(
+    client: &Client<M, D>,
     method: Method,
     function: &'static ShippedFunction,
     arguments: zeroize::Zeroizing<Vec<u8>>,
