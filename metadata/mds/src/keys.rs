@@ -21,6 +21,10 @@ const CREATE_CHARGE: u8 = b'E';
 const CREATE_COUNT: u8 = b'C';
 /// Creates that ended before their credentials expired; they count until then.
 const CREATE_SPENT: u8 = b'S';
+/// Reservations for results of users.
+const RESULT_COUNTS: u8 = b'I';
+/// Reservations for results that ended before their credentials expired.
+const RESULT_SPENT: u8 = b'J';
 /// Bytes of an open create that are charged.
 const CREATE_BYTES: u8 = b'D';
 /// Maximum bytes of creates that are results of functions.
@@ -441,6 +445,10 @@ pub(crate) fn function_result(id: IntentId) -> Vec<u8> {
     key(FUNCTION_RESULT, &[&id.0.to_be_bytes()])
 }
 
+pub(crate) fn function_results() -> Vec<u8> {
+    vec![FUNCTION_RESULT]
+}
+
 pub(crate) fn function_copy(id: IntentId) -> Vec<u8> {
     key(FUNCTION_COPY, &[&id.0.to_be_bytes()])
 }
@@ -455,6 +463,19 @@ pub(crate) fn create_count(user: &UserName) -> Vec<u8> {
 
 pub(crate) fn create_spent(until_ms: u64, id: IntentId) -> Vec<u8> {
     key(CREATE_SPENT, &[&until_ms.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+pub(crate) fn result_counts(user: &UserName) -> Vec<u8> {
+    key(RESULT_COUNTS, &[user.as_str().as_bytes()])
+}
+
+pub(crate) fn result_spent(until_ms: u64, id: IntentId) -> Vec<u8> {
+    key(RESULT_SPENT, &[&until_ms.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+/// Returns the range of `result_spent` keys due at or before `now_ms`.
+pub(crate) fn due_result_spent(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
+    (vec![RESULT_SPENT], key(RESULT_SPENT, &[&now_ms.saturating_add(1).to_be_bytes()]))
 }
 
 /// Returns the range of `create_spent` keys due at or before `now_ms`.

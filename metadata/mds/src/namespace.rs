@@ -34,7 +34,7 @@ mod walk;
 mod xattrs;
 
 #[cfg(test)]
-pub(crate) use create::CREATES_PER_USER_MAX;
+pub(crate) use create::{CREATES_PER_USER_MAX, ENDED_RESULTS_PER_USER_MAX, RESULTS_PER_USER_MAX};
 pub(crate) use create::{
     NewIntent, abandon, begin_create, charged_bytes, commit, discard_create, end_creates, expire,
     renew_create,

@@ -379,6 +379,7 @@ pub(crate) mod counter {
     pub(crate) const FILES: &str = "count/files";
     pub(crate) const DIRECTORIES: &str = "count/directories";
     pub(crate) const INTENTS: &str = "count/intents";
+    pub(crate) const RESULTS: &str = "count/results";
     pub(crate) const REAPS: &str = "count/reaps";
     pub(crate) const ORPHANS: &str = "count/orphans";
     pub(crate) const CLEARS: &str = "count/clears";

@@ -394,6 +394,7 @@ fn figures<S: Snapshot + ?Sized>(
         (counter::CLEARS, global.clears.len() as u64),
         (counter::ORPHANS, number(&keys::all_orphans())?),
         (counter::INTENTS, number(&keys::intents())?),
+        (counter::RESULTS, number(&keys::function_results())?),
         (counter::REAPS, number(&keys::all_reaps())?),
         (counter::USERS, number(&keys::users())?),
         (counter::GROUPS, number(&keys::groups())?),

@@ -2,10 +2,12 @@
 //!
 //! Contract: a user has at most [`CREATES_PER_USER_MAX`] open creates, all users together at most
 //! [`CREATES_MAX`]. An open create counts in the quotas of its user and tree, as one file of the
-//! announced size.
+//! announced size. Reservations for results of functions count apart: a user has at most
+//! [`RESULTS_PER_USER_MAX`] open ones, and [`ENDED_RESULTS_PER_USER_MAX`] ended ones whose
+//! credentials are valid.
 
 use sealstone_mds_protocol::{
-    ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, PlacementRecord, Stat, UserName,
+    ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, PlacementRecord, Stat, UserName, record,
 };
 
 use super::acl::inherit;
@@ -28,6 +30,35 @@ pub(crate) const CREATES_MAX: usize = 65_536;
 /// Maximum number of open creates of one user. An abandoned one counts until its credentials have
 /// expired.
 pub(crate) const CREATES_PER_USER_MAX: usize = 4_096;
+
+/// Maximum number of open reservations for results of all users.
+pub(crate) const RESULTS_MAX: usize = 16_384;
+/// Maximum number of open reservations for results of one user: those of calls on 64 devices with
+/// four jobs each.
+pub(crate) const RESULTS_PER_USER_MAX: usize = 1_024;
+/// Maximum number of ended reservations of one user whose credentials have not expired. Otherwise
+/// a client could fill the removal queue by beginning and abandoning reservations.
+pub(crate) const ENDED_RESULTS_PER_USER_MAX: usize = 16_384;
+
+record! {
+    /// The reservations for results of a user.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ResultCounts {
+        /// Open reservations.
+        pub open: u64,
+        /// Ended reservations whose credentials have not expired.
+        pub ended: u64,
+    }
+}
+
+/// Table in which a new create counts, with the user's number of others.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CreateShare {
+    /// Open creates.
+    Creates(u64),
+    /// Reservations for results.
+    Results(ResultCounts),
+}
 
 /// Parameters of a new create.
 pub(crate) struct NewIntent {
@@ -77,20 +108,27 @@ pub(crate) fn begin_create(
     Ok((id, intent))
 }
 
-/// Stores a new create of a user with `own` others. `bytes` are those for which it is charged, less
+/// Stores a new create of a user, and counts it. `bytes` are those for which it is charged, less
 /// the ones of a file that it replaces.
 pub(super) fn save_new(
     tx: &mut dyn Transaction,
     id: IntentId,
     intent: &Intent,
     (charges, bytes): (&[QuotaCharge], u64),
-    own: u64,
+    own: CreateShare,
 ) -> Result<()> {
     save(tx, &keys::intent(id), intent)?;
     save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
     save(tx, &keys::create_charge(id), &charges.to_vec())?;
     save(tx, &keys::create_bytes(id), &bytes)?;
-    save(tx, &keys::create_count(&intent.user), &(own + 1))?;
+    match own {
+        CreateShare::Creates(own) => save(tx, &keys::create_count(&intent.user), &(own + 1))?,
+        CreateShare::Results(counts) => {
+            let counts = ResultCounts { open: counts.open + 1, ..counts };
+            save(tx, &keys::result_counts(&intent.user), &counts)?;
+            count(tx, counter::RESULTS, 1)?;
+        }
+    }
     Ok(count(tx, counter::INTENTS, 1)?)
 }
 
@@ -99,18 +137,45 @@ pub(crate) fn charged_bytes<S: Snapshot + ?Sized>(view: &S, id: IntentId) -> Res
     Ok(load::<u64, _>(view, &keys::create_bytes(id))?.unwrap_or_default())
 }
 
-/// Fails if the user's share of open creates is used up; returns the number of the user's open
-/// creates.
-pub(super) fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<u64> {
+/// Fails if the user's share of open creates is used up.
+pub(super) fn check_share(tx: &dyn Transaction, user: &UserName) -> Result<CreateShare> {
     let own = load::<u64, _>(tx, &keys::create_count(user))?.unwrap_or_default();
-    let all = figure(tx, counter::INTENTS)? as usize;
+    let all = figure(tx, counter::INTENTS)?.saturating_sub(figure(tx, counter::RESULTS)?) as usize;
     let of_user = own as usize;
     if of_user < CREATES_PER_USER_MAX && share::is_free(of_user, all.max(of_user), 1, CREATES_MAX) {
-        return Ok(own);
+        return Ok(CreateShare::Creates(own));
     }
     let why =
         format!("open creates: user {user} has {own}; commit or abandon some, or wait until they expire");
     Err(MdsError::refused(ErrorCode::Limit, why))
+}
+
+/// Fails if the user's share of reservations for results is used up.
+pub(super) fn check_result_share(tx: &dyn Transaction, user: &UserName) -> Result<CreateShare> {
+    let own = load::<ResultCounts, _>(tx, &keys::result_counts(user))?.unwrap_or_default();
+    let all = figure(tx, counter::RESULTS)? as usize;
+    let (open, ended) = (own.open as usize, own.ended as usize);
+    let why = if open >= RESULTS_PER_USER_MAX || !share::is_free(open, all.max(open), 1, RESULTS_MAX) {
+        format!("reservations for results: user {user} has {open}; wait until runs of functions end")
+    } else if ended >= ENDED_RESULTS_PER_USER_MAX {
+        format!(
+            "ended reservations for results: user {user} has {ended}; wait until their credentials expire"
+        )
+    } else {
+        return Ok(CreateShare::Results(own));
+    };
+    Err(MdsError::refused(ErrorCode::Limit, why))
+}
+
+/// Changes a user's counts of reservations for results.
+fn count_results(tx: &mut dyn Transaction, user: &UserName, open: i64, ended: i64) -> Result<()> {
+    let key = keys::result_counts(user);
+    let counts = load::<ResultCounts, _>(tx, &key)?.unwrap_or_default();
+    let open = counts.open.saturating_add_signed(open);
+    match (ResultCounts { open, ended: counts.ended.saturating_add_signed(ended) }) {
+        ResultCounts { open: 0, ended: 0 } => Ok(tx.delete(&key)?),
+        counts => Ok(save(tx, &key, &counts)?),
+    }
 }
 
 /// Subtracts one open create from a user's count.
@@ -120,6 +185,26 @@ fn decrement_count(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
         0 => Ok(tx.delete(&key)?),
         left => Ok(save(tx, &key, &left)?),
     }
+}
+
+/// Ends the count of a reservation for a result. With `spent_until_ms` it counts as an ended one
+/// until that time. Returns whether it was counted as a reservation.
+fn end_result_count(
+    tx: &mut dyn Transaction,
+    (id, user): (IntentId, &UserName),
+    spent_until_ms: Option<u64>,
+) -> Result<bool> {
+    let counts = load::<ResultCounts, _>(tx, &keys::result_counts(user))?.unwrap_or_default();
+    // A reservation of an earlier release counts as a create.
+    if counts.open == 0 {
+        return Ok(false);
+    }
+    if let Some(until_ms) = spent_until_ms {
+        save(tx, &keys::result_spent(until_ms, id), user)?;
+    }
+    count_results(tx, user, -1, i64::from(spent_until_ms.is_some()))?;
+    count(tx, counter::RESULTS, -1)?;
+    Ok(true)
 }
 
 fn check_replaceable(
@@ -164,6 +249,7 @@ fn delete_intent(
 ) -> Result<()> {
     tx.delete(&keys::intent(id))?;
     tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
+    let is_result = tx.get(&keys::function_result(id))?.is_some();
     for key in [keys::function_copy(id), keys::function_result(id), keys::create_bytes(id)] {
         if tx.get(&key)?.is_some() {
             tx.delete(&key)?;
@@ -175,6 +261,7 @@ fn delete_intent(
         quota::release(tx, &charges)?;
         tx.delete(&key)?;
         match spent_until_ms {
+            _ if is_result && end_result_count(tx, (id, &intent.user), spent_until_ms)? => {}
             Some(until_ms) => save(tx, &keys::create_spent(until_ms, id), &intent.user)?,
             None => decrement_count(tx, &intent.user)?,
         }
@@ -343,5 +430,11 @@ pub(crate) fn expire(tx: &mut dyn Transaction, limit: usize, now_ms: u64) -> Res
         tx.delete(key)?;
         decrement_count(tx, &decode(value)?)?;
     }
-    Ok(expired.len().max(spent.len()))
+    let (from, until) = keys::due_result_spent(now_ms.saturating_sub(1));
+    let ended = tx.scan(&from, &until, limit)?;
+    for (key, value) in &ended {
+        tx.delete(key)?;
+        count_results(tx, &decode(value)?, 0, -1)?;
+    }
+    Ok(expired.len().max(spent.len()).max(ended.len()))
 }

@@ -10,7 +10,7 @@ use sealstone_mds_protocol::{
     Access, ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Name, ObjectRef, Stat, record,
 };
 
-use super::create::{check_share, save_new};
+use super::create::{check_result_share, check_share, save_new};
 use super::walk::FinalLink;
 use super::{check_file, need_file};
 use crate::access::Principal;
@@ -171,7 +171,7 @@ pub(crate) fn begin_result(
     need_file(&function, &subject)?;
     check_file(principal, &function, Access::Execute, &subject)?;
     let (parent, name) = parent_of(tx, principal, path)?;
-    let own = check_share(tx, &principal.user)?;
+    let own = check_result_share(tx, &principal.user)?;
     let mut charged = Inode::new(FileKind::File, 0, principal.user.clone(), None, 0);
     charged.size = size_max;
     charged.tree = function.tree;

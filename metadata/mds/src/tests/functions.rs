@@ -15,6 +15,7 @@ use sealstone_seal::{FunctionReceipt, ReceiptLimits};
 
 use super::world::{ADMIN, ALICE, BOB, World, create, path};
 use crate::Mds;
+use crate::namespace::{ENDED_RESULTS_PER_USER_MAX, RESULTS_PER_USER_MAX};
 
 const METHOD: Method = Method::AllData;
 const CODE_BYTES: u64 = 10_000;
@@ -357,6 +358,49 @@ fn failed_with(response: Response, code: ErrorCode) -> bool {
 }
 
 #[test]
+fn reservations_do_not_use_up_open_creates() {
+    let mut world = World::with_function(1, 0o711);
+    let mut reserved = Vec::new();
+    for _ in 0..RESULTS_PER_USER_MAX {
+        match world.reserve(BOB, "/fn", 1, METHOD) {
+            Response::Created { file } => reserved.push(file.intent),
+            other => panic!("{other:?}"),
+        }
+    }
+    let Response::Failed { failure } = world.reserve(BOB, "/fn", 1, METHOD) else { panic!("reserved") };
+    assert_eq!(failure.code, ErrorCode::Limit);
+    assert!(failure.subject.as_str().starts_with("reservations for results: user bob has 1024"), "{failure}");
+    // Other users and files are not affected.
+    world.put(BOB, "/bob", 1);
+    assert!(matches!(world.reserve(ALICE, "/fn", 1, METHOD), Response::Created { .. }));
+    // A run that ends releases its reservation at once.
+    world.ask(BOB, Request::Abandon { intent: reserved[0] });
+    assert!(matches!(world.reserve(BOB, "/fn", 1, METHOD), Response::Created { .. }));
+    // Those of clients that ended without Abandon expire.
+    world.now += world.mds.config.intent_lifetime_ms + 1;
+    while world.mds.tidy(world.now).unwrap() {}
+    world.session(BOB, "bob", false);
+    assert!(matches!(world.reserve(BOB, "/fn", 1, METHOD), Response::Created { .. }));
+}
+
+#[test]
+fn loop_of_runs_leaves_creates_and_expires() {
+    let mut world = World::with_function(1, 0o711);
+    for _ in 0..ENDED_RESULTS_PER_USER_MAX {
+        let Response::Created { file } = world.reserve(BOB, "/fn", 1, METHOD) else { panic!("not reserved") };
+        world.ask(BOB, Request::Abandon { intent: file.intent });
+    }
+    let Response::Failed { failure } = world.reserve(BOB, "/fn", 1, METHOD) else { panic!("reserved") };
+    assert!(failure.subject.as_str().starts_with("ended reservations for results"), "{failure}");
+    world.put(BOB, "/bob", 1);
+    world.now += world.mds.config.grant_lifetime_ms() + 1;
+    while world.mds.tidy(world.now).unwrap() {}
+    assert!(matches!(world.reserve(BOB, "/fn", 1, METHOD), Response::Created { .. }));
+    let drifts = crate::quota::count(&*crate::store::MetaStore::snapshot(&world.disk).unwrap(), || Ok(()));
+    assert_eq!(drifts.unwrap(), []);
+}
+
+#[test]
 fn long_result_is_refused_and_tree_charged() {
     let mut world = World::with_accounts(1);
     world.ask(ALICE, Request::MakeDir { path: path("/tree"), parents: false, mode: 0o755 });
@@ -422,6 +466,30 @@ fn delegated_execution_has_no_other_right() {
     assert_eq!(world.refused(BOB, request), ErrorCode::Denied);
     let late = Request::DelegateExecution { path: path("/fn"), until_ms: u64::MAX, method: METHOD };
     assert_eq!(world.refused(ADMIN, late), ErrorCode::Limit);
+}
+
+#[test]
+fn delegated_call_data_is_readable_and_bounded() {
+    let mut world = World::with_function(2, 0o640);
+    let mut config = world.mds.config.clone();
+    config.seal_capabilities = true;
+    world.mds = Mds::open(Arc::new(world.disk.clone()), config).unwrap();
+    world.take_up();
+    let until_ms = world.now + 60_000;
+    let request = |until_ms| Request::DelegateCallData { path: path("/fn"), until_ms, method: METHOD };
+    assert_eq!(world.refused(BOB, request(until_ms)), ErrorCode::Denied);
+    let Response::Delegated { file } = world.ask(ALICE, request(until_ms)) else { panic!("not delegated") };
+    assert_eq!((file.read, file.write, file.start, file.end), (true, false, 0, CODE_BYTES));
+    let capability = parsed(file.grants[0].capability.as_slice());
+    assert_eq!(capability.permissions, Permissions::READ | Permissions::GET_ATTR);
+    assert_eq!(capability.expires_ms, until_ms);
+    let Descriptor::User { range, .. } = capability.descriptor else { panic!("a user object") };
+    assert_eq!(range, Range { start: 0, length: CODE_BYTES });
+    assert_eq!(world.refused(ALICE, request(world.now)), ErrorCode::Invalid);
+    assert_eq!(world.refused(ALICE, request(u64::MAX)), ErrorCode::Limit);
+    world.put(ALICE, "/empty", 0);
+    let empty = Request::DelegateCallData { path: path("/empty"), until_ms, method: METHOD };
+    assert_eq!(world.refused(ALICE, empty), ErrorCode::Invalid);
 }
 
 #[test]
