@@ -1,8 +1,11 @@
 //! Control groups of engines, version 1 and version 2.
 //!
 //! Does: find the controllers that this process may use, create one group per engine with its
-//! limits, and remove groups. Does not: delegate anything to engines, which do not see cgroupfs.
+//! limits, and remove groups. In version 2 it moves the daemon to a child of its group, if only the
+//! daemon is in that group. Does not: delegate anything to engines, which do not see cgroupfs.
 //! Contract: folders are named after the zygote, so that any later daemon finds abandoned ones.
+//! Truth: docs/how-to/install.md (`Delegate=`); the kernel's cgroup-v2 document, "no internal
+//! process constraint".
 
 use std::fs;
 use std::io;
@@ -13,9 +16,16 @@ use std::time::Duration;
 
 use crate::options::EngineLimits;
 use crate::report::{IsolationLayer, IsolationReport, LayerState};
+use crate::system;
 
 /// Start of the folder names of zygotes; the process id follows.
 const FOLDER_PREFIX: &str = "sealstone-engines-";
+/// Name of the group of version 2 that has the daemon and its zygotes.
+const DAEMON_GROUP: &str = "sealstone-daemon";
+/// Maximum number of processes that are moved there.
+const MEMBERS_MAX: usize = 64;
+/// Longest chain of parents from a process to the daemon: a zygote, an init process, an engine.
+const GENERATIONS_MAX: usize = 4;
 /// Name of the group that shows whether limits can be set.
 const TRIAL_GROUP: &str = "trial";
 /// Period of a processor quota in microseconds, and the quota for each percent of it.
@@ -213,7 +223,8 @@ fn candidate_parents(mounts: &str, own: &str, controller: CgroupController) -> V
             }
             (CgroupVersion::One, None) => parents.push((version, mount_point)),
             // A group with processes has no children with controllers, except for the root. So the
-            // parent is delegated and the daemon sits in a child (systemd: DelegateSubgroup=).
+            // daemon is in a child of a delegated group: of its own, or by DelegateSubgroup= of
+            // systemd.
             (CgroupVersion::Two, Some(folder)) => {
                 let parent =
                     folder.parent().filter(|parent| parent.starts_with(&mount_point)).map(Path::to_owned);
@@ -244,14 +255,14 @@ fn parse_mount(line: &str, controller: CgroupController) -> Option<(CgroupVersio
 /// Creates the folder of a zygote and a group in it, which is removed again.
 fn try_hierarchy(hierarchy: &CgroupHierarchy, parent: &Path, controller: CgroupController) -> io::Result<()> {
     if hierarchy.version == CgroupVersion::Two {
-        enable_controller(parent, controller)?;
+        make_available(parent, controller.name(), system::parent_id())?;
     }
     match fs::create_dir(&hierarchy.folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     if hierarchy.version == CgroupVersion::Two {
-        enable_controller(&hierarchy.folder, controller)?;
+        enable_controller(&hierarchy.folder, controller.name())?;
     }
     let group = hierarchy.folder.join(TRIAL_GROUP);
     let created = create_group(hierarchy, &group, &EngineLimits::default());
@@ -259,17 +270,69 @@ fn try_hierarchy(hierarchy: &CgroupHierarchy, parent: &Path, controller: CgroupC
     created.and(removed)
 }
 
-/// Makes a controller available to the children of a group of version 2.
-fn enable_controller(group: &Path, controller: CgroupController) -> io::Result<()> {
+/// Makes a controller available to the children of a group of version 2. If the daemon is in the
+/// group, it and its processes move to a child first: the kernel permits no other order.
+fn make_available(group: &Path, controller: &str, daemon: libc::pid_t) -> io::Result<()> {
+    match enable_controller(group, controller) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            move_daemon(group, daemon)?;
+            enable_controller(group, controller)
+        }
+        result => result,
+    }
+}
+
+/// Enables a controller for the children of a group of version 2.
+fn enable_controller(group: &Path, controller: &str) -> io::Result<()> {
     let available = fs::read_to_string(group.join("cgroup.controllers"))?;
-    if !available.split_whitespace().any(|name| name == controller.name()) {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("no {} controller", controller.name())));
+    if !available.split_whitespace().any(|name| name == controller) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("no {controller} controller")));
     }
     let file = group.join("cgroup.subtree_control");
-    if fs::read_to_string(&file)?.split_whitespace().any(|name| name == controller.name()) {
+    if fs::read_to_string(&file)?.split_whitespace().any(|name| name == controller) {
         return Ok(());
     }
-    fs::write(file, format!("+{}", controller.name()))
+    fs::write(file, format!("+{controller}"))
+}
+
+/// Moves all processes of a group to its child for the daemon. Fails if the group has a process
+/// that is not of the daemon: it is the group of a session or a machine then.
+fn move_daemon(group: &Path, daemon: libc::pid_t) -> io::Result<()> {
+    let refused = |reason: &str| Err(io::Error::other(format!("{}: {reason}", group.display())));
+    if group.ends_with(DAEMON_GROUP) {
+        return refused("the daemon is in it");
+    }
+    let members = fs::read_to_string(group.join("cgroup.procs"))?;
+    let members: Vec<libc::pid_t> = members.lines().filter_map(|line| line.parse().ok()).collect();
+    if members.len() > MEMBERS_MAX {
+        return refused("it has too many processes to move them");
+    }
+    if !members.iter().all(|member| is_of_daemon(*member, daemon)) {
+        return refused("other processes are in it; under systemd, set Delegate=yes for the service");
+    }
+    let child = group.join(DAEMON_GROUP);
+    match fs::create_dir(&child) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    for member in members {
+        match fs::write(child.join("cgroup.procs"), member.to_string()) {
+            // It has ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process is the daemon or one of its descendants.
+fn is_of_daemon(process: libc::pid_t, daemon: libc::pid_t) -> bool {
+    let parent = |process: &libc::pid_t| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name, in brackets, may contain anything.
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    daemon > 1 && std::iter::successors(Some(process), parent).take(GENERATIONS_MAX).any(|one| one == daemon)
 }
 
 /// Combines entries with the same folder.
@@ -433,12 +496,111 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         fs::write(folder.path().join("cgroup.controllers"), "cpu memory\n").expect("write");
         fs::write(folder.path().join("cgroup.subtree_control"), "cpu\n").expect("write");
-        enable_controller(folder.path(), CgroupController::Cpu).expect("enabled already");
-        enable_controller(folder.path(), CgroupController::Memory).expect("is available");
+        enable_controller(folder.path(), "cpu").expect("enabled already");
+        enable_controller(folder.path(), "memory").expect("is available");
         let written = fs::read_to_string(folder.path().join("cgroup.subtree_control")).expect("read");
         assert_eq!(written, "+memory");
-        let missing = enable_controller(folder.path(), CgroupController::Processes);
+        let missing = enable_controller(folder.path(), "pids");
         assert_eq!(missing.expect_err("no such controller").kind(), io::ErrorKind::NotFound);
+    }
+
+    /// A group of a mounted hierarchy of version 2, with a controller that processes can use.
+    struct TestGroup {
+        folder: PathBuf,
+        controller: String,
+        /// Whether the test enabled the controller at the top.
+        was_enabled: bool,
+    }
+
+    impl TestGroup {
+        /// Creates one; `None` without root or such a hierarchy.
+        fn create(name: &str) -> Option<Self> {
+            let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+            let two = |line: &str| match parse_mount(line, CgroupController::Memory) {
+                Some((CgroupVersion::Two, _, point)) => Some(point),
+                _ => None,
+            };
+            let top = mounts.lines().find_map(two)?;
+            let controllers = fs::read_to_string(top.join("cgroup.controllers")).ok()?;
+            let controller = controllers.split_whitespace().next()?.to_owned();
+            let enabled = fs::read_to_string(top.join("cgroup.subtree_control")).ok()?;
+            let was_enabled = !enabled.split_whitespace().any(|name| name == controller);
+            enable_controller(&top, &controller).ok()?;
+            let folder = top.join(format!("sealstone-test-{name}-{}", std::process::id()));
+            fs::create_dir(&folder).ok()?;
+            Some(Self { folder, controller, was_enabled })
+        }
+
+        fn procs(&self, group: &str) -> Vec<u32> {
+            let text = fs::read_to_string(self.folder.join(group).join("cgroup.procs")).expect("processes");
+            text.lines().map(|line| line.parse().expect("a number")).collect()
+        }
+    }
+
+    impl Drop for TestGroup {
+        fn drop(&mut self) {
+            remove_tree(&self.folder);
+            if let (true, Some(top)) = (self.was_enabled, self.folder.parent()) {
+                // It fails while another test has a group.
+                let _ = fs::write(top.join("cgroup.subtree_control"), format!("-{}", self.controller));
+            }
+        }
+    }
+
+    fn sleeper(group: &Path) -> std::process::Child {
+        let child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+        fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("moved");
+        child
+    }
+
+    fn end(mut child: std::process::Child) {
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn daemon_moves_to_child_of_its_group() {
+        let Some(group) = TestGroup::create("move") else {
+            sealstone_test_support::left_out("no controller of cgroup version 2 that this user can enable");
+            return;
+        };
+        let (daemon, zygote) = (sleeper(&group.folder), sleeper(&group.folder));
+        let busy = enable_controller(&group.folder, &group.controller).expect_err("it has processes");
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
+        // The test is the parent of both, as a daemon is of its zygotes.
+        let own = std::process::id() as libc::pid_t;
+        make_available(&group.folder, &group.controller, own).expect("moved and enabled");
+        assert!(group.procs("").is_empty());
+        let mut expected = vec![daemon.id(), zygote.id()];
+        expected.sort_unstable();
+        let mut moved = group.procs(DAEMON_GROUP);
+        moved.sort_unstable();
+        assert_eq!(moved, expected);
+        // A second zygote finds everything as it must be.
+        make_available(&group.folder, &group.controller, own).expect("enabled already");
+        let refused = move_daemon(&group.folder.join(DAEMON_GROUP), own).expect_err("no group in the group");
+        assert!(refused.to_string().contains("the daemon is in it"), "{refused}");
+        fs::create_dir(group.folder.join("engine")).expect("a group for an engine");
+        let available = fs::read_to_string(group.folder.join("engine/cgroup.controllers")).expect("read");
+        assert!(available.contains(&group.controller), "{available}");
+        end(daemon);
+        end(zygote);
+    }
+
+    #[test]
+    fn group_with_other_processes_stays_unchanged() {
+        let Some(group) = TestGroup::create("stay") else {
+            sealstone_test_support::left_out("no controller of cgroup version 2 that this user can enable");
+            return;
+        };
+        let (daemon, other) = (sleeper(&group.folder), sleeper(&group.folder));
+        let daemon_id = daemon.id() as libc::pid_t;
+        let refused = make_available(&group.folder, &group.controller, daemon_id).expect_err("not its own");
+        assert!(refused.to_string().contains("Delegate=yes"), "{refused}");
+        assert_eq!(group.procs("").len(), 2);
+        assert!(!group.folder.join(DAEMON_GROUP).exists());
+        end(daemon);
+        end(other);
     }
 
     #[test]
