@@ -16,7 +16,7 @@ use sealstone_function_abi::{
     CallDescriptor, CallErrno, GuestObject, HeapRange, ObjectKind, ObjectRights, RequestBody,
 };
 use sealstone_function_ring::{HostRing, RingControl};
-use sealstone_osd::function::ExitReason;
+use sealstone_osd::function::{EngineType, ExitReason};
 use sealstone_osd::{AttributeId, ObjectType, Permissions};
 use sealstone_osd_device::{FunctionCall, GrantError, GrantedObject};
 use sealstone_sandbox::{EngineExit, EngineExitCause, SandboxedEngine};
@@ -90,6 +90,7 @@ pub(crate) fn run_call(
         progress: (0, 0),
         result: Vec::new(),
         denials: 0,
+        handles_used_up: false,
         ring,
     };
     let stop = match invocation.begin(call) {
@@ -97,8 +98,9 @@ pub(crate) fn run_call(
         Err(stop) => stop,
     };
     *cancel.control.lock() = None;
-    let Invocation { mut usage, result, denials, progress, .. } = invocation;
-    let (exit, error) = conclude(&stop, process, cancel, observer);
+    let Invocation { mut usage, result, denials, progress, handles_used_up, .. } = invocation;
+    let memory = MemoryEnd { engine: call.engine, limit: limits.memory, handles_used_up };
+    let (exit, error) = conclude(&stop, process, cancel, observer, &memory);
     let reusable = matches!(stop, CallStop::Returned(_));
     usage.wall_us = micros(started.elapsed());
     *cpu_charged = process.cpu_time();
@@ -120,19 +122,60 @@ enum CallStop {
     Limit(ExitReason, String),
 }
 
+/// Decides whether the limit of memory ended a run.
+struct MemoryEnd {
+    engine: EngineType,
+    /// The limit in bytes.
+    limit: u64,
+    /// Whether an object was not created for lack of a handle.
+    handles_used_up: bool,
+}
+
+impl MemoryEnd {
+    /// Whether an engine has used so much that its next allocation fails.
+    const fn is_reached(&self, peak: u64) -> bool {
+        peak >= self.limit / 16 * 15
+    }
+
+    /// Returns the exit reason of a run that returned -ENOMEM, with a line for the log.
+    fn of_status(&self, peak: u64) -> (ExitReason, String) {
+        let used = format!("{} of {} MiB used", peak >> 20, self.limit >> 20);
+        // These catch failed allocations of the function, and report them by this status.
+        let is_reported = matches!(self.engine, EngineType::Java | EngineType::Python | EngineType::Wasm);
+        if self.handles_used_up {
+            let text = format!("ENOMEM: all {HANDLES_MAX} handles of the run are in use");
+            (ExitReason::FunctionError, text)
+        } else if is_reported || self.is_reached(peak) {
+            (ExitReason::Memory, format!("no memory left below the limit of the job ({used})"))
+        } else {
+            (ExitReason::FunctionError, format!("the function returned ENOMEM ({used})"))
+        }
+    }
+
+    /// Returns a line for the log if an engine ended because an allocation failed.
+    fn of_end(&self, cause: EngineExitCause, peak: u64) -> Option<String> {
+        let may_be = matches!(cause, EngineExitCause::Exited(_) | EngineExitCause::Signalled(SIGABRT));
+        let used = format!("{} of {} MiB used", peak >> 20, self.limit >> 20);
+        (may_be && self.is_reached(peak))
+            .then(|| format!("the engine ended at the memory limit of the job ({used})"))
+    }
+}
+
 /// Kills the engine unless it returned; returns exit reason and error code.
 fn conclude(
     stop: &CallStop,
     process: &SandboxedEngine,
     cancel: &RunCancel,
     observer: &JobObserver<'_>,
+    memory: &MemoryEnd,
 ) -> (ExitReason, i32) {
     let ended = match stop {
         CallStop::Returned(_) if cancel.is_requested() => return (ExitReason::Cancelled, 0),
         CallStop::Returned(0) => return (ExitReason::Success, 0),
-        // A runtime that catches failed allocations reports the limit by this status.
         CallStop::Returned(status) if *status == CallErrno::NoMemory.result() => {
-            return (ExitReason::Memory, CallErrno::NoMemory.result() as i32);
+            let (reason, text) = memory.of_status(process.peak_memory());
+            observer.log(format!("device: {text}").as_bytes());
+            return (reason, CallErrno::NoMemory.result() as i32);
         }
         CallStop::Returned(status) => {
             let error = i32::try_from(*status).unwrap_or(if *status < 0 { i32::MIN } else { i32::MAX });
@@ -147,6 +190,10 @@ fn conclude(
         }
         CallStop::Ended(exit) => exit,
     };
+    if let Some(text) = memory.of_end(ended.cause, ended.peak_memory) {
+        observer.log(format!("device: {text}").as_bytes());
+        return (ExitReason::Memory, CallErrno::NoMemory.result() as i32);
+    }
     let (reason, error, text) = match ended.cause {
         EngineExitCause::Exited(code) => {
             (ExitReason::Trap, 0, format!("the engine exited with code {code} during the call"))
@@ -158,7 +205,8 @@ fn conclude(
             (ExitReason::Trap, SIGSYS, "the function made a forbidden system call".to_owned())
         }
         EngineExitCause::MemoryLimit => {
-            (ExitReason::Memory, 0, "the function exceeded its memory limit".to_owned())
+            let text = format!("the kernel killed the engine at its limit of {} MiB", memory.limit >> 20);
+            (ExitReason::Memory, 0, text)
         }
         EngineExitCause::CpuLimit => {
             (ExitReason::CpuTime, 0, "the function used all its CPU time".to_owned())
@@ -171,6 +219,8 @@ fn conclude(
     (reason, error)
 }
 
+/// Number of SIGABRT, by which a program ends itself, for instance if an allocation fails.
+const SIGABRT: i32 = 6;
 /// Number of SIGSYS, which ends a process after a forbidden system call.
 const SIGSYS: i32 = 31;
 
@@ -189,6 +239,8 @@ struct Invocation<'a> {
     progress: (u64, u64),
     result: Vec<u8>,
     denials: u64,
+    /// Whether an object was not created for lack of a handle.
+    handles_used_up: bool,
 }
 
 /// Result and value of a completion.
@@ -369,6 +421,7 @@ impl Invocation<'_> {
                 let partition = self.object(object)?;
                 let handle = u32::try_from(self.objects.len()).unwrap_or(u32::MAX);
                 if handle >= HANDLES_MAX {
+                    self.handles_used_up = true;
                     return Err(CallErrno::NoMemory);
                 }
                 let created = self.granted(partition.create())?;
@@ -483,4 +536,42 @@ fn describe(object: &dyn GrantedObject) -> GuestObject {
 
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memory(engine: EngineType) -> MemoryEnd {
+        MemoryEnd { engine, limit: 256 * MIB, handles_used_up: false }
+    }
+
+    #[test]
+    fn returned_enomem_is_memory_limit_with_evidence_only() {
+        let of = |memory: &MemoryEnd, peak| memory.of_status(peak);
+        let (reason, text) = of(&memory(EngineType::C), 20 * MIB);
+        assert_eq!(reason, ExitReason::FunctionError);
+        assert!(text.contains("20 of 256 MiB"), "{text}");
+        assert_eq!(of(&memory(EngineType::C), 250 * MIB).0, ExitReason::Memory);
+        for engine in [EngineType::Java, EngineType::Python, EngineType::Wasm] {
+            assert_eq!(of(&memory(engine), 100 * MIB).0, ExitReason::Memory, "{engine}");
+        }
+        let handles = MemoryEnd { handles_used_up: true, ..memory(EngineType::Java) };
+        let (reason, text) = of(&handles, 100 * MIB);
+        assert_eq!(reason, ExitReason::FunctionError);
+        assert!(text.contains("handles"), "{text}");
+    }
+
+    #[test]
+    fn abort_at_the_limit_is_memory_limit() {
+        let memory = memory(EngineType::C);
+        let abort = EngineExitCause::Signalled(SIGABRT);
+        assert!(memory.of_end(abort, 255 * MIB).is_some_and(|text| text.contains("255 of 256 MiB")));
+        assert!(memory.of_end(EngineExitCause::Exited(12), 300 * MIB).is_some());
+        assert_eq!(memory.of_end(abort, 100 * MIB), None);
+        assert_eq!(memory.of_end(EngineExitCause::Signalled(11), 255 * MIB), None, "not an allocation");
+        assert_eq!(memory.of_end(EngineExitCause::ForbiddenCall, 255 * MIB), None);
+    }
 }

@@ -44,6 +44,7 @@ int64_t osd_main(const osd_call *call) {
     if (!strcmp(m, "crash")) { *(volatile int *)8 = 1; return 0; }
     if (!strcmp(m, "loop")) { for (volatile uint64_t i = 0;; i++) {} }
     if (!strcmp(m, "bomb")) { for (;;) { char *p = malloc(1 << 20); if (!p) abort(); memset(p, 1, 1 << 20); } }
+    if (!strcmp(m, "enomem")) return -OSD_ENOMEM;
     if (!strcmp(m, "patient")) { while (!osd_cancelled()) {} return -OSD_ECANCELED; }
     if (!strcmp(m, "large")) { return osd_result(buffer, 100000); }
     if (!strcmp(m, "flood")) { for (;;) { int64_t e = osd_result(buffer, sizeof buffer); if (e < 0) return e; } }
@@ -320,12 +321,26 @@ fn failures_have_their_exit_reason() {
     assert_eq!(ends[0], ("fail", ExitReason::FunctionError, -74));
     assert_eq!(ends[1], ("crash", ExitReason::Trap, 11));
     assert_eq!((ends[2].0, ends[2].1), ("loop", ExitReason::CpuTime));
-    // Without a memory cgroup the address space ends first, and the function aborts.
-    assert!(matches!(ends[3].1, ExitReason::Memory | ExitReason::Trap), "{ends:?}");
+    // By the memory cgroup, or without one at the end of the address space by an abort.
+    assert_eq!(ends[3].1, ExitReason::Memory, "{ends:?}");
     assert_eq!((ends[4].0, ends[4].1), ("flood", ExitReason::Output));
     assert_eq!(ends[5].1, ExitReason::Trap, "{ends:?}");
     assert_eq!(ends[6], ("unknown", ExitReason::FunctionError, -2));
     assert_eq!(ends[7], ("empty", ExitReason::Success, 0), "other runs are not affected");
+}
+
+#[test]
+fn returned_enomem_has_its_reason_in_the_log() {
+    let test = TestService::new();
+    let id = test.service.reserve_and_run(call(1, "enomem", 0, Vec::new())).unwrap().header.job;
+    let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
+    assert_eq!((header.exit, header.error), (ExitReason::FunctionError, -12), "little memory is used");
+    let log = test.job(1, id, JobAction::Log { offset: 0 }).unwrap();
+    let log = String::from_utf8(log.inline).unwrap();
+    assert!(
+        log.contains("device: the function returned ENOMEM (") && log.contains(" of 256 MiB used)"),
+        "{log}"
+    );
 }
 
 #[test]
