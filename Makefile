@@ -77,8 +77,7 @@ BENCH_FOLDER ?= target/bench
 
 bench: dist ## All figures and aims, as tables, as JSON and as plots in target/bench/
 	@. scripts/env
-	cargo build --profile dist -p sealstone-bench -p sealstone-engine-c
-	cargo build --profile dist -p sealstone-engine-java --bins --examples
+	cargo build --profile dist -p sealstone-bench -p sealstone-engine-c -p sealstone-engine-java -p sealstone-engine-python
 	scripts/engine-java build
 	cargo build --profile dist -p sealstone-store --examples
 	bin=$${CARGO_TARGET_DIR:-target}/dist
@@ -102,9 +101,6 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 		--scenarios metadata,small,durable,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
 	echo "== functions on devices" && $$bin/sealstone-bench active --folder $(BENCH_FOLDER)/scratch \
 		--json $(BENCH_FOLDER)/active.json
-	if [ -e $$bin/sealstone-function.jar ]; then
-		echo "== functions in Java, beside those in C" && $$bin/examples/java_cost | tee $(BENCH_FOLDER)/java.json
-	fi
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 
 bench-pace: dist ## Small requests beside large ones, with each switch that orders them: a table, and JSON

@@ -24,17 +24,27 @@ fn quick_run_prints_all_tables() {
     assert!(output.status.success(), "{errors}");
     let results: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let tables = results["tables"].as_array().unwrap();
-    assert_eq!(tables.len(), 8, "{text}");
+    assert_eq!(tables.len(), 11, "{text}");
     for table in tables {
         let columns = table["columns"].as_array().unwrap().len();
         let rows = table["rows"].as_array().unwrap();
-        assert!(!rows.is_empty() && text.contains(table["title"].as_str().unwrap()), "{table}");
+        let reasons = table["left_out"].as_array().unwrap();
+        // The engine for WebAssembly is built by `make engines` only, and Java needs a JDK.
+        assert!(!rows.is_empty() || !reasons.is_empty(), "{table}");
+        assert!(text.contains(table["title"].as_str().unwrap()), "{table}");
         for row in rows {
             let values = row["values"].as_array().unwrap();
             assert!(values.len() == columns && values.iter().all(serde_json::Value::is_number), "{row}");
         }
     }
-    for aim in ["small jobs", "cancel", "cold start", "empty function", "reads of 4 MiB", "writes of 4 MiB"] {
+    for aim in [
+        "small jobs slow reads of 64 KiB",
+        "cancel",
+        "cold start in C",
+        "empty function",
+        "reads, and a count, of 4 MiB",
+        "writes, of 4 MiB",
+    ] {
         let verdicts = results["verdicts"].as_array().unwrap();
         assert!(verdicts.iter().any(|verdict| verdict["aim"].as_str().unwrap().contains(aim)), "{aim}");
     }

@@ -202,18 +202,25 @@ impl ActiveDevice {
         }
     }
 
-    /// Reads small pieces of the input at random offsets until `until`; returns how many.
-    pub(super) async fn read_randomly(&self, until: Instant, seed: u64, length: u64) -> Outcome<u64> {
-        const SMALL: usize = 4096;
+    /// Reads pieces of the input at random offsets until `until`; returns their times in
+    /// microseconds.
+    pub(super) async fn read_randomly(
+        &self,
+        until: Instant,
+        seed: u64,
+        length: u64,
+        bytes: usize,
+    ) -> Outcome<Vec<f64>> {
         let mut state = seed | 1;
-        let mut count = 0;
+        let mut times = Vec::new();
         while Instant::now() < until {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = (state >> 33) % (length / SMALL as u64) * SMALL as u64;
-            self.client.read(&self.input, INPUT, at, SMALL).await?;
-            count += 1;
+            let at = (state >> 33) % (length / bytes as u64) * bytes as u64;
+            let begin = Instant::now();
+            self.client.read(&self.input, INPUT, at, bytes).await?;
+            times.push(begin.elapsed().as_secs_f64() * 1e6);
         }
-        Ok(count)
+        Ok(times)
     }
 }
 

@@ -6,7 +6,7 @@
 //! round. The text of the paper is not available: a table names the values of the paper that the
 //! design documents quote, and no other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,7 +23,9 @@ use crate::workload::median;
 
 mod calls;
 mod device;
+mod engine;
 mod figures;
+mod languages;
 mod rpc;
 
 use device::ActiveDevice;
@@ -113,6 +115,8 @@ struct FigureTable {
     paper: String,
     columns: Vec<String>,
     rows: Vec<FigureRow>,
+    /// Rows that this machine cannot measure, with the reasons.
+    left_out: Vec<String>,
 }
 
 /// One row: the medians of the rounds.
@@ -129,7 +133,13 @@ impl FigureTable {
             paper: paper.to_owned(),
             columns: columns.iter().map(|column| (*column).to_owned()).collect(),
             rows: Vec::new(),
+            left_out: Vec::new(),
         }
+    }
+
+    /// Notes a row that cannot be measured.
+    fn left_out(&mut self, name: &str, reason: &str) {
+        self.left_out.push(format!("{name}: {reason}"));
     }
 
     /// Adds the medians of rows with one value for each column.
@@ -155,6 +165,9 @@ impl FigureTable {
             }
             println!();
         }
+        for reason in &self.left_out {
+            println!("  not measured: {reason}");
+        }
         println!();
     }
 }
@@ -175,7 +188,7 @@ struct ActiveStage {
     /// The first one has all data, the others their share of it.
     devices: Vec<ActiveDevice>,
     built: BuiltFunctions,
-    engine: PathBuf,
+    programs: PathBuf,
     folder: PathBuf,
     /// A plain file with the data, and its bytes.
     file: PathBuf,
@@ -187,10 +200,9 @@ pub(crate) fn run(arguments: &Active) -> Outcome {
     let settings = arguments.settings()?;
     let mut machine = MachineInfo::look();
     let binary = arguments.common.binary()?;
-    let engine = binary.with_file_name("sealstone-engine-c");
-    if !engine.is_file() {
-        return Err(format!("{} does not exist; run `make engines`", engine.display()).into());
-    }
+    let programs = binary.parent().ok_or("the daemon is in no folder")?.to_owned();
+    // Without it nothing can be measured.
+    drop(engine::zygote(&programs, sealstone_sandbox::EngineKind::C)?);
     let scratch = arguments.stage.scratch()?;
     let folder = scratch.path().to_owned();
     let built = BuiltFunctions::build(&folder)?;
@@ -210,7 +222,7 @@ pub(crate) fn run(arguments: &Active) -> Outcome {
     }
     let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
-    let stage = ActiveStage { settings, runtime, devices, built, engine, folder, file, data };
+    let stage = ActiveStage { settings, runtime, devices, built, programs, folder, file, data };
     let mut tables = Vec::new();
     let mut verdicts = Vec::new();
     for measure in [
@@ -219,6 +231,9 @@ pub(crate) fn run(arguments: &Active) -> Outcome {
         figures::direct_against_calls,
         figures::client_against_engine,
         figures::count_against_get,
+        languages::c_against_java,
+        languages::python,
+        languages::starts,
         calls::empty_and_cold,
         calls::cancellation,
         calls::other_clients,
@@ -250,10 +265,6 @@ fn print(results: &ActiveResults) {
         results.settings.rounds
     );
     results.tables.iter().for_each(FigureTable::print);
-    println!(
-        "C against Java (wordcount, grep, copy): the example java_cost of sealstone-engine-java measures it"
-    );
-    println!("  paper: Java takes 3 to 4 times as long as C\n");
     for verdict in &results.verdicts {
         let word = if verdict.reached { "reached" } else { "not reached" };
         println!("{word:12} {:62} {}", verdict.aim, verdict.measured);
@@ -277,6 +288,11 @@ fn text(length: usize) -> Bytes {
 }
 
 impl ActiveStage {
+    /// Returns the folder of the engine programs.
+    fn programs(&self) -> &Path {
+        &self.programs
+    }
+
     fn first(&self) -> Outcome<&ActiveDevice> {
         Ok(self.devices.first().ok_or("no device")?)
     }

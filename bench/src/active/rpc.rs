@@ -10,21 +10,17 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use sealstone_function_abi::{CallDescriptor, CallErrno, RequestBody};
-use sealstone_function_ring::{HostMemory, HostRing, RingOptions};
-use sealstone_sandbox::{EngineCode, EngineKind, EngineRequest, SandboxedEngine, Zygote, ZygoteOptions};
+use sealstone_function_abi::CallDescriptor;
+use sealstone_sandbox::{EngineCode, EngineKind, Zygote};
 
 use super::device::MeasuredCall;
+use super::engine::{MeasuredEngine, zygote};
 use crate::Outcome;
 
 const SOURCE: &str = include_str!("functions.c");
 const HEADER: &str = include_str!("../../../active/engine-c/include/osd.h");
-/// Longest wait for a request of the engine.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the header of a call over the socket, and of the answer.
 const CALL_BYTES: usize = 20;
 const ANSWER_BYTES: usize = 8;
@@ -70,55 +66,29 @@ impl BuiltFunctions {
 
 /// A confined engine whose requests are served from a file.
 pub(super) struct FileEngine {
-    ring: HostRing,
+    engine: MeasuredEngine,
     file: File,
-    /// Killed when dropped.
-    _engine: SandboxedEngine,
     _zygote: Zygote,
 }
 
 impl FileEngine {
-    pub(super) fn start(engine: &Path, built: &BuiltFunctions, file: &Path) -> Outcome<Self> {
-        let zygote = Zygote::spawn(ZygoteOptions::new(engine, EngineKind::C))?;
-        let memory = Arc::new(HostMemory::create(RingOptions::default())?);
-        let code = std::fs::read(&built.module)?;
-        let request = EngineRequest {
-            code: Some(EngineCode::new("fn.so", &code)?),
-            descriptors: memory.descriptors().to_vec(),
-            ..EngineRequest::default()
-        };
-        let engine = zygote.start(&request)?;
+    pub(super) fn start(programs: &Path, built: &BuiltFunctions, file: &Path) -> Outcome<Self> {
+        let zygote = zygote(programs, EngineKind::C)?;
+        let code = EngineCode::new("fn.so", &std::fs::read(&built.module)?)?;
+        let engine = MeasuredEngine::start(&zygote, EngineKind::C, &code)?;
         let file = File::options().read(true).write(true).open(file)?;
-        Ok(Self { ring: HostRing::new(memory), file, _engine: engine, _zygote: zygote })
+        Ok(Self { engine, file, _zygote: zygote })
     }
 
     pub(super) fn run(&mut self, method: &str, length: u64) -> Outcome<MeasuredCall> {
-        self.ring.begin_call(&CallDescriptor {
+        let arguments = length.to_le_bytes();
+        let call = CallDescriptor {
             method,
-            arguments: &length.to_le_bytes(),
+            arguments: &arguments,
             result_bytes_max: 1 << 20,
             ..CallDescriptor::default()
-        })?;
-        let mut result = [0; 48];
-        loop {
-            let request = self.ring.next_request(REQUEST_TIMEOUT)?.ok_or("the engine sends no request")?;
-            let file = &self.file;
-            let done = match request.body {
-                RequestBody::Return { status: 0 } => break,
-                RequestBody::Return { status } => return Err(format!("{method} returned {status}").into()),
-                RequestBody::Read { offset, buffer, .. } => {
-                    self.ring.fill_heap(buffer, |at, into| file.read_at(into, offset + at))? as i64
-                }
-                RequestBody::Write { offset, data, .. } => {
-                    let written =
-                        self.ring.drain_heap(data, |at, bytes| file.write_all_at(bytes, offset + at));
-                    written.map_err(|(_, error)| error)? as i64
-                }
-                RequestBody::Result { data } => self.ring.copy_from_heap(data, &mut result) as i64,
-                _ => CallErrno::Unsupported.result(),
-            };
-            self.ring.complete(request.cookie, done, 0);
-        }
+        };
+        let (_, result) = self.engine.run(&call, &mut self.file)?;
         let numbers: Vec<u64> =
             result.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         Ok(MeasuredCall::of(&numbers).ok_or("the function returned no measurement")?)

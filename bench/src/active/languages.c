@@ -77,7 +77,7 @@ int64_t osd_main(const osd_call *call) {
             return length;
         if (length == 0)
             break;
-        count += is_grep ? count_lines(data, length, "needle") : count_words(data, length, &is_in_word);
+        count += is_grep ? count_lines(data, length, "sealstone") : count_words(data, length, &is_in_word);
     }
     char line[32];
     return osd_result(line, (size_t)snprintf(line, sizeof line, "%lld\n", (long long)count));
