@@ -97,9 +97,12 @@ impl Daemon {
                 panic!("no ready line within {READY_S_MAX} s; status {status:?}; it said: {}", heard());
             }
         };
-        let ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("ready line: {error}: {line}"));
-        crate::json_shape::check(&ready);
-        Ok(Self { child, ready, said })
+        // From here on a panic kills the child.
+        let mut daemon = Self { child, ready: Value::Null, said };
+        daemon.ready =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("ready line: {error}: {line}"));
+        crate::json_shape::check(&daemon.ready);
+        Ok(daemon)
     }
 
     /// Returns a field of the ready line.

@@ -60,6 +60,13 @@ impl MountedUnit {
     }
 }
 
+impl Drop for MountedUnit {
+    fn drop(&mut self) {
+        // A failed test leaves the mount, which would keep the folder.
+        let _ = rustix::mount::unmount(self.file(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 fn read_at(file: &File, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, offset).expect("read");
@@ -206,6 +213,6 @@ fn bad_mount_files_are_refused() {
     attach(&folder, &[]).fails(1).says(&["regular file"]);
     attach(&folder.join("no/such/folder"), &[]).fails(4);
     assert_eq!(attach(&folder.join("file"), &["--nbd", "unix:s"]).code, 2);
-    run(&["block", "attach", "disk", "--data", text(&data)]).fails(2).says(&["--nbd"]);
+    assert_eq!(run(&["block", "attach", "disk", "--data", text(&data)]).code, 2);
     assert_eq!(std::fs::metadata(folder.join("full")).expect("stat").size(), 7);
 }
