@@ -1,7 +1,8 @@
 //! Reads of an object that continue one another: the next bytes are requested before a function
 //! asks for them.
 //!
-//! Does: keep up to 4 MiB requested while a function works, so that the host copies meanwhile.
+//! Does: keep the bytes of the next read requested while a function works, up to 4 MiB, so that the
+//! host copies meanwhile.
 //! Does not: read ahead for short or scattered reads, or while a stream is open.
 //! Contract: bytes that were requested before a change by the same function are never returned to
 //! it. A change by another client can be missed by a read up to 4 MiB later, as in a stream.
@@ -106,7 +107,9 @@ impl EngineRing {
         if self.ahead.is_some() || !continues || length < READ_BYTES_MIN || self.has_streams() {
             return;
         }
-        let buffers: Vec<_> = (0..BUFFERS_MAX).map_while(|_| self.take_buffer().ok()).collect();
+        // As much as the next read probably takes: what the function never reads is wasted work.
+        let wanted = length.div_ceil(BUFFER_BYTES as usize).min(BUFFERS_MAX);
+        let buffers: Vec<_> = (0..wanted).map_while(|_| self.take_buffer().ok()).collect();
         let parts = buffers.iter().flat_map(|buffer| {
             (0..PARTS_PER_BUFFER).map(|part| buffer.offset() + u64::from(part * PART_BYTES))
         });
