@@ -332,7 +332,7 @@ fn is_of_daemon(process: libc::pid_t, daemon: libc::pid_t) -> bool {
         // The name, in brackets, may contain anything.
         stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
     };
-    daemon > 1 && std::iter::successors(Some(process), parent).take(GENERATIONS_MAX).any(|one| one == daemon)
+    daemon > 0 && std::iter::successors(Some(process), parent).take(GENERATIONS_MAX).any(|one| one == daemon)
 }
 
 /// Combines entries with the same folder.
