@@ -67,11 +67,32 @@ pub(crate) struct Active {
     /// Largest number of devices, up to 8 [default: 8, quick: 2].
     #[arg(long, value_name = "N")]
     devices: Option<usize>,
+    /// Only these tables, as in `calls,starts` [default: all].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    only: Vec<String>,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     stage: Stage,
 }
+
+/// Measures one table.
+type MeasureTable = fn(&ActiveStage) -> figures::MeasuredTable;
+
+/// The tables with their names for `--only`.
+const TABLES: [(&str, MeasureTable); 11] = [
+    ("aes", figures::local_against_active),
+    ("devices", figures::several_devices),
+    ("calls", figures::direct_against_calls),
+    ("engine", figures::client_against_engine),
+    ("count", figures::count_against_get),
+    ("java", languages::c_against_java),
+    ("python", languages::python),
+    ("starts", languages::starts),
+    ("empty", calls::empty_and_cold),
+    ("cancel", calls::cancellation),
+    ("others", calls::other_clients),
+];
 
 /// Options with defaults filled in.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -85,6 +106,16 @@ struct ActiveSettings {
 }
 
 impl Active {
+    /// Returns the tables to measure.
+    fn selected(&self) -> Outcome<Vec<(&'static str, MeasureTable)>> {
+        if let Some(unknown) = self.only.iter().find(|name| TABLES.iter().all(|(table, _)| table != name)) {
+            let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
+            return Err(format!("no table `{unknown}`; there are {}", names.join(", ")).into());
+        }
+        let is_selected = |name: &str| self.only.is_empty() || self.only.iter().any(|only| only == name);
+        Ok(TABLES.into_iter().filter(|(name, _)| is_selected(name)).collect())
+    }
+
     fn settings(&self) -> Outcome<ActiveSettings> {
         let pick = |usual, quick| if self.quick { quick } else { usual };
         let mib = self.mib.unwrap_or(pick(MIB, MIB_QUICK));
@@ -198,6 +229,7 @@ struct ActiveStage {
 /// Measures and prints.
 pub(crate) fn run(arguments: &Active) -> Outcome {
     let settings = arguments.settings()?;
+    let selected = arguments.selected()?;
     let mut machine = MachineInfo::look();
     let binary = arguments.common.binary()?;
     let programs = binary.parent().ok_or("the daemon is in no folder")?.to_owned();
@@ -225,19 +257,7 @@ pub(crate) fn run(arguments: &Active) -> Outcome {
     let stage = ActiveStage { settings, runtime, devices, built, programs, folder, file, data };
     let mut tables = Vec::new();
     let mut verdicts = Vec::new();
-    for measure in [
-        figures::local_against_active,
-        figures::several_devices,
-        figures::direct_against_calls,
-        figures::client_against_engine,
-        figures::count_against_get,
-        languages::c_against_java,
-        languages::python,
-        languages::starts,
-        calls::empty_and_cold,
-        calls::cancellation,
-        calls::other_clients,
-    ] {
+    for (_, measure) in selected {
         let (table, verdict) = measure(&stage)?;
         eprintln!("{}", table.title);
         tables.push(table);
@@ -327,6 +347,21 @@ mod tests {
         assert_eq!(bytes.len(), 128 * 64);
         assert_eq!(bytes.chunks(128).filter(|line| line.starts_with(b"sealstone")).count(), 4);
         assert!(bytes.chunks(128).all(|line| line[127] == b'\n'));
+    }
+
+    #[test]
+    fn only_selects_tables_by_name() {
+        #[derive(clap::Parser)]
+        struct Only {
+            #[command(flatten)]
+            active: Active,
+        }
+        let only = |list: &str| {
+            let parsed = <Only as clap::Parser>::parse_from(["bench", "--only", list]);
+            parsed.active.selected().map(|tables| tables.iter().map(|(name, _)| *name).collect::<Vec<_>>())
+        };
+        assert_eq!(only("starts,calls").unwrap(), ["calls", "starts"]);
+        assert!(only("nothing").unwrap_err().to_string().contains("aes, devices"));
     }
 
     #[test]
