@@ -21,6 +21,7 @@ use sealstone_osd::ObjectId;
 use crate::Target;
 use crate::input::{Input, array, seed};
 
+mod disks;
 mod nodes;
 mod quotas;
 
@@ -309,6 +310,7 @@ pub(crate) fn requests() -> Vec<Request> {
     ];
     all.extend(nodes::requests());
     all.extend(quotas::requests());
+    all.extend(disks::requests());
     all
 }
 
@@ -572,6 +574,7 @@ pub(crate) fn responses() -> Vec<Response> {
     ];
     all.extend(nodes::responses());
     all.extend(quotas::responses());
+    all.extend(disks::responses());
     all
 }
 

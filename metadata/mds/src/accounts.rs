@@ -12,6 +12,7 @@ use sealstone_mds_protocol::login::{SessionId, is_service_suite};
 use sealstone_mds_protocol::{AccountKind, ErrorCode, PAGE_MAX, Role, User, UserName};
 
 use crate::access::Principal;
+use crate::disks;
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::groups;
@@ -201,6 +202,7 @@ pub(crate) fn remove(
     let account = existing(tx, name)?;
     need_another_admin(tx, &account, other)?;
     groups::forget_user(tx, name)?;
+    disks::forget_user(tx, name)?;
     tx.delete(&keys::user(name))?;
     tx.delete(&keys::paper_key(name))?;
     tx.delete(&keys::familiar(name))?;

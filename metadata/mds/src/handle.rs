@@ -32,6 +32,7 @@ use crate::store::{SERVER_DISK, Transaction};
 
 mod accounts;
 mod delegate;
+mod disks;
 mod functions;
 pub(crate) mod leases;
 mod locks;
@@ -390,6 +391,18 @@ impl Mds {
             | Request::CheckBegin { .. }
             | Request::CheckShow {}
             | Request::CheckFindings { .. }) => self.quota_request(principal, request, now_ms),
+            request @ (Request::DiskPublicKeySet { .. }
+            | Request::DiskPublicKey { .. }
+            | Request::DiskCreate { .. }
+            | Request::DiskShow { .. }
+            | Request::DiskList { .. }
+            | Request::DiskSetAccess { .. }
+            | Request::DiskLease { .. }
+            | Request::DiskEndLease { .. }
+            | Request::DiskPublish { .. }
+            | Request::DiskRotate { .. }
+            | Request::DiskReport { .. }
+            | Request::DiskRemove { .. }) => self.disk_request(principal, request, now_ms),
             request => self.nodes(principal, request, now_ms, rng),
         }
     }

@@ -9,6 +9,12 @@ use sealstone_mds_protocol::{
 };
 use sealstone_osd::ObjectId;
 
+mod disks;
+
+pub(crate) use disks::{
+    disk, disk_key, disk_key_user, disk_keys, disk_of_user, disk_of_user_name, disk_public_key, disks_of_user,
+};
+
 /// Version marker, server id, login keys, counters.
 const META: u8 = b'm';
 const INODE: u8 = b'i';

@@ -25,6 +25,7 @@ mod device_keys;
 mod devices;
 mod dir_delegations;
 mod directory;
+mod disks;
 mod entropy;
 mod error;
 mod familiar;

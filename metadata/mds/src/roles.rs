@@ -38,6 +38,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::DeviceAttributes { .. }
         | Request::ReceiptVerify { .. }
         | Request::StatFs { .. }
+        | Request::DiskPublicKeySet { .. }
+        | Request::DiskPublicKey { .. }
         | Request::QuotaShow { of: QuotaSubject::User(_) }
         | Request::QuotaList { .. }
         // Only its requester and administrators see a revocation.
@@ -66,6 +68,9 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::Open { access: Access::Read | Access::Execute | Access::CallRead, .. }
         | Request::DelegateExecution { .. }
         | Request::DelegateCallData { .. }
+        | Request::DiskShow { .. }
+        | Request::DiskList { .. }
+        | Request::DiskReport { .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
         | Request::QuotaShow { of: QuotaSubject::Tree(_) }
@@ -101,6 +106,13 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::NameBatch { .. }
         | Request::Once { .. }
         | Request::LeaseNode { .. }
+        | Request::DiskCreate { .. }
+        | Request::DiskSetAccess { .. }
+        | Request::DiskLease { .. }
+        | Request::DiskEndLease { .. }
+        | Request::DiskPublish { .. }
+        | Request::DiskRotate { .. }
+        | Request::DiskRemove { .. }
         | Request::LockNode { .. } => RequestClass::Write,
         // Approves a device: from then on it stores user data.
         Request::DeviceSetState { state: DeviceState::Joining, .. } => RequestClass::Accounts,

@@ -8,6 +8,7 @@ mod costs;
 mod crash;
 mod directory;
 mod directory_leases;
+mod disks;
 mod ending;
 mod enrolment;
 mod fences;

@@ -15,6 +15,7 @@ pub mod paper;
 
 mod acl;
 mod check;
+mod disks;
 mod error;
 mod frame;
 mod grants;
@@ -33,6 +34,11 @@ mod wire;
 
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, ACL_NAMES_MAX, ACL_TEXT_MAX, Acl};
 pub use check::{CheckFinding, CheckPhase, CheckScope, CheckStatus, FindingKind};
+pub use disks::{
+    DISK_KEY_EPOCHS_MAX, DISK_PAGE_MAX, DISK_PUBLIC_KEY_BYTES, DISK_ROOT_BYTES, DISK_UNIT_BYTES,
+    DISK_USERS_MAX, DISKS_OF_USER_MAX, DiskAccess, DiskInfo, DiskKeyCopy, DiskLeaseInfo, DiskRotation,
+    PREVIOUS_DISK_KEY_BYTES, WRAPPED_DISK_KEY_BYTES,
+};
 pub use error::{ErrorCode, Failure};
 pub use frame::{
     BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType,

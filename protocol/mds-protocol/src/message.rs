@@ -10,6 +10,9 @@
 use alloc::vec::Vec;
 
 use crate::check::CheckScope;
+use crate::disks::{
+    DISK_PUBLIC_KEY_BYTES, DISK_ROOT_BYTES, DISK_UNIT_BYTES, DiskRotation, WRAPPED_DISK_KEY_BYTES,
+};
 use crate::frame::BODY_MAX;
 use crate::grants::{IssueCursor, ReceiptBytes, RevocationTarget};
 use crate::keys::{KeyCursor, KeyLevel};
@@ -28,57 +31,15 @@ use crate::records::{
 use crate::secret::Secret;
 use crate::wire::{Text, Wire, WireError, WireReader, WireWriter};
 
+#[macro_use]
+mod table;
+
 /// Version of the message set, negotiated by Hello.
 pub const PROTOCOL_VERSION: u16 = 1;
 /// Schema of every body in this version.
 pub const SCHEMA: u8 = 1;
 /// Maximum number of entries that a client may request in one page.
 pub const PAGE_MAX: u16 = 256;
-
-macro_rules! messages {
-    ($(#[$meta:meta])* pub enum $name:ident as $what:literal, table $table:ident {
-        $($(#[$variant_meta:meta])* $code:literal => $variant:ident {
-            $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)?
-        }),* $(,)?
-    }) => {
-        $(#[$meta])*
-        #[allow(missing_docs, reason = "docs/standards/mds describes each field")]
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$variant_meta])* $variant { $($(#[$field_meta])* $field: $type),* }),*
-        }
-
-        /// Number and name of every row, for documents, metrics and coverage tests.
-        pub const $table: &[(u16, &str)] = &[$(($code, stringify!($variant))),*];
-
-        impl $name {
-            /// Returns the operation number.
-            #[must_use]
-            pub const fn operation(&self) -> u16 {
-                match self { $(Self::$variant { .. } => $code),* }
-            }
-
-            /// Returns the name of the operation.
-            #[must_use]
-            pub const fn name(&self) -> &'static str {
-                match self { $(Self::$variant { .. } => stringify!($variant)),* }
-            }
-
-            fn put_fields(&self, out: &mut WireWriter) {
-                match self {
-                    $(Self::$variant { $($field),* } => { $(Wire::put($field, out);)* let _ = &out; })*
-                }
-            }
-
-            fn get_fields(operation: u16, input: &mut WireReader<'_>) -> Result<Self, WireError> {
-                match operation {
-                    $($code => Ok(Self::$variant { $($field: <$type as Wire>::get(input)?),* }),)*
-                    code => Err(WireError::UnknownCode { what: $what, code: u32::from(code) }),
-                }
-            }
-        }
-    };
-}
 
 messages! {
     /// Requests of a client.
@@ -730,55 +691,78 @@ messages! {
             /// Method; raised to the floor of policy.
             method: Method,
         },
+        /// Stores the public key of the user, for which keys of disks are wrapped.
+        0x0090 => DiskPublicKeySet {
+            public: [u8; DISK_PUBLIC_KEY_BYTES],
+        },
+        /// Returns the public key of a user.
+        0x0091 => DiskPublicKey {
+            user: UserName,
+        },
+        /// Creates the record of an end-to-end protected disk.
+        0x0092 => DiskCreate {
+            name: Name,
+            /// Identifier of the unit.
+            unit: [u8; DISK_UNIT_BYTES],
+            /// The first key, wrapped for the user.
+            wrapped: [u8; WRAPPED_DISK_KEY_BYTES],
+        },
+        /// Returns keys, root and state of a disk. Needs a copy of the key, or an administrator.
+        0x0093 => DiskShow {
+            name: Name,
+        },
+        /// Returns a page of the disks of the user.
+        0x0094 => DiskList {
+            /// Returns entries after this one; `None` starts at the beginning.
+            after: Option<Name>,
+            /// Maximum number of entries, 1 to [`DISK_PAGE_MAX`](crate::DISK_PAGE_MAX).
+            limit: u16,
+        },
+        /// Gives a user a copy of the key (owner), or takes it away (owner, administrators).
+        0x0095 => DiskSetAccess {
+            name: Name,
+            user: UserName,
+            /// The newest key, wrapped for the user; `None` takes it away.
+            wrapped: Option<[u8; WRAPPED_DISK_KEY_BYTES]>,
+        },
+        /// Takes the lease of a disk (Busy while another client has it), or renews it.
+        0x0096 => DiskLease {
+            name: Name,
+            /// The epoch to renew; `None` takes the lease with a new epoch.
+            epoch: Option<u32>,
+        },
+        /// Returns the lease of a disk; no error if it does not exist.
+        0x0097 => DiskEndLease {
+            name: Name,
+            epoch: u32,
+        },
+        /// Replaces the root of a disk.
+        0x0098 => DiskPublish {
+            name: Name,
+            /// The lease of the client.
+            epoch: u32,
+            /// Version of the replaced root; `None`: there is none.
+            expected: Option<u64>,
+            root: [u8; DISK_ROOT_BYTES],
+        },
+        /// Stores the next key of a disk (owner).
+        0x0099 => DiskRotate {
+            name: Name,
+            rotation: DiskRotation,
+        },
+        /// Reports wrong data of a disk, for the audit log and its state.
+        0x009A => DiskReport {
+            name: Name,
+            /// Found error.
+            text: Text<512>,
+        },
+        /// Removes the record of a disk and all copies of its key (owner, administrators).
+        0x009B => DiskRemove {
+            name: Name,
+        },
     }
 }
 
-macro_rules! body {
-    ($name:ident) => {
-        impl $name {
-            /// Returns the body of a frame: the body's header, then the fields.
-            ///
-            /// # Errors
-            /// `TooLong` if it does not fit into a frame or a field is over its limit.
-            pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
-                let mut out = WireWriter::new();
-                id.put(&mut out);
-                self.operation().put(&mut out);
-                SCHEMA.put(&mut out);
-                0u8.put(&mut out);
-                self.put_fields(&mut out);
-                out.finish(BODY_MAX)
-            }
-
-            /// Decodes a body.
-            ///
-            /// # Errors
-            /// Any [`WireError`], with the request id if the body got that far, so that it can be
-            /// answered.
-            pub fn decode(body: &[u8]) -> Result<(u64, Self), (Option<u64>, WireError)> {
-                let mut input = WireReader::new(body);
-                let id = u64::get(&mut input).map_err(|error| (None, error))?;
-                Self::decode_rest(input).map(|message| (id, message)).map_err(|error| (Some(id), error))
-            }
-
-            fn decode_rest(mut input: WireReader<'_>) -> Result<Self, WireError> {
-                let operation = u16::get(&mut input)?;
-                let schema = u8::get(&mut input)?;
-                if schema < SCHEMA {
-                    return Err(WireError::UnknownCode { what: "schema", code: u32::from(schema) });
-                }
-                if u8::get(&mut input)? != 0 {
-                    return Err(WireError::Malformed("reserved byte"));
-                }
-                let message = Self::get_fields(operation, &mut input)?;
-                if schema == SCHEMA {
-                    input.finish()?;
-                }
-                Ok(message)
-            }
-        }
-    };
-}
 body!(Request);
 
 mod change;

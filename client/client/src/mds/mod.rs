@@ -507,6 +507,17 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Revoke { .. }
         | Request::KeyList { .. }
         | Request::KeyProgress { .. }
+        | Request::DiskPublicKeySet { .. }
+        | Request::DiskPublicKey { .. }
+        | Request::DiskShow { .. }
+        | Request::DiskList { .. }
+        // A repetition takes the lease again, with the next epoch, or is refused.
+        | Request::DiskLease { .. }
+        | Request::DiskEndLease { .. }
+        // The server accepts the root that it has.
+        | Request::DiskPublish { .. }
+        // A repetition counts twice.
+        | Request::DiskReport { .. }
         // A repetition changes the key twice, which does no harm.
         | Request::KeyRotate { .. }
         | Request::UserSetPaperKey { .. }
@@ -534,7 +545,12 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::UserRemove { .. }
         | Request::QuotaClear { .. }
         // A repetition would be refused, since the first check is in progress.
-        | Request::CheckBegin { .. } => false,
+        | Request::CheckBegin { .. }
+        | Request::DiskCreate { .. }
+        // A repetition may be refused although the first request changed the disk.
+        | Request::DiskSetAccess { .. }
+        | Request::DiskRotate { .. }
+        | Request::DiskRemove { .. } => false,
     }
 }
 

@@ -269,6 +269,18 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::CheckBegin { .. }
         | Request::CheckShow {}
         | Request::CheckFindings { .. } => super::quotas::subject(request),
+        Request::DiskPublicKeySet { .. }
+        | Request::DiskPublicKey { .. }
+        | Request::DiskCreate { .. }
+        | Request::DiskShow { .. }
+        | Request::DiskList { .. }
+        | Request::DiskSetAccess { .. }
+        | Request::DiskLease { .. }
+        | Request::DiskEndLease { .. }
+        | Request::DiskPublish { .. }
+        | Request::DiskRotate { .. }
+        | Request::DiskReport { .. }
+        | Request::DiskRemove { .. } => super::disks::subject(request),
         Request::Hello { .. }
         | Request::WhoAmI {}
         | Request::ServerInfo {}

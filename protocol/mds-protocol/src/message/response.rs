@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use super::{BODY_MAX, SCHEMA};
 use crate::check::{CheckFinding, CheckStatus};
+use crate::disks::{DISK_PUBLIC_KEY_BYTES, DiskAccess, DiskInfo};
 use crate::error::Failure;
 use crate::grants::{DelegatedFile, IssueCursor, IssueEntry, ReceiptVerdict, Revocation};
 use crate::keys::{KeyCursor, KeyInfo};
@@ -357,6 +358,27 @@ messages! {
             verdict: ReceiptVerdict,
             /// The device that the receipt names, if it is known.
             device: Option<DeviceId>,
+        },
+        /// To DiskPublicKey.
+        0x0091 => DiskPublicKey {
+            /// The key; `None`: the user has none.
+            public: Option<[u8; DISK_PUBLIC_KEY_BYTES]>,
+        },
+        /// To DiskShow.
+        0x0093 => Disk {
+            access: DiskAccess,
+        },
+        /// To DiskList.
+        0x0094 => Disks {
+            disks: Vec<DiskInfo>,
+            /// Whether there may be more entries; request those after the last one.
+            more: bool,
+        },
+        /// To DiskLease.
+        0x0096 => DiskLeased {
+            epoch: u32,
+            /// How long it is valid from the time when the request was sent, milliseconds.
+            valid_ms: u32,
         },
     }
 }

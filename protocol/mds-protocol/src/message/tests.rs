@@ -17,6 +17,7 @@ use proptest::prelude::*;
 use sealstone_osd::ObjectId;
 
 mod check;
+mod disks;
 mod nodes;
 mod quota;
 
@@ -234,7 +235,8 @@ fn request() -> impl Strategy<Value = Request> {
         key_request().boxed(),
         grant_request().boxed(),
         nodes::request().boxed(),
-        prop_oneof![quota::request(), check::request()].boxed()
+        prop_oneof![quota::request(), check::request()].boxed(),
+        disks::request().boxed()
     ]
 }
 
@@ -417,6 +419,7 @@ fn response() -> impl Strategy<Value = Response> {
         nodes::response(),
         quota::response(),
         check::response(),
+        disks::response(),
         (of(ErrorCode::ALL), ".{0,300}")
             .prop_map(|(code, text)| Response::Failed { failure: Failure::new(code, &text) }),
         (any::<(u16, u64)>(), any::<[u8; 16]>()).prop_map(|((version, time_ms), server_id)| {
