@@ -222,7 +222,16 @@ async fn client_survives_power_failures_of_the_unit() {
         for _ in 0..8 {
             assert!(workload(&disk, &mut oracle, &mut random, 12).await, "seed {seed}");
             test.unit.power_cycle();
-            let has_lost = matches!(disk.flush(&cursor).await, Err(E2eError::LostWrites));
+            // Requests that find the loss at the same time as the flush.
+            let [one, two] = [0, 1].map(|_| 1 + random.below(200) as u8);
+            oracle.begin(0, one);
+            oracle.begin(USED - 1, two);
+            let (flushed, first, second) =
+                tokio::join!(disk.flush(&cursor), put(&disk, 0, one), put(&disk, USED - 1, two));
+            first.unwrap();
+            second.unwrap();
+            let has_lost = matches!(flushed, Err(E2eError::LostWrites));
+            assert!(has_lost || flushed.is_ok(), "{flushed:?}");
             if !has_lost {
                 oracle.flushed();
             }
@@ -405,6 +414,22 @@ async fn second_writer_fences_the_first() {
     }
     assert!(!matches!(value(&second, 1).await, Ok(found) if found != 5), "no bytes of the first client");
     assert_eq!(value(&second, 0).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn reopened_disk_is_fenced_after_another_writer() {
+    let test = TestDisk::new(5).await;
+    let first = test.open().await.unwrap();
+    put(&first, 0, 1).await.unwrap();
+    let second = test.open().await.unwrap();
+    put(&second, 0, 5).await.unwrap();
+    second.close().await.unwrap();
+    // The unit loses power, so the first client opens the disk again.
+    put(&first, 1, 2).await.unwrap();
+    test.unit.power_cycle();
+    let _ = first.flush(&first.flush_cursor()).await;
+    let fenced = value(&first, 0).await;
+    assert!(matches!(fenced, Err(E2eError::RootStore(RootStoreError::LeaseLost))), "{fenced:?}");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@
 mod backend;
 mod budget;
 mod connection;
+mod e2e_backend;
 mod handshake;
 mod server;
 mod socket;
@@ -18,6 +19,7 @@ mod unit_backend;
 mod wire;
 
 pub use backend::{BlockBackend, ExportProperties, NbdError, StatusExtent};
+pub use e2e_backend::E2eBackend;
 pub use handshake::{ExportName, ExportNameError, Handshake, HandshakeStep};
 pub use server::{CONNECTIONS_MAX, DRAIN_TIMEOUT, serve};
 pub use socket::{NbdSocket, SocketError};

@@ -12,7 +12,15 @@ use crate::BlockError;
 impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
     /// Flushes the unit. A loss is counted, for the flush of each user, and the state is unusable.
     pub(super) async fn flush_medium(&self) -> Result<(), E2eError> {
-        let scope = self.state.lock().begin_flush();
+        // The unit reports a loss to one flush: another one at the same time would seem to succeed.
+        let _flushing = self.flushing.lock().await;
+        let scope = {
+            let state = self.state.lock();
+            if state.has_fault {
+                return Err(E2eError::Reopening);
+            }
+            state.begin_flush()
+        };
         match self.medium.flush().await {
             Ok(()) => {
                 self.state.lock().end_flush(scope);

@@ -72,6 +72,7 @@ pub(super) struct DiskInner<M, R> {
     pub(super) state: Mutex<DiskState>,
     pub(super) queue: JournalQueue,
     pub(super) publisher: tokio::sync::Mutex<()>,
+    pub(super) flushing: tokio::sync::Mutex<()>,
     pub(super) losses: LossCounter,
     ranges: RangeLocks,
     /// Requests share it; checkpoints and recovery exclude requests.
@@ -121,6 +122,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
             state: Mutex::new(state),
             queue: JournalQueue::default(),
             publisher: tokio::sync::Mutex::default(),
+            flushing: tokio::sync::Mutex::default(),
             losses: LossCounter::default(),
             ranges: RangeLocks::default(),
             gate: RwLock::default(),
@@ -146,6 +148,12 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
     #[must_use]
     pub fn roots(&self) -> &R {
         &self.0.roots
+    }
+
+    /// Returns the keys.
+    #[must_use]
+    pub fn keys(&self) -> DiskKeys {
+        Arc::clone(&self.0.keys)
     }
 
     /// Returns the last published root, to detect older ones later.
@@ -203,7 +211,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
             };
             match write().await {
                 // A loss of earlier writes: the next flush reports it.
-                Err(E2eError::LostWrites) => write().await?,
+                Err(E2eError::LostWrites | E2eError::Reopening) => write().await?,
                 outcome => outcome?,
             }
         }
@@ -220,7 +228,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
         for (lba, piece) in pieces(lba, blocks, u64::from(UNMAP_BLOCKS_MAX)) {
             let unmap = || self.run(move |disk| async move { disk.unmap(lba, piece).await });
             match unmap().await {
-                Err(E2eError::LostWrites) => unmap().await?,
+                Err(E2eError::LostWrites | E2eError::Reopening) => unmap().await?,
                 outcome => outcome?,
             }
         }
@@ -234,11 +242,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
     pub async fn flush(&self, cursor: &FlushCursor) -> Result<(), E2eError> {
         let outcome = self.run(|disk| async move { disk.flush().await }).await;
         let lost = self.0.losses.check(cursor).is_err();
-        match outcome {
-            Ok(()) | Err(E2eError::LostWrites) if lost => Err(E2eError::LostWrites),
-            Err(E2eError::LostWrites) => Ok(()),
-            outcome => outcome,
-        }
+        if lost { outcome.and(Err(E2eError::LostWrites)) } else { outcome }
     }
 
     async fn harden(&self, losses: u64) -> Result<(), E2eError> {
@@ -352,7 +356,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         // Another request may have done it meanwhile.
         if is_usable && is_due {
             match self.checkpoint(false).await {
-                Err(E2eError::LostWrites) => return Ok(false),
+                Err(E2eError::LostWrites | E2eError::Reopening) => return Ok(false),
                 outcome => outcome?,
             }
         }
@@ -366,8 +370,17 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         if !self.state.lock().has_fault {
             return Ok(());
         }
-        let options = E2eOptions { seen_root: Some(self.state.lock().root), ..self.options.clone() };
+        let (options, own_leases) = {
+            let state = self.state.lock();
+            let options = E2eOptions { seen_root: Some(state.root), ..self.options.clone() };
+            (options, [state.root.lease_epoch, state.sealer.lease()])
+        };
         let (state, report) = open::load(&self.medium, &self.roots, &self.keys, &options).await?;
+        if !own_leases.contains(&state.root.lease_epoch) {
+            // Another client has written: caches above this disk are old.
+            self.state.lock().is_fenced = true;
+            return Err(RootStoreError::LeaseLost.into());
+        }
         tracing::warn!(?report, "the disk was opened again");
         *self.state.lock() = state;
         self.checkpoint(false).await
@@ -379,7 +392,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
             let state = self.state.lock();
             state.has_fault || state.has_unflushed()
         };
-        is_possible && matches!(self.flush_medium().await, Err(E2eError::LostWrites))
+        is_possible && matches!(self.flush_medium().await, Err(E2eError::LostWrites | E2eError::Reopening))
     }
 
     /// Returns the entries of a range.
@@ -492,8 +505,18 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
     }
 
     async fn flush(&self) -> Result<(), E2eError> {
-        let _request = self.begin(0).await?;
-        self.flush_medium().await?;
+        let mut reopens = 0;
+        let _request = loop {
+            let request = self.begin(0).await?;
+            match self.flush_medium().await {
+                // Opening again finds all acknowledged writes that the unit has.
+                Err(E2eError::Reopening) if reopens < REOPENS_MAX => reopens += 1,
+                outcome => {
+                    outcome?;
+                    break request;
+                }
+            }
+        };
         let is_due = self.state.lock().published.elapsed() >= self.options.publish_interval;
         if is_due { self.publish_durable().await } else { Ok(()) }
     }

@@ -70,6 +70,9 @@ pub enum E2eError {
     /// The unit lost acknowledged writes.
     #[error("the unit lost acknowledged writes that were not flushed")]
     LostWrites,
+    /// The unit failed; the next request opens the disk again.
+    #[error("the unit failed, and the disk is being opened again")]
+    Reopening,
     /// The extent is not within the disk, or not in whole blocks.
     #[error("bytes {offset} to {} are not whole blocks of 4 KiB within the disk", .offset.saturating_add(*.length))]
     Extent {

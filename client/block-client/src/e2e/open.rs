@@ -37,10 +37,10 @@ pub(super) async fn format<M: SealedMedium, R: RootStore>(
 ) -> Result<(), E2eError> {
     let unit_blocks = medium.blocks();
     DiskLayout::new(unit_blocks)?;
+    let lease = roots.acquire().await?;
     let header = DiskHeader { unit: keys.unit(), unit_blocks }.encode();
     medium.write(0, Bytes::from(header as Box<[u8]>), false).await?;
     medium.flush().await?;
-    let lease = roots.acquire().await?;
     let root = DiskRoot {
         lease_epoch: lease,
         version: 1,
