@@ -205,7 +205,8 @@ fn conclude(
             (ExitReason::Trap, SIGSYS, "the function made a forbidden system call".to_owned())
         }
         EngineExitCause::MemoryLimit => {
-            let text = format!("the kernel killed the engine at its limit of {} MiB", memory.limit >> 20);
+            let text =
+                format!("the kernel killed the engine at its memory limit of {} MiB", memory.limit >> 20);
             (ExitReason::Memory, 0, text)
         }
         EngineExitCause::CpuLimit => {
