@@ -19,6 +19,12 @@ pub(crate) const CHUNK_BLOCKS: u64 = 256;
 /// Location of a block that is not mapped.
 const HOLE: u64 = u64::MAX;
 
+/// Returns a unit's chunk, and its number there.
+pub(crate) fn in_chunk(profile: Profile, unit: u64) -> (u64, u32) {
+    let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
+    (unit / each, (unit % each) as u32)
+}
+
 /// Blocks that are consecutive in the chunk and on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkExtent {

@@ -17,58 +17,19 @@ use sealstone_digest::{CoveredDigests, DigestCover, DigestValue as Digest, Profi
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::DiskStore;
-use super::chunk::{CHUNK_BLOCKS, Chunk};
+use super::chunk::{CHUNK_BLOCKS, Chunk, in_chunk};
 use super::group::AnswerWait;
 use super::index_space::{PageDemand, ReserveClass};
 use super::prepared::PreparedData;
 use super::read::{UncheckedBlocks, within};
 use super::record::{RecordValue, object_key, object_of, profile_key};
-use super::stage::{StageError, StagedChanges, WriteSource};
+use super::stage::StagedChanges;
+use super::write::WriteSource;
 use crate::damage::{Damage, DamageKind};
 use crate::digests::{DigestCheck, DigestStore, DigestedRead, KnownDigests};
-use crate::store::{check_transfer, end_of};
 use crate::{BLOCK, MAX_TRANSFER, StoreError};
 
-/// Returns a unit's chunk, and its number there.
-pub(crate) fn in_chunk(profile: Profile, unit: u64) -> (u64, u32) {
-    let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
-    (unit / each, (unit % each) as u32)
-}
-
 impl StagedChanges<'_> {
-    /// Sets the object's length. Clears the digest of the unit where the shorter of the two lengths
-    /// ends, since its bytes change.
-    pub(crate) fn set_length(&mut self, length: u64) -> Result<(), StoreError> {
-        let end = length.min(self.record.length);
-        let differs = length != self.record.length;
-        self.record.length = length;
-        if let Some(profile) = self.profile
-            && differs
-            && !end.is_multiple_of(profile.unit_bytes())
-        {
-            let unit = end / profile.unit_bytes();
-            let (chunk, number) = in_chunk(profile, unit);
-            if self.has(chunk)? {
-                let flat = self.flat(chunk)?;
-                let known = flat.digest(number);
-                flat.forget(end / BLOCK % CHUNK_BLOCKS);
-                self.forgotten = known.map(|value| (unit, value));
-                self.touch(end);
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets the length, and unmaps or zeroes the bytes beyond it.
-    pub(crate) fn cut_or_extend(&mut self, length: u64) -> Result<(), StageError> {
-        let old = self.record.length;
-        self.set_length(length)?;
-        if length < old {
-            self.zero(length, old.next_multiple_of(BLOCK))?;
-        }
-        Ok(())
-    }
-
     /// Marks the unit of this byte as possibly without a digest.
     pub(crate) fn touch(&mut self, offset: u64) {
         if let Some(profile) = self.profile {
@@ -266,29 +227,6 @@ impl DiskStore {
         if id.object == 0 {
             self.profiles.write().remove(&id.partition);
         }
-    }
-
-    /// Writes data, with its digests if the caller has them.
-    pub(crate) fn write_with(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        data: &[u8],
-        covered: Option<&CoveredDigests>,
-    ) -> Result<(), StoreError> {
-        let fits = check_transfer(data.len()).and_then(|()| end_of(offset, data.len() as u64));
-        let prepared = match fits {
-            Ok(_) => PreparedData::of(self.profile_of(id.partition), offset, data, covered),
-            Err(_) => PreparedData::default(),
-        };
-        let bytes = offset..offset.saturating_add(data.len() as u64);
-        let load = PageDemand::bytes(data.len() as u64, self.options.inline_max);
-        let _room = self.admit_change(load, || Ok(self.is_mapped(id, &bytes)?.then_some(load)))?;
-        self.change(id, Some(bytes.clone()), |stage| {
-            check_transfer(data.len())?;
-            end_of(offset, data.len() as u64)?;
-            if data.is_empty() { Ok(()) } else { stage.write(offset, data, &prepared) }
-        })
     }
 
     /// Returns the known digests of some units. The caller holds the object's lock.

@@ -27,6 +27,7 @@ mod index_space;
 mod inline;
 mod memberships;
 mod open;
+mod page_checksums;
 mod pages;
 mod paper;
 mod pool;
@@ -45,11 +46,12 @@ mod superblock;
 mod survey;
 mod unbacked;
 mod verified_file;
+mod write;
 mod write_log;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -82,7 +84,7 @@ use record::{
 };
 use segments::SegmentFiles;
 use space::FreeMap;
-use stage::{StageError, StagedChanges};
+use stage::{StageError, StagedChanges, stop_error};
 use write_log::WriteLog;
 
 use crate::damage::{Damage, DamageBook, StoreFault};
@@ -274,56 +276,6 @@ impl DiskStore {
         self.check_absence(&never_set)
     }
 
-    /// Runs one operation that changes these bytes of an object, or an attribute; commits and
-    /// retries once if it needs freed blocks.
-    fn change(
-        &self,
-        id: ObjectId,
-        bytes: Option<Range<u64>>,
-        change: impl Fn(&mut StagedChanges<'_>) -> Result<(), StageError>,
-    ) -> Result<(), StoreError> {
-        self.commit_if_full();
-        let (lengths, ack) = match self.try_change(id, &change) {
-            Err(StageError::NeedsCommit) if !self.groups.gate.holds() => {
-                self.commit_now()?;
-                self.try_change(id, &change)
-            }
-            result => result,
-        }
-        .map_err(stop_error)?;
-        match bytes {
-            Some(bytes) => {
-                // If the length changes, all bytes between the old and the new one change.
-                let both = match (bytes.is_empty(), lengths.is_empty()) {
-                    (true, _) => lengths,
-                    (false, true) => bytes,
-                    (false, false) => bytes.start.min(lengths.start)..bytes.end.max(lengths.end),
-                };
-                self.changed(id, both, false);
-            }
-            None => self.changed(id, 0..0, true),
-        }
-        self.acknowledge(ack)
-    }
-
-    /// Returns the bytes between the old length and the new one.
-    fn try_change(
-        &self,
-        id: ObjectId,
-        change: impl Fn(&mut StagedChanges<'_>) -> Result<(), StageError>,
-    ) -> Result<(Range<u64>, AnswerWait), StageError> {
-        let _inside = self.groups.gate.enter();
-        self.groups.check()?;
-        let _lock = self.lock(id).write();
-        let record = self.record(id)?;
-        let before = record.length;
-        let mut stage = StagedChanges::new(self, id, record);
-        change(&mut stage)?;
-        let after = stage.record.length;
-        let ack = stage.finish(false);
-        Ok((before.min(after)..before.max(after), ack))
-    }
-
     /// Like `remove`, for an object whose own record may be damaged.
     fn try_remove(&self, id: ObjectId) -> Result<AnswerWait, StageError> {
         let _inside = self.groups.gate.enter();
@@ -355,13 +307,6 @@ impl Drop for DiskStore {
         {
             tracing::warn!(%error, "closing the write log failed; the next start replays it");
         }
-    }
-}
-
-fn stop_error(stop: StageError) -> StoreError {
-    match stop {
-        StageError::Error(error) => error,
-        StageError::NeedsCommit => StoreError::NoSpace,
     }
 }
 

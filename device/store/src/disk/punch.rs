@@ -13,7 +13,8 @@ use super::chunk::{BlockSlot, CHUNK_BLOCKS, Chunk, FlatChunk};
 use super::pool::is_inline;
 use super::record::{CorruptRecord, RecordValue, chunk_key, chunk_of};
 use super::space::BlockRun;
-use super::stage::{StageError, StagedChanges, WALK, write_error};
+use super::stage::{StageError, StagedChanges, WALK};
+use super::write::write_error;
 use crate::{BLOCK, StoreError};
 
 /// Number of blocks written at a time.

@@ -17,8 +17,8 @@ use sealstone_redb_format::{
     AllocatorState, CommitSlot, EngineHeader, HEADER_BYTES, PageRef, RegionPages, TreeReader, UNIT,
 };
 
-use super::backend::{IndexPages, PageChecksums};
 use super::header_copy::{COPY, OLD_COPY, OLD_COPY_AT, header_of_copy, header_of_old_copy, header_to_copy};
+use super::page_checksums::{IndexPages, PageChecksums};
 use crate::medium::MediumFile;
 
 /// Result of verifying the file.

@@ -13,8 +13,9 @@ use sealstone_digest::paper::AdHash;
 use sealstone_digest::{DigestValue as Digest, Profile};
 
 use crate::BLOCK;
-use crate::disk::digested::in_chunk;
-use crate::disk::stage::{StagedChanges, WriteSource};
+use crate::disk::chunk::in_chunk;
+use crate::disk::stage::StagedChanges;
+use crate::disk::write::WriteSource;
 
 impl StagedChanges<'_> {
     /// Whether the old bytes of partially changed blocks are needed.
