@@ -3,9 +3,10 @@
 //! Does: keeps a bounded number of bytes of idle buffers.
 //! Does not: limit buffers in use; [`crate::MemoryBudget`] does.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 /// Idle buffers, shared by the transfers of one client.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ impl Buffers {
 
     /// Returns an idle buffer of at least this capacity, with old contents, or else an empty one.
     pub(crate) fn take(&self, capacity: usize) -> Vec<u8> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         // A client uses few sizes of buffers; the newest that fits is likely in the CPU cache.
         match idle.buffers.iter().rposition(|buffer| buffer.capacity() >= capacity) {
             Some(at) => {
@@ -42,7 +43,7 @@ impl Buffers {
 
     /// Returns a buffer.
     pub(crate) fn give(&self, buffer: Vec<u8>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if buffer.capacity() != 0 && idle.bytes + buffer.capacity() <= idle.bytes_max {
             idle.bytes += buffer.capacity();
             idle.buffers.push(buffer);

@@ -4,8 +4,9 @@
 //! Does not: know files.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sealstone_initiator::{
     Bearer, Completion, Dial, Environment, Operation, OsdClient, OsdError, OsdOptions, Pin, SessionError,
     TargetUrl, TcpDial,
@@ -56,7 +57,7 @@ impl DevicePool {
             .as_str()
             .parse()
             .map_err(|_| SessionError::Unreachable(std::io::ErrorKind::InvalidInput))?;
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         if let Some((known, pin, client)) = clients.get(&device.id)
             && (known, pin) == (&url, &device.pin)
         {
@@ -70,7 +71,7 @@ impl DevicePool {
 
     /// Logs out of all devices.
     pub async fn close(&self) {
-        let clients = core::mem::take(&mut *self.clients.lock().unwrap_or_else(PoisonError::into_inner));
+        let clients = core::mem::take(&mut *self.clients.lock());
         for (.., client) in clients.into_values() {
             client.close().await;
         }

@@ -376,7 +376,7 @@ async fn data_of(file: &File<Direct, Cutting>, size: u64) -> Vec<std::ops::Range
 }
 
 #[tokio::test(start_paused = true)]
-async fn data_is_never_told_as_a_hole() {
+async fn data_is_never_reported_as_hole() {
     for seed in 1..=6 {
         let world = World::new(3).await;
         let (nodes, _) = nodes(&world, &[]).await;
@@ -385,6 +385,7 @@ async fn data_is_never_told_as_a_hole() {
         // Alternately one object, and striped over three.
         let limit = if seed % 2 == 0 { 400_000 } else { 4_000_000 };
         let (mut chance, mut model) = (OpaqueRandom(seed), Vec::<u8>::new());
+        let mut zeros: Vec<u8> = Vec::new();
         let pattern: Vec<u8> = content(50_000).iter().map(|byte| byte | 1).collect();
         for step in 0..60 {
             let (at, length) = (chance.below(limit) as usize, chance.below(40_000) as usize + 1);
@@ -410,13 +411,14 @@ async fn data_is_never_told_as_a_hole() {
                 6 => file.flush().await.unwrap(),
                 _ => file.sync().await.unwrap(),
             }
-            let told = data_of(&file, model.len() as u64).await;
-            let mut covered = vec![false; model.len()];
-            for data in told {
-                covered[data.start as usize..data.end as usize].fill(true);
+            // Slices are compared as a whole: a loop over bytes is slow without optimisation.
+            zeros.resize(zeros.len().max(model.len()), 0);
+            let data = data_of(&file, model.len() as u64).await;
+            let starts = data.iter().map(|data| data.start as usize).chain([model.len()]);
+            let ends = std::iter::once(0).chain(data.iter().map(|data| data.end as usize));
+            for (from, to) in ends.zip(starts) {
+                assert!(model[from..to] == zeros[from..to], "seed {seed}, step {step}: data in {from}..{to}");
             }
-            let lost = model.iter().zip(&covered).position(|(byte, data)| *byte != 0 && !data);
-            assert_eq!(lost, None, "seed {seed}, step {step}");
         }
     }
 }

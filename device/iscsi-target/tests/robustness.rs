@@ -24,18 +24,27 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(120), "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-fn quick() -> TargetConfig {
+/// Returns the default limits, which no client exceeds that is only slow because the machine is
+/// busy.
+fn config() -> TargetConfig {
     let mut config = TargetConfig::new(NAME);
-    config.protocol.login_timeout_ms = 300;
-    config.protocol.pdu_timeout_ms = 300;
-    config.protocol.transfer_timeout_ms = 300;
-    config.write_timeout_ms = 300;
     config.drain_seconds = 1;
+    config
+}
+
+/// Returns limits for peers that are slow on purpose. A login has more time, since the test logs in
+/// as well.
+fn config_for_slow_peers() -> TargetConfig {
+    let mut config = config();
+    config.protocol.login_timeout_ms = 2000;
+    config.protocol.pdu_timeout_ms = 500;
+    config.protocol.transfer_timeout_ms = 500;
+    config.write_timeout_ms = 500;
     config
 }
 
@@ -55,7 +64,7 @@ fn at_work(address: std::net::SocketAddr, stop: &Arc<AtomicBool>) -> std::thread
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_connections_do_not_disturb_client() {
-    let mut config = quick();
+    let mut config = config();
     config.connections_max = 40;
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -103,7 +112,7 @@ impl RefusalSink for CollectedRefusals {
 async fn flood_from_one_source_spares_others() {
     const FLOOD: u64 = 2000;
     let collected = Arc::new(CollectedRefusals::default());
-    let mut config = quick();
+    let mut config = config();
     config.connection_rate_per_source = ConnectionRate { burst: 20, per_second: 1 };
     config.refusal_sink = RefusalSinkHandle::by(collected.clone());
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
@@ -140,8 +149,7 @@ async fn flood_from_one_source_spares_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newer_logins_evict_silent_connections() {
-    let mut config = quick();
-    config.protocol.login_timeout_ms = 20_000;
+    let mut config = config();
     config.logins_per_source_max = 5;
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
@@ -169,7 +177,7 @@ async fn newer_logins_evict_silent_connections() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_input_ends_only_its_connection() {
-    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let running = Running::start(config(), Disk::new(16 << 20, Cost::Inline)).await;
     let stop = Arc::new(AtomicBool::new(false));
     let worker = at_work(running.address, &stop);
     let address = running.address;
@@ -201,7 +209,7 @@ async fn malformed_input_ends_only_its_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_peers_are_disconnected() {
-    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let running = Running::start(config_for_slow_peers(), Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     blocking(move || {
         let mut silent = TcpStream::connect(address).unwrap();
@@ -237,7 +245,7 @@ async fn slow_peers_are_disconnected() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn non_reading_client_is_bounded_and_closed() {
-    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let running = Running::start(config_for_slow_peers(), Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     let client = blocking(move || {
         let mut client = Client::login(address, 1);
@@ -261,9 +269,7 @@ async fn non_reading_client_is_bounded_and_closed() {
 /// of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_segments_do_not_grow_memory() {
-    let mut config = quick();
-    config.write_timeout_ms = 20_000;
-    let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
+    let running = Running::start(config(), Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     let client = blocking(move || {
         let mut client = Client::login_with(address, 1, |config| config.policy.max_receive = 512);
@@ -287,7 +293,7 @@ async fn short_segments_do_not_grow_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn login_beyond_the_limit_is_refused() {
-    let mut config = quick();
+    let mut config = config();
     config.connections_max = 1;
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
@@ -309,7 +315,7 @@ async fn login_beyond_the_limit_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_login_replaces_session_of_port() {
     let disk = Disk::new(16 << 20, Cost::Inline);
-    let running = Running::start(quick(), disk.clone()).await;
+    let running = Running::start(config(), disk.clone()).await;
     let address = running.address;
     blocking(move || {
         let mut old = Client::login(address, 1);
@@ -333,7 +339,7 @@ async fn new_login_replaces_session_of_port() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panicking_command_harms_only_itself() {
     for cost in [Cost::Inline, Cost::Blocking] {
-        let running = Running::start(quick(), Disk::new(16 << 20, cost)).await;
+        let running = Running::start(config(), Disk::new(16 << 20, cost)).await;
         let address = running.address;
         blocking(move || {
             let mut client = Client::login(address, 1);
@@ -349,7 +355,7 @@ async fn a_panicking_command_harms_only_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocking_command_does_not_delay_others() {
     let disk = Disk::new(16 << 20, Cost::Inline);
-    let running = Running::start(quick(), disk.clone()).await;
+    let running = Running::start(config(), disk.clone()).await;
     let address = running.address;
     blocking(move || {
         let mut client = Client::login(address, 1);
@@ -370,7 +376,7 @@ async fn blocking_command_does_not_delay_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lun_reset_reaches_unit_and_sessions() {
     let disk = Disk::new(16 << 20, Cost::Inline);
-    let running = Running::start(quick(), disk.clone()).await;
+    let running = Running::start(config(), disk.clone()).await;
     let address = running.address;
     blocking(move || {
         let mut first = Client::login(address, 1);
@@ -392,7 +398,7 @@ async fn lun_reset_reaches_unit_and_sessions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_target_itself_reports_its_units() {
-    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let running = Running::start(config(), Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     blocking(move || {
         let mut client = Client::login(address, 1);
@@ -408,19 +414,21 @@ async fn the_target_itself_reports_its_units() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shutting_down_asks_first_and_then_closes() {
-    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let mut config = config();
+    config.drain_seconds = 3;
+    let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
     let address = running.address;
     let (polite, stubborn) = blocking(move || (Client::login(address, 1), Client::login(address, 2))).await;
     let polite = std::thread::spawn(move || {
         let mut polite = polite;
-        assert!(matches!(polite.event(), InitiatorEvent::LogoutRequested { seconds: 1 }));
+        assert!(matches!(polite.event(), InitiatorEvent::LogoutRequested { seconds: 3 }));
         polite.check(1);
         polite.machine.logout();
         assert_eq!(polite.ending(), InitiatorClosed::LoggedOut);
     });
     let begin = Instant::now();
     running.stop().await;
-    assert!((900..4000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+    assert!((2900..60_000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
     polite.join().unwrap();
     let mut stubborn = stubborn;
     assert_eq!(stubborn.ending(), InitiatorClosed::EndOfStream);

@@ -6,8 +6,9 @@
 //! been sent.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use sealstone_mds_protocol::{MessageType, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -79,7 +80,7 @@ impl SessionLink {
     /// Sends one request and waits for its answer.
     pub(crate) async fn call(&self, request: &Request) -> Result<Result<Response, BrokenLink>, ClientError> {
         let id = {
-            let mut next = self.next_id.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = self.next_id.lock();
             *next += 1;
             *next
         };
@@ -131,8 +132,8 @@ impl Drop for Entry<'_> {
     }
 }
 
-fn lock(waiters: &Waiters) -> std::sync::MutexGuard<'_, Option<BTreeMap<u64, oneshot::Sender<Response>>>> {
-    waiters.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(waiters: &Waiters) -> MutexGuard<'_, Option<BTreeMap<u64, oneshot::Sender<Response>>>> {
+    waiters.lock()
 }
 
 async fn write_all(

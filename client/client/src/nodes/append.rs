@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use sealstone_mds_protocol::{LeaseKind, Request};
 
-use super::leases::LeaseState;
+use super::lease_table::LeaseState;
 use super::open_inode::OpenInode;
 use crate::{ClientError, Devices, Metadata};
 
@@ -21,7 +21,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// offset.
     pub(super) fn try_append(self: &Arc<Self>, data: &[u8]) -> Result<Option<u64>, ClientError> {
         let mut state = self.state();
-        let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Write, state.lease_seen);
+        let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Write, state.attrs.lease_seen);
         if !matches!(lease_state, LeaseState::Valid | LeaseState::Recalled) {
             return Ok(None);
         }
@@ -33,7 +33,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         state: &mut super::inode_state::InodeState<M, D>,
         data: &[u8],
     ) -> Result<Option<u64>, ClientError> {
-        let end = state.size;
+        let end = state.attrs.size;
         if !self.reserve_memory(state, end, data.len())? {
             return Ok(None);
         }
@@ -49,7 +49,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             let at = self.append_piece(piece).await?;
             began.get_or_insert(at);
         }
-        Ok(began.unwrap_or_else(|| self.state().size))
+        Ok(began.unwrap_or_else(|| self.state().attrs.size))
     }
 
     async fn append_piece(self: &Arc<Self>, data: &[u8]) -> Result<u64, ClientError> {
@@ -87,15 +87,15 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     async fn wait_for_append_memory(self: &Arc<Self>, length: usize) {
         let cost = {
             let state = self.state();
-            state.dirty.cost(state.size, length)
+            state.buffer.dirty.cost(state.attrs.size, length)
         };
         let permit = self.shared.wait_for_memory(cost).await;
-        self.state().reserved.merge(permit);
+        self.state().buffer.reserved.merge(permit);
     }
 
     /// Whether reads and writes proceed without a lease because none is given.
     pub(super) fn is_unleased(&self) -> bool {
-        let lease_seen = self.state().lease_seen;
+        let lease_seen = self.state().attrs.lease_seen;
         let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Read, lease_seen);
         lease_state == LeaseState::Disabled || self.is_lease_denied()
     }
@@ -123,11 +123,11 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Fetches the attributes. If others wrote meanwhile, buffered unflushed bytes are stored
     /// first.
     async fn refresh(self: &Arc<Self>) -> Result<(), ClientError> {
-        let known = self.state().stat.as_ref().map(|stat| stat.version);
+        let known = self.state().attrs.stat.as_ref().map(|stat| stat.version);
         let stat = self.shared.call_stat(&Request::GetNode { node: self.node }).await?;
         let changed = known != Some(stat.version);
         self.overlay(stat);
-        let has_in_flight = !self.state().in_flight.is_empty();
+        let has_in_flight = !self.state().buffer.in_flight.is_empty();
         if changed && has_in_flight {
             self.wait_in_flight().await;
             self.make_durable().await?;

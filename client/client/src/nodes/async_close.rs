@@ -8,174 +8,31 @@
 //! directory. Its delegation is returned after the files that were closed in it are stored, or
 //! after [`WAIT_MAX`] if a device does not answer. The user must have ample free space, and no such
 //! file may have failed lately. No program has the file open any more, so an error is reported by
-//! fsync of a directory. At most [`FILES_MAX`] files and [`BYTES_MAX`] bytes are in progress;
-//! further closes are synchronous.
+//! fsync of a directory. At most 256 files and 16 MiB are in progress; further closes are
+//! synchronous.
 //! Truth: docs/adr/0051-asynchronous-close.md.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
 
 use sealstone_mds_protocol::{InodeId, LeaseKind, Name, Node, RenameMode, Request, Response};
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::Nodes;
+use super::async_close_table::{AsyncCloseGuard, PendingClose};
 use super::dentry_cache::Dentry;
 use super::file::File;
-use super::leases::LeaseState;
+use super::lease_table::LeaseState;
 use super::open_inode::OpenInode;
-use super::shared::{Shared, lock};
+use super::shared::Shared;
+use super::write_buffer::ResendScope;
 use crate::open::is_not_found_or_stale;
 use crate::{ClientError, Devices, Metadata};
 
 /// Maximum bytes of one file.
 const FILE_MAX: u64 = 1 << 20;
-/// Maximum bytes of all files in progress.
-const BYTES_MAX: u64 = 16 << 20;
-/// Maximum files in progress.
-const FILES_MAX: usize = 256;
-/// Required free space, on the devices and in the user's quota: as much as sixteen mounts may have
-/// in progress.
-const FREE_SPACE_MIN: u64 = 16 * BYTES_MAX;
-/// How long the last answer about free space is used.
-const FREE_SPACE_VALID: Duration = Duration::from_secs(5);
-/// Age of that answer after which it is requested again.
-const FREE_SPACE_REFRESH: Duration = Duration::from_secs(2);
-/// How long closes are synchronous after a file could not be stored.
-const SYNCHRONOUS_FOR: Duration = Duration::from_secs(60);
-/// Maximum remembered files that could not be stored and may not replace another one; above it the
-/// one with the lowest inode number is forgotten.
-const FAILED_MAX: usize = 4_096;
 /// How long the return of a delegation waits for files closed in the directory; shorter than the
 /// time after which it is revoked.
 const WAIT_MAX: Duration = Duration::from_secs(3);
-
-#[derive(Debug, Default)]
-struct CloseTable {
-    /// In progress, by order of closing.
-    files: BTreeMap<u64, PendingClose>,
-    next: u64,
-    bytes: u64,
-    /// Free bytes, and when the answer arrived.
-    free_space: Option<(Instant, u64)>,
-    requesting: bool,
-    synchronous_until: Option<Instant>,
-    /// Files that could not be stored, where a program may not know of the error.
-    failed: BTreeSet<InodeId>,
-}
-
-/// The asynchronous closes of a file system.
-#[derive(Debug, Default)]
-pub(super) struct AsyncCloses {
-    table: Mutex<CloseTable>,
-    ended: Notify,
-}
-
-/// A close in progress.
-#[derive(Clone, Copy, Debug)]
-struct PendingClose {
-    inode: InodeId,
-    /// The directory in which the file was created.
-    directory: InodeId,
-    bytes: u64,
-}
-
-/// A file that was closed and is being stored. It counts against the limits until it is dropped.
-#[derive(Debug)]
-pub struct AsyncCloseGuard {
-    all: Arc<AsyncCloses>,
-    number: u64,
-}
-
-impl Drop for AsyncCloseGuard {
-    fn drop(&mut self) {
-        let mut table = lock(&self.all.table);
-        if let Some(closed) = table.files.remove(&self.number) {
-            table.bytes -= closed.bytes;
-        }
-        drop(table);
-        self.all.ended.notify_waiters();
-    }
-}
-
-impl AsyncCloses {
-    /// Starts an asynchronous close, if limits and free space permit it. The flag says whether to
-    /// request the free space again.
-    fn begin(self: &Arc<Self>, closed: PendingClose) -> (Option<AsyncCloseGuard>, bool) {
-        let table = &mut *lock(&self.table);
-        let now = Instant::now();
-        let age = table.free_space.map(|(told, _)| now.saturating_duration_since(told));
-        let requests = age.is_none_or(|age| age >= FREE_SPACE_REFRESH)
-            && !core::mem::replace(&mut table.requesting, true);
-        let free_space = table
-            .free_space
-            .filter(|_| age.is_some_and(|age| age < FREE_SPACE_VALID))
-            .map_or(0, |(_, free_space)| free_space);
-        let fits = table.files.len() < FILES_MAX
-            && table.bytes + closed.bytes <= BYTES_MAX
-            && free_space >= FREE_SPACE_MIN;
-        if !fits || table.synchronous_until.is_some_and(|until| now < until) {
-            return (None, requests);
-        }
-        let number = table.next;
-        (table.next, table.bytes) = (number + 1, table.bytes + closed.bytes);
-        table.files.insert(number, closed);
-        (Some(AsyncCloseGuard { all: self.clone(), number }), requests)
-    }
-
-    fn record_free_space(&self, free_space: Option<u64>) {
-        let mut table = lock(&self.table);
-        table.requesting = false;
-        table.free_space = free_space.map(|free_space| (Instant::now(), free_space));
-    }
-
-    /// Records that a file could not be stored.
-    fn record_failure(&self, inode: InodeId) {
-        let table = &mut *lock(&self.table);
-        table.synchronous_until = Some(Instant::now() + SYNCHRONOUS_FOR);
-        table.failed.insert(inode);
-        if table.failed.len() > FAILED_MAX {
-            table.failed.pop_first();
-        }
-    }
-
-    /// Clears the failed mark: the data was stored later, or the file was truncated or removed.
-    pub(super) fn clear_write_failure(&self, inode: InodeId) {
-        lock(&self.table).failed.remove(&inode);
-    }
-
-    fn has_failed(&self, inode: InodeId) -> bool {
-        lock(&self.table).failed.contains(&inode)
-    }
-
-    /// Whether no file is marked as failed.
-    fn has_no_failures(&self) -> bool {
-        lock(&self.table).failed.is_empty()
-    }
-
-    /// Waits until the matching closes that are in progress now have ended.
-    async fn wait_ended(&self, matches: impl Fn(&PendingClose) -> bool) {
-        let upto = lock(&self.table).next;
-        loop {
-            let ended = self.ended.notified();
-            tokio::pin!(ended);
-            ended.as_mut().enable();
-            if !lock(&self.table).files.range(..upto).any(|(_, closed)| matches(closed)) {
-                return;
-            }
-            ended.await;
-        }
-    }
-
-    async fn wait_file_ended(&self, inode: InodeId) {
-        self.wait_ended(|closed| closed.inode == inode).await;
-    }
-
-    async fn wait_directory_ended(&self, directory: InodeId) {
-        self.wait_ended(|closed| closed.directory == directory).await;
-    }
-}
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
     async fn request_free_space(&self) {
@@ -199,23 +56,26 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         let Self { shared, node, .. } = self;
         let (guard, requests_space) = {
             let state = self.state();
-            let created_under = state.created_under?;
-            let one_name = state.stat.as_ref().is_some_and(|stat| stat.links == 1);
-            let has_no_error = state.error.is_none()
-                && !state.lock_lost
-                && !state.device_restarted
-                && !state.truncated_remotely;
-            let qualifies = one_name && has_no_error && state.changed_ns.is_some() && state.size <= FILE_MAX;
+            let created_under = state.open.created_under?;
+            let one_name = state.attrs.stat.as_ref().is_some_and(|stat| stat.links == 1);
+            let has_no_error =
+                state.error.is_none() && !state.open.lock_lost && state.buffer.resend == ResendScope::Nothing;
+            let qualifies =
+                one_name && has_no_error && state.buffer.changed_ns.is_some() && state.attrs.size <= FILE_MAX;
             if !qualifies
-                || shared.lease_state(node.inode, LeaseKind::Write, state.lease_seen) != LeaseState::Valid
-                || lock(&shared.locks).has(node.inode)
+                || shared.lease_state(node.inode, LeaseKind::Write, state.attrs.lease_seen)
+                    != LeaseState::Valid
+                || shared.locks.lock().has(node.inode)
             {
                 return None;
             }
             // Counted under the lease lock, so that a return of the lease waits for it.
             shared.with_dir_lease([created_under.inode; 2], |[now, _]| {
-                let closed =
-                    PendingClose { inode: node.inode, directory: created_under.inode, bytes: state.size };
+                let closed = PendingClose {
+                    inode: node.inode,
+                    directory: created_under.inode,
+                    bytes: state.attrs.size,
+                };
                 (now == created_under).then(|| shared.async_closes.begin(closed))
             })?
         };
@@ -238,7 +98,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
     pub async fn finish_async_close(&self, guard: AsyncCloseGuard) {
         let open_inode = self.open_inode();
         let stored = open_inode.send_and_report().await;
-        if stored.is_err() || open_inode.state().data_lost {
+        if stored.is_err() || open_inode.state().buffer.data_lost {
             open_inode.shared.async_closes.record_failure(open_inode.node.inode);
         }
         if let Err(error) = stored {
@@ -281,7 +141,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         };
         if let Some(open_inode) = self.shared.open_inode(inode) {
             if from_directory != to_directory {
-                open_inode.state().created_under = None;
+                open_inode.state().open.created_under = None;
             }
             self.shared.async_closes.wait_file_ended(inode).await;
         }
@@ -303,7 +163,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// or it moves to another directory.
     pub(super) fn disable_async_close(&self, inode: InodeId) {
         if let Some(open_inode) = self.shared.open_inode(inode) {
-            open_inode.state().created_under = None;
+            open_inode.state().open.created_under = None;
         }
     }
 
@@ -311,7 +171,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// bytes.
     pub(super) async fn flush_before_link(&self, inode: InodeId) {
         if let Some(open_inode) = self.shared.open_inode(inode) {
-            open_inode.state().created_under = None;
+            open_inode.state().open.created_under = None;
             self.shared.async_closes.wait_file_ended(inode).await;
         }
     }

@@ -11,8 +11,9 @@ use sealstone_mds_protocol::{Request, Response};
 use tokio::time::sleep;
 
 use super::Nodes;
+use super::errors::{fenced, is_fenced, is_transient};
 use super::open_inode::OpenInode;
-use super::shared::{Shared, fenced, is_fenced, is_transient};
+use super::shared::Shared;
 use crate::open::is_not_found_or_stale;
 use crate::{ClientError, Devices, Metadata};
 
@@ -91,7 +92,7 @@ pub(super) async fn reopen<M: Metadata, D: Devices>(
     if open_inode.open_count() == 0 {
         return;
     }
-    let access = open_inode.state().access();
+    let access = open_inode.state().open.access();
     if let Err(error) = shared.sync_names_of(open_inode.node.inode).await {
         tracing::warn!(inode = open_inode.node.inode.0, %error, "could not reopen a file at the server");
         return;
@@ -126,7 +127,7 @@ pub(super) async fn reclaim_locks<M: Metadata, D: Devices>(
 ) -> Result<(), ClientError> {
     let Some(open_inode) = shared.open_inode(node.inode) else { return Ok(()) };
     let _guard = open_inode.lock_requests.lock().await;
-    let locks = super::shared::lock(&shared.locks).of(node.inode);
+    let locks = shared.locks.lock().of(node.inode);
     for lock in locks {
         match shared.lock_node(node, lock, false, true).await {
             Ok(None) => {}
@@ -153,7 +154,7 @@ async fn periodic_writeback<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
         for open_inode in shared.open_inodes() {
             {
                 let mut state = open_inode.state();
-                if state.changed_ns.is_none() || core::mem::replace(&mut state.sending, true) {
+                if state.buffer.changed_ns.is_none() || core::mem::replace(&mut state.tasks.sending, true) {
                     continue;
                 }
             }
@@ -164,7 +165,7 @@ async fn periodic_writeback<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
                 if let Err(error) = open_inode.report_size(upto).await {
                     open_inode.record_error(error);
                 }
-                open_inode.state().sending = false;
+                open_inode.state().tasks.sending = false;
             });
         }
     }
@@ -195,7 +196,7 @@ pub(super) fn delayed_release<M: Metadata, D: Devices>(open_inode: &Arc<OpenInod
 /// again or closed meanwhile.
 async fn store_closed<M: Metadata, D: Devices>(open_inode: &Arc<OpenInode<M, D>>) -> bool {
     for tries in 1.. {
-        if open_inode.open_count() > 0 || open_inode.state().released {
+        if open_inode.open_count() > 0 || open_inode.state().open.released {
             return false;
         }
         let stored = open_inode.store().await;
@@ -237,7 +238,7 @@ pub(super) async fn close<M: Metadata, D: Devices>(open_inode: &OpenInode<M, D>)
         return;
     }
     match open_inode.shared.core.metadata.call(request).await {
-        Ok(_) => open_inode.state().released = true,
+        Ok(_) => open_inode.state().open.released = true,
         Err(error) => tracing::debug!(%error, "could not close a file; the server does so later"),
     }
 }
@@ -263,7 +264,7 @@ pub(super) async fn end_client<M: Metadata, D: Devices>(
                 .open_inodes()
                 .iter()
                 .filter(|open_inode| open_inode.open_count() == 0)
-                .for_each(|open_inode| open_inode.state().released = true);
+                .for_each(|open_inode| open_inode.state().open.released = true);
         }
         Err(error) => {
             tracing::debug!(%error, "could not end the client's state; the metadata server lets it expire");

@@ -14,10 +14,9 @@ use sealstone_mds_protocol::{Request, Stat};
 use sealstone_osd::ObjectId;
 use tokio::time::Instant;
 
-use super::durability::{REOPENS_MAX, RESENDS_MAX, TRUNCATED_REPEATEDLY};
-use super::inode_state::ObjectSet;
+use super::errors::{REOPENS_MAX, RESENDS_MAX, TRUNCATED_REPEATEDLY};
+use super::layout_state::ObjectSet;
 use super::open_inode::OpenInode;
-use super::shared::lock;
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
@@ -58,7 +57,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         loop {
             let upto = match size {
                 // The bytes are dropped anyway, so nothing is sent.
-                0 => self.state().position(),
+                0 => self.state().buffer.position(),
                 _ => self.dispatch_all(),
             };
             if size > 0 {
@@ -70,7 +69,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             let _guard = self.write_barrier.write().await;
             let more = {
                 let state = self.state();
-                upto.changes != Some(state.changes) && state.unreported_end > size
+                upto.changes != Some(state.buffer.changes) && state.buffer.unreported_end > size
             };
             if size > 0 && more {
                 continue;
@@ -91,14 +90,14 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         self.require_locks()?;
         self.wait_for_lease(LeaseKind::Write, false).await?;
         for _ in 0..=REOPENS_MAX {
-            let range = range.start..range.end.min(self.state().size);
+            let range = range.start..range.end.min(self.state().attrs.size);
             if range.is_empty() {
                 return Ok(());
             }
             self.send_and_report().await?;
             // Older buffered bytes must not be sent again after the zeros.
             self.make_durable().await?;
-            let layouts_received = self.state().layouts_received;
+            let layouts_received = self.state().layout.received;
             match self.zero_once(&range).await {
                 Err(error) if is_stale(&error) => self.refresh_layout_to_read(layouts_received).await?,
                 outcome => return outcome,
@@ -112,8 +111,9 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         let _guard = self.write_barrier.write().await;
         {
             let mut state = self.state();
-            state.record_change(self.now_ns());
-            let none = state.objects.is_none() && state.stat.as_ref().is_none_or(|stat| stat.width == 0);
+            state.buffer.record_change(self.now_ns());
+            let none = state.layout.objects.is_none()
+                && state.attrs.stat.as_ref().is_none_or(|stat| stat.width == 0);
             if none {
                 // A file without objects reads as zeros.
                 return Ok(());
@@ -128,8 +128,9 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             // Concurrent read-ahead may have fetched the old bytes.
             self.state().readahead.invalidate(range.clone());
             match cleared {
-                Ok(()) => lock(&objects.each[index].flush_state).durable = true,
-                Err(ClientError::Device { error: OsdError::NotFound, .. }) if !self.state().all_created => {}
+                Ok(()) => objects.each[index].flush_state.lock().durable = true,
+                Err(ClientError::Device { error: OsdError::NotFound, .. })
+                    if !self.state().layout.all_created => {}
                 Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
                     // Objects are removed when their file is truncated or removed.
                     self.shared.with_retry(|| objects.open.check_current()).await?;

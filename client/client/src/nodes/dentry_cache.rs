@@ -16,12 +16,10 @@ mod local_changes;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, Node, NodeLease, Stat};
 use tokio::time::Instant;
-
-use super::shared::lock;
 
 pub use listing::{CacheListing, ListEdition};
 pub(super) use local_changes::DelegatedName;
@@ -224,7 +222,7 @@ impl DentryCache {
 
     /// Returns the cached entry of a name under a valid lease.
     pub(super) fn lookup(&self, directory: InodeId, lease: &NodeLease, name: &Name) -> Dentry {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         let Some(one) = cache.directories.get_mut(&directory).filter(|one| one.lease == lease_id(lease))
         else {
             return Dentry::NotCached;
@@ -239,7 +237,7 @@ impl DentryCache {
 
     /// Returns the cached attributes of a node that is not open, under a valid lease.
     pub(super) fn cached_node(&self, inode: InodeId, lease: &NodeLease) -> Option<Stat> {
-        let cache = lock(&self.0);
+        let cache = self.0.lock();
         let (under, stat) = cache.nodes.get(&inode)?;
         (*under == ValidUnder::OwnLease(lease_id(lease))).then(|| stat.clone())
     }
@@ -247,7 +245,7 @@ impl DentryCache {
     /// Returns the directory whose lease keeps the attributes of a node valid that was created
     /// here.
     pub(super) fn created_in(&self, inode: InodeId) -> Option<InodeId> {
-        match lock(&self.0).nodes.get(&inode)?.0 {
+        match self.0.lock().nodes.get(&inode)?.0 {
             ValidUnder::CreatedIn(directory, _) => Some(directory),
             ValidUnder::OwnLease(_) => None,
         }
@@ -260,14 +258,14 @@ impl DentryCache {
         inode: InodeId,
         (directory, lease): (InodeId, &NodeLease),
     ) -> Option<Stat> {
-        let cache = lock(&self.0);
+        let cache = self.0.lock();
         let (under, stat) = cache.nodes.get(&inode)?;
         (*under == ValidUnder::CreatedIn(directory, lease_id(lease))).then(|| stat.clone())
     }
 
     /// Returns the change counters before a request about names in a directory is sent.
     pub(super) fn snapshot(&self, directory: InodeId) -> CacheSnapshot {
-        let cache = lock(&self.0);
+        let cache = self.0.lock();
         let counter = cache.counters[stripe(directory)];
         CacheSnapshot {
             directory,
@@ -287,7 +285,7 @@ impl DentryCache {
         name: &Name,
         found: Dentry,
     ) -> bool {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         if !cache.names_unchanged_since(snapshot) {
             return false;
         }
@@ -305,7 +303,7 @@ impl DentryCache {
 
     /// Caches attributes of a node that is not open.
     pub(super) fn record_attributes(&self, snapshot: &CacheSnapshot, lease: &NodeLease, stat: &Stat) {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         // A node with several names may have been changed under another one.
         if (stat.links == 1 || stat.kind == FileKind::Directory) && cache.attrs_unchanged_since(snapshot) {
             cache.cache_node(lease, stat);
@@ -320,7 +318,7 @@ impl DentryCache {
         after: Option<&Name>,
         (entries, more): (&[DirEntry], bool),
     ) {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         if !cache.names_unchanged_since(snapshot) {
             return;
         }
@@ -354,14 +352,14 @@ impl DentryCache {
 
     /// Drops everything under a lease that is returned or void.
     pub(super) fn invalidate(&self, inode: InodeId) {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         cache.drop_directory(inode);
         cache.nodes.remove(&inode);
     }
 
     /// Announces a local change of names, or of attributes (without a name).
     pub(super) fn begin_change<'a>(&'a self, parts: &[(InodeId, Option<&'a Name>)]) -> LocalChangeGuard<'a> {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         cache.all.in_progress += 1;
         cache.all.count += 1;
         cache.attr_changes += u64::from(parts.iter().any(|(_, name)| name.is_none()));
@@ -414,7 +412,7 @@ impl LocalChangeGuard<'_> {
 
     /// Whether the created node may have been changed here before the answer arrived.
     pub(super) fn may_be_outdated(&self) -> bool {
-        let cache = lock(&self.names.0);
+        let cache = self.names.0.lock();
         let several = |(inode, name): (&InodeId, &Name)| {
             cache.pending.get(&(*inode, name.clone())).is_some_and(|(_, several)| *several)
         };
@@ -426,7 +424,7 @@ impl LocalChangeGuard<'_> {
     /// `others` the nodes to drop.
     pub(super) fn done(mut self, now: &[Dentry], others: &[InodeId]) {
         self.is_outcome_known = true;
-        let cache = &mut *lock(&self.names.0);
+        let cache = &mut *self.names.0.lock();
         for inode in others {
             cache.nodes.remove(inode);
         }
@@ -443,7 +441,7 @@ impl LocalChangeGuard<'_> {
     /// Caches a new leased directory as complete and empty, unless something was changed since.
     /// `lists`: whether its creator may list it.
     pub(super) fn record_created_directory(&self, lease: &NodeLease, stat: &Stat, is_listable: bool) {
-        let cache = &mut *lock(&self.names.0);
+        let cache = &mut *self.names.0.lock();
         if cache.all.count == self.count_at_start
             && cache.may_cache()
             && let Some(directory) = cache.directory_under(stat.inode, lease_id(lease))
@@ -456,7 +454,7 @@ impl LocalChangeGuard<'_> {
 
 impl Drop for LocalChangeGuard<'_> {
     fn drop(&mut self) {
-        let cache = &mut *lock(&self.names.0);
+        let cache = &mut *self.names.0.lock();
         cache.all.in_progress -= 1;
         cache.all.count += 1;
         for (inode, name, _) in &self.parts {

@@ -17,20 +17,12 @@ use sealstone_mds_protocol::{
 use tokio::time::Instant;
 
 use super::background::{close, reclaim_locks};
-use super::inode_state::{InFlightWrite, ObjectSet, WritePosition};
+use super::errors::{REOPENS_MAX, RESENDS_MAX, TRUNCATED_REPEATEDLY, is_denied, is_fenced, is_over_quota};
+use super::layout_state::ObjectSet;
 use super::open_inode::OpenInode;
-use super::shared::{is_denied, is_fenced, is_over_quota, lock};
+use super::write_buffer::{InFlightWrite, ResendScope, WritePosition};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
-
-/// Maximum times that bytes are sent again because a device restarted.
-pub(super) const RESENDS_MAX: u32 = 8;
-/// Maximum times that an operation follows a truncation or migration of the file.
-pub(super) const REOPENS_MAX: u32 = 4;
-
-/// Another client truncates the file faster than this one can open it again.
-pub(super) const TRUNCATED_REPEATEDLY: ClientError =
-    ClientError::Protocol("too many concurrent truncations of the file");
 
 /// The result of a flush.
 #[derive(PartialEq, Eq)]
@@ -54,7 +46,10 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         for _ in 0..=RESENDS_MAX {
             let (objects, has_acknowledged) = {
                 let state = self.state();
-                (state.objects.clone(), state.in_flight.values().any(|piece| piece.acknowledged))
+                (
+                    state.layout.objects.clone(),
+                    state.buffer.in_flight.values().any(|piece| piece.acknowledged),
+                )
             };
             let objects = match objects {
                 Some(objects) => objects,
@@ -64,7 +59,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             };
             let handled = match self.shared.with_retry(|| self.flush_objects(&objects)).await {
                 Ok(FlushOutcome::Durable) => return self.create_missing_objects(&objects).await,
-                Ok(FlushOutcome::Truncated) => self.resend(false).await,
+                Ok(FlushOutcome::Truncated) => self.resend(ResendScope::Unreported).await,
                 Ok(FlushOutcome::Restarted) => {
                     let device = objects.open.device_of(0).await?;
                     restarted = Some(objects.open.core.device_label(device).await);
@@ -85,13 +80,13 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     async fn flush_objects(self: &Arc<Self>, objects: &ObjectSet<M, D>) -> Result<FlushOutcome, ClientError> {
         let numbers: Vec<u64> = {
             let state = self.state();
-            if state.device_restarted {
-                return Ok(FlushOutcome::Restarted);
-            }
-            if state.truncated_remotely {
-                return Ok(FlushOutcome::Truncated);
+            match state.buffer.resend {
+                ResendScope::Nothing => {}
+                ResendScope::Unreported => return Ok(FlushOutcome::Truncated),
+                ResendScope::All => return Ok(FlushOutcome::Restarted),
             }
             state
+                .buffer
                 .in_flight
                 .iter()
                 .filter(|(_, piece)| piece.acknowledged)
@@ -99,7 +94,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
                 .collect()
         };
         let open: Vec<usize> = (0..objects.each.len())
-            .filter(|index| lock(&objects.each[*index].flush_state).has_unflushed)
+            .filter(|index| objects.each[*index].flush_state.lock().has_unflushed)
             .collect();
         if let [index] = open[..] {
             if self.flush_object(objects, index).await? == FlushOutcome::Restarted {
@@ -118,13 +113,12 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             }
         }
         let mut state = self.state();
-        if state.device_restarted {
+        if state.buffer.resend == ResendScope::All {
             // A lost object was found while the flushes were in progress.
             return Ok(FlushOutcome::Restarted);
         }
-        let same = |known: &ObjectSet<M, D>| known.open.layout.number() == objects.open.layout.number();
-        let current = state.objects.as_ref().is_some_and(same);
-        if state.truncated_remotely || !current {
+        let current = state.layout.objects.as_ref().is_some_and(|known| known.is_same_layout(objects));
+        if state.buffer.resend != ResendScope::Nothing || !current {
             return Ok(FlushOutcome::Truncated);
         }
         state.mark_durable(&numbers);
@@ -138,13 +132,13 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     ) -> Result<FlushOutcome, ClientError> {
         let known = &objects.each[index];
         let (device_epoch, writes) = {
-            let flush_state = lock(&known.flush_state);
+            let flush_state = known.flush_state.lock();
             (flush_state.device_epoch, flush_state.unflushed_writes)
         };
         let now = match objects.open.execute_in(index, |object| Operation::Flush { object }).await {
             Ok(now) => now,
             Err(ClientError::Device { error: OsdError::NotFound, .. })
-                if !lock(&known.flush_state).durable && !self.state().all_created =>
+                if !known.flush_state.lock().durable && !self.state().layout.all_created =>
             {
                 *known.created.lock().await = false;
                 return Ok(FlushOutcome::Restarted);
@@ -164,7 +158,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         if device_epoch.is_none() || device_epoch != now {
             return Ok(FlushOutcome::Restarted);
         }
-        let mut flush_state = lock(&known.flush_state);
+        let mut flush_state = known.flush_state.lock();
         // Writes during the flush may not be durable.
         flush_state.has_unflushed = flush_state.unflushed_writes != writes;
         flush_state.unflushed_writes = flush_state.unflushed_writes.saturating_sub(writes);
@@ -177,13 +171,13 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     async fn create_missing_objects(&self, objects: &ObjectSet<M, D>) -> Result<(), ClientError> {
         {
             let state = self.state();
-            let begun = objects.each.iter().any(|object| lock(&object.flush_state).durable);
-            if state.all_created || !state.allocated_here || !begun {
+            let begun = objects.each.iter().any(|object| object.flush_state.lock().durable);
+            if state.layout.all_created || !state.layout.allocated_here || !begun {
                 return Ok(());
             }
         }
         for (index, known) in objects.each.iter().enumerate() {
-            if lock(&known.flush_state).durable {
+            if known.flush_state.lock().durable {
                 continue;
             }
             let mut created = known.created.lock().await;
@@ -205,7 +199,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
                 }
                 Err(error) => return Err(error),
             }
-            let mut flush_state = lock(&known.flush_state);
+            let mut flush_state = known.flush_state.lock();
             // Concurrent writes are covered by the next flush.
             flush_state.durable = !flush_state.has_unflushed;
         }
@@ -215,17 +209,18 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Sends all bytes again after a restart. Of reported bytes only those that the server still
     /// has are sent; a truncation right after that check is not seen.
     async fn resend_all(&self) -> Result<(), ClientError> {
-        if self.state().in_flight.values().any(|piece| piece.size_reported) {
+        if self.state().buffer.in_flight.values().any(|piece| piece.size_reported) {
             self.refresh_layout().await?;
         }
-        self.resend(true).await
+        self.resend(ResendScope::All).await
     }
 
     /// Sends bytes again with no other write in flight: all after a restart, else those that were
     /// not reported. The next flush finds what is lost once more.
-    async fn resend(&self, all: bool) -> Result<(), ClientError> {
+    async fn resend(&self, scope: ResendScope) -> Result<(), ClientError> {
+        let all = scope == ResendScope::All;
         let begun = Instant::now();
-        if self.state().in_flight.is_empty() {
+        if self.state().buffer.in_flight.is_empty() {
             self.clear_flush_state();
             return Ok(());
         }
@@ -233,15 +228,12 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         let _guard = self.write_barrier.write().await;
         let pieces: Vec<(u64, InFlightWrite)> = {
             let mut state = self.state();
-            if !state.writes_to(&objects) {
+            if !state.layout.writes_to(&objects) {
                 // Truncated again meanwhile; the caller checks again.
                 return Ok(());
             }
-            if all {
-                state.device_restarted = false;
-            }
-            state.truncated_remotely = false;
-            let wanted = state.in_flight.iter_mut().filter(|(_, piece)| all || !piece.size_reported);
+            state.buffer.clear_resend(scope);
+            let wanted = state.buffer.in_flight.iter_mut().filter(|(_, piece)| all || !piece.size_reported);
             wanted
                 .map(|(number, piece)| {
                     (piece.sent, piece.durable) = (true, false);
@@ -251,9 +243,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         };
         let sent = self.resend_pieces(&objects, pieces, all, begun).await;
         if sent.is_err() {
-            let mut state = self.state();
-            state.device_restarted |= all;
-            state.truncated_remotely = true;
+            self.state().buffer.require_resend(scope);
         }
         sent
     }
@@ -280,21 +270,20 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             match self.shared.with_retry(|| objects.open.device_epoch(index)).await {
                 Ok(device_epoch) => {
                     self.shared.set_device_epoch(device_epoch);
-                    lock(&known.flush_state).device_epoch = Some(device_epoch);
+                    known.flush_state.lock().device_epoch = Some(device_epoch);
                 }
                 Err(ClientError::Device { error: OsdError::NotFound, .. })
-                    if !lock(&known.flush_state).durable =>
+                    if !known.flush_state.lock().durable =>
                 {
                     *known.created.lock().await = false;
-                    lock(&known.flush_state).device_epoch = None;
+                    known.flush_state.lock().device_epoch = None;
                 }
                 Err(error) => return Err(error),
             }
         }
         for (number, piece) in pieces {
             self.write_piece(objects, &piece, begun).await?;
-            let mut state = self.state();
-            self.acknowledge(&mut state, number);
+            self.state().buffer.acknowledge(number, Instant::now());
         }
         Ok(())
     }
@@ -302,8 +291,8 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Clears the flush state, since no buffered bytes could be lost by a restart.
     fn clear_flush_state(&self) {
         let mut state = self.state();
-        (state.device_restarted, state.truncated_remotely) = (false, false);
-        for known in state.objects.iter().flat_map(|objects| &objects.each) {
+        state.buffer.clear_resend(ResendScope::All);
+        for known in state.layout.objects.iter().flat_map(|objects| &objects.each) {
             known.clear_flush_state();
         }
     }
@@ -344,42 +333,45 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
 
     /// Returns false if it has to be repeated.
     async fn try_report_size(&self, upto: &WritePosition, grow: u64) -> Result<bool, ClientError> {
-        let (lost, truncated_remotely) = {
-            let state = self.state();
-            (state.device_restarted, state.truncated_remotely)
-        };
         // Only bytes that are in the objects are reported.
-        if lost {
-            self.resend_all().await?;
-        } else if truncated_remotely {
-            self.resend(false).await?;
+        let scope = self.state().buffer.resend;
+        match scope {
+            ResendScope::Nothing => {}
+            ResendScope::Unreported => self.resend(ResendScope::Unreported).await?,
+            ResendScope::All => self.resend_all().await?,
         }
         if grow > 0 {
             self.objects_to_write(Instant::now()).await?;
         }
         let (request, generation, made, objects) = {
             let state = self.state();
-            if state.truncated_remotely || state.device_restarted {
+            if state.buffer.resend != ResendScope::Nothing {
                 return Ok(false);
             }
-            let made = state.all_created || self.are_all_created(&state.objects);
-            let changed_ns = state.changed_ns.or_else(|| (grow > 0).then(|| self.now_ns()));
-            let news = changed_ns.is_some() || (made && !state.all_created && state.objects.is_some());
+            let made = state.layout.all_created || self.are_all_created(&state.layout.objects);
+            let changed_ns = state.buffer.changed_ns.or_else(|| (grow > 0).then(|| self.now_ns()));
+            let news =
+                changed_ns.is_some() || (made && !state.layout.all_created && state.layout.objects.is_some());
             if !news {
                 return Ok(true);
             }
             // Without objects no bytes are on a device, so there is no size to report.
-            let written = changed_ns.is_some() && state.objects.is_some();
+            let written = changed_ns.is_some() && state.layout.objects.is_some();
             let request = Request::Written {
                 node: self.node,
-                size_at_least: if written { upto.end.min(state.unreported_end).max(grow) } else { 0 },
+                size_at_least: if written { upto.end.min(state.buffer.unreported_end).max(grow) } else { 0 },
                 mtime_ns: changed_ns,
-                generation: state.generation,
+                generation: state.layout.generation,
                 made,
                 fit: false,
                 client_id: self.shared.client_id,
             };
-            (request, state.generation, made, state.objects.as_ref().map(|objects| objects.open.clone()))
+            (
+                request,
+                state.layout.generation,
+                made,
+                state.layout.objects.as_ref().map(|objects| objects.open.clone()),
+            )
         };
         let stat = match self.shared.call_stat(&request).await {
             Err(error) if grow == 0 && is_over_quota(&error) => {
@@ -389,17 +381,17 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         };
         let mut state = self.state();
         state.on_size_reported(upto);
-        if state.generation == generation {
-            state.all_created = made;
+        if state.layout.generation == generation {
+            state.layout.all_created = made;
             state.update_own_attrs(&stat);
         } else {
             // Truncated right after that: the reported bytes are gone.
-            let now = state.objects.as_ref().map(|objects| &objects.open);
+            let now = state.layout.objects.as_ref().map(|objects| &objects.open);
             let same = now
                 .zip(objects.as_ref())
                 .is_some_and(|(now, then)| now.layout.number() == then.layout.number());
-            let end = if same { state.stat.as_ref().map_or(0, |stat| stat.size) } else { 0 };
-            state.truncate_reported(end);
+            let end = if same { state.attrs.stat.as_ref().map_or(0, |stat| stat.size) } else { 0 };
+            state.buffer.truncate_reported(end);
         }
         Ok(true)
     }
@@ -417,7 +409,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         }
         // Bytes that arrived after the truncation would stay in the objects.
         let _guard = self.write_barrier.write().await;
-        if self.state().generation != generation {
+        if self.state().layout.generation != generation {
             return Err(Failure::new(ErrorCode::Stale, "the file was truncated meanwhile").into());
         }
         match self.shared.call_stat(&request).await {
@@ -426,7 +418,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
                 let mut state = self.state();
                 state.on_size_reported(upto);
                 state.on_truncated(&stat);
-                state.data_lost = true;
+                state.buffer.data_lost = true;
                 drop(state);
                 // In-flight pieces may have been dropped.
                 self.completed.notify_waiters();
@@ -440,7 +432,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     fn are_all_created(&self, objects: &Option<ObjectSet<M, D>>) -> bool {
         let state_made = |objects: &ObjectSet<M, D>| {
             objects.each.iter().all(|object| {
-                let flush_state = lock(&object.flush_state);
+                let flush_state = object.flush_state.lock();
                 flush_state.durable
             })
         };
@@ -450,7 +442,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Applies a truncation or migration by another client. Buffered bytes that were not reported
     /// are then written again.
     async fn refresh_layout(&self) -> Result<(), ClientError> {
-        let access = self.state().access();
+        let access = self.state().open.access();
         let opened = self.shared.open_node(self.node, access, true).await?;
         // After a restart of the server this open registers the file again, so locks are reclaimed
         // at once.
@@ -461,7 +453,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Opens the file again and reclaims its locks, after the server restarted or dropped this
     /// client.
     pub(super) async fn reopen(&self) -> Result<(), ClientError> {
-        let access = self.state().access();
+        let access = self.state().open.access();
         self.shared.open_node(self.node, access, true).await?;
         self.mark_layout_stale();
         reclaim_locks(&self.shared, self.node).await
@@ -470,8 +462,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Marks the layout as possibly stale: while the server did not know of this open, it may have
     /// moved the objects.
     pub(super) fn mark_layout_stale(&self) {
-        let mut state = self.state();
-        state.layout_stale |= state.objects.is_some();
+        self.state().layout.mark_stale();
     }
 
     /// Discards unsaved bytes and closes the file at the server, after all programs that lost a
@@ -483,14 +474,14 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         self.shared.dentries.invalidate(self.node.inode);
         let mut state = self.state();
         if self.open_count() == 0 {
-            (state.lock_lost, state.error) = (false, None);
+            (state.open.lock_lost, state.error) = (false, None);
         }
     }
 
     /// Opens the file again for reading, unless another task has done so since `layouts_received`.
     pub(super) async fn refresh_layout_to_read(&self, layouts_received: u64) -> Result<(), ClientError> {
         let _guard = self.server_lock.lock().await;
-        if self.state().layouts_received != layouts_received {
+        if self.state().layout.received != layouts_received {
             return Ok(());
         }
         let opened = self.shared.open_node(self.node, Access::Read, true).await?;

@@ -54,7 +54,7 @@ impl<M: Metadata, D: Devices> File<M, D> {
         let file = Self { open_inode, access };
         let (stat, _) = file.open_inode.cached_stat().filter(|_| file.open_inode.can_open_locally(access))?;
         shared.mark_open(node.inode);
-        file.open_inode.state().exclusive_since_version = Some(stat.version);
+        file.open_inode.state().attrs.exclusive_since_version = Some(stat.version);
         Some((file, stat))
     }
 
@@ -77,13 +77,13 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// Returns the size as programs on this client see it, in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.open_inode.state().size
+        self.open_inode.state().attrs.size
     }
 
     /// Returns the version of the content, if only this client has changed it since the open.
     #[must_use]
     pub fn version(&self) -> Option<u64> {
-        self.open_inode.state().exclusive_since_version
+        self.open_inode.state().attrs.exclusive_since_version
     }
 
     /// Reads up to `length` bytes at `offset`; fewer only at the end of the file.

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{ErrorCode, Failure, Layout, LeaseKind};
 
-use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
-use super::inode_state::{InFlightWrite, ObjectSet};
+use super::errors::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
+use super::layout_state::ObjectSet;
 use super::open_inode::OpenInode;
+use super::write_buffer::InFlightWrite;
 use crate::map::{FileMap, MAP_EXTENTS, MapSource, ObjectMap};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
@@ -56,7 +57,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         // Others may have written data or moved the end.
         self.wait_for_lease(LeaseKind::Read, false).await?;
         for _ in 0..=REOPENS_MAX {
-            let layouts_received = self.state().layouts_received;
+            let layouts_received = self.state().layout.received;
             match self.seek_once(offset, what).await {
                 Err(error) if is_stale(&error) => self.refresh_layout_to_read(layouts_received).await?,
                 outcome => return outcome,
@@ -68,14 +69,23 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     async fn seek_once(&self, offset: u64, what: SeekTarget) -> Result<Option<u64>, ClientError> {
         let (size, end, here, objects) = {
             let state = self.state();
-            let others = state.objects.is_none() && state.stat.as_ref().is_some_and(|stat| stat.width > 0);
-            if others || state.layout_stale {
+            if state.lacks_objects() || state.layout.stale {
                 // As for a read: the known objects lack what others wrote.
                 return Err(Failure::new(ErrorCode::Stale, "the file was changed by another client").into());
             }
-            let here: Vec<_> =
-                state.in_flight.values().map(InFlightWrite::range).chain(state.dirty.ranges()).collect();
-            (state.size, state.size.min(state.clean_until), here, state.objects.clone())
+            let here: Vec<_> = state
+                .buffer
+                .in_flight
+                .values()
+                .map(InFlightWrite::range)
+                .chain(state.buffer.dirty.ranges())
+                .collect();
+            (
+                state.attrs.size,
+                state.attrs.size.min(state.layout.clean_until),
+                here,
+                state.layout.objects.clone(),
+            )
         };
         if offset >= size {
             return Ok(None);
@@ -140,7 +150,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         if known.is_ended() {
             let state = self.state();
             // As for a read: missing bytes of a file that was not written in place are lost.
-            if !state.sparse && from < objects.open.layout.object_length(index, state.size) {
+            if !state.layout.sparse && from < objects.open.layout.object_length(index, state.attrs.size) {
                 let offset = objects.open.layout.file_offset(index, from).unwrap_or(from);
                 return Err(ClientError::DataMissing { offset });
             }

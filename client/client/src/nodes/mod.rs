@@ -10,14 +10,21 @@
 
 mod append;
 mod async_close;
+mod async_close_table;
 mod background;
+mod cache_invalidator;
+mod cached_attrs;
 mod change;
 mod dentry_cache;
 mod dirty;
 mod durability;
+mod errors;
 mod file;
 mod holes;
 mod inode_state;
+mod layout_state;
+mod lease_manager;
+mod lease_table;
 mod leases;
 mod list;
 mod locks;
@@ -29,6 +36,7 @@ mod readahead;
 mod request_slots;
 mod send;
 mod shared;
+mod write_buffer;
 mod xattrs;
 
 use core::time::Duration;
@@ -42,11 +50,11 @@ use sealstone_mds_protocol::{
     LinkTarget, Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode,
 };
 
-pub use async_close::AsyncCloseGuard;
+pub use async_close_table::AsyncCloseGuard;
+pub use cache_invalidator::CacheInvalidator;
 pub use dentry_cache::{CacheListing, ListEdition};
 pub use file::File;
 pub use holes::SeekTarget;
-pub use leases::CacheInvalidator;
 pub use shared::NodesOptions;
 
 use crate::mds::MdsClient;
@@ -371,7 +379,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
         if let Some(open_inode) = self.shared.open_inode(stat.inode) {
             let mut state = open_inode.state();
-            (state.created_locally, state.created_under) = (created_locally, created_under);
+            (state.open.created_locally, state.open.created_under) = (created_locally, created_under);
             drop(state);
             if may_be_outdated {
                 open_inode.note_attr_change(true);
@@ -641,15 +649,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
         self.shared.leases.wake_listener();
         let open_inode = self.shared.open_inode_or_new(node);
-        if open_inode.state().lock_lost {
+        if open_inode.state().open.lock_lost {
             match open_inode.wait_closed(access != Access::Read).await {
                 true => open_inode.reset_after_fence().await,
-                false if access != Access::Read => return Err(shared::fenced()),
+                false if access != Access::Read => return Err(errors::fenced()),
                 false => {}
             }
         }
         let mut outcome = self.open_at_server(&open_inode, access).await;
-        if matches!(&outcome, Err(error) if shared::is_fenced(error)) && open_inode.open_count() == 0 {
+        if matches!(&outcome, Err(error) if errors::is_fenced(error)) && open_inode.open_count() == 0 {
             // No program has it open any more, so no data of a lost lock is left.
             open_inode.reset_after_fence().await;
             outcome = self.open_at_server(&open_inode, access).await;
@@ -708,17 +716,17 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
                 };
                 let outcome = self.shared.lock_node(node, lock, false, false).await;
                 if matches!(outcome, Ok(None)) {
-                    shared::lock(&self.shared.locks).record(node.inode, lock);
+                    self.shared.locks.lock().record(node.inode, lock);
                 }
                 outcome
             };
             match (outcome, &open_inode) {
-                (Err(error), Some(open_inode)) if shared::is_invalid(&error) && !reopened => {
+                (Err(error), Some(open_inode)) if errors::is_invalid(&error) && !reopened => {
                     // The server restarted or dropped the open files of this client.
                     reopened = true;
                     open_inode.reopen().await?;
                 }
-                (Err(error), Some(open_inode)) if shared::is_fenced(&error) => {
+                (Err(error), Some(open_inode)) if errors::is_fenced(&error) => {
                     open_inode.discard();
                     return Err(error);
                 }
@@ -749,7 +757,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Some(open_inode) => Some(open_inode.lock_requests.lock().await),
             None => None,
         };
-        if !shared::lock(&self.shared.locks).remove_owner(node.inode, owner) {
+        if !self.shared.locks.lock().remove_owner(node.inode, owner) {
             return Ok(());
         }
         let client_id = self.shared.client_id;

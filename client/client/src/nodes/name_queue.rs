@@ -8,13 +8,12 @@
 //! Truth: docs/adr/0050-directory-write-delegations.md.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use sealstone_mds_protocol::{DirLeaseId, GroupName, InodeId, InodeRange, Name, NameChange, Node, UserName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::shared::lock;
 use crate::ClientError;
 
 /// Maximum queued changes. When it is reached, further changes wait until half of them are
@@ -113,7 +112,7 @@ fn names_of(change: &NameChange) -> impl Iterator<Item = (InodeId, &Name)> {
 
 impl NameOpQueue {
     pub(super) fn state(&self) -> MutexGuard<'_, QueueState> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// Returns the sequence number to flush before a request about these nodes; none if all is

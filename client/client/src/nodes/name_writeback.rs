@@ -21,10 +21,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::CreateParams;
 use super::dentry_cache::DelegatedName;
+use super::errors::{is_fenced, is_invalid, is_transient};
 use super::name_queue::{BATCH_MAX, CHANGES_MAX, LEASE_NOT_YET_ASSIGNED};
-use super::shared::{
-    CHANGE_RETRY_MS, PAUSE_MAX, PAUSE_MIN, Shared, is_fenced, is_invalid, is_transient, lock,
-};
+use super::shared::{CHANGE_RETRY_MS, PAUSE_MAX, PAUSE_MIN, Shared};
 use crate::{ClientError, Devices, Metadata};
 
 /// Requested changes in a directory after which a delegation is requested.
@@ -348,7 +347,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 }));
                 Some(())
             });
-        if let (Some(()), Some(stat)) = (renamed, state.as_mut().and_then(|state| state.stat.as_mut())) {
+        if let (Some(()), Some(stat)) = (renamed, state.as_mut().and_then(|state| state.attrs.stat.as_mut()))
+        {
             stat.ctime_ns = Stat::changed_ns(stat.ctime_ns, at_ms);
         }
         drop(state);
@@ -375,7 +375,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let inode = open_inode.node.inode;
         let Ok(_guard) = open_inode.open_lock.try_write() else { return false };
         let mut state = open_inode.state();
-        if !state.is_unwritten() || open_inode.open_count() > 0 || lock(&self.locks).has(inode) {
+        if !state.is_unwritten() || open_inode.open_count() > 0 || self.locks.lock().has(inode) {
             return false;
         }
         let is_unsent = self.name_queue.is_unsent_create(inode);
@@ -389,7 +389,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 queue.push(NameChange::Close(inode));
             }
         }
-        (state.released, state.lease_seen) = (true, 0);
+        (state.open.released, state.attrs.lease_seen) = (true, 0);
         drop(state);
         self.evict(inode);
         self.name_queue.queued.notify_one();
@@ -416,8 +416,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 Some(lease) if is_ours => {
                     if let Some(open_inode) = self.open_inode(*inode) {
                         let mut state = open_inode.state();
-                        if state.lease_seen == LEASE_NOT_YET_ASSIGNED {
-                            state.lease_seen = lease.number;
+                        if state.attrs.lease_seen == LEASE_NOT_YET_ASSIGNED {
+                            state.attrs.lease_seen = lease.number;
                         }
                     }
                     self.record_grant(*inode, lease);

@@ -12,9 +12,10 @@
 
 use core::ops::Range;
 use core::time::Duration;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use sealstone_initiator::OsdError;
 use sealstone_mds_protocol::{
     Access, ErrorCode, FILE_SIZE_MAX, Failure, Grant, Layout, LeaseKind, OpenHandle, Stat,
@@ -24,10 +25,11 @@ use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use super::dirty::DirtyPiece;
-use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
-use super::inode_state::{InodeState, ObjectSet, ObjectState};
-use super::leases::LeaseState;
-use super::shared::{Shared, fenced, is_fenced, is_over_quota, lock};
+use super::errors::{REOPENS_MAX, TRUNCATED_REPEATEDLY, fenced, is_fenced, is_over_quota};
+use super::inode_state::InodeState;
+use super::layout_state::{ObjectSet, ObjectState};
+use super::lease_table::LeaseState;
+use super::shared::Shared;
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata};
 
@@ -91,7 +93,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, InodeState<M, D>> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// Applies the answer to OpenNode or MakeNode for a new open. The open sees what others closed
@@ -103,11 +105,11 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     ) -> Result<(), ClientError> {
         let changed = {
             let mut state = self.state();
-            state.released = false;
-            state.reads |= access != Access::Write;
-            state.writes |= access != Access::Read;
-            !state.in_flight.is_empty()
-                && state.exclusive_since_version.is_none_or(|known| known < opened.stat.version)
+            state.open.released = false;
+            state.open.reads |= access != Access::Write;
+            state.open.writes |= access != Access::Read;
+            !state.buffer.in_flight.is_empty()
+                && state.attrs.exclusive_since_version.is_none_or(|known| known < opened.stat.version)
         };
         if changed {
             self.wait_in_flight().await;
@@ -134,16 +136,19 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         let OpenedNode { stat, layout, grants, made, sparse, lease, .. } = opened;
         // Objects at their old location, before a move, may still be readable but lack later writes
         // of others.
-        let objects = self.state().objects.clone();
+        let objects = self.state().layout.objects.clone();
         let is_at_location = match (objects, &layout) {
             (Some(known), Some(layout)) => known.open.is_at(layout.objects()).await,
             _ => false,
         };
         let known = |state: &InodeState<M, D>| {
             let number = layout.as_ref().map(Layout::number);
-            let same =
-                state.objects.as_ref().is_some_and(|objects| Some(objects.open.layout.number()) == number);
-            same && is_at_location && (state.writable || access == Access::Read)
+            let same = state
+                .layout
+                .objects
+                .as_ref()
+                .is_some_and(|objects| Some(objects.open.layout.number()) == number);
+            same && is_at_location && (state.layout.writable || access == Access::Read)
         };
         let objects = match &layout {
             Some(layout) if !known(&self.state()) => {
@@ -153,40 +158,40 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         };
         let mut state = self.state();
         if let Some(lease) = lease {
-            state.lease_seen = lease.number;
+            state.attrs.lease_seen = lease.number;
         }
-        state.rights_changed &= !is_new_open;
-        if state.stat.as_ref().is_some_and(|known| known.version > stat.version) {
+        state.attrs.rights_changed &= !is_new_open;
+        if state.attrs.is_newer_than(&stat) {
             // Newer attributes are known; a writer requests the objects itself.
             return Ok(());
         }
-        let other = match (&state.objects, &layout) {
+        let other = match (&state.layout.objects, &layout) {
             (Some(objects), Some(layout)) => objects.open.layout.number() != layout.number(),
             // Truncated to zero by another client, or answered before our own request for objects.
-            (Some(_), None) => state.generation != stat.generation,
+            (Some(_), None) => state.layout.generation != stat.generation,
             (None, _) => false,
         };
         state.follow_layout(&stat, other);
         if other {
-            state.objects = None;
-            (state.writable, state.allocated_here) = (false, false);
+            state.layout.drop_objects();
+            state.layout.writable = false;
         }
         if let Some(objects) = objects {
-            state.set_objects(objects);
-            state.writable = access != Access::Read;
+            state.layout.set_objects(objects);
+            state.layout.writable = access != Access::Read;
         }
         if access != Access::Read {
             // The server permits writing only after truncated bytes are cleared.
-            state.clean_until = u64::MAX;
+            state.layout.clean_until = u64::MAX;
         }
-        state.all_created = made;
-        state.sparse |= sparse;
-        state.exclusive_since_version = match is_new_open {
+        state.layout.all_created = made;
+        state.layout.sparse |= sparse;
+        state.attrs.exclusive_since_version = match is_new_open {
             true => Some(stat.version),
-            false => state.exclusive_since_version.filter(|known| *known == stat.version),
+            false => state.attrs.exclusive_since_version.filter(|known| *known == stat.version),
         };
         state.update_attrs(&stat);
-        state.layout_stale = false;
+        state.layout.stale = false;
         Ok(())
     }
 
@@ -211,17 +216,17 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     pub(super) fn overlay(&self, mut stat: Stat) -> Stat {
         let mut state = self.state();
         let newer = |known: &Stat| known.version == stat.version && known.ctime_ns > stat.ctime_ns;
-        if let Some(known) = state.stat.as_ref().filter(|known| newer(known)) {
+        if let Some(known) = state.attrs.stat.as_ref().filter(|known| newer(known)) {
             // A newer change of attributes is known, with the same content.
             stat = known.clone();
         } else if !state.update_attrs(&stat)
-            && let Some(known) = &state.stat
+            && let Some(known) = &state.attrs.stat
         {
             // Newer attributes are known.
             (stat.size, stat.version, stat.mtime_ns) = (known.size, known.version, known.mtime_ns);
         }
-        if let Some(changed_ns) = state.changed_ns {
-            stat.size = stat.size.max(state.unreported_end);
+        if let Some(changed_ns) = state.buffer.changed_ns {
+            stat.size = stat.size.max(state.buffer.unreported_end);
             stat.mtime_ns = changed_ns;
             stat.ctime_ns = stat.ctime_ns.max(changed_ns);
             // The written bytes will get objects if there are none yet.
@@ -250,15 +255,15 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     ) -> Result<Vec<u8>, Vec<u8>> {
         let mut state = self.state();
         // `try_write` reports the error.
-        let whole = state.error.is_none() && state.dirty.is_complete_unit(offset, part.len());
+        let whole = state.error.is_none() && state.buffer.dirty.is_complete_unit(offset, part.len());
         if !whole || !matches!(self.reserve_memory(&mut state, offset, part.len()), Ok(true)) {
             return Err(memory);
         }
         let length = memory.len();
-        self.record_write(&mut state, offset..offset + part.len() as u64);
+        state.record_write(offset..offset + part.len() as u64, self.now_ns());
         let reserved_bytes = part.len();
         self.dispatch(&mut state, vec![DirtyPiece { offset, data: memory, part, memory: reserved_bytes }]);
-        state.release_excess_memory();
+        state.buffer.release_excess_memory();
         drop(state);
         let mut other = self.shared.core.buffers.take(length);
         other.resize(length, 0);
@@ -275,11 +280,11 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         if offset.saturating_add(length as u64) > FILE_SIZE_MAX {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
-        if state.lock_lost {
+        if state.open.lock_lost {
             return Err(fenced());
         }
-        let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Write, state.lease_seen);
-        let without = || state.no_lease_until.is_some_and(|until| Instant::now() < until);
+        let lease_state = self.shared.lease_state(self.node.inode, LeaseKind::Write, state.attrs.lease_seen);
+        let without = || state.attrs.no_lease_until.is_some_and(|until| Instant::now() < until);
         if matches!(lease_state, LeaseState::None | LeaseState::Expired) && !without() {
             return Ok(false);
         }
@@ -291,11 +296,11 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             // Likewise; the error stays pending, since bytes of earlier writes are lost.
             return Err(Failure::new(ErrorCode::NoSpace, "earlier writes were not stored").into());
         }
-        let needed = state.dirty.memory() + state.dirty.cost(offset, length);
-        let more = needed.saturating_sub(state.reserved.bytes());
+        let needed = state.buffer.dirty.memory() + state.buffer.dirty.cost(offset, length);
+        let more = needed.saturating_sub(state.buffer.reserved.bytes());
         if more > 0 {
             let Some(permit) = self.shared.core.budget.try_take(more) else { return Ok(false) };
-            state.reserved.merge(permit);
+            state.buffer.reserved.merge(permit);
         }
         Ok(true)
     }
@@ -311,9 +316,9 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             let (head, rest) = data.split_at(within.min(data.len()));
             self.wait_for_lease(LeaseKind::Write, false).await?;
             while !self.try_write(offset, head)? {
-                let cost = self.state().dirty.cost(offset, head.len());
+                let cost = self.state().buffer.dirty.cost(offset, head.len());
                 let permit = self.shared.wait_for_memory(cost).await;
-                self.state().reserved.merge(permit);
+                self.state().buffer.reserved.merge(permit);
                 self.wait_for_lease(LeaseKind::Write, false).await?;
             }
             offset += head.len() as u64;
@@ -323,23 +328,14 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     }
 
     pub(super) fn buffer_write(self: &Arc<Self>, state: &mut InodeState<M, D>, offset: u64, data: &[u8]) {
-        state.dirty.write(offset, data);
-        self.record_write(state, offset..offset + data.len() as u64);
-        let ready = match state.dirty.len() > PIECES_MAX {
-            true => state.dirty.take_all(),
-            false => state.dirty.take_complete(),
+        state.buffer.dirty.write(offset, data);
+        state.record_write(offset..offset + data.len() as u64, self.now_ns());
+        let ready = match state.buffer.dirty.len() > PIECES_MAX {
+            true => state.buffer.dirty.take_all(),
+            false => state.buffer.dirty.take_complete(),
         };
         self.dispatch(state, ready);
-        state.release_excess_memory();
-    }
-
-    /// Records that a range was written.
-    fn record_write(&self, state: &mut InodeState<M, D>, range: Range<u64>) {
-        state.readahead.invalidate(range.clone());
-        state.size = state.size.max(range.end);
-        state.unreported_end = state.unreported_end.max(range.end);
-        state.sparse = true;
-        state.record_change(self.now_ns());
+        state.buffer.release_excess_memory();
     }
 
     pub(super) fn now_ns(&self) -> i64 {
@@ -354,7 +350,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
 
     /// Fails if locks of programs on this file were lost.
     pub(super) fn require_locks(&self) -> Result<(), ClientError> {
-        if self.state().lock_lost { Err(fenced()) } else { Ok(()) }
+        if self.state().open.lock_lost { Err(fenced()) } else { Ok(()) }
     }
 
     /// Discards unsaved bytes if the error says that this client is fenced.
@@ -399,8 +395,8 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             self.discard_if_fenced(flushed.and(reported))?;
             // The server may have returned other objects: the bytes were sent to those and are not
             // flushed yet.
-            if self.state().in_flight.range(..upto.next).next().is_none() {
-                if !self.state().data_lost {
+            if self.state().buffer.in_flight.range(..upto.next).next().is_none() {
+                if !self.state().buffer.data_lost {
                     // The file is now as its program wrote it.
                     self.shared.async_closes.clear_write_failure(self.node.inode);
                 }
@@ -412,7 +408,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
 
     /// Reports the size of what is acknowledged; durable bytes are then dropped from memory.
     pub(super) async fn report_acknowledged(self: &Arc<Self>) -> Result<(), ClientError> {
-        let stored = self.state().acknowledged_position();
+        let stored = self.state().buffer.acknowledged_position();
         match stored {
             Some(upto) => self.discard_if_fenced(self.report_size(upto).await),
             None => Ok(()),
@@ -435,7 +431,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     pub(super) async fn flush_all(self: &Arc<Self>) {
         self.dispatch_all();
         self.wait_in_flight().await;
-        if !self.state().in_flight.is_empty() {
+        if !self.state().buffer.in_flight.is_empty() {
             self.flush_to_free_memory().await;
         }
     }
@@ -448,7 +444,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Whether the server has this client's open state of it, as far as is known here.
     pub(super) fn is_open_at_server(&self) -> bool {
         let state = self.state();
-        state.stat.is_some() && !state.released
+        state.attrs.stat.is_some() && !state.open.released
     }
 
     /// Whether no program has it open. `wait`: waits up to [`CLOSE_WAIT`], since the kernel reports

@@ -13,11 +13,10 @@ use sealstone_mds_protocol::{ErrorCode, Failure, LeaseKind};
 use tokio::task::JoinSet;
 
 use super::dirty::{copy_overlap, gaps};
-use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
-use super::inode_state::ObjectSet;
+use super::errors::{REOPENS_MAX, TRUNCATED_REPEATEDLY, is_fenced};
+use super::layout_state::ObjectSet;
 use super::open_inode::OpenInode;
 use super::readahead::ReadBlock;
-use super::shared::is_fenced;
 use crate::open::is_stale;
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
@@ -27,7 +26,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     pub(super) async fn read(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
         self.wait_for_lease(LeaseKind::Read, false).await?;
         for _ in 0..=REOPENS_MAX {
-            let layouts_received = self.state().layouts_received;
+            let layouts_received = self.state().layout.received;
             match self.read_once(offset, length).await {
                 Err(error) if is_stale(&error) => self.refresh_layout_to_read(layouts_received).await?,
                 // The write credentials are void; the remaining bytes are those of other clients.
@@ -41,34 +40,33 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     async fn read_once(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
         let (range, objects, mut here, covered, advice) = {
             let mut state = self.state();
-            let others = state.objects.is_none() && state.stat.as_ref().is_some_and(|stat| stat.width > 0);
-            if others || state.layout_stale {
+            if state.lacks_objects() || state.layout.stale {
                 // The known objects lack what others wrote.
                 return Err(Failure::new(ErrorCode::Stale, "the file was changed by another client").into());
             }
-            let end = offset.saturating_add(length as u64).min(state.size);
+            let end = offset.saturating_add(length as u64).min(state.attrs.size);
             if offset >= end {
                 return Ok(Bytes::new());
             }
             let range = offset..end;
-            let nothing_here = state.in_flight.is_empty() && state.dirty.is_empty();
+            let nothing_here = state.buffer.has_no_bytes();
             let (mut here, mut covered) = (Vec::new(), Vec::new());
             if !nothing_here {
                 here.resize((end - offset) as usize, 0);
-                for piece in state.in_flight.values() {
+                for piece in state.buffer.in_flight.values() {
                     copy_overlap(offset, &mut here, piece.offset, &piece.data, &mut covered);
                 }
-                state.dirty.overlay(offset, &mut here, &mut covered);
+                state.buffer.dirty.overlay(offset, &mut here, &mut covered);
                 if covered.is_empty() {
                     here.clear();
                 }
             }
-            let size = state.size;
-            let advice = match &state.objects {
+            let size = state.attrs.size;
+            let advice = match &state.layout.objects {
                 Some(_) => state.readahead.plan_read(&range, size),
                 None => Default::default(),
             };
-            (range, state.objects.clone(), here, covered, advice)
+            (range, state.layout.objects.clone(), here, covered, advice)
         };
         let Some(objects) = objects else {
             here.resize((range.end - range.start) as usize, 0);
@@ -164,7 +162,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         permit: Option<crate::MemoryPermit>,
     ) -> Result<Bytes, ClientError> {
         let start = number * self.block_size();
-        let end = (start + self.block_size()).min(self.state().size);
+        let end = (start + self.block_size()).min(self.state().attrs.size);
         let length = (end.saturating_sub(start)) as usize;
         let permit = match permit {
             Some(permit) => permit,
@@ -229,7 +227,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         (index, offset): (usize, u64),
         length: usize,
     ) -> Result<Vec<u8>, ClientError> {
-        let clean_until = self.state().clean_until;
+        let clean_until = self.state().layout.clean_until;
         let read = |object| {
             let buffer = self.shared.core.buffers.take(length);
             Operation::Read { object, offset, length, buffer }
@@ -238,7 +236,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             Ok(completion) => completion.data,
             Err(ClientError::Device { error: OsdError::ReadPastEnd { data }, .. }) => {
                 let missing = offset + data.len() as u64;
-                if !self.state().sparse {
+                if !self.state().layout.sparse {
                     let offset = objects.open.layout.file_offset(index, missing).unwrap_or(missing);
                     return Err(ClientError::DataMissing { offset });
                 }
@@ -268,7 +266,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     ) -> Result<(), ClientError> {
         // Objects are removed when their file is truncated or removed; then this returns `Stale`.
         objects.open.check_current().await?;
-        match self.state().all_created {
+        match self.state().layout.all_created {
             true => Err(missing),
             false => Ok(()),
         }

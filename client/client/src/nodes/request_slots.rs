@@ -4,8 +4,8 @@
 //! Truth: docs/standards/mds/nodes.md §5.8.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use sealstone_mds_protocol::{ClientId, RequestId, SLOTS_MAX};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -48,8 +48,8 @@ impl RequestSlots {
         }
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u16>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn free(&self) -> MutexGuard<'_, Vec<u16>> {
+        self.free.lock()
     }
 }
 

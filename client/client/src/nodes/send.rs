@@ -13,10 +13,12 @@ use sealstone_osd::ObjectId;
 use tokio::time::Instant;
 
 use super::dirty::DirtyPiece;
-use super::durability::{REOPENS_MAX, TRUNCATED_REPEATEDLY};
-use super::inode_state::{InFlightWrite, InodeState, ObjectSet, WritePosition};
+use super::errors::{REOPENS_MAX, TRUNCATED_REPEATEDLY, is_denied, is_fenced};
+use super::inode_state::InodeState;
+use super::layout_state::ObjectSet;
 use super::open_inode::OpenInode;
-use super::shared::{Shared, is_denied, is_fenced, lock};
+use super::shared::Shared;
+use super::write_buffer::{InFlightWrite, ResendScope, WritePosition};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
@@ -27,19 +29,9 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Sends pieces in the background.
     pub(super) fn dispatch(self: &Arc<Self>, state: &mut InodeState<M, D>, pieces: Vec<DirtyPiece>) {
         for DirtyPiece { offset, data, part, memory } in pieces {
-            let permit = state.reserved.split(memory);
+            let permit = state.buffer.reserved.split(memory);
             let data = self.shared.core.buffers.freeze(data, permit).slice(part);
-            let number = state.next;
-            state.next += 1;
-            let piece = InFlightWrite {
-                offset,
-                data,
-                sent: false,
-                acknowledged: false,
-                size_reported: false,
-                durable: false,
-            };
-            state.in_flight.insert(number, piece);
+            let number = state.buffer.add_in_flight(offset, data);
             let open_inode = self.clone();
             self.shared.runtime.spawn(async move { open_inode.send(number).await });
         }
@@ -48,10 +40,10 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// Sends all dirty bytes, complete pieces or not; returns the position up to which they go.
     pub(super) fn dispatch_all(self: &Arc<Self>) -> WritePosition {
         let mut state = self.state();
-        let pieces = state.dirty.take_all();
+        let pieces = state.buffer.dirty.take_all();
         self.dispatch(&mut state, pieces);
-        state.release_excess_memory();
-        state.position()
+        state.buffer.release_excess_memory();
+        state.buffer.position()
     }
 
     async fn send(self: Arc<Self>, number: u64) {
@@ -59,33 +51,22 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         let flushes = {
             let mut state = self.state();
             match outcome {
-                Ok(()) => self.acknowledge(&mut state, number),
+                Ok(()) => state.buffer.acknowledge(number, Instant::now()),
                 Err(error) => {
                     tracing::warn!(inode = self.node.inode.0, %error, "write failed; its bytes are lost, and the next fsync or close reports it");
-                    state.in_flight.remove(&number);
-                    state.on_write_failed();
+                    state.on_write_failed(number);
                     state.error.get_or_insert(error);
                 }
             }
             let tuning = &self.shared.core.tuning;
-            let full =
-                state.unflushed_bytes > tuning.memory_bytes / 4 || state.in_flight.len() > UNFLUSHED_MAX;
-            full && !core::mem::replace(&mut state.flushing, true)
+            let full = state.buffer.unflushed_bytes > tuning.memory_bytes / 4
+                || state.buffer.in_flight.len() > UNFLUSHED_MAX;
+            full && !core::mem::replace(&mut state.tasks.flushing, true)
         };
         self.completed.notify_waiters();
         if flushes {
             self.flush_to_free_memory().await;
-            self.state().flushing = false;
-        }
-    }
-
-    pub(super) fn acknowledge(&self, state: &mut InodeState<M, D>, number: u64) {
-        state.progress = Some(Instant::now());
-        if let Some(piece) = state.in_flight.get_mut(&number)
-            && !piece.acknowledged
-        {
-            piece.acknowledged = true;
-            state.unflushed_bytes += piece.data.len();
+            self.state().tasks.flushing = false;
         }
     }
 
@@ -109,8 +90,8 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
                 let _permit = self.command_permits.acquire().await;
                 let piece = {
                     let mut state = self.state();
-                    let current = state.writes_to(&objects);
-                    match state.in_flight.get_mut(&number).filter(|piece| !piece.acknowledged) {
+                    let current = state.layout.writes_to(&objects);
+                    match state.buffer.in_flight.get_mut(&number).filter(|piece| !piece.acknowledged) {
                         Some(piece) if current => {
                             piece.sent = true;
                             piece.clone()
@@ -127,8 +108,8 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
                 Err(error) if is_stale(&error) && reopens < REOPENS_MAX => {
                     reopens += 1;
                     let mut state = self.state();
-                    if state.writes_to(&objects) {
-                        state.writable = false;
+                    if state.layout.writes_to(&objects) {
+                        state.layout.writable = false;
                     }
                 }
                 outcome => return outcome,
@@ -138,7 +119,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
 
     /// Returns when the timeout of a write begins: progress of other pieces restarts it.
     fn timeout_start(&self, begun: Instant) -> Instant {
-        self.state().progress.map_or(begun, |progress| progress.max(begun))
+        self.state().buffer.last_progress.map_or(begun, |progress| progress.max(begun))
     }
 
     /// Waits until no earlier piece with the same bytes is in flight.
@@ -150,13 +131,13 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             completed.as_mut().enable();
             let free = {
                 let state = self.state();
-                state.in_flight.get(&number).is_none_or(|mine| {
+                state.buffer.in_flight.get(&number).is_none_or(|mine| {
                     let mine = mine.range();
                     let in_progress = |piece: &InFlightWrite| {
                         let range = piece.range();
                         !piece.acknowledged && range.start < mine.end && mine.start < range.end
                     };
-                    !state.in_flight.range(..number).any(|(_, piece)| in_progress(piece))
+                    !state.buffer.in_flight.range(..number).any(|(_, piece)| in_progress(piece))
                 })
             };
             if free {
@@ -214,12 +195,12 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             let mut made = known.created.lock().await;
             if !*made {
                 let make = |object| Operation::CreateAndWrite { object, offset, data: data.clone() };
-                lock(&known.flush_state).has_unflushed = true;
+                known.flush_state.lock().has_unflushed = true;
                 match self.create_object(objects, index, make).await {
                     Ok(()) => {
                         *made = true;
                         // A concurrent flush may not have covered it.
-                        lock(&known.flush_state).has_unflushed = true;
+                        known.flush_state.lock().has_unflushed = true;
                         return Ok(());
                     }
                     Err(ClientError::Device { error: OsdError::Exists, .. }) => *made = true,
@@ -229,7 +210,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         }
         self.ensure_epoch(objects, index).await?;
         let note = || {
-            let mut flush_state = lock(&known.flush_state);
+            let mut flush_state = known.flush_state.lock();
             flush_state.has_unflushed = true;
             flush_state.unflushed_writes = flush_state.unflushed_writes.saturating_add(1);
         };
@@ -262,7 +243,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             if before.is_none() {
                 self.shared.set_device_epoch(device_epoch);
             }
-            lock(&objects.each[index].flush_state).device_epoch.get_or_insert(device_epoch);
+            objects.each[index].flush_state.lock().device_epoch.get_or_insert(device_epoch);
         }
         Ok(())
     }
@@ -276,10 +257,10 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     ) -> Result<(), ClientError> {
         let Some(known) = objects.each.get(index) else { return Err(ClientError::OTHER_ANSWER) };
         let (touched, durable) = {
-            let flush_state = lock(&known.flush_state);
+            let flush_state = known.flush_state.lock();
             (flush_state.has_unflushed, flush_state.durable)
         };
-        if durable || self.state().all_created {
+        if durable || self.state().layout.all_created {
             // Objects are removed when their file is truncated or removed.
             objects.open.check_current().await?;
             let device = objects.open.device_of(index).await?;
@@ -288,7 +269,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         }
         if touched {
             // Set before it can be created again, since a flush would then find it.
-            self.state().device_restarted = true;
+            self.state().buffer.require_resend(ResendScope::All);
         }
         *known.created.lock().await = false;
         Ok(())
@@ -298,7 +279,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
     /// within one boot epoch.
     async fn ensure_epoch(&self, objects: &ObjectSet<M, D>, index: usize) -> Result<(), ClientError> {
         let known = &objects.each[index];
-        if lock(&known.flush_state).device_epoch.is_some() {
+        if known.flush_state.lock().device_epoch.is_some() {
             return Ok(());
         }
         let device = objects.open.device_of(index).await?;
@@ -310,7 +291,7 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
                 device_epoch
             }
         };
-        lock(&known.flush_state).device_epoch.get_or_insert(device_epoch);
+        known.flush_state.lock().device_epoch.get_or_insert(device_epoch);
         Ok(())
     }
 
@@ -319,16 +300,17 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
         let _guard = self.allocate_lock.lock().await;
         let hint = {
             let state = self.state();
-            if let (Some(objects), true) = (&state.objects, state.writable) {
+            if let (Some(objects), true) = (&state.layout.objects, state.layout.writable) {
                 return Ok(objects.clone());
             }
             // More bytes will follow while a program writes; a complete piece is a sign of that, so
             // the size is not final.
             let whole = state
+                .buffer
                 .in_flight
                 .values()
                 .any(|piece| piece.data.len() >= self.shared.core.tuning.command_bytes);
-            (!whole).then_some(state.size)
+            (!whole).then_some(state.attrs.size)
         };
         let Shared { options, client_id, .. } = &*self.shared;
         let request = Request::Allocate {
@@ -365,38 +347,36 @@ impl<M: Metadata, D: Devices> OpenInode<M, D> {
             return Ok(None);
         };
         let exist = opened.made;
-        let access = if self.state().reads { Access::Update } else { Access::Write };
+        let access = if self.state().open.reads { Access::Update } else { Access::Write };
         let objects = self.objects(layout, &opened.grants, access, exist).await?;
         let mut state = self.state();
-        if state.stat.as_ref().is_some_and(|known| known.version > opened.stat.version) {
+        if state.attrs.is_newer_than(&opened.stat) {
             return Ok(None);
         }
-        let other = |known: &ObjectSet<M, D>| known.open.layout.number() != objects.open.layout.number();
-        let other = state.objects.as_ref().is_some_and(other);
+        let other = state.layout.objects.as_ref().is_some_and(|known| !known.is_same_layout(&objects));
         state.follow_layout(&opened.stat, other);
         if other {
-            state.objects = None;
-            state.allocated_here = false;
+            state.layout.drop_objects();
         }
-        state.all_created = exist;
+        state.layout.all_created = exist;
         // The server permits writing only after truncated bytes are cleared.
-        state.clean_until = u64::MAX;
-        state.allocated_here |= !exist && state.objects.is_none();
-        state.writable = true;
-        let objects = state.set_objects(objects);
+        state.layout.clean_until = u64::MAX;
+        state.layout.allocated_here |= !exist && state.layout.objects.is_none();
+        state.layout.writable = true;
+        let objects = state.layout.set_objects(objects);
         state.update_attrs(&opened.stat);
-        state.layout_stale = false;
+        state.layout.stale = false;
         Ok(Some(objects))
     }
 
     /// Waits until nothing sent so far is in flight.
     pub(super) async fn wait_in_flight(&self) {
-        let last = self.state().next;
+        let last = self.state().buffer.next_number;
         loop {
             let completed = self.completed.notified();
             tokio::pin!(completed);
             completed.as_mut().enable();
-            if self.state().in_flight.range(..last).all(|(_, piece)| piece.acknowledged) {
+            if self.state().buffer.in_flight.range(..last).all(|(_, piece)| piece.acknowledged) {
                 return;
             }
             completed.await;

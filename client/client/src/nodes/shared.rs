@@ -9,19 +9,19 @@
 use core::future::Future;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
-use sealstone_initiator::{OsdError, SessionError};
+use parking_lot::Mutex;
 use sealstone_mds_protocol::{
-    ChangeRequest, DeviceId, ErrorCode, Failure, InodeId, Method, Request, Response, Stat,
+    ChangeRequest, ClientId, DeviceId, InodeId, Lock, Method, Node, Request, Response, Stat,
 };
-use sealstone_mds_protocol::{ClientId, Lock, Node};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::async_close::AsyncCloses;
+use super::async_close_table::AsyncCloses;
 use super::dentry_cache::DentryCache;
-use super::leases::LeaseManager;
+use super::errors::is_transient;
+use super::lease_manager::LeaseManager;
 use super::locks::GrantedLocks;
 use super::name_queue::NameOpQueue;
 use super::open_inode::OpenInode;
@@ -219,21 +219,21 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     }
 
     pub(super) fn device_epoch(&self, device: DeviceId) -> Option<DeviceEpoch> {
-        lock(&self.epochs).get(&device).map(|epoch| (device, *epoch))
+        self.epochs.lock().get(&device).map(|epoch| (device, *epoch))
     }
 
     pub(super) fn set_device_epoch(&self, (device, epoch): DeviceEpoch) {
-        lock(&self.epochs).insert(device, epoch);
+        self.epochs.lock().insert(device, epoch);
     }
 
     /// Returns the open inode of a node, if there is one.
     pub(super) fn open_inode(&self, inode: InodeId) -> Option<Arc<OpenInode<M, D>>> {
-        lock(&self.open_inodes).get(&inode).and_then(Weak::upgrade)
+        self.open_inodes.lock().get(&inode).and_then(Weak::upgrade)
     }
 
     /// Returns the open inode of a node; creates it if there is none.
     pub(super) fn open_inode_or_new(self: &Arc<Self>, node: Node) -> Arc<OpenInode<M, D>> {
-        let mut open_inodes = lock(&self.open_inodes);
+        let mut open_inodes = self.open_inodes.lock();
         if let Some(open_inode) = open_inodes.get(&node.inode).and_then(Weak::upgrade) {
             return open_inode;
         }
@@ -244,7 +244,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// Removes an open inode that nothing uses any more.
     pub(super) fn evict_if_unused(&self, inode: InodeId) {
-        let mut open_inodes = lock(&self.open_inodes);
+        let mut open_inodes = self.open_inodes.lock();
         if open_inodes.get(&inode).is_some_and(|open_inode| open_inode.strong_count() == 0) {
             open_inodes.remove(&inode);
         }
@@ -252,12 +252,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// Removes an open inode; a later open creates a new one.
     pub(super) fn evict(&self, inode: InodeId) {
-        lock(&self.open_inodes).remove(&inode);
+        self.open_inodes.lock().remove(&inode);
     }
 
     /// Returns all open inodes.
     pub(super) fn open_inodes(&self) -> Vec<Arc<OpenInode<M, D>>> {
-        lock(&self.open_inodes).values().filter_map(Weak::upgrade).collect()
+        self.open_inodes.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Reserves memory, waiting for it; buffered bytes of all files are flushed meanwhile.
@@ -311,68 +311,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             {
                 let mut state = open_inode.state();
                 state.readahead.invalidate(0..u64::MAX);
-                let here = !state.in_flight.is_empty() || !state.dirty.is_empty();
-                if !here || core::mem::replace(&mut state.freeing_memory, true) {
+                if state.buffer.has_no_bytes() || core::mem::replace(&mut state.tasks.freeing_memory, true) {
                     continue;
                 }
             }
             self.runtime.spawn(async move {
                 open_inode.flush_all().await;
-                open_inode.state().freeing_memory = false;
+                open_inode.state().tasks.freeing_memory = false;
             });
         }
-    }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether the server denied the request.
-pub(super) fn is_denied(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(failure) if failure.code.is_denial())
-}
-
-/// Whether the server has fenced this client: it did not return a lease in time, or was silent for
-/// too long.
-pub(super) fn is_fenced(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced)
-}
-
-/// Returns the error of a fenced client.
-pub(super) fn fenced() -> ClientError {
-    Failure::new(ErrorCode::Fenced, "").into()
-}
-
-/// Whether the server may not know that this client has the file open.
-pub(super) fn is_invalid(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Invalid)
-}
-
-/// Whether a quota was exceeded.
-pub(super) fn is_over_quota(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Quota)
-}
-
-/// Whether the error is transient: a restarting server or device, or an interrupted network.
-pub(super) fn is_transient(error: &ClientError) -> bool {
-    match error {
-        ClientError::Connection(_) | ClientError::LoginBusy { .. } => true,
-        ClientError::Refused(failure) => failure.code == ErrorCode::Busy,
-        ClientError::Device { error, .. } => match error {
-            OsdError::Busy => true,
-            error if error.is_about_time() => true,
-            // All operations here are idempotent.
-            OsdError::OutcomeUnknown { .. } => true,
-            OsdError::Session(
-                SessionError::Unreachable(_)
-                | SessionError::LoginTimeout(_)
-                | SessionError::NexusLost
-                | SessionError::Closed
-                | SessionError::Timeout(_),
-            ) => true,
-            _ => false,
-        },
-        _ => false,
     }
 }

@@ -9,9 +9,10 @@
 //! Truth: docs/adr/0006-puts-survive-restarts.md; docs/standards/device.md (boot epoch).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use sealstone_initiator::{Operation, OsdError};
 use tokio::sync::{OnceCell, RwLock, Semaphore};
 
@@ -268,6 +269,6 @@ impl<M: Metadata, D: Devices> ObjectWriter<M, D> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -8,7 +8,6 @@ use core::ops::Bound;
 
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Name, NodeLease};
 
-use super::super::shared::lock;
 use super::{CachedDirectory, Dentry, DentryCache, lease_id, stripe};
 
 /// Identifies a state of a directory's list: one lease and a number of changes.
@@ -61,17 +60,17 @@ impl CachedDirectory {
 impl DentryCache {
     /// Returns the edition of a directory under a valid lease.
     pub(in super::super) fn edition(&self, directory: InodeId, lease: &NodeLease) -> ListEdition {
-        ListEdition::new(lease, lock(&self.0).counters[stripe(directory)].count)
+        ListEdition::new(lease, self.0.lock().counters[stripe(directory)].count)
     }
 
     /// Returns the number of local changes.
     pub(in super::super) fn changes(&self) -> u64 {
-        lock(&self.0).all.count
+        self.0.lock().all.count
     }
 
     /// Whether all of a directory is cached and may be listed, under a valid lease.
     pub(in super::super) fn is_listable(&self, directory: InodeId, lease: &NodeLease) -> bool {
-        let cache = lock(&self.0);
+        let cache = self.0.lock();
         let one = cache.directories.get(&directory).filter(|one| one.lease == lease_id(lease));
         one.is_some_and(|one| one.complete && one.listable)
     }
@@ -84,7 +83,7 @@ impl DentryCache {
         after: Option<&Name>,
         mut take: impl FnMut(&Name, InodeId, FileKind) -> bool,
     ) -> CacheListing {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         let one = cache.directories.get_mut(&directory);
         let Some(one) = one.filter(|one| one.lease == lease_id(lease) && one.complete && one.listable) else {
             return CacheListing::Upto(None);

@@ -5,7 +5,6 @@
 
 use sealstone_mds_protocol::{DirLeaseId, FileKind, InodeId, Name, Node, NodeLease, Stat};
 
-use super::super::shared::lock;
 use super::{CacheState, Dentry, DentryCache, ValidUnder, lease_id, stripe};
 
 /// A name in a directory with a delegation.
@@ -58,12 +57,12 @@ impl DentryCache {
         &self,
         entry: DelegatedName<'_>,
     ) -> Option<Option<(Node, FileKind)>> {
-        lock(&self.0).certain_entry(entry)
+        self.0.lock().certain_entry(entry)
     }
 
     /// Caches a node that is created locally; false if it has to be created by a request.
     pub(in super::super) fn create_locally(&self, entry: DelegatedName<'_>, stat: &Stat, at_ms: u64) -> bool {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         if cache.certain_entry(entry) != Some(None) {
             return false;
         }
@@ -82,7 +81,7 @@ impl DentryCache {
         node: InodeId,
         at_ms: u64,
     ) -> bool {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         if cache.certain_entry(entry).flatten().is_none_or(|(found, _)| found.inode != node) {
             return false;
         }
@@ -99,7 +98,7 @@ impl DentryCache {
         (node, replaced): (InodeId, Option<InodeId>),
         at_ms: u64,
     ) -> bool {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         let Some(Some((found, kind))) = cache.certain_entry(from) else { return false };
         let Some(old) = cache.certain_entry(to) else { return false };
         if found.inode != node || old.map(|(old, _)| old.inode) != replaced {
@@ -124,7 +123,7 @@ impl DentryCache {
 
     /// Moves cached entries to the lease that replaced `before` without a gap.
     pub(in super::super) fn move_to_lease(&self, directory: InodeId, before: u64, lease: &NodeLease) {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         let (before, now) = ((lease.epoch, before), lease_id(lease));
         if let Some(one) = cache.directories.get_mut(&directory).filter(|one| one.lease == before) {
             one.lease = now;
@@ -142,7 +141,7 @@ impl DentryCache {
         directory: InodeId,
         nodes: impl IntoIterator<Item = InodeId>,
     ) {
-        let cache = &mut *lock(&self.0);
+        let cache = &mut *self.0.lock();
         cache.counters[stripe(directory)].count += 1;
         cache.all.count += 1;
         cache.drop_directory(directory);

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::super::open_inode::OpenInode;
-use super::super::shared::{Shared, lock};
-use super::{LeaseEntry, RETRY_PAUSE};
+use super::super::shared::Shared;
+use super::RETRY_PAUSE;
 use crate::{ClientError, Devices, Metadata};
 
 /// Maximum delegations returned at once.
@@ -34,19 +34,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         if !self.uses_delegations() {
             return None;
         }
-        let table = &mut *lock(&self.leases.table);
-        if table.valid_until?.left(self.wall_ms()).is_zero() {
-            return None;
-        }
+        let table = &mut *self.leases.table.lock();
+        let now = self.lease_time();
         let mut delegations = [DirLeaseId { inode: InodeId(0), epoch: 0, lease: 0 }; 2];
         for (delegation, inode) in delegations.iter_mut().zip(directories) {
-            let entry = table.entries.get_mut(&inode)?;
-            let NodeLease { kind, number, epoch } = entry.lease;
-            if entry.recalled.is_some() || epoch != table.epoch || kind != LeaseKind::Write {
-                return None;
-            }
-            entry.last_used = Instant::now();
-            *delegation = DirLeaseId { inode, epoch, lease: number };
+            *delegation = table.use_delegation(inode, now)?;
         }
         work(delegations)
     }
@@ -54,15 +46,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// Replaces a valid lease by its upgrade and keeps the cached dentries. Returns false if the
     /// old lease is not valid any more.
     pub(in super::super) fn upgrade_lease(&self, inode: InodeId, before: u64, lease: NodeLease) -> bool {
-        let mut table = lock(&self.leases.table);
-        let is_recalled = table.early_recalls.contains_key(&lease.number);
-        let epoch = table.epoch;
-        let Some(entry) = table.entries.get_mut(&inode) else { return false };
-        let same = entry.lease.number == before && entry.lease.epoch == lease.epoch && lease.epoch == epoch;
-        if !same || entry.recalled.is_some() || is_recalled {
+        let mut table = self.leases.table.lock();
+        if !table.upgrade(inode, before, lease) {
             return false;
         }
-        entry.lease = lease;
+        // Still under the lock, so that no recall comes between.
         self.dentries.move_to_lease(inode, before, &lease);
         true
     }
@@ -70,16 +58,13 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// Records as returned a lease on a file that was closed meanwhile; the queued close returns
     /// it.
     pub(in super::super) fn record_returned(&self, inode: InodeId, lease: NodeLease) {
-        let mut table = lock(&self.leases.table);
-        if lease.epoch == table.epoch {
-            table.returned.record(inode, lease.number);
-        }
+        self.leases.table.lock().record_returned(inode, lease, self.lease_time());
     }
 
     /// Starts the return of a delegation that the server does not know.
     pub(in super::super) fn on_dir_lease_lost(self: &Arc<Self>, inode: InodeId, number: u64) {
-        let mut table = lock(&self.leases.table);
-        if table.entries.get(&inode).is_some_and(|entry| entry.lease.number == number) {
+        let mut table = self.leases.table.lock();
+        if table.has(inode, number) {
             self.start_return(&mut table, inode);
         }
     }
@@ -93,14 +78,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self: &Arc<Self>,
         inode: InodeId,
     ) -> Result<(), ClientError> {
-        let delegated = {
-            let table = lock(&self.leases.table);
-            table
-                .entries
-                .get(&inode)
-                .filter(|entry| entry.lease.kind == LeaseKind::Write)
-                .map(|entry| entry.lease)
-        };
+        let delegated = self.leases.table.lock().lease(inode).filter(|lease| lease.kind == LeaseKind::Write);
         let Some(NodeLease { number, .. }) = delegated.filter(|_| self.open_inode(inode).is_none()) else {
             return Ok(());
         };
@@ -108,8 +86,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let begun = Instant::now();
         loop {
             let changed = self.leases.changed.notified();
-            let is_there = |entry: &LeaseEntry<M, D>| entry.lease.number == number;
-            if !lock(&self.leases.table).entries.get(&inode).is_some_and(is_there) {
+            if !self.leases.table.lock().has(inode, number) {
                 return Ok(());
             }
             if self.options.timeout.is_some_and(|max| begun.elapsed() >= max) {
@@ -123,9 +100,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// recall.
     pub(in super::super) async fn release_all_dir_leases(self: &Arc<Self>) {
         let delegated: Vec<_> = {
-            let table = lock(&self.leases.table);
-            let delegated = table.entries.iter().filter(|(_, entry)| entry.lease.kind == LeaseKind::Write);
-            delegated.map(|(inode, entry)| (*inode, entry.lease.number)).collect()
+            let table = self.leases.table.lock();
+            let delegated = table.leases().filter(|(_, lease)| lease.kind == LeaseKind::Write);
+            delegated.map(|(inode, lease)| (inode, lease.number)).collect()
         };
         let mut works = JoinSet::new();
         for (inode, number) in delegated.into_iter().filter(|(inode, _)| self.open_inode(*inode).is_none()) {
@@ -162,20 +139,20 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let inode = open_inode.node.inode;
         let exclusive = open_inode.open_lock.clone().try_write_owned().ok()?;
         let mut state = open_inode.state();
-        if open_inode.open_count() > 0 || state.released || self.name_queue.is_unsent_create(inode) {
+        if open_inode.open_count() > 0 || state.open.released || self.name_queue.is_unsent_create(inode) {
             return None;
         }
-        let Some(stat) = &state.stat else {
+        let Some(stat) = &state.attrs.stat else {
             // It may have a lease from a lookup.
             let was_open = self.drop_lease(inode);
             drop(state);
             return Some(UnlinkClose { open_inode: open_inode.clone(), was_open, _exclusive: exclusive });
         };
-        if stat.links != 1 || !state.is_stored() || !self.drop_lease(inode) {
+        if stat.links != 1 || !state.buffer.is_stored() || !self.drop_lease(inode) {
             return None;
         }
         state.readahead.invalidate(0..u64::MAX);
-        (state.lease_seen, state.released) = (0, true);
+        (state.attrs.lease_seen, state.open.released) = (0, true);
         drop(state);
         Some(UnlinkClose { open_inode: open_inode.clone(), was_open: true, _exclusive: exclusive })
     }

@@ -1,14 +1,12 @@
 //! The task that receives recalls while this client has open files or leases.
 
-use core::sync::atomic::Ordering;
-use core::time::Duration;
 use std::sync::Weak;
 
 use sealstone_mds_protocol::{RECALLS_MAX, Request, Response};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::shared::{Shared, lock};
-use super::{DISABLED_RETRY, Deadline, LISTEN_IDLE, POLL_INTERVAL, RETRY_PAUSE, WAIT_MS};
+use super::super::shared::Shared;
+use super::{DISABLED_RETRY, LISTEN_IDLE, POLL_INTERVAL, RETRY_PAUSE, WAIT_MS};
 use crate::{Devices, Metadata};
 
 /// Sends Recalls requests in a loop.
@@ -20,9 +18,9 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
     };
     let mut busy = Instant::now();
     loop {
-        let (epoch, known, sent, wall_ms) = {
+        let (epoch, known, sent) = {
             let Some(shared) = weak.upgrade() else { return };
-            if shared.leases.stopped.load(Ordering::Acquire) {
+            if shared.leases.is_stopped() {
                 return;
             }
             let open = shared.expire_idle()
@@ -30,8 +28,8 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
             if open {
                 busy = Instant::now();
             }
-            let table = lock(&shared.leases.table);
-            (table.epoch, table.last_recall, Instant::now(), shared.wall_ms())
+            let table = shared.leases.table.lock();
+            (table.epoch(), table.last_recall(), shared.lease_time())
         };
         if busy.elapsed() > LISTEN_IDLE {
             if timeout(POLL_INTERVAL, wake.notified()).await.is_ok() {
@@ -41,7 +39,7 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
         }
         let answer = recall_link.call(Request::Recalls { client_id, epoch, known, wait_ms: WAIT_MS }).await;
         let Some(shared) = weak.upgrade() else { return };
-        if shared.leases.stopped.load(Ordering::Acquire) {
+        if shared.leases.is_stopped() {
             // A request now would register this client again.
             return;
         }
@@ -61,26 +59,17 @@ pub(in super::super) async fn recall_task<M: Metadata, D: Devices>(weak: Weak<Sh
             Ok(Response::Recalls { epoch: now, .. }) if now != epoch => {
                 shared.begin_epoch(now).await;
                 // Limits the rate if each answer has another epoch.
-                paced = epoch != 0 && sent.elapsed() < RETRY_PAUSE;
+                paced = epoch != 0 && sent.instant.elapsed() < RETRY_PAUSE;
             }
             Ok(Response::Recalls { lease_ms, last, recalls, .. }) => {
                 // Done first, since the answer does not renew the leases that it recalls.
                 shared.on_recalls(&recalls);
-                let validity = Duration::from_millis(u64::from(lease_ms));
-                let until = Deadline {
-                    instant: sent + validity,
-                    wall_ms: wall_ms.saturating_add(u64::from(lease_ms)),
-                };
-                let mut table = lock(&shared.leases.table);
-                table.last_recall = last;
                 // A full answer may be incomplete: more leases may have been recalled before it was
                 // requested.
-                if recalls.len() < RECALLS_MAX {
-                    table.valid_until = Some(until);
-                }
-                drop(table);
+                let is_complete = recalls.len() < RECALLS_MAX;
+                shared.leases.table.lock().renew(last, is_complete, sent, lease_ms);
                 shared.leases.changed.notify_waiters();
-                paced = recalls.is_empty() && sent.elapsed() < POLL_INTERVAL;
+                paced = recalls.is_empty() && sent.instant.elapsed() < POLL_INTERVAL;
             }
             Ok(_) => paced = true,
             Err(error) => {

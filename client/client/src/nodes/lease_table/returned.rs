@@ -27,28 +27,30 @@ pub(super) struct ReturnedLeases {
 }
 
 impl ReturnedLeases {
-    pub(super) fn record(&mut self, inode: InodeId, number: u64) {
+    pub(super) fn record(&mut self, inode: InodeId, number: u64, now: Instant) {
         if self.each.len() >= RETURNED_MAX {
-            self.prune(GRANT_DELAY_MAX);
+            self.prune(GRANT_DELAY_MAX, now);
         }
         let known = self.each.get(&inode).map_or(0, |(number, _)| *number);
-        self.each.insert(inode, (known.max(number), Instant::now()));
+        self.each.insert(inode, (known.max(number), now));
     }
 
     /// Forgets the entries that are older than `within`.
-    pub(super) fn prune(&mut self, within: Duration) {
+    pub(super) fn prune(&mut self, within: Duration, now: Instant) {
         let upto = &mut self.upto;
         self.each.retain(|_, (number, when)| {
-            let keeps = when.elapsed() < within;
+            let keeps = now.saturating_duration_since(*when) < within;
             *upto = if keeps { *upto } else { (*upto).max(*number) };
             keeps
         });
     }
 
     /// Whether this lease was returned; if so, whether that is long ago.
-    pub(super) fn was_returned(&self, inode: InodeId, number: u64) -> Option<bool> {
+    pub(super) fn was_returned(&self, inode: InodeId, number: u64, now: Instant) -> Option<bool> {
         match self.each.get(&inode) {
-            Some((last, when)) if *last >= number => Some(when.elapsed() >= GRANT_DELAY_MAX),
+            Some((last, when)) if *last >= number => {
+                Some(now.saturating_duration_since(*when) >= GRANT_DELAY_MAX)
+            }
             _ => (number <= self.upto).then_some(true),
         }
     }
@@ -56,25 +58,24 @@ impl ReturnedLeases {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::sleep;
-
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn pruned_lease_still_counts_as_returned() {
+    #[test]
+    fn pruned_lease_still_counts_as_returned() {
+        let start = Instant::now();
         let mut returned = ReturnedLeases::default();
-        returned.record(InodeId(1), 7);
+        returned.record(InodeId(1), 7, start);
         // An older one that is recorded late.
-        returned.record(InodeId(1), 5);
-        assert_eq!(returned.was_returned(InodeId(1), 7), Some(false), "ReturnLease may be in flight");
-        assert_eq!(returned.was_returned(InodeId(2), 6), None);
-        sleep(RETURNED_KEEP).await;
-        assert_eq!(returned.was_returned(InodeId(1), 7), Some(true));
+        returned.record(InodeId(1), 5, start);
+        assert_eq!(returned.was_returned(InodeId(1), 7, start), Some(false), "ReturnLease may be in flight");
+        assert_eq!(returned.was_returned(InodeId(2), 6, start), None);
+        let later = start + RETURNED_KEEP;
+        assert_eq!(returned.was_returned(InodeId(1), 7, later), Some(true));
         for inode in 0..RETURNED_MAX as u64 {
-            returned.record(InodeId(100 + inode), 8 + inode);
+            returned.record(InodeId(100 + inode), 8 + inode, later);
         }
         assert!(returned.each.len() <= RETURNED_MAX && !returned.each.contains_key(&InodeId(1)));
-        assert_eq!(returned.was_returned(InodeId(1), 7), Some(true));
-        assert_eq!(returned.was_returned(InodeId(1), 8), None, "a later one");
+        assert_eq!(returned.was_returned(InodeId(1), 7, later), Some(true));
+        assert_eq!(returned.was_returned(InodeId(1), 8, later), None, "a later one");
     }
 }
