@@ -13,7 +13,7 @@ fn content(length: usize) -> Vec<u8> {
     (0..length as u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
-async fn connect(system: &System) -> Client {
+pub(crate) async fn connect(system: &System) -> Client {
     let secret = fs::read_to_string(system.path("mds").join("admin-secret")).expect("readable");
     let (address, pin) = (system.mds().field("address"), system.mds().field("pin"));
     let pin = pin.parse().expect("the server prints it as the client reads it");

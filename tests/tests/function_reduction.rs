@@ -7,7 +7,7 @@ use sealstone_tests::{System, run_with_input, store_shipped, text};
 use serde_json::Value;
 
 /// Returns lines of 0 to 120 bytes, and some of 150 kB, about 3 MB together.
-fn log_text(seed: u64) -> String {
+pub(crate) fn log_text(seed: u64) -> String {
     let mut state = seed;
     let mut random = move |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -36,7 +36,7 @@ fn table_text() -> String {
 }
 
 /// Writes a local file, and stores it under the same path.
-fn store(system: &System, root: &Path, path: &str, content: &str) {
+pub(crate) fn store(system: &System, root: &Path, path: &str, content: &str) {
     let local = root.join(path.trim_start_matches('/'));
     std::fs::create_dir_all(local.parent().expect("a folder")).expect("created");
     std::fs::write(&local, content).expect("written");
@@ -57,13 +57,13 @@ fn local(root: &Path, words: &[&str]) -> String {
     String::from_utf8(done.stdout).expect("text")
 }
 
-fn start(devices: usize) -> (System, PathBuf) {
+pub(crate) fn start(devices: usize) -> (System, PathBuf) {
     let system = System::start(devices);
     let root = system.path("local");
     (system, root)
 }
 
-fn is_striped(system: &System, path: &str) -> bool {
+pub(crate) fn is_striped(system: &System, path: &str) -> bool {
     system.run(&["--json", "stat", path]).ok().json()["files"][0]["width"].as_u64() > Some(1)
 }
 

@@ -25,6 +25,8 @@ mod fair_share;
 mod files;
 mod full_device;
 mod function_jobs;
+mod function_keys;
+mod function_outputs;
 mod function_reduction;
 mod function_runs;
 mod function_wasm;

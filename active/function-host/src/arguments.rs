@@ -185,16 +185,7 @@ impl<'a> FunctionArguments<'a> {
         };
         let invalid = ArgumentError::Invalid { name, expected };
         let digits = self.require(name)?.as_bytes();
-        if digits.len() != out.len() * 2 {
-            return Err(invalid);
-        }
-        for (byte, pair) in out.iter_mut().zip(digits.chunks_exact(2)) {
-            let (Some(high), Some(low)) = (hex_digit(pair[0]), hex_digit(pair[1])) else {
-                return Err(invalid);
-            };
-            *byte = high << 4 | low;
-        }
-        Ok(())
+        if decode_hex(digits, out) { Ok(()) } else { Err(invalid) }
     }
 
     /// Refuses arguments that are not listed. A listed name that ends with `.` covers all numbers
@@ -228,6 +219,17 @@ const fn hex_digit(digit: u8) -> Option<u8> {
         b'A'..=b'F' => Some(digit - b'A' + 10),
         _ => None,
     }
+}
+
+/// Decodes hexadecimal digits; returns whether there are exactly those of `out`.
+#[must_use]
+pub fn decode_hex(digits: &[u8], out: &mut [u8]) -> bool {
+    digits.len() == out.len() * 2
+        && out.iter_mut().zip(digits.chunks_exact(2)).all(|(byte, pair)| {
+            let (Some(high), Some(low)) = (hex_digit(pair[0]), hex_digit(pair[1])) else { return false };
+            *byte = high << 4 | low;
+            true
+        })
 }
 
 /// Returns the bytes as lower-case hexadecimal digits.

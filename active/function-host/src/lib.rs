@@ -19,7 +19,9 @@ mod memory;
 mod records;
 mod stripe;
 
-pub use arguments::{ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, ArgumentError, FunctionArguments, encode_hex};
+pub use arguments::{
+    ARGUMENT_BYTES_MAX, ARGUMENTS_MAX, ArgumentError, FunctionArguments, decode_hex, encode_hex,
+};
 pub use call::{CHUNK_BYTES, FunctionCall};
 pub use failure::{FunctionErrno, FunctionFailure};
 pub use host::{FunctionHost, LogLevel};

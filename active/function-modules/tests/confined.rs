@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use sealstone_fn::{FunctionCall, MemoryHost};
-use sealstone_functions::find_function;
+use sealstone_functions::{ResultLine, find_function, parse_result};
 use sealstone_sandbox::{EngineCode, EngineKind, EngineLimits, EngineRequest, Zygote, ZygoteOptions};
 use sealstone_test_support::{left_out, module_path, program_folder};
 
@@ -17,6 +17,7 @@ fn compare_modules(engine: PathBuf, kind: EngineKind, code_name: &str, module: i
     let text: Vec<u8> = (0..200_000u32).flat_map(|n| format!("line {n} ok\n").into_bytes()).collect();
     let table: Vec<u8> = (0..20_000u32).flat_map(|n| format!("{n},{}\n", n % 7).into_bytes()).collect();
     let table = [&b"id,rest\n"[..], &table].concat();
+    let packed = compressed(&text);
     let key = b"key=000102030405060708090a0b0c0d0e0f\0iv=00000000000000000000000000000001\0";
     for (name, arguments, input, objects) in [
         ("count", &b"by=lines,words,bytes\0"[..], &text, 1),
@@ -26,6 +27,10 @@ fn compare_modules(engine: PathBuf, kind: EngineKind, code_name: &str, module: i
         ("filter", b"where=rest = 3 and id < 500\0format=csv\0", &table, 1),
         ("sha256", b"", &text, 1),
         ("blake3", b"", &text, 1),
+        ("compress", b"format=gzip\0", &text, 1),
+        ("compress", b"format=zstd\0", &text, 1),
+        ("decompress", b"", &packed, 1),
+        ("decompress", b"", &text, 1),
         ("copy", b"", &text, 2),
         ("aes", key, &text, 2),
     ] {
@@ -62,6 +67,18 @@ fn compare_modules(engine: PathBuf, kind: EngineKind, code_name: &str, module: i
             assert_eq!(device.objects[1].as_deref(), Some(&local.objects[1][..]), "{name}");
         }
     }
+}
+
+/// Returns a text as `compress` returns it.
+fn compressed(text: &[u8]) -> Vec<u8> {
+    let mut local = MemoryHost::new(vec![text.to_vec()]);
+    let function = find_function("compress").expect("a shipped function");
+    FunctionCall::new(&mut local, "", b"", 1).run(function.run).expect("the function succeeds");
+    let data = parse_result(&local.result).filter_map(|line| match line.expect("a line") {
+        ResultLine::Data(line) => Some(line.data.into_bytes().expect("Base64")),
+        _ => None,
+    });
+    data.collect::<Vec<_>>().concat()
 }
 
 #[test]

@@ -3,13 +3,15 @@
 use sealstone_function_host::{FunctionCall, FunctionFailure};
 
 use crate::search::MakeSearch;
-use crate::{count, digest, filter, grep, transform};
+use crate::{compression, count, digest, filter, grep, transform};
 
 /// Destination of a function's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionOutput {
     /// JSON lines in the result of the job.
     Result,
+    /// Bytes of a new file for each file, as `data` lines in the result of the job.
+    File,
     /// An output object for each input object; the objects of the call are pairs.
     Objects,
 }
@@ -53,6 +55,7 @@ pub(crate) enum ReductionRule {
     Search(MakeSearch),
     Digests,
     Outputs,
+    Data,
 }
 
 const fn parameter(name: &'static str, help: &'static str) -> FunctionParameter {
@@ -134,6 +137,28 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         reduction: ReductionRule::Digests,
     },
     ShippedFunction {
+        name: "compress",
+        summary: "Compresses files",
+        parameters: &[
+            parameter("format", "zstd or gzip (default zstd)"),
+            parameter("level", "level of gzip, 1 to 9 (default 6)"),
+        ],
+        output: FunctionOutput::File,
+        run: compression::run_compress,
+        reduction: ReductionRule::Data,
+    },
+    ShippedFunction {
+        name: "decompress",
+        summary: "Decompresses gzip and zstd files",
+        parameters: &[
+            parameter("format", "zstd or gzip (default: that of the file)"),
+            parameter("max-bytes", "longest output of a file, bytes (default 1073741824)"),
+        ],
+        output: FunctionOutput::File,
+        run: compression::run_decompress,
+        reduction: ReductionRule::Data,
+    },
+    ShippedFunction {
         name: "copy",
         summary: "Copies objects",
         parameters: &[],
@@ -147,11 +172,12 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         parameters: &[
             FunctionParameter {
                 name: "key",
-                required: true,
+                required: false,
                 secret: true,
                 is_switch: false,
                 help: "key, 32 hexadecimal digits; send the arguments as secret",
             },
+            parameter("key-object", "index of the object with the key, the last one, instead of key"),
             required("iv", "first counter block, 32 hexadecimal digits; never repeat it with a key"),
         ],
         output: FunctionOutput::Objects,

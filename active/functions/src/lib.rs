@@ -8,6 +8,7 @@
 //! Source of truth: docs/reference/shipped-functions.md.
 
 mod catalogue;
+mod compression;
 mod count;
 mod digest;
 pub mod filter;
@@ -22,6 +23,7 @@ mod transform;
 
 /// The functions themselves. A module names the one that it exports, so that it contains no other.
 pub mod entry {
+    pub use crate::compression::{run_compress, run_decompress};
     pub use crate::count::{run_count, run_wordcount};
     pub use crate::digest::{run_blake3, run_sha256};
     pub use crate::filter::run_filter;
@@ -30,12 +32,13 @@ pub mod entry {
 }
 
 pub use catalogue::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction, find_function};
+pub use compression::WINDOW_BYTES_MAX;
 pub use grep::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX};
 pub use reduce::{
     FileReduction, JobPart, PartObject, ReduceError, ReducedFile, reduce_files, reduce_parts, total_of,
 };
 pub use result::{
-    ByteCountLine, CountLine, DigestLine, EdgeLine, MatchCountLine, MatchLine, OutputLine, RecordText,
-    ResultLine, ResultLineError, SubtreeLine, parse_result,
+    ByteCountLine, CountLine, DATA_LINE_BYTES, DataLine, DigestLine, EdgeLine, MatchCountLine, MatchLine,
+    OutputLine, RecordText, ResultLine, ResultLineError, SubtreeLine, emit, emit_data, parse_result,
 };
 pub use sealstone_function_host::{FunctionErrno, StripeGeometry};

@@ -16,8 +16,8 @@ use crate::catalogue::{ReductionRule, ShippedFunction};
 use crate::count::merge_counts;
 use crate::digest::merge_subtrees;
 use crate::result::{
-    ByteCountLine, CountLine, DigestLine, MatchCountLine, MatchLine, OutputLine, ResultLine, ResultLineError,
-    parse_result,
+    ByteCountLine, CountLine, DataLine, DigestLine, MatchCountLine, MatchLine, OutputLine, ResultLine,
+    ResultLineError, parse_result,
 };
 use crate::search::{MakeSearch, RecordSearch, match_line};
 
@@ -37,7 +37,7 @@ pub struct JobPart<'a> {
     pub arguments: &'a [u8],
     /// Result of the job.
     pub result: &'a [u8],
-    /// Objects of the job.
+    /// Objects of the job, without the one that has a key.
     pub objects: &'a [PartObject],
 }
 
@@ -134,6 +134,7 @@ pub fn reduce_files(
         ReductionRule::ByteCounts => Ok(vec![reduce_byte_counts(file, pieces)?]),
         ReductionRule::Digests => Ok(vec![reduce_digests(file, pieces)?]),
         ReductionRule::Outputs => Ok(vec![reduce_outputs(file, pieces)?]),
+        ReductionRule::Data => reduce_data(file, pieces),
         ReductionRule::Search(make) => {
             let (part, object) = pieces.origin;
             reduce_search(file, pieces, make, parts[part].arguments, object)
@@ -188,6 +189,7 @@ impl ResultLine {
             Self::Edge(line) => line.object,
             Self::Digest(line) => line.object,
             Self::Subtree(line) => line.object,
+            Self::Data(line) => line.object,
             Self::Output(line) => line.object,
         }
     }
@@ -256,6 +258,43 @@ fn reduce_outputs(file: u32, mut pieces: FilePieces) -> Result<ResultLine, Reduc
         total.bytes_out = total.bytes_out.saturating_add(line.bytes_out);
     }
     Ok(ResultLine::Output(total))
+}
+
+/// Returns the `data` lines in the order of the file, and their total.
+fn reduce_data(file: u32, pieces: FilePieces) -> Result<Vec<ResultLine>, ReduceError> {
+    pieces.require_objects(file)?;
+    let geometry = pieces.geometry;
+    let unexpected = || ReduceError::Unexpected { file };
+    let mut units: BTreeMap<u64, Vec<DataLine>> = BTreeMap::new();
+    let mut total = OutputLine { object: file, bytes_in: 0, bytes_out: 0 };
+    for (index, lines) in pieces.objects {
+        let (mut data_bytes, mut end) = (0u64, None);
+        for line in lines {
+            match line {
+                ResultLine::Data(line) if end.is_none() => {
+                    let is_of_object = geometry.is_whole() || line.unit % geometry.width() == index;
+                    if !is_of_object || line.unit >= geometry.unit_count() {
+                        return Err(unexpected());
+                    }
+                    data_bytes += line.data.byte_count();
+                    units.entry(line.unit).or_default().push(DataLine { object: file, ..line });
+                }
+                ResultLine::Output(line) if end.is_none() => end = Some(line),
+                _ => return Err(unexpected()),
+            }
+        }
+        let end = end.ok_or(ReduceError::Missing { file, unit: index, count: geometry.width() })?;
+        if end.bytes_out != data_bytes {
+            return Err(unexpected());
+        }
+        total.bytes_in = total.bytes_in.saturating_add(end.bytes_in);
+        total.bytes_out = total.bytes_out.saturating_add(end.bytes_out);
+    }
+    if !geometry.is_whole() && total.bytes_in != geometry.file_length() {
+        return Err(unexpected());
+    }
+    let data = units.into_values().flatten().map(ResultLine::Data);
+    Ok(data.chain([ResultLine::Output(total)]).collect())
 }
 
 fn reduce_digests(file: u32, pieces: FilePieces) -> Result<ResultLine, ReduceError> {

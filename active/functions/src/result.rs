@@ -26,7 +26,9 @@ pub enum ResultLine {
     Digest(DigestLine),
     /// BLAKE3 value of a stripe unit, from which the client computes the digest of the file.
     Subtree(SubtreeLine),
-    /// An output object was written.
+    /// Bytes of an output that the client writes to a file.
+    Data(DataLine),
+    /// An output was written: an object, or the `data` lines before this line.
     Output(OutputLine),
 }
 
@@ -105,7 +107,18 @@ pub struct SubtreeLine {
     pub value: String,
 }
 
-/// An output object was written.
+/// Bytes of an output. Those of a stripe unit are in the order of its lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataLine {
+    /// Index of the object in the call; of the file, once reduced.
+    pub object: u32,
+    /// Number of the stripe unit in the file; 0 for a whole file.
+    pub unit: u64,
+    /// The bytes, in Base64.
+    pub data: RecordText,
+}
+
+/// An output was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputLine {
     /// Index of the input object in the call; of the file, once reduced.
@@ -170,6 +183,17 @@ impl RecordText {
         }
     }
 
+    /// Returns the number of bytes; invalid Base64 counts as if it were valid.
+    pub(crate) fn byte_count(&self) -> u64 {
+        match self {
+            Self::Text(text) => text.len() as u64,
+            Self::Base64(text) => {
+                let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count() as u64;
+                (text.len() as u64 / 4 * 3).saturating_sub(padding)
+            }
+        }
+    }
+
     /// Returns the bytes.
     pub fn into_bytes(self) -> Result<Vec<u8>, ResultLineError> {
         match self {
@@ -203,8 +227,24 @@ pub fn parse_result(bytes: &[u8]) -> impl Iterator<Item = Result<ResultLine, Res
     })
 }
 
+/// Maximum bytes of a `data` line, before they are encoded.
+pub const DATA_LINE_BYTES: usize = 96 << 10;
+
+/// Appends `data` lines with these bytes to the result of a call.
+pub fn emit_data(
+    call: &mut FunctionCall<'_>,
+    object: u32,
+    unit: u64,
+    bytes: &[u8],
+) -> Result<(), FunctionFailure> {
+    bytes.chunks(DATA_LINE_BYTES).try_for_each(|part| {
+        let data = RecordText::Base64(STANDARD.encode(part));
+        emit(call, &ResultLine::Data(DataLine { object, unit, data }))
+    })
+}
+
 /// Appends a line to the result of a call.
-pub(crate) fn emit(call: &mut FunctionCall<'_>, line: &ResultLine) -> Result<(), FunctionFailure> {
+pub fn emit(call: &mut FunctionCall<'_>, line: &ResultLine) -> Result<(), FunctionFailure> {
     let mut text = serde_json::to_vec(line)
         .map_err(|_| FunctionFailure::new(FunctionErrno::IO, "result line cannot be encoded"))?;
     text.push(b'\n');

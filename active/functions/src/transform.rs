@@ -3,13 +3,14 @@
 //! Objects of the call are pairs: object 0 is read and object 1 written, object 2 is read and
 //! object 3 written.
 //! Contract: input and output of a pair have the same geometry. `aes` never uses a byte of its key
-//! stream twice in a call.
+//! stream twice in a call. It reads its key from the last object if the caller names that, so that
+//! no argument has the key.
 
 use aes::Aes128;
 use ctr::Ctr128BE;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _, StreamCipherSeek as _};
 use sealstone_function_host::{
-    CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeGeometry, StripeUnit,
+    CHUNK_BYTES, FunctionCall, FunctionErrno, FunctionFailure, StripeGeometry, StripeUnit, decode_hex,
 };
 use zeroize::Zeroizing;
 
@@ -18,19 +19,58 @@ use crate::result::{OutputLine, ResultLine, emit};
 /// Runs `copy`.
 pub fn run_copy(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     call.arguments()?.allow_only(&["stripe."])?;
-    transform(call, |_, _| Ok(()))
+    let objects = call.object_count();
+    transform(call, objects, |_, _| Ok(()))
+}
+
+/// Reads the key of `aes` from the object that `key-object` names.
+fn read_key(call: &mut FunctionCall<'_>, object: u32, key: &mut [u8; 16]) -> Result<(), FunctionFailure> {
+    // A key in hexadecimal digits may end in a line feed. One byte more shows a longer object.
+    let mut bytes = Zeroizing::new([0u8; 34]);
+    let count = call.read(object, 0, &mut *bytes)?;
+    let text = bytes[..count].strip_suffix(b"\n").unwrap_or(&bytes[..count]);
+    let is_read = match count {
+        16 => {
+            key.copy_from_slice(&bytes[..16]);
+            true
+        }
+        _ => decode_hex(text, key),
+    };
+    if is_read {
+        return Ok(());
+    }
+    let message = format!("object {object} is no key: expected 16 bytes, or 32 hexadecimal digits");
+    Err(FunctionFailure::new(FunctionErrno::BAD_DATA, message))
 }
 
 /// Runs `aes`: AES-128 in counter mode, which encrypts and decrypts.
 pub fn run_aes(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     let arguments = call.arguments()?;
-    arguments.allow_only(&["key", "iv", "stripe."])?;
+    arguments.allow_only(&["key", "key-object", "iv", "stripe."])?;
     let (mut key, mut counter) = (Zeroizing::new([0; 16]), [0; 16]);
-    arguments.hex("key", &mut *key)?;
+    let objects = match arguments.get("key-object") {
+        None => {
+            arguments.hex("key", &mut *key)?;
+            call.object_count()
+        }
+        Some(_) if arguments.get("key").is_some() => {
+            return Err(FunctionFailure::invalid("arguments key and key-object exclude each other"));
+        }
+        Some(text) => match (text.parse(), call.object_count()) {
+            (Ok(object), count) if count > 0 && object == count - 1 => {
+                read_key(call, object, &mut key)?;
+                object
+            }
+            (_, count) => {
+                let message = format!("argument key-object: expected the last of {count} objects");
+                return Err(FunctionFailure::invalid(message));
+            }
+        },
+    };
     arguments.hex("iv", &mut counter)?;
-    require_one_file(call)?;
+    require_one_file(call, objects)?;
     let mut cipher = Ctr128BE::<Aes128>::new((&*key).into(), (&counter).into());
-    transform(call, |offset, data| {
+    transform(call, objects, |offset, data| {
         let failed = |_| FunctionFailure::new(FunctionErrno::TOO_LARGE, "file is too long for its counter");
         cipher.try_seek(offset).map_err(failed)?;
         cipher.try_apply_keystream(data).map_err(failed)
@@ -39,10 +79,10 @@ pub fn run_aes(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
 
 /// Refuses inputs that would use the same key stream. The objects of one striped file have
 /// different positions in it, and so different parts of the stream.
-fn require_one_file(call: &FunctionCall<'_>) -> Result<(), FunctionFailure> {
+fn require_one_file(call: &FunctionCall<'_>, objects: u32) -> Result<(), FunctionFailure> {
     let arguments = call.arguments()?;
     let mut inputs: Vec<Option<StripeGeometry>> = Vec::new();
-    for object in (0..call.object_count()).step_by(2) {
+    for object in (0..objects).step_by(2) {
         let geometry = StripeGeometry::from_arguments(&arguments, object)?;
         let shares_stream = |other: &Option<StripeGeometry>| match (geometry, *other) {
             (Some(one), Some(other)) => {
@@ -87,12 +127,13 @@ fn require_same_geometry(call: &FunctionCall<'_>, object: u32) -> Result<(), Fun
     Err(FunctionFailure::invalid(message))
 }
 
-/// Reads each input, changes its bytes by their offset in the file, and writes the output.
+/// Reads each input of the first objects, changes its bytes by their offset in the file, and writes
+/// the output.
 fn transform(
     call: &mut FunctionCall<'_>,
+    objects: u32,
     mut change: impl FnMut(u64, &mut [u8]) -> Result<(), FunctionFailure>,
 ) -> Result<(), FunctionFailure> {
-    let objects = call.object_count();
     if !objects.is_multiple_of(2) {
         let message = format!("{objects} objects; expected pairs of an input and an output");
         return Err(FunctionFailure::invalid(message));
@@ -198,6 +239,38 @@ mod tests {
             assert_eq!(done.is_err(), is_refused, "{output}");
             assert_eq!(host.objects[1] == b"kept", is_refused, "{output}");
         }
+    }
+
+    #[test]
+    fn key_of_object_equals_key_of_argument() {
+        let iv = "iv=00000000000000000000000000000001\0";
+        let run = |arguments: &str, key: &[u8]| {
+            let mut host = MemoryHost::new(vec![b"some text".to_vec(), vec![], key.to_vec()]);
+            let objects = if key.is_empty() { 2 } else { 3 };
+            let done = FunctionCall::new(&mut host, "", arguments.as_bytes(), objects).run(run_aes);
+            assert!(!host.log.concat().contains("0a0b"), "a part of the key");
+            done.map(|()| host.objects[1].clone()).map_err(|failure| failure.message)
+        };
+        let digits = "000102030405060708090a0b0c0d0e0f";
+        let expected = run(&format!("{iv}key={digits}\0"), b"").unwrap();
+        let by_handle = format!("{iv}key-object=2\0");
+        let raw: [u8; 16] = core::array::from_fn(|at| at as u8);
+        let line = format!("{digits}\n");
+        for key in [&raw[..], digits.as_bytes(), line.as_bytes(), digits.to_uppercase().as_bytes()] {
+            assert_eq!(run(&by_handle, key), Ok(expected.clone()));
+        }
+        let no_key = "object 2 is no key: expected 16 bytes, or 32 hexadecimal digits";
+        let long = format!("{digits}\n\n");
+        for key in [&raw[..15], &digits.as_bytes()[..31], long.as_bytes(), &[b'g'; 32], b"0a0b"] {
+            assert_eq!(run(&by_handle, key).unwrap_err(), no_key);
+        }
+        for object in ["0", "1", "3", "-1", "", "x"] {
+            let refused = run(&format!("{iv}key-object={object}\0"), &raw).unwrap_err();
+            assert_eq!(refused, "argument key-object: expected the last of 3 objects", "{object}");
+        }
+        let both = run(&format!("{iv}key={digits}\0key-object=2\0"), &raw);
+        assert_eq!(both.unwrap_err(), "arguments key and key-object exclude each other");
+        assert_eq!(run(iv, b"").unwrap_err(), "argument key is missing");
     }
 
     #[test]

@@ -264,10 +264,13 @@ Examples:
   sealstone run grep --pattern error /logs/a.log /logs/b.log
   sealstone run filter --where status=500 --output errors.csv /tables
   sealstone run sha256 --timeout 5m /images/disk.img
+  sealstone run compress --format zstd --to /logs/a.log.zst /logs/a.log
+  sealstone run decompress --output a.log /logs/a.log.zst
   sealstone run count --async /logs/huge.log; sealstone job ls
 The function runs on the devices that store the files, in one job for each file and device. A name without a slash is looked
 up in /.functions. Results of shipped functions are reduced to one for each file, and a total of counts; those of others are
-written when their jobs end. --arg-file keeps an argument out of the process list.")]
+written when their jobs end. --arg-file keeps an argument out of the process list; --key-object keeps a key out of all
+arguments.")]
 pub(crate) struct RunArgs {
     /// Function: a stored path, or a name in /.functions.
     pub(crate) function: OsString,
@@ -276,6 +279,12 @@ pub(crate) struct RunArgs {
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]
     pub(crate) call: CallArgs,
+    /// Stored file with a key that the function reads on the device, such as that of aes.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) key_object: Option<OsString>,
+    /// Stored file for the output, or a stored directory for one output of each file.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["output", "raw", "is_async"])]
+    pub(crate) to: Option<OsString>,
     /// Allow the function to change existing bytes of the files.
     #[arg(long)]
     pub(crate) update: bool,
@@ -313,7 +322,7 @@ pub(crate) struct CallArgs {
     /// Write the results of jobs as they are, not those of files.
     #[arg(long)]
     pub(crate) raw: bool,
-    /// File for the results; `-` is standard output.
+    /// File for the results, or a folder for one output of each file; `-` is standard output.
     #[arg(long, short, default_value = "-", value_name = "FILE")]
     pub(crate) output: OsString,
     /// Longest run of a job, such as 30s, 5m or 1h.

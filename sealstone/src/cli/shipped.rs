@@ -16,33 +16,42 @@ pub(crate) struct ShippedArguments(pub(crate) Vec<(String, String)>);
 
 /// Whether `sealstone run` has the results of a function to reduce.
 pub(crate) fn is_reducible(function: &ShippedFunction) -> bool {
-    function.output == FunctionOutput::Result
+    function.output != FunctionOutput::Objects
 }
 
-/// Returns the parameters of all functions by name, and the functions that have each of them.
-fn parameters() -> BTreeMap<&'static str, (&'static FunctionParameter, Vec<&'static str>)> {
-    let mut all = BTreeMap::new();
+/// A parameter, and the functions that have it in this form.
+type KnownParameter = (&'static FunctionParameter, Vec<&'static str>);
+
+/// Returns the parameters of all functions by name. One name can have several forms.
+fn parameters() -> BTreeMap<&'static str, Vec<KnownParameter>> {
+    let mut all: BTreeMap<&'static str, Vec<KnownParameter>> = BTreeMap::new();
     for function in SHIPPED_FUNCTIONS.iter().filter(|function| is_reducible(function)) {
         for parameter in function.parameters.iter().filter(|parameter| !parameter.secret) {
-            let known = all.entry(parameter.name).or_insert_with(|| (parameter, Vec::new()));
-            known.1.push(function.name);
+            let forms = all.entry(parameter.name).or_default();
+            match forms.iter_mut().find(|(known, _)| known.help == parameter.help) {
+                Some((_, functions)) => functions.push(function.name),
+                None => forms.push((parameter, vec![function.name])),
+            }
         }
     }
     all
 }
 
-fn option(parameter: &'static FunctionParameter, functions: &[&str]) -> Arg {
-    let help = format!("{}: {}", functions.join(", "), parameter.help);
+fn option(forms: &[KnownParameter]) -> Option<Arg> {
+    let (parameter, _) = forms.first()?;
+    let help =
+        |(parameter, functions): &KnownParameter| format!("{}: {}", functions.join(", "), parameter.help);
+    let help = forms.iter().map(help).collect::<Vec<_>>().join("; ");
     let option = Arg::new(parameter.name).long(parameter.name).help(help).help_heading(HEADING);
-    match parameter.is_switch {
+    Some(match parameter.is_switch {
         true => option.action(ArgAction::SetTrue),
         false => option.value_name("VALUE").allow_hyphen_values(true),
-    }
+    })
 }
 
 impl Args for ShippedArguments {
     fn augment_args(command: Command) -> Command {
-        command.args(parameters().values().map(|(parameter, functions)| option(parameter, functions)))
+        command.args(parameters().values().filter_map(|forms| option(forms)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -57,7 +66,8 @@ impl FromArgMatches for ShippedArguments {
             false => matches.get_one::<String>(parameter.name).cloned(),
         };
         let all = parameters();
-        let given = all.values().filter_map(|(known, _)| Some((known.name.to_owned(), value(known)?)));
+        let known = all.values().filter_map(|forms| forms.first());
+        let given = known.filter_map(|(known, _)| Some((known.name.to_owned(), value(known)?)));
         Ok(Self(given.collect()))
     }
 

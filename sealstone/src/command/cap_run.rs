@@ -45,6 +45,8 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &CapRunA
         function,
         is_async: false,
         security: Method::AllData,
+        key_file: None,
+        to: None,
         update: false,
         commit: false,
     };

@@ -63,6 +63,9 @@ pub(crate) fn failure_of(error: &FunctionError) -> Failure {
         FunctionError::Client(ClientError::NotDelegated(_)) => {
             failure.hint("`sealstone cap show FILE` shows what it allows")
         }
+        FunctionError::NoKeyCopy { path, .. } => {
+            failure.hint(format!("its owner permits copies on the devices with `sealstone chmod 700 {path}`"))
+        }
         FunctionError::UnknownJob { .. } => failure.hint("`sealstone job ls` shows the known jobs"),
         FunctionError::Limit { .. } | FunctionError::ArgumentsTooLong { .. } => {
             failure.hint("docs/reference/limits.md lists all limits")

@@ -5,32 +5,34 @@
 //! are.
 //! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
+mod file_output;
 mod files;
 mod local_run;
 pub(crate) mod reduction;
 mod result_text;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use sealstone_client::functions::{CallArguments, CallGrouping, CallReply, CallSummary, FunctionRun};
 use sealstone_client::{Client, Devices, FilePath, Metadata, Method};
-use sealstone_functions::{ResultLine, ShippedFunction, find_function};
+use sealstone_functions::{FunctionOutput, OutputLine, ResultLine, ShippedFunction, find_function};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
+use self::file_output::{FileOutputs, split_output};
 use self::files::RunFile;
 pub(crate) use self::files::RunFiles;
-use self::local_run::{run_on_empty, run_on_stored};
+use self::local_run::{run_on_empty, run_on_stored, run_to_file};
 use self::reduction::{FileResult, Reduction, can_run_at_client};
 use self::result_text::{OrderedText, TextForm, add_json, push_text};
-use crate::cli::GlobalArgs;
 use crate::cli::functions::{CallArgs, RunArgs, parse_pair};
 use crate::cli::shipped::is_reducible;
+use crate::cli::{GlobalArgs, StoredPath};
 use crate::command::functions::{at_function, enumeration, failure_of, function_path, is_in_library};
 use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::jobs::failure_of_ended;
@@ -79,6 +81,10 @@ pub(crate) struct CallPlan<'a> {
     pub(crate) function: FilePath,
     pub(crate) is_async: bool,
     pub(crate) security: Method,
+    /// Stored file with a key for the function.
+    pub(crate) key_file: Option<FilePath>,
+    /// Stored file or directory for outputs.
+    pub(crate) to: Option<StoredPath>,
     pub(crate) update: bool,
     pub(crate) commit: bool,
 }
@@ -154,12 +160,14 @@ fn call_of(
     call.grouping = if arguments.together { CallGrouping::PerDevice } else { CallGrouping::PerFile };
     call.timeout_ms = if plan.is_async { 0 } else { arguments.timeout };
     call.security = plan.security;
+    call.key_file = plan.key_file.as_ref().map(|path| path.as_bytes().to_vec());
     call.header_rows = reducible.is_some_and(|function| function.name == "filter")
         && call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"format=csv");
     // The other shipped functions return a few lines.
     call.long_results = reducible.is_none_or(|function| {
         let counts = call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"count=true");
-        matches!(function.name, "grep" | "filter") && !counts
+        let is_long = matches!(function.name, "grep" | "filter") || function.output == FunctionOutput::File;
+        is_long && !counts
     });
     for file in files {
         if plan.update { call.update(&file.path) } else { call.read(&file.path) }
@@ -182,6 +190,8 @@ struct RunReport<'a> {
     per_file: bool,
     /// Reduction of the results, for a shipped function.
     reduction: Option<Reduction>,
+    /// Outputs of a function that makes a new file of each.
+    outputs: Option<FileOutputs>,
     text: OrderedText,
     /// Header that was written before the records of tables.
     header: Option<String>,
@@ -292,11 +302,16 @@ impl RunReport<'_> {
         }
         self.bar.inc(1);
         let mut text = Vec::new();
-        match result {
+        match self.with_output(file, result) {
             FileResult::Lines(lines, header) => {
                 if let Err(failure) = self.add_lines(file, &lines, header, &mut text) {
                     self.fail(failure.at(path));
                     text.clear();
+                }
+            }
+            FileResult::Output(line, bytes) => {
+                if let Err(failure) = self.add_output(file, line, bytes, &mut text) {
+                    self.fail(failure.at(path));
                 }
             }
             FileResult::Failed(failure) => self.fail(failure.at(path)),
@@ -306,6 +321,42 @@ impl RunReport<'_> {
         if !ready.is_empty() {
             self.write(&ready);
         }
+    }
+
+    /// Converts the lines of a file to its output, and writes it unless it belongs in the sink.
+    fn with_output(&mut self, file: usize, result: FileResult) -> FileResult {
+        let (Some(outputs), FileResult::Lines(..)) = (&mut self.outputs, &result) else { return result };
+        let FileResult::Lines(lines, _) = result else { return FileResult::Reported };
+        let taken = split_output(lines).and_then(|(bytes, line)| Ok((line, outputs.take(file, bytes)?)));
+        taken.map_or_else(FileResult::Failed, |(line, bytes)| FileResult::Output(line, bytes))
+    }
+
+    /// Adds the output of a file to the sink and the JSON.
+    fn add_output(
+        &mut self,
+        file: usize,
+        line: OutputLine,
+        bytes: Option<Vec<u8>>,
+        text: &mut Vec<u8>,
+    ) -> Outcome {
+        if self.output.is_json() {
+            let mut value = json!({});
+            set_bytes(&mut value, "path", self.files[file].path.as_bytes());
+            add_json(&mut value, &ResultLine::Output(line))?;
+            if let Some(path) = self.outputs.as_ref().and_then(|outputs| outputs.path_of(file)) {
+                set_bytes(&mut value, "output", path);
+            }
+            if let (Some(bytes), ResultSink::Standard) = (&bytes, &self.sink) {
+                // Escapes and Base64 take up to four times the bytes.
+                if !self.count_json_bytes(4 * bytes.len() + JSON_LINE_BYTES) {
+                    return Err(json_is_full("output"));
+                }
+                set_bytes(&mut value, "data", bytes);
+            }
+            self.results.push((file, value));
+        }
+        text.append(&mut bytes.unwrap_or_default());
+        Ok(())
     }
 
     /// Counts memory of results in the JSON; returns whether they fit.
@@ -384,6 +435,12 @@ impl RunReport<'_> {
         for file in files {
             let path = &self.files[file].path;
             let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
+            if self.outputs.is_some() && self.at_client.contains(&file) {
+                let result = self.output_at_client(client, call, function, (file, arguments)).await;
+                self.at_client.remove(&file);
+                self.end_file(file, result.unwrap_or_else(FileResult::Failed));
+                continue;
+            }
             let lines = match self.at_client.contains(&file) {
                 true => run_on_stored(client, call.security, function, arguments, path).await,
                 false => run_on_empty(function, &arguments),
@@ -401,6 +458,22 @@ impl RunReport<'_> {
             self.at_client.remove(&file);
             self.end_file(file, result);
         }
+    }
+
+    /// Makes the output of a file that the client reads.
+    async fn output_at_client<M: Metadata, D: Devices>(
+        &mut self,
+        client: &Client<M, D>,
+        call: &FunctionRun,
+        function: &'static ShippedFunction,
+        (file, arguments): (usize, Zeroizing<Vec<u8>>),
+    ) -> Outcome<FileResult> {
+        let (path, is_only) = (&self.files[file].path, self.files.len() == 1);
+        let (spool, line) = run_to_file(client, call.security, function, arguments, path).await?;
+        let Some(outputs) = &mut self.outputs else { return Ok(FileResult::Reported) };
+        let place = (file, self.files[file].output_mode());
+        let bytes = outputs.take_spool(client, place, spool, (&mut self.sink, is_only)).await?;
+        Ok(FileResult::Output(line, bytes))
     }
 
     /// Writes the total.
@@ -518,11 +591,15 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
     if arguments.update && found.has_directory {
         return Err(Failure::usage("--update changes files that are named, not directories"));
     }
+    let stored = |path: &Option<OsString>| path.as_ref().map(|path| global.stored(path)).transpose();
+    let (key, to) = (stored(&arguments.key_object)?, stored(&arguments.to)?);
     let plan = CallPlan {
         arguments: &arguments.call,
         function: path,
         is_async: arguments.is_async,
         security: arguments.security.into(),
+        key_file: key.map(|path| (*path).clone()),
+        to,
         update: arguments.update,
         commit: arguments.commit,
     };
@@ -542,7 +619,29 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     let function = reducible(plan);
     let call = call_of(plan, function, &found.files)?;
     let local = arguments.output.as_os_str();
-    let sink = ResultSink::open(local)?;
+    let outputs = match function.filter(|function| function.output == FunctionOutput::File) {
+        Some(function) => {
+            let files = (&found.files[..], found.files.len() > 1 || found.has_directory);
+            let target = (local, plan.to.as_ref(), plan.security);
+            Some(FileOutputs::plan(client, (function, call.arguments.bytes()), files, target).await?)
+        }
+        None if plan.to.is_some() => {
+            return Err(Failure::usage("only shipped functions that make files have --to; use --output"));
+        }
+        None => None,
+    };
+    let sink = match outputs.as_ref().is_some_and(|outputs| !outputs.is_sink()) {
+        true => ResultSink::Standard,
+        false => ResultSink::open(local)?,
+    };
+    if outputs.as_ref().is_some_and(FileOutputs::is_sink)
+        && matches!(sink, ResultSink::Standard)
+        && !output.is_json()
+        && TextForm::is_terminal()
+    {
+        return Err(Failure::usage("the output is not written to a terminal")
+            .hint("name a local file with --output FILE, or a stored one with --to PATH"));
+    }
     let is_named = found.files.len() > 1 || found.has_directory;
     let form = TextForm {
         numbered: function.is_some_and(|function| function.name == "grep"),
@@ -562,6 +661,7 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
         form,
         per_file: arguments.per_file,
         reduction: function.map(Reduction::new),
+        outputs,
         text: OrderedText::default(),
         header: None,
         ended: BTreeSet::new(),
@@ -587,6 +687,12 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     let summary = ran.map_err(|error| at_function(error, path));
     if summary.is_ok() {
         report.run_at_client(client, &call).await;
+    }
+    if let Some(outputs) = &mut report.outputs {
+        for (file, failure) in outputs.store_waiting(client, &found.files).await {
+            report.results.retain(|(number, _)| *number != file);
+            report.fail(failure);
+        }
     }
     report.bar.finish_and_clear();
     let summary = summary?;

@@ -19,7 +19,8 @@ pub const PROGRAMS: [&str; 4] =
     ["sealstone", "sealstone-engine-c", "sealstone-engine-java", "sealstone-engine-python"];
 
 /// Shipped functions, which are built as modules for the C engine.
-pub const MODULES: [&str; 8] = ["aes", "blake3", "copy", "count", "filter", "grep", "sha256", "wordcount"];
+pub const MODULES: [&str; 10] =
+    ["aes", "blake3", "compress", "copy", "count", "decompress", "filter", "grep", "sha256", "wordcount"];
 
 /// Returns the arguments of `cargo build` that select programs and modules, with the features that
 /// they have in a build of all tests.

@@ -20,6 +20,7 @@ use zeroize::Zeroizing;
 
 use super::copies::OpenFunction;
 use super::job::{self, JobHandle, JobStatus};
+use super::key_file::KeyFile;
 use super::plan::{self, CallFile, CallGrouping, CallPart, PlannedJob};
 use super::result_objects::{ResultObject, ResultObjects};
 use super::{CallArguments, FunctionError};
@@ -83,6 +84,9 @@ pub struct FunctionRun {
     pub arguments: CallArguments,
     /// The files.
     pub files: Vec<CallFile>,
+    /// A file with a key, of which each job receives an object after those of the files. The
+    /// argument `key-object` has its index, so no argument has the key.
+    pub key_file: Option<Vec<u8>>,
     /// How their objects are distributed over jobs.
     pub grouping: CallGrouping,
     /// Longest run in milliseconds; 0 starts asynchronous jobs.
@@ -202,6 +206,7 @@ struct CallState<M, D> {
     engine: Option<EngineType>,
     files: Vec<OpenData<M, D>>,
     call: Arc<FunctionRun>,
+    key: Option<Arc<KeyFile<M, D>>>,
     /// Permits for results, in units of [`RESULT_PERMIT_BYTES`].
     results: Arc<Semaphore>,
     result_objects: Arc<ResultObjects<M, D>>,
@@ -237,6 +242,7 @@ impl FunctionRun {
             method: String::new(),
             arguments: CallArguments::default(),
             files: Vec::new(),
+            key_file: None,
             grouping: CallGrouping::default(),
             timeout_ms: TIMEOUT_DEFAULT_MS,
             secret_arguments: false,
@@ -268,7 +274,8 @@ impl FunctionRun {
         limit("the number of files", self.files.len(), FILES_MAX)?;
         limit("the bytes of a result", self.result_max, RESULTS_BYTES_MAX)?;
         if self.pairs_objects() {
-            limit("the number of files that one call changes together", self.files.len(), OBJECTS_MAX)?;
+            let max = OBJECTS_MAX - usize::from(self.key_file.is_some());
+            limit("the number of files that one call changes together", self.files.len(), max)?;
         }
         if self.timeout_ms > TIMEOUT_MAX_MS {
             return Err(FunctionError::Limit { what: "the timeout", max: TIMEOUT_MAX_MS.into() });
@@ -299,6 +306,10 @@ impl FunctionRun {
         let path = file_path(&self.function)?;
         let call = Arc::new(self.clone());
         let mut function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
+        let mut key = match &self.key_file {
+            Some(path) => Some(Arc::new(KeyFile::open(client, &file_path(path)?, self.security).await?)),
+            None => None,
+        };
         let engine = function.description().await.ok().and_then(|description| description.engine);
         let results = Arc::new(Semaphore::new(RESULTS_BYTES_MAX / RESULT_PERMIT_BYTES));
         let reserved = self.result_max.clamp(1, RESULT_RESERVED_MAX) as u64;
@@ -335,13 +346,18 @@ impl FunctionRun {
                     summary.copies += client.make_copies(&function, &missing).await?;
                     function = Arc::new(OpenFunction::open(client, &path, self.security).await?);
                 }
+                if let Some(open) = &key
+                    && open.copy_to(client, &needed).await?
+                {
+                    key = Some(Arc::new(KeyFile::open(client, open.path(), self.security).await?));
+                }
                 devices.extend(needed);
                 let number = summary.jobs;
                 summary.jobs += jobs.len() + failed.len();
                 let (client, function, call) = (client.clone(), function.clone(), call.clone());
-                let (results, result_objects) = (results.clone(), result_objects.clone());
-                let state =
-                    Arc::new(CallState { client, function, engine, files, call, results, result_objects });
+                let (key, results, result_objects) = (key.clone(), results.clone(), result_objects.clone());
+                let state = CallState { client, function, engine, files, call, key, results, result_objects };
+                let state = Arc::new(state);
                 let failed: Vec<CallReply> = running.start(number, &state, jobs, failed);
                 for reply in failed {
                     summary.report((reply, None), &mut on_reply);
@@ -564,6 +580,13 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
                 arguments.add(&format!("header.{at}"), header)?;
             }
         }
+        if self.key.is_some() {
+            if parts.len() >= OBJECTS_MAX {
+                let what = "the number of objects of a job, with that of the key";
+                return Err(FunctionError::Limit { what, max: OBJECTS_MAX as u64 });
+            }
+            arguments.add("key-object", &parts.len().to_string())?;
+        }
         let length = arguments.bytes().len();
         if length > ARGUMENTS_MAX {
             return Err(FunctionError::ArgumentsTooLong { length, max: ARGUMENTS_MAX });
@@ -579,7 +602,8 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
         arguments: &Zeroizing<Vec<u8>>,
     ) -> Result<JobEnd, FunctionError> {
         let needs_object = self.call.long_results && self.call.timeout_ms > 0;
-        let object = match needs_object && planned.parts.len() < OBJECTS_MAX {
+        let objects = planned.parts.len() + usize::from(self.key.is_some());
+        let object = match needs_object && objects < OBJECTS_MAX {
             true => self.result_objects.take(planned.device).await,
             false => None,
         };
@@ -615,7 +639,8 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
             let object = function.object;
             let request = RunRequest {
                 engine: None,
-                secret_arguments: self.call.secret_arguments,
+                // The memory of the engine has the key afterwards, so it is not used again either.
+                secret_arguments: self.call.secret_arguments || self.key.is_some(),
                 commit_on_success: self.call.commit_on_success,
                 timeout_ms: self.call.timeout_ms,
                 api: self.call.api,
@@ -695,6 +720,11 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
             objects.push(FunctionObject { object, kind: ObjectType::User, rights });
             bearers.push(bearer);
         }
+        if let Some(key) = &self.key {
+            let ObjectGrant { object, bearer, .. } = key.grant_on(planned.device, renew).await?;
+            objects.push(FunctionObject { object, kind: ObjectType::User, rights: Permissions::READ });
+            bearers.push(bearer);
+        }
         Ok((objects, bearers))
     }
 
@@ -737,6 +767,6 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
 }
 
 /// An object moved to another device between planning and the start of its job.
-fn moved() -> ClientError {
+pub(super) fn moved() -> ClientError {
     Failure::new(ErrorCode::Busy, "an object moved to another device; run the function again").into()
 }

@@ -162,6 +162,6 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     }
 }
 
-fn is_denial(error: &ClientError) -> bool {
+pub(super) fn is_denial(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code.is_denial())
 }

@@ -93,6 +93,23 @@ pub enum FunctionError {
         #[source]
         error: ClientError,
     },
+    /// The file with the key is empty, too long, or in stripes.
+    #[error("{path} is not a file with a key: it needs 1 to 4096 bytes in one object")]
+    NotAKey {
+        /// The file.
+        path: String,
+    },
+    /// The device has no copy of the file with the key, and the caller may not make one.
+    #[error("device {device} has no copy of {path}, and making one needs the rights to read and execute it")]
+    NoKeyCopy {
+        /// The file with the key.
+        path: String,
+        /// Name of the device.
+        device: String,
+        /// The refusal.
+        #[source]
+        error: ClientError,
+    },
     /// The device has too many jobs.
     #[error("device {device} is busy: it has as many jobs as it may have; try again later")]
     Busy {
@@ -137,14 +154,14 @@ impl FunctionError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Client(error) => error.exit_code(),
-            Self::NoCopy { .. } => 3,
+            Self::NoCopy { .. } | Self::NoKeyCopy { .. } => 3,
             Self::Refused { error, .. }
                 if error.is_denied() || matches!(error, OsdError::FunctionExcluded) =>
             {
                 3
             }
             Self::UnknownJob { .. } => 4,
-            Self::Description { .. } | Self::Argument { .. } | Self::Limit { .. } => 2,
+            Self::NotAKey { .. } | Self::Description { .. } | Self::Argument { .. } | Self::Limit { .. } => 2,
             Self::ArgumentsTooLong { .. } | Self::CodeTooLong { .. } => 2,
             _ => 1,
         }

@@ -13,6 +13,7 @@ mod copies;
 mod describe;
 mod error;
 mod job;
+mod key_file;
 mod plan;
 mod policy;
 mod publish;
@@ -23,6 +24,7 @@ pub use call::{CallGroup, CallReply, CallSummary, FunctionRun, JOBS_PER_DEVICE_M
 pub use describe::{DeviceEngine, FunctionDescription, FunctionDetails};
 pub use error::FunctionError;
 pub use job::{JobHandle, JobPage, JobStatus, RESULT_PAGE_MAX};
+pub use key_file::KEY_FILE_BYTES_MAX;
 pub use plan::{CallFile, CallGrouping, CallPart};
 pub use policy::PartitionPolicy;
 pub use publish::{FUNCTION_CODE_MAX, FunctionPublication};

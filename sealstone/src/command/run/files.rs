@@ -12,6 +12,15 @@ pub(super) struct RunFile {
     pub(super) path: FilePath,
     /// Whether it was empty when it was found.
     pub(super) is_empty: bool,
+    /// Its permission bits, if they are known.
+    mode: Option<u16>,
+}
+
+impl RunFile {
+    /// Returns the permission bits of an output: those of the file, without the right to execute.
+    pub(super) fn output_mode(&self) -> u16 {
+        self.mode.unwrap_or(0o600) & 0o666
+    }
 }
 
 /// The files of a command.
@@ -27,7 +36,7 @@ pub(crate) struct RunFiles {
 impl RunFiles {
     /// Returns named files that have bytes.
     pub(crate) fn of_paths(paths: impl IntoIterator<Item = FilePath>) -> Self {
-        let files = paths.into_iter().map(|path| RunFile { path, is_empty: false }).collect();
+        let files = paths.into_iter().map(|path| RunFile { path, is_empty: false, mode: None }).collect();
         Self { files, ..Self::default() }
     }
 
@@ -52,7 +61,8 @@ impl RunFiles {
         let stat = client.stat(top).await.map_err(|error| Failure::from(error).at(top))?;
         match stat.kind {
             FileKind::File => {
-                self.files.push(RunFile { path: top.clone(), is_empty: stat.size == 0 });
+                let mode = Some(stat.mode);
+                self.files.push(RunFile { path: top.clone(), is_empty: stat.size == 0, mode });
                 return Ok(());
             }
             FileKind::Directory => {}
@@ -70,8 +80,9 @@ impl RunFiles {
         found.retain(|entry| entry.kind == FileKind::File);
         found.sort_by(|a, b| a.path.cmp(&b.path));
         for entry in found {
-            let is_empty = entry.stat.is_some_and(|stat| stat.size == 0);
-            self.files.push(RunFile { path: join(top, &entry.path)?, is_empty });
+            let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
+            let mode = entry.stat.map(|stat| stat.mode);
+            self.files.push(RunFile { path: join(top, &entry.path)?, is_empty, mode });
         }
         Ok(())
     }

@@ -4,15 +4,17 @@
 //! long for the device, and for devices without an engine. The code is that of the device, so the
 //! result is the same.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sealstone_client::{Client, Devices, FilePath, Metadata, Method, OpenFile};
 use sealstone_functions::local::{LocalObject, LocalRun};
-use sealstone_functions::{JobPart, PartObject, ResultLine, ShippedFunction, reduce_parts};
+use sealstone_functions::{JobPart, OutputLine, PartObject, ResultLine, ShippedFunction, reduce_parts};
 use tokio::runtime::Handle;
 
+use super::file_output::SpooledResult;
 use crate::failure::{Failure, Outcome};
 
 /// Maximum bytes of a result.
@@ -90,6 +92,28 @@ fn run_on(
 /// Runs a function on an empty file.
 pub(super) fn run_on_empty(function: &'static ShippedFunction, arguments: &[u8]) -> Outcome<Vec<ResultLine>> {
     run_on(function, arguments, Box::new(EmptyObject))
+}
+
+/// Runs a function that makes a new file of a stored one; returns the bytes in a temporary file.
+pub(super) async fn run_to_file<M: Metadata, D: Devices>(
+    client: &Client<M, D>,
+    method: Method,
+    function: &'static ShippedFunction,
+    arguments: zeroize::Zeroizing<Vec<u8>>,
+    path: &FilePath,
+) -> Outcome<(File, OutputLine)> {
+    let file = client.open(path, method).await.map_err(|error| Failure::from(error).at(path))?;
+    let runtime = Handle::current();
+    let run = move || {
+        let mut result = SpooledResult::new()?;
+        let objects: Vec<Box<dyn LocalObject>> = vec![Box::new(StoredObject { file, runtime })];
+        let run = LocalRun { objects, result: &mut result, cancelled: Arc::new(AtomicBool::new(false)) };
+        run.run(function, &arguments).map_err(Failure::operation)?;
+        result.finish()
+    };
+    let work = tokio::task::spawn_blocking(run);
+    let done = work.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    done.map_err(|failure: Failure| failure.at(path))
 }
 
 /// Runs a function on a stored file that the client reads.

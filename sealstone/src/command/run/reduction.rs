@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sealstone_client::functions::{CallGroup, CallPart, CallReply, FunctionError};
 use sealstone_functions::{
-    FileReduction, FunctionErrno, JobPart, PartObject, ResultLine, ShippedFunction, StripeGeometry,
-    reduce_files, total_of,
+    FileReduction, FunctionErrno, JobPart, OutputLine, PartObject, ResultLine, ShippedFunction,
+    StripeGeometry, reduce_files, total_of,
 };
 use sealstone_osd::function::ExitReason;
 use zeroize::Zeroizing;
@@ -23,6 +23,8 @@ const HELD_BYTES_MAX: usize = 512 << 20;
 pub(crate) enum FileResult {
     /// The reduced lines, and the header of a table.
     Lines(Vec<ResultLine>, Option<String>),
+    /// The output of a file was computed; these bytes of it belong in the sink of results.
+    Output(OutputLine, Option<Vec<u8>>),
     /// The jobs have no common result.
     Failed(Failure),
     /// The failures of its jobs were reported.

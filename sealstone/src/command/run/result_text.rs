@@ -71,7 +71,7 @@ pub(super) fn push_text(form: TextForm, path: &[u8], line: &ResultLine, out: &mu
         ResultLine::MatchCount(line) => writeln!(text, "{prefix}{}", line.count),
         // As those of `sha256sum`.
         ResultLine::Digest(line) => writeln!(text, "{}  {path}", line.digest),
-        ResultLine::Output(_) | ResultLine::Edge(_) | ResultLine::Subtree(_) => Ok(()),
+        ResultLine::Data(_) | ResultLine::Output(_) | ResultLine::Edge(_) | ResultLine::Subtree(_) => Ok(()),
     };
     written.map_err(Failure::operation)?;
     out.extend_from_slice(text.as_bytes());
@@ -111,7 +111,11 @@ pub(super) fn add_json(value: &mut Value, line: &ResultLine) -> Outcome {
                 matches.push(entry);
             }
         }
-        ResultLine::Output(_) | ResultLine::Edge(_) | ResultLine::Subtree(_) => {}
+        ResultLine::Output(line) => {
+            value["bytes_in"] = line.bytes_in.into();
+            value["bytes_out"] = line.bytes_out.into();
+        }
+        ResultLine::Data(_) | ResultLine::Edge(_) | ResultLine::Subtree(_) => {}
     }
     Ok(())
 }
