@@ -273,6 +273,36 @@ fn lazy_partial_write_leaves_digest_to_the_reader() {
     assert_eq!(read.covered.unwrap().values()[1], Profile::Blake3.value(1, &into[1 << 14..2 << 14]));
 }
 
+#[test]
+fn undigested_partition_reads_no_rest_of_units() {
+    let (medium, store) = fresh(1, 8 << 20);
+    let id = object_of(&store, PARTITION, Some(Profile::Blake3));
+    let content = bytes(1, 100_000);
+    store.write(id, 0, &content).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let undigested = StoreOptions { undigested: [PARTITION].into(), ..options() };
+    let store = DiskStore::open(Arc::new(medium.clone()), undigested).unwrap();
+    assert_eq!(store.profile(PARTITION), None);
+    // The first write reads records of the index.
+    store.write(id, 20_480, &[2; BLOCK as usize]).unwrap();
+    let reads = medium.calls().reads;
+    store.write(id, 20_480, &[1; BLOCK as usize]).unwrap();
+    assert_eq!(medium.calls().reads, reads);
+    let mut into = vec![0; 100_000];
+    assert_eq!(store.read(id, 0, &mut into).unwrap(), into.len());
+    assert!(into[..20_480] == content[..20_480] && into[20_480..][..BLOCK as usize] == [1; BLOCK as usize]);
+    store.flush().unwrap();
+    drop(store);
+    // An opening without the option computes the digests again.
+    let store = DiskStore::open(Arc::new(medium.clone()), options()).unwrap();
+    assert_eq!(known(&store, id), [false; 7]);
+    let read = store.read_digested(id, 0, &mut into, DigestCheck::ByStore).unwrap();
+    assert_eq!(read.stored, 0);
+    store.write(id, 0, &content).unwrap();
+    assert_eq!(known(&store, id), [true; 7]);
+}
+
 /// AdHash: a small change reads only the block that it changes, and hashes little.
 #[test]
 fn a_small_change_is_incremental_under_adhash() {

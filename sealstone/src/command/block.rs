@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealstone_osd_device::{DataDir, ProvisionError};
-use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, StoreOptions, open_store_medium};
+use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, open_store_medium};
 
 use crate::cli::{Block, GlobalArgs};
-use crate::daemon::blocks::{Blocks, UnitParams, UnitReport, unit_options};
+use crate::daemon::blocks::{Blocks, UnitParams, UnitReport, store_options, unit_options};
 use crate::daemon::control::{self, ControlHandler, ControlRequest};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
@@ -126,7 +126,7 @@ pub(super) fn perform(data: &Path, request: ControlRequest) -> Outcome<serde_jso
         error => store_failure(error, data),
     };
     let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
-    let store = DiskStore::open(medium, StoreOptions::default()).map_err(closed)?;
+    let store = DiskStore::open(medium, store_options()).map_err(closed)?;
     let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
     let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target, unit_options())?;
     control::perform(&ControlHandler { blocks: Arc::new(blocks), scrubber: None, functions: None }, request)

@@ -6,11 +6,11 @@ use sealstone_osd::ObjectType;
 use sealstone_osd_device::inspect::{DamagedObject, Inspection, inspect};
 use sealstone_osd_device::{DataDir, ProvisionError};
 use sealstone_store::{
-    DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreError, StoreFault, StoreOptions,
-    open_store_medium,
+    DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreError, StoreFault, open_store_medium,
 };
 use serde::Serialize;
 
+use crate::daemon::blocks::store_options;
 use crate::daemon::now_ms;
 use crate::daemon::osd::store_failure;
 use crate::failure::{Failure, FailureKind, Outcome, chain};
@@ -47,7 +47,7 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
     })?;
     let closed = |error: FormatError| store_failure(error, data);
     let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
-    let store = DiskStore::open(medium, StoreOptions::default()).map_err(closed)?;
+    let store = DiskStore::open(medium, store_options()).map_err(closed)?;
     if repair && store.is_poisoned() {
         let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
         return Err(Failure::operation(format!("cannot record damage: {}", faults.join("; ")))

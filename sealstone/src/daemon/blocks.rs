@@ -8,10 +8,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, NewUnit, UnitOptions, UnitStatus};
+use sealstone_block::{
+    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, NewUnit, UnitOptions, UnitStatus,
+};
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::IscsiTarget;
 use sealstone_scsi::lu::LogicalUnit;
+use sealstone_store::StoreOptions;
 use serde::{Deserialize, Serialize};
 
 use super::{now_ms, random};
@@ -56,6 +59,12 @@ pub(crate) struct UnitReport {
 
 /// File with the identifier of this boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Returns the options of a store that may have block units.
+pub(crate) fn store_options() -> StoreOptions {
+    // Blocks have checksums; no command of a plain unit uses digests.
+    StoreOptions { undigested: [BLOCK_PARTITION].into(), ..StoreOptions::default() }
+}
 
 /// Returns the options of block units that depend on the machine.
 pub(crate) fn unit_options() -> UnitOptions {

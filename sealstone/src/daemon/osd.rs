@@ -243,7 +243,7 @@ impl OsdDaemon {
                 None | Some(0) => u64::MAX,
                 Some(kib) => kib.saturating_mul(1024).div_ceil(BLOCK),
             },
-            ..StoreOptions::default()
+            ..blocks::store_options()
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.
         check_data_folder(data)?;

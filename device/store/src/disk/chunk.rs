@@ -208,6 +208,8 @@ pub(crate) struct FlatChunk {
     slots: Box<[BlockSlot; CHUNK_BLOCKS as usize]>,
     digests: digests::FlatDigests,
     touched: ChunkChanges,
+    /// Number of extents of the chunk that it was built from.
+    extents_before: usize,
 }
 
 impl PartialEq for FlatChunk {
@@ -232,6 +234,7 @@ impl FlatChunk {
             slots: Box::new([BlockSlot::HOLE; CHUNK_BLOCKS as usize]),
             digests: digests::FlatDigests::empty(profile),
             touched: ChunkChanges::default(),
+            extents_before: 0,
         }
     }
 
@@ -246,6 +249,7 @@ impl FlatChunk {
         }
         flat.digests = digests::FlatDigests::of(&chunk.digests, profile);
         flat.touched.is_based = true;
+        flat.extents_before = chunk.extents.len();
         flat
     }
 
@@ -290,8 +294,11 @@ impl FlatChunk {
     /// Returns the compact form; `None` if all of it is a hole. Extents are split where a segment
     /// file ends (`segment_blocks`), and blocks allocated before group `open` count as committed.
     pub(crate) fn compact(&self, segment_blocks: u64, open: u64) -> Option<Chunk> {
-        let mut extents: Vec<ChunkExtent> = Vec::new();
-        let mut sums = Vec::new();
+        // A change adds two extents at most if it is in one place.
+        let mut extents: Vec<ChunkExtent> = Vec::with_capacity(self.extents_before + 2);
+        let mut sums = Vec::with_capacity(self.slots.iter().filter(|slot| slot.location != HOLE).count());
+        // Where the segment file of the last extent ends: one division for each extent.
+        let mut segment_end = 0;
         for (block, slot) in self.slots.iter().enumerate() {
             let Some(location) = slot.location() else { continue };
             let born = if slot.born == open { open } else { 0 };
@@ -300,13 +307,17 @@ impl FlatChunk {
                 Some(last)
                     if usize::from(last.first + last.count) == block
                         && last.location + u64::from(last.count) == location
-                        && location % segment_blocks != 0
+                        && location != segment_end
                         && !is_inline(location)
                         && last.born == born =>
                 {
                     last.count += 1;
                 }
-                _ => extents.push(ChunkExtent { first: block as u16, count: 1, location, born }),
+                _ => {
+                    segment_end =
+                        (location / segment_blocks).saturating_add(1).saturating_mul(segment_blocks);
+                    extents.push(ChunkExtent { first: block as u16, count: 1, location, born });
+                }
             }
         }
         (!extents.is_empty()).then(|| Chunk {

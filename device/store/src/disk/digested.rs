@@ -219,6 +219,9 @@ impl DiskStore {
 
     /// Returns the digest profile of a partition's objects.
     pub(crate) fn profile_of(&self, partition: u64) -> Option<Profile> {
+        if self.options.undigested.contains(&partition) {
+            return None;
+        }
         self.profiles.read().get(&partition).copied().unwrap_or(Some(Profile::DEFAULT))
     }
 

@@ -49,7 +49,7 @@ mod verified_file;
 mod write;
 mod write_log;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -129,6 +129,9 @@ pub struct StoreOptions {
     /// Whether a partial write of a unit leaves the digest to be computed on the next request for
     /// it, instead of reading the rest of the unit at once.
     pub digest_lazily: bool,
+    /// Partitions whose objects get no digests, whatever their profile says, such as those of block
+    /// units. Their blocks have checksums like all others.
+    pub undigested: BTreeSet<u64>,
     /// Longest object whose bytes are kept in the index rather than in a block, in bytes; at most
     /// [`MAX_INLINE`], 0 for none. An object stays there until it is written again.
     pub inline_max: u64,
@@ -151,6 +154,7 @@ impl Default for StoreOptions {
             discard_blocks_min: u64::MAX,
             io: IoMode::Auto,
             digest_lazily: false,
+            undigested: BTreeSet::new(),
             inline_max: INLINE_MAX,
             inline_bytes_max: None,
             write_through: false,
