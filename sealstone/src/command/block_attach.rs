@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions};
 use sealstone_channel::{Pin, PinKind};
-use sealstone_fuse::{DiskMountOptions, MountRoot};
+use sealstone_fuse::{DiskMountOptions, Mount, MountRoot};
 use sealstone_initiator::{SystemEnvironment, TargetUrl, TcpDial, TlsPolicy};
 use sealstone_nbd::{ExportName, NbdSocket, SocketError, UnitBackend};
 use sealstone_osd_device::DataDir;
 use serde_json::json;
 
 use super::block::perform;
-use super::mount::{failure as mount_failure, prepare_place, until_unmounted};
+use super::mount::{detach, failure as mount_failure, prepare_place};
 use crate::chap_file;
 use crate::cli::{AttachArgs, GlobalArgs};
 use crate::daemon::blocks::UnitReport;
@@ -34,6 +34,9 @@ use crate::text::{ShownPath as _, with_paths};
 /// Name of the export of a unit that is given by its URL.
 const EXPORT_DEFAULT: &str = "disk";
 
+/// How long copies of an unused mount in other mount namespaces delay the end of the command.
+const COPIES_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A unit and how it is reached.
 struct UnitLocation {
     url: TargetUrl,
@@ -46,11 +49,14 @@ pub(super) fn command(global: &GlobalArgs, output: Output, arguments: &AttachArg
     let location = locate(global, arguments)?;
     // One thread: a request passes through several tasks, and each change of thread costs more than
     // the work of the task.
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::from(error).at("runtime"))?
-        .block_on(serve(global, output, arguments, location))
+        .map_err(|error| Failure::from(error).at("runtime"))?;
+    let outcome = runtime.block_on(serve(global, output, arguments, location));
+    // A thread may still wait for the end of a mount.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Finds the URL of the unit, and the expected certificate of its device.
@@ -167,6 +173,37 @@ async fn serve(
     unit.close().await;
     flushed.map_err(|error| unit_failure(&error, &url))?;
     served
+}
+
+/// Waits until a unit is unmounted, by others or because a signal arrived. While programs use the
+/// file, the signal waits for them.
+async fn until_unmounted(mounted: Mount, place: &Path, shutdown: &Shutdown) -> Outcome {
+    let mut ended = tokio::task::spawn_blocking(move || mounted.ended());
+    let unmount = |is_lazy| {
+        let place = place.to_owned();
+        tokio::task::spawn_blocking(move || detach(&place, is_lazy))
+    };
+    let joined = tokio::select! {
+        biased;
+        joined = &mut ended => joined,
+        () = shutdown.wait() => match unmount(false).await {
+            Ok(Ok(())) => match tokio::time::timeout(COPIES_TIMEOUT, &mut ended).await {
+                Ok(joined) => joined,
+                Err(_) => {
+                    tracing::warn!("another mount namespace, such as a container, has a copy of the mount");
+                    return Ok(());
+                }
+            },
+            _ => {
+                let _ = unmount(true).await;
+                ended.await
+            }
+        },
+    };
+    match joined {
+        Ok(outcome) => outcome.map_err(|error| Failure::from(error).at("the connection to the kernel")),
+        Err(error) => Err(Failure::operation(error).at("mount")),
+    }
 }
 
 /// The empty file that a unit is mounted on; removed at the end if it was created here.

@@ -198,7 +198,7 @@ fn source_of(path: &[u8]) -> OsString {
 }
 
 /// Waits until it is unmounted, by others or because we are asked to end.
-pub(super) async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) -> Outcome {
+async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) -> Outcome {
     let mut ended = tokio::task::spawn_blocking(move || mounted.ended());
     let joined = tokio::select! {
         biased;
@@ -394,7 +394,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-fn detach(place: &Path, lazy: bool) -> Outcome {
+pub(super) fn detach(place: &Path, lazy: bool) -> Outcome {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let error = match rustix::mount::unmount(place, flags) {
         Ok(()) => return Ok(()),

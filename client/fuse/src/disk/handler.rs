@@ -231,8 +231,8 @@ impl<B: BlockBackend> RequestHandler for DiskHandler<B> {
                     Err(error) => reply.error(error),
                 }
             }
-            // A close writes nothing back, since there is no cache. A process that starts another one
-            // closes its files in it, and must not wait for the disk then. The kernel sends this once.
+            // A close writes nothing back, since there is no cache. A process that starts another
+            // one closes its files in it, and must not wait for the disk then.
             Operation::Flush { .. } => reply.error(Errno::NOSYS),
             Operation::Fsync { handle } => self.flush(handle, reply),
             Operation::Release { handle, .. } => {
