@@ -28,7 +28,7 @@ engines: build ## Build the engines of functions beside target/release/sealstone
 	@. scripts/env
 	cargo build --release -p sealstone-engine-c -p sealstone-engine-java -p sealstone-engine-python
 	scripts/engine-java build
-	cargo build --profile function -p sealstone-function-modules --examples
+	cargo build --profile function -p sealstone-function-modules -p sealstone-function-formats --examples
 	scripts/engine-wasm build
 
 demo: setup ## Store real files on three devices, attack them, run functions there: the product in a minute

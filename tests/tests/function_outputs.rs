@@ -112,3 +112,80 @@ fn invalid_outputs_are_refused() {
     let log = system.run(&["job", "log", &job]).ok().text();
     assert!(log.contains("the zstd data end early, after"), "{log}");
 }
+
+/// Returns a PNG file of grey noise, which has more bytes than a stripe unit.
+fn png(width: u32, height: u32) -> Vec<u8> {
+    let chunk = |kind: &[u8; 4], data: &[u8]| {
+        let body = [&kind[..], data].concat();
+        let mut crc = u32::MAX;
+        for byte in &body {
+            crc ^= u32::from(*byte);
+            (0..8).for_each(|_| crc = if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 });
+        }
+        [&(data.len() as u32).to_be_bytes()[..], &body, &(!crc).to_be_bytes()].concat()
+    };
+    let mut state = 1u32;
+    let mut lines = Vec::new();
+    for _ in 0..height {
+        lines.push(0);
+        for _ in 0..width {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            lines.push((state >> 24) as u8);
+        }
+    }
+    // Stored blocks of DEFLATE in a zlib stream.
+    let mut stream = vec![0x78, 1];
+    let blocks = lines.chunks(65_535);
+    let last = blocks.len() - 1;
+    for (number, block) in blocks.enumerate() {
+        let length = block.len() as u16;
+        stream.push(u8::from(number == last));
+        stream.extend_from_slice(&[length.to_le_bytes(), (!length).to_le_bytes()].concat());
+        stream.extend_from_slice(block);
+    }
+    let (mut a, mut b) = (1u32, 0u32);
+    for byte in &lines {
+        a = (a + u32::from(*byte)) % 65_521;
+        b = (b + a) % 65_521;
+    }
+    stream.extend_from_slice(&(b << 16 | a).to_be_bytes());
+    let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 0, 0, 0, 0]].concat();
+    let start = [&b"\x89PNG\r\n\x1a\n"[..], &chunk(b"IHDR", &header)].concat();
+    [start, chunk(b"IDAT", &stream), chunk(b"IEND", b"")].concat()
+}
+
+/// Returns width and height of a PNG file.
+fn size_of_png(path: &Path) -> (u32, u32) {
+    let file = std::fs::read(path).expect("written");
+    assert_eq!(file.get(..8), Some(&b"\x89PNG\r\n\x1a\n"[..]), "{}", path.display());
+    let number = |at: usize| u32::from_be_bytes(file[at..at + 4].try_into().expect("four bytes"));
+    (number(16), number(20))
+}
+
+#[test]
+fn thumbnails_are_made_of_whole_files() {
+    let system = System::start(2);
+    store_shipped(&system, &["thumbnail"]);
+    for (name, width, height) in [("small", 300, 200), ("large", 3000, 1500)] {
+        let local = system.path(name);
+        std::fs::write(&local, png(width, height)).expect("written");
+        system.run(&["mkdir", "-p", "/photos"]).ok();
+        system.run(&["put", text(&local), &format!("/photos/{name}.png")]).ok();
+    }
+    assert!(is_striped(&system, "/photos/large.png") && !is_striped(&system, "/photos/small.png"));
+    let folder = system.path("thumbs");
+    std::fs::create_dir(&folder).expect("created");
+    let run = ["--json", "run", "thumbnail", "--size", "64", "--output", text(&folder), "/photos"];
+    let run = system.run(&run).ok().json();
+    assert_eq!(run["files"].as_array().map(Vec::len), Some(2), "{run}");
+    assert_eq!(size_of_png(&folder.join("small.png")), (64, 43));
+    assert_eq!(size_of_png(&folder.join("large.png")), (64, 32));
+    let matched = ["run", "thumbnail", "--size", "32", "--output", text(&folder), "/photos/s*.png"];
+    system.run(&matched).ok();
+    assert_eq!(size_of_png(&folder.join("small.png")), (32, 21));
+    assert_eq!(size_of_png(&folder.join("large.png")), (64, 32));
+    system.run(&["run", "thumbnail", "--output", text(&folder), "/photos/*.jpg"]).fails(4);
+    run_with_input(system.command(&["put", "-", "/text.png"]), b"no picture").ok();
+    system.run(&["run", "thumbnail", "--to", "/thumb.png", "/text.png"]).fails(1).says(&["code -74"]);
+    system.run(&["stat", "/thumb.png"]).fails(4);
+}

@@ -39,6 +39,7 @@ const UNSAFE_CRATES: &[&str] = &[
     "active/engine-python",
     "active/fn",
     "active/function-modules",
+    "active/function-formats",
 ];
 
 /// Maximum number of lines of a file.

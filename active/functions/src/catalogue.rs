@@ -1,6 +1,6 @@
 //! The table of shipped functions. Help texts, manifests and the local runner read it.
 
-use sealstone_function_host::{FunctionCall, FunctionFailure};
+use sealstone_function_host::{FunctionCall, FunctionErrno, FunctionFailure};
 
 use crate::search::MakeSearch;
 use crate::{compression, count, digest, filter, grep, transform};
@@ -41,7 +41,9 @@ pub struct ShippedFunction {
     pub parameters: &'static [FunctionParameter],
     /// Destination of its output.
     pub output: FunctionOutput,
-    /// Runs the function on a host.
+    /// Whether this crate has its code. That of others is only in their modules.
+    pub is_linked: bool,
+    /// Runs the function on a host, if its code is linked; else the error ENOSYS.
     pub run: fn(&mut FunctionCall<'_>) -> Result<(), FunctionFailure>,
     /// The rule that reduces its results.
     pub(crate) reduction: ReductionRule,
@@ -72,6 +74,11 @@ const fn switch(name: &'static str, help: &'static str) -> FunctionParameter {
 
 const COUNT_SWITCH: FunctionParameter = switch("count", "return the number of matches only");
 
+/// Stands for code that is only in a module.
+fn run_elsewhere(_: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+    Err(FunctionFailure::new(FunctionErrno::UNSUPPORTED, "the code of the function is only in its module"))
+}
+
 /// All shipped functions.
 pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
     ShippedFunction {
@@ -80,6 +87,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         parameters: &[parameter("by", "list of bytes, lines, words, characters (default lines,words,bytes)")],
         output: FunctionOutput::Result,
         run: count::run_count,
+        is_linked: true,
         reduction: ReductionRule::Counts,
     },
     ShippedFunction {
@@ -88,6 +96,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         parameters: &[parameter("byte", "ASCII character, or 0x and two digits (default a space)")],
         output: FunctionOutput::Result,
         run: count::run_wordcount,
+        is_linked: true,
         reduction: ReductionRule::ByteCounts,
     },
     ShippedFunction {
@@ -104,6 +113,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         ],
         output: FunctionOutput::Result,
         run: grep::run_grep,
+        is_linked: true,
         reduction: ReductionRule::Search(grep::make_grep),
     },
     ShippedFunction {
@@ -118,7 +128,17 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         ],
         output: FunctionOutput::Result,
         run: filter::run_filter,
+        is_linked: true,
         reduction: ReductionRule::Search(filter::make_filter),
+    },
+    ShippedFunction {
+        name: "thumbnail",
+        summary: "Makes small pictures of JPEG and PNG files",
+        parameters: &[parameter("size", "longer side in pixels, 16 to 4096 (default 256)")],
+        output: FunctionOutput::File,
+        run: run_elsewhere,
+        is_linked: false,
+        reduction: ReductionRule::Data,
     },
     ShippedFunction {
         name: "sha256",
@@ -126,6 +146,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         parameters: &[],
         output: FunctionOutput::Result,
         run: digest::run_sha256,
+        is_linked: true,
         reduction: ReductionRule::Digests,
     },
     ShippedFunction {
@@ -134,6 +155,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         parameters: &[],
         output: FunctionOutput::Result,
         run: digest::run_blake3,
+        is_linked: true,
         reduction: ReductionRule::Digests,
     },
     ShippedFunction {
@@ -145,6 +167,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         ],
         output: FunctionOutput::File,
         run: compression::run_compress,
+        is_linked: true,
         reduction: ReductionRule::Data,
     },
     ShippedFunction {
@@ -156,6 +179,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         ],
         output: FunctionOutput::File,
         run: compression::run_decompress,
+        is_linked: true,
         reduction: ReductionRule::Data,
     },
     ShippedFunction {
@@ -164,6 +188,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         parameters: &[],
         output: FunctionOutput::Objects,
         run: transform::run_copy,
+        is_linked: true,
         reduction: ReductionRule::Outputs,
     },
     ShippedFunction {
@@ -182,6 +207,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         ],
         output: FunctionOutput::Objects,
         run: transform::run_aes,
+        is_linked: true,
         reduction: ReductionRule::Outputs,
     },
 ];

@@ -266,6 +266,7 @@ Examples:
   sealstone run sha256 --timeout 5m /images/disk.img
   sealstone run compress --format zstd --to /logs/a.log.zst /logs/a.log
   sealstone run decompress --output a.log /logs/a.log.zst
+  sealstone run thumbnail --size 256 --output small /photos
   sealstone run count --async /logs/huge.log; sealstone job ls
 The function runs on the devices that store the files, in one job for each file and device. A name without a slash is looked
 up in /.functions. Results of shipped functions are reduced to one for each file, and a total of counts; those of others are
@@ -274,7 +275,7 @@ arguments.")]
 pub(crate) struct RunArgs {
     /// Function: a stored path, or a name in /.functions.
     pub(crate) function: OsString,
-    /// Stored files; a directory stands for all files below it.
+    /// Stored files; a directory is all files below it, and `*` and `?` match last names.
     #[arg(required = true)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]

@@ -50,22 +50,37 @@ impl RunRecorder for NoRecorder {
     fn record_run(&self, _: &RunRecord<'_>) {}
 }
 
-/// The function under test, and the service that runs it.
-struct LocalFunction<'a> {
+/// How a function runs on local files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LocalRunOptions {
+    /// Method of the function; empty for its default method.
+    pub(crate) method: String,
+    /// Whether the arguments are secret.
+    pub(crate) secret_arguments: bool,
+    /// Whether the function may change the files.
+    pub(crate) update: bool,
+    /// Whether changes become visible only if the function succeeds.
+    pub(crate) commit: bool,
+    /// Longest run in milliseconds.
+    pub(crate) timeout_ms: u32,
+}
+
+/// A function that runs on local files, and the service that runs it.
+pub(crate) struct LocalFunction {
     service: FunctionService,
     engine: EngineType,
     code: Arc<[u8]>,
     digest: [u8; 32],
-    arguments: CallArguments,
-    options: &'a FunctionTestArgs,
+    arguments: Zeroizing<Vec<u8>>,
+    options: LocalRunOptions,
     caller: FunctionCaller,
 }
 
 /// A run that has ended.
-struct LocalRunEnd {
-    header: ReplyHeader,
-    log: String,
-    result: Vec<u8>,
+pub(crate) struct LocalRunEnd {
+    pub(crate) header: ReplyHeader,
+    pub(crate) log: String,
+    pub(crate) result: Vec<u8>,
 }
 
 /// Returns the arguments of the command line and of the private file.
@@ -133,9 +148,32 @@ fn refusal(refusal: &FunctionRefusal) -> Failure {
     Failure::operation(chain(refusal))
 }
 
-impl LocalFunction<'_> {
+impl LocalFunction {
+    /// Starts the engine of a function; returns the layers of isolation that this machine lacks
+    /// too. The folder gets the records of jobs.
+    pub(crate) fn start(
+        engine: (EngineType, Option<&Path>),
+        code: Vec<u8>,
+        arguments: Zeroizing<Vec<u8>>,
+        options: LocalRunOptions,
+        folder: &Path,
+    ) -> Outcome<(Self, Vec<&'static str>)> {
+        let (engine, programs) = engine;
+        let (engines, lacking) = start_engines(engine, programs)?;
+        let function = Self {
+            service: start_service(engines, options.timeout_ms, folder)?,
+            engine,
+            digest: *blake3::hash(&code).as_bytes(),
+            code: code.into(),
+            arguments,
+            options,
+            caller: FunctionCaller::new([0; 20], "local".to_owned()),
+        };
+        Ok((function, lacking))
+    }
+
     /// Runs the function once.
-    fn run(&self, files: &[PathBuf]) -> Outcome<LocalRunEnd> {
+    pub(crate) fn run(&self, files: &[PathBuf]) -> Outcome<LocalRunEnd> {
         let objects = files.iter().enumerate();
         let objects = objects.map(|(number, path)| open(path, number, self.options.update));
         let objects = objects.collect::<Outcome<Vec<_>>>()?;
@@ -153,12 +191,12 @@ impl LocalFunction<'_> {
             engine,
             api,
             method: self.options.method.clone(),
-            arguments: Zeroizing::new(self.arguments.bytes().to_vec()),
-            secret_arguments: self.options.arg_file.is_some(),
+            arguments: self.arguments.clone(),
+            secret_arguments: self.options.secret_arguments,
             commit_on_success: self.options.commit,
             objects,
             result_object: Some(Arc::new(result_object)),
-            timeout_ms: self.options.timeout,
+            timeout_ms: self.options.timeout_ms,
             inline_max: INLINE_MAX,
             caller: caller.clone(),
         };
@@ -238,7 +276,7 @@ fn runs(options: &FunctionTestArgs) -> Outcome<Vec<Vec<PathBuf>>> {
 }
 
 /// Returns the failure of a run that has no result.
-fn failure_of(name: &str, header: &ReplyHeader) -> Option<Failure> {
+pub(crate) fn failure_of(name: &str, header: &ReplyHeader) -> Option<Failure> {
     if header.state == JobState::Done {
         return None;
     }
@@ -253,20 +291,21 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
     let engine = engine_of(&options.function, options.engine, &code)?;
     let arguments = call_arguments(options)?;
     let runs = runs(options)?;
-    let (engines, lacking) = start_engines(engine, options.engines.as_deref())?;
+    let folder = tempfile::tempdir()?;
+    let local = LocalRunOptions {
+        method: options.method.clone(),
+        secret_arguments: options.arg_file.is_some(),
+        update: options.update,
+        commit: options.commit,
+        timeout_ms: options.timeout,
+    };
+    let arguments = Zeroizing::new(arguments.bytes().to_vec());
+    let engine_folder = options.engines.as_deref();
+    let (function, lacking) =
+        LocalFunction::start((engine, engine_folder), code, arguments, local, folder.path())?;
     if !lacking.is_empty() {
         output.remark(format!("the sandbox lacks these layers on this machine: {}", lacking.join(", ")));
     }
-    let folder = tempfile::tempdir()?;
-    let function = LocalFunction {
-        service: start_service(engines, options.timeout, folder.path())?,
-        engine,
-        digest: *blake3::hash(&code).as_bytes(),
-        code: code.into(),
-        arguments,
-        options,
-        caller: FunctionCaller::new([0; 20], "local".to_owned()),
-    };
     let path = options.output.as_os_str();
     let mut sink = ResultSink::open(path)?;
     let mut failures = Vec::new();

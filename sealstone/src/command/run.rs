@@ -5,6 +5,7 @@
 //! are.
 //! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
+mod engine_run;
 mod file_output;
 mod files;
 mod local_run;
@@ -24,10 +25,11 @@ use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
+use self::engine_run::EngineRun;
 use self::file_output::{FileOutputs, split_output};
 use self::files::RunFile;
 pub(crate) use self::files::RunFiles;
-use self::local_run::{run_on_empty, run_on_stored, run_to_file};
+use self::local_run::{run_on_empty, run_on_stored, run_results, run_to_file};
 use self::reduction::{FileResult, Reduction, can_run_at_client};
 use self::result_text::{OrderedText, TextForm, add_json, push_text};
 use crate::cli::functions::{CallArgs, RunArgs, parse_pair};
@@ -432,7 +434,16 @@ impl RunReport<'_> {
             );
             self.bar.suspend(|| self.output.remark(text));
         }
+        let mut engine = None;
         for file in files {
+            if !function.is_linked {
+                let result = match self.at_client.remove(&file) {
+                    true => self.run_in_engine(client, call, function, (file, &mut engine)).await,
+                    false => Err(Failure::operation("the file is empty")),
+                };
+                self.end_file(file, result.unwrap_or_else(FileResult::Failed));
+                continue;
+            }
             let path = &self.files[file].path;
             let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
             if self.outputs.is_some() && self.at_client.contains(&file) {
@@ -474,6 +485,30 @@ impl RunReport<'_> {
         let place = (file, self.files[file].output_mode());
         let bytes = outputs.take_spool(client, place, spool, (&mut self.sink, is_only)).await?;
         Ok(FileResult::Output(line, bytes))
+    }
+
+    /// Runs a function whose code is not in this program, in an engine of this machine.
+    async fn run_in_engine<M: Metadata, D: Devices>(
+        &self,
+        client: &Client<M, D>,
+        call: &FunctionRun,
+        function: &'static ShippedFunction,
+        (file, engine): (usize, &mut Option<Outcome<EngineRun>>),
+    ) -> Outcome<FileResult> {
+        let path = &self.files[file].path;
+        if engine.is_none() {
+            let stored = FilePath::new(&call.function).map_err(Failure::usage)?;
+            let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
+            *engine =
+                Some(EngineRun::start(client, &stored, call.security, arguments, call.timeout_ms).await);
+        }
+        let run = match engine.as_ref() {
+            Some(Ok(run)) => run,
+            Some(Err(failure)) => return Err(failure.clone()),
+            None => return Err(Failure::unexpected_response()),
+        };
+        let result = run.run(client, path).await?;
+        run_results(function, call.arguments.bytes(), &result).map(|lines| FileResult::Lines(lines, None))
     }
 
     /// Writes the total.
@@ -675,7 +710,7 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     };
     found.failed.iter().for_each(|failure| report.fail(failure.clone()));
     if let Some(function) = function {
-        for file in (0..found.files.len()).filter(|file| found.files[*file].is_empty) {
+        for file in (0..found.files.len()).filter(|file| found.files[*file].is_empty && function.is_linked) {
             let result = match run_on_empty(function, call.arguments.bytes()) {
                 Ok(lines) => FileResult::Lines(lines, None),
                 Err(failure) => FileResult::Failed(failure),

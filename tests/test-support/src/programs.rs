@@ -19,8 +19,19 @@ pub const PROGRAMS: [&str; 4] =
     ["sealstone", "sealstone-engine-c", "sealstone-engine-java", "sealstone-engine-python"];
 
 /// Shipped functions, which are built as modules for the C engine.
-pub const MODULES: [&str; 10] =
-    ["aes", "blake3", "compress", "copy", "count", "decompress", "filter", "grep", "sha256", "wordcount"];
+pub const MODULES: [&str; 11] = [
+    "aes",
+    "blake3",
+    "compress",
+    "copy",
+    "count",
+    "decompress",
+    "filter",
+    "grep",
+    "sha256",
+    "thumbnail",
+    "wordcount",
+];
 
 /// Returns the arguments of `cargo build` that select programs and modules, with the features that
 /// they have in a build of all tests.

@@ -83,8 +83,17 @@ fn run_on(
     let run =
         LocalRun { objects: vec![object], result: &mut result, cancelled: Arc::new(AtomicBool::new(false)) };
     run.run(function, arguments).map_err(Failure::operation)?;
+    run_results(function, arguments, &result.0)
+}
+
+/// Reduces the result of a run on a whole file.
+pub(super) fn run_results(
+    function: &'static ShippedFunction,
+    arguments: &[u8],
+    result: &[u8],
+) -> Outcome<Vec<ResultLine>> {
     let objects = [PartObject { file: 0, geometry: None }];
-    let part = JobPart { arguments, result: &result.0, objects: &objects };
+    let part = JobPart { arguments, result, objects: &objects };
     let reduced = reduce_parts(function, &[part]).map_err(Failure::operation)?;
     Ok(reduced.into_iter().flat_map(|file| file.lines).collect())
 }
