@@ -16,8 +16,9 @@ const SAFE_AGE_MS: u64 = 500;
 const VERSIONS_MAX: usize = 8;
 /// Versions of one block above which garbage collection verifies it.
 const VERSIONS_DUE: usize = 4;
-/// Smallest capacity of a version log, in bytes.
-const LOG_MIN: u64 = 8 << 20;
+/// Smallest default capacity of a version log, in bytes: one write of 16 MiB in blocks of 512 bytes
+/// takes 19.3 MiB with its sealed keys.
+const LOG_MIN: u64 = 20 << 20;
 /// Pages of keys that are cached: 64 MiB.
 const CACHED_PAGES: usize = 16 * 1024;
 
@@ -55,7 +56,7 @@ impl LazyLimits {
         let log_bytes_max = (bytes / 4).max(LOG_MIN);
         Self {
             log_bytes_max,
-            log_bytes_due: (bytes / 10).clamp(LOG_MIN / 4, log_bytes_max),
+            log_bytes_due: (bytes / 10).clamp(LOG_MIN / 8, log_bytes_max),
             versions_max: VERSIONS_MAX,
             versions_due: VERSIONS_DUE,
             age_due_ms,

@@ -54,6 +54,14 @@ pub enum LazyError {
         /// Capacity of the log.
         max: u64,
     },
+    /// The version log of the unit could never accept its longest write.
+    #[error("version log of {max} bytes is too small: the longest write of the unit takes {needed}")]
+    LogTooSmall {
+        /// Capacity of the log.
+        max: u64,
+        /// Bytes of the records of the longest write.
+        needed: u64,
+    },
     /// Keys were changed or moved on the medium, or were sealed under another secret. Verification
     /// fails too, so that a wrong secret deletes no version.
     #[error("keys of block {0} are damaged")]
@@ -75,4 +83,28 @@ pub enum LazyError {
     /// The store failed.
     #[error("store failed")]
     Store(#[from] StoreError),
+}
+
+impl LazyError {
+    /// Returns the block of the error, if it concerns one.
+    #[must_use]
+    pub const fn block(&self) -> Option<u64> {
+        match self {
+            Self::ZeroKeys(lba)
+            | Self::NotAuthentic(lba)
+            | Self::WriteLost(lba)
+            | Self::KeyPageDamaged(lba)
+            | Self::NoVersion { lba, .. } => Some(*lba),
+            _ => None,
+        }
+    }
+
+    /// Whether only the blocks of one page or record are damaged.
+    pub(crate) const fn is_local_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::KeyPageDamaged(_)
+                | Self::Store(StoreError::Damaged { .. } | StoreError::IndexDamaged { .. })
+        )
+    }
 }

@@ -18,6 +18,7 @@ mod paper_safe;
 mod policy;
 mod version_log;
 mod volume;
+mod window;
 
 pub use config::{LazyLimits, LazyUnit, PageSecret, RandomSource};
 pub use error::LazyError;

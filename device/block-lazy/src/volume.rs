@@ -6,12 +6,14 @@
 //! the floor of its versions in one scope of the store, so a crash leaves all or nothing of it.
 //! Truth: `docs/design/block-lazy.md`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_block_protection::{BlockKeys, MAC_LEN, MacTag, verify_block};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{AttributeId, ObjectStore, StoreError};
+use subtle::ConstantTimeEq as _;
 
 use crate::config::LazyUnit;
 use crate::error::LazyError;
@@ -20,6 +22,7 @@ use crate::key_pages::KeyPages;
 use crate::layout::{self, KEY_FILES_MAX, KeySlot, StoredSeal, VersionNumber};
 use crate::policy::{ReadVerdict, RejectedVersion, VersionPolicy};
 use crate::version_log::{NewVersion, RecordPlace, VersionLog};
+use crate::window::WindowHistogram;
 
 /// Bytes of one operation.
 const TRANSFER_MAX: u64 = 16 << 20;
@@ -73,8 +76,12 @@ pub struct LazyStatus {
     pub oldest_ms: u64,
     /// Longest time in milliseconds from a write to its verification.
     pub window_max_ms: u64,
+    /// The same time, which 99 of 100 versions did not exceed.
+    pub window_p99_ms: u64,
     /// Bytes of the version log.
     pub log_bytes: u64,
+    /// Capacity of the version log.
+    pub log_bytes_max: u64,
     /// Versions that were verified.
     pub verified: u64,
     /// Acknowledged writes that were deleted because they were not authentic.
@@ -87,6 +94,9 @@ pub struct LazyStatus {
     pub busy: u64,
     /// Reports of damaged reads whose version is intact at the target.
     pub false_reports: u64,
+    /// Blocks with versions that cannot be verified, because keys or records on the medium are
+    /// damaged.
+    pub unverifiable: usize,
     /// Pages of keys in memory.
     pub cached_pages: usize,
 }
@@ -106,6 +116,9 @@ struct VolumeState {
     next_version: u64,
     reserved_version: u64,
     rejected: Vec<RejectedVersion>,
+    /// Blocks whose keys or records are damaged. They are neither verified nor read from the log.
+    unverifiable: BTreeSet<u64>,
+    window: WindowHistogram,
     status: LazyStatus,
 }
 
@@ -145,8 +158,17 @@ impl LazyVolume {
         let mut pages = KeyPages::new(&unit);
         let (log, found) = VersionLog::open(&*store, &unit)?;
         let mut index = VersionIndex::default();
+        let mut unverifiable = BTreeSet::new();
         for found in found {
-            if found.version > pages.slot(&*store, found.lba)?.version {
+            let floor = match pages.slot(&*store, found.lba) {
+                // The version may be superseded. It is kept, but not read.
+                Err(error) if error.is_local_damage() => {
+                    unverifiable.insert(found.lba);
+                    VersionNumber::default()
+                }
+                slot => slot?.version,
+            };
+            if found.version > floor {
                 let RecordPlace { segment, offset } = found.place;
                 let version = found.version;
                 let entry = VersionEntry { version, segment, offset, since_ms: now_ms, writer: None };
@@ -160,8 +182,16 @@ impl LazyVolume {
             next_version,
             reserved_version: next_version,
             rejected: Vec::new(),
+            unverifiable,
+            window: WindowHistogram::default(),
             status: LazyStatus::default(),
         };
+        let longest = unit.blocks.min(TRANSFER_MAX >> unit.block.shift());
+        let (needed, max) = (longest * state.log.record_len(), unit.limits.log_bytes_max);
+        // Where writes are never verified at once, all of them need space of the log.
+        if policy.eager_percent >= 100 && needed > max {
+            return Err(LazyError::LogTooSmall { max, needed });
+        }
         Ok(Self { store, unit, policy, state: Mutex::new(state) })
     }
 
@@ -253,7 +283,9 @@ impl LazyVolume {
         let crowded: Vec<u64> = (crowded.into_iter())
             .filter(|lba| state.index.versions(*lba).len() >= limits.versions_max)
             .collect();
-        self.collect(state, &crowded, now_ms)?;
+        if let Some(error) = self.collect(state, &crowded, now_ms)? {
+            return Err(error);
+        }
         let scope = self.store.begin();
         let first_version = self.take_versions(state, count)?;
         let blocks = write.data.chunks_exact(self.unit.block.bytes());
@@ -322,6 +354,7 @@ impl LazyVolume {
     fn forget(&self, state: &mut VolumeState, first: u64, count: u64) -> Result<(), LazyError> {
         for lba in state.index.blocks_in(first, count) {
             state.index.remove(lba);
+            state.unverifiable.remove(&lba);
         }
         state.log.trim(&*self.store, state.index.oldest_segment())
     }
@@ -348,6 +381,10 @@ impl LazyVolume {
         let mut seals = Vec::with_capacity(data.len() / block);
         let mut versions = Vec::with_capacity(data.len() / block);
         for (lba, block) in (first_lba..).zip(data.chunks_exact_mut(block)) {
+            if state.unverifiable.contains(&lba) {
+                // Fails while the damage lasts. Without the floor, a version may be superseded.
+                state.pages.slot(&*self.store, lba)?;
+            }
             let waiting = state.index.versions(lba);
             if let Some(entry) = waiting.len().checked_sub(1 + back).map(|at| waiting[at]) {
                 let (seal, stored) = self.read_version(&state.log, lba, entry)?;
@@ -431,20 +468,86 @@ impl LazyVolume {
         Ok(())
     }
 
+    /// As [`Self::report`], about the version with this MAC. An unknown MAC has no effect on an
+    /// authentic report.
+    ///
+    /// # Errors
+    /// See [`LazyError`].
+    pub fn report_mac(
+        &self,
+        lba: u64,
+        mac: &MacTag,
+        verdict: ReadVerdict,
+        now_ms: u64,
+    ) -> Result<(), LazyError> {
+        self.check_extent(lba, 1)?;
+        let version = {
+            let mut state = self.state.lock();
+            let waiting = state.index.versions(lba).to_vec();
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            let has_mac = |seal: &StoredSeal| bool::from(seal.mac.ct_eq(mac));
+            let mut found = None;
+            for entry in waiting.iter().rev() {
+                match self.read_version(&state.log, lba, *entry) {
+                    Ok((seal, _)) if has_mac(&seal) => {
+                        found = Some(entry.version);
+                        break;
+                    }
+                    Err(error)
+                        if !error.is_local_damage() && !matches!(error, LazyError::LogDamaged { .. }) =>
+                    {
+                        return Err(error);
+                    }
+                    _ => {}
+                }
+            }
+            match (found, verdict) {
+                (Some(version), _) => version,
+                // The committed block, or a version that is gone or was changed on its way.
+                (None, ReadVerdict::Authentic) => {
+                    let slot = state.pages.slot(&*self.store, lba)?;
+                    if !has_mac(&slot.seal) {
+                        return Ok(());
+                    }
+                    slot.version
+                }
+                (None, ReadVerdict::Corrupt) => VersionNumber::default(),
+            }
+        };
+        self.report(lba, version, verdict, now_ms)
+    }
+
     /// Verifies blocks, newest version first: commits the first one that is authentic, and deletes
-    /// the rest.
-    fn collect(&self, state: &mut VolumeState, lbas: &[u64], now_ms: u64) -> Result<(), LazyError> {
+    /// the rest. Returns the error of the first block that cannot be verified; the other blocks are
+    /// verified.
+    fn collect(
+        &self,
+        state: &mut VolumeState,
+        lbas: &[u64],
+        now_ms: u64,
+    ) -> Result<Option<LazyError>, LazyError> {
+        let mut damaged = None;
         let mut lbas = lbas.to_vec();
         lbas.sort_unstable();
         for batch in lbas.chunks(COLLECT_BATCH) {
             let mut collected = Vec::with_capacity(batch.len());
             for lba in batch {
                 let versions = state.index.versions(*lba).to_vec();
-                if let Some(newest) = versions.last() {
-                    state.status.verified += versions.len() as u64;
-                    let window_ms = now_ms.saturating_sub(versions[0].since_ms);
-                    state.status.window_max_ms = state.status.window_max_ms.max(window_ms);
-                    collected.push(self.verify_versions(state, *lba, newest.version, &versions)?);
+                let Some(newest) = versions.last() else { continue };
+                match self.verify_versions(state, *lba, newest.version, &versions) {
+                    Err(error) if error.is_local_damage() => {
+                        state.unverifiable.insert(*lba);
+                        damaged.get_or_insert(error);
+                    }
+                    block => {
+                        collected.push(block?);
+                        state.status.verified += versions.len() as u64;
+                        for version in &versions {
+                            state.window.add(now_ms.saturating_sub(version.since_ms));
+                        }
+                    }
                 }
             }
             let data = consecutive(&collected, self.unit.block.bytes());
@@ -455,6 +558,7 @@ impl LazyVolume {
             scope.end()?;
             for block in collected {
                 state.index.remove(block.lba);
+                state.unverifiable.remove(&block.lba);
                 state.status.rejected += block.rejected.len() as u64;
                 for rejected in block.rejected {
                     if state.rejected.len() < REJECTED_MAX {
@@ -465,7 +569,8 @@ impl LazyVolume {
                 }
             }
         }
-        state.log.trim(&*self.store, state.index.oldest_segment())
+        state.log.trim(&*self.store, state.index.oldest_segment())?;
+        Ok(damaged)
     }
 
     fn verify_versions(
@@ -476,9 +581,10 @@ impl LazyVolume {
         versions: &[VersionEntry],
     ) -> Result<CollectedBlock, LazyError> {
         let mut slot = state.pages.slot(&*self.store, lba)?;
-        slot.version = newest;
+        let floor = slot.version;
+        slot.version = newest.max(floor);
         let mut block = CollectedBlock { lba, data: None, slot, rejected: Vec::new() };
-        for entry in versions.iter().rev() {
+        for entry in versions.iter().rev().take_while(|entry| entry.version > floor) {
             let VersionEntry { version, writer, .. } = *entry;
             // A damaged record cannot be authentic; the store reports damage of the medium itself.
             // Keys that cannot be opened are no such proof: the secret may be a wrong one.
@@ -521,17 +627,20 @@ impl LazyVolume {
                 due
             }
         };
-        self.collect_unlocked(due, now_ms)
+        // Damaged blocks are counted in the status; they do not stop the verification of others.
+        self.collect_unlocked(due, now_ms).map(|_| ())
     }
 
-    /// Verifies in batches, so that other operations run in between.
-    fn collect_unlocked(&self, mut lbas: Vec<u64>, now_ms: u64) -> Result<(), LazyError> {
+    /// Verifies in batches, so that other operations run in between. Returns the error of the first
+    /// block that cannot be verified.
+    fn collect_unlocked(&self, mut lbas: Vec<u64>, now_ms: u64) -> Result<Option<LazyError>, LazyError> {
         lbas.sort_unstable();
         lbas.dedup();
+        let mut damaged = None;
         for batch in lbas.chunks(COLLECT_BATCH) {
-            self.collect(&mut self.state.lock(), batch, now_ms)?;
+            damaged = damaged.or(self.collect(&mut self.state.lock(), batch, now_ms)?);
         }
-        Ok(())
+        Ok(damaged)
     }
 
     /// Makes all acknowledged writes durable. `paper+safe` verifies them first; the caller then
@@ -542,7 +651,9 @@ impl LazyVolume {
     pub fn synchronize(&self, now_ms: u64) -> Result<(), LazyError> {
         if self.policy.verifies_at_flush {
             let all = self.state.lock().index.written_until(u64::MAX);
-            self.collect_unlocked(all, now_ms)?;
+            let damaged = self.collect_unlocked(all, now_ms)?;
+            self.store.flush()?;
+            return damaged.map_or(Ok(()), Err);
         }
         self.store.flush()?;
         Ok(())
@@ -579,7 +690,11 @@ impl LazyVolume {
         LazyStatus {
             unverified: state.index.len(),
             oldest_ms: state.index.oldest_ms().map_or(0, |since_ms| now_ms.saturating_sub(since_ms)),
+            window_max_ms: state.window.max_ms(),
+            window_p99_ms: state.window.p99_ms(),
+            log_bytes_max: self.unit.limits.log_bytes_max,
             log_bytes: state.log.used(),
+            unverifiable: state.unverifiable.len(),
             cached_pages: state.pages.cached(),
             ..state.status
         }

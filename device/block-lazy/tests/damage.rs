@@ -84,3 +84,45 @@ fn record_of_another_unit_is_damage() {
     let opened = Bench::open(bench.store.clone(), smaller);
     assert!(matches!(opened.err(), Some(LazyError::LogDamaged { segment: 0, offset: 0 })));
 }
+
+/// One damaged page of keys concerns its blocks only: others are verified, and the unit opens.
+#[test]
+fn damaged_key_page_spares_other_blocks() {
+    let bench = Bench::new(S2_5, SAFE);
+    // Blocks 0 to 62 share a page; 100 is on the next one.
+    bench.write(0, 1, 1);
+    bench.write(100, 1, 1);
+    bench.volume.synchronize(0).unwrap();
+    bench.write(0, 1, 2);
+    bench.write(100, 1, 2);
+    let mut byte = [0];
+    bench.store.read(keys(), 30, &mut byte).unwrap();
+    bench.store.write(keys(), 30, &[byte[0] ^ 1]).unwrap();
+    let other = Bench::open(bench.store.clone(), bench.unit.clone()).unwrap();
+    let is_damaged = |result: Result<(), LazyError>| matches!(result, Err(LazyError::KeyPageDamaged(0)));
+    other.volume.verify_due(10_000).unwrap();
+    let status = other.volume.status(10_000);
+    assert_eq!((status.verified, status.unverified, status.unverifiable), (1, 1, 1));
+    assert_eq!(other.number(100), Some(2));
+    assert!(is_damaged(other.volume.read(0, 1, 0).map(drop)), "the version may be superseded");
+    assert!(is_damaged(other.volume.synchronize(10_000)), "a flush states what it could not verify");
+    // A medium that returns the right bytes again loses nothing.
+    bench.store.write(keys(), 30, &byte).unwrap();
+    other.volume.synchronize(10_000).unwrap();
+    assert_eq!((other.number(0), other.volume.status(10_000).unverifiable), (Some(2), 0));
+}
+
+/// A log that cannot take the longest write would be busy for ever.
+#[test]
+fn log_smaller_than_longest_write_is_refused() {
+    // With counter-measures, such writes are verified at once and not logged.
+    for (profile, is_refused) in [(PAPER, true), (SAFE, false)] {
+        let bench = Bench::new(S2_5, profile);
+        let mut description = bench.unit.clone();
+        description.limits.log_bytes_max = 128 << 10;
+        let opened = Bench::open(bench.store.clone(), description).err();
+        assert_eq!(matches!(opened, Some(LazyError::LogTooSmall { .. })), is_refused);
+        let default = sealstone_block_lazy::LazyLimits::for_unit(1 << 20, profile);
+        assert!(default.log_bytes_max >= 20 << 20);
+    }
+}

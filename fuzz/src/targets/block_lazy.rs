@@ -69,7 +69,8 @@ fn volume(input: &[u8]) {
         }
     }
     if volume.verify_due(u64::MAX).is_ok() {
-        assert_eq!(volume.status(0).unverified, 0);
+        let status = volume.status(0);
+        assert!(status.unverified == 0 || status.unverifiable > 0);
     }
     let scheme = unit.level.key_scheme().expect("the level has block keys");
     let form = sealstone_block_protection::KeyListForm { scheme, block: unit.block, profile: unit.profile };
