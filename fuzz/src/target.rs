@@ -103,6 +103,7 @@ pub static TARGETS: &[Target] = &[
     block_e2e::BLOCKS,
     block_e2e::ROOTS,
     block_protection::HEADERS,
+    block_protection::PDUS,
     block_protection::RECORDS,
     block_protection::SETTINGS,
 ];

@@ -49,13 +49,13 @@ impl AttachedUnit {
 }
 
 /// A minimal NBD client with simple replies.
-struct NbdClient(UnixStream);
+pub(crate) struct NbdClient(UnixStream);
 
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
 impl NbdClient {
-    fn connect(socket: &Path) -> Self {
+    pub(crate) fn connect(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).expect("the server listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
         stream.write_all(&3_u32.to_be_bytes()).expect("sent");
@@ -81,21 +81,21 @@ impl NbdClient {
         u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"))
     }
 
-    fn request(&mut self, code: u16, offset: u64, length: u32, data: &[u8]) -> u32 {
+    pub(crate) fn request(&mut self, code: u16, offset: u64, length: u32, data: &[u8]) -> u32 {
         self.send(code, offset, length, data);
         self.error()
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let length = u32::try_from(data.len()).expect("short");
         assert_eq!(self.request(WRITE, offset, length, data), 0);
     }
 
-    fn flush(&mut self) -> u32 {
+    pub(crate) fn flush(&mut self) -> u32 {
         self.request(FLUSH, 0, 0, &[])
     }
 
-    fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
+    pub(crate) fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
         assert_eq!(self.request(0, offset, length, &[]), 0);
         let mut data = vec![0; length as usize];
         self.0.read_exact(&mut data).expect("received");

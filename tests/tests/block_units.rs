@@ -65,7 +65,7 @@ impl UnitDevice {
         let _ = self.daemon.take().expect("it runs").end(signal);
     }
 
-    fn field(&self, name: &str) -> String {
+    pub(crate) fn field(&self, name: &str) -> String {
         self.daemon.as_ref().expect("it runs").field(name).to_owned()
     }
 

@@ -10,6 +10,7 @@ mod bad_session;
 mod bad_setup;
 mod block_attach;
 mod block_mount;
+mod block_protection;
 mod block_units;
 mod cap_runs;
 mod chap_clients;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealstone_block::{BlockSize, BlockUnits, NewUnit};
+use sealstone_block::{BlockSize, BlockUnits, NewUnit, UnitProtection};
 use sealstone_block_client::e2e::{E2eDisk, E2eOptions, MemoryRootStore, UnitMedium, fast_aead};
 use sealstone_block_client::{BlockUnitClient, UnitClientOptions};
 use sealstone_block_e2e::{KeyEpoch, UnitId, UnitKey, UnitKeyRing};
@@ -54,6 +54,7 @@ fn start_target() -> (SocketAddr, u32) {
                 thin: true,
                 removable: false,
                 write_through: false,
+                protection: UnitProtection::NONE,
                 serial: [1; 16],
                 now_ms: 0,
             };

@@ -65,6 +65,9 @@ pub enum BlockError {
         /// The sense data.
         sense: Box<Sense>,
     },
+    /// A block was changed on its way or on the medium, and no authentic version of it is left.
+    #[error("block {0} is not authentic")]
+    NotAuthentic(u64),
     /// The target does not support the command.
     #[error("the target does not support {0}")]
     Unsupported(&'static str),

@@ -16,6 +16,7 @@ mod limits;
 mod options;
 mod unit;
 mod unit_path;
+mod verified_read;
 
 pub use buffer_pool::BufferPool;
 pub use command::{AllocationExtent, CapacityData, StatusListError, parse_capacity, parse_lba_status};

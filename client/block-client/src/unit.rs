@@ -64,6 +64,7 @@ impl BlockUnitClient {
         for index in 0..options.sessions.clamp(1, SESSIONS_MAX) {
             let mut config = options.session.clone();
             config.target_name = Some(url.target.clone());
+            config.protected_lun = url.lun;
             if index > 0 {
                 environment.fill_random(&mut config.isid[1..]);
             }
@@ -142,7 +143,8 @@ impl BlockUnitClient {
             data_in_max: length,
             ..UnitCommand::default()
         };
-        let response = self.path().run(&command, buffer).await?;
+        let (lba, blocks) = (self.lba(offset), self.blocks(length as u64));
+        let response = self.path().read_verified(&command, buffer, lba, blocks).await?;
         if response.data_in.len() != length || response.read_residual != Residual::None {
             return Err(BlockError::Malformed("READ returned another number of bytes"));
         }
@@ -212,6 +214,7 @@ impl BlockUnitClient {
     async fn synchronize_path(&self, path: &UnitPath) -> Result<(), BlockError> {
         let command =
             UnitCommand { name: SYNCHRONIZE, cdb: command::synchronize_cache(), ..UnitCommand::default() };
+        path.send_reports().await?;
         let covered = path.begin_flush();
         let Err(error) = path.run(&command, Vec::new()).await else {
             path.end_flush(covered);

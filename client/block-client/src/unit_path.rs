@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sealstone_initiator::{Dial, ScsiRequest, ScsiResponse, Session, SessionConfig, SessionError};
+use sealstone_initiator::{
+    BlockReport, Dial, ScsiRequest, ScsiResponse, Session, SessionConfig, SessionError,
+};
 use sealstone_scsi::{AdditionalSense, additional};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -190,6 +192,30 @@ impl UnitPath {
                 }
                 StatusClass::Failed(error) => return Err(error),
             }
+        }
+    }
+
+    /// Whether blocks that are not authentic are read in older versions: the paper's profile.
+    pub(crate) fn falls_back(&self) -> bool {
+        let protection = self.0.config.protection.as_ref();
+        protection.is_some_and(|own| own.level.is_lazily_authenticated() && !own.profile.binds_address())
+    }
+
+    /// Returns the number of reports about blocks that wait.
+    pub(crate) fn waiting_reports(&self) -> usize {
+        self.session().map_or(0, |session| session.block_reports().len())
+    }
+
+    /// Takes waiting reports about blocks. Those of a session that was lost are dropped.
+    pub(crate) fn take_reports(&self, count: usize) -> Vec<BlockReport> {
+        self.session().map_or_else(Vec::new, |session| session.block_reports().take(count))
+    }
+
+    /// Returns the current session, if there is one.
+    fn session(&self) -> Option<Session> {
+        match &*self.0.link.borrow() {
+            LinkState::Established(link) if !link.session.is_closed() => Some(link.session.clone()),
+            _ => None,
         }
     }
 
@@ -440,6 +466,11 @@ impl PathState {
 
     /// Handles a unit attention. After a power failure the target may have lost unflushed writes.
     fn handle_unit_attention(&self, code: AdditionalSense) {
+        if code == additional::ACKNOWLEDGED_WRITE_REJECTED {
+            tracing::error!(
+                "the target deleted acknowledged writes that were not authentic; the next flush fails"
+            );
+        }
         tracing::debug!(%code, "unit attention");
         let precise = self.known.lock().as_ref().is_none_or(|known| known.identity.reports_lost_writes());
         if code == additional::POWER_ON_OCCURRED

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealstone_block::{BlockSize, BlockUnits, NewUnit};
+use sealstone_block::{BlockSize, BlockUnits, NewUnit, UnitProtection};
 use sealstone_block_client::{
     BlockError, BlockUnitClient, RECOVERY_TIMEOUT_DEFAULT, UnitClientOptions, ZeroMode,
 };
@@ -42,6 +42,7 @@ fn unit(serial: u8, block: BlockSize) -> Arc<dyn LogicalUnit> {
         thin: true,
         removable: false,
         write_through: false,
+        protection: UnitProtection::NONE,
         serial: [serial; 16],
         now_ms: 0,
     };

@@ -31,6 +31,8 @@ pub struct SessionConfig {
     /// Protection that the session must have; needs an account. A target without exactly this
     /// protection is refused.
     pub protection: Option<ProtectionSettings>,
+    /// Logical unit whose blocks have keys, at protection levels with such keys.
+    pub protected_lun: u16,
     /// CRC32C over headers: refused, offered, or required.
     pub header_digest: DigestChoice,
     /// CRC32C over data: refused, offered, or required.
@@ -66,6 +68,7 @@ impl SessionConfig {
             isid,
             proofs: Proofs::default(),
             protection: None,
+            protected_lun: 0,
             header_digest: DigestChoice::default(),
             data_digest: DigestChoice::default(),
             queue_depth: QUEUE_DEPTH_DEFAULT,
@@ -86,6 +89,12 @@ impl SessionConfig {
         );
         config.policy =
             Policy { header_digest: self.header_digest, data_digest: self.data_digest, ..Policy::default() };
+        if let Some(max) = self.protection.as_ref().and_then(crate::protection::segment_max) {
+            config.policy.max_receive = max;
+            config.policy.max_send = max;
+            config.policy.header_digest = DigestChoice::Never;
+            config.policy.data_digest = DigestChoice::Never;
+        }
         config.crc32c = crc32c::crc32c_append;
         config.chap = proof.map(Proof::machine);
         config.queue_depth = self.queue_depth;

@@ -24,8 +24,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
+use crate::block_seals::BlockReports;
 use crate::proof::Proof;
-use crate::protection::{ProtectionOffer, RecordsOutcome};
+use crate::protection::{ProtectionOffer, ProtectionOutcome};
 use crate::{ScsiResponse, SessionConfig, SessionError};
 
 /// Maximum pieces in one vectored write.
@@ -111,8 +112,8 @@ impl Pool for Lent {
 
 pub(crate) struct SessionDriver<S> {
     stream: RecordStream<S>,
-    /// Records that the login negotiated, until the session begins.
-    records: RecordsOutcome,
+    /// Protection that the login negotiated, until the session begins.
+    protection: ProtectionOutcome,
     connection: InitiatorConnection,
     config: SessionConfig,
     asks: mpsc::Receiver<HandleRequest>,
@@ -140,17 +141,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
         proof: Option<Proof>,
         asks: mpsc::Receiver<HandleRequest>,
         ready: oneshot::Sender<Result<(), SessionError>>,
+        reports: BlockReports,
     ) -> Self {
         let mut connection = InitiatorConnection::new(config.machine(proof), 0);
-        let mut records = RecordsOutcome::default();
+        let mut protection = ProtectionOutcome::default();
         if let Some(settings) = config.protection.filter(|_| config.target_name.is_some()) {
-            let (offer, outcome) = ProtectionOffer::new(settings);
+            let (offer, outcome) =
+                ProtectionOffer::new(settings, crate::session::wire_lun(config.protected_lun), reports);
             connection = connection.with_login_extension(Box::new(offer));
-            records = outcome;
+            protection = outcome;
         }
         Self {
             stream: RecordStream::new(stream),
-            records,
+            protection,
             connection,
             config: config.clone(),
             asks,
@@ -433,10 +436,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
         while let Some(event) = self.connection.poll_event() {
             match event {
                 InitiatorEvent::LoggedIn(_) => {
-                    let records = self.records.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    if let Some(records) = records {
+                    let negotiated = self.protection.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    if let Some(negotiated) = negotiated {
                         // The last request of the login was written before its answer was read.
-                        self.stream.begin_records(records, 0);
+                        self.stream.begin_protection(negotiated, 0);
                     }
                     if let Some(ready) = self.ready.take() {
                         let _ = ready.send(Ok(()));

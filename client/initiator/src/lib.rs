@@ -7,6 +7,7 @@
 //! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`;
 //! docs/design/security.md §3.
 
+mod block_seals;
 mod collections;
 mod config;
 mod driver;
@@ -21,6 +22,7 @@ mod protection;
 mod session;
 mod url;
 
+pub use block_seals::{BLOCK_NOT_AUTHENTIC, BlockReport, BlockReports, READ_OLDER_VERSION, REPORT_BLOCKS};
 pub use collections::{
     AttributeRange, COLLECTIONS_PAGE, CollectionOperation, EVERY_OBJECT, MemberAttributes, QueryCriteria,
 };

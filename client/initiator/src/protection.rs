@@ -1,45 +1,61 @@
 //! Negotiation of a session's protection, initiator side.
 //!
 //! Does: states the settings, requires the target's to be equal and its proof to be right, makes
-//! the records of the stream.
+//! the protection of the stream.
 //! Does not: accept a target without protection.
 //! Truth: docs/standards/block-protection.md, "Negotiation".
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sealstone_block_protection::{
-    LoginNonce, LoginTranscript, NONCE_LEN, PduDirection, ProofRole, ProtectionSettings, ReceivedSettings,
-    RecordOpener, RecordSealer, SessionKeys, SessionSecrets,
+    HeaderOpener, HeaderSealer, LoginNonce, LoginTranscript, NONCE_LEN, PduDirection, PduProtection,
+    ProofRole, ProtectedBlock, ProtectionSettings, ReceivedSettings, RecordOpener, RecordSealer, SessionKeys,
+    SessionSecrets,
 };
-use sealstone_channel::StreamRecords;
+use sealstone_channel::{StreamProtection, StreamRecords};
 use sealstone_iscsi::{ExtensionOutcome, ExtensionRefused, LoginExtension, LoginFacts};
 
+use crate::block_seals::{BlockReports, InitiatorPduBlocks};
 use crate::{Environment as _, SystemEnvironment};
 
-/// Records of a session whose login succeeded.
-pub(crate) type RecordsOutcome = Arc<Mutex<Option<StreamRecords>>>;
+/// Protection of a session whose login succeeded.
+pub(crate) type ProtectionOutcome = Arc<Mutex<Option<StreamProtection>>>;
+
+/// Returns the maximum data segment of a session whose PDUs have keys of blocks: 16 blocks, whose
+/// keys fit into the additional headers. `None` for other sessions.
+pub(crate) fn segment_max(settings: &ProtectionSettings) -> Option<u32> {
+    settings.key_list_form().map(|form| match form.block {
+        ProtectedBlock::B512 => 8 << 10,
+        ProtectedBlock::B4096 => 64 << 10,
+    })
+}
 
 /// The negotiation of one login.
 pub(crate) struct ProtectionOffer {
     settings: ProtectionSettings,
     nonce: LoginNonce,
     received: ReceivedSettings,
-    outcome: RecordsOutcome,
+    outcome: ProtectionOutcome,
+    /// Logical unit with blocks, in wire form.
+    lun: u64,
+    reports: BlockReports,
 }
 
 impl ProtectionOffer {
-    pub(crate) fn new(settings: ProtectionSettings) -> (Self, RecordsOutcome) {
+    pub(crate) fn new(
+        settings: ProtectionSettings,
+        lun: u64,
+        reports: BlockReports,
+    ) -> (Self, ProtectionOutcome) {
         let mut nonce = [0; NONCE_LEN];
         // Always from the system, in simulations too: a repeated nonce would repeat keys.
         SystemEnvironment.fill_random(&mut nonce);
-        let outcome = RecordsOutcome::default();
-        (
-            Self { settings, nonce, received: ReceivedSettings::default(), outcome: Arc::clone(&outcome) },
-            outcome,
-        )
+        let outcome = ProtectionOutcome::default();
+        let received = ReceivedSettings::default();
+        (Self { settings, nonce, received, outcome: Arc::clone(&outcome), lun, reports }, outcome)
     }
 
-    fn agree(&self, facts: &LoginFacts<'_>) -> Option<StreamRecords> {
+    fn agree(&self, facts: &LoginFacts<'_>) -> Option<StreamProtection> {
         let settings = self.settings;
         let target_nonce = self.received.check(&settings, Some(&self.nonce)).ok()?;
         let transcript = LoginTranscript {
@@ -55,12 +71,19 @@ impl ProtectionOffer {
         if !keys.is_proof_text(ProofRole::Target, self.received.proof().ok()?) {
             return None;
         }
-        let (protection, size) = (settings.level.records()?, settings.record?);
-        Some(StreamRecords {
+        let records = settings.level.records().zip(settings.record).map(|(protection, size)| StreamRecords {
             sealer: RecordSealer::new(keys.record_keys(PduDirection::ToTarget), protection, size),
             opener: RecordOpener::new(keys.record_keys(PduDirection::ToInitiator), protection, size),
             random: Box::new(|into| SystemEnvironment.fill_random(into)),
-        })
+        });
+        let pdus = settings.key_list_form().map(|form| {
+            let (level, profile) = (settings.level, settings.profile);
+            let sealer = HeaderSealer::new(keys.header_keys(), level, profile, PduDirection::ToTarget, 0);
+            let opener = HeaderOpener::new(keys.header_keys(), level, profile, PduDirection::ToInitiator, 0);
+            let blocks = InitiatorPduBlocks::new(form, self.lun, self.reports.clone());
+            PduProtection::new(form, sealer, opener, Box::new(blocks))
+        });
+        Some(StreamProtection { pdus, records })
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::block_seals::BlockReports;
 use crate::driver::{DataObserver, HandleRequest, QueuedCommand, SessionDriver};
 use crate::{SessionConfig, SessionError, TargetUrl};
 
@@ -76,6 +77,7 @@ pub struct Session {
     memory: Arc<Semaphore>,
     memory_units: u32,
     command_timeout: Duration,
+    reports: BlockReports,
 }
 
 impl Session {
@@ -105,11 +107,20 @@ impl Session {
             config.target_name.as_deref().map(|target| config.proofs.for_target(target)).transpose()?;
         let (asks, queue) = mpsc::channel(QUEUE);
         let (ready, logged_in) = oneshot::channel();
-        tokio::spawn(SessionDriver::new(stream, &config, proof.flatten(), queue, ready).run());
+        let reports = BlockReports::default();
+        let driver = SessionDriver::new(stream, &config, proof.flatten(), queue, ready, reports.clone());
+        tokio::spawn(driver.run());
         logged_in.await.map_err(|_| SessionError::NexusLost)??;
         let memory_units = units(config.memory_max.max(MEMORY_UNIT));
         let memory = Arc::new(Semaphore::new(memory_units as usize));
-        Ok(Self { asks, memory, memory_units, command_timeout: config.command_timeout })
+        Ok(Self { asks, memory, memory_units, command_timeout: config.command_timeout, reports })
+    }
+
+    /// Returns the reports about blocks that this session has read. Only sessions whose blocks have
+    /// keys have any.
+    #[must_use]
+    pub const fn block_reports(&self) -> &BlockReports {
+        &self.reports
     }
 
     /// Runs one command. It is sent as soon as the target's window and the session's memory allow.
@@ -220,7 +231,7 @@ fn units(bytes: usize) -> u32 {
 }
 
 /// Peripheral addressing up to 255, flat space addressing above (SAM-5 §4.7).
-fn wire_lun(lun: u16) -> u64 {
+pub(crate) fn wire_lun(lun: u16) -> u64 {
     let field = if lun < 256 { lun } else { 0x4000 | (lun & crate::url::LUN_MAX) };
     u64::from(field) << 48
 }

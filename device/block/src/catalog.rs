@@ -8,6 +8,8 @@
 //! as a whole: an object without a record is an unfinished unit, which the next start removes.
 //! Truth: docs/adr/0008-block-units-in-a-reserved-partition.md; docs/standards/block.md.
 
+use sealstone_block_lazy::LazyVolume;
+use sealstone_block_protection::UnitProtection;
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{AttributeId, ObjectStore, StoreError};
 use thiserror::Error;
@@ -108,6 +110,8 @@ pub struct NewUnit {
     pub removable: bool,
     /// Whether every write is durable before it is acknowledged. Initiators cannot change that.
     pub write_through: bool,
+    /// Least protection of sessions that use the unit.
+    pub protection: UnitProtection,
     /// Random bytes that become the serial number.
     pub serial: [u8; 16],
     /// Current time in milliseconds since 1970.
@@ -129,6 +133,8 @@ pub struct UnitDescription {
     pub removable: bool,
     /// Whether every write is durable before it is acknowledged. Initiators cannot change that.
     pub write_through: bool,
+    /// Least protection of sessions that use the unit.
+    pub protection: UnitProtection,
     /// Serial number, unique among all units.
     pub serial: [u8; 16],
     /// Creation time in milliseconds since 1970.
@@ -151,7 +157,7 @@ impl UnitDescription {
         let flags = [(self.thin, THIN), (self.removable, REMOVABLE), (self.write_through, WRITE_THROUGH)];
         let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
         let shift = u8::try_from(self.geometry.block().shift()).expect("9 or 12");
-        let mut out = vec![VERSION, flags, shift, 0];
+        let mut out = vec![VERSION, flags, shift, self.protection.code()];
         out.extend(self.lun.to_be_bytes());
         out.extend(self.geometry.blocks().to_be_bytes());
         out.extend(self.serial);
@@ -162,7 +168,9 @@ impl UnitDescription {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (fixed, name) = bytes.split_first_chunk::<FIXED>()?;
-        let [VERSION, flags, shift @ (9 | 12), 0, lun_high, lun_low, rest @ ..] = fixed else { return None };
+        let [VERSION, flags, shift @ (9 | 12), protection, lun_high, lun_low, rest @ ..] = fixed else {
+            return None;
+        };
         let (blocks, rest) = rest.split_first_chunk::<8>()?;
         let (serial, created) = rest.split_first_chunk::<16>()?;
         let block = BlockSize::from_bytes(1 << shift)?;
@@ -176,6 +184,8 @@ impl UnitDescription {
             thin: flags & THIN != 0,
             removable: flags & REMOVABLE != 0,
             write_through: flags & WRITE_THROUGH != 0,
+            // Releases without protection refuse any code but 0, and so any protected unit.
+            protection: UnitProtection::from_code(*protection)?,
             serial: *serial,
             created_ms: u64::from_be_bytes(created.try_into().ok()?),
         })
@@ -239,10 +249,13 @@ pub(crate) fn create(
         thin: new.thin,
         removable: new.removable,
         write_through: new.write_through,
+        protection: new.protection,
         serial: new.serial,
         created_ms: new.now_ms,
     };
     let id = unit.object();
+    // Of a unit whose removal was interrupted.
+    LazyVolume::remove(store, lun)?;
     if unit.thin {
         let scope = store.begin();
         store.create(id, ObjectType::User)?;
@@ -283,6 +296,7 @@ fn provision(store: &dyn ObjectStore, id: ObjectId, bytes: u64) -> Result<(), St
 /// Removes a unit durably.
 pub(crate) fn remove(store: &dyn ObjectStore, unit: &UnitDescription) -> Result<(), StoreError> {
     store.remove(unit.object())?;
+    LazyVolume::remove(store, unit.lun)?;
     store.flush()
 }
 
@@ -342,7 +356,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool, bool)) {
+        fn records_come_back(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool, bool), protection: u8) {
             let block = if flags.0 { BlockSize::B512 } else { BlockSize::B4096 };
             let unit = UnitDescription {
                 lun,
@@ -351,6 +365,7 @@ mod tests {
                 thin: flags.1,
                 removable: flags.2,
                 write_through: flags.3,
+                protection: UnitProtection::from_code(protection).unwrap_or(UnitProtection::NONE),
                 serial: [7; 16],
                 created_ms: blocks,
             };

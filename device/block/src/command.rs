@@ -22,7 +22,7 @@ use crate::reservation::{CommandAccess, ReservationState};
 use crate::reserve::{input, output};
 use crate::transfer::{CdbForm, PaddedCdb};
 use crate::unit::BlockUnit;
-use crate::{data, maintenance, provisioning, reserve};
+use crate::{data, lazy, maintenance, provisioning, reserve};
 
 /// One command in progress.
 pub(crate) struct BlockCommand<'a> {
@@ -57,6 +57,18 @@ impl<'a> BlockCommand<'a> {
     pub(crate) fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<(), BlockFailure> {
         self.begin_change(durable)?;
         self.unit.write(offset, data)
+    }
+
+    /// Changes blocks by `change`. `durable` says that the change is durable before GOOD.
+    pub(crate) fn change(
+        &self,
+        durable: bool,
+        change: impl FnOnce() -> Result<(), BlockFailure>,
+    ) -> Result<(), BlockFailure> {
+        self.begin_change(durable)?;
+        let changed = change();
+        self.unit.count_change();
+        changed
     }
 
     /// Deallocates blocks. The command itself does not flush.
@@ -138,6 +150,10 @@ pub(crate) enum UnitSupport {
     Every,
     /// Thinly provisioned units.
     Thin,
+    /// Units whose blocks have no keys.
+    Plain,
+    /// Units whose blocks have keys.
+    Keyed,
 }
 
 /// Why a command can block its thread for long.
@@ -201,6 +217,14 @@ impl BlockCommandRow {
 
     const fn thin(self) -> Self {
         Self { offer: UnitSupport::Thin, ..self }
+    }
+
+    const fn plain(self) -> Self {
+        Self { offer: UnitSupport::Plain, ..self }
+    }
+
+    const fn keyed(self) -> Self {
+        Self { offer: UnitSupport::Keyed, ..self }
     }
 
     const fn waits(self, wait: BlockingKind) -> Self {
@@ -316,12 +340,14 @@ pub(crate) static ROWS: &[BlockCommandRow] = &[
         CommandAccess::Write,
         CommandFunction::Yielding(pieces!(data::write_and_verify, Ten)),
     )
+    .plain()
     .waits(BlockingKind::Long),
     row(
         CommandRow::new(0x2F, 10, VERIFY_TEN),
         CommandAccess::Read,
         CommandFunction::Yielding(pieces!(data::verify, Ten)),
     )
+    .plain()
     .waits(BlockingKind::Long),
     row(
         CommandRow::new(0x34, 10, CACHE_TEN),
@@ -379,6 +405,7 @@ pub(crate) static ROWS: &[BlockCommandRow] = &[
         CommandAccess::Write,
         CommandFunction::Exclusive(data::compare_and_write),
     )
+    .plain()
     .waits(BlockingKind::Always),
     row(
         CommandRow::new(0x8A, 16, SIXTEEN),
@@ -387,18 +414,21 @@ pub(crate) static ROWS: &[BlockCommandRow] = &[
     )
     .waits(BlockingKind::Flush),
     row(CommandRow::new(0x8B, 16, SIXTEEN), CommandAccess::Write, CommandFunction::Exclusive(data::or_write))
+        .plain()
         .waits(BlockingKind::Always),
     row(
         CommandRow::new(0x8E, 16, VERIFY_SIXTEEN),
         CommandAccess::Write,
         CommandFunction::Yielding(pieces!(data::write_and_verify, Sixteen)),
     )
+    .plain()
     .waits(BlockingKind::Long),
     row(
         CommandRow::new(0x8F, 16, VERIFY_SIXTEEN),
         CommandAccess::Read,
         CommandFunction::Yielding(pieces!(data::verify, Sixteen)),
     )
+    .plain()
     .waits(BlockingKind::Long),
     row(
         CommandRow::new(0x90, 16, CACHE_SIXTEEN),
@@ -430,6 +460,7 @@ pub(crate) static ROWS: &[BlockCommandRow] = &[
         CommandAccess::Write,
         CommandFunction::Shared(data::write_atomic),
     )
+    .plain()
     .waits(BlockingKind::Flush),
     row(
         CommandRow::new(
@@ -470,18 +501,37 @@ pub(crate) static ROWS: &[BlockCommandRow] = &[
         CommandAccess::Write,
         CommandFunction::Yielding(pieces!(data::write_and_verify, Twelve)),
     )
+    .plain()
     .waits(BlockingKind::Long),
     row(
         CommandRow::new(0xAF, 12, VERIFY_TWELVE),
         CommandAccess::Read,
         CommandFunction::Yielding(pieces!(data::verify, Twelve)),
     )
+    .plain()
     .waits(BlockingKind::Long),
     row(
         CommandRow::new(0xB7, 12, &[0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04]),
         CommandAccess::Any,
         CommandFunction::Shared(maintenance::defects_12),
     ),
+    row(
+        CommandRow::new(
+            0xC1,
+            16,
+            &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04],
+        ),
+        CommandAccess::Read,
+        CommandFunction::Shared(lazy::read_older),
+    )
+    .keyed(),
+    row(
+        CommandRow::new(0xC2, 16, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04]),
+        CommandAccess::Read,
+        CommandFunction::Shared(lazy::report),
+    )
+    .keyed()
+    .waits(BlockingKind::Always),
 ];
 
 /// Why a CDB has no row.
@@ -510,16 +560,26 @@ fn is_offered(row: &BlockCommandRow, unit: &UnitDescription) -> bool {
     match row.offer {
         UnitSupport::Every => true,
         UnitSupport::Thin => unit.thin,
+        UnitSupport::Plain => !unit.protection.stores_block_keys(),
+        UnitSupport::Keyed => unit.protection.stores_block_keys(),
     }
 }
 
 /// Returns the rows of this unit for REPORT SUPPORTED OPERATION CODES.
 pub(crate) fn shared_rows(unit: &UnitDescription) -> &'static [CommandRow] {
-    static THIN: LazyLock<Vec<CommandRow>> = LazyLock::new(|| ROWS.iter().map(|row| row.shared).collect());
-    static THICK: LazyLock<Vec<CommandRow>> = LazyLock::new(|| {
-        ROWS.iter().filter(|row| row.offer == UnitSupport::Every).map(|row| row.shared).collect()
-    });
-    if unit.thin { &THIN } else { &THICK }
+    type Rows = LazyLock<[Vec<CommandRow>; 4]>;
+    fn rows(thin: bool, keyed: bool) -> Vec<CommandRow> {
+        let is_offered = |row: &&BlockCommandRow| match row.offer {
+            UnitSupport::Every => true,
+            UnitSupport::Thin => thin,
+            UnitSupport::Plain => !keyed,
+            UnitSupport::Keyed => keyed,
+        };
+        ROWS.iter().filter(is_offered).map(|row| row.shared).collect()
+    }
+    static OFFERED: Rows =
+        LazyLock::new(|| [rows(false, false), rows(true, false), rows(false, true), rows(true, true)]);
+    &OFFERED[usize::from(unit.thin) + 2 * usize::from(unit.protection.stores_block_keys())]
 }
 
 /// Returns the access class of commands common to all device types, which `primary` runs (SPC-4,

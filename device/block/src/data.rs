@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::command::{BlockCommand, CommandOutcome, YieldPoint};
 use crate::failure::BlockFailure;
 use crate::geometry::BlockExtent;
+use crate::lazy;
 use crate::transfer::{BlockTransfer, CdbForm, be16, no_protection};
 
 /// Bytes of one transfer: MAXIMUM TRANSFER LENGTH, and the longest data-out that the target
@@ -59,6 +60,9 @@ pub(crate) fn read(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutco
         // FUA: the data must be read from stable storage.
         run.unit.flush()?;
     }
+    if let Some(done) = lazy::read(run, extent, 0)? {
+        return Ok(done);
+    }
     let wanted = extent.length();
     let length = usize::try_from(wanted).unwrap_or(usize::MAX).min(run.command.data_in_max);
     let data_in = if length == 0 {
@@ -80,6 +84,9 @@ pub(crate) fn write(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutc
 
 fn put(run: &BlockCommand<'_>, extent: BlockExtent, durable: bool) -> Result<CommandOutcome, BlockFailure> {
     let data = data_out(run, extent)?;
+    if let Some(done) = lazy::write(run, extent, data, durable)? {
+        return Ok(done);
+    }
     run.write(extent.offset(), data, durable)?;
     let used = data.len() as u64;
     Ok(CommandOutcome { used, moved: (0, used), flush: durable, ..CommandOutcome::GOOD })
@@ -259,6 +266,10 @@ pub(crate) fn prefetch(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandO
 /// once for a nexus whose writes may be lost after a power failure.
 pub(crate) fn synchronize(run: &BlockCommand<'_>, form: CdbForm) -> Result<CommandOutcome, BlockFailure> {
     run.unit.geometry().extent(form.lba(run.wire()), u64::from(form.blocks(run.wire())))?;
+    if run.unit.blocks().lazy()?.is_some() {
+        // The flush verifies: it may find the loss that this command reports.
+        run.unit.flush()?;
+    }
     run.unit.report_loss(run.nexus)?;
     Ok(CommandOutcome { flush: true, ..CommandOutcome::GOOD })
 }

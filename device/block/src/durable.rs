@@ -21,6 +21,7 @@ use sealstone_store::{ObjectStore, PreviousShutdown, StoreError};
 
 use crate::catalog::{self, UnitDescription};
 use crate::failure::BlockFailure;
+use crate::lazy::LazyOptions;
 use crate::nexus::{BlockNexus, PortIdentity};
 use crate::ports::{PortFlags, PortTable};
 use crate::unit::BlockUnit;
@@ -67,11 +68,13 @@ pub struct UnitOptions {
     pub boot_id: [u8; 16],
     /// Receiver of reports of lost writes.
     pub losses: Arc<dyn LossSink>,
+    /// For units whose blocks have keys. Without it they are unavailable.
+    pub lazy: Option<LazyOptions>,
 }
 
 impl Default for UnitOptions {
     fn default() -> Self {
-        Self { write_through: false, boot_id: [0; 16], losses: Arc::new(NoLossSink) }
+        Self { write_through: false, boot_id: [0; 16], losses: Arc::new(NoLossSink), lazy: None }
     }
 }
 
@@ -250,6 +253,20 @@ impl BlockUnit {
         Ok(())
     }
 
+    /// Makes the next SYNCHRONIZE CACHE of a port fail, in a later session too.
+    pub(crate) fn set_lost(&self, port: &PortIdentity) {
+        for nexus in self.nexuses().all().iter().filter(|nexus| nexus.port == *port) {
+            nexus.set_loss(LossReport::Pending);
+        }
+        self.durability().informed.lock().remove(port);
+        let mut table = self.durability().table.lock();
+        if table.set(port, PortFlags::LOST)
+            && let Err(failure) = self.store_ports(&table)
+        {
+            tracing::error!(unit = self.name(), error = %failure, "cannot store that writes were lost");
+        }
+    }
+
     /// Fails the first SYNCHRONIZE CACHE of a nexus whose writes may be lost.
     pub(crate) fn report_loss(&self, nexus: &BlockNexus) -> Result<(), BlockFailure> {
         match nexus.loss() {
@@ -259,7 +276,7 @@ impl BlockUnit {
                 tracing::warn!(
                     unit = self.name(),
                     initiator = nexus.port.name,
-                    "SYNCHRONIZE CACHE fails: unflushed writes may be lost after a power failure"
+                    "SYNCHRONIZE CACHE fails: acknowledged writes were lost"
                 );
                 let lun = self.description().lun;
                 self.durability().losses.record(&LostWrites {

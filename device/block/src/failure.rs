@@ -3,6 +3,7 @@
 //! Contract: no `_` arm over our own variants: a new variant must choose its sense data.
 //! Truth: SBC-3 §4.10 (errors), SPC-4 §4.5 (sense data); `docs/standards/block.md`.
 
+use sealstone_block_lazy::LazyError;
 use sealstone_scsi::{FieldPointer, Sense, SenseKey, Status, additional};
 use sealstone_store::StoreError;
 use thiserror::Error;
@@ -61,6 +62,18 @@ pub(crate) enum BlockFailure {
     /// Acknowledged writes of the initiator may be lost after a power failure.
     #[error("unflushed writes may be lost after a power failure")]
     WritesLost,
+    /// Keys and MACs are missing, or are not those of exactly the written blocks.
+    #[error("keys and MACs of the written blocks are missing or do not fit")]
+    NoSeals,
+    /// The keys of the unit cannot be used.
+    #[error("the keys of the unit are unavailable")]
+    KeysUnavailable,
+    /// Reading blocks with keys failed.
+    #[error("read failed")]
+    LazyRead(#[source] LazyError),
+    /// Writing blocks with keys failed, or verifying them.
+    #[error("write failed")]
+    LazyWrite(#[source] LazyError),
     /// Reading from the store failed. With the block shift for the sense data.
     #[error("read failed")]
     Read(#[source] StoreError, u32),
@@ -121,7 +134,9 @@ impl BlockFailure {
             Self::Field(field) => illegal(additional::INVALID_FIELD_IN_CDB).with_field(*field),
             Self::Parameter(field) => illegal(additional::INVALID_FIELD_IN_PARAMETER_LIST).with_field(*field),
             Self::ParameterLength => illegal(additional::PARAMETER_LIST_LENGTH_ERROR),
-            Self::DataOutLength(_) => illegal(additional::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT),
+            Self::DataOutLength(_) | Self::NoSeals => {
+                illegal(additional::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
+            }
             Self::OutOfRange(lba) => {
                 Sense { information: Some(*lba), ..illegal(additional::LBA_OUT_OF_RANGE) }
             }
@@ -144,6 +159,15 @@ impl BlockFailure {
                 Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)
             }
             Self::Read(_, _) => Sense::new(HardwareError, additional::INTERNAL_TARGET_FAILURE),
+            Self::KeysUnavailable => Sense::new(HardwareError, additional::INTERNAL_TARGET_FAILURE),
+            Self::LazyRead(error) => Sense {
+                information: error.block(),
+                ..Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)
+            },
+            Self::LazyWrite(error) => Sense {
+                information: error.block(),
+                ..Sense::new(SenseKey::MediumError, additional::WRITE_ERROR)
+            },
             // Not MEDIUM ERROR: Linux would retry the command, and the retry would succeed.
             Self::WritesLost => Sense::new(HardwareError, additional::WRITE_ERROR),
             Self::Write(StoreError::NoSpace) => Sense::new(DataProtect, additional::SPACE_ALLOCATION_FAILED),

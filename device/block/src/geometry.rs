@@ -157,6 +157,11 @@ pub(crate) struct BlockExtent {
 }
 
 impl BlockExtent {
+    /// Returns the first block.
+    pub(crate) const fn lba(&self) -> u64 {
+        self.lba
+    }
+
     /// Returns the offset of the first byte in the object.
     pub(crate) const fn offset(&self) -> u64 {
         self.lba << self.shift

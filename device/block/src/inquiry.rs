@@ -130,6 +130,7 @@ mod tests {
             thin,
             removable: false,
             write_through: false,
+            protection: crate::UnitProtection::NONE,
             serial: [0xAB; 16],
             created_ms: 0,
         }

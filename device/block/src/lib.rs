@@ -16,6 +16,7 @@ mod durable;
 mod failure;
 mod geometry;
 mod inquiry;
+mod lazy;
 mod maintenance;
 mod mode;
 mod nexus;
@@ -32,5 +33,8 @@ pub use catalog::{BLOCK_PARTITION, CatalogError, LUN_MAX, NAME_MAX, NewUnit, UNI
 pub use counters::UnitCounters;
 pub use durable::{LossSink, LostWrites, NoLossSink, UnitOptions};
 pub use geometry::{BlockSize, Geometry, SizeError};
+pub use lazy::LazyOptions;
+pub use sealstone_block_lazy::{LazyStatus, PageSecret};
+pub use sealstone_block_protection::UnitProtection;
 pub use unit::BlockUnit;
 pub use units::{BlockUnits, UnitStatus};

@@ -59,7 +59,8 @@ pub(crate) fn write_same(run: &BlockCommand<'_>, form: CdbForm) -> Result<Comman
     run.unit.check_writable()?;
     let block = if no_data { &[][..] } else { exact_data_out(run, geometry.block().bytes())? };
     let used = block.len() as u64;
-    if block.iter().all(|&byte| byte == 0) && unmaps {
+    let is_zero = block.iter().all(|&byte| byte == 0);
+    if is_zero && (unmaps || run.unit.blocks().lazy()?.is_some()) {
         run.unmap(extent)?;
     } else {
         fill(run, extent, block)?;
@@ -152,6 +153,9 @@ pub(crate) fn lba_status(run: &BlockCommand<'_>) -> Result<CommandOutcome, Block
     let first = geometry.extent(CdbForm::Sixteen.lba(wire), 1)?;
     let allocation = be32(wire, 10) as usize;
     let most = (allocation.saturating_sub(LIST_HEADER) / DESCRIPTOR).clamp(1, STATUSES_MAX);
+    if run.unit.blocks().lazy()?.is_some() {
+        return Ok(crate::lazy::mapped_rest(run, CdbForm::Sixteen.lba(wire)));
+    }
     let shift = geometry.block().shift();
     let mut data = vec![0; LIST_HEADER];
     for stretch in run.unit.map(first.offset(), most)? {

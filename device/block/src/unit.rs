@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use sealstone_block_lazy::LazyStatus;
 use sealstone_osd::ObjectId;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::primary::{self, DeviceServer};
@@ -32,6 +33,7 @@ use crate::durable::{UnitDurability, UnitOptions};
 use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, Geometry};
 use crate::inquiry;
+use crate::lazy::{LazyBlocks, UnitBlocks};
 use crate::mode::{ModeSettings, ModeValues};
 use crate::nexus::{BlockNexus, NexusTable};
 use crate::reservation::{CommandAccess, LegacyReservation, ReservationState};
@@ -43,6 +45,7 @@ const NACA: u8 = 0x04;
 /// One block unit.
 pub struct BlockUnit {
     store: Arc<dyn ObjectStore>,
+    blocks: UnitBlocks,
     description: UnitDescription,
     object: ObjectId,
     /// iSCSI name of the target, for the unit's identification.
@@ -100,6 +103,7 @@ impl BlockUnit {
             configured_write_through: AtomicBool::new(description.write_through),
             device_write_through: options.write_through,
             durability,
+            blocks: UnitBlocks::open(&store, &description, options.lazy.as_ref()),
             store,
             object,
             description,
@@ -232,6 +236,26 @@ impl BlockUnit {
         if self.retired.load(Ordering::Acquire) { Err(BlockFailure::Gone) } else { Ok(()) }
     }
 
+    /// Returns the blocks, with or without keys.
+    pub(crate) const fn blocks(&self) -> &UnitBlocks {
+        &self.blocks
+    }
+
+    /// Returns the state of versions and verification; `None` if blocks have no keys, or their keys
+    /// are unavailable.
+    #[must_use]
+    pub fn lazy_status(&self) -> Option<LazyStatus> {
+        self.blocks.lazy().ok().flatten().map(LazyBlocks::status)
+    }
+
+    /// Refuses commands that need plain blocks.
+    fn check_plain(&self) -> Result<(), BlockFailure> {
+        match self.blocks.lazy()? {
+            None => Ok(()),
+            Some(_) => Err(BlockFailure::OperationCode),
+        }
+    }
+
     /// Refuses changes while SWP is set.
     pub(crate) fn check_writable(&self) -> Result<(), BlockFailure> {
         if self.settings.write_protect() { Err(BlockFailure::WriteProtected) } else { Ok(()) }
@@ -239,6 +263,7 @@ impl BlockUnit {
 
     /// Reads bytes of the object and fills `into` completely.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), BlockFailure> {
+        self.check_plain()?;
         let read = BlockFailure::read(self.geometry().block().shift());
         match self.store.read(self.object, offset, into) {
             Ok(count) if count == into.len() => Ok(()),
@@ -250,11 +275,16 @@ impl BlockUnit {
     }
 
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), BlockFailure> {
+        self.check_plain()?;
         self.changed(self.store.write(self.object, offset, data))
     }
 
     /// Turns blocks into holes.
     pub(crate) fn unmap(&self, extent: BlockExtent) -> Result<(), BlockFailure> {
+        if let Some(lazy) = self.blocks.lazy()? {
+            self.count_change();
+            return lazy.discard(extent, self.geometry().block().bytes());
+        }
         self.changed(self.store.clear(self.object, extent.offset(), extent.length()))
     }
 
@@ -267,15 +297,23 @@ impl BlockUnit {
     fn changed(&self, outcome: Result<(), StoreError>) -> Result<(), BlockFailure> {
         // Counted after the write: a concurrent flush may or may not cover it, so the next flush is
         // repeated.
-        self.written.fetch_add(1, Ordering::AcqRel);
+        self.count_change();
         outcome.map_err(BlockFailure::Write)
+    }
+
+    /// Makes the next flush effective.
+    pub(crate) fn count_change(&self) {
+        self.written.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Returns when everything written before is durable.
     pub(crate) fn flush(&self) -> Result<(), BlockFailure> {
         let written = self.written.load(Ordering::Acquire);
         if self.flushed.load(Ordering::Acquire) < written {
-            self.store.flush().map_err(BlockFailure::Write)?;
+            match self.blocks.lazy()? {
+                Some(lazy) => self.synchronize_lazy(lazy)?,
+                None => self.store.flush().map_err(BlockFailure::Write)?,
+            }
             self.flushed.fetch_max(written, Ordering::AcqRel);
         }
         Ok(())
@@ -400,6 +438,9 @@ impl BlockUnit {
     fn refused(&self, failure: &BlockFailure) -> ScsiReply {
         if let BlockFailure::Read(error, _) | BlockFailure::Write(error) = failure {
             tracing::error!(unit = self.name(), error = %error, "block command failed: store error");
+        }
+        if let BlockFailure::LazyRead(error) | BlockFailure::LazyWrite(error) = failure {
+            tracing::error!(unit = self.name(), error = %error, "block command failed");
         }
         match failure.status() {
             Status::CheckCondition => ScsiReply {
@@ -642,7 +683,7 @@ mod tests {
     use sealstone_store::MemoryStore;
 
     use super::*;
-    use crate::{BlockSize, BlockUnits, NewUnit};
+    use crate::{BlockSize, BlockUnits, NewUnit, UnitProtection};
 
     /// Otherwise one initiator that keeps a unit busy would occupy the threads of all other
     /// sessions.
@@ -657,6 +698,7 @@ mod tests {
             thin: true,
             removable: false,
             write_through: false,
+            protection: UnitProtection::NONE,
             serial: [1; 16],
             now_ms: 0,
         };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sealstone_block_lazy::LazyStatus;
 use sealstone_store::ObjectStore;
 
 use crate::BlockUnit;
@@ -29,6 +30,8 @@ pub struct UnitStatus {
     pub write_cache: bool,
     /// Counter values since the unit was opened.
     pub counters: UnitCounters,
+    /// Versions and verification; `None` if blocks have no keys, or the unit is not served.
+    pub lazy: Option<LazyStatus>,
 }
 
 /// The block units of one store.
@@ -114,6 +117,11 @@ impl BlockUnits {
         self.units().iter().for_each(|unit| unit.tick(now));
     }
 
+    /// Verifies blocks of units with keys. Call it a few times a second.
+    pub fn verify_due(&self) {
+        self.units().iter().for_each(|unit| unit.verify_due());
+    }
+
     /// Shuts all units down: flushes everything and removes all marks of unflushed writes. Call it
     /// when no further command can arrive.
     pub fn close(&self) {
@@ -160,6 +168,7 @@ impl BlockUnits {
                 reserved_by: unit.reserved_by(),
                 write_cache: unit.has_write_cache(),
                 counters: unit.counters(),
+                lazy: unit.lazy_status(),
             })
         };
         self.units().iter().map(listed).collect()

@@ -33,6 +33,7 @@ use tokio::{
 
 use crate::{
     BufferShare, Counter,
+    block_seals::ConnectionSeals,
     luns::VisibleLuns,
     mailbox::{self, Mailbox},
     protection::{ProtectionNegotiation, ProtectionOutcome},
@@ -93,6 +94,7 @@ pub(crate) async fn serve<S>(
         machine,
         stream: RecordStream::new(stream),
         protection,
+        seals: None,
         send_queue: SendQueue::default(),
         peer,
         slot,
@@ -182,6 +184,8 @@ struct ConnectionDriver<S> {
     stream: RecordStream<S>,
     /// Protection that the login negotiated, until the session begins.
     protection: ProtectionOutcome,
+    /// Seals of blocks on their way, if blocks have keys.
+    seals: Option<ConnectionSeals>,
     send_queue: SendQueue,
     peer: String,
     /// Slot in the limits, freed when dropped.
@@ -344,6 +348,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         if !self.take_slot(user.as_deref()) {
             return self.machine.refuse(Refusal::OutOfResources);
         }
+        let own = self.protection.lock().as_ref().map(|negotiated| negotiated.settings);
+        if shared.luns.are_all_protected(VisibleLuns::of_session(luns.as_deref(), own)) {
+            tracing::warn!(peer = %self.peer, %initiator, user, "login refused: every unit of this initiator requires protection");
+            return self.machine.refuse(Refusal::Protection);
+        }
+        let parameters = self.machine.parameters();
+        if own.is_some_and(|own| own.key_list_form().is_some())
+            && (parameters.header_digest || parameters.data_digest)
+        {
+            tracing::warn!(peer = %self.peer, %initiator, user, "login refused: protected PDUs have no digests of iSCSI");
+            return self.machine.refuse(Refusal::Protection);
+        }
         let (name, channel) = (initiator.clone(), self.channel);
         let wanted = SessionRequest { initiator: name, user: user.clone(), isid, tsih, cid, channel };
         match shared.sessions.enter(wanted, self.control.clone()).await {
@@ -366,7 +382,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
                 if let Some(negotiated) = negotiated {
                     // Only the last login response waits, and it is the last PDU without records.
                     self.send_queue.fill(&mut self.machine, self.shared.config.clock.now_ms());
-                    self.stream.begin_records(negotiated.records, self.send_queue.bytes());
+                    self.stream.begin_protection(negotiated.stream, self.send_queue.bytes());
+                    self.seals = negotiated.seals;
                 }
             }
             Err(LoginDenial::NoSuchSession) => self.machine.refuse(Refusal::NoSuchSession),

@@ -7,6 +7,7 @@
 //! Contract: [`IscsiTarget::serve`] returns after `shutdown`, when every connection has ended.
 //! Truth: RFC 7143 through `sealstone-iscsi`; SAM-5 §4.6 (LUNs); docs/standards/iscsi.md.
 
+mod block_seals;
 mod config;
 mod connection;
 mod counters;

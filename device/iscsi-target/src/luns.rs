@@ -76,15 +76,27 @@ impl LunMap {
         self.0.read().values().map(|attached| Arc::clone(&attached.unit)).collect()
     }
 
-    /// Returns every protection that a unit requires, once.
+    /// Returns every protection that gives access to a unit, once.
     pub(crate) fn protections(&self) -> Vec<ProtectionSettings> {
         let mut all = Vec::new();
-        for settings in self.0.read().values().filter_map(|attached| attached.protection) {
+        let required = self.0.read();
+        let required = required.values().filter_map(|attached| attached.protection);
+        for settings in required.flat_map(ProtectionSettings::fulfilling) {
             if !all.contains(&settings) {
                 all.push(settings);
             }
         }
         all
+    }
+
+    /// Whether the session sees no unit only because of its protection.
+    pub(crate) fn are_all_protected(&self, visible: VisibleLuns<'_>) -> bool {
+        let any_protection = VisibleLuns { any_protection: true, ..visible };
+        let luns = self.0.read();
+        let sees = |visible: VisibleLuns<'_>| {
+            luns.iter().any(|(place, attached)| visible.includes(*place, attached.protection))
+        };
+        sees(any_protection) && !sees(visible)
     }
 
     pub(crate) fn find(&self, wire: u64, visible: VisibleLuns<'_>) -> Option<(u64, Arc<dyn LogicalUnit>)> {
@@ -141,7 +153,7 @@ impl LunMap {
 pub(crate) struct VisibleLuns<'a> {
     /// LUNs that the access rules permit. `None`: all.
     pub(crate) permitted: Option<&'a [u16]>,
-    /// Protection of the session. Units that require another one are invisible.
+    /// Protection of the session. Units that require more are invisible.
     pub(crate) protection: Option<ProtectionSettings>,
     /// Whether protection is ignored.
     any_protection: bool,
@@ -160,8 +172,9 @@ impl<'a> VisibleLuns<'a> {
     }
 
     fn includes(&self, place: u16, required: Option<ProtectionSettings>) -> bool {
-        let is_protected = self.any_protection || required.is_none() || required == self.protection;
-        is_protected && self.permitted.is_none_or(|permitted| permitted.contains(&place))
+        let fulfils =
+            required.is_none_or(|required| self.protection.is_some_and(|own| own.fulfils(&required)));
+        (self.any_protection || fulfils) && self.permitted.is_none_or(|permitted| permitted.contains(&place))
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sealstone_scsi::lu::Buffers;
+use sealstone_scsi::lu::{BlockSeals, Buffers};
 use tokio::sync::Notify;
 
 use crate::{Counter, TargetCounters};
@@ -201,11 +201,20 @@ impl sealstone_iscsi::Pool for BufferShare {
 pub(crate) struct CommandBuffers {
     share: Arc<BufferShare>,
     taken: Mutex<Vec<usize>>,
+    /// Seals of the blocks of data-out, and of data-in.
+    written: Mutex<Option<BlockSeals>>,
+    read: Mutex<Option<BlockSeals>>,
 }
 
 impl CommandBuffers {
-    pub(crate) fn new(share: Arc<BufferShare>) -> Self {
-        Self { share, taken: Mutex::new(Vec::new()) }
+    pub(crate) fn new(share: Arc<BufferShare>, written: Option<BlockSeals>) -> Self {
+        let (written, read) = (Mutex::new(written), Mutex::default());
+        Self { share, taken: Mutex::new(Vec::new()), written, read }
+    }
+
+    /// Takes the seals of the blocks of data-in.
+    pub(crate) fn take_read(&self) -> Option<BlockSeals> {
+        self.read.lock().take()
     }
 }
 
@@ -223,6 +232,14 @@ impl Buffers for CommandBuffers {
         };
         let size = taken.swap_remove(at);
         Bytes::from_owner(FrozenBuffer { bytes: buffer, size, share: Arc::clone(&self.share) })
+    }
+
+    fn take_seals(&self) -> Option<BlockSeals> {
+        self.written.lock().take()
+    }
+
+    fn put_seals(&self, seals: BlockSeals) {
+        *self.read.lock() = Some(seals);
     }
 }
 
@@ -295,7 +312,7 @@ mod tests {
     #[test]
     fn buffers_are_freed_however_dropped() {
         let (memory, share) = share(1 << 20, 1 << 20);
-        let buffers = CommandBuffers::new(Arc::clone(&share));
+        let buffers = CommandBuffers::new(Arc::clone(&share), None);
         let frozen = {
             let kept = buffers.take(5000).unwrap();
             let _lost = buffers.take(6000).unwrap();

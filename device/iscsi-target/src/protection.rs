@@ -1,7 +1,7 @@
 //! Negotiation of a session's protection, target side.
 //!
 //! Does: compares the initiator's settings with those that the logical units require, derives the
-//! keys, makes the records of the stream.
+//! keys, makes the protection of the stream.
 //! Does not: lower anything: settings that no unit requires end the login.
 //! Contract: the outcome is present exactly if the initiator stated settings and the login
 //! succeeded.
@@ -11,18 +11,24 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_block_protection::{
-    LoginTranscript, NONCE_LEN, PduDirection, ProofRole, ProtectionSettings, ReceivedSettings, RecordOpener,
-    RecordSealer, SessionKeys, SessionSecrets,
+    HeaderOpener, HeaderSealer, LoginTranscript, NONCE_LEN, PduDirection, PduProtection, ProofRole,
+    ProtectionSettings, ReceivedSettings, RecordOpener, RecordSealer, SessionKeys, SessionSecrets,
 };
-use sealstone_channel::StreamRecords;
+use sealstone_channel::{StreamProtection, StreamRecords};
 use sealstone_iscsi::{ExtensionOutcome, ExtensionRefused, LoginExtension, LoginFacts};
 
-use crate::{RandomSource, server::TargetState};
+use crate::{
+    RandomSource,
+    block_seals::{ConnectionSeals, TargetPduBlocks},
+    server::TargetState,
+};
 
 /// Protection of a session as negotiated.
 pub(crate) struct NegotiatedProtection {
     pub(crate) settings: ProtectionSettings,
-    pub(crate) records: StreamRecords,
+    pub(crate) stream: StreamProtection,
+    /// Seals of blocks between PDUs and logical units, at levels with keys of blocks.
+    pub(crate) seals: Option<ConnectionSeals>,
 }
 
 /// The outcome of a login, shared with its connection.
@@ -59,14 +65,20 @@ impl ProtectionNegotiation {
         };
         let secrets = SessionSecrets { chap: facts.chap_secret, tls_exporter: &[] };
         let keys = SessionKeys::derive(secrets, &transcript).ok()?;
-        let protection = settings.level.records()?;
-        let size = settings.record?;
-        let records = StreamRecords {
+        let records = settings.level.records().zip(settings.record).map(|(protection, size)| StreamRecords {
             sealer: RecordSealer::new(keys.record_keys(PduDirection::ToInitiator), protection, size),
             opener: RecordOpener::new(keys.record_keys(PduDirection::ToTarget), protection, size),
             random: fill_with(random),
-        };
-        *self.outcome.lock() = Some(NegotiatedProtection { settings, records });
+        });
+        let seals = settings.key_list_form().map(|_| ConnectionSeals::default());
+        let pdus = settings.key_list_form().zip(seals.clone()).map(|(form, seals)| {
+            let (level, profile) = (settings.level, settings.profile);
+            let sealer = HeaderSealer::new(keys.header_keys(), level, profile, PduDirection::ToInitiator, 0);
+            let opener = HeaderOpener::new(keys.header_keys(), level, profile, PduDirection::ToTarget, 0);
+            PduProtection::new(form, sealer, opener, Box::new(TargetPduBlocks::new(form, seals)))
+        });
+        let stream = StreamProtection { pdus, records };
+        *self.outcome.lock() = Some(NegotiatedProtection { settings, stream, seals });
         Some((settings, settings.login_keys(&target_nonce, Some(keys.proof_text(ProofRole::Target)))))
     }
 }

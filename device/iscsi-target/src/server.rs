@@ -112,18 +112,18 @@ impl IscsiTarget {
         self.attach_unit(number, unit, None)
     }
 
-    /// As [`Self::attach`]; the unit exists only in sessions with exactly this protection, which
-    /// needs CHAP. Sessions without it do not see the unit.
+    /// As [`Self::attach`]; the unit exists only in sessions that fulfil this protection, which
+    /// needs CHAP. Other sessions do not see the unit.
     ///
     /// # Errors
-    /// [`ConfigError::Protection`] unless the level consists of records only; as for `attach`.
+    /// [`ConfigError::Protection`] if the level protects nothing; as for `attach`.
     pub fn attach_protected(
         &self,
         number: u64,
         unit: Arc<dyn LogicalUnit>,
         settings: ProtectionSettings,
     ) -> Result<(), ConfigError> {
-        if settings.level.key_scheme().is_some() || settings.level.records().is_none() {
+        if settings.level.key_scheme().is_none() && settings.level.records().is_none() {
             return Err(ConfigError::Protection(settings.level.name()));
         }
         self.attach_unit(number, unit, Some(settings))

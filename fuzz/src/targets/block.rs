@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealstone_block::{BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, NewUnit};
+use sealstone_block::{BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, NewUnit, UnitProtection};
 use sealstone_osd::ObjectId;
 use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand};
 use sealstone_scsi::{SENSE_MAX, Sense, Status};
@@ -138,6 +138,7 @@ fn commands(input: &[u8]) {
         thin: true,
         removable: true,
         write_through: false,
+        protection: UnitProtection::NONE,
         serial: [1; 16],
         now_ms: 0,
     };

@@ -1,9 +1,10 @@
 //! `sealstone-block-protection`: headers with key lists, records, settings of a login.
 
 use sealstone_block_protection::{
-    BHS_LEN, BlockKeyList, BlockKeys, BlockSealer, HeaderOpener, HeaderSealer, KeyListForm, KeyScheme,
-    LoginTranscript, PduDirection, ProtectedBlock, ProtectionLevel, ProtectionProfile, ProtectionSettings,
-    ReceivedSettings, RecordOpener, RecordProtection, RecordSealer, RecordSize, SessionKeys, SessionSecrets,
+    AppendedPdu, BHS_LEN, BlockKeyList, BlockKeys, BlockSealer, HeaderOpener, HeaderSealer, KeyListForm,
+    KeyScheme, LoginTranscript, PduBlocks, PduDirection, PduError, PduHeader, PduProtection, ProtectedBlock,
+    ProtectionLevel, ProtectionProfile, ProtectionSettings, ReceivedSettings, RecordOpener, RecordProtection,
+    RecordSealer, RecordSize, SegmentSeals, SessionKeys, SessionSecrets,
 };
 
 use crate::Target;
@@ -114,6 +115,67 @@ fn records(input: &[u8]) {
     assert!(!changed || out.len() < data.len());
 }
 
+/// Passes data segments through, and expects no blocks.
+struct NoBlocks;
+
+impl PduBlocks for NoBlocks {
+    fn sending(&mut self, _: &PduHeader, _: &mut [u8]) -> Result<Option<SegmentSeals>, PduError> {
+        Ok(None)
+    }
+
+    fn received(
+        &mut self,
+        bhs: &mut PduHeader,
+        _: &mut Vec<u8>,
+        seals: Option<SegmentSeals>,
+    ) -> Result<AppendedPdu, PduError> {
+        if seals.is_none() { Ok(None) } else { Err(PduError::Keys(bhs[0])) }
+    }
+}
+
+fn pdu_end(level: ProtectionLevel) -> PduProtection {
+    let (profile, direction) = (settings().profile, PduDirection::ToTarget);
+    let keys = session().header_keys();
+    let sealer = HeaderSealer::new(keys.clone(), level, profile, direction, 0);
+    let opener = HeaderOpener::new(keys, level, profile, direction, 0);
+    PduProtection::new(form(2), sealer, opener, Box::new(NoBlocks))
+}
+
+/// A level, a position and a change of the wire, then a stream of plain PDUs. Only a prefix
+/// of the stream opens. The stream is also opened as an attacker's.
+fn pdus(input: &[u8]) {
+    let mut input = Input::new(input);
+    let level =
+        if input.byte() & 1 == 0 { ProtectionLevel::S1LazyMac } else { ProtectionLevel::S2LazyCipherMac };
+    let (at, change) = (usize::from(input.short()), input.byte());
+    let plain = input.rest();
+    let mut out = Vec::new();
+    assert!(pdu_end(level).open(plain, &mut out).is_err() || out.is_empty(), "a guessed MAC fits");
+    let mut wire = Vec::new();
+    if pdu_end(level).seal(plain, &mut wire).is_err() {
+        return;
+    }
+    let is_changed = match wire.get_mut(at) {
+        Some(byte) => {
+            *byte ^= change;
+            change != 0
+        }
+        None => false,
+    };
+    let mut out = Vec::new();
+    let opened = pdu_end(level).open(&wire, &mut out);
+    assert!(out.len() <= plain.len());
+    // Padding of a segment is not kept.
+    assert!(is_changed || opened.is_err() || wire.is_empty() || !out.is_empty());
+}
+
+fn pdu_seeds() -> Vec<Vec<u8>> {
+    let mut command = [0; BHS_LEN + 20];
+    (command[0], command[7]) = (0x01, 20);
+    let stream = [&command[..], &[0; BHS_LEN]].concat();
+    vec![seed(&[0, 0, 0, 0], &stream), seed(&[1, 0, 60, 4], &stream)]
+}
+
 /// Lines of key=value, as a login's text.
 fn login_settings(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
@@ -160,6 +222,16 @@ pub(crate) const RECORDS: Target = Target {
     cost: 4,
     quarantine: None,
     covers: &["block-protection::RecordOpener::open"],
+};
+
+pub(crate) const PDUS: Target = Target {
+    name: "block-protection-pdus",
+    about: "a stream of protected PDUs with one change: only what precedes the change opens",
+    run: pdus,
+    seeds: pdu_seeds,
+    cost: 4,
+    quarantine: None,
+    covers: &["block-protection::PduProtection::open"],
 };
 
 pub(crate) const SETTINGS: Target = Target {

@@ -58,6 +58,9 @@ pub struct Policy {
     pub data_digest: DigestChoice,
     /// Largest data segment we declare to receive, in bytes, 512 to [`DATA_SEGMENT_MAX`].
     pub max_receive: u32,
+    /// Largest data segment we send in full feature phase, in bytes, whatever the other end
+    /// accepts.
+    pub max_send: u32,
     /// Whether unsolicited Data-Out is forbidden.
     pub initial_r2t: bool,
     /// Whether data may be in the command PDU.
@@ -82,6 +85,7 @@ impl Default for Policy {
             header_digest: DigestChoice::PreferNone,
             data_digest: DigestChoice::PreferNone,
             max_receive: DATA_SEGMENT_MAX,
+            max_send: u32::MAX,
             initial_r2t: false,
             immediate_data: true,
             first_burst: 256 * 1024,

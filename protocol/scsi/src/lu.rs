@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use bytes::Bytes;
+use zeroize::Zeroizing;
 
 use crate::{AdditionalSense, Status, additional};
 
@@ -124,6 +125,28 @@ pub trait Buffers: Send + Sync {
     fn take(&self, len: usize) -> Option<Vec<u8>>;
     /// Makes the buffer sharable; it returns to the pool when the last clone is dropped.
     fn freeze(&self, buffer: Vec<u8>) -> Bytes;
+    /// Takes keys and MACs that arrived with the blocks of data-out; `None` if none did.
+    fn take_seals(&self) -> Option<BlockSeals> {
+        None
+    }
+    /// Passes keys and MACs of the blocks of data-in to the transport.
+    fn put_seals(&self, _seals: BlockSeals) {}
+}
+
+/// Keys and MACs of consecutive blocks beside their data. Only the ends that protect blocks know
+/// the format; the transport passes one entry of the same length for each block.
+#[derive(Clone)]
+pub struct BlockSeals {
+    /// Address of the first block.
+    pub first_lba: u64,
+    /// The entries.
+    pub bytes: Zeroizing<Vec<u8>>,
+}
+
+impl core::fmt::Debug for BlockSeals {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BlockSeals").field("first_lba", &self.first_lba).finish_non_exhaustive()
+    }
 }
 
 /// A request of a command to the task manager (SAM-5 §7). It concerns tasks of its own nexus and

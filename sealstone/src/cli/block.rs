@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use sealstone_block::UnitProtection;
+use sealstone_block_protection::ProtectedBlock;
 use sealstone_channel::Pin;
 
 use crate::output::parse_size;
@@ -13,6 +15,7 @@ pub(crate) enum Block {
     #[command(after_help = "\
 Examples:
   sealstone block create vm1 --data /srv/osd1 --size 20G
+  sealstone block create safe --data /srv/osd1 --size 20G --protect paper:S2-1u
   sealstone block create old --data /srv/osd1 --size 1T --block-size 4096 --lun 7 --thick
 A unit is a plain disk: every initiator that can log in to the target can read and write it. It is exported beyond loopback
 only if the device requires CHAP, has a list of initiators, or runs with --insecure-block.")]
@@ -41,6 +44,15 @@ only if the device requires CHAP, has a list of initiators, or runs with --insec
         /// cache.
         #[arg(long)]
         write_through: bool,
+        /// Least protection of sessions: none, paper:S1-1u (MAC), paper:S2-1u (encryption and MAC),
+        /// paper:S1-2 (lazy MAC), paper:S2-3 (lazy decryption), paper:S2-5 (both). It needs CHAP.
+        /// At the last three, blocks are stored with keys of their writers.
+        #[arg(long, default_value = "none", value_parser = UnitProtection::parse, value_name = "LEVEL")]
+        protect: UnitProtection,
+        /// Use the paper's own profile of a level with keys of blocks, to reproduce the paper.
+        /// Insecure: lost writes are not detected.
+        #[arg(long, requires = "protect")]
+        insecure_paper_profile: bool,
     },
     /// Change a block unit.
     #[command(after_help = "\
@@ -70,6 +82,17 @@ Example:
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
     },
+    /// Show the protection of a block unit: unverified writes, versions and errors.
+    #[command(after_help = "\
+Example:
+  sealstone block status vm1 --data /srv/osd1")]
+    Status {
+        /// Name of the unit.
+        name: String,
+        /// Folder of the device, running or not.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+    },
     /// List block units.
     #[command(after_help = "\
 Example:
@@ -85,6 +108,7 @@ Example:
 Examples:
   sealstone block attach vm1 --data /srv/osd1 --nbd unix:/run/user/1000/vm1.sock
   sealstone block attach iscsi://10.0.0.7/iqn.2026-11.org.sealstone:osd.osd1/1 --nbd unix:vm1.sock
+  sealstone block attach safe --data /srv/osd1 --nbd unix:vm1.sock --chap-file vm1.chap
   qemu-img info 'nbd+unix:///vm1?socket=/run/user/1000/vm1.sock'
   sealstone block attach vm1 --data /srv/osd1 --mount-file /srv/vm1.img
   losetup --find --show --direct-io=on /srv/vm1.img
@@ -140,6 +164,25 @@ pub(crate) struct AttachArgs {
     /// Certificate pin of the device, for TLS: sha256:HEX.
     #[arg(long, value_name = "PIN")]
     pub(crate) pin: Option<Pin>,
+    /// Protection of the sessions, for the URL of a unit or to exceed its least level: none,
+    /// paper:S1-1u, paper:S2-1u, paper:S1-2, paper:S2-3, paper:S2-5 [default: that of the unit].
+    #[arg(long, value_parser = UnitProtection::parse, value_name = "LEVEL")]
+    pub(crate) protect: Option<UnitProtection>,
+    /// Block size of the protected unit, for a URL: 512 or 4096.
+    #[arg(long, default_value = "512", requires = "protect", value_parser = protected_block, value_name = "BYTES")]
+    pub(crate) protect_block: ProtectedBlock,
+    /// Use the paper's own profile, for the URL of a unit that was created with it.
+    #[arg(long, requires = "protect")]
+    pub(crate) insecure_paper_profile: bool,
+}
+
+/// Parses the block size of a protected unit.
+fn protected_block(text: &str) -> Result<ProtectedBlock, String> {
+    match text {
+        "512" => Ok(ProtectedBlock::B512),
+        "4096" => Ok(ProtectedBlock::B4096),
+        _ => Err("block sizes are 512 and 4096".into()),
+    }
 }
 
 /// Parses the address of an NBD server.

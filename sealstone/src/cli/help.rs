@@ -177,7 +177,10 @@ fn heading(path: &str, id: &str) -> Option<&'static str> {
         | ("login", "paper_profile" | "conservative")
         | ("mds add-osd", "speed" | "wait")
         | ("block create", "lun" | "block_size" | "removable")
-        | ("block attach", "export" | "timeout" | "sessions" | "initiator_name" | "pin") => Some(ADVANCED),
+        | (
+            "block attach",
+            "export" | "timeout" | "sessions" | "initiator_name" | "pin" | "protect" | "protect_block",
+        ) => Some(ADVANCED),
         (_, "meta" | "meta_ca_file" | "meta_password_file" | "meta_credential") => {
             Some("Options for the metadata store")
         }

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use sealstone_block_protection::ProtectionProfile;
 use sealstone_osd_device::{DataDir, ProvisionError};
 use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, open_store_medium};
 
 use crate::cli::{Block, GlobalArgs};
-use crate::daemon::blocks::{Blocks, UnitParams, UnitReport, store_options, unit_options};
+use crate::daemon::blocks::{Blocks, ProtectionReport, UnitParams, UnitReport, store_options, unit_options};
 use crate::daemon::control::{self, ControlHandler, ControlRequest};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
@@ -18,8 +19,22 @@ use crate::text::ShownPath as _;
 pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Outcome {
     match command {
         Block::Attach(arguments) => super::block_attach::command(global, output, &arguments),
-        Block::Create { data, name, size, block_size, lun, thick, removable, write_through } => {
-            let wanted = UnitParams { name, size, block_size, lun, thin: !thick, removable, write_through };
+        Block::Create {
+            data,
+            name,
+            size,
+            block_size,
+            lun,
+            thick,
+            removable,
+            write_through,
+            protect,
+            insecure_paper_profile,
+        } => {
+            let profile = insecure_paper_profile.then(|| ProtectionProfile::Paper.name().to_owned());
+            let (thin, protect) = (!thick, protect.name());
+            let wanted =
+                UnitParams { name, size, block_size, lun, thin, removable, write_through, protect, profile };
             let value = perform(&data, ControlRequest::Create(wanted))?;
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || match &unit.url {
@@ -44,6 +59,11 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || details(&unit))
         }
+        Block::Status { name, data } => {
+            let value = perform(&data, ControlRequest::Status { name })?;
+            let status: ProtectionReport = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&status, || protection_details(&status))
+        }
         Block::List { data } => {
             let value = perform(&data, ControlRequest::List)?;
             let units: Vec<UnitReport> = serde_json::from_value(value).map_err(Failure::operation)?;
@@ -65,6 +85,45 @@ const fn cache(unit: &UnitReport) -> &'static str {
     }
 }
 
+/// Returns the level, and the profile unless it is the default one.
+fn protection(unit: &UnitReport) -> String {
+    match unit.profile.as_deref() {
+        Some(profile) if profile != ProtectionProfile::PaperSafe.name() => {
+            format!("{} ({profile})", unit.protect)
+        }
+        _ => unit.protect.clone(),
+    }
+}
+
+fn protection_details(status: &ProtectionReport) -> String {
+    let mut rows = vec![
+        ("name", status.name.clone()),
+        ("protection", status.protect.clone()),
+        ("available", if status.available { "yes" } else { "no" }.to_owned()),
+    ];
+    if let Some(profile) = &status.profile {
+        let versions = format!("{} unverified, {} unverifiable", status.unverified, status.unverifiable);
+        let window = format!(
+            "oldest {} ms, p99 {} ms, longest {} ms",
+            status.oldest_ms, status.window_p99_ms, status.window_max_ms
+        );
+        let log = format!("{} of {}", human_bytes(status.log_bytes), human_bytes(status.log_bytes_max));
+        rows.extend([
+            ("profile", profile.clone()),
+            ("key epoch", status.key_epoch.to_string()),
+            ("versions", versions),
+            ("window", window),
+            ("log", log),
+            ("verified", format!("{} versions, {} writes at once", status.verified, status.eager)),
+            ("rejected", format!("{} writes", status.rejected)),
+            ("busy", format!("{} writes", status.busy)),
+            ("reports", format!("{} of intact blocks", status.false_reports)),
+        ]);
+    }
+    let lines: Vec<String> = rows.iter().map(|(name, value)| format!("{name:11}  {value}")).collect();
+    lines.join("\n")
+}
+
 fn details(unit: &UnitReport) -> String {
     let rows = [
         ("name", unit.name.clone()),
@@ -74,6 +133,7 @@ fn details(unit: &UnitReport) -> String {
         ("block size", unit.block_size.to_string()),
         ("kind", if unit.thin { "thin" } else { "thick" }.to_owned()),
         ("write cache", cache(unit).to_owned()),
+        ("protection", protection(unit)),
         ("serial", unit.serial.clone()),
         ("URL", unit.url.clone().unwrap_or_else(|| "-".to_owned())),
     ];
@@ -85,12 +145,12 @@ fn table(units: &[UnitReport]) -> String {
         return "no block units".into();
     }
     let mut lines = vec![format!(
-        "{:>3}  {:20} {:>10} {:>10} {:>5}  {:5}  {:19}  {}",
-        "LUN", "NAME", "SIZE", "USED", "BLOCK", "KIND", "CACHE", "URL"
+        "{:>3}  {:20} {:>10} {:>10} {:>5}  {:5}  {:19}  {:12}  {}",
+        "LUN", "NAME", "SIZE", "USED", "BLOCK", "KIND", "CACHE", "PROTECTION", "URL"
     )];
     lines.extend(units.iter().map(|unit| {
         format!(
-            "{:>3}  {:20} {:>10} {:>10} {:>5}  {:5}  {:19}  {}",
+            "{:>3}  {:20} {:>10} {:>10} {:>5}  {:5}  {:19}  {:12}  {}",
             unit.lun,
             unit.name,
             human_bytes(unit.size),
@@ -98,6 +158,7 @@ fn table(units: &[UnitReport]) -> String {
             unit.block_size,
             if unit.thin { "thin" } else { "thick" },
             cache(unit),
+            protection(unit),
             unit.url.as_deref().unwrap_or("-"),
         )
     }));

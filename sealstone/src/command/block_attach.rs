@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealstone_block::UnitProtection;
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions};
+use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
 use sealstone_channel::{Pin, PinKind};
 use sealstone_fuse::{DiskMountOptions, Mount, MountRoot};
 use sealstone_initiator::{SystemEnvironment, TargetUrl, TcpDial, TlsPolicy};
@@ -42,6 +44,8 @@ struct UnitLocation {
     url: TargetUrl,
     export: ExportName,
     dial: TcpDial,
+    /// Protection of the sessions.
+    protection: Option<ProtectionSettings>,
 }
 
 /// Runs the command.
@@ -62,8 +66,8 @@ pub(super) fn command(global: &GlobalArgs, output: Output, arguments: &AttachArg
 /// Finds the URL of the unit, and the expected certificate of its device.
 fn locate(global: &GlobalArgs, arguments: &AttachArgs) -> Outcome<UnitLocation> {
     let policy = TlsPolicy::from(global.device_tls);
-    let (url, export, folder) = if arguments.unit.contains("://") {
-        (arguments.unit.clone(), EXPORT_DEFAULT, None)
+    let (url, export, folder, unit) = if arguments.unit.contains("://") {
+        (arguments.unit.clone(), EXPORT_DEFAULT, None, None)
     } else {
         let data = arguments.data.as_deref().ok_or_else(|| {
             Failure::usage("the name of a unit needs the folder of its device")
@@ -72,13 +76,14 @@ fn locate(global: &GlobalArgs, arguments: &AttachArgs) -> Outcome<UnitLocation> 
         let name = arguments.unit.clone();
         let value = perform(data, ControlRequest::Show { name })?;
         let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
-        let url = unit.url.ok_or_else(|| {
+        let url = unit.url.clone().ok_or_else(|| {
             Failure::operation("the device is stopped")
                 .at(data.shown())
                 .hint("sealstone osd serve --data DIR")
         })?;
-        (url, arguments.unit.as_str(), Some(data))
+        (url, arguments.unit.as_str(), Some(data), Some(unit))
     };
+    let protection = session_protection(unit.as_ref(), arguments)?;
     let url: TargetUrl =
         url.parse().map_err(|error| Failure::usage(error).at(&url).hint("iscsi://HOST[:PORT]/TARGET/LUN"))?;
     let export = arguments.export.as_deref().unwrap_or(export);
@@ -96,7 +101,36 @@ fn locate(global: &GlobalArgs, arguments: &AttachArgs) -> Outcome<UnitLocation> 
     };
     let dial =
         TcpDial::by_policy(&url, pin, &system_id, policy).map_err(|error| session_failure(&error, &url))?;
-    Ok(UnitLocation { url, export, dial })
+    Ok(UnitLocation { url, export, dial, protection })
+}
+
+/// Returns a protection with the paper's own profile if that is requested.
+fn with_profile(protection: UnitProtection, paper: bool) -> UnitProtection {
+    let profile = if paper { ProtectionProfile::Paper } else { protection.profile() };
+    UnitProtection::new(protection.level(), profile)
+}
+
+/// Returns the settings of the sessions: those that the unit requires, or those of the options.
+fn session_protection(
+    unit: Option<&UnitReport>,
+    arguments: &AttachArgs,
+) -> Outcome<Option<ProtectionSettings>> {
+    let Some(unit) = unit else {
+        let chosen = arguments.protect.map(|chosen| with_profile(chosen, arguments.insecure_paper_profile));
+        return Ok(chosen.and_then(|chosen| chosen.settings(arguments.protect_block)));
+    };
+    let block = if unit.block_size == 4096 { ProtectedBlock::B4096 } else { ProtectedBlock::B512 };
+    let required = UnitProtection::parse(&unit.protect).map_err(Failure::operation)?;
+    let profile = unit.profile.as_deref().and_then(ProtectionProfile::from_name);
+    let profile = profile.unwrap_or(required.profile());
+    let required = UnitProtection::new(required.level(), profile).settings(block);
+    let Some(chosen) = arguments.protect else { return Ok(required) };
+    let chosen = UnitProtection::new(chosen.level(), profile).settings(block);
+    let is_less = required.is_some_and(|required| !chosen.is_some_and(|chosen| chosen.fulfils(&required)));
+    if is_less {
+        return Err(Failure::usage(format!("unit {} requires {}", unit.name, unit.protect)).at("--protect"));
+    }
+    Ok(chosen)
 }
 
 /// Returns the pin of the device in a folder, and its system id. On loopback there is no
@@ -119,9 +153,10 @@ async fn serve(
     location: UnitLocation,
 ) -> Outcome {
     let shutdown = Shutdown::on_signals()?;
-    let UnitLocation { url, export, dial } = location;
+    let UnitLocation { url, export, dial, protection } = location;
     let mut options = UnitClientOptions::new(&SystemEnvironment);
     options.session.proofs = chap_file::proofs(global.chap_file.as_ref())?;
+    options.session.protection = protection;
     options.sessions = usize::from(arguments.sessions);
     options.recovery_timeout =
         (arguments.timeout > 0).then(|| Duration::from_secs(u64::from(arguments.timeout)));
@@ -139,7 +174,9 @@ async fn serve(
     let backend = Arc::new(UnitBackend::new(unit.clone(), is_read_only));
     let mut value = json!({
         "url": url.to_string(), "size": unit.geometry().bytes, "block_size": unit.geometry().block_bytes,
-        "read_only": is_read_only, "sessions": arguments.sessions, "pid": std::process::id(),
+        "read_only": is_read_only, "sessions": arguments.sessions,
+        "protect": protection.map_or("none".to_owned(), |settings| protection_name(&settings)),
+        "pid": std::process::id(),
     });
     let size = human_bytes(unit.geometry().bytes);
     let served = if let Some(path) = &arguments.nbd {
@@ -235,6 +272,11 @@ impl Drop for MountedFile<'_> {
     }
 }
 
+/// Returns the name of a protection on the command line.
+fn protection_name(settings: &ProtectionSettings) -> String {
+    UnitProtection::new(settings.level, settings.profile).name()
+}
+
 /// Returns the NBD URI of an export (doc/uri.md of the NBD project).
 fn nbd_uri(export: &ExportName, socket: &Path) -> String {
     let absolute = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
@@ -261,6 +303,10 @@ fn session_failure(error: &sealstone_initiator::SessionError, url: &TargetUrl) -
         sealstone_initiator::SessionError::LoginRefused { class: 2, detail: 3 } => {
             Failure { kind: FailureKind::NotFound, ..failure }
                 .hint("`sealstone block list` shows the URLs of the units")
+        }
+        sealstone_initiator::SessionError::LoginRefused { class: 2, detail: 0 } => {
+            Failure { kind: FailureKind::Denied, ..failure }
+                .hint("the unit may require protection: give --protect, and an account with --chap-file")
         }
         _ => failure.hint("check that the device runs, and its address"),
     }

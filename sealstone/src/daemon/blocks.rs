@@ -5,12 +5,16 @@
 //! list), or with `--insecure-block`.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_block::{
-    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, NewUnit, UnitOptions, UnitStatus,
+    BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, LazyOptions, LazyStatus, NewUnit,
+    PageSecret, UnitDescription, UnitOptions, UnitProtection, UnitStatus,
 };
+use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
+use sealstone_initiator::{Environment as _, SystemEnvironment};
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::IscsiTarget;
 use sealstone_scsi::lu::LogicalUnit;
@@ -20,6 +24,8 @@ use serde::{Deserialize, Serialize};
 use super::{now_ms, random};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::metrics::{MetricKind, Page};
+use crate::secret_file;
+use crate::text::ShownPath as _;
 
 /// Parameters of a new unit, as the command line sends them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -32,6 +38,11 @@ pub(crate) struct UnitParams {
     pub(crate) thin: bool,
     pub(crate) removable: bool,
     pub(crate) write_through: bool,
+    /// Name of the least protection of sessions.
+    pub(crate) protect: String,
+    /// Profile of a level with keys of blocks, if it is not paper+safe.
+    #[serde(default)]
+    pub(crate) profile: Option<String>,
 }
 
 /// A unit as `--json` prints it.
@@ -47,6 +58,10 @@ pub(crate) struct UnitReport {
     pub(crate) write_through: bool,
     /// Whether a write may be acknowledged before it is durable (WCE).
     pub(crate) write_cache: bool,
+    /// Name of the least protection of sessions, or none.
+    pub(crate) protect: String,
+    /// Profile of a level with keys of blocks.
+    pub(crate) profile: Option<String>,
     pub(crate) serial: String,
     pub(crate) created_ms: u64,
     pub(crate) used: u64,
@@ -55,6 +70,30 @@ pub(crate) struct UnitReport {
     pub(crate) target: String,
     /// URL for initiators; `None` if the device is stopped.
     pub(crate) url: Option<String>,
+}
+
+/// State of the protection of a unit, as `--json` prints it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct ProtectionReport {
+    pub(crate) name: String,
+    pub(crate) protect: String,
+    pub(crate) profile: Option<String>,
+    /// Whether the device runs and can use the keys of the unit.
+    pub(crate) available: bool,
+    /// Generation of the secret under which keys are sealed; 0 if they are not sealed.
+    pub(crate) key_epoch: u32,
+    pub(crate) unverified: u64,
+    pub(crate) unverifiable: u64,
+    pub(crate) oldest_ms: u64,
+    pub(crate) window_p99_ms: u64,
+    pub(crate) window_max_ms: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) log_bytes_max: u64,
+    pub(crate) verified: u64,
+    pub(crate) rejected: u64,
+    pub(crate) eager: u64,
+    pub(crate) busy: u64,
+    pub(crate) false_reports: u64,
 }
 
 /// File with the identifier of this boot of the machine.
@@ -76,6 +115,23 @@ pub(crate) fn unit_options() -> UnitOptions {
         *byte = u8::from_str_radix(pair, 16).unwrap_or_default();
     }
     UnitOptions { boot_id, ..UnitOptions::default() }
+}
+
+/// File with the secret under which keys of blocks are sealed at rest.
+const PAGE_SECRET: &str = "block-keys.secret";
+
+/// Returns what units with keys of blocks need: the secret of this device, created at first use.
+pub(crate) fn lazy_options(folder: &Path) -> Outcome<LazyOptions> {
+    let path = folder.join(PAGE_SECRET);
+    if !path.exists() {
+        secret_file::write(&path, &random::<32>())?;
+    }
+    let bytes = secret_file::read_bytes(&path)?;
+    let secret = bytes.as_slice().try_into().map_err(|_| {
+        Failure::operation("the secret of block keys does not have 32 bytes").at(path.shown())
+    })?;
+    let secret = PageSecret::new(secret);
+    Ok(LazyOptions { secret, random: Arc::new(|into: &mut [u8]| SystemEnvironment.fill_random(into)) })
 }
 
 /// The block units of a store that this process has open.
@@ -170,6 +226,14 @@ impl Blocks {
         let block = BlockSize::from_bytes(params.block_size).ok_or_else(|| {
             Failure::usage(format!("unsupported block size {}", params.block_size)).hint("use 512 or 4096")
         })?;
+        let protection = UnitProtection::parse(&params.protect).map_err(Failure::usage)?;
+        let profile = match params.profile.as_deref() {
+            None => protection.profile(),
+            Some(name) => ProtectionProfile::from_name(name)
+                .filter(|_| protection.stores_block_keys())
+                .ok_or_else(|| Failure::usage(format!("{name} is no profile of {}", params.protect)))?,
+        };
+        let protection = UnitProtection::new(protection.level(), profile);
         if running && self.export.is_none() {
             return Err(Failure::new(
                 FailureKind::Denied,
@@ -187,6 +251,7 @@ impl Blocks {
                 thin: params.thin,
                 removable: params.removable,
                 write_through: params.write_through,
+                protection,
                 serial: random(),
                 now_ms: now_ms(),
             })
@@ -211,9 +276,43 @@ impl Blocks {
         found.ok_or_else(|| failure(CatalogError::NotFound(name.to_owned())))
     }
 
+    /// Returns the state of the protection of one unit.
+    pub(crate) fn status(&self, name: &str) -> Outcome<ProtectionReport> {
+        let all = self.units.list().map_err(failure)?;
+        let found = all.into_iter().find(|unit| unit.description.name == name);
+        let unit = found.ok_or_else(|| failure(CatalogError::NotFound(name.to_owned())))?;
+        let protection = unit.description.protection;
+        let is_keyed = protection.stores_block_keys();
+        let state = unit.lazy.unwrap_or_default();
+        Ok(ProtectionReport {
+            name: name.to_owned(),
+            protect: protection.name(),
+            profile: is_keyed.then(|| protection.profile().name().to_owned()),
+            available: self.export.is_some() && (!is_keyed || unit.lazy.is_some()),
+            key_epoch: u32::from(is_keyed && protection.profile().binds_address()),
+            unverified: state.unverified as u64,
+            unverifiable: state.unverifiable as u64,
+            oldest_ms: state.oldest_ms,
+            window_p99_ms: state.window_p99_ms,
+            window_max_ms: state.window_max_ms,
+            log_bytes: state.log_bytes,
+            log_bytes_max: state.log_bytes_max,
+            verified: state.verified,
+            rejected: state.rejected,
+            eager: state.eager,
+            busy: state.busy,
+            false_reports: state.false_reports,
+        })
+    }
+
     /// Removes the marks of unflushed writes of idle initiators.
     pub(crate) fn tick(&self, now: Duration) {
         self.units.tick(now);
+    }
+
+    /// Verifies blocks of units with keys.
+    pub(crate) fn verify_due(&self) {
+        self.units.verify_due();
     }
 
     /// Closes all units, after the last command.
@@ -244,6 +343,11 @@ impl Blocks {
                 removable: unit.removable,
                 write_through: unit.write_through,
                 write_cache: listed.write_cache,
+                protect: unit.protection.name(),
+                profile: unit
+                    .protection
+                    .stores_block_keys()
+                    .then(|| unit.protection.profile().name().to_owned()),
                 serial: unit.serial_text(),
                 created_ms: unit.created_ms,
                 used: listed.used_bytes,
@@ -278,12 +382,82 @@ impl Blocks {
         family("sealstone_block_written_bytes_total", "Bytes written by initiators.", &|unit| {
             unit.counters().written_bytes
         });
+        let keyed: Vec<(&Arc<BlockUnit>, LazyStatus)> =
+            units.iter().filter_map(|unit| Some((unit, unit.lazy_status()?))).collect();
+        if keyed.is_empty() {
+            return;
+        }
+        let mut family = |kind: MetricKind, name: &str, help: &str, value: &dyn Fn(&LazyStatus) -> u64| {
+            for (unit, status) in &keyed {
+                let lun = unit.description().lun.to_string();
+                let labels = [("device", device), ("lun", &lun), ("unit", &unit.description().name)];
+                page.family(kind, name, help, [(&labels[..], value(status))]);
+            }
+        };
+        let (gauge, counter) = (MetricKind::Gauge, MetricKind::Counter);
+        family(
+            gauge,
+            "sealstone_block_unverified_versions",
+            "Versions that wait for verification.",
+            &|status| status.unverified as u64,
+        );
+        family(
+            gauge,
+            "sealstone_block_unverifiable_blocks",
+            "Blocks whose keys or versions are damaged.",
+            &|status| status.unverifiable as u64,
+        );
+        family(
+            gauge,
+            "sealstone_block_window_p99_ms",
+            "Time from write to verification, 99th percentile.",
+            &|status| status.window_p99_ms,
+        );
+        family(gauge, "sealstone_block_log_bytes", "Bytes of the version log.", &|status| status.log_bytes);
+        family(counter, "sealstone_block_verified_total", "Versions that were verified.", &|status| {
+            status.verified
+        });
+        family(
+            counter,
+            "sealstone_block_rejected_total",
+            "Acknowledged writes that were not authentic.",
+            &|status| status.rejected,
+        );
+        family(counter, "sealstone_block_eager_total", "Writes that were verified at once.", &|status| {
+            status.eager
+        });
+        family(
+            counter,
+            "sealstone_block_busy_total",
+            "Writes refused because the version log was full.",
+            &|status| status.busy,
+        );
+        family(
+            counter,
+            "sealstone_block_false_reports_total",
+            "Reports of readers about intact blocks.",
+            &|status| status.false_reports,
+        );
     }
 }
 
 fn attach(target: &IscsiTarget, unit: &Arc<BlockUnit>) -> Outcome {
     let lun = u64::from(unit.description().lun);
-    target.attach(lun, Arc::clone(unit) as Arc<dyn LogicalUnit>).map_err(Failure::operation)
+    let logical = Arc::clone(unit) as Arc<dyn LogicalUnit>;
+    match session_settings(unit.description()) {
+        Some(settings) => target.attach_protected(lun, logical, settings),
+        None => target.attach(lun, logical),
+    }
+    .map_err(Failure::operation)
+}
+
+/// Returns the least protection of sessions that use the unit; `None` if it needs none.
+fn session_settings(unit: &UnitDescription) -> Option<ProtectionSettings> {
+    let block = match unit.geometry.block() {
+        BlockSize::B512 => ProtectedBlock::B512,
+        BlockSize::B4096 => ProtectedBlock::B4096,
+    };
+    unit.protection.settings(block)
 }
 
 fn failure(error: CatalogError) -> Failure {

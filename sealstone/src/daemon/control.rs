@@ -47,6 +47,7 @@ pub(crate) enum ControlRequest {
     Remove { name: String, force: bool },
     Set { name: String, write_through: bool },
     Show { name: String },
+    Status { name: String },
     Scrub(ScrubAction),
     Functions,
 }
@@ -84,6 +85,7 @@ pub(crate) fn perform(handler: &ControlHandler, request: ControlRequest) -> Outc
             serde_json::to_value(blocks.set(&name, write_through)?)
         }
         ControlRequest::Show { name } => serde_json::to_value(blocks.show(&name)?),
+        ControlRequest::Status { name } => serde_json::to_value(blocks.status(&name)?),
         ControlRequest::Scrub(asked) => match &handler.scrubber {
             Some(scrubber) => serde_json::to_value(scrubber.perform(asked)?),
             None => return Err(Failure::operation("the device is stopped")),
@@ -248,6 +250,8 @@ mod tests {
             thin: true,
             removable: false,
             write_through: false,
+            protect: "none".into(),
+            profile: None,
         };
         for request in [
             ControlRequest::Create(params),

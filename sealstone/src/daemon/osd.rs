@@ -33,7 +33,7 @@ use super::machine_clock::{self, KeptClock};
 use super::osd_create::{StorePlace, init, new_key};
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, ResponseAuth};
-use super::upkeep::{UpkeepThread, off_pool};
+use super::upkeep::{UpkeepThread, VerificationThread, off_pool};
 use super::{AUDIT_FILE, MetricsPort, OSD_AUDIT_MIB_DEFAULT, Shutdown, bind, check_data_folder, now_ms};
 use crate::cli::{GlobalArgs, Osd};
 use crate::command::osd_check;
@@ -167,6 +167,7 @@ pub(crate) struct OsdDaemon {
     unit: Arc<OsdUnit>,
     serving: JoinHandle<std::io::Result<()>>,
     upkeep: UpkeepThread,
+    verification: VerificationThread,
     worker: Worker,
     background: BackgroundThread,
     control: ControlSocket,
@@ -347,6 +348,7 @@ impl OsdDaemon {
         let unit_options = UnitOptions {
             write_through: flag(options.write_through),
             losses: Arc::clone(&audit) as Arc<dyn LossSink>,
+            lazy: Some(blocks::lazy_options(data)?),
             ..blocks::unit_options()
         };
         let blocks = tokio::task::spawn_blocking(move || {
@@ -386,6 +388,7 @@ impl OsdDaemon {
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
         let upkeep = UpkeepThread::start(Arc::clone(&unit), Arc::clone(&blocks), Arc::clone(&service))?;
+        let verification = VerificationThread::start(Arc::clone(&blocks))?;
         let worker = Worker::start(Arc::clone(&unit))?;
         let time = time.map(|time| {
             let task = time.start(&shutdown);
@@ -403,6 +406,7 @@ impl OsdDaemon {
             unit,
             serving,
             upkeep,
+            verification,
             worker,
             background,
             control,
@@ -429,6 +433,7 @@ impl OsdDaemon {
         let (unit, scrubber, blocks) = (self.unit, self.scrubber, self.blocks);
         off_pool("stop-device", move || {
             drop(self.upkeep);
+            drop(self.verification);
             scrubber.end();
             drop(self.worker);
             let flushed = unit.shut_down();

@@ -34,6 +34,41 @@ pub(crate) async fn off_pool<T: Send + 'static>(
     result.await.map_err(|_| Failure::operation("the thread ended early").at(name))
 }
 
+/// Interval of the verification of blocks. With the age of 500 ms at which blocks are due, each is
+/// verified within a second.
+const VERIFY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The thread that verifies blocks of lazily protected units. Dropping it stops it.
+pub(crate) struct VerificationThread {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VerificationThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system cannot create a thread.
+    pub(crate) fn start(blocks: Arc<Blocks>) -> std::io::Result<Self> {
+        let (stop, stopped) = channel();
+        let thread = Builder::new().name("verify-blocks".into()).spawn(move || {
+            while stopped.recv_timeout(VERIFY_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                blocks.verify_due();
+            }
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for VerificationThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// The thread that renews the nonce lease ahead of the clock, and expires jobs and engines.
 /// Dropping it stops it.
 pub(crate) struct UpkeepThread {

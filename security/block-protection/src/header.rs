@@ -1,13 +1,14 @@
 //! Seals of PDU headers under the session key.
 //!
 //! Does: encrypts the basic header segment (BHS) and the additional ones (AHS), computes and checks
-//! the header's MAC.
+//! the header's MAC. Does the same for data segments that do not consist of blocks.
 //! Does not: interpret opcodes, or fields other than TotalAHSLength and the initiator task tag.
 //! Contract: both ends count the PDUs of each direction. A PDU that was changed, repeated, left out
 //! or sent back opens with an error, after which the connection must end.
 //! Truth: `docs/standards/block-protection.md`, "Headers".
 //!
 //! MAC input: direction 1, connection 2, counter 8, BHS, all AHS, as on the wire.
+//! MAC input of a data segment: direction plus 128, connection, counter, data as on the wire.
 //! Initialisation vector: AES-ECB(counter 8, direction 1, part 1, zeros 6).
 
 use alloc::vec::Vec;
@@ -27,6 +28,9 @@ const TASK_TAG: usize = 16;
 /// The parts of a header, which are encrypted separately.
 const PART_BHS: u8 = 0;
 const PART_AHS: u8 = 1;
+const PART_DATA: u8 = 2;
+/// Added to the direction in the MAC of a data segment.
+const DATA_DIRECTION: u8 = 0x80;
 
 /// Direction of a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,9 @@ pub enum HeaderError {
     /// The MAC differs: the PDU was changed, repeated or reordered.
     #[error("MAC of the PDU header differs")]
     Mac,
+    /// The MAC of a data segment without blocks differs, or its padding is not zero.
+    #[error("MAC of the data segment differs")]
+    Segment,
     /// The length of the AHS on the wire differs from that in the BHS.
     #[error("PDU has {found} bytes of additional headers, its header announces {announced}")]
     AhsLength {
@@ -96,21 +103,35 @@ struct HeaderState {
 
 impl HeaderState {
     fn iv(&self, part: u8) -> [u8; CIPHER_BLOCK] {
+        self.iv_at(part, self.counter)
+    }
+
+    fn iv_at(&self, part: u8, counter: u64) -> [u8; CIPHER_BLOCK] {
         let mut block = [0; CIPHER_BLOCK];
         // Without a counter the receiver has no unique value of the PDU before it has decrypted it.
-        let counter = if self.counts_pdus { self.counter } else { 0 };
+        let counter = if self.counts_pdus { counter } else { 0 };
         block[..8].copy_from_slice(&counter.to_be_bytes());
         (block[8], block[9]) = (self.direction.code(), part);
         ecb_encrypt(&self.keys.encryption, block)
     }
 
-    fn mac(&self, plain: &[u8; BHS_LEN], bhs: &[u8; BHS_LEN], ahs: &[u8]) -> MacTag {
-        let nonce = if self.counts_pdus {
-            self.counter
+    fn nonce(&self, plain: &[u8; BHS_LEN], counter: u64) -> u64 {
+        if self.counts_pdus {
+            counter
         } else {
             let tag = plain[TASK_TAG..TASK_TAG + 4].try_into().expect("4 bytes");
             u64::from(u32::from_be_bytes(tag))
-        };
+        }
+    }
+
+    fn segment_mac(&self, plain: &[u8; BHS_LEN], counter: u64, wire: &[u8]) -> MacTag {
+        let nonce = self.nonce(plain, counter).to_be_bytes();
+        let direction = [self.direction.code() | DATA_DIRECTION];
+        hmac_md5(&self.keys.authentication, &[&direction, &self.connection.to_be_bytes(), &nonce, wire])
+    }
+
+    fn mac(&self, plain: &[u8; BHS_LEN], bhs: &[u8; BHS_LEN], ahs: &[u8]) -> MacTag {
+        let nonce = self.nonce(plain, self.counter);
         let parts: [&[u8]; 5] =
             [&[self.direction.code()], &self.connection.to_be_bytes(), &nonce.to_be_bytes(), bhs, ahs];
         hmac_md5(&self.keys.authentication, &parts)
@@ -141,6 +162,27 @@ impl HeaderSealer {
     ) -> Self {
         let counts_pdus = profile.counts_pdus();
         Self(HeaderState { keys, level, counts_pdus, direction, connection, counter: 0 })
+    }
+
+    /// Whether each header has a MAC.
+    pub(crate) const fn has_header_mac(&self) -> bool {
+        self.0.level.has_header_mac()
+    }
+
+    /// Returns the length on the wire of a data segment without blocks.
+    pub(crate) const fn wire_segment_len(&self, length: usize) -> usize {
+        padded_ahs_length(self.0.level, length)
+    }
+
+    /// Seals a data segment without blocks, before its header is sealed. Returns its MAC; `None` if
+    /// the level has no header MACs.
+    pub(crate) fn seal_segment(&self, bhs: &[u8; BHS_LEN], data: &mut Vec<u8>) -> Option<MacTag> {
+        let state = &self.0;
+        if state.level.encrypts_headers() {
+            data.resize(self.wire_segment_len(data.len()), 0);
+            cbc_encrypt(&state.keys.encryption, &state.iv(PART_DATA), data);
+        }
+        state.level.has_header_mac().then(|| state.segment_mac(bhs, state.counter, data))
     }
 
     /// Seals a header in place, and pads its AHS for encryption. Returns the MAC that follows the
@@ -203,6 +245,40 @@ impl HeaderOpener {
     ) -> Self {
         let counts_pdus = profile.counts_pdus();
         Self(HeaderState { keys, level, counts_pdus, direction, connection, counter: 0 })
+    }
+
+    /// Returns the number of the next PDU.
+    pub(crate) const fn counter(&self) -> u64 {
+        self.0.counter
+    }
+
+    /// Opens a data segment without blocks in place. `bhs` is the opened header, `counter` the
+    /// number of the PDU, `length` the plain length.
+    pub(crate) fn open_segment(
+        &self,
+        bhs: &[u8; BHS_LEN],
+        counter: u64,
+        data: &mut Vec<u8>,
+        length: usize,
+        mac: Option<&MacTag>,
+    ) -> Result<(), HeaderError> {
+        let state = &self.0;
+        let is_authentic = match (state.level.has_header_mac(), mac) {
+            (false, None) => true,
+            (true, Some(mac)) => state.segment_mac(bhs, counter, data).ct_eq(mac).into(),
+            _ => false,
+        };
+        if !is_authentic {
+            return Err(HeaderError::Segment);
+        }
+        if state.level.encrypts_headers() {
+            cbc_decrypt(&state.keys.encryption, &state.iv_at(PART_DATA, counter), data);
+        }
+        if data.get(length..).is_none_or(|padding| padding.iter().any(|byte| *byte != 0)) {
+            return Err(HeaderError::Segment);
+        }
+        data.truncate(length);
+        Ok(())
     }
 
     /// Decrypts the first 48 bytes of a PDU.

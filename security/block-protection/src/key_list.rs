@@ -21,7 +21,7 @@ pub const KEY_LIST_FIXED: usize = 16;
 /// Bytes of all AHS of a PDU: TotalAHSLength counts 4-byte words in one byte.
 pub const AHS_TOTAL_MAX: usize = 255 * 4;
 /// Bytes that AHSLength does not count: itself and AHSType.
-const UNCOUNTED: usize = 3;
+pub(crate) const AHS_UNCOUNTED: usize = 3;
 
 /// Which keys each block has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl BlockKeyList {
         let blocks = self.keys.len();
         check_extent(form.scheme, self.first_lba, blocks)?;
         let used = KEY_LIST_FIXED + blocks * form.scheme.entry_len();
-        let counted = u16::try_from(used - UNCOUNTED).map_err(|_| KeyListError::BlockCount(blocks))?;
+        let counted = u16::try_from(used - AHS_UNCOUNTED).map_err(|_| KeyListError::BlockCount(blocks))?;
         let count = u16::try_from(blocks).map_err(|_| KeyListError::BlockCount(blocks))?;
         let mut out = Zeroizing::new(Vec::with_capacity(used.next_multiple_of(4)));
         out.extend_from_slice(&counted.to_be_bytes());
@@ -200,7 +200,7 @@ impl BlockKeyList {
         let first_lba = u64::from_be_bytes(fixed[8..].try_into().expect("8 of 16 bytes"));
         check_extent(form.scheme, first_lba, blocks)?;
         let used = KEY_LIST_FIXED + blocks * form.scheme.entry_len();
-        let expected = used - UNCOUNTED;
+        let expected = used - AHS_UNCOUNTED;
         if found != expected || ahs.len() > used.next_multiple_of(4) {
             return Err(KeyListError::Length { found, expected, blocks });
         }
@@ -231,7 +231,7 @@ impl BlockKeyList {
         let mut found = None;
         while !all.is_empty() {
             let [high, low, ahs_type, ..] = *all else { return Err(KeyListError::Truncated(all.len())) };
-            let length = usize::from(u16::from_be_bytes([high, low])) + UNCOUNTED;
+            let length = usize::from(u16::from_be_bytes([high, low])) + AHS_UNCOUNTED;
             let Some((ahs, rest)) = all.split_at_checked(length.next_multiple_of(4)) else {
                 return Err(KeyListError::Truncated(all.len()));
             };

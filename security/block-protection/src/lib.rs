@@ -21,7 +21,9 @@ mod key_list;
 mod level;
 mod negotiation;
 mod payload;
+mod pdu;
 mod record;
+mod requirement;
 mod session;
 
 pub use block_keys::{BAK_LEN, BEK_LEN, BlockKeys};
@@ -36,5 +38,7 @@ pub use key_list::{
 pub use level::{ProtectedBlock, ProtectionLevel, ProtectionProfile, RecordProtection};
 pub use negotiation::{LoginNonce, NONCE_LEN, NegotiationError, ProtectionSettings, ReceivedSettings};
 pub use payload::{BlockMismatch, BlockSealer, verify_block};
+pub use pdu::{AppendedPdu, PDU_DATA_MAX, PduBlocks, PduError, PduHeader, PduProtection, SegmentSeals};
 pub use record::{RecordError, RecordKeys, RecordOpener, RecordSealer, RecordSize};
+pub use requirement::{UnitProtection, UnknownProtection};
 pub use session::{LoginTranscript, NoSessionSecret, PROOF_LEN, ProofRole, SessionKeys, SessionSecrets};

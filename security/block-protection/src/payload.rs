@@ -82,6 +82,25 @@ impl BlockSealer {
         (list, macs)
     }
 
+    /// Verifies one block and decrypts it in place. `mac` must be present if the scheme has
+    /// authentication. Returns false, with unspecified data, if the block is not authentic.
+    #[must_use]
+    pub fn open_block(&self, lba: u64, keys: &BlockKeys, mac: Option<&MacTag>, block: &mut [u8]) -> bool {
+        let authentic = self.form.scheme.has_authentication();
+        if authentic && mac.is_none() || !block.len().is_multiple_of(CIPHER_BLOCK) {
+            return false;
+        }
+        // Without a MAC of its own, a block was authenticated by its record.
+        let mac = mac.unwrap_or(&[0; MAC_LEN]);
+        if (authentic || keys.is_unwritten()) && !verify_block(self.form.profile, lba, keys, block, mac) {
+            return false;
+        }
+        if self.form.scheme.has_encryption() && !keys.is_unwritten() {
+            cbc_decrypt(&keys.encryption, &[0; CIPHER_BLOCK], block);
+        }
+        true
+    }
+
     /// Verifies blocks and decrypts them in place. The data are unspecified after an error. Panics
     /// unless there is data for each key, and a MAC if the scheme has authentication.
     ///
@@ -94,13 +113,8 @@ impl BlockSealer {
         assert_eq!(macs.len(), if authentic { list.keys.len() } else { 0 }, "a MAC for each key");
         for (at, (keys, block)) in list.keys.iter().zip(data.chunks_exact_mut(block)).enumerate() {
             let lba = list.first_lba + at as u64;
-            // Without a MAC of its own, a block was authenticated by its record.
-            let mac = macs.get(at).unwrap_or(&[0; MAC_LEN]);
-            if (authentic || keys.is_unwritten()) && !verify_block(self.form.profile, lba, keys, block, mac) {
+            if !self.open_block(lba, keys, macs.get(at), block) {
                 return Err(BlockMismatch { lba });
-            }
-            if self.form.scheme.has_encryption() && !keys.is_unwritten() {
-                cbc_decrypt(&keys.encryption, &[0; CIPHER_BLOCK], block);
             }
         }
         Ok(())

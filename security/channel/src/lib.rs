@@ -26,7 +26,7 @@ pub use error::TlsError;
 pub use identity::{CertificateAuthority, IdentityError, TlsIdentity};
 pub use pin::{Pin, PinError, PinKind};
 pub use receive::{ByteStream, poll_receive};
-pub use records::{FillRandom, RecordStream, StreamRecords};
+pub use records::{FillRandom, RecordStream, StreamProtection, StreamRecords};
 pub use rustls::CipherSuite;
 pub use serve::{AcceptedStream, TlsServer};
 

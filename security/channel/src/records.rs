@@ -1,16 +1,17 @@
-//! A stream that carries protected records from a certain byte on.
+//! A stream that is protected from a certain byte on: by records, by protected PDUs, or by both.
 //!
-//! Does: passes bytes through until records begin; from then on seals what is written, and opens
-//! what is read.
+//! Does: passes bytes through until the protection begins; from then on seals what is written, and
+//! opens what is read.
 //! Does not: agree on keys.
-//! Contract: once records began, every byte that is read is authentic. A stream that was
-//! changed or cut fails with `InvalidData`, or ends.
+//! Contract: once records began, every byte that is read is authentic. With protected PDUs alone,
+//! all but the data of blocks is. A stream that was changed or cut fails with `InvalidData`, or
+//! ends.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use sealstone_block_protection::{RecordOpener, RecordSealer};
+use sealstone_block_protection::{PduProtection, RecordOpener, RecordSealer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::receive::poll_receive;
@@ -33,8 +34,18 @@ pub struct StreamRecords {
     pub random: FillRandom,
 }
 
-struct ActiveRecords {
-    keys: StreamRecords,
+/// Protection of both directions of a stream.
+pub struct StreamProtection {
+    /// Protection of PDUs, of which the plain stream consists.
+    pub pdus: Option<PduProtection>,
+    /// Records, around the protected PDUs.
+    pub records: Option<StreamRecords>,
+}
+
+struct ActiveProtection {
+    keys: StreamProtection,
+    /// Bytes between PDUs and records.
+    between: Vec<u8>,
     /// Bytes that are still written without records.
     plain: usize,
     sealed: Vec<u8>,
@@ -47,7 +58,7 @@ struct ActiveRecords {
 /// A stream, with records or without.
 pub struct RecordStream<S> {
     inner: S,
-    records: Option<Box<ActiveRecords>>,
+    records: Option<Box<ActiveProtection>>,
 }
 
 impl<S> RecordStream<S> {
@@ -56,10 +67,11 @@ impl<S> RecordStream<S> {
         Self { inner, records: None }
     }
 
-    /// Begins records: at once for reading, after `plain` further bytes for writing.
-    pub fn begin_records(&mut self, keys: StreamRecords, plain: usize) {
-        self.records = Some(Box::new(ActiveRecords {
+    /// Begins the protection: at once for reading, after `plain` further bytes for writing.
+    pub fn begin_protection(&mut self, keys: StreamProtection, plain: usize) {
+        self.records = Some(Box::new(ActiveProtection {
             keys,
+            between: Vec::new(),
             plain,
             sealed: Vec::new(),
             sealed_from: 0,
@@ -89,7 +101,45 @@ impl<S: AsyncRead + Unpin + 'static> RecordStream<S> {
     }
 }
 
-impl ActiveRecords {
+impl ActiveProtection {
+    /// Opens `count` raw bytes.
+    fn open(&mut self, count: usize) -> io::Result<()> {
+        fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        }
+        let raw = &self.raw[..count];
+        match (&mut self.keys.records, &mut self.keys.pdus) {
+            (None, None) => self.opened.extend_from_slice(raw),
+            (Some(records), None) => records.opener.open(raw, &mut self.opened).map_err(invalid)?,
+            (None, Some(pdus)) => pdus.open(raw, &mut self.opened).map_err(invalid)?,
+            (Some(records), Some(pdus)) => {
+                self.between.clear();
+                records.opener.open(raw, &mut self.between).map_err(invalid)?;
+                pdus.open(&self.between, &mut self.opened).map_err(invalid)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals plain bytes for writing.
+    fn seal(&mut self, data: &[u8]) -> io::Result<()> {
+        let plain = match &mut self.keys.pdus {
+            None => data,
+            Some(pdus) => {
+                self.between.clear();
+                pdus.seal(data, &mut self.between).map_err(io::Error::other)?;
+                &self.between[..]
+            }
+        };
+        match &mut self.keys.records {
+            None => self.sealed.extend_from_slice(plain),
+            Some(StreamRecords { sealer, random, .. }) => {
+                sealer.seal(plain, random, &mut self.sealed).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes sealed bytes until none wait.
     fn poll_drain<S: AsyncWrite + Unpin>(
         &mut self,
@@ -121,11 +171,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for RecordStream<S> {
             active.opened_from = 0;
             let mut raw = ReadBuf::new(&mut active.raw);
             ready!(Pin::new(&mut *inner).poll_read(cx, &mut raw))?;
-            if raw.filled().is_empty() {
+            let count = raw.filled().len();
+            if count == 0 {
                 return Poll::Ready(Ok(()));
             }
-            let opened = active.keys.opener.open(raw.filled(), &mut active.opened);
-            opened.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            active.open(count)?;
         }
         let waiting = &active.opened[active.opened_from..];
         let count = waiting.len().min(into.remaining());
@@ -162,8 +212,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RecordStream<S> {
             let room = SEALED_AT_ONCE - data.len();
             data.extend_from_slice(&piece[..piece.len().min(room)]);
         }
-        let StreamRecords { sealer, random, .. } = &mut active.keys;
-        sealer.seal(&data, random, &mut active.sealed).map_err(io::Error::other)?;
+        active.seal(&data)?;
         // The data are taken. An error of the stream is returned by the next call.
         if let Poll::Ready(Err(error)) = active.poll_drain(inner, cx) {
             return Poll::Ready(Err(error));

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealstone_block::{BlockSize, BlockUnit, BlockUnits, NewUnit, UnitOptions};
+use sealstone_block::{BlockSize, BlockUnit, BlockUnits, NewUnit, UnitOptions, UnitProtection};
 use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
 };
@@ -40,6 +40,7 @@ pub(crate) fn disk(name: &str, block: BlockSize, bytes: u64) -> NewUnit {
         thin: true,
         removable: false,
         write_through: false,
+        protection: UnitProtection::NONE,
         serial: [0x5A; 16],
         now_ms: 1_000,
     }

@@ -11,7 +11,7 @@ use sealstone_iscsi::{
 };
 use sealstone_scsi::{
     Status,
-    lu::{Cost, LogicalUnit, NexusId, NoTasks, ScsiCommand, ScsiReply, Tasks},
+    lu::{BlockSeals, Cost, LogicalUnit, NexusId, NoTasks, ScsiCommand, ScsiReply, Tasks},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -20,7 +20,8 @@ use tokio::{
 
 use super::{ConnectionDriver, orders::SessionTasks};
 use crate::{
-    BufferShare, Counter, TargetCounters,
+    Counter, TargetCounters,
+    block_seals::ConnectionSeals,
     luns::{CommandRoute, failed},
     pool::CommandBuffers,
 };
@@ -33,6 +34,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         let Some(session) = &self.session else { return };
         let (nexus, most) = (session.entry.nexus, command.data_in_max as usize);
         let visible = session.visible();
+        let written = self.seals.as_ref().map_or(Ok(None), |seals| seals.take_written(command.tag));
+        let Ok(written) = written else {
+            tracing::warn!(
+                nexus = nexus.0,
+                "command rejected: keys and MACs of its blocks do not fit its data"
+            );
+            return self.machine.reject_command(task);
+        };
         let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most, visible);
         if let CommandRoute::Reported(_) = addressee {
             for unit in self.shared.luns.units() {
@@ -46,12 +55,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
             }
             CommandRoute::Unit(number, unit) => match unit.cost(nexus, command.cdb.as_slice()) {
                 cost if cost == Cost::Inline || self.runs_inline(cost) => {
-                    let reply = run(&*unit, nexus, number, &command, &self.share, counters, &NoTasks);
+                    let buffers = self.buffers(written);
+                    let reply = run(&*unit, nexus, number, &command, buffers, counters, &NoTasks);
                     drop(command);
                     self.on_reply(task, reply);
                 }
                 cost => {
-                    let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));
+                    let (buffers, counters) = (self.buffers(written), Arc::clone(counters));
                     let completed = self.completed.clone();
                     let others = SessionTasks { orders: self.orders.clone(), lun: command.lun, task };
                     self.offloaded += 1;
@@ -63,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
                     // not start.
                     let work = move |starts: bool| {
                         let reply = if starts && !connection_ended.load(Ordering::Acquire) {
-                            run(&*unit, nexus, number, &command, &share, &counters, &others)
+                            run(&*unit, nexus, number, &command, buffers, &counters, &others)
                         } else {
                             CommandReply::default()
                         };
@@ -100,6 +110,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         }
     }
 
+    /// Returns the buffers of a command, with the seals of its data-out.
+    fn buffers(&self, written: Option<BlockSeals>) -> SealedBuffers {
+        SealedBuffers {
+            buffers: CommandBuffers::new(Arc::clone(&self.share), written),
+            seals: self.seals.clone(),
+        }
+    }
+
     /// Cancels the wait of long commands that were ended.
     pub(super) fn cancel_ended_waits(&mut self) {
         let machine = &self.machine;
@@ -113,16 +131,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
     }
 }
 
+/// Buffers of a command, and where the seals of its data-in go.
+struct SealedBuffers {
+    buffers: CommandBuffers,
+    seals: Option<ConnectionSeals>,
+}
+
 fn run(
     unit: &dyn LogicalUnit,
     nexus: NexusId,
     lun: u64,
     command: &ReceivedCommand,
-    share: &Arc<BufferShare>,
+    sealed: SealedBuffers,
     counters: &TargetCounters,
     tasks: &dyn Tasks,
 ) -> CommandReply {
-    let buffers = CommandBuffers::new(Arc::clone(share));
+    let SealedBuffers { buffers, seals } = sealed;
+    let tag = command.tag;
     let command = ScsiCommand {
         nexus,
         lun,
@@ -137,6 +162,9 @@ fn run(
         counters.add(Counter::CommandsPanicked, 1);
         failed(unit.has_descriptor_sense())
     });
+    if let (Some(seals), Some(read)) = (seals, buffers.take_read()) {
+        seals.put_read(tag, read);
+    }
     translate(reply, counters)
 }
 

@@ -173,6 +173,7 @@ impl InitiatorLogin {
                 }
                 self.conclude(config).map_err(InitiatorClosed::Violation)?;
                 self.agreed.max_receive = config.policy.max_receive;
+                self.agreed.max_send = self.agreed.max_send.min(config.policy.max_send);
                 self.agreed.first_burst = self.agreed.first_burst.min(self.agreed.max_burst);
                 Ok(LoginStep::Done)
             }

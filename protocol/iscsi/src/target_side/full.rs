@@ -8,7 +8,7 @@ use super::{
     task::{CommandFailure, TargetTask, TaskState, TaskStep, transfer_tag},
 };
 use crate::{
-    Buffer,
+    Buffer, TaskId,
     frame::SegmentDestination,
     limits,
     pdu::{self, Bhs, NO_TAG, flag, opcode, reason},
@@ -265,6 +265,7 @@ impl TargetConnection {
                 TaskStep::Execute => {
                     let command = ReceivedCommand {
                         task: task.id,
+                        tag: task.tag,
                         lun: task.lun,
                         cdb: task.cdb.clone(),
                         attribute: task.attribute,
@@ -285,6 +286,27 @@ impl TargetConnection {
                 }
             }
         }
+    }
+
+    /// Rejects a command whose PDUs contradict each other in parts that the shell processes (reason
+    /// 04h). It has no other response.
+    pub fn reject_command(&mut self, task: TaskId) {
+        let Some(slot) = self.tasks.find_id(task) else { return };
+        let Some(entry) = self.tasks.get(slot) else { return };
+        let is_running = matches!(entry.state, TaskState::Running);
+        let mut header = pdu::ScsiCommand::new(opcode::SCSI_COMMAND, flag::FINAL);
+        header.lun.set(entry.lun);
+        header.tag.set(entry.tag);
+        header.cdb = entry.cdb.first_16();
+        self.tasks.remove(slot);
+        if is_running {
+            if let Err(reason) = self.reject(&header.wire(), reason::PROTOCOL) {
+                self.close(reason);
+            }
+        } else {
+            self.task_ended(task);
+        }
+        self.pull_more();
     }
 
     /// Rejects a PDU of the initiator.

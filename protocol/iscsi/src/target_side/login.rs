@@ -180,7 +180,7 @@ impl TargetLogin {
                 let target = name.to_ascii_lowercase();
                 let facts =
                     LoginFacts { initiator: &initiator, target: &target, isid: identity.isid, chap_secret };
-                let outcome = extension.conclude(&facts).map_err(|_| Refusal::InitiatorError)?;
+                let outcome = extension.conclude(&facts).map_err(|_| Refusal::Protection)?;
                 self.changes_stream = outcome.changes_stream;
                 outcome.answers.iter().for_each(|(key, value)| text::put(&mut answers, key, value));
             }
@@ -263,7 +263,7 @@ impl TargetLogin {
     /// Offers a key to the extension; returns whether it took the key.
     fn extend(&mut self, key: &str, value: &str) -> Result<bool, Refusal> {
         let Some(extension) = &mut self.extension else { return Ok(false) };
-        extension.take(key, value).map_err(|_| Refusal::InitiatorError)
+        extension.take(key, value).map_err(|_| Refusal::Protection)
     }
 
     /// After the first complete request: determines initiator and target (§6.3, §13.6 and §13.9).

@@ -166,6 +166,28 @@ impl Bench {
     }
 }
 
+/// A command that the shell refuses is rejected once, and its tag is free again.
+#[test]
+fn command_refused_by_shell_is_rejected() {
+    let mut bench = Bench::usual();
+    for _ in 0..2 {
+        let command = bench.command(7, flag::FINAL | flag::WRITE, 4, &[1; 4]);
+        assert!(bench.say(&command).is_empty());
+        let Some(TargetEvent::Command(ReceivedCommand { task, tag: 7, .. })) = bench.target.poll_event()
+        else {
+            panic!("a command with its tag")
+        };
+        bench.target.reject_command(task);
+        bench.target.complete(task, CommandReply::default());
+        let sent = answers(&mut bench.target);
+        let [(bhs, echo)] = &sent[..] else { panic!("{} answers", sent.len()) };
+        let (reject, header) = (pdu::Reject::of(bhs), echo.first_chunk().unwrap());
+        assert_eq!((reject.opcode, reject.reason), (opcode::REJECT, reason::PROTOCOL));
+        assert_eq!((pdu::opcode_of(header), pdu::tag_of(header)), (opcode::SCSI_COMMAND, 7));
+    }
+    assert_eq!(bench.target.rejects(), 2);
+}
+
 pub(super) fn data_out(tag: u32, transfer: u32, flags: u8, sn: u32, offset: u32, data: &[u8]) -> Vec<u8> {
     let mut pdu = pdu::DataOut::new(opcode::DATA_OUT, flags);
     pdu.tag.set(tag);

@@ -123,6 +123,9 @@ pub enum Refusal {
     /// Status 0200h.
     #[error("initiator error")]
     InitiatorError,
+    /// Status 0200h: the extension of the login refused it, or the session lacks what it requires.
+    #[error("the session lacks the protection that the logical units require")]
+    Protection,
     /// Status 0201h.
     #[error("authentication failure")]
     Authentication,
@@ -164,6 +167,7 @@ impl Refusal {
     pub const fn name(self) -> &'static str {
         match self {
             Self::InitiatorError => "initiator-error",
+            Self::Protection => "protection",
             Self::Authentication => "authentication",
             Self::Authorization => "authorization",
             Self::NotFound => "no-such-target",
@@ -180,7 +184,7 @@ impl Refusal {
 
     pub(super) const fn status(self) -> (u8, u8) {
         match self {
-            Self::InitiatorError => (2, 0x00),
+            Self::InitiatorError | Self::Protection => (2, 0x00),
             Self::Authentication => (2, 0x01),
             Self::Authorization => (2, 0x02),
             Self::NotFound => (2, 0x03),
@@ -201,6 +205,8 @@ impl Refusal {
 pub struct ReceivedCommand {
     /// The id for [`TargetConnection::complete`](super::TargetConnection::complete).
     pub task: TaskId,
+    /// Initiator task tag.
+    pub tag: u32,
     /// Logical unit, as the eight bytes of SAM in big-endian order.
     pub lun: u64,
     /// The CDB, at least 16 bytes.

@@ -1,0 +1,359 @@
+//! Units whose blocks are stored with the keys and MACs of their writers.
+//!
+//! Does: READ, WRITE and our two vendor-specific commands for such units; verification in the
+//! background; reports of writes that were not authentic.
+//! Does not: see plain blocks, unless the level has no encryption.
+//! Contract: a write without seals of exactly its blocks changes nothing. A write that was
+//! acknowledged and is deleted fails the next SYNCHRONIZE CACHE of its writer, and raises a unit
+//! attention for it.
+//! Truth: docs/design/block-lazy.md; docs/standards/block-protection.md.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sealstone_block_lazy::{
+    LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, PageSecret, RandomSource,
+    ReadVerdict, RejectedVersion, VersionedBlocks, WriterId,
+};
+use sealstone_block_protection::{BAK_LEN, BEK_LEN, BlockKeys, MAC_LEN, MacTag, ProtectedBlock};
+use sealstone_scsi::additional;
+use sealstone_scsi::lu::BlockSeals;
+use sealstone_store::ObjectStore;
+use zeroize::Zeroizing;
+
+use crate::catalog::UnitDescription;
+use crate::command::{BlockCommand, CommandOutcome};
+use crate::data::TRANSFER_MAX;
+use crate::failure::BlockFailure;
+use crate::geometry::{BlockExtent, BlockSize};
+use crate::nexus::PortIdentity;
+use crate::transfer::{CdbForm, be32};
+use crate::unit::BlockUnit;
+
+/// Bytes of a seal: BEK, BAK and MAC.
+const SEAL_LEN: usize = BEK_LEN + BAK_LEN + MAC_LEN;
+/// Bytes of an entry of REPORT BLOCKS: LBA 8, MAC 16, verdict 1, zeros 7.
+const REPORT_LEN: usize = 32;
+/// Maximum number of entries of REPORT BLOCKS.
+const REPORTS_MAX: usize = 1024;
+/// Ports that are remembered as writers. Losses of further ones are reported to all ports.
+const WRITERS_MAX: usize = 4096;
+/// Bytes that one call discards.
+const DISCARD_BYTES: u64 = 16 << 20;
+
+/// Secret and random bytes for lazily protected units.
+#[derive(Clone)]
+pub struct LazyOptions {
+    /// Secret under which keys of blocks are sealed at rest.
+    pub secret: PageSecret,
+    /// Random bytes.
+    pub random: RandomSource,
+}
+
+/// State of the blocks of a unit.
+pub(crate) enum UnitBlocks {
+    /// Blocks without keys.
+    Plain,
+    /// Blocks with keys.
+    Lazy(Box<LazyBlocks>),
+    /// Blocks with keys that this process cannot use.
+    Unavailable,
+}
+
+/// Blocks with keys of their writers.
+pub(crate) struct LazyBlocks {
+    volume: LazyVolume,
+    began: Instant,
+    has_macs: bool,
+    /// Ports that wrote; the index is the number of the writer.
+    writers: Mutex<Vec<PortIdentity>>,
+}
+
+impl UnitBlocks {
+    /// Opens the blocks of a unit. Blocks with keys are unavailable without options, or if keys or
+    /// versions on the medium are damaged.
+    pub(crate) fn open(
+        store: &Arc<dyn ObjectStore>,
+        unit: &UnitDescription,
+        options: Option<&LazyOptions>,
+    ) -> Self {
+        let protection = unit.protection;
+        let (Some(scheme), Some(options)) = (protection.level().key_scheme(), options) else {
+            return if protection.stores_block_keys() { Self::Unavailable } else { Self::Plain };
+        };
+        let block = match unit.geometry.block() {
+            BlockSize::B512 => ProtectedBlock::B512,
+            BlockSize::B4096 => ProtectedBlock::B4096,
+        };
+        let description = LazyUnit {
+            lun: unit.lun,
+            data: unit.object(),
+            serial: unit.serial,
+            block,
+            blocks: unit.geometry.blocks(),
+            level: protection.level(),
+            profile: protection.profile(),
+            limits: LazyLimits::for_unit(unit.geometry.bytes(), protection.profile()),
+            secret: protection.profile().binds_address().then(|| options.secret.clone()),
+            random: Arc::clone(&options.random),
+        };
+        match LazyVolume::open(Arc::clone(store), description, 0) {
+            Ok(volume) => {
+                let has_macs = scheme.has_authentication();
+                let (began, writers) = (Instant::now(), Mutex::default());
+                Self::Lazy(Box::new(LazyBlocks { volume, began, has_macs, writers }))
+            }
+            Err(error) => {
+                tracing::error!(unit = unit.name, %error, "the block unit is unavailable: its keys or versions cannot be opened");
+                Self::Unavailable
+            }
+        }
+    }
+
+    /// Returns the blocks with keys; `None` if blocks have none.
+    pub(crate) fn lazy(&self) -> Result<Option<&LazyBlocks>, BlockFailure> {
+        match self {
+            Self::Plain => Ok(None),
+            Self::Lazy(lazy) => Ok(Some(lazy)),
+            Self::Unavailable => Err(BlockFailure::KeysUnavailable),
+        }
+    }
+}
+
+impl LazyBlocks {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the state of versions and verification.
+    pub(crate) fn status(&self) -> LazyStatus {
+        self.volume.status(self.now_ms())
+    }
+
+    fn read(
+        &self,
+        run: &BlockCommand<'_>,
+        extent: BlockExtent,
+        back: usize,
+    ) -> Result<CommandOutcome, BlockFailure> {
+        let wanted = extent.length();
+        let block = run.unit.geometry().block().bytes();
+        let length = wanted.min(run.command.data_in_max as u64) / block * block;
+        if length == 0 {
+            return Ok(CommandOutcome { wanted, ..CommandOutcome::GOOD });
+        }
+        let VersionedBlocks { data, seals, .. } =
+            self.volume.read(extent.lba(), length / block, back).map_err(BlockFailure::lazy_read)?;
+        let mut bytes = Zeroizing::new(Vec::with_capacity(seals.len() * SEAL_LEN));
+        for seal in &seals {
+            bytes.extend_from_slice(&seal.keys.encryption);
+            bytes.extend_from_slice(&seal.keys.authentication);
+            bytes.extend_from_slice(&seal.mac);
+        }
+        let mut buffer = run.command.buffers.take(data.len()).ok_or(BlockFailure::NoBuffer)?;
+        buffer.copy_from_slice(&data);
+        let data_in = run.command.buffers.freeze(buffer);
+        run.command.buffers.put_seals(BlockSeals { first_lba: extent.lba(), bytes });
+        Ok(CommandOutcome { moved: (data_in.len() as u64, 0), data_in, wanted, ..CommandOutcome::GOOD })
+    }
+
+    fn write(
+        &self,
+        run: &BlockCommand<'_>,
+        extent: BlockExtent,
+        data: &[u8],
+        durable: bool,
+    ) -> Result<(), BlockFailure> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let seals = run.command.buffers.take_seals().ok_or(BlockFailure::NoSeals)?;
+        let (entries, rest) = seals.bytes.as_chunks::<SEAL_LEN>();
+        let blocks = extent.length() / run.unit.geometry().block().bytes();
+        if seals.first_lba != extent.lba() || entries.len() as u64 != blocks || !rest.is_empty() {
+            return Err(BlockFailure::NoSeals);
+        }
+        let mut keys = Vec::with_capacity(entries.len());
+        let mut macs: Vec<MacTag> = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let (encryption, rest) = entry.split_at(BEK_LEN);
+            let (authentication, mac) = rest.split_at(BAK_LEN);
+            let mut pair = BlockKeys::UNWRITTEN;
+            pair.encryption.copy_from_slice(encryption);
+            pair.authentication.copy_from_slice(authentication);
+            keys.push(pair);
+            if self.has_macs {
+                macs.push(mac.try_into().expect("a MAC has 16 bytes"));
+            }
+        }
+        let writer = self.writer(&run.nexus.port);
+        let write = LazyWrite { first_lba: extent.lba(), keys: &keys, macs: &macs, data, writer, durable };
+        self.volume.write(write, self.now_ms()).map_err(BlockFailure::lazy_write)
+    }
+
+    /// Returns the number of a port.
+    fn writer(&self, port: &PortIdentity) -> WriterId {
+        let mut writers = self.writers.lock();
+        let known = writers.iter().position(|known| known == port);
+        let number = known.or_else(|| {
+            (writers.len() < WRITERS_MAX).then(|| {
+                writers.push(port.clone());
+                writers.len() - 1
+            })
+        });
+        WriterId(number.map_or(u64::MAX, |number| number as u64))
+    }
+
+    /// Returns the port of a number; `None` if it is unknown.
+    fn port(&self, WriterId(number): WriterId) -> Option<PortIdentity> {
+        let at = usize::try_from(number).ok()?;
+        self.writers.lock().get(at).cloned()
+    }
+
+    /// Makes blocks unwritten.
+    pub(crate) fn discard(&self, extent: BlockExtent, block: u64) -> Result<(), BlockFailure> {
+        let (mut lba, end) = (extent.lba(), extent.lba() + extent.length() / block);
+        while lba < end {
+            let count = (end - lba).min(DISCARD_BYTES / block);
+            self.volume.discard(lba, count).map_err(BlockFailure::lazy_write)?;
+            lba += count;
+        }
+        Ok(())
+    }
+}
+
+/// READ of a unit whose blocks have keys; `None` for other units.
+pub(crate) fn read(
+    run: &BlockCommand<'_>,
+    extent: BlockExtent,
+    back: usize,
+) -> Result<Option<CommandOutcome>, BlockFailure> {
+    run.unit.blocks().lazy()?.map(|lazy| lazy.read(run, extent, back)).transpose()
+}
+
+/// WRITE of a unit whose blocks have keys; `None` for other units.
+pub(crate) fn write(
+    run: &BlockCommand<'_>,
+    extent: BlockExtent,
+    data: &[u8],
+    durable: bool,
+) -> Result<Option<CommandOutcome>, BlockFailure> {
+    let Some(lazy) = run.unit.blocks().lazy()? else { return Ok(None) };
+    // A durable write is flushed by the volume, alone.
+    run.change(durable, || lazy.write(run, extent, data, durable || run.write_through()))?;
+    let used = data.len() as u64;
+    Ok(Some(CommandOutcome { used, moved: (0, used), ..CommandOutcome::GOOD }))
+}
+
+/// READ OLDER VERSION: as READ (16), in the version that is as many writes older as byte 1 says.
+pub(crate) fn read_older(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
+    let geometry = run.unit.geometry();
+    let blocks = be32(run.wire(), 10);
+    if blocks > geometry.blocks_of(TRANSFER_MAX) {
+        return Err(BlockFailure::field(10));
+    }
+    let extent = geometry.extent(CdbForm::Sixteen.lba(run.wire()), u64::from(blocks))?;
+    read(run, extent, usize::from(run.wire()[1]))?.ok_or(BlockFailure::OperationCode)
+}
+
+/// REPORT BLOCKS: what a reader found about blocks.
+pub(crate) fn report(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
+    let Some(lazy) = run.unit.blocks().lazy()? else { return Err(BlockFailure::OperationCode) };
+    let length = be32(run.wire(), 10) as usize;
+    let list = run.command.data_out.get(..length).ok_or(BlockFailure::ParameterLength)?;
+    let (entries, rest) = list.as_chunks::<REPORT_LEN>();
+    if !rest.is_empty() || entries.len() > REPORTS_MAX {
+        return Err(BlockFailure::ParameterLength);
+    }
+    for (at, entry) in entries.iter().enumerate() {
+        let (lba, rest) = entry.split_first_chunk::<8>().expect("32 bytes");
+        let (mac, rest) = rest.split_first_chunk::<MAC_LEN>().expect("24 bytes");
+        let verdict = match rest {
+            [0, 0, 0, 0, 0, 0, 0, 0] => ReadVerdict::Corrupt,
+            [1, 0, 0, 0, 0, 0, 0, 0] => ReadVerdict::Authentic,
+            _ => return Err(BlockFailure::parameter(at * REPORT_LEN + 24)),
+        };
+        let lba = u64::from_be_bytes(*lba);
+        run.unit.geometry().extent(lba, 1)?;
+        lazy.volume.report_mac(lba, mac, verdict, lazy.now_ms()).map_err(BlockFailure::lazy_write)?;
+    }
+    run.unit.report_rejected();
+    Ok(CommandOutcome { used: length as u64, ..CommandOutcome::GOOD })
+}
+
+/// The whole rest of the unit as one mapped extent: whether a block was written is not known
+/// without its keys.
+pub(crate) fn mapped_rest(run: &BlockCommand<'_>, lba: u64) -> CommandOutcome {
+    let blocks = run.unit.geometry().blocks().saturating_sub(lba);
+    let mut data = vec![0; 24];
+    data[3] = 20;
+    data[8..16].copy_from_slice(&lba.to_be_bytes());
+    data[16..20].copy_from_slice(&u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes());
+    data.truncate(be32(run.wire(), 10) as usize);
+    CommandOutcome::data(Bytes::from(data), run)
+}
+
+impl BlockUnit {
+    /// Verifies blocks that are due. Call it a few times a second.
+    pub(crate) fn verify_due(&self) {
+        let Ok(Some(lazy)) = self.blocks().lazy() else { return };
+        if let Err(error) = lazy.volume.verify_due(lazy.now_ms()) {
+            tracing::error!(unit = self.name(), %error, "blocks cannot be verified");
+        }
+        self.report_rejected();
+    }
+
+    /// Verifies all blocks and makes all writes durable.
+    pub(crate) fn synchronize_lazy(&self, lazy: &LazyBlocks) -> Result<(), BlockFailure> {
+        let outcome = lazy.volume.synchronize(lazy.now_ms());
+        self.report_rejected();
+        outcome.map_err(BlockFailure::lazy_write)
+    }
+
+    /// Reports acknowledged writes that were not authentic to their writers.
+    fn report_rejected(&self) {
+        let Ok(Some(lazy)) = self.blocks().lazy() else { return };
+        let rejected = lazy.volume.take_rejected();
+        let Some(RejectedVersion { lba, .. }) = rejected.first() else { return };
+        tracing::error!(
+            unit = self.name(),
+            writes = rejected.len(),
+            first_block = lba,
+            "acknowledged writes were not authentic and were deleted"
+        );
+        let writers: BTreeSet<Option<PortIdentity>> =
+            rejected.iter().map(|rejected| rejected.writer.and_then(|writer| lazy.port(writer))).collect();
+        let mut ports: BTreeSet<PortIdentity> = writers.iter().flatten().cloned().collect();
+        if writers.contains(&None) {
+            // The writers before a restart are unknown: all ports are informed.
+            ports.extend(self.nexuses().all().into_iter().map(|nexus| nexus.port.clone()));
+        }
+        for port in ports {
+            self.set_lost(&port);
+            self.nexuses().raise_for(&port, additional::ACKNOWLEDGED_WRITE_REJECTED);
+        }
+    }
+}
+
+impl BlockFailure {
+    /// Returns the failure of a read of blocks with keys.
+    fn lazy_read(error: LazyError) -> Self {
+        match error {
+            LazyError::NoVersion { .. } => Self::field(1),
+            error => Self::LazyRead(error),
+        }
+    }
+
+    /// Returns the failure of a change of blocks with keys.
+    fn lazy_write(error: LazyError) -> Self {
+        match error {
+            LazyError::Store(error) => Self::Write(error),
+            LazyError::Busy { .. } => Self::NoBuffer,
+            LazyError::Shape { .. } | LazyError::ZeroKeys(_) => Self::NoSeals,
+            error => Self::LazyWrite(error),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Protection of block units through the real binary: levels, refusals, and their audit records.
+
+use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sealstone_tests::{CommandResult, Daemon, Signal, command, run, text};
+
+use crate::block_attach::NbdClient;
+use crate::block_units::UnitDevice;
+
+/// Rules of the device: the client sees one block unit, an observer the OSD as well.
+const ACCESS: &str = r#"
+[[initiator]]
+names = ["iqn.2026-11.org.sealstone:client"]
+user = "vm1"
+secret = "what the client says"
+luns = [1]
+
+[[initiator]]
+names = ["iqn.2026-11.org.sealstone:observer"]
+user = "observer"
+secret = "what observers say"
+"#;
+
+/// A device with accounts, and clients of its units.
+pub(crate) struct ProtectedDevice {
+    pub(crate) device: UnitDevice,
+}
+
+impl ProtectedDevice {
+    pub(crate) fn new() -> Self {
+        Self { device: UnitDevice::new() }
+    }
+
+    fn private(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.device.folder.path().join(name);
+        fs::write(&path, content).expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("narrowed");
+        path
+    }
+
+    pub(crate) fn start(&mut self, flags: &[&str]) {
+        let access = self.private("access", ACCESS);
+        self.device.start_with(&[&["--access-file", text(&access)], flags].concat());
+    }
+
+    fn chap(&self, user: &str, secret: &str) -> PathBuf {
+        let content = format!("[[target]]\nnames = [\"iqn.*\"]\nuser = \"{user}\"\nsecret = \"{secret}\"\n");
+        self.private(user, &content)
+    }
+
+    fn attach_arguments(&self, unit: &str, flags: &[&str]) -> Vec<String> {
+        let (data, chap) = (self.device.data(), self.chap("vm1", "what the client says"));
+        let socket = format!("unix:{}", text(&self.socket()));
+        let chap = text(&chap);
+        let mut all = vec!["--json", "block", "attach", unit, "--nbd", &socket, "--chap-file", chap];
+        if !unit.contains("://") {
+            all.extend(["--data", text(&data)]);
+        }
+        all.extend(flags);
+        all.into_iter().map(str::to_owned).collect()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.device.folder.path().join("nbd.sock")
+    }
+
+    pub(crate) fn attach(&self, unit: &str, flags: &[&str]) -> Daemon {
+        let arguments = self.attach_arguments(unit, flags);
+        Daemon::start(command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
+    }
+
+    fn refused_attach(&self, unit: &str, flags: &[&str]) -> CommandResult {
+        let arguments = self.attach_arguments(unit, flags);
+        run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn client(&self) -> NbdClient {
+        NbdClient::connect(&self.socket())
+    }
+
+    fn audit(&self) -> String {
+        fs::read_to_string(self.device.data().join("audit.jsonl")).unwrap_or_default()
+    }
+}
+
+#[test]
+fn required_level_is_stored_shown_and_negotiated() {
+    for level in ["paper:S1-1u", "paper:S2-1u"] {
+        let mut bench = ProtectedDevice::new();
+        let made = bench.device.block(&["create", "disk", "--size", "32M", "--protect", level]).ok().json();
+        assert_eq!(made["protect"].as_str(), Some(level));
+        bench.start(&[]);
+        let shown = bench.device.block(&["show", "disk"]).ok().json();
+        assert_eq!(shown["protect"].as_str(), Some(level));
+        let mut attach = bench.attach("disk", &[]);
+        assert_eq!(attach.field("protect"), level);
+        let mut client = bench.client();
+        let bytes: Vec<u8> =
+            (0..3_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        client.write(1 << 20, &bytes);
+        assert_eq!(client.flush(), 0);
+        assert!(client.read(1 << 20, 3 << 20) == bytes);
+        assert_eq!(attach.end(Signal::Terminate), 0);
+        // After a restart the device requires the same.
+        bench.device.end(Signal::Kill);
+        bench.start(&[]);
+        let mut attach = bench.attach("disk", &[]);
+        assert!(bench.client().read(1 << 20, 3 << 20) == bytes);
+        assert_eq!(attach.end(Signal::Terminate), 0);
+    }
+}
+
+#[test]
+fn sessions_below_required_level_are_refused_and_audited() {
+    let mut bench = ProtectedDevice::new();
+    bench.device.block(&["create", "disk", "--size", "32M", "--protect", "paper:S2-1u"]).ok();
+    bench.start(&[]);
+    let url = bench.device.url(1);
+    for flags in [&[][..], &["--protect", "none"], &["--protect", "paper:S1-1u"]] {
+        bench.refused_attach(&url, flags).fails(3).says(&["class 2, detail 0", "--protect"]);
+    }
+    bench.refused_attach("disk", &["--protect", "paper:S1-1u"]).fails(2).says(&["requires paper:S2-1u"]);
+    let log = bench.audit();
+    let line = log.lines().find(|line| line.contains("\"action\":\"login\"")).expect("a refused login");
+    assert!(line.contains("\"protection\"") && line.contains("iqn.2026-11.org.sealstone:client"), "{line}");
+    // A stronger level than required is accepted; a unit without protection needs none.
+    let mut attach = bench.attach(&url, &["--protect", "paper:S2-1u"]);
+    assert_eq!(attach.end(Signal::Terminate), 0);
+    bench.device.block(&["rm", "disk"]).ok();
+    bench.device.block(&["create", "weak", "--size", "32M", "--protect", "paper:S1-1u"]).ok();
+    let mut attach = bench.attach("weak", &["--protect", "paper:S2-1u"]);
+    assert_eq!(attach.field("protect"), "paper:S2-1u");
+    assert_eq!(attach.end(Signal::Terminate), 0);
+    bench.device.block(&["create", "odd", "--size", "32M", "--protect", "paper:S9"]).fails(2);
+}
+
+/// A proxy that flips a bit of data which it recognizes.
+struct Meddler {
+    address: String,
+    /// Whether data to the target is changed, and its first bytes.
+    armed: Arc<Mutex<Option<(bool, Vec<u8>)>>>,
+}
+
+impl Meddler {
+    fn start(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let armed = Arc::<Mutex<Option<(bool, Vec<u8>)>>>::default();
+        let (target, shared) = (target.to_owned(), Arc::clone(&armed));
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(&target) else { continue };
+                let ends = [(&near, &far, true), (&far, &near, false)];
+                for (from, to, to_target) in ends {
+                    let (from, to) = (from.try_clone().expect("cloned"), to.try_clone().expect("cloned"));
+                    let armed = Arc::clone(&shared);
+                    thread::spawn(move || Self::relay(from, to, to_target, &armed));
+                }
+            }
+        });
+        Self { address, armed }
+    }
+
+    fn relay(
+        mut from: TcpStream,
+        mut to: TcpStream,
+        to_target: bool,
+        armed: &Mutex<Option<(bool, Vec<u8>)>>,
+    ) {
+        let mut buffer = vec![0; 256 << 10];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let piece = &mut buffer[..count];
+            let mut armed = armed.lock().expect("not poisoned");
+            if let Some((direction, marker)) = &*armed
+                && *direction == to_target
+                && let Some(at) = piece.windows(marker.len()).position(|bytes| bytes == &marker[..])
+            {
+                piece[at] ^= 1;
+                *armed = None;
+            }
+            drop(armed);
+            if to.write_all(piece).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn arm(&self, to_target: bool, marker: &[u8]) {
+        *self.armed.lock().expect("not poisoned") = Some((to_target, marker.to_vec()));
+    }
+}
+
+const OLD: &[u8; 32] = b"the content of the older write..";
+const NEW: &[u8; 32] = b"the content of the newer write..";
+
+/// Repeats 32 bytes to a block of 4 KiB.
+fn block(content: &[u8; 32]) -> Vec<u8> {
+    content.iter().copied().cycle().take(4096).collect()
+}
+
+/// READ of NBD that fails with this error number.
+fn read_error(client: &mut NbdClient, offset: u64) -> u32 {
+    client.request(0, offset, 4096, &[])
+}
+
+#[test]
+fn keyed_levels_store_what_their_writers_sealed() {
+    for level in ["paper:S1-2", "paper:S2-3", "paper:S2-5"] {
+        let mut bench = ProtectedDevice::new();
+        let create = ["create", "disk", "--size", "32M", "--protect", level];
+        let made = bench.device.block(&create).ok().json();
+        assert_eq!((made["protect"].as_str(), made["profile"].as_str()), (Some(level), Some("paper+safe")));
+        bench.start(&["--metrics", "127.0.0.1:0"]);
+        let mut attach = bench.attach("disk", &[]);
+        let bytes: Vec<u8> =
+            (0..3_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut client = bench.client();
+        client.write(1 << 20, &bytes);
+        client.write(8 << 20, &block(OLD));
+        assert_eq!(client.flush(), 0);
+        assert!(client.read(1 << 20, 3 << 20) == bytes && client.read(8 << 20, 4096) == block(OLD));
+        let status = bench.device.block(&["status", "disk"]).ok().json();
+        assert_eq!((status["available"].as_bool(), status["rejected"].as_u64()), (Some(true), Some(0)));
+        assert_eq!(status["unverified"].as_u64(), Some(0), "a flush verifies");
+        assert!(status["window_p99_ms"].as_u64() <= Some(10_000));
+        assert_eq!(attach.end(Signal::Terminate), 0);
+        bench.device.end(Signal::Kill);
+        // The content of the block repeats, and blocks are aligned in the files of the store.
+        let has_content = |bytes: Vec<u8>| bytes.chunks_exact(OLD.len()).any(|part| part == OLD);
+        let files = fs::read_dir(bench.device.data().join("store")).expect("a folder");
+        let mut files = files.map(|file| file.expect("listed").path()).filter(|path| path.is_file());
+        let is_readable = files.any(|path| has_content(fs::read(path).expect("readable")));
+        assert_eq!(is_readable, level == "paper:S1-2", "{level} hides data exactly if it encrypts");
+        bench.start(&[]);
+        let mut attach = bench.attach("disk", &[]);
+        assert!(bench.client().read(1 << 20, 3 << 20) == bytes);
+        assert_eq!(attach.end(Signal::Terminate), 0);
+        bench.device.block(&["rm", "disk"]).ok();
+    }
+}
+
+/// L1: a write that was changed on its way is an error for its writer, and the older block is never
+/// returned.
+#[test]
+fn changed_write_is_rejected_and_counted() {
+    let mut bench = ProtectedDevice::new();
+    bench.device.block(&["create", "disk", "--size", "32M", "--protect", "paper:S1-2"]).ok();
+    bench.start(&["--metrics", "127.0.0.1:0"]);
+    let meddler = Meddler::start(&bench.device.field("address"));
+    let url = bench.device.url(1).replace(&bench.device.field("address"), &meddler.address);
+    let mut attach = bench.attach(&url, &["--protect", "paper:S1-2"]);
+    let mut client = bench.client();
+    client.write(0, &block(OLD));
+    assert_eq!(client.flush(), 0);
+    meddler.arm(true, NEW);
+    client.write(0, &block(NEW));
+    // No client flushes: the device verifies by itself. The promise is a second; a busy machine
+    // gets more.
+    let began = Instant::now();
+    let rejected =
+        |bench: &ProtectedDevice| bench.device.block(&["status", "disk"]).ok().json()["rejected"].as_u64();
+    while rejected(&bench) == Some(0) {
+        assert!(began.elapsed() < Duration::from_secs(30), "the window is bounded");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(client.flush(), 5, "the writer is informed");
+    assert_eq!(read_error(&mut client, 0), 5, "never the older block");
+    let (_, page) = sealstone_tests::get(&bench.device.field("metrics"), "/metrics");
+    assert!(
+        page.contains("sealstone_block_rejected_total{device=\"judge\",lun=\"1\",unit=\"disk\"} 1"),
+        "{page}"
+    );
+    client.write(0, &block(NEW));
+    assert_eq!(client.flush(), 0);
+    assert_eq!(client.read(0, 4096), block(NEW));
+    // L2: a changed reply is read again, and destroys nothing.
+    meddler.arm(false, NEW);
+    assert_eq!(client.read(0, 4096), block(NEW));
+    assert_eq!(attach.end(Signal::Terminate), 0);
+}
+
+/// L1 in the paper's own profile, which needs a flag: readers silently receive the older block.
+#[test]
+fn changed_write_is_silent_in_paper_profile() {
+    let mut bench = ProtectedDevice::new();
+    let create = ["create", "disk", "--size", "32M", "--protect", "paper:S1-2", "--insecure-paper-profile"];
+    let made = bench.device.block(&create).ok().json();
+    assert_eq!(made["profile"].as_str(), Some("paper"));
+    bench.start(&[]);
+    let meddler = Meddler::start(&bench.device.field("address"));
+    let url = bench.device.url(1).replace(&bench.device.field("address"), &meddler.address);
+    bench.refused_attach(&url, &["--protect", "paper:S1-2"]).fails(3);
+    let flags = ["--protect", "paper:S1-2", "--insecure-paper-profile"];
+    let mut attach = bench.attach(&url, &flags);
+    let mut client = bench.client();
+    client.write(0, &block(OLD));
+    assert_eq!(client.flush(), 0);
+    meddler.arm(true, NEW);
+    client.write(0, &block(NEW));
+    assert_eq!(client.flush(), 0);
+    let read = client.read(0, 4096);
+    assert_eq!(read[..512], block(OLD)[..512], "expected, and broken");
+    assert_eq!(attach.end(Signal::Terminate), 0);
+}
+
+/// L9: what SYNCHRONIZE CACHE acknowledged is there after the device was killed at any time.
+#[test]
+fn flushed_blocks_survive_kills_of_device() {
+    const BLOCKS: u64 = 48;
+    let mut bench = ProtectedDevice::new();
+    bench.device.block(&["create", "disk", "--size", "32M", "--protect", "paper:S2-5"]).ok();
+    let mut flushed = [0_u32; BLOCKS as usize];
+    let stamp = |number: u32| number.to_be_bytes().into_iter().cycle().take(4096).collect::<Vec<u8>>();
+    for round in 1..=6_u32 {
+        bench.start(&[]);
+        let mut attach = bench.attach("disk", &["--timeout", "1"]);
+        let mut client = bench.client();
+        for at in 0..BLOCKS {
+            let read = client.read(at * 4096, 4096);
+            let number = u32::from_be_bytes(read[..4].try_into().expect("4 bytes"));
+            assert!(read == stamp(number), "block {at} is one write");
+            assert!(number >= flushed[at as usize], "block {at}: {number}, flushed {}", flushed[at as usize]);
+        }
+        for step in 0..4 {
+            let number = round * 10 + step;
+            let first = u64::from(number.wrapping_mul(7)) % BLOCKS;
+            for at in first..BLOCKS {
+                client.write(at * 4096, &stamp(number));
+            }
+            if step < 3 {
+                assert_eq!(client.flush(), 0);
+                flushed[first as usize..].fill(number);
+            }
+        }
+        // Between two verifications, or during one.
+        thread::sleep(Duration::from_millis(u64::from(round) * 120));
+        bench.device.end(Signal::Kill);
+        let _ = attach.end(Signal::Kill);
+    }
+}
