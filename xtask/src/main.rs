@@ -1,10 +1,11 @@
-//! Checks and tools of the workspace: `cargo run -p xtask -- tidy | language | purity | tests`.
+//! Checks and tools of the workspace: `cargo run -p xtask -- COMMAND`.
 //!
 //! A remark that was made twice in review becomes a check here.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod attacks;
+mod cycles;
 mod language;
 mod purity;
 mod tests;
@@ -16,6 +17,7 @@ const USAGE: &str = "usage: cargo run -p xtask -- COMMAND
 
   tidy     rules that neither compiler nor linter knows (sizes, order of crates, reasons beside dependencies)
   language count prose and names that break the house rules; with --lower, lower their ceilings
+  cycles   show the largest cycle of modules in each crate; with --lower, lower the ceilings
   purity   build the pure crates for a target without an operating system
   tests    every test of the workspace, several test programs beside each other";
 
@@ -25,6 +27,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["language"] => tidy::language(false),
         ["language", "--lower"] => tidy::language(true),
+        ["cycles"] => tidy::cycles(false),
+        ["cycles", "--lower"] => tidy::cycles(true),
         ["purity"] => purity::run(),
         ["tests"] => tests::run(),
         _ => {

@@ -1,13 +1,13 @@
 //! Rules that neither the compiler nor clippy knows: sizes of files, order and names of crates,
-//! reasons of dependencies, test files in a program, and names and paths in documentation that must
-//! exist.
+//! cycles of modules, reasons of dependencies, test files in a program, and names and paths in
+//! documentation that must exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{attacks, language};
+use crate::{attacks, cycles, language};
 
 /// Crates that do no I/O and read no clock; each is `no_std`.
 pub(crate) const PURE_CRATES: &[&str] = &[
@@ -65,7 +65,10 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     check_paths(&files, &mut findings);
     attacks::check(&mut findings);
     match areas() {
-        Ok(areas) => language::check(&files, &areas, &mut findings),
+        Ok(areas) => {
+            language::check(&files, &areas, &mut findings);
+            cycles::check(&areas, &files, &mut findings);
+        }
         Err(error) => findings.push(error),
     }
     if findings.is_empty() { Ok(format!("tidy: {} files in order", files.len())) } else { Err(findings) }
@@ -76,6 +79,13 @@ pub(crate) fn language(lower: bool) -> Result<String, Vec<String>> {
     let files = tracked_files().map_err(|error| vec![error])?;
     let areas = areas().map_err(|error| vec![error])?;
     language::run(&files, &areas, lower)
+}
+
+/// Runs the check of module cycles alone.
+pub(crate) fn cycles(lower: bool) -> Result<String, Vec<String>> {
+    let files = tracked_files().map_err(|error| vec![error])?;
+    let areas = areas().map_err(|error| vec![error])?;
+    cycles::run(&areas, &files, lower)
 }
 
 /// Returns the folders of all crates.
