@@ -33,7 +33,7 @@ pub(crate) use stored::StoredPath;
 pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs};
 
 use crate::config::{MdsOptions, OsdOptions};
-use crate::daemon::mds::JOIN_S_MAX;
+use crate::limits::JOIN_S_MAX;
 use crate::logging::LogFormat;
 use crate::output::parse_size;
 

@@ -3,9 +3,12 @@
 //! Truth: docs/reference/cli.md (exit codes), docs/reference/json.md (`error`).
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use sealstone_mds_protocol::printable;
+
+use crate::text::ShownPath as _;
 
 /// Kind of a failure; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +178,20 @@ impl Failure {
         match self.message.split_once(": ") {
             Some((named, _)) if named == a || named == b => self,
             _ => self.at(format!("{a}{join}{b}")),
+        }
+    }
+
+    /// Adds the next step to the failure of a file system, at this path.
+    pub(crate) fn medium_hint(self, error: &std::io::Error, path: &Path) -> Self {
+        use std::io::ErrorKind as E;
+        match error.kind() {
+            E::PermissionDenied => Self { kind: FailureKind::Denied, ..self }
+                .hint(format!("the daemon must own {} and be able to write it", path.shown())),
+            E::ReadOnlyFilesystem => self.hint("mount the file system for writing"),
+            E::StorageFull | E::QuotaExceeded => {
+                self.hint("free some space on this file system and start again")
+            }
+            _ => self,
         }
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod daemon;
 mod demo;
 mod failure;
+mod limits;
 mod log_limit;
 mod logging;
 mod metrics;

@@ -29,7 +29,6 @@ use super::audit_file::{AuditFile, LostRecords};
 use super::audit_rate_limit::{AuditRateLimit, LogLine, Overflow, RecordKind};
 use super::audit_shares::{AuditShares, RecordSubject};
 use super::now_ms;
-use super::osd::medium_hint;
 use crate::failure::{Failure, Outcome};
 use crate::text::{ShownPath as _, printable_json};
 
@@ -270,7 +269,7 @@ impl AuditLog {
     /// Opens or creates the log (0600). All its files have `bytes_max` bytes together, and one segment more.
     pub(crate) fn open(path: &Path, bytes_max: u64) -> Outcome<Self> {
         let file = AuditFile::open(path, bytes_max).map_err(|error| {
-            medium_hint(Failure::operation(&error).at(path.shown()), &error, path.parent().unwrap_or(path))
+            Failure::operation(&error).at(path.shown()).medium_hint(&error, path.parent().unwrap_or(path))
         })?;
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());

@@ -48,8 +48,6 @@ pub(crate) const CLUSTER_FILE: &str = "cluster.toml";
 /// Account that `init` creates.
 pub(crate) const ADMIN: &str = "admin";
 const LISTEN_DEFAULT: &str = "127.0.0.1:3270";
-/// How long `up` waits for a device to become usable, seconds.
-pub(crate) const JOIN_S_MAX: u64 = 30;
 
 /// Creates a server; returns the file of the administrator's password.
 pub(crate) fn init(data: &Path, keystore: &KeystoreArgs, location: Option<&Location>) -> Outcome<PathBuf> {

@@ -97,7 +97,7 @@ pub(super) fn boot_failure(error: BootError, data: &Path) -> Failure {
         BootError::Provision(P::KeyMode { path, .. }) => {
             Failure { kind: FailureKind::Denied, ..failure }.hint(format!("chmod 600 {}", path.shown()))
         }
-        BootError::Provision(P::Io { path, source }) => medium_hint(failure, source, path),
+        BootError::Provision(P::Io { path, source }) => failure.medium_hint(source, path),
         BootError::Provision(P::Name(_)) => {
             Failure { kind: FailureKind::Usage, ..failure }.hint("use --name")
         }
@@ -132,21 +132,7 @@ pub(super) fn store_hint(error: FormatError, data: &Path) -> Failure {
         FormatError::Index { .. } | FormatError::IndexLost => {
             failure.hint(format!("the index is damaged; `{check}` shows what can be read"))
         }
-        FormatError::Io { source, .. } => medium_hint(failure, source, &place),
-        _ => failure,
-    }
-}
-
-/// Adds the next step to the failure of a file system.
-pub(crate) fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path) -> Failure {
-    use std::io::ErrorKind as E;
-    match error.kind() {
-        E::PermissionDenied => Failure { kind: FailureKind::Denied, ..failure }
-            .hint(format!("the daemon must own {} and be able to write it", place.shown())),
-        E::ReadOnlyFilesystem => failure.hint("mount the file system for writing"),
-        E::StorageFull | E::QuotaExceeded => {
-            failure.hint("free some space on this file system and start again")
-        }
+        FormatError::Io { source, .. } => failure.medium_hint(source, &place),
         _ => failure,
     }
 }

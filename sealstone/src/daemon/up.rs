@@ -23,6 +23,7 @@ use crate::cli::UpArgs;
 use crate::cli::keys::KeystoreArgs;
 use crate::config::{MdsOptions, OsdOptions, read_bounded};
 use crate::failure::{Failure, Outcome};
+use crate::limits::JOIN_S_MAX;
 use crate::metrics::{Observed, Page};
 use crate::output::Output;
 use crate::secret_file;
@@ -258,7 +259,7 @@ async fn create(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outc
     }
     let client = admin_client(&running).await?;
     for (daemon, key) in running.osds.iter().zip(&keys) {
-        mds::add_osd(&client, &daemon.url, key, (daemon.pin, 0), mds::JOIN_S_MAX).await?;
+        mds::add_osd(&client, &daemon.url, key, (daemon.pin, 0), JOIN_S_MAX).await?;
         fs::remove_file(key).map_err(at)?;
     }
     client.logout().await?;

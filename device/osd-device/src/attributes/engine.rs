@@ -13,6 +13,7 @@ use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType, SecurityMetho
 use sealstone_seal::{Authentic, DeviceFacts as _, Permit};
 
 use super::change::{self, AttributeChange};
+use super::limits::{GET_LIST_MAX, SET_LIST_MAX};
 use super::rows::{self, CURRENT_COMMAND, PageKind};
 use super::view::{AttributePair, AttributeView};
 use crate::catalog::be;
@@ -20,10 +21,6 @@ use crate::device::OsdDevice;
 use crate::failure::{ATTRIBUTES, OsdFailure};
 use crate::report::OsdRefusal;
 
-/// Longest get-attributes list in bytes: 8191 attributes.
-const GET_LIST_MAX: u32 = 64 * 1024;
-/// Longest set-attributes list or value in bytes.
-pub(crate) const SET_LIST_MAX: u32 = 1024 * 1024;
 /// Longest encoded list of retrieved attributes in bytes, whatever the allocation length.
 const RETRIEVED_MAX: u32 = 4 * 1024 * 1024;
 

@@ -5,6 +5,7 @@
 pub(crate) mod change;
 pub(crate) mod current;
 pub(crate) mod engine;
+pub(crate) mod limits;
 pub(crate) mod membership;
 #[cfg(test)]
 mod reference;

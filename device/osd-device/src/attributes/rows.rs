@@ -230,7 +230,7 @@ const EXTENSIONS_MAX: u32 = sealstone_osd::continuation::FUNCTION_EXTENSION_MAX 
 /// Largest write that is atomic for crashes and other commands, in bytes: one transfer.
 const ATOMIC_DATA: u64 = 16 << 20;
 /// Bytes of attributes that one command sets atomically.
-const ATOMIC_ATTRIBUTES: u64 = super::engine::SET_LIST_MAX as u64;
+const ATOMIC_ATTRIBUTES: u64 = super::limits::SET_LIST_MAX as u64;
 /// Granularity of the used capacity in bytes.
 const CAPACITY_INCREMENT: u64 = sealstone_store::BLOCK;
 /// Value for unrestricted access.
