@@ -21,14 +21,14 @@ use crate::cache::{AccessTimes, CachedFacts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
 use crate::clock::OsdClock;
 use crate::damage::{DamageList, Examiner};
-use crate::digests::Hashing;
 use crate::failure::OsdFailure;
-use crate::functions::FunctionRunner;
+use crate::function_runner::FunctionRunner;
 use crate::guard::Guard;
+use crate::hashing::Hashing;
 use crate::locks::ObjectLocks;
 use crate::paper::concealment::Concealment;
 use crate::partition_locks::PartitionLocks;
-use crate::scrub::DeviceScrub;
+use crate::scrub_pass::DeviceScrub;
 use crate::stranded::Stranded;
 use crate::tracking::Tracking;
 

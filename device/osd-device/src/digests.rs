@@ -6,9 +6,7 @@
 //! Contract: the caller has the object's lock, so that bytes and digests match.
 //! Truth: docs/design/security.md 5.1, 5.4; docs/standards/security.md, "Hash and MAC".
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
-use sealstone_digest::{CoverPart, CoveredDigests, DigestValue, Profile};
+use sealstone_digest::{CoveredDigests, DigestValue, Profile};
 use sealstone_osd::attribute::list::Values;
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_seal::cover;
@@ -17,60 +15,6 @@ use sealstone_store::DigestCheck;
 use crate::commands::collections;
 use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
-
-/// Counters of stored digests that were used, and of bytes that were hashed instead.
-#[derive(Debug, Default)]
-pub(crate) struct Hashing {
-    hashed_bytes: AtomicU64,
-    stored_units: AtomicU64,
-    stored_pages: AtomicU64,
-}
-
-/// Values of these counters at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HashingCount {
-    /// Bytes hashed for check values of reads: edges, and units without a stored digest.
-    pub hashed_bytes: u64,
-    /// Units of reads whose stored digest was used, so that they were not hashed.
-    pub stored_units: u64,
-    /// Attribute pages whose stored digest was used.
-    pub stored_pages: u64,
-}
-
-impl Hashing {
-    pub(crate) fn count(&self) -> HashingCount {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        HashingCount {
-            hashed_bytes: load(&self.hashed_bytes),
-            stored_units: load(&self.stored_units),
-            stored_pages: load(&self.stored_pages),
-        }
-    }
-
-    fn add(&self, covered: &CoveredDigests, stored: u64) {
-        let unit = covered.cover().profile().unit_bytes();
-        let (mut edges, mut whole, mut whole_bytes) = (0, 0, 0);
-        for part in covered.cover().parts() {
-            let length = part.range().end - part.range().start;
-            match part {
-                CoverPart::Edge { .. } => edges += length,
-                CoverPart::Whole { .. } => {
-                    whole += 1;
-                    whole_bytes += length;
-                }
-            }
-        }
-        // The store does not report which units have digests. All but the last have the same
-        // length.
-        let computed = if stored >= whole { 0 } else { ((whole - stored) * unit).min(whole_bytes) };
-        self.hashed_bytes.fetch_add(edges + computed, Ordering::Relaxed);
-        self.stored_units.fetch_add(stored.min(whole), Ordering::Relaxed);
-    }
-
-    fn add_bytes(&self, bytes: u64) {
-        self.hashed_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
 
 /// Reads bytes of one object, with their digests if the check value of the reply covers `wanted`
 /// and the partition keeps that profile. Without digests `seal` computes them from the bytes, which
@@ -118,7 +62,7 @@ pub(crate) fn page(
         && !collections::is_everything(id)
         && let Some(value) = device.store.page_digest(id, page)?
     {
-        device.hashing.stored_pages.fetch_add(1, Ordering::Relaxed);
+        device.hashing.add_page();
         return Ok(Some(value));
     }
     Ok(cover::page_value(profile, generation, page, list))

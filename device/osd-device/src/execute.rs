@@ -111,8 +111,14 @@ impl<'a> Execution<'a> {
     pub(crate) fn finish(mut self) -> Outcome {
         self.progress.begin(Functions::VALIDATION);
         let version = self.device.guard.keys.version();
-        let admitted =
-            self.device.guard.admit(self.device, self.nexus, self.cdb, self.command.cdb, self.now_ms);
+        let admitted = self.device.guard.admit(
+            &**self.device,
+            self.device.boot_epoch,
+            self.nexus,
+            self.cdb,
+            self.command.cdb,
+            self.now_ms,
+        );
         match admitted {
             Err(refused) => {
                 let proven = refused.denial.is_bearers();
@@ -237,7 +243,13 @@ impl<'a> Execution<'a> {
             (None, BytesNeeded::Range(range)) => permit.check_range(range.start, range.length)?,
             (None, BytesNeeded::AtEnd(_) | BytesNeeded::None) => {}
         }
-        let context = CommandContext { nexus: self.nexus, cdb, bytes: self.command.cdb, now_ms: self.now_ms };
+        let context = CommandContext {
+            nexus: self.nexus,
+            cdb,
+            bytes: self.command.cdb,
+            now_ms: self.now_ms,
+            boot_epoch: device.boot_epoch,
+        };
         let source_access = source::check(device, &context, admitted, &permit, &continued)?;
         self.source_access = source_access;
         let function = match &cdb.command {

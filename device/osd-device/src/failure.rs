@@ -12,7 +12,8 @@ use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
 
-use crate::functions::{API_FIELD, FunctionRefusal, JOB_FIELD, OPERATION_FIELD};
+use crate::function_fields::{API_FIELD, JOB_FIELD, OPERATION_FIELD};
+use crate::function_runner::FunctionRefusal;
 
 /// Position of an error in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,18 +8,13 @@
 
 use parking_lot::Mutex;
 use sealstone_crypto::{ParkingLot, RustCrypto};
-use sealstone_osd::{AttributeId, CapabilityBytes, Cdb, ObjectId, ObjectType, SecurityMethod};
+use sealstone_osd::{CapabilityBytes, Cdb};
 use sealstone_seal::freshness::NonceHistory;
 use sealstone_seal::{
     Admitted, Denial, DeviceFacts, Gate, GatePolicy, GateRefusal, GateRequest, KeyError,
-    NexusSecurity as SealNexus, ObjectFacts, SecurityToken, SignedBy, VerifiedExtension,
+    NexusSecurity as SealNexus, SecurityToken, SignedBy, VerifiedExtension,
 };
-use sealstone_store::StoreError;
 
-use crate::attributes::rows::{PARTITION, page};
-use crate::catalog;
-use crate::commands::collections;
-use crate::device::OsdDevice;
 use crate::environment::Env;
 use crate::failure::OsdFailure;
 use crate::keyring::Keyring;
@@ -173,7 +168,8 @@ impl Guard {
     /// Runs steps 2 to 6 of the order of checks.
     pub(crate) fn admit(
         &self,
-        device: &OsdDevice,
+        facts: &dyn DeviceFacts,
+        boot_epoch: u16,
         nexus: &OsdNexus,
         cdb: &Cdb,
         bytes: &[u8],
@@ -187,9 +183,9 @@ impl Guard {
             bytes,
             nexus: &seal_nexus,
             clock_ms: now_ms,
-            boot_epoch: device.boot_epoch,
+            boot_epoch,
             keys: &keys,
-            facts: device,
+            facts,
         })
     }
 }
@@ -200,13 +196,14 @@ pub(crate) struct CommandContext<'a> {
     pub(crate) cdb: &'a Cdb,
     pub(crate) bytes: &'a [u8],
     pub(crate) now_ms: u64,
+    pub(crate) boot_epoch: u16,
 }
 
 impl Guard {
     /// Checks an extension capability of an admitted command.
     pub(crate) fn extend(
         &self,
-        device: &OsdDevice,
+        facts: &dyn DeviceFacts,
         context: &CommandContext<'_>,
         capability: &CapabilityBytes,
         proof: &[u8],
@@ -218,95 +215,10 @@ impl Guard {
             bytes: context.bytes,
             nexus: &seal_nexus,
             clock_ms: context.now_ms,
-            boot_epoch: device.boot_epoch,
+            boot_epoch: context.boot_epoch,
             keys: &self.keys.read(),
-            facts: device,
+            facts,
         };
         self.gate.extend(&request, capability, proof)
-    }
-}
-
-impl DeviceFacts for OsdDevice {
-    fn floor(&self, object: ObjectId) -> SecurityMethod {
-        let root = self.catalog.root();
-        if object.partition == 0 {
-            return root.policy.default_method;
-        }
-        let Some(policy) = self.catalog.policy(object.partition) else { return root.partition_method };
-        let floor = policy.default_method;
-        if object.object == 0 {
-            return floor;
-        }
-        match self.facts(object) {
-            Ok(facts) => {
-                floor.max(SecurityMethod::from_nibble(facts.method).unwrap_or(SecurityMethod::AllData))
-            }
-            // It does not exist or cannot be read: the command will fail under the partition's
-            // floor.
-            Err(_) => floor,
-        }
-    }
-
-    fn frozen_keys(&self, partition: u64) -> u16 {
-        self.catalog.policy(partition).map_or(0, |policy| policy.frozen_keys)
-    }
-
-    fn audit_frozen(&self, audit: &[u8; 20]) -> bool {
-        self.catalog.audit_frozen(audit)
-    }
-
-    fn object(&self, id: ObjectId) -> Option<ObjectFacts> {
-        if id.is_root() {
-            return Some(ObjectFacts { kind: ObjectType::Root, created_ms: 0, policy_access_tag: 0 });
-        }
-        if id.is_partition() {
-            let policy = self.catalog.policy(id.partition)?;
-            return Some(ObjectFacts {
-                kind: ObjectType::Partition,
-                created_ms: policy.created_ms,
-                policy_access_tag: policy.tag,
-            });
-        }
-        if collections::is_everything(id) {
-            // It has the created time and tag of its partition.
-            let policy = self.catalog.partition(id.partition)?.policy();
-            return Some(ObjectFacts {
-                kind: ObjectType::Collection,
-                created_ms: policy.created_ms,
-                policy_access_tag: policy.tag,
-            });
-        }
-        let kind = self.store.stat(id).ok()?.kind;
-        let facts = self.facts(id).ok()?;
-        Some(ObjectFacts { kind, created_ms: facts.created_ms, policy_access_tag: facts.tag })
-    }
-
-    fn is_absent(&self, id: ObjectId) -> bool {
-        !id.is_root()
-            && !id.is_partition()
-            && !collections::is_everything(id)
-            && matches!(self.store.stat(id), Err(StoreError::NotFound(_)))
-    }
-
-    fn length(&self, id: ObjectId) -> Option<u64> {
-        match self.store.stat(id) {
-            Ok(stat) if stat.kind == ObjectType::User => Some(stat.length),
-            // Object number 0 means that the device chooses the number of a new object.
-            Ok(_) | Err(StoreError::NotFound(_)) => Some(0),
-            Err(_) => None,
-        }
-    }
-
-    fn attribute_allowed(&self, partition: u64, access: u32, attribute: AttributeId) -> bool {
-        let list = AttributeId::new(PARTITION + page::ATTRIBUTES_ACCESS, access);
-        let names = catalog::get(&*self.store, ObjectId::of_partition(partition), list);
-        // A list that does not exist or cannot be read allows nothing.
-        let Ok(Some(names)) = names else { return false };
-        let number = |bytes: &[u8]| bytes.iter().fold(0u32, |sum, &byte| sum << 8 | u32::from(byte));
-        names.chunks_exact(8).any(|name| {
-            let (page, of_page) = (number(&name[..4]), number(&name[4..]));
-            let allows = |named: u32, wanted: u32| named == wanted || named == AttributeId::ALL;
-            allows(page, attribute.page) && allows(of_page, attribute.number)
-        })
     }
 }

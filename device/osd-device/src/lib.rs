@@ -20,14 +20,18 @@ mod continued;
 mod cost;
 mod damage;
 mod device;
+mod device_facts;
 mod digests;
 mod duplicates;
 mod environment;
 mod execute;
 mod failure;
 pub mod folder;
+mod function_fields;
+mod function_runner;
 mod functions;
 mod guard;
+mod hashing;
 pub mod inspect;
 mod isolation;
 pub mod keyfile;
@@ -40,6 +44,7 @@ mod partition_locks;
 pub mod provision;
 mod report;
 mod scrub;
+mod scrub_pass;
 pub mod sim;
 mod source;
 mod spc;
@@ -52,17 +57,18 @@ mod worker;
 pub use audit::{AuditRecord, AuditSink, AuditVerdict, NoAudit, Principal};
 pub use damage::{Damage, Range};
 pub use device::OsdConfig;
-pub use digests::HashingCount;
 pub use environment::DeviceEnvironment;
-pub use functions::{
+pub use function_runner::{
     CodeRequest, CodeReservation, EngineInfo, FunctionCall, FunctionCaller, FunctionCode, FunctionRefusal,
     FunctionRunner, GrantError, GrantedList, GrantedObject, JobCall,
 };
 pub use guard::{LeaseStore, VolatileLease};
+pub use hashing::HashingCount;
 pub use keyring::{KeyRecord, KeyStore, KeyringError, VolatileKeys};
 pub use metrics::{CommandCount, Metrics};
 pub use nexus::TOKEN_LEN;
 pub use provision::{DataDir, DeviceIdentity, ProvisionError};
-pub use scrub::{ScrubState, ScrubStep, UnreadObject};
+pub use scrub::{ScrubState, ScrubStep};
+pub use scrub_pass::UnreadObject;
 pub use unit::{DeviceParts, DeviceUsage, OsdUnit, StartError, UpkeepError, WorkCounts};
 pub use worker::Worker;

@@ -19,7 +19,6 @@ use sealstone_seal::{
 };
 use sealstone_store::StoreError;
 
-use super::seam::{GrantError, GrantedList, GrantedObject};
 use crate::attributes::current::CurrentCommandPage;
 use crate::attributes::engine::AttributeRequest;
 use crate::attributes::rows::{self, CURRENT_COMMAND, PageKind};
@@ -27,6 +26,7 @@ use crate::attributes::view::AttributeView;
 use crate::commands::{data, list, objects};
 use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
+use crate::function_runner::{GrantError, GrantedList, GrantedObject};
 use crate::locks::{LockGuards, LockScope};
 use crate::partition_locks::{PartitionGuards, PartitionUse};
 use crate::report::OsdRefusal;

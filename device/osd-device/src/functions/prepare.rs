@@ -21,11 +21,14 @@ use sealstone_seal::{Admitted, Denial, Permit, RequiredRights};
 
 use super::granted::{DeviceGrant, ExecuteAuthority, GrantBasis};
 use super::policy;
-use super::seam::{CodeRequest, FunctionCall, FunctionCaller, FunctionCode, GrantedObject, JobCall};
 use crate::commands::data;
 use crate::continued::Continued;
 use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
+use crate::function_fields::{DIGEST_FIELD, ENGINE_FIELD};
+use crate::function_runner::{
+    CodeRequest, FunctionCall, FunctionCaller, FunctionCode, GrantedObject, JobCall,
+};
 use crate::guard::CommandContext;
 use crate::nexus::OsdNexus;
 use crate::paper;
@@ -33,19 +36,6 @@ use crate::report::OsdRefusal;
 
 /// Longest code of a function in bytes. It is copied for each run.
 pub(crate) const CODE_MAX: u64 = 64 << 20;
-
-/// First byte of the data of descriptor FF01h, if it is the first one of the segment.
-const REQUEST_AT: u16 = 48;
-/// Byte of OPERATION in the segment, to which a refusal by the policy points.
-pub(crate) const OPERATION_FIELD: u16 = REQUEST_AT + 1;
-/// Byte of ENGINE in the segment.
-const ENGINE_FIELD: u16 = REQUEST_AT + 2;
-/// Byte of JOB ID in the segment.
-pub(crate) const JOB_FIELD: u16 = REQUEST_AT + 32;
-/// Byte of API VERSION in the segment.
-pub(crate) const API_FIELD: u16 = REQUEST_AT + 4;
-/// Byte of CODE DIGEST in the segment.
-const DIGEST_FIELD: u16 = REQUEST_AT + 48;
 
 /// A call that can be made once no lock is held.
 pub(crate) enum PreparedFunction {
@@ -174,7 +164,7 @@ fn grants(
     for (index, entry) in request.objects.iter().enumerate() {
         let basis = match (is_secured, extensions.get(index), proofs.get(index)) {
             (true, Some(capability), Some(proof)) => {
-                let extended = device.guard.extend(device, command, capability, proof);
+                let extended = device.guard.extend(&***device, command, capability, proof);
                 GrantBasis::Proven(extended.map_err(OsdRefusal::ExtensionDenied)?)
             }
             // NOSEC: nothing is authenticated anyway.

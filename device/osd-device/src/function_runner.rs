@@ -1,4 +1,4 @@
-//! The seam between the device and the service that runs functions.
+//! The trait by which the device reaches the service that runs functions.
 //!
 //! Does: defines a call with its code, arguments and objects, and the service that runs it.
 //! Does not: start engines; an implementation of [`FunctionRunner`] does.
