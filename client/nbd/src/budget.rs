@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::server::CONNECTIONS_MAX;
 use crate::wire::TRANSFER_MAX;
 
+/// Maximum connections; more wait in the listen queue.
+pub const CONNECTIONS_MAX: usize = 16;
 /// Bytes are counted in units of this size.
 const UNIT: usize = 4096;
 /// Maximum bytes of data in flight on all connections.

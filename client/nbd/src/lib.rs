@@ -19,9 +19,10 @@ mod unit_backend;
 mod wire;
 
 pub use backend::{BlockBackend, ExportProperties, NbdError, StatusExtent};
+pub use budget::CONNECTIONS_MAX;
 pub use e2e_backend::E2eBackend;
 pub use handshake::{ExportName, ExportNameError, Handshake, HandshakeStep};
-pub use server::{CONNECTIONS_MAX, DRAIN_TIMEOUT, serve};
+pub use server::{DRAIN_TIMEOUT, serve};
 pub use socket::{NbdSocket, SocketError};
 pub use unit_backend::UnitBackend;
 pub use wire::{

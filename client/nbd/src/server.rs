@@ -10,11 +10,10 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use crate::budget::CONNECTIONS_MAX;
 use crate::connection::{self, SharedResources};
 use crate::{BlockBackend, ExportName, NbdSocket};
 
-/// Maximum connections; more wait in the listen queue.
-pub const CONNECTIONS_MAX: usize = 16;
 /// Time for requests in flight to end when the server stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failure to accept, such as too many open files.
