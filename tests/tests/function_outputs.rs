@@ -127,7 +127,7 @@ fn png(width: u32, height: u32) -> Vec<u8> {
     let mut state = 1u32;
     let mut lines = Vec::new();
     for _ in 0..height {
-        lines.push(0);
+        lines.extend([0]);
         for _ in 0..width {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             lines.push((state >> 24) as u8);
