@@ -59,11 +59,23 @@ impl NbdClient {
         let mut stream = UnixStream::connect(socket).expect("the server listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
         stream.write_all(&3_u32.to_be_bytes()).expect("sent");
-        stream.write_all(&[b"IHAVEOPT".as_slice(), &[0, 0, 0, 1, 0, 0, 0, 0]].concat()).expect("sent");
-        let mut greeting = [0; 28];
+        // NBD_OPT_GO for the default export, with a request of its block sizes.
+        let option = [0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0, 3];
+        stream.write_all(&[b"IHAVEOPT".as_slice(), &option].concat()).expect("sent");
+        let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).expect("received");
         assert_eq!(greeting[..8], *b"NBDMAGIC");
-        Self(stream)
+        loop {
+            let mut reply = [0; 20];
+            stream.read_exact(&mut reply).expect("received");
+            let field = |at: usize| u32::from_be_bytes(reply[at..at + 4].try_into().expect("four bytes"));
+            let mut data = vec![0; field(16) as usize];
+            stream.read_exact(&mut data).expect("received");
+            match field(12) {
+                1 => return Self(stream),
+                kind => assert_eq!(kind, 3, "{}", String::from_utf8_lossy(&data)),
+            }
+        }
     }
 
     fn send(&mut self, code: u16, offset: u64, length: u32, data: &[u8]) {

@@ -357,6 +357,15 @@ async fn unit_copied_back_is_detected() {
 }
 
 #[tokio::test]
+async fn closed_unit_copied_back_is_refused_at_once() {
+    let (test, old) = disk_with_history().await;
+    test.open().await.unwrap().close().await.unwrap();
+    test.unit.restore(&old);
+    let refused = test.open().await.err().expect("an old unit is refused");
+    assert!(refused.is_integrity_failure(), "{refused}");
+}
+
+#[tokio::test]
 async fn single_blocks_copied_back_are_detected() {
     let (test, old) = disk_with_history().await;
     for place in 0..UNIT_BLOCKS {

@@ -17,6 +17,7 @@ Examples:
   sealstone block create vm1 --data /srv/osd1 --size 20G
   sealstone block create safe --data /srv/osd1 --size 20G --protect paper:S2-1u
   sealstone block create old --data /srv/osd1 --size 1T --block-size 4096 --lun 7 --thick
+  sealstone block create vm2 --data /srv/osd1 --size 20G --protect e2e
 A unit is a plain disk: every initiator that can log in to the target can read and write it. It is exported beyond loopback
 only if the device requires CHAP, has a list of initiators, or runs with --insecure-block.")]
     Create {
@@ -44,15 +45,57 @@ only if the device requires CHAP, has a list of initiators, or runs with --insec
         /// cache.
         #[arg(long)]
         write_through: bool,
-        /// Least protection of sessions: none, paper:S1-1u (MAC), paper:S2-1u (encryption and MAC),
-        /// paper:S1-2 (lazy MAC), paper:S2-3 (lazy decryption), paper:S2-5 (both). It needs CHAP.
-        /// At the last three, blocks are stored with keys of their writers.
-        #[arg(long, default_value = "none", value_parser = UnitProtection::parse, value_name = "LEVEL")]
-        protect: UnitProtection,
+        /// none; e2e: the device can neither read nor change data. e2e needs a running device and a
+        /// session with the metadata server. Or the least protection of sessions, which needs CHAP:
+        /// paper:S1-1u (MAC), paper:S2-1u (encryption and MAC), paper:S1-2 (lazy MAC), paper:S2-3
+        /// (lazy decryption), paper:S2-5 (both). At the last three, blocks are stored with keys of
+        /// their writers.
+        #[arg(long, default_value = "none", value_parser = ProtectChoice::parse, value_name = "LEVEL")]
+        protect: ProtectChoice,
         /// Use the paper's own profile of a level with keys of blocks, to reproduce the paper.
         /// Insecure: lost writes are not detected.
         #[arg(long, requires = "protect")]
         insecure_paper_profile: bool,
+    },
+    /// Create your key for end-to-end protected disks if you have none, and show its digest.
+    #[command(after_help = "\
+Example:
+  sealstone block key
+The secret key is beside the session file. Without it, disks that no other user has are lost: keep a copy.")]
+    Key,
+    /// Give a user the key of an end-to-end protected disk (its owner).
+    #[command(after_help = "\
+Example:
+  sealstone block grant vm2 bob
+With --key the metadata server cannot substitute another key for that of the user.")]
+    Grant {
+        /// Name of the disk.
+        disk: String,
+        /// The user; `block key` was run by the user before.
+        user: String,
+        /// Digest that `block key` shows to that user: sha256:HEX.
+        #[arg(long, value_name = "DIGEST")]
+        key: Option<String>,
+    },
+    /// Take the key of an end-to-end protected disk from a user (its owner, administrators).
+    #[command(after_help = "\
+Example:
+  sealstone block revoke vm2 bob
+The user may have kept the key: `block rotate` protects all that is written from then on.")]
+    Revoke {
+        /// Name of the disk.
+        disk: String,
+        /// The user.
+        user: String,
+    },
+    /// Replace the key of an end-to-end protected disk. Nothing is written again at once.
+    #[command(after_help = "\
+Example:
+  sealstone block rotate vm2
+New data get the new key when the disk is attached again. Old data keep the old key until they are written.")]
+    Rotate {
+        /// Name of the disk.
+        disk: String,
     },
     /// Change a block unit.
     #[command(after_help = "\
@@ -82,16 +125,20 @@ Example:
         #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
         data: PathBuf,
     },
-    /// Show the protection of a block unit: unverified writes, versions and errors.
+    /// Show the protection of a block unit or of end-to-end protected disks.
     #[command(after_help = "\
-Example:
-  sealstone block status vm1 --data /srv/osd1")]
+Examples:
+  sealstone block status vm1 --data /srv/osd1
+  sealstone block status
+  sealstone --json block status vm2 | jq .failures
+With --data: unverified writes, versions and errors of a unit, from its device. Without it: users, key, lease and integrity
+failures of disks, from the metadata server.")]
     Status {
-        /// Name of the unit.
-        name: String,
-        /// Folder of the device, running or not.
-        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
-        data: PathBuf,
+        /// Name of the unit or disk [default: all end-to-end protected disks of the user].
+        name: Option<String>,
+        /// Folder of the device that has the unit, running or not.
+        #[arg(long, value_name = "DIR", requires = "name")]
+        data: Option<PathBuf>,
     },
     /// List block units.
     #[command(after_help = "\
@@ -109,6 +156,7 @@ Examples:
   sealstone block attach vm1 --data /srv/osd1 --nbd unix:/run/user/1000/vm1.sock
   sealstone block attach iscsi://10.0.0.7/iqn.2026-11.org.sealstone:osd.osd1/1 --nbd unix:vm1.sock
   sealstone block attach safe --data /srv/osd1 --nbd unix:vm1.sock --chap-file vm1.chap
+  sealstone block attach vm2 --data /srv/osd1 --nbd unix:vm2.sock --protect e2e
   qemu-img info 'nbd+unix:///vm1?socket=/run/user/1000/vm1.sock'
   sealstone block attach vm1 --data /srv/osd1 --mount-file /srv/vm1.img
   losetup --find --show --direct-io=on /srv/vm1.img
@@ -129,6 +177,25 @@ Example:
         #[arg(long)]
         force: bool,
     },
+}
+
+/// How a unit is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProtectChoice {
+    /// The device requires a least protection of sessions.
+    Sessions(UnitProtection),
+    /// End-to-end: keys at the clients alone, the device is not trusted.
+    EndToEnd,
+}
+
+impl ProtectChoice {
+    /// Parses `e2e`, or a level of sessions.
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "e2e" => Ok(Self::EndToEnd),
+            _ => UnitProtection::parse(text).map(Self::Sessions).map_err(|error| error.to_string()),
+        }
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -164,10 +231,11 @@ pub(crate) struct AttachArgs {
     /// Certificate pin of the device, for TLS: sha256:HEX.
     #[arg(long, value_name = "PIN")]
     pub(crate) pin: Option<Pin>,
-    /// Protection of the sessions, for the URL of a unit or to exceed its least level: none,
+    /// e2e: refuse a unit without end-to-end protection, which a device could remove. Or the
+    /// protection of the sessions, for the URL of a unit or to exceed its least level: none,
     /// paper:S1-1u, paper:S2-1u, paper:S1-2, paper:S2-3, paper:S2-5 [default: that of the unit].
-    #[arg(long, value_parser = UnitProtection::parse, value_name = "LEVEL")]
-    pub(crate) protect: Option<UnitProtection>,
+    #[arg(long, value_parser = ProtectChoice::parse, value_name = "LEVEL")]
+    pub(crate) protect: Option<ProtectChoice>,
     /// Block size of the protected unit, for a URL: 512 or 4096.
     #[arg(long, default_value = "512", requires = "protect", value_parser = protected_block, value_name = "BYTES")]
     pub(crate) protect_block: ProtectedBlock,

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use sealstone_block::UnitProtection;
 use sealstone_block_protection::ProtectionProfile;
 use sealstone_osd_device::{DataDir, ProvisionError};
 use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, open_store_medium};
 
-use crate::cli::{Block, GlobalArgs};
+use super::{block_attach, block_e2e, block_on};
+use crate::cli::{Block, GlobalArgs, ProtectChoice};
 use crate::daemon::blocks::{Blocks, ProtectionReport, UnitParams, UnitReport, store_options, unit_options};
 use crate::daemon::control::{self, ControlHandler, ControlRequest};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
@@ -18,7 +20,7 @@ use crate::text::ShownPath as _;
 /// Runs one of the subcommands.
 pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Outcome {
     match command {
-        Block::Attach(arguments) => super::block_attach::command(global, output, &arguments),
+        Block::Attach(arguments) => block_attach::command(global, output, &arguments),
         Block::Create {
             data,
             name,
@@ -31,12 +33,23 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
             protect,
             insecure_paper_profile,
         } => {
+            let (sessions, is_sealed) = match protect {
+                ProtectChoice::Sessions(level) => (level, false),
+                ProtectChoice::EndToEnd if insecure_paper_profile => {
+                    return Err(
+                        Failure::usage("e2e has no profile of the paper").at("--insecure-paper-profile")
+                    );
+                }
+                ProtectChoice::EndToEnd => (UnitProtection::NONE, true),
+            };
             let profile = insecure_paper_profile.then(|| ProtectionProfile::Paper.name().to_owned());
-            let (thin, protect) = (!thick, protect.name());
+            let (thin, protect) = (!thick, sessions.name());
             let wanted =
                 UnitParams { name, size, block_size, lun, thin, removable, write_through, protect, profile };
-            let value = perform(&data, ControlRequest::Create(wanted))?;
-            let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
+            let unit = match is_sealed {
+                false => create(&data, wanted)?,
+                true => create_protected(global, output, &data, wanted)?,
+            };
             output.result(&unit, || match &unit.url {
                 Some(url) => format!("block unit {} ({}) at {url}", unit.name, human_bytes(unit.size)),
                 None => format!(
@@ -48,6 +61,12 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
                 ),
             })
         }
+        Block::Key => block_on(block_e2e::key(global, output)),
+        Block::Grant { disk, user, key } => {
+            block_on(block_e2e::grant(global, output, (&disk, &user, key.as_deref())))
+        }
+        Block::Revoke { disk, user } => block_on(block_e2e::revoke(global, output, &disk, &user)),
+        Block::Rotate { disk } => block_on(block_e2e::rotate(global, output, &disk)),
         Block::Set { name, data, write_through } => {
             let write_through = write_through.unwrap_or(true);
             let value = perform(&data, ControlRequest::Set { name, write_through })?;
@@ -59,11 +78,12 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || details(&unit))
         }
-        Block::Status { name, data } => {
+        Block::Status { name: Some(name), data: Some(data) } => {
             let value = perform(&data, ControlRequest::Status { name })?;
             let status: ProtectionReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&status, || protection_details(&status))
         }
+        Block::Status { name, .. } => block_on(block_e2e::status(global, output, name.as_deref())),
         Block::List { data } => {
             let value = perform(&data, ControlRequest::List)?;
             let units: Vec<UnitReport> = serde_json::from_value(value).map_err(Failure::operation)?;
@@ -74,6 +94,45 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
             output.done(&value)
         }
     }
+}
+
+fn create(data: &Path, wanted: UnitParams) -> Outcome<UnitReport> {
+    let value = perform(data, ControlRequest::Create(wanted))?;
+    serde_json::from_value(value).map_err(Failure::operation)
+}
+
+/// Creates the record of a disk, then its unit, and formats the unit. Removes both if a later step
+/// fails.
+fn create_protected(
+    global: &GlobalArgs,
+    output: Output,
+    data: &Path,
+    wanted: UnitParams,
+) -> Outcome<UnitReport> {
+    let name = wanted.name.clone();
+    block_on(async {
+        let disk = block_e2e::create(global, output, &name).await?;
+        let created = create(data, wanted);
+        let is_created = created.is_ok();
+        let formatted = match created {
+            Ok(unit) => match block_attach::open_unit(global, &name, data).await {
+                Ok(client) => {
+                    let formatted = disk.format(client.clone()).await;
+                    client.close().await;
+                    formatted.map(|()| UnitReport { protect: "e2e".to_owned(), ..unit })
+                }
+                Err(failure) => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        };
+        if formatted.is_err() {
+            disk.discard().await;
+            if is_created && let Err(failure) = perform(data, ControlRequest::Remove { name, force: true }) {
+                output.failure(&failure);
+            }
+        }
+        formatted
+    })
 }
 
 /// Returns the write cache mode, and whether it is set for the unit.

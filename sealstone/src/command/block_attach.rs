@@ -17,14 +17,15 @@ use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSe
 use sealstone_channel::{Pin, PinKind};
 use sealstone_fuse::{DiskMountOptions, Mount, MountRoot};
 use sealstone_initiator::{SystemEnvironment, TargetUrl, TcpDial, TlsPolicy};
-use sealstone_nbd::{ExportName, NbdSocket, SocketError, UnitBackend};
+use sealstone_nbd::{BlockBackend, E2eBackend, ExportName, NbdSocket, SocketError, UnitBackend};
 use sealstone_osd_device::DataDir;
 use serde_json::json;
 
 use super::block::perform;
+use super::block_e2e;
 use super::mount::{detach, failure as mount_failure, prepare_place};
 use crate::chap_file;
-use crate::cli::{AttachArgs, GlobalArgs};
+use crate::cli::{AttachArgs, GlobalArgs, ProtectChoice};
 use crate::daemon::blocks::UnitReport;
 use crate::daemon::control::ControlRequest;
 use crate::daemon::{Shutdown, access, identity};
@@ -38,6 +39,10 @@ const EXPORT_DEFAULT: &str = "disk";
 
 /// How long copies of an unused mount in other mount namespaces delay the end of the command.
 const COPIES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Seconds for which a unit that was just created is awaited.
+const OPEN_TIMEOUT_S: u32 = 10;
+/// Integrity failures that wait to be reported.
+const REPORTS_MAX: usize = 16;
 
 /// A unit and how it is reached.
 struct UnitLocation {
@@ -115,8 +120,15 @@ fn session_protection(
     unit: Option<&UnitReport>,
     arguments: &AttachArgs,
 ) -> Outcome<Option<ProtectionSettings>> {
+    let sessions = match arguments.protect {
+        Some(ProtectChoice::Sessions(level)) => Some(level),
+        Some(ProtectChoice::EndToEnd) if arguments.insecure_paper_profile => {
+            return Err(Failure::usage("e2e has no profile of the paper").at("--insecure-paper-profile"));
+        }
+        Some(ProtectChoice::EndToEnd) | None => None,
+    };
     let Some(unit) = unit else {
-        let chosen = arguments.protect.map(|chosen| with_profile(chosen, arguments.insecure_paper_profile));
+        let chosen = sessions.map(|chosen| with_profile(chosen, arguments.insecure_paper_profile));
         return Ok(chosen.and_then(|chosen| chosen.settings(arguments.protect_block)));
     };
     let block = if unit.block_size == 4096 { ProtectedBlock::B4096 } else { ProtectedBlock::B512 };
@@ -124,7 +136,7 @@ fn session_protection(
     let profile = unit.profile.as_deref().and_then(ProtectionProfile::from_name);
     let profile = profile.unwrap_or(required.profile());
     let required = UnitProtection::new(required.level(), profile).settings(block);
-    let Some(chosen) = arguments.protect else { return Ok(required) };
+    let Some(chosen) = sessions else { return Ok(required) };
     let chosen = UnitProtection::new(chosen.level(), profile).settings(block);
     let is_less = required.is_some_and(|required| !chosen.is_some_and(|chosen| chosen.fulfils(&required)));
     if is_less {
@@ -153,7 +165,70 @@ async fn serve(
     location: UnitLocation,
 ) -> Outcome {
     let shutdown = Shutdown::on_signals()?;
-    let UnitLocation { url, export, dial, protection } = location;
+    let (url, export) = (location.url.clone(), location.export.clone());
+    let protect = location.protection.map_or("none".to_owned(), |settings| protection_name(&settings));
+    let unit = connect(global, arguments, location).await?;
+    let is_read_only = arguments.read_only || unit.geometry().is_read_only;
+    let Some(header) = block_e2e::header(&unit).await? else {
+        if arguments.protect == Some(ProtectChoice::EndToEnd) {
+            unit.close().await;
+            return Err(Failure::new(FailureKind::Denied, "the unit has no end-to-end protection")
+                .at(&url)
+                .hint("it was created without, or the device removed its header"));
+        }
+        let ready = ReadyExport { url: &url, export, size: unit.geometry().bytes, protect };
+        let backend = Arc::new(UnitBackend::new(unit.clone(), is_read_only));
+        let served = export_until_end(output, arguments, ready, backend, &shutdown).await;
+        // Losses that no client has seen are reported here.
+        let flushed = match is_read_only {
+            true => Ok(()),
+            false => unit.flush(&unit.flush_cursor()).await,
+        };
+        unit.close().await;
+        flushed.map_err(|error| unit_failure(&error, &url))?;
+        return served;
+    };
+    let disk = block_e2e::open(global, unit, &header).await?;
+    let (sender, receiver) = tokio::sync::mpsc::channel(REPORTS_MAX);
+    let keeper = tokio::spawn(block_e2e::keep(disk.clone(), receiver));
+    // A full queue has enough reports.
+    let report = move |text| drop(sender.try_send(text));
+    let backend = Arc::new(E2eBackend::new(disk.clone(), is_read_only, report));
+    let ready = ReadyExport { url: &url, export, size: disk.bytes(), protect: "e2e".to_owned() };
+    let served = export_until_end(output, arguments, ready, backend, &shutdown).await;
+    let closed = block_e2e::close(global, &disk).await;
+    keeper.abort();
+    closed?;
+    served
+}
+
+/// Opens a unit of a running device by its name.
+pub(super) async fn open_unit(global: &GlobalArgs, name: &str, data: &Path) -> Outcome<BlockUnitClient> {
+    let arguments = AttachArgs {
+        unit: name.to_owned(),
+        data: Some(data.to_owned()),
+        nbd: None,
+        mount_file: None,
+        read_only: false,
+        export: None,
+        timeout: OPEN_TIMEOUT_S,
+        sessions: 1,
+        initiator_name: None,
+        pin: None,
+        protect: None,
+        protect_block: ProtectedBlock::B512,
+        insecure_paper_profile: false,
+    };
+    let location = locate(global, &arguments)?;
+    connect(global, &arguments, location).await
+}
+
+async fn connect(
+    global: &GlobalArgs,
+    arguments: &AttachArgs,
+    location: UnitLocation,
+) -> Outcome<BlockUnitClient> {
+    let UnitLocation { url, dial, protection, .. } = location;
     let mut options = UnitClientOptions::new(&SystemEnvironment);
     options.session.proofs = chap_file::proofs(global.chap_file.as_ref())?;
     options.session.protection = protection;
@@ -167,19 +242,37 @@ async fn serve(
         }
         options.session.initiator_name = name;
     }
-    let unit = BlockUnitClient::open(Arc::new(dial), &url, &SystemEnvironment, &options)
+    BlockUnitClient::open(Arc::new(dial), &url, &SystemEnvironment, &options)
         .await
-        .map_err(|error| unit_failure(&error, &url))?;
-    let is_read_only = arguments.read_only || unit.geometry().is_read_only;
-    let backend = Arc::new(UnitBackend::new(unit.clone(), is_read_only));
+        .map_err(|error| unit_failure(&error, &url))
+}
+
+/// Description of an export in the ready line.
+struct ReadyExport<'a> {
+    url: &'a TargetUrl,
+    export: ExportName,
+    size: u64,
+    protect: String,
+}
+
+/// Serves a backend until a signal arrives or it is unmounted.
+async fn export_until_end<B: BlockBackend>(
+    output: Output,
+    arguments: &AttachArgs,
+    ready: ReadyExport<'_>,
+    backend: Arc<B>,
+    shutdown: &Shutdown,
+) -> Outcome {
+    let ReadyExport { url, export, size: bytes, protect } = ready;
+    let properties = backend.properties();
+    let is_read_only = properties.is_read_only;
     let mut value = json!({
-        "url": url.to_string(), "size": unit.geometry().bytes, "block_size": unit.geometry().block_bytes,
-        "read_only": is_read_only, "sessions": arguments.sessions,
-        "protect": protection.map_or("none".to_owned(), |settings| protection_name(&settings)),
+        "url": url.to_string(), "size": bytes, "block_size": properties.block_min,
+        "read_only": is_read_only, "sessions": arguments.sessions, "protect": protect,
         "pid": std::process::id(),
     });
-    let size = human_bytes(unit.geometry().bytes);
-    let served = if let Some(path) = &arguments.nbd {
+    let size = human_bytes(bytes);
+    if let Some(path) = &arguments.nbd {
         let socket = NbdSocket::bind(path).map_err(|error| socket_failure(&error, path))?;
         let uri = nbd_uri(&export, path);
         value["export"] = export.to_string().into();
@@ -196,20 +289,12 @@ async fn serve(
             sealstone_fuse::mount_disk(backend, &options).map_err(|error| mount_failure(error, path))?;
         let value = with_paths(value, [("file", path)]);
         output.ready(&value, || format!("{url} ({size}) at {}", path.shown()));
-        let ended = until_unmounted(mounted, path, &shutdown).await;
+        let ended = until_unmounted(mounted, path, shutdown).await;
         drop(file);
         ended
     } else {
         Err(Failure::usage("give --nbd or --mount-file").at("block attach"))
-    };
-    // Losses that no client has seen are reported here.
-    let flushed = match is_read_only {
-        true => Ok(()),
-        false => unit.flush(&unit.flush_cursor()).await,
-    };
-    unit.close().await;
-    flushed.map_err(|error| unit_failure(&error, &url))?;
-    served
+    }
 }
 
 /// Waits until a unit is unmounted, by others or because a signal arrived. While programs use the

@@ -4,6 +4,7 @@ pub(crate) mod approve;
 pub(crate) mod audit;
 pub(crate) mod block;
 mod block_attach;
+mod block_e2e;
 pub(crate) mod cap;
 mod cap_run;
 pub(crate) mod check;

@@ -89,6 +89,7 @@ pub(super) async fn load<M: SealedMedium, R: RootStore>(
     };
     replay.read_published(&root).await?;
     replay.read_beyond(&root).await?;
+    replay.check_top().await?;
     let JournalReplay { tree, last, report, .. } = replay;
     Ok((DiskState::new(sealer, tree, root, last), report))
 }
@@ -160,6 +161,17 @@ impl<M: SealedMedium> JournalReplay<'_, M> {
             }
         }
         self.set_entries(selected).await
+    }
+
+    /// Reads the top node if no record needed it, so that a unit that was set back is refused.
+    async fn check_top(&mut self) -> Result<(), E2eError> {
+        if self.tree.cached() == 0 {
+            for read in self.tree.missing(0, 1)? {
+                let sealed = self.medium.read(read.block, 1).await?;
+                self.tree.insert(&read, &sealed, self.sealer)?;
+            }
+        }
+        Ok(())
     }
 
     async fn read_next(&mut self) -> Result<JournalRecord, E2eError> {
