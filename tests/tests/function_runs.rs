@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sealstone_tests::{System, run, run_with_input, text};
+use sealstone_tests::{Daemon, System, command, run, run_with_input, text};
 use serde_json::Value;
 
 use crate::function_jobs::{HeldRun, until};
@@ -477,4 +477,35 @@ int64_t osd_main(const osd_call *call) {
     assert_eq!(system.run(&["cat", "/kept"]).ok().text(), "kept");
     system.run(&["rm", "/hole"]).ok();
     assert_eq!(system.run(&["cat", "/kept"]).ok().text(), "kept");
+}
+
+#[test]
+fn added_device_has_policy_of_cluster() {
+    let system = System::start_with_mds(1, "1G", &[], &["--file-partitions", "2"]);
+    run_with_input(system.command(&["put", "-", "/a"]), b"one\n").ok();
+    let main =
+        "#include \"osd.h\"\nint64_t osd_main(const osd_call *call) { return osd_result(\"1\", 1); }\n";
+    store_text(&system, "good", main);
+    store_text(&system, "other", &main.replace("\"1\"", "\"2\""));
+    system.run(&["fn", "policy", "--set", "listed", "--function", "good"]).ok();
+    let (data, key) = (system.path("extra"), system.path("extra.key"));
+    let init = ["osd", "init", "--data", text(&data), "--capacity", "1G", "--name", "extra", "--key-out"];
+    run(&[&init[..], &[text(&key)]].concat()).ok();
+    let serve = ["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+    let extra = Daemon::start(command(&serve));
+    let url = extra.field("url").to_owned();
+    let mut add = vec!["mds", "add-osd", &url, "--key", text(&key), "--wait", "120"];
+    let pin = extra.ready()["pin"].as_str().map(ToOwned::to_owned);
+    if let Some(pin) = &pin {
+        add.extend(["--pin", pin]);
+    }
+    system.run(&add).ok();
+    let shown = system.run(&["--json", "fn", "policy"]).ok().json();
+    let devices = shown["devices"].as_array().expect("a list");
+    assert_eq!(devices.len(), 4, "{shown}");
+    assert!(devices.iter().all(|device| device["policy"] == "listed"), "{shown}");
+    // Everything moves to the new device.
+    system.run(&["osd", "drain", "osd0", "--wait", "120"]).ok();
+    assert_eq!(system.run(&["run", "good", "/a"]).ok().text(), "1");
+    system.run(&["run", "other", "/a"]).fails(3).says(&["policy of the partition"]);
 }

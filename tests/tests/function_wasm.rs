@@ -99,3 +99,61 @@ fn failing_wasm_functions_name_their_exit_reason() {
         assert_eq!(job["exit"], exit, "{name}: {job}");
     }
 }
+
+/// Returns the jobs of a run in the order of files and objects.
+fn sorted_jobs(run: &Value) -> Vec<(String, u64, Value)> {
+    let mut jobs: Vec<(String, u64, Value)> = run["jobs"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|job| {
+            let file = &job["files"][0];
+            let path = file["path"].as_str().expect("a path").to_owned();
+            (path, file["object"].as_u64().expect("a number"), job["result"].clone())
+        })
+        .collect();
+    jobs.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+    jobs
+}
+
+#[test]
+fn client_runs_wasm_function_with_same_result() {
+    let Some(folder) = engine_folder() else { return };
+    let content: String = (0..400_000).map(|line| format!("line {line}\n")).collect();
+    let run_on = |flags: &[&str]| {
+        let system = System::start_with(2, "2G", flags);
+        store(&system, "echo", ECHO);
+        run_with_input(system.command(&["put", "-", "/long"]), content.as_bytes()).ok();
+        run_with_input(system.command(&["put", "-", "/short"]), b"some bytes\n").ok();
+        let run = ["--json", "run", "echo", "/long", "/short", "--engines", text(&folder)];
+        let run = system.run(&run).ok().json();
+        (system, run)
+    };
+    let (_device, on_device) = run_on(&["--engines", text(&folder)]);
+    let (system, at_client) = run_on(&[]);
+    let jobs = |run: &Value| run["jobs"].as_array().expect("a list").clone();
+    assert!(jobs(&on_device).iter().all(|job| job["at_client"].is_null() && job["job"].is_string()));
+    assert!(jobs(&at_client).iter().all(|job| job["at_client"] == true), "{at_client}");
+    assert!(jobs(&on_device).len() > 2, "one file is striped: {on_device}");
+    assert_eq!(sorted_jobs(&on_device), sorted_jobs(&at_client));
+    // Functions that may change files run on devices only.
+    system.run(&["run", "echo", "/short", "--update", "--engines", text(&folder)]).fails(1).says(&["wasm"]);
+    system.run(&["run", "echo", "/short", "--async", "--engines", text(&folder)]).fails(1).says(&["wasm"]);
+}
+
+#[test]
+fn client_runs_wasm_function_for_busy_device() {
+    let Some(folder) = engine_folder() else { return };
+    let flags = ["--engines", text(&folder), "--function-jobs-per-user-max", "1"];
+    let system = System::start_with(1, "2G", &flags);
+    store(&system, "echo", ECHO);
+    store(&system, "loop", LOOP);
+    run_with_input(system.command(&["put", "-", "/a"]), b"some bytes\n").ok();
+    let started = system.run(&["--json", "run", "loop", "--async", "/a"]).ok().json();
+    let id = started["jobs"][0]["job"].as_str().expect("an id").to_owned();
+    let run = ["--json", "run", "echo", "/a", "--engines", text(&folder)];
+    let run = system.run(&run).ok().json();
+    let job = &run["jobs"][0];
+    assert_eq!((&job["at_client"], &job["result"]), (&true.into(), &"some bytes\n".into()), "{run}");
+    system.run(&["job", "cancel", &id]).ok();
+}

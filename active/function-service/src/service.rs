@@ -6,7 +6,7 @@
 //! once. Without a running slot a job waits in the queue. No lock is held while an engine or an
 //! object is used. Truth: docs/design/active.md, docs/adr/0069-function-service.md.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -103,6 +103,8 @@ struct ActiveJobs {
     /// Calls of queued asynchronous jobs.
     queued: HashMap<JobId, FunctionCall>,
     running: HashMap<JobId, Arc<RunCancel>>,
+    /// Asynchronous jobs that are being recorded.
+    starting: HashSet<JobId>,
 }
 
 impl FunctionService {
@@ -130,7 +132,12 @@ impl FunctionService {
             command_threads: CommandThreads::default(),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
-            active: Mutex::new(ActiveJobs { table, queued: HashMap::new(), running: HashMap::new() }),
+            active: Mutex::new(ActiveJobs {
+                table,
+                queued: HashMap::new(),
+                running: HashMap::new(),
+                starting: HashSet::new(),
+            }),
             changed: Condvar::new(),
         })))
     }
@@ -304,15 +311,31 @@ impl ServiceState {
         call: FunctionCall,
     ) -> Result<ReplyParts, FunctionRefusal> {
         // Without this check a refused job would cost a flush of the disk.
-        let id = self.admit(|active, id, _| match active.table.state_of(id) {
-            Some(_) => Err(AdmitError::IdInUse),
-            None => active.table.check_limits(owner),
-        })?;
-        self.records.add(id, owner).map_err(|error| {
+        let check = |active: &mut ActiveJobs, id: JobId| {
+            if active.table.state_of(id).is_some() || active.starting.contains(&id) {
+                return Err(AdmitError::IdInUse);
+            }
+            active.table.check_limits(owner)?;
+            active.starting.insert(id);
+            Ok(())
+        };
+        let id = match call.job {
+            Some(id) => {
+                check(&mut self.active.lock(), id).map_err(|error| match error {
+                    AdmitError::IdInUse => FunctionRefusal::JobIdInUse,
+                    AdmitError::UserFull(_) | AdmitError::DeviceFull(_) => FunctionRefusal::TooManyJobs,
+                })?;
+                id
+            }
+            None => self.admit(|active, id, _| check(active, id))?,
+        };
+        let recorded = self.records.add(id, owner);
+        let mut active = self.active.lock();
+        active.starting.remove(&id);
+        recorded.map_err(|error| {
             tracing::error!(%error, "an asynchronous job cannot be recorded; it is refused");
             FunctionRefusal::ServiceFailed
         })?;
-        let mut active = self.active.lock();
         // In the queue together with its call, so that no other thread starts it without one.
         if let Err(error) = active.table.admit(id, owner, self.now_ms()) {
             drop(active);

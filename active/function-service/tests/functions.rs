@@ -230,6 +230,7 @@ fn call(user: u8, method: &str, timeout_ms: u32, objects: Vec<Arc<dyn GrantedObj
         commit_on_success: false,
         objects,
         result_object: None,
+        job: None,
         timeout_ms,
         inline_max: INLINE_MAX,
         caller: caller(user),
@@ -565,6 +566,47 @@ fn code_of_queued_jobs_has_budget() {
     test.service.shut_down();
     let running = Arc::strong_count(&bytes);
     assert_eq!(running, 1, "no ended job has a copy");
+}
+
+#[test]
+fn client_chooses_unused_job_id() {
+    let test = TestService::new();
+    let job = Some(JobId([7; 16]));
+    let begin =
+        |user, job| test.service.reserve_and_run(FunctionCall { job, ..call(user, "loop", 0, Vec::new()) });
+    assert_eq!(begin(1, job).unwrap().header.job, JobId([7; 16]));
+    for user in [1, 2] {
+        assert_eq!(begin(user, job), Err(FunctionRefusal::JobIdInUse));
+    }
+    assert_eq!(test.job(2, JobId([7; 16]), JobAction::Status), Err(FunctionRefusal::UnknownJob));
+    test.job(1, JobId([7; 16]), JobAction::Cancel).unwrap();
+    // The record of the job survived the refused ones.
+    let id = begin(1, Some(JobId([8; 16]))).unwrap().header.job;
+    assert_eq!(begin(1, Some(id)), Err(FunctionRefusal::JobIdInUse));
+    test.service.shut_down();
+    let (service, runs) = start(test.folder.path(), |_| {});
+    let again = TestService { service, runs, folder: test.folder };
+    assert_eq!(again.job(1, id, JobAction::Status).unwrap().header.state, JobState::Lost);
+}
+
+#[test]
+fn asynchronous_job_stores_long_result() {
+    let test = TestService::new();
+    let object = GrantedMemory::partition();
+    let long = FunctionCall { result_object: Some(object.clone()), ..call(1, "large", 0, Vec::new()) };
+    let id = test.service.reserve_and_run(long).unwrap().header.job;
+    let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
+    assert_eq!((header.state, header.total_length), (JobState::Done, 100_000));
+    assert!(header.result_object.is_some());
+    assert_eq!(object.children.lock()[0].bytes.lock().len(), 100_000);
+    // A cancelled job stores nothing.
+    let object = GrantedMemory::partition();
+    let held = FunctionCall { result_object: Some(object.clone()), ..call(1, "loop", 0, Vec::new()) };
+    let id = test.service.reserve_and_run(held).unwrap().header.job;
+    test.job(1, id, JobAction::Cancel).unwrap();
+    let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
+    assert_eq!((header.state, header.result_object), (JobState::Cancelled, None));
+    assert!(object.children.lock().is_empty());
 }
 
 #[test]

@@ -115,6 +115,7 @@ impl ActiveDevice {
             ),
         };
         let request = RunRequest {
+            job: None,
             engine: Some(EngineType::C),
             secret_arguments: false,
             commit_on_success: false,

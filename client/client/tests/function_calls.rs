@@ -310,6 +310,8 @@ async fn asynchronous_job_is_waited_for_and_read() {
     client.put("/data", &bytes[..], PutOptions::default()).await.unwrap();
     let mut call = FunctionRun::new("/fn");
     call.timeout_ms = 0;
+    // Without an object for it, the result is fetched in pages.
+    call.long_results = false;
     call.read("/data");
     let found = replies(&call, &client).await;
     assert_eq!(found[0].outcome.as_ref().unwrap().state, JobState::Running);

@@ -171,6 +171,7 @@ impl OsdFailure {
                 FunctionRefusal::UnknownMethod => "unknown_method",
                 FunctionRefusal::TooManyJobs => "too_many_jobs",
                 FunctionRefusal::UnknownJob => "unknown_job",
+                FunctionRefusal::JobIdInUse => "job_id_in_use",
                 FunctionRefusal::Stopping => "stopping",
                 FunctionRefusal::ServiceFailed => "function_service",
             },
@@ -254,7 +255,7 @@ impl OsdFailure {
                 let pointer = ErrorPointer::DataOut(OPERATION_FIELD);
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(pointer))
             }
-            Self::Function(FunctionRefusal::UnknownJob) => {
+            Self::Function(FunctionRefusal::UnknownJob | FunctionRefusal::JobIdInUse) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(JOB_FIELD)))
             }
             Self::Function(FunctionRefusal::ApiUnsupported { .. }) => {

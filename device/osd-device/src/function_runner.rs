@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sealstone_osd::capability::Range;
 use sealstone_osd::function::attributes::{EngineEntry, FunctionAttributes};
-use sealstone_osd::function::{ApiVersion, CODE_DIGEST_LEN, EngineType, JobRequest, ReplyParts};
+use sealstone_osd::function::{ApiVersion, CODE_DIGEST_LEN, EngineType, JobId, JobRequest, ReplyParts};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -114,6 +114,8 @@ pub struct FunctionCall {
     /// Creates the object for a result that does not fit into a reply. The function has no handle
     /// of it.
     pub result_object: Option<Arc<dyn GrantedObject>>,
+    /// Id that the client chose for an asynchronous job.
+    pub job: Option<JobId>,
     /// Longest run in milliseconds; 0 for an asynchronous job.
     pub timeout_ms: u32,
     /// Most result bytes in the reply.
@@ -190,6 +192,9 @@ pub enum FunctionRefusal {
     /// The job does not exist, or belongs to another caller or function.
     #[error("unknown job")]
     UnknownJob,
+    /// The client chose the id of a job that exists.
+    #[error("the job id is in use")]
+    JobIdInUse,
     /// The device is shutting down.
     #[error("the device is shutting down")]
     Stopping,

@@ -121,11 +121,11 @@ fn wildcards_return_defined_and_permitted_attributes() {
         pages.dedup();
         pages
     };
-    assert_eq!(pages(&all), [0, 1, 2, 3, 4, 5, 6, 0xF001, 0xF002, 0xF003, APP]);
+    assert_eq!(pages(&all), [0, 1, 2, 3, 4, 5, 6, 0xF001, 0xF002, 0xF003, 0xF008, APP]);
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     capability.permissions = Permissions::GET_ATTR;
     let some = bench.run_with(command, Wish::get(&[(!0, !0)]), &[], &capability).good();
-    assert_eq!(pages(&values(&some.attributes)), [0, 1, 2, 3, 4, 6, 0xF002, 0xF003, APP]);
+    assert_eq!(pages(&values(&some.attributes)), [0, 1, 2, 3, 4, 6, 0xF002, 0xF003, 0xF008, APP]);
     let named = bench.run_with(command, Wish::get(&[(5, 0x4000_0001)]), &[], &capability);
     let osd = named.sense.unwrap().osd.unwrap();
     assert!(!osd.completed.contains(Functions::GET_CAPABILITY));

@@ -126,6 +126,7 @@ fn request(objects: Vec<FunctionObject>) -> RunRequest {
         method: "main".into(),
         arguments: b"arguments".to_vec().into(),
         objects,
+        job: None,
     }
 }
 
@@ -566,6 +567,10 @@ fn function_creates_and_lists_objects_of_partition() {
     });
     assert_eq!((first.partition, stage.read(first, 6)), (PID, b"result".to_vec()));
     assert_eq!((listed.numbers, listed.next), (vec![CODE, DATA, first.object], None));
+    // After a crash it can be attributed to function and caller.
+    let function = [user(CODE).partition.to_be_bytes(), CODE.to_be_bytes()].concat();
+    assert_eq!(stage.get(first, 0xF008, 1), function);
+    assert_eq!(stage.get(first, 0xF008, 2).len(), 20);
     assert_ne!(first, second);
 }
 

@@ -21,6 +21,7 @@ const ACTION: u16 = 0x8F91;
 /// A request to run a function on [`OBJECT`].
 pub(crate) fn run_request() -> ExecuteRequest {
     ExecuteRequest::Run(RunRequest {
+        job: None,
         engine: Some(EngineType::Wasm),
         secret_arguments: true,
         commit_on_success: false,

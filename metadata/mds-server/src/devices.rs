@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::pin::Pin;
 
 use bytes::Bytes;
-use sealstone_mds::{DeviceAddress, KeyStep, RetagItem, SharedSpace, StepOutcome};
+use sealstone_mds::{AttributeValue, DeviceAddress, KeyStep, RetagItem, SharedSpace, StepOutcome};
 use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
@@ -137,11 +137,12 @@ pub trait Devices: Send + Sync + 'static {
 
     /// Sets the policy access tags of a partition that was created by hand or by an earlier
     /// release. Without tags the device refuses every credential. Returns whether tags were
-    /// missing.
+    /// missing. Sets the policy about functions too, unless it has no attributes.
     fn tag_partition<'a>(
         &'a self,
         device: &'a DeviceAddress,
         partition: u64,
+        policy: Vec<AttributeValue>,
         credential: Credential,
     ) -> DeviceFuture<'a, bool>;
 

@@ -199,13 +199,15 @@ impl Housekeeper {
         }
     }
 
-    /// Measures the device, then sets missing tags of its partitions. Its keys must be installed.
+    /// Measures the device, then sets policy and missing tags of its partitions. Its keys must be
+    /// installed.
     /// Returns false if it was registered again meanwhile.
     async fn prepare(&self, device: &DeviceAddress) -> Result<bool, DeviceError> {
         self.measure(device).await?;
         for partition in self.mds.file_partitions() {
             let credential = self.credential(device.id, ServerPurpose::TagPartition(partition))?;
-            if self.in_time(self.devices.tag_partition(device, partition, credential)).await? {
+            let policy = self.blocking(|mds| mds.whole_policy_attributes(partition)).map_err(store_failed)?;
+            if self.in_time(self.devices.tag_partition(device, partition, policy, credential)).await? {
                 tracing::warn!(
                     device = device.id.0,
                     partition,

@@ -15,7 +15,7 @@ use sealstone_initiator::{
     SystemEnvironment, TargetUrl, TcpDial, TlsError,
 };
 use sealstone_mds::{
-    DeviceAddress, KeyAction, KeyStep, RetagItem, SharedSpace, StepOutcome, object_attribute,
+    AttributeValue, DeviceAddress, KeyAction, KeyStep, RetagItem, SharedSpace, StepOutcome, object_attribute,
     partition_attributes,
 };
 use sealstone_mds_protocol::{DeviceId, DevicePin};
@@ -184,10 +184,11 @@ impl Devices for InitiatorDevices {
                     Operation::SetMasterKey { set: *set, data_out: Bytes::copy_from_slice(data) }
                 }
                 KeyAction::SetKey(set) => Operation::SetKey { set: *set },
-                KeyAction::CreatePartition(partition) => Operation::CreateWith {
-                    object: ObjectId::of_partition(*partition),
-                    values: values(&partition_attributes()),
-                },
+                KeyAction::CreatePartition { partition, policy } => {
+                    let mut values = values(&partition_attributes());
+                    values.extend(policy.iter().map(|(id, value)| (*id, Bytes::copy_from_slice(value))));
+                    Operation::CreateWith { object: ObjectId::of_partition(*partition), values }
+                }
                 KeyAction::Identifiers { object, ids } => {
                     let length_max = IDENTIFIERS_ROOM;
                     Operation::GetAttributes { object: *object, ids: ids.clone(), length_max }
@@ -253,6 +254,7 @@ impl Devices for InitiatorDevices {
         &'a self,
         device: &'a DeviceAddress,
         partition: u64,
+        policy: Vec<AttributeValue>,
         credential: Credential,
     ) -> DeviceFuture<'a, bool> {
         Box::pin(async move {
@@ -263,6 +265,12 @@ impl Devices for InitiatorDevices {
             let has = |(id, value): &(AttributeId, Bytes)| {
                 found.iter().any(|(known, is)| known == id && is.as_deref() == Some(&value[..]))
             };
+            if !policy.is_empty() {
+                // Durable, so that no restart of the device brings the former policy back.
+                let values = policy.iter().map(|(id, value)| (*id, Bytes::copy_from_slice(value))).collect();
+                let set = Operation::SetAttributes { object, values, durable: true };
+                session.execute(&bearer, set).await.map_err(failed)?;
+            }
             if wanted.iter().all(has) {
                 return Ok(false);
             }

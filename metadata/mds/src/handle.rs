@@ -20,6 +20,7 @@ use crate::devices::{
 };
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
+use crate::function_policy_record::FunctionPolicyRecord;
 use crate::issue::RefusedRequest;
 use crate::lengths::LengthTarget;
 use crate::namespace::{self, CommitParams, FinalLink, NewIntent, NewOwner};
@@ -124,6 +125,7 @@ impl Mds {
             Request::Create { .. }
                 | Request::CopyFunction { .. }
                 | Request::ReserveResult { .. }
+                | Request::ReserveJobResult { .. }
                 | Request::MakeDir { .. }
                 | Request::MakeNode { .. }
                 | Request::LinkNode { .. }
@@ -359,6 +361,11 @@ impl Mds {
             Request::DeviceAttributes { id, method } => {
                 self.device_attributes(principal, (id, method), now_ms, rng)
             }
+            Request::FunctionPolicySet { partition, policy, keys, digests } => self.set_function_policy(
+                principal,
+                partition,
+                &FunctionPolicyRecord { policy, keys, digests },
+            ),
             Request::FunctionPolicyAccess { id, partition, change, method } => {
                 self.function_policy_access(principal, (id, partition, change), method, now_ms, rng)
             }
@@ -370,7 +377,11 @@ impl Mds {
                 self.copy_function(principal, &path, (device, method), now_ms, rng)
             }
             Request::ReserveResult { path, device, size_max, method } => {
-                let result = ResultParams { device, size_max, method };
+                let result = ResultParams { device, size_max, method, outlives_client: false };
+                self.reserve_result(principal, &path, &result, now_ms, rng)
+            }
+            Request::ReserveJobResult { path, device, size_max, method } => {
+                let result = ResultParams { device, size_max, method, outlives_client: true };
                 self.reserve_result(principal, &path, &result, now_ms, rng)
             }
             Request::Revoke { what } => self.revoke(principal, what, now_ms),
@@ -700,6 +711,7 @@ fn requested_file(request: &Request) -> Option<(Option<FilePath>, Option<InodeId
         | Request::Open { path, method, .. }
         | Request::CopyFunction { path, method, .. }
         | Request::ReserveResult { path, method, .. }
+        | Request::ReserveJobResult { path, method, .. }
         | Request::DelegateExecution { path, method, .. }
         | Request::DelegateCallData { path, method, .. }
         | Request::Delegate { path, method, .. } => Some((Some(path.clone()), None, *method)),

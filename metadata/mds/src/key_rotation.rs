@@ -15,8 +15,9 @@ use zeroize::Zeroizing;
 use crate::access::Principal;
 use crate::counters::add;
 use crate::device_keys::{
-    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, DeviceKeyState, KeyStep, Keys,
-    RotationPolicy, SeedExchange, StepOutcome, StepProgress, UnsavedKeys, apply, apply_device_value, plan,
+    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, DeviceKeyState, KeyAction,
+    KeyStep, Keys, RotationPolicy, SeedExchange, StepOutcome, StepProgress, UnsavedKeys, apply,
+    apply_device_value, plan,
 };
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
@@ -79,11 +80,16 @@ impl Mds {
         let mut turn = self.key_lock.lock();
         let (keys, mut key_state) = self.devices.key_state(device)?;
         let exchange = turn.entry(device).or_default();
-        let (steps, touched) = plan(&mut key_state, &keys, exchange, &self.policy(), limit, now_ms, rng)?;
+        let (mut steps, touched) = plan(&mut key_state, &keys, exchange, &self.policy(), limit, now_ms, rng)?;
         if !touched.is_empty() {
             self.store_keys(device, &keys, &key_state, &touched)?;
         }
         self.devices.set_key_state(device, keys, key_state);
+        for step in &mut steps {
+            if let KeyAction::CreatePartition { partition, policy } = &mut step.action {
+                *policy = self.policy_attributes(*partition)?;
+            }
+        }
         Ok(steps)
     }
 

@@ -30,6 +30,8 @@ mod entropy;
 mod error;
 mod familiar;
 mod fence;
+mod function_policy;
+mod function_policy_record;
 mod groups;
 mod handle;
 mod issue;
@@ -70,6 +72,7 @@ pub use directory::{
 };
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};
+pub use function_policy_record::{AttributeValue, FunctionPolicyRecord};
 pub use handle::PendingRecalls;
 pub use issue::{GrantLog, IssueRecord, IssueStream, MemoryGrantLog, NoGrantLog};
 pub use issued_credentials::CredentialList;

@@ -82,6 +82,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::Create { .. }
         | Request::CopyFunction { .. }
         | Request::ReserveResult { .. }
+        | Request::ReserveJobResult { .. }
         | Request::Open { .. }
         | Request::RenewGrants { .. }
         | Request::Commit { .. }
@@ -155,6 +156,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> RequestClass {
         | Request::CheckShow {}
         | Request::CheckFindings { .. }
         | Request::FunctionPolicyAccess { .. }
+        | Request::FunctionPolicySet { .. }
         | Request::KeyRotate { .. } => RequestClass::Accounts,
     }
 }

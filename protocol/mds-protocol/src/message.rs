@@ -622,7 +622,6 @@ messages! {
         /// Returns the findings of a check so far.
         0x0086 => CheckFindings {
             number: u64,
-            /// Index of the first finding to return.
             from: u32,
         },
         /// Ends all state of the client: open files, locks and leases. The server does not wait for
@@ -634,7 +633,6 @@ messages! {
         /// file's layout. Needs the rights to read and to execute the file.
         0x0088 => CopyFunction {
             path: FilePath,
-            /// Device that gets the copy.
             device: DeviceId,
             /// Method for its object; raised to the floor of policy.
             method: Method,
@@ -645,13 +643,11 @@ messages! {
             path: FilePath,
             /// Expiry, milliseconds since 1970.
             until_ms: u64,
-            /// Method; raised to the floor of policy.
             method: Method,
         },
         /// Returns a credential to read the attributes of a device, among them its engines.
         0x008A => DeviceAttributes {
             id: DeviceId,
-            /// Method; raised to the floor of policy.
             method: Method,
         },
         /// Verifies the receipt of a device about a run of a function.
@@ -663,13 +659,10 @@ messages! {
         /// committed. Abandon removes the object; otherwise it expires. Needs the right to execute
         /// the function.
         0x008C => ReserveResult {
-            /// The function.
             path: FilePath,
-            /// Device that runs it.
             device: DeviceId,
             /// Maximum bytes of the result.
             size_max: u64,
-            /// Method for the object; raised to the floor of policy.
             method: Method,
         },
         /// Returns a credential for the policy about functions of a partition (administrators).
@@ -679,16 +672,21 @@ messages! {
             partition: u64,
             /// Whether the policy is to be changed.
             change: bool,
-            /// Method; raised to the floor of policy.
             method: Method,
         },
         /// Issues credentials to read a file by functions to a program that never logs in. They
         /// are never sealed, and grant no more than the caller has.
         0x008E => DelegateCallData {
             path: FilePath,
-            /// Expiry, milliseconds since 1970.
             until_ms: u64,
-            /// Method; raised to the floor of policy.
+            method: Method,
+        },
+        /// As ReserveResult, for a job that continues without its client: the credential lives as
+        /// long as one in a capability file, and the reservation twice as long.
+        0x008F => ReserveJobResult {
+            path: FilePath,
+            device: DeviceId,
+            size_max: u64,
             method: Method,
         },
         /// Stores the public key of the user, for which keys of disks are wrapped.
@@ -759,6 +757,16 @@ messages! {
         /// Removes the record of a disk and all copies of its key (owner, administrators).
         0x009B => DiskRemove {
             name: Name,
+        },
+        /// Sets which functions may run in partitions of devices that are added later
+        /// (administrators).
+        0x009C => FunctionPolicySet {
+            /// A partition with files; all of them, and new ones, if none.
+            partition: Option<u64>,
+            /// Code of the policy.
+            policy: u8,
+            keys: Vec<[u8; 32]>,
+            digests: Vec<[u8; 32]>,
         },
     }
 }

@@ -80,7 +80,8 @@ Examples:
   sealstone fn policy
   sealstone fn policy --set listed --function grep --function /tools/count
   sealstone fn policy --set any
-With `--set signed`, --key names each trusted publisher. --set replaces policy, keys and list. A device that is added later has the policy `any` until it is set again.")]
+With `--set signed`, --key names each trusted publisher. --set replaces policy, keys and list. A device that is added later
+gets the same policy before it runs a function.")]
     Policy(FunctionPolicyArgs),
     /// List the engines of all devices.
     #[command(after_help = "\
@@ -268,6 +269,7 @@ Examples:
   sealstone run decompress --output a.log /logs/a.log.zst
   sealstone run thumbnail --size 256 --output small /photos
   sealstone run count --async /logs/huge.log; sealstone job ls
+  sealstone run top-words --reduce merge-words --reduce-arg limit=10 /books
 The function runs on the devices that store the files, in one job for each file and device. A name without a slash is looked
 up in /.functions. Results of shipped functions are reduced to one for each file, and a total of counts; those of others are
 written when their jobs end. --arg-file keeps an argument out of the process list; --key-object keeps a key out of all
@@ -292,12 +294,30 @@ pub(crate) struct RunArgs {
     /// Make changes visible only if the function succeeds.
     #[arg(long, requires = "update")]
     pub(crate) commit: bool,
+    /// Function that reduces the results of all jobs: a stored path, or a name in /.functions.
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["is_async", "per_file"])]
+    pub(crate) reduce: Option<OsString>,
+    /// Where it runs.
+    #[arg(long, value_name = "PLACE", default_value = "device", requires = "reduce")]
+    pub(crate) reduce_on: ReducePlace,
+    /// Argument NAME=VALUE of it; repeat it for more.
+    #[arg(long = "reduce-arg", value_name = "K=V", value_parser = parse_pair, requires = "reduce")]
+    pub(crate) reduce_arguments: Vec<(String, String)>,
     /// Only start the jobs; `sealstone job` shows them.
     #[arg(long = "async", id = "is_async", conflicts_with = "timeout")]
     pub(crate) is_async: bool,
     /// Security method of commands; the server may raise it.
     #[arg(long = "security", env = "SEALSTONE_METHOD", default_value = "alldata", value_name = "METHOD")]
     pub(crate) security: MethodName,
+}
+
+/// Where a second function runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReducePlace {
+    /// On a device that has a copy of it.
+    Device,
+    /// In the engine of this machine.
+    Client,
 }
 
 /// Arguments of a call of a function, and of the output of its results.
@@ -326,6 +346,9 @@ pub(crate) struct CallArgs {
     /// File for the results, or a folder for one output of each file; `-` is standard output.
     #[arg(long, short, default_value = "-", value_name = "FILE")]
     pub(crate) output: OsString,
+    /// Folder with engine programs, for jobs at the client [default: that of this program].
+    #[arg(long, value_name = "DIR", env = "SEALSTONE_OSD_ENGINES")]
+    pub(crate) engines: Option<PathBuf>,
     /// Longest run of a job, such as 30s, 5m or 1h.
     #[arg(long, default_value = "30s", value_name = "T", value_parser = parse_timeout)]
     pub(crate) timeout: u32,

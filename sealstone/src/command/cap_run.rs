@@ -49,6 +49,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &CapRunA
         to: None,
         update: false,
         commit: false,
+        second: None,
     };
     run_call(output, &client, &plan, files, None).await
 }

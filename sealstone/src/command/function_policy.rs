@@ -96,6 +96,10 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &Functio
             Some(new)
         }
     };
+    if let Some(new) = &new {
+        // First, so that a device that is added meanwhile has it.
+        client.set_cluster_policy(arguments.partition, new).await?;
+    }
     let devices = client.device_list().await?;
     let devices: Vec<_> = devices.into_iter().filter(|device| device.state != DeviceState::Pending).collect();
     let partitions = match (arguments.partition, devices.first()) {

@@ -2,14 +2,17 @@
 //!
 //! Does: adds jobs, and finds them by the beginning of their id.
 //! Does not: know their state; devices do.
-//! Contract: the file has at most [`RECORDS_MAX`] jobs, the newest. It contains no credentials.
-//! Two commands that end at the same moment may lose records of one; devices keep the jobs.
+//! Contract: the file has at most [`RECORDS_MAX`] jobs, the newest. It contains no credentials. An
+//! asynchronous job is recorded before it starts. A lock file orders the changes of commands that
+//! run at the same time.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealstone_client::functions::JobHandle;
-use sealstone_mds_protocol::{DeviceId, FilePath, unshown};
+use sealstone_mds_protocol::{DeviceId, FilePath, IntentId, unshown};
 use sealstone_osd::ObjectId;
 use sealstone_osd::function::{JOB_ID_LEN, JobId};
 use serde::{Deserialize, Serialize};
@@ -27,6 +30,10 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Maximum number of file names in a record.
 const NAMES_MAX: usize = 8;
 
+/// Time in milliseconds after which a device refuses the start of a recorded job, because the
+/// credential has expired.
+const STARTING_MS: u64 = 300_000;
+
 /// A started job.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct JobRecord {
@@ -41,11 +48,18 @@ pub(crate) struct JobRecord {
     object: u64,
     /// Files, escaped for display; the first ones.
     pub(crate) files: Vec<String>,
+    /// Whether the device has not confirmed the start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    starting: bool,
+    /// Reservation of the object for a long result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reserved: Option<u64>,
     /// Time at which the job was recorded, milliseconds since 1970.
     pub(crate) recorded_ms: u64,
 }
 
 /// The file with the records.
+#[derive(Clone)]
 pub(crate) struct JobRecords {
     path: PathBuf,
 }
@@ -57,8 +71,7 @@ struct RecordFile {
 
 impl JobRecord {
     /// Returns the record of a job.
-    pub(crate) fn new(handle: &JobHandle, files: &[String]) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    pub(crate) fn new(handle: &JobHandle, files: &[String], reserved: Option<IntentId>) -> Self {
         Self {
             job: handle.job.to_string(),
             function: handle.function.shown().into_owned(),
@@ -67,8 +80,20 @@ impl JobRecord {
             partition: handle.object.partition,
             object: handle.object.object,
             files: files.iter().take(NAMES_MAX).cloned().collect(),
-            recorded_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            starting: false,
+            reserved: reserved.map(|reserved| reserved.0),
+            recorded_ms: now_ms(),
         }
+    }
+
+    /// Returns the record of a job that is about to start.
+    pub(crate) fn starting(handle: &JobHandle, files: &[String], reserved: Option<IntentId>) -> Self {
+        Self { starting: true, ..Self::new(handle, files, reserved) }
+    }
+
+    /// Whether the device may receive the start of the job later.
+    pub(crate) fn may_start(&self) -> bool {
+        self.starting && now_ms().saturating_sub(self.recorded_ms) < STARTING_MS
     }
 
     /// Returns the handle of the job.
@@ -84,6 +109,11 @@ impl JobRecord {
             job: parse_id(&self.job).ok_or_else(damaged)?,
         })
     }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn parse_id(text: &str) -> Option<JobId> {
@@ -122,16 +152,36 @@ impl JobRecords {
         secret_file::write(&self.path, text.as_bytes())
     }
 
-    /// Adds jobs; the oldest ones beyond the limit are dropped.
+    /// Changes the records while no other command of the session does.
+    fn change(&self, change: impl FnOnce(&mut Vec<JobRecord>)) -> Outcome {
+        let path = self.path.with_extension("lock");
+        let at = |error: std::io::Error| Failure::from(error).at(path.shown());
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        let lock = options.open(&path).map_err(at)?;
+        lock.lock().map_err(at)?;
+        let mut jobs = self.read()?;
+        change(&mut jobs);
+        self.write(jobs)
+    }
+
+    /// Adds jobs, or replaces their records; the oldest ones beyond the limit are dropped.
     pub(crate) fn add(&self, new: &[JobRecord]) -> Outcome {
         if new.is_empty() {
             return Ok(());
         }
-        let mut jobs = self.read()?;
-        jobs.extend_from_slice(new);
-        let surplus = jobs.len().saturating_sub(RECORDS_MAX);
-        jobs.drain(..surplus);
-        self.write(jobs)
+        self.change(|jobs| {
+            jobs.retain(|known| !new.iter().any(|new| new.job == known.job));
+            jobs.extend_from_slice(new);
+            let surplus = jobs.len().saturating_sub(RECORDS_MAX);
+            jobs.drain(..surplus);
+        })
+    }
+
+    /// Removes the reservation of a job that does not need it.
+    pub(crate) fn clear_reservation(&self, job: &str) -> Outcome {
+        let clear = |known: &mut JobRecord| known.reserved = None;
+        self.change(|jobs| jobs.iter_mut().filter(|known| known.job == job).for_each(clear))
     }
 
     /// Removes jobs that their devices do not know any more.
@@ -139,9 +189,7 @@ impl JobRecords {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut jobs = self.read()?;
-        jobs.retain(|known| !ids.contains(&known.job));
-        self.write(jobs)
+        self.change(|jobs| jobs.retain(|known| !ids.contains(&known.job)))
     }
 
     /// Returns all records, the oldest first.
@@ -177,7 +225,7 @@ mod tests {
             object: ObjectId::new(0x1_0000, 0x1_0005),
             job: JobId([id; JOB_ID_LEN]),
         };
-        JobRecord::new(&handle, &["/a".into()])
+        JobRecord::new(&handle, &["/a".into()], None)
     }
 
     #[test]
@@ -197,11 +245,34 @@ mod tests {
     }
 
     #[test]
+    fn concurrent_records_are_all_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = JobRecords { path: folder.path().join("jobs.toml") };
+        std::thread::scope(|scope| {
+            for id in 0..40 {
+                let records = records.clone();
+                scope.spawn(move || records.add(&[record(id)]).unwrap());
+            }
+        });
+        assert_eq!(records.all().unwrap().len(), 40);
+        let reserved = JobRecord { reserved: Some(7), ..record(3) };
+        records.add(std::slice::from_ref(&reserved)).unwrap();
+        assert_eq!(records.find(&reserved.job).unwrap(), reserved, "it is replaced");
+        records.clear_reservation(&reserved.job).unwrap();
+        assert_eq!(
+            records.find(&reserved.job).unwrap(),
+            JobRecord { recorded_ms: reserved.recorded_ms, ..record(3) }
+        );
+        assert_eq!(records.all().unwrap().len(), 40);
+    }
+
+    #[test]
     fn oldest_records_are_dropped_at_limit() {
         let folder = tempfile::tempdir().unwrap();
         let records = JobRecords { path: folder.path().join("jobs.toml") };
-        let many: Vec<JobRecord> =
-            (0..=RECORDS_MAX).map(|at| JobRecord { recorded_ms: at as u64, ..record(1) }).collect();
+        let many: Vec<JobRecord> = (0..=RECORDS_MAX)
+            .map(|at| JobRecord { job: format!("{at:032x}"), recorded_ms: at as u64, ..record(1) })
+            .collect();
         records.add(&many).unwrap();
         let kept = records.all().unwrap();
         assert_eq!((kept.len(), kept[0].recorded_ms), (RECORDS_MAX, 1));

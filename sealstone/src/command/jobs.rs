@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use sealstone_client::functions::{FunctionError, JobHandle, JobPage, JobStatus};
-use sealstone_client::{Client, Method};
-use sealstone_mds_protocol::ReceiptVerdict;
+use sealstone_client::{Client, ClientError, Method};
+use sealstone_mds_protocol::{ErrorCode, IntentId, ReceiptVerdict};
 use sealstone_osd::function::{EngineType, ExitReason, JobState, RECEIPT_MAX};
 use sealstone_seal::FunctionReceipt;
 use serde_json::{Value, json};
@@ -142,6 +142,7 @@ async fn each(
         let record = record.clone()?;
         let handle = record.handle()?;
         let status = request(&client, &handle).await.map_err(|error| Failure::from(error).at(&record.job))?;
+        release_unused(&client, &records, &record, &status).await;
         Ok((record, status))
     })
     .await
@@ -175,10 +176,16 @@ async fn ls(global: &GlobalArgs, output: Output) -> Outcome {
     for record in &all {
         match client.job_status(&record.handle()?, METHOD).await {
             Ok(status) => {
+                release_unused(&client, &records, record, &status).await;
                 values.push(value(record, Some(&status)));
                 lines.push(line(record, &status));
             }
-            Err(error) if is_forgotten(&error) => unknown.push(record.job.clone()),
+            Err(error) if is_forgotten(&error) && !record.may_start() => {
+                if let Some(reserved) = record.reserved {
+                    client.release_job_result(IntentId(reserved)).await;
+                }
+                unknown.push(record.job.clone());
+            }
             Err(error) => {
                 let failure = Failure::from(error);
                 if failure.fatal {
@@ -220,15 +227,20 @@ async fn log(global: &GlobalArgs, output: Output, job: &str) -> Outcome {
     output.result(&json!({ "job": record.job, "log": text }), || text.trim_end().to_owned())
 }
 
-/// Reads the result of a job page by page.
+/// Reads the result of a job page by page, or from the object with a long result.
 async fn read_result(
     client: &Client,
-    handle: &JobHandle,
+    record: &JobRecord,
     mut each: impl AsyncFnMut(&[u8]) -> Outcome,
 ) -> Outcome<JobPage> {
+    let handle = &record.handle()?;
     let (mut at, mut receipt) = (0u64, Vec::new());
     loop {
         let mut page = client.job_result(handle, at, METHOD).await.map_err(Failure::from)?;
+        if page.status.state == JobState::Done && page.status.result_object.is_some() {
+            read_long_result(client, record, &page.status, each).await?;
+            return Ok(page);
+        }
         if !page.status.state.is_final() {
             return Err(Failure::operation("the job has not ended")
                 .hint(format!("sealstone job wait {}", handle.job)));
@@ -244,6 +256,42 @@ async fn read_result(
     }
 }
 
+/// Reads the result of a job from its object.
+async fn read_long_result(
+    client: &Client,
+    record: &JobRecord,
+    status: &JobStatus,
+    mut each: impl AsyncFnMut(&[u8]) -> Outcome,
+) -> Outcome {
+    let gone = || {
+        Failure::operation("the object with its result was removed")
+            .hint("run the function again, and fetch the result earlier")
+    };
+    let reserved = IntentId(record.reserved.ok_or_else(gone)?);
+    let opened = client.long_job_result(reserved, status, METHOD).await;
+    let mut reader = opened.map_err(|error| if is_stale(&error) { gone() } else { Failure::from(error) })?;
+    while let Some(piece) = reader.next().await.map_err(Failure::from)? {
+        each(&piece).await?;
+    }
+    Ok(())
+}
+
+/// Whether the reservation has ended.
+fn is_stale(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale)
+}
+
+/// Ends the reservation of a job that ended without a long result.
+async fn release_unused(client: &Client, records: &JobRecords, record: &JobRecord, status: &JobStatus) {
+    let Some(reserved) = record.reserved.map(IntentId) else { return };
+    if status.state.is_final() && status.result_object.is_none() {
+        client.release_job_result(reserved).await;
+        if let Err(failure) = records.clear_reservation(&record.job) {
+            tracing::debug!(%failure, "the record of a job keeps its reservation");
+        }
+    }
+}
+
 async fn result(
     global: &GlobalArgs,
     output: Output,
@@ -251,13 +299,13 @@ async fn result(
     path: &OsStr,
     receipt: Option<&Path>,
 ) -> Outcome {
-    let record = JobRecords::of(global)?.find(job)?;
-    let handle = record.handle()?;
+    let records = JobRecords::of(global)?;
+    let record = records.find(job)?;
     let (client, _) = client(global)?;
     let mut bytes = 0;
     let at_job = |failure: Failure| failure.at(&record.job);
     let page = if path == "-" {
-        read_result(&client, &handle, async |piece| print_bytes(piece)).await.map_err(at_job)?
+        read_result(&client, &record, async |piece| print_bytes(piece)).await.map_err(at_job)?
     } else {
         // As with `get`, the file gets its name when it is complete.
         write_whole(path, async |file| {
@@ -265,10 +313,11 @@ async fn result(
                 bytes += piece.len() as u64;
                 file.write_all(piece).await.map_err(|error| Failure::from(error).at(path.shown()))
             };
-            read_result(&client, &handle, write).await.map_err(at_job)
+            read_result(&client, &record, write).await.map_err(at_job)
         })
         .await?
     };
+    release_unused(&client, &records, &record, &page.status).await;
     if let Some(path) = receipt {
         if page.receipt.is_empty() {
             return Err(Failure::operation("the device returned no receipt").at(&record.job));
@@ -317,7 +366,7 @@ async fn verify(
         }
         (Some(job), None) => {
             let record = JobRecords::of(global)?.find(job)?;
-            let page = read_result(&client, &record.handle()?, async |piece| {
+            let page = read_result(&client, &record, async |piece| {
                 digest.update(piece);
                 Ok(())
             })

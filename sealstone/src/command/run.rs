@@ -5,43 +5,52 @@
 //! are.
 //! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
+mod call_plan;
 mod engine_run;
 mod file_output;
 mod files;
+mod local_jobs;
 mod local_run;
 pub(crate) mod reduction;
 mod result_text;
+mod second;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use sealstone_client::functions::{CallArguments, CallGrouping, CallReply, CallSummary, FunctionRun};
-use sealstone_client::{Client, Devices, FilePath, Metadata, Method};
-use sealstone_functions::{FunctionOutput, OutputLine, ResultLine, ShippedFunction, find_function};
+use sealstone_client::functions::{CallArguments, CallReply, CallSummary, FunctionRun};
+use sealstone_client::{Client, Devices, FilePath, Metadata};
+use sealstone_functions::{FunctionOutput, OutputLine, ResultLine, ShippedFunction};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
+pub(crate) use self::call_plan::CallPlan;
+use self::call_plan::{call_of, reducible, start_hook};
 use self::engine_run::EngineRun;
 use self::file_output::{FileOutputs, split_output};
 use self::files::RunFile;
 pub(crate) use self::files::RunFiles;
+use self::local_jobs::{LOCAL_JOBS_MAX, engine_of};
 use self::local_run::{run_on_empty, run_on_stored, run_results, run_to_file};
 use self::reduction::{FileResult, Reduction, can_run_at_client};
 use self::result_text::{OrderedText, TextForm, add_json, push_text};
-use crate::cli::functions::{CallArgs, RunArgs, parse_pair};
-use crate::cli::shipped::is_reducible;
-use crate::cli::{GlobalArgs, StoredPath};
-use crate::command::functions::{at_function, enumeration, failure_of, function_path, is_in_library};
+pub(crate) use self::second::SecondFunction;
+use self::second::{CollectedResults, reduce};
+use crate::cli::GlobalArgs;
+use crate::cli::functions::RunArgs;
+use crate::command::functions::{at_function, enumeration, failure_of, function_path};
 use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::jobs::failure_of_ended;
+use crate::command::result_sink::ResultSink;
 use crate::command::session::client;
 use crate::failure::{Failure, FailureKind, Outcome};
-use crate::output::{Output, counted, human_bytes, print_bytes, stdout_failure};
-use crate::secret_file;
+use crate::output::{Output, counted, human_bytes, stdout_failure};
 use crate::text::{ShownPath as _, set_bytes};
 
 /// Maximum bytes of results in the JSON of a command.
@@ -50,132 +59,6 @@ const JSON_RESULT_BYTES_MAX: usize = 256 << 20;
 const JSON_LINE_BYTES: usize = 256;
 /// Maximum number of failures that the JSON lists.
 const JSON_FAILURES_MAX: usize = 10_000;
-
-/// Destination of the results.
-pub(super) enum ResultSink {
-    /// Standard output, unless it has the JSON of the command.
-    Standard,
-    /// A local file that is complete when the command ends.
-    File(std::fs::File),
-}
-
-impl ResultSink {
-    pub(super) fn open(path: &OsStr) -> Outcome<Self> {
-        if path == "-" {
-            return Ok(Self::Standard);
-        }
-        let file = std::fs::File::create(path).map_err(|error| Failure::from(error).at(path.shown()))?;
-        Ok(Self::File(file))
-    }
-
-    pub(super) fn write(&mut self, path: &OsStr, output: Output, bytes: &[u8]) -> Outcome {
-        match self {
-            Self::Standard if output.is_json() => Ok(()),
-            Self::Standard => print_bytes(bytes),
-            Self::File(file) => file.write_all(bytes).map_err(|error| Failure::from(error).at(path.shown())),
-        }
-    }
-}
-
-/// A call of a command.
-pub(crate) struct CallPlan<'a> {
-    pub(crate) arguments: &'a CallArgs,
-    pub(crate) function: FilePath,
-    pub(crate) is_async: bool,
-    pub(crate) security: Method,
-    /// Stored file with a key for the function.
-    pub(crate) key_file: Option<FilePath>,
-    /// Stored file or directory for outputs.
-    pub(crate) to: Option<StoredPath>,
-    pub(crate) update: bool,
-    pub(crate) commit: bool,
-}
-
-/// Returns the arguments of the command line and of the private file, and their names.
-fn call_arguments(
-    arguments: &CallArgs,
-    function: Option<&ShippedFunction>,
-    files: &[RunFile],
-) -> Outcome<CallArguments> {
-    let (mut all, mut names) = (CallArguments::default(), Vec::new());
-    let mut add = |name: &str, value: &str| {
-        names.push(name.to_owned());
-        all.add(name, value).map_err(Failure::from)
-    };
-    for (name, value) in arguments.arguments.iter().chain(&arguments.shipped.0) {
-        add(name, value)?;
-    }
-    if let Some(path) = &arguments.arg_file {
-        let text = secret_file::read(path)?;
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            let (name, value) = parse_pair(line).map_err(|error| Failure::usage(error).at(path.shown()))?;
-            add(&name, &value)?;
-        }
-    }
-    if let Some(function) = function {
-        if function.name == "filter"
-            && !names.iter().any(|name| name == "format")
-            && let Some(format) = format_of(files)
-        {
-            names.push("format".to_owned());
-            all.add("format", format).map_err(Failure::from)?;
-        }
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        arguments.shipped.check(function, &names)?;
-    }
-    Ok(all)
-}
-
-/// Returns the format of tables whose names agree about it.
-fn format_of(files: &[RunFile]) -> Option<&'static str> {
-    let all =
-        |ends: &[&[u8]]| files.iter().all(|file| ends.iter().any(|end| file.path.as_bytes().ends_with(end)));
-    match () {
-        () if files.is_empty() => None,
-        () if all(&[b".csv"]) => Some("csv"),
-        () if all(&[b".jsonl", b".ndjson"]) => Some("jsonl"),
-        () => None,
-    }
-}
-
-/// Returns the shipped function whose results the command reduces.
-fn reducible(plan: &CallPlan<'_>) -> Option<&'static ShippedFunction> {
-    let path = &plan.function;
-    let name = path.as_bytes().rsplit(|byte| *byte == b'/').next()?;
-    let function = find_function(std::str::from_utf8(name).ok()?)?;
-    let is_reduced = is_in_library(path) && is_reducible(function) && !plan.arguments.raw && !plan.is_async;
-    is_reduced.then_some(function)
-}
-
-/// Returns the call of the command line.
-fn call_of(
-    plan: &CallPlan<'_>,
-    reducible: Option<&ShippedFunction>,
-    files: &[RunFile],
-) -> Outcome<FunctionRun> {
-    let CallPlan { arguments, function, .. } = plan;
-    let mut call = FunctionRun::new(function);
-    call.method.clone_from(&arguments.method);
-    call.arguments = call_arguments(arguments, reducible, files)?;
-    call.secret_arguments = arguments.arg_file.is_some();
-    call.commit_on_success = plan.commit;
-    call.grouping = if arguments.together { CallGrouping::PerDevice } else { CallGrouping::PerFile };
-    call.timeout_ms = if plan.is_async { 0 } else { arguments.timeout };
-    call.security = plan.security;
-    call.key_file = plan.key_file.as_ref().map(|path| path.as_bytes().to_vec());
-    call.header_rows = reducible.is_some_and(|function| function.name == "filter")
-        && call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"format=csv");
-    // The other shipped functions return a few lines.
-    call.long_results = reducible.is_none_or(|function| {
-        let counts = call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"count=true");
-        let is_long = matches!(function.name, "grep" | "filter") || function.output == FunctionOutput::File;
-        is_long && !counts
-    });
-    for file in files {
-        if plan.update { call.update(&file.path) } else { call.read(&file.path) }
-    }
-    Ok(call)
-}
 
 /// Progress of a command.
 struct RunReport<'a> {
@@ -201,6 +84,12 @@ struct RunReport<'a> {
     ended: BTreeSet<usize>,
     /// Files on which the client runs the function.
     at_client: BTreeSet<usize>,
+    /// Results of the jobs, for a second function.
+    collected: Option<CollectedResults>,
+    /// Whether the client may run jobs of a function that is not reduced.
+    may_run_jobs: bool,
+    /// Replies of jobs that the client may run instead.
+    local_jobs: Vec<CallReply>,
     /// The jobs, only for JSON.
     jobs: Vec<Value>,
     /// The results of files by their numbers, only for JSON.
@@ -221,15 +110,99 @@ impl RunReport<'_> {
         }
     }
 
-    /// Adds a reply: records its job at once, and writes the results that are complete.
+    /// Adds a reply, unless the client may run its job.
     fn add(&mut self, call: &FunctionRun, reply: CallReply) {
+        let is_local = self.may_run_jobs && self.reduction.is_none() && can_run_at_client(&reply);
+        if is_local && self.local_jobs.len() < LOCAL_JOBS_MAX {
+            self.local_jobs.push(reply);
+        } else {
+            self.add_ended(call, reply, false);
+        }
+    }
+
+    /// Runs jobs at the client that devices could not run.
+    async fn run_local_jobs<M: Metadata, D: Devices>(
+        &mut self,
+        client: &Client<M, D>,
+        call: &FunctionRun,
+        path: &FilePath,
+        engines: Option<&Path>,
+    ) {
+        let replies = std::mem::take(&mut self.local_jobs);
+        if replies.is_empty() {
+            return;
+        }
+        let engine = match engine_of(client, call, path, engines).await {
+            Ok(engine) => engine.map(Arc::new),
+            Err(failure) => {
+                let text = format!("the client cannot run the function itself: {failure}");
+                self.bar.suspend(|| self.output.remark(text));
+                None
+            }
+        };
+        let Some(engine) = engine else {
+            replies.into_iter().for_each(|reply| self.add_ended(call, reply, false));
+            return;
+        };
+        let jobs = counted(replies.len() as u64, "job");
+        let text =
+            format!("the client reads the data of {jobs} and runs the function, because a device cannot");
+        self.bar.suspend(|| self.output.remark(text));
+        for mut reply in replies {
+            match local_jobs::run_job(client, call, &engine, &mut reply).await {
+                Ok(()) => self.add_ended(call, reply, true),
+                Err(failure) => {
+                    self.add_ended(call, reply, false);
+                    self.fail(failure);
+                }
+            }
+        }
+    }
+
+    /// Runs the second function on the results, and writes its result. Returns its JSON.
+    async fn run_second<M: Metadata, D: Devices>(
+        &mut self,
+        client: &Client<M, D>,
+        call: &FunctionRun,
+        plan: &CallPlan<'_>,
+    ) -> Option<Value> {
+        let (Some(second), Some(collected)) = (&plan.second, self.collected.take()) else { return None };
+        if self.failed_count > 0 {
+            let text = format!("{} does not run, because results are missing", second.path);
+            self.bar.suspend(|| self.output.remark(text));
+            return None;
+        }
+        let engines = plan.arguments.engines.as_deref();
+        let reply = match reduce(client, call, second, collected, engines).await {
+            Ok(reply) => reply,
+            Err(failure) => {
+                self.fail(failure);
+                return None;
+            }
+        };
+        self.record(&reply, &[], false);
+        let has_result =
+            matches!(self.sink, ResultSink::Standard) && self.count_json_bytes(reply.result.len());
+        let mut value = reply_value(call, &reply, has_result);
+        if reply.device.is_empty() {
+            value["at_client"] = true.into();
+        }
+        match failure_of_reply(&reply) {
+            Some(failure) => self.fail(failure.at(&second.path)),
+            None => self.write(&reply.result),
+        }
+        Some(value)
+    }
+
+    /// Adds a reply: records its job at once, and writes the results that are complete.
+    fn add_ended(&mut self, call: &FunctionRun, reply: CallReply, at_client: bool) {
         let names: Vec<String> = reply
             .parts
             .iter()
             .filter_map(|part| call.files.get(part.file))
             .map(|file| shown(&file.path).into_owned())
             .collect();
-        self.record(&reply, &names);
+        self.record(&reply, &names, call.timeout_ms == 0);
         let is_reduced = self.reduction.is_some();
         let failure = failure_of_reply(&reply).filter(|_| !(is_reduced && can_run_at_client(&reply)));
         if self.output.is_json() {
@@ -238,6 +211,9 @@ impl RunReport<'_> {
             let mut value = reply_value(call, &reply, has_result && fits);
             if let (Some(failure), Err(_)) = (&failure, &reply.outcome) {
                 value["error"] = json!({ "kind": failure.kind.name(), "message": failure.message });
+            }
+            if at_client {
+                value["at_client"] = true.into();
             }
             self.jobs.push(value);
             if !fits {
@@ -256,8 +232,15 @@ impl RunReport<'_> {
             None => {
                 self.bar.inc(1);
                 let is_final = reply.outcome.as_ref().is_ok_and(|status| status.state.is_final());
-                if reply.is_success() && is_final {
-                    self.write(&reply.result);
+                if reply.is_success() && is_final && call.timeout_ms > 0 {
+                    match &mut self.collected {
+                        None => self.write(&reply.result),
+                        Some(collected) => {
+                            if let Err(failure) = collected.add(reply.number, reply.result) {
+                                self.fail(failure);
+                            }
+                        }
+                    }
                 }
             }
         }
@@ -273,17 +256,16 @@ impl RunReport<'_> {
     }
 
     /// Records a job that later commands can need: one that runs, or one that failed and has a log.
-    fn record(&self, reply: &CallReply, names: &[String]) {
+    fn record(&self, reply: &CallReply, names: &[String], is_async: bool) {
         let (Some(handle), Ok(status), Some(records)) = (&reply.handle, &reply.outcome, &self.records) else {
             return;
         };
-        let is_running = !status.state.is_final();
-        if reply.is_success() && !is_running {
+        if reply.is_success() && status.state.is_final() && !is_async {
             return;
         }
-        let record = JobRecord::new(handle, names);
+        let record = JobRecord::new(handle, names, reply.reserved);
         self.bar.suspend(|| {
-            if is_running {
+            if is_async || !status.state.is_final() {
                 self.output.remark(format!("started job {} on device {}", record.job, record.device_name));
             }
             if let Err(failure) = records.add(&[record]) {
@@ -611,6 +593,17 @@ fn remark_totals(output: Output, files: usize, summary: &CallSummary, seconds: f
     ));
 }
 
+/// Returns the second function of the command line.
+fn second_function(global: &GlobalArgs, arguments: &RunArgs) -> Outcome<Option<SecondFunction>> {
+    let Some(function) = &arguments.reduce else { return Ok(None) };
+    let mut all = CallArguments::default();
+    for (name, value) in &arguments.reduce_arguments {
+        all.add(name, value)?;
+    }
+    let path = function_path(global, function)?;
+    Ok(Some(SecondFunction { path, place: arguments.reduce_on, arguments: all }))
+}
+
 /// `sealstone run`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs) -> Outcome {
     let path = function_path(global, &arguments.function)?;
@@ -637,6 +630,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
         to,
         update: arguments.update,
         commit: arguments.commit,
+        second: second_function(global, arguments)?,
     };
     run_call(output, &client, &plan, found, Some(records)).await
 }
@@ -652,7 +646,7 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     let started = Instant::now();
     let CallPlan { arguments, function: path, .. } = plan;
     let function = reducible(plan);
-    let call = call_of(plan, function, &found.files)?;
+    let mut call = call_of(plan, function, &found.files)?;
     let local = arguments.output.as_os_str();
     let outputs = match function.filter(|function| function.output == FunctionOutput::File) {
         Some(function) => {
@@ -701,6 +695,9 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
         header: None,
         ended: BTreeSet::new(),
         at_client: BTreeSet::new(),
+        collected: plan.second.as_ref().map(|_| CollectedResults::default()),
+        may_run_jobs: !plan.update && !plan.is_async && plan.key_file.is_none(),
+        local_jobs: Vec::new(),
         jobs: Vec::new(),
         results: Vec::new(),
         result_bytes: 0,
@@ -718,10 +715,14 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
             report.end_file(file, result);
         }
     }
+    if let Some(records) = report.records.clone().filter(|_| plan.is_async) {
+        call.on_start = Some(start_hook(records, &call));
+    }
     let ran = call.run(client, |reply| report.add(&call, reply)).await;
     let summary = ran.map_err(|error| at_function(error, path));
     if summary.is_ok() {
         report.run_at_client(client, &call).await;
+        report.run_local_jobs(client, &call, path, arguments.engines.as_deref()).await;
     }
     if let Some(outputs) = &mut report.outputs {
         for (file, failure) in outputs.store_waiting(client, &found.files).await {
@@ -729,6 +730,10 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
             report.fail(failure);
         }
     }
+    let reduced = match summary {
+        Ok(_) => report.run_second(client, &call, plan).await,
+        Err(_) => None,
+    };
     report.bar.finish_and_clear();
     let summary = summary?;
     report.finish_text()?;
@@ -751,6 +756,9 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
         "failed_count": report.failed_count,
         "failed": report.failures.iter().map(Failure::json).collect::<Vec<_>>(),
     });
+    if let Some(reduced) = reduced {
+        value["reduced"] = reduced;
+    }
     if function.is_some() {
         report.results.sort_unstable_by_key(|(file, _)| *file);
         value["files"] = report.results.into_iter().map(|(_, value)| value).collect();

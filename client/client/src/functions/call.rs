@@ -7,37 +7,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{Access, DeviceId, ErrorCode, Failure, FilePath, Layout, Method, Stat, shown};
-use sealstone_osd::function::{
-    ARGUMENTS_MAX, ApiVersion, EngineType, ExecuteRequest, FunctionObject, JobAction, JobRequest, JobState,
-    METHOD_MAX, OBJECTS_MAX, REPLY_MAX, RunRequest, TIMEOUT_MAX_MS,
-};
-use sealstone_osd::{ObjectType, Permissions};
+use sealstone_mds_protocol::{Access, DeviceId, Failure, FilePath, IntentId, Layout, Method, shown};
+use sealstone_osd::function::{ApiVersion, METHOD_MAX, OBJECTS_MAX, TIMEOUT_MAX_MS};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
 use super::copies::OpenFunction;
-use super::job::{self, JobHandle, JobStatus};
+use super::job::{JobHandle, JobStatus};
+use super::job_run::{CallState, OpenData};
 use super::key_file::KeyFile;
 use super::plan::{self, CallFile, CallGrouping, CallPart, PlannedJob};
-use super::result_objects::{ResultObject, ResultObjects};
-use super::{CallArguments, FunctionError};
+use super::result_objects::ResultObjects;
+use super::{CallArguments, FunctionError, JobStartHook};
 use crate::client::file_path;
-use crate::open::{ObjectGrant, OpenObjects};
 use crate::{Client, ClientError, Devices, Metadata, get};
 
 /// Maximum number of jobs of one call that a device runs at once.
 pub const JOBS_PER_DEVICE_MAX: usize = 4;
-/// Offset of FLAGS in the request for a run.
-const FLAGS_AT: u16 = 3;
 /// Default of the longest run, milliseconds.
 const TIMEOUT_DEFAULT_MS: u32 = 30_000;
 /// Default of the maximum bytes of the result of one job.
 const RESULT_DEFAULT_MAX: usize = 64 << 20;
 /// Maximum bytes that are reserved for the result of one job: devices limit results to them.
-const RESULT_RESERVED_MAX: usize = 16 << 20;
+pub(super) const RESULT_RESERVED_MAX: usize = 16 << 20;
 /// Maximum number of files of one call.
 const FILES_MAX: usize = 65_536;
 /// Number of files that are opened before their jobs start.
@@ -51,7 +44,7 @@ const REPLIES_QUEUED: usize = 16;
 /// Maximum bytes of results that are fetched and not reported yet.
 pub const RESULTS_BYTES_MAX: usize = 256 << 20;
 /// Unit of the permits for results, bytes.
-const RESULT_PERMIT_BYTES: usize = 64 << 10;
+pub(super) const RESULT_PERMIT_BYTES: usize = 64 << 10;
 /// Maximum bytes of a header row.
 const HEADER_BYTES_MAX: u64 = 32 << 10;
 
@@ -74,6 +67,9 @@ const HEADER_BYTES_MAX: u64 = 32 << 10;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [`FunctionRun::on_start`] is called before each asynchronous job starts, so that a caller which
+/// ends at any moment can find its jobs.
 #[derive(Clone, Debug)]
 pub struct FunctionRun {
     /// Path of the function.
@@ -100,8 +96,10 @@ pub struct FunctionRun {
     /// Maximum bytes of the result of one job.
     pub result_max: usize,
     /// Whether results may be longer than a reply, 64 KiB, so that a device needs an object for
-    /// one. An asynchronous job has none, since its client may have ended before it.
+    /// one.
     pub long_results: bool,
+    /// Called before an asynchronous job starts.
+    pub on_start: Option<JobStartHook>,
     /// Whether each job receives the first line of its files, as the arguments `header.N`.
     pub header_rows: bool,
     /// Security method; the server may require a stronger one.
@@ -138,6 +136,8 @@ pub struct CallReply {
     pub result: Vec<u8>,
     /// Receipt of the device; empty if there is none.
     pub receipt: Vec<u8>,
+    /// Reservation of the object for a long result of an asynchronous job.
+    pub reserved: Option<IntentId>,
 }
 
 impl CallReply {
@@ -188,32 +188,8 @@ impl CallSummary {
     }
 }
 
-/// A file of a call, opened.
-struct OpenData<M, D> {
-    /// Number of the file in the call.
-    number: usize,
-    stat: Stat,
-    update: bool,
-    /// First line, if the call needs it.
-    header: Option<String>,
-    objects: Arc<OpenObjects<M, D>>,
-}
-
-/// State that the jobs of some files share.
-struct CallState<M, D> {
-    client: Client<M, D>,
-    function: Arc<OpenFunction<M, D>>,
-    engine: Option<EngineType>,
-    files: Vec<OpenData<M, D>>,
-    call: Arc<FunctionRun>,
-    key: Option<Arc<KeyFile<M, D>>>,
-    /// Permits for results, in units of [`RESULT_PERMIT_BYTES`].
-    results: Arc<Semaphore>,
-    result_objects: Arc<ResultObjects<M, D>>,
-}
-
 /// A reply, and the permit for its result.
-type QueuedReply = (CallReply, Option<OwnedSemaphorePermit>);
+pub(super) type QueuedReply = (CallReply, Option<OwnedSemaphorePermit>);
 
 /// Jobs of a call that run, and the queue of their replies.
 struct RunningJobs {
@@ -222,15 +198,6 @@ struct RunningJobs {
     permits: BTreeMap<DeviceId, Arc<Semaphore>>,
     /// Number of replies that were not received.
     pending: usize,
-}
-
-/// A started or ended job.
-struct JobEnd {
-    status: JobStatus,
-    handle: JobHandle,
-    result: Vec<u8>,
-    receipt: Vec<u8>,
-    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl FunctionRun {
@@ -250,6 +217,7 @@ impl FunctionRun {
             api: ApiVersion::CURRENT,
             result_max: RESULT_DEFAULT_MAX,
             long_results: true,
+            on_start: None,
             header_rows: false,
             security: Method::AllData,
         }
@@ -265,7 +233,7 @@ impl FunctionRun {
         self.files.push(CallFile { path: path.as_ref().to_vec(), update: true });
     }
 
-    fn check(&self) -> Result<(), FunctionError> {
+    pub(super) fn check(&self) -> Result<(), FunctionError> {
         let limit = |what, length: usize, max: usize| match length > max {
             true => Err(FunctionError::Limit { what, max: max as u64 }),
             false => Ok(()),
@@ -497,6 +465,7 @@ impl RunningJobs {
             handle: None,
             result: Vec::new(),
             receipt: Vec::new(),
+            reserved: None,
         });
         replies.collect()
     }
@@ -538,235 +507,4 @@ fn named(error: ClientError, path: &FilePath) -> ClientError {
         }
         other => other,
     }
-}
-
-impl<M: Metadata, D: Devices> CallState<M, D> {
-    /// Runs one job to its end, or starts it.
-    async fn reply(&self, number: usize, group: CallGroup, planned: PlannedJob) -> QueuedReply {
-        let device = self.client.core.device_label(planned.device).await;
-        let arguments = self.arguments(&planned.parts);
-        let (arguments, ended) = match arguments {
-            Ok(arguments) => {
-                let ended = self.run_job(&planned, &device, &arguments).await;
-                (arguments, ended)
-            }
-            Err(error) => (Zeroizing::default(), Err(error)),
-        };
-        let (outcome, handle, result, receipt, permit) = match ended {
-            Ok(JobEnd { status, handle, result, receipt, permit }) => {
-                (Ok(status), Some(handle), result, receipt, permit)
-            }
-            Err(error) => (Err(error), None, Vec::new(), Vec::new(), None),
-        };
-        let parts = planned.parts;
-        (CallReply { number, group, device, parts, arguments, outcome, handle, result, receipt }, permit)
-    }
-
-    /// Returns an open file by its number in the call.
-    fn file(&self, number: usize) -> Result<&OpenData<M, D>, FunctionError> {
-        let found = self.files.binary_search_by_key(&number, |file| file.number);
-        Ok(found.ok().and_then(|at| self.files.get(at)).ok_or_else(moved)?)
-    }
-
-    /// Returns the arguments of a job: those of the call, the geometry of striped files, and the
-    /// headers of tables.
-    fn arguments(&self, parts: &[CallPart]) -> Result<Zeroizing<Vec<u8>>, FunctionError> {
-        let mut arguments = self.call.arguments.clone();
-        for (at, part) in parts.iter().enumerate() {
-            if let Some(geometry) = part.geometry() {
-                arguments.add(&format!("stripe.{at}"), &geometry)?;
-            }
-            if let Some(header) = &self.file(part.file)?.header {
-                arguments.add(&format!("header.{at}"), header)?;
-            }
-        }
-        if self.key.is_some() {
-            if parts.len() >= OBJECTS_MAX {
-                let what = "the number of objects of a job, with that of the key";
-                return Err(FunctionError::Limit { what, max: OBJECTS_MAX as u64 });
-            }
-            arguments.add("key-object", &parts.len().to_string())?;
-        }
-        let length = arguments.bytes().len();
-        if length > ARGUMENTS_MAX {
-            return Err(FunctionError::ArgumentsTooLong { length, max: ARGUMENTS_MAX });
-        }
-        Ok(Zeroizing::new(arguments.bytes().to_vec()))
-    }
-
-    /// Runs a job to its end, with an object for a long result, or starts it.
-    async fn run_job(
-        &self,
-        planned: &PlannedJob,
-        device_name: &str,
-        arguments: &Zeroizing<Vec<u8>>,
-    ) -> Result<JobEnd, FunctionError> {
-        let needs_object = self.call.long_results && self.call.timeout_ms > 0;
-        let objects = planned.parts.len() + usize::from(self.key.is_some());
-        let object = match needs_object && objects < OBJECTS_MAX {
-            true => self.result_objects.take(planned.device).await,
-            false => None,
-        };
-        let ended = self.run_with(planned, device_name, arguments, object.as_ref()).await;
-        if let Some(object) = object {
-            match &ended {
-                Ok(end) if end.status.state == JobState::Done && end.status.result_object.is_none() => {
-                    self.result_objects.put_back(planned.device, object).await;
-                }
-                _ => self.result_objects.end(object).await,
-            }
-        }
-        ended
-    }
-
-    async fn run_with(
-        &self,
-        planned: &PlannedJob,
-        device_name: &str,
-        arguments: &Zeroizing<Vec<u8>>,
-        result_object: Option<&ResultObject<M, D>>,
-    ) -> Result<JobEnd, FunctionError> {
-        let index = self.function.copy_on(planned.device).ok_or_else(moved)?;
-        let (mut renew, mut result_object) = (false, result_object);
-        let (parts, object) = loop {
-            let function = self.function.objects.object_grant(index, renew).await?;
-            let (mut objects, mut data) = self.data(planned, renew).await?;
-            if let Some(result) = result_object {
-                let (entry, bearer) = result.entry(planned.device, renew).await?;
-                objects.push(entry);
-                data.push(bearer);
-            }
-            let object = function.object;
-            let request = RunRequest {
-                engine: None,
-                // The memory of the engine has the key afterwards, so it is not used again either.
-                secret_arguments: self.call.secret_arguments || self.key.is_some(),
-                commit_on_success: self.call.commit_on_success,
-                timeout_ms: self.call.timeout_ms,
-                api: self.call.api,
-                digest: Some(self.function.digest),
-                method: self.call.method.clone(),
-                arguments: arguments.clone(),
-                objects,
-                result_entry: result_object.is_some(),
-            };
-            let operation = Operation::ExecuteFunction {
-                object,
-                request: Box::new(ExecuteRequest::Run(request)),
-                reply_max: REPLY_MAX as u32,
-                data,
-            };
-            let done = self.client.core.devices.execute(&function.device, &function.bearer, operation).await;
-            match done {
-                Ok(done) => break (job::parse(&done.data)?, object),
-                // Nothing was started. A credential may have been revoked or its key replaced.
-                Err(error) if error.is_denied() && !renew => renew = true,
-                // An older device knows no entry for a result, and returns short results.
-                Err(OsdError::FunctionRequestUnknown { at: FLAGS_AT }) if result_object.is_some() => {
-                    result_object = None;
-                }
-                Err(OsdError::CodeMismatch) => {
-                    return Err(FunctionError::DigestMismatch {
-                        path: self.function.path.shown().into_owned(),
-                    });
-                }
-                Err(error) => {
-                    let name = device_name.to_owned();
-                    let error = ClientError::Device { device: planned.device, name, error };
-                    return Err(FunctionError::of_call(error, self.engine));
-                }
-            }
-        };
-        let handle = JobHandle {
-            function: self.function.path.clone(),
-            device: planned.device,
-            device_name: device_name.to_owned(),
-            object,
-            job: parts.header.job,
-        };
-        let (status, result, receipt) = (parts.header, parts.inline, parts.receipt);
-        let mut end = JobEnd { status, handle, result, receipt, permit: None };
-        if end.status.exit == sealstone_osd::function::ExitReason::EngineMissing {
-            return Err(FunctionError::NoEngine { device: device_name.to_owned(), engine: self.engine });
-        }
-        if end.status.state.is_final() {
-            self.fetch_rest(index, &mut end, result_object).await?;
-        }
-        Ok(end)
-    }
-
-    /// Returns the objects of a job and their credentials.
-    async fn data(
-        &self,
-        planned: &PlannedJob,
-        renew: bool,
-    ) -> Result<(Vec<FunctionObject>, Vec<sealstone_initiator::Bearer>), FunctionError> {
-        let mut objects = Vec::with_capacity(planned.parts.len());
-        let mut bearers = Vec::with_capacity(planned.parts.len());
-        for part in &planned.parts {
-            let file = self.file(part.file)?;
-            let ObjectGrant { device, object, bearer } = file.objects.object_grant(part.index, renew).await?;
-            if device.id != planned.device {
-                return Err(moved().into());
-            }
-            // Without GET_ATTR the function can read bytes, but no attributes.
-            let has_attributes = bearer
-                .capability()
-                .is_none_or(|capability| capability.permissions.contains(Permissions::GET_ATTR));
-            let attributes = if has_attributes { Permissions::GET_ATTR } else { Permissions::NONE };
-            let reads = Permissions::READ | attributes;
-            let writes = Permissions::WRITE | Permissions::OBJ_MGMT;
-            let rights = if file.update { reads | writes } else { reads };
-            objects.push(FunctionObject { object, kind: ObjectType::User, rights });
-            bearers.push(bearer);
-        }
-        if let Some(key) = &self.key {
-            let ObjectGrant { object, bearer, .. } = key.grant_on(planned.device, renew).await?;
-            objects.push(FunctionObject { object, kind: ObjectType::User, rights: Permissions::READ });
-            bearers.push(bearer);
-        }
-        Ok((objects, bearers))
-    }
-
-    /// Fetches the bytes of a result that were not in the reply.
-    async fn fetch_rest(
-        &self,
-        index: usize,
-        end: &mut JobEnd,
-        result_object: Option<&ResultObject<M, D>>,
-    ) -> Result<(), FunctionError> {
-        let total = end.status.total_length;
-        if total > self.call.result_max as u64 {
-            return Err(FunctionError::Limit { what: "the result", max: self.call.result_max as u64 });
-        }
-        // A job holds no other permit of this kind, so that all of them get theirs.
-        let permits = usize::try_from(total).unwrap_or(usize::MAX).div_ceil(RESULT_PERMIT_BYTES);
-        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        end.permit = self.results.clone().acquire_many_owned(permits).await.ok();
-        if let (Some(object), Some(_)) = (result_object, end.status.result_object) {
-            end.result = object.read(total).await?;
-            return Ok(());
-        }
-        while (end.result.len() as u64) < total {
-            let action = JobAction::Result { offset: end.result.len() as u64 };
-            let request = JobRequest { action, job: end.handle.job };
-            let page = job::execute(&self.function.objects, index, &request)
-                .await
-                .map_err(|error| FunctionError::of_call(error, self.engine))?;
-            let is_next = page.header.offset == end.result.len() as u64 && !page.inline.is_empty();
-            if !is_next || page.inline.len() as u64 > total - end.result.len() as u64 {
-                return Err(ClientError::Protocol("a device returned other bytes of a result").into());
-            }
-            end.result.extend_from_slice(&page.inline);
-            if end.receipt.is_empty() {
-                end.receipt = page.receipt;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// An object moved to another device between planning and the start of its job.
-pub(super) fn moved() -> ClientError {
-    Failure::new(ErrorCode::Busy, "an object moved to another device; run the function again").into()
 }

@@ -134,6 +134,12 @@ pub enum FunctionError {
         /// Name of the device.
         device: String,
     },
+    /// An asynchronous job could not be recorded, so it was not started.
+    #[error("the job was not started, because it cannot be recorded: {problem}")]
+    NotRecorded {
+        /// The problem.
+        problem: String,
+    },
     /// The device refuses the call.
     #[error("device {device} refuses the call: {error}")]
     Refused {
@@ -164,6 +170,17 @@ impl FunctionError {
             Self::NotAKey { .. } | Self::Description { .. } | Self::Argument { .. } | Self::Limit { .. } => 2,
             Self::ArgumentsTooLong { .. } | Self::CodeTooLong { .. } => 2,
             _ => 1,
+        }
+    }
+
+    /// Whether it says that a run was certainly not started.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        match self {
+            Self::Client(ClientError::Device { error, .. }) => error.is_denied(),
+            Self::Client(ClientError::Refused(_) | ClientError::NotDelegated(_)) => true,
+            Self::Client(_) | Self::UnknownJob { .. } => false,
+            _ => true,
         }
     }
 

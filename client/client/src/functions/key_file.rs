@@ -11,8 +11,8 @@ use sealstone_mds_protocol::{Access, DeviceId, ErrorCode, FilePath, Method, Open
 use zeroize::Zeroizing;
 
 use super::FunctionError;
-use super::call::moved;
 use super::copies::is_denial;
+use super::job_run::moved;
 use crate::open::{ObjectGrant, OpenObjects};
 use crate::{Client, ClientError, Devices, Metadata, get, put};
 

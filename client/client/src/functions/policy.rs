@@ -125,6 +125,29 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         Ok(PartitionPolicy::parse(&values)?)
     }
 
+    /// Stores the policy of a partition, or of all of them, for devices that are added later
+    /// (administrators). Set it before those of the devices.
+    ///
+    /// # Errors
+    /// `Limit`; `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_cluster_policy(
+        &self,
+        partition: Option<u64>,
+        policy: &PartitionPolicy,
+    ) -> Result<(), FunctionError> {
+        policy.check()?;
+        let request = Request::FunctionPolicySet {
+            partition,
+            policy: policy.policy as u8,
+            keys: policy.keys.iter().copied().collect(),
+            digests: policy.digests.iter().copied().collect(),
+        };
+        match self.core.metadata.call(request).await? {
+            Response::Done {} => Ok(()),
+            _ => Err(ClientError::OTHER_ANSWER.into()),
+        }
+    }
+
     /// Replaces the policy of a partition on a device durably (administrators).
     ///
     /// # Errors

@@ -497,7 +497,9 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::DelegateCallData { .. }
         | Request::CopyFunction { .. }
         | Request::FunctionPolicyAccess { .. }
+        | Request::FunctionPolicySet { .. }
         | Request::ReserveResult { .. }
+        | Request::ReserveJobResult { .. }
         | Request::DeviceAttributes { .. }
         | Request::ReceiptVerify { .. }
         | Request::RevocationProgress { .. }

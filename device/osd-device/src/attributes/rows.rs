@@ -50,6 +50,8 @@ pub(crate) const DIGESTS: u32 = 0xF006;
 pub(crate) const FROZEN_AUDITS: u32 = 0xF005;
 /// Vendor page of the root about a file system that the device shares with other users.
 pub(crate) const SHARED_SPACE: u32 = 0xF007;
+/// Vendor page of an object that a function created: U+F008h.
+pub(crate) const CREATOR: u32 = 0xF008;
 /// Reserved page with internal state that no client can access.
 pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
 
@@ -431,6 +433,10 @@ rows! {
         0x8..=0x8, AtMost(function::MANIFEST_MAX), SetRule::Function, Stored(&[]);
         0x9..=0x9, Exactly(CODE_DIGEST_LEN), SetRule::Function, Stored(&[]);
     }
+    User USER + CREATOR: {
+        0x1..=0x1, Exactly(16), SetRule::Never, Stored(&[]);
+        0x2..=0x2, Exactly(20), SetRule::Never, Stored(&[]);
+    }
     Partition PARTITION + FUNCTIONS: {
         0x1..=0x1, Exactly(1), SetRule::FunctionPolicy, Stored(&[0]);
         0x1000..=0x10FF, Exactly(function::PUBLIC_KEY_LEN), SetRule::Stored, Stored(&[]);
@@ -544,6 +550,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
         PageKind::Own if page == ROOT + FUNCTIONS => Some(*FUNCTION_ENGINES),
         PageKind::Own if page == PARTITION + FUNCTIONS => Some(*FUNCTION_POLICY),
         PageKind::Own if page == USER + FUNCTIONS => Some(*FUNCTION_NAME),
+        PageKind::Own if page == USER + CREATOR => Some(*CREATOR_NAME),
         PageKind::Own if page == base(kind) + BOOT_EPOCH_PAGE => Some(*DEVICE_LIFE),
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
         PageKind::Own if page == base(kind) + DIGESTS => Some(*PARTITION_DIGESTS),
@@ -564,6 +571,7 @@ const FROZEN_AUDIT_VALUES: &[u8; 40] = b"SEALSTONFrozen Audit Values\0\0\0\0\0\0
 const FUNCTION_ENGINES: &[u8; 40] = b"SEALSTONFunction Engines\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const FUNCTION_POLICY: &[u8; 40] = b"SEALSTONPartition Function Policy\0\0\0\0\0\0\0";
 const FUNCTION_NAME: &[u8; 40] = b"SEALSTONFunction\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const CREATOR_NAME: &[u8; 40] = b"SEALSTONCreating Function\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const DEVICE_LIFE: &[u8; 40] = b"SEALSTONDevice Life\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 #[cfg(test)]
@@ -597,7 +605,7 @@ mod tests {
         for row in ROWS.iter().copied().flatten().filter(|row| {
             let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS, PARTITION + FUNCTIONS];
             let of_root = [ROOT + SEALSTONE, ROOT + FROZEN_AUDITS, ROOT + SHARED_SPACE, ROOT + FUNCTIONS];
-            let ours = [USER + SEALSTONE, USER + BOOT_EPOCH_PAGE, USER + FUNCTIONS];
+            let ours = [USER + SEALSTONE, USER + BOOT_EPOCH_PAGE, USER + FUNCTIONS, USER + CREATOR];
             let own = [&of_partitions[..], &of_root, &ours].concat();
             !own.contains(&row.page)
         }) {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use sealstone_osd::capability::Range;
 use sealstone_osd::cdb::BytesNeeded;
 use sealstone_osd::function::FunctionObject;
+use sealstone_osd::function::attributes::{CREATOR_AUDIT, CREATOR_FUNCTION};
 use sealstone_osd::{AttributeId, Capability, Generation, ObjectId, ObjectType, Permissions};
 use sealstone_seal::{
     Denial, NOT_ENFORCED_WITHOUT_SECURITY, Permit, RequiredRights, SignedBy, Verified, VerifiedExtension,
@@ -176,6 +177,18 @@ impl DeviceGrant {
             bytes,
             scattered: false,
         }
+    }
+
+    /// Records the function and its caller in an object that it created, so that the object can be
+    /// attributed after a crash of the device.
+    fn record_creator(&self, object: ObjectId) -> Result<(), OsdFailure> {
+        let function = self.execute.need.object;
+        let function = [function.partition.to_be_bytes(), function.object.to_be_bytes()].concat();
+        let audit = self.execute.capability.as_ref().map_or([0; 20], |capability| capability.audit);
+        for (id, value) in [(CREATOR_FUNCTION, &function[..]), (CREATOR_AUDIT, &audit[..])] {
+            self.device.store.set_attribute(object, id, value)?;
+        }
+        Ok(())
     }
 
     /// Returns the object that operations on bytes and attributes concern.
@@ -486,6 +499,7 @@ impl GrantedObject for DeviceGrant {
         let made = objects::make(device, access.now_ms, requested, 1).and_then(|created| {
             let object = created.last().copied().ok_or(OsdFailure::NoBuffer)?;
             timestamps::record_population(device, object, access.now_ms)?;
+            self.record_creator(object)?;
             Ok((object, device.facts(object)?.created_ms))
         });
         let ended = scope.end();

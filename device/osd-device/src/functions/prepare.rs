@@ -133,6 +133,7 @@ pub(crate) fn prepare(
         commit_on_success: request.commit_on_success,
         objects,
         result_object,
+        job: request.job,
         timeout_ms: request.timeout_ms,
         inline_max,
         caller,

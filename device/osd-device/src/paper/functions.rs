@@ -58,6 +58,7 @@ pub(crate) fn run_request(
         secret_arguments: false,
         commit_on_success: false,
         result_entry: false,
+        job: None,
         timeout_ms: request.timeout_ms,
         api: ApiVersion::CURRENT,
         digest: None,

@@ -248,6 +248,7 @@ fn segment(
                 secret_arguments: false,
                 commit_on_success: false,
                 result_entry: false,
+                job: None,
                 timeout_ms: 1000,
                 api: ApiVersion::CURRENT,
                 digest: None,

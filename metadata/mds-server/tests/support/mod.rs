@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 use rand::rngs::OsRng;
 use sealstone_channel::{Pin, PinKind, TlsError, TlsIdentity};
 use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login, start_registration};
-use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome, UserDirectory};
+use sealstone_mds::{
+    AttributeValue, DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome, UserDirectory,
+};
 use sealstone_mds_protocol::login::{
     LoginError, LoginOk, RegisterOk, RegisterResponse, RegisterStart, RegisterUpload, SUITE_STANDARD,
 };
@@ -76,7 +78,7 @@ impl Devices for FakeDevices {
                     base[0] = 9;
                     StepOutcome::Value(base)
                 }
-                KeyAction::CreatePartition(partition) => {
+                KeyAction::CreatePartition { partition, .. } => {
                     self.partitions.lock().insert((device.id.0, *partition));
                     StepOutcome::Done
                 }
@@ -119,6 +121,7 @@ impl Devices for FakeDevices {
         &'a self,
         device: &'a DeviceAddress,
         _: u64,
+        _: Vec<AttributeValue>,
         credential: Credential,
     ) -> DeviceFuture<'a, bool> {
         Box::pin(async move {

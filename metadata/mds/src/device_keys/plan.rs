@@ -278,7 +278,7 @@ impl PartitionPlanner<'_> {
         let rights = Permissions::CREATE.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
         let credential = credential(self.keys, key, object, rights, version, rng)?;
         Ok(KeyStep {
-            action: KeyAction::CreatePartition(self.id),
+            action: KeyAction::CreatePartition { partition: self.id, policy: Vec::new() },
             credential,
             kind: KeyStepKind::Create(self.id),
         })

@@ -12,6 +12,7 @@ use sealstone_seal::{AlgorithmSlots, Credential, KeySelector, selector};
 use super::Keys;
 use crate::entropy::{Entropy, random};
 use crate::error::Result;
+use crate::function_policy_record::AttributeValue;
 use crate::store::MetaError;
 
 /// Command of a step.
@@ -33,9 +34,14 @@ pub enum KeyAction {
     },
     /// SET KEY.
     SetKey(SetKey),
-    /// CREATE PARTITION with [`crate::tags::partition_attributes`]; an existing partition counts as
-    /// success.
-    CreatePartition(u64),
+    /// CREATE PARTITION with [`crate::tags::partition_attributes`] and its policy about functions;
+    /// an existing partition counts as success.
+    CreatePartition {
+        /// Partition to create.
+        partition: u64,
+        /// Attributes with the policy.
+        policy: Vec<AttributeValue>,
+    },
     /// Read attributes.
     Identifiers {
         /// The root or a partition.

@@ -304,6 +304,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::Open { path, .. }
         | Request::CopyFunction { path, .. }
         | Request::ReserveResult { path, .. }
+        | Request::ReserveJobResult { path, .. }
         | Request::Remove { path, .. }
         | Request::SetMode { path, .. }
         | Request::IssueList { path, .. }
@@ -337,6 +338,11 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         Request::FunctionPolicyAccess { id, partition, change, .. } => {
             let change = if *change { " change" } else { "" };
             Some(format!("functions of device {} partition {partition:#x}{change}", id.0))
+        }
+        Request::FunctionPolicySet { partition, policy, keys, digests } => {
+            let partition = partition.map_or_else(|| "all".to_owned(), |id| format!("{id:#x}"));
+            let (keys, digests) = (keys.len(), digests.len());
+            Some(format!("functions of partition {partition} policy {policy}, {keys} keys, {digests} digests"))
         }
         Request::DeviceAdd { device } => Some(device.name.to_string()),
         Request::KeyRotate { level, device, partition, revoke } => {

@@ -147,7 +147,12 @@ impl Mds {
         let rights = IssuedRights {
             writes: permissions.contains(Permissions::WRITE),
             creates: permissions.contains(Permissions::CREATE),
-            lasting_until_ms: if kind == IssueKind::Delegate { expires_ms } else { 0 },
+            // That of a result for a job lives as long as one in a capability file.
+            lasting_until_ms: match expires_ms > now_ms.saturating_add(self.config.grant_lifetime_ms()) {
+                true => expires_ms,
+                false if kind == IssueKind::Delegate => expires_ms,
+                false => 0,
+            },
             expires_ms,
         };
         self.issued_table(now_ms).add(&principal.session, &principal.user, &objects, rights, now_ms);

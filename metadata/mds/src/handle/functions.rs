@@ -35,6 +35,8 @@ pub(super) struct ResultParams {
     /// Maximum bytes of the result.
     pub(super) size_max: u64,
     pub(super) method: Method,
+    /// Whether the job continues without its client, which cannot renew the credential then.
+    pub(super) outlives_client: bool,
 }
 
 impl Mds {
@@ -47,15 +49,26 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let &ResultParams { device, size_max, method } = result;
+        let &ResultParams { device, size_max, method, outlives_client } = result;
         if size_max == 0 {
             return Err(MdsError::refused(ErrorCode::Invalid, "a result of 0 bytes"));
         }
         let method = self.access_method(Access::CallRead, method);
-        let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
-        let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
+        let grant_lifetime_ms = self.config.grant_lifetime_ms();
+        let (lifetime_ms, kept_ms) = match outlives_client {
+            true => {
+                let lifetime_ms = self.config.delegated_lifetime_ms().max(grant_lifetime_ms);
+                (lifetime_ms, lifetime_ms.saturating_mul(2))
+            }
+            false => (grant_lifetime_ms, self.config.intent_lifetime_ms),
+        };
+        let grants_until_ms = now_ms.saturating_add(lifetime_ms);
+        let expires_ms = now_ms.saturating_add(kept_ms).max(grants_until_ms);
         let issuing = self.issuing();
         self.require_open_device(device)?;
+        if outlives_client {
+            self.issued_table(now_ms).check_delegation(&principal.user, 1, now_ms)?;
+        }
         let (intent, record) = self.update(|tx| {
             namespace::begin_result(tx, principal, path, (size_max, now_ms), |tx, inode| {
                 let object = self.new_object(tx, inode, device)?;
@@ -160,6 +173,15 @@ impl Mds {
         Ok(Response::DeviceGrant { grant: self.devices.root_grant(device, &terms, rng)? })
     }
 
+    /// Refuses a partition that has no files.
+    pub(crate) fn require_file_partition(&self, partition: u64) -> Result<()> {
+        let first = self.config.partition_of(0);
+        if (first..first + self.config.file_partitions()).contains(&partition) {
+            return Ok(());
+        }
+        Err(MdsError::refused(ErrorCode::NotFound, format!("partition {partition:#x} with files")))
+    }
+
     /// Issues a credential for the policy about functions of a partition with files.
     pub(super) fn function_policy_access(
         &self,
@@ -172,13 +194,7 @@ impl Mds {
         if !principal.is_admin() {
             return Err(MdsError::refused(ErrorCode::Denied, "administrators set the policy of functions"));
         }
-        let first = self.config.partition_of(0);
-        if !(first..first + self.config.file_partitions()).contains(&partition) {
-            return Err(MdsError::refused(
-                ErrorCode::NotFound,
-                format!("partition {partition:#x} with files"),
-            ));
-        }
+        self.require_file_partition(partition)?;
         let _issuing = self.issuing();
         if self.sessions.expires_ms(&principal.session).is_none() {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));

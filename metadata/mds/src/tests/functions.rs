@@ -8,8 +8,9 @@ use sealstone_mds_protocol::{
     QuotaSubject, ReceiptBytes, ReceiptVerdict, Request, Response, Role,
 };
 use sealstone_osd::capability::Range;
+use sealstone_osd::function::attributes::{ALLOWED_CODE, POLICY};
 use sealstone_osd::{
-    Capability, CapabilityBytes, Descriptor, Generation, ObjectId, Permissions, SecurityMethod,
+    AttributeId, Capability, CapabilityBytes, Descriptor, Generation, ObjectId, Permissions, SecurityMethod,
 };
 use sealstone_seal::{FunctionReceipt, ReceiptLimits};
 
@@ -358,6 +359,33 @@ fn failed_with(response: Response, code: ErrorCode) -> bool {
 }
 
 #[test]
+fn result_of_job_outlives_its_client() {
+    let mut world = World::with_function(1, 0o711);
+    let lifetime_ms = world.mds.config.delegated_lifetime_ms();
+    let request =
+        Request::ReserveJobResult { path: path("/fn"), device: DeviceId(1), size_max: 9_000, method: METHOD };
+    let Response::Created { file } = world.ask(BOB, request.clone()) else { panic!("not reserved") };
+    let capability = parsed(file.grants[0].capability.as_slice());
+    assert_eq!(capability.expires_ms, world.now + lifetime_ms);
+    assert_eq!(file.expires_ms, world.now + 2 * lifetime_ms);
+    // A client that returns reads it with a fresh credential.
+    world.now += lifetime_ms + 1;
+    world.session(BOB, "bob", false);
+    let Response::Grants { grants, .. } = world.renew_result(&file, METHOD) else { panic!("not renewed") };
+    assert!(parsed(grants[0].capability.as_slice()).permissions.contains(Permissions::READ));
+    assert_eq!(world.commit(BOB, file.intent, 9_000).unwrap_err(), ErrorCode::Invalid);
+    assert!(!world.reap_all().contains(&file.layout.objects()[0]));
+    // Without a client it is removed.
+    world.now += lifetime_ms;
+    assert!(world.reap_all().contains(&file.layout.objects()[0]));
+    for (session, name) in [(ALICE, "alice"), (BOB, "bob")] {
+        world.session(session, name, false);
+    }
+    world.ask(ALICE, Request::SetMode { path: path("/fn"), mode: 0o644 });
+    assert_eq!(world.refused(BOB, request), ErrorCode::Denied);
+}
+
+#[test]
 fn reservations_do_not_use_up_open_creates() {
     let mut world = World::with_function(1, 0o711);
     let mut reserved = Vec::new();
@@ -490,6 +518,40 @@ fn delegated_call_data_is_readable_and_bounded() {
     world.put(ALICE, "/empty", 0);
     let empty = Request::DelegateCallData { path: path("/empty"), until_ms, method: METHOD };
     assert_eq!(world.refused(ALICE, empty), ErrorCode::Invalid);
+}
+
+#[test]
+fn recorded_policy_applies_to_new_partitions() {
+    let mut world = World::with_devices(1);
+    let set = |partition, policy, digests: &[[u8; 32]]| Request::FunctionPolicySet {
+        partition,
+        policy,
+        keys: Vec::new(),
+        digests: digests.to_vec(),
+    };
+    assert_eq!(world.refused(BOB, set(None, 2, &[[1; 32]])), ErrorCode::Denied);
+    assert_eq!(world.refused(ADMIN, set(Some(1), 2, &[[1; 32]])), ErrorCode::NotFound);
+    assert_eq!(world.refused(ADMIN, set(None, 3, &[])), ErrorCode::Invalid);
+    assert_eq!(world.refused(ADMIN, set(None, 2, &[[1; 32]; 257])), ErrorCode::Limit);
+    assert_eq!(world.mds.policy_attributes(0x10000).unwrap(), [], "never set");
+    world.ask(ADMIN, set(None, 2, &[[1; 32], [2; 32]]));
+    let expected = vec![
+        (POLICY, vec![2]),
+        (ALLOWED_CODE, vec![1; 32]),
+        (AttributeId::new(ALLOWED_CODE.page, ALLOWED_CODE.number + 1), vec![2; 32]),
+    ];
+    for partition in [0x10000, 0x10FFF] {
+        assert_eq!(world.mds.policy_attributes(partition).unwrap(), expected);
+    }
+    let whole = world.mds.whole_policy_attributes(0x10000).unwrap();
+    assert_eq!(whole.len(), 1 + 2 * 256);
+    assert_eq!(whole.iter().filter(|(_, value)| !value.is_empty()).count(), 3);
+    // A partition of its own, until all are set again.
+    world.ask(ADMIN, set(Some(0x10000), 0, &[]));
+    assert_eq!(world.mds.policy_attributes(0x10000).unwrap(), [(POLICY, vec![0])]);
+    assert_eq!(world.mds.policy_attributes(0x10001).unwrap(), expected);
+    world.ask(ADMIN, set(None, 1, &[]));
+    assert_eq!(world.mds.policy_attributes(0x10000).unwrap(), [(POLICY, vec![1])]);
 }
 
 #[test]

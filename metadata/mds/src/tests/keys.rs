@@ -51,7 +51,7 @@ impl Osd {
             KeyAction::ExchangeSeeds { set, .. } | KeyAction::ChangeMaster { set, .. } => {
                 Command::SetMasterKey(*set)
             }
-            KeyAction::CreatePartition(partition) => {
+            KeyAction::CreatePartition { partition, .. } => {
                 Command::CreatePartition(CreatePartition { partition: *partition })
             }
             KeyAction::Identifiers { object, .. } => {
@@ -107,7 +107,7 @@ impl Osd {
                 assert!(both.client == client && both.device == device);
                 assert!(self.keys.accept_master(set.identifier));
             }
-            KeyAction::CreatePartition(partition) => {
+            KeyAction::CreatePartition { partition, .. } => {
                 if self.partitions.insert(*partition) {
                     self.keys.add_partition(*partition).unwrap();
                 }

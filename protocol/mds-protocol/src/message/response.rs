@@ -79,7 +79,7 @@ messages! {
             /// Whether there may be more entries; request those after the last name.
             more: bool,
         },
-        /// To Create, CopyFunction and ReserveResult.
+        /// To Create, CopyFunction, ReserveResult and ReserveJobResult.
         0x0013 => Created {
             file: CreatedFile,
         },

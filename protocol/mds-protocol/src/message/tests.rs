@@ -292,6 +292,17 @@ fn grant_request() -> impl Strategy<Value = Request> {
         (path(), of(Method::ALL), any::<(u32, u64)>()).prop_map(|(path, method, (device, size_max))| {
             Request::ReserveResult { path, device: DeviceId(device), size_max, method }
         }),
+        (path(), of(Method::ALL), any::<(u32, u64)>()).prop_map(|(path, method, (device, size_max))| {
+            Request::ReserveJobResult { path, device: DeviceId(device), size_max, method }
+        }),
+        (any::<(Option<u64>, u8)>(), prop::collection::vec(any::<[u8; 32]>(), 0..5)).prop_map(
+            |((partition, policy), keys)| Request::FunctionPolicySet {
+                partition,
+                policy,
+                digests: keys.iter().rev().copied().collect(),
+                keys,
+            }
+        ),
         (of(Method::ALL), any::<(u32, u64, bool)>()).prop_map(|(method, (device, partition, change))| {
             Request::FunctionPolicyAccess { id: DeviceId(device), partition, change, method }
         }),

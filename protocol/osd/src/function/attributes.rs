@@ -11,6 +11,12 @@ use crate::bytes::{array, u8_at};
 
 /// Page of a function object: U+F002h.
 pub const FUNCTION_PAGE: u32 = USER + 0xF002;
+/// Page of a user object that a function created: which function, for which caller. U+F008h.
+pub const CREATOR_PAGE: u32 = USER + 0xF008;
+/// Partition and number of the function object, 8 bytes each.
+pub const CREATOR_FUNCTION: AttributeId = AttributeId::new(CREATOR_PAGE, 1);
+/// AUDIT field of the capability that executed the function, 20 bytes.
+pub const CREATOR_AUDIT: AttributeId = AttributeId::new(CREATOR_PAGE, 2);
 /// Page of a partition with its policy about functions: P+F002h.
 pub const POLICY_PAGE: u32 = PARTITION + 0xF002;
 /// Page of the root with one attribute for each engine type: R+F002h.

@@ -73,6 +73,9 @@ pub struct RunRequest {
     /// Whether the last entry is an object for a result that does not fit into a reply, with
     /// [`FunctionObject::RESULT_RIGHTS`]. The function has no handle of it.
     pub result_entry: bool,
+    /// Id for an asynchronous job: 16 random bytes of the client, which knows it before the job
+    /// starts. `None` if the device chooses one.
+    pub job: Option<JobId>,
 }
 
 impl fmt::Debug for RunRequest {
@@ -283,6 +286,7 @@ impl RunRequest {
         header[at::OBJECT_COUNT..][..2].copy_from_slice(&objects.to_be_bytes());
         let arguments = u32::try_from(self.arguments.len()).ok()?;
         header[at::ARGUMENTS_LENGTH..][..4].copy_from_slice(&arguments.to_be_bytes());
+        header[at::JOB..][..JOB_ID_LEN].copy_from_slice(&self.job.unwrap_or(JobId::NONE).0);
         header[at::DIGEST..][..CODE_DIGEST_LEN].copy_from_slice(&self.digest.unwrap_or_default());
         Some(())
     }
@@ -311,7 +315,9 @@ fn run(header: &[u8], data: &[u8], timeout_ms: u32) -> Result<RunRequest, usize>
     if u64_at(header, at::OFFSET) != Some(0) {
         return Err(at::OFFSET);
     }
-    if array(header, at::JOB) != Some(JobId::NONE.0) {
+    let job = JobId(array(header, at::JOB).ok_or(at::JOB)?);
+    // The client of a synchronous job does not need an id before its end.
+    if job != JobId::NONE && timeout_ms != 0 {
         return Err(at::JOB);
     }
     let objects_end = REQUEST_HEADER_LEN + count * OBJECT_ENTRY_LEN;
@@ -345,5 +351,6 @@ fn run(header: &[u8], data: &[u8], timeout_ms: u32) -> Result<RunRequest, usize>
         method: method.to_string(),
         arguments: Zeroizing::new(arguments.to_vec()),
         objects,
+        job: Some(job).filter(|job| *job != JobId::NONE),
     })
 }

@@ -40,6 +40,7 @@ prop_compose! {
         method in "[a-z_.]{0,64}",
         arguments in proptest::collection::vec(any::<u8>(), 0..100),
         mut objects in proptest::collection::vec(any_object(), 0..5),
+        job in proptest::option::of(proptest::array::uniform16(1_u8..)),
     ) -> RunRequest {
         let (secret_arguments, commit_on_success, result_entry) = flags;
         if result_entry {
@@ -48,6 +49,7 @@ prop_compose! {
         RunRequest {
             engine, secret_arguments, commit_on_success, timeout_ms, api, digest, method,
             arguments: Zeroizing::new(arguments), objects, result_entry,
+            job: job.filter(|_| timeout_ms == 0).map(JobId),
         }
     }
 }
@@ -106,7 +108,21 @@ fn run() -> RunRequest {
             kind: ObjectType::User,
             rights: Permissions::READ | Permissions::GET_ATTR,
         }],
+        job: None,
     }
+}
+
+#[test]
+fn only_asynchronous_runs_choose_their_id() {
+    let job = Some(JobId([9; 16]));
+    let encode = |request: RunRequest| ExecuteRequest::Run(request).encode();
+    assert!(encode(RunRequest { job, ..run() }).is_none());
+    let request = RunRequest { job, timeout_ms: 0, ..run() };
+    let mut bytes = encode(request.clone()).unwrap().to_vec();
+    assert_eq!(bytes[32..48], [9; 16]);
+    assert_eq!(ExecuteRequest::parse(&bytes), Ok(ExecuteRequest::Run(request)));
+    bytes[11] = 1;
+    assert_eq!(ExecuteRequest::parse(&bytes), Err(32), "with a timeout");
 }
 
 #[test]

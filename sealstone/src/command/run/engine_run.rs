@@ -10,8 +10,9 @@ use sealstone_client::{Client, Devices, FilePath, GetOptions, Metadata, Method};
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-use crate::command::function_test::{LocalFunction, LocalRunOptions, failure_of};
+use crate::command::function_test::{failure_of, open};
 use crate::command::functions::recognized_engine;
+use crate::command::local_engine::{LocalCall, LocalEngine};
 use crate::failure::{Failure, Outcome};
 
 /// Maximum bytes of a file that is copied for a run.
@@ -19,7 +20,9 @@ const FILE_BYTES_MAX: u64 = 4 << 30;
 
 /// A function and its engine, started for the files of a command.
 pub(super) struct EngineRun {
-    function: LocalFunction,
+    engine: LocalEngine,
+    arguments: Zeroizing<Vec<u8>>,
+    timeout_ms: u32,
     folder: TempDir,
     method: Method,
 }
@@ -43,9 +46,8 @@ impl EngineRun {
         let engine = recognized_engine(&code)
             .ok_or_else(|| Failure::operation("the beginning of its code names no engine").at(function))?;
         let folder = tempfile::tempdir()?;
-        let options = LocalRunOptions { timeout_ms, ..LocalRunOptions::default() };
-        let (function, _) = LocalFunction::start((engine, None), code, arguments, options, folder.path())?;
-        Ok(Self { function, folder, method })
+        let engine = LocalEngine::start(engine, None, code, timeout_ms)?;
+        Ok(Self { engine, arguments, timeout_ms, folder, method })
     }
 
     /// Runs the function on a stored file; returns the result of the job.
@@ -63,7 +65,15 @@ impl EngineRun {
         let file = tokio::fs::File::create(&local).await?;
         let options = GetOptions { method: self.method, ..GetOptions::default() };
         client.get(path, file, options).await.map_err(|error| at(error.into()))?;
-        let end = tokio::task::block_in_place(|| self.function.run(std::slice::from_ref(&local)));
+        let call = LocalCall {
+            objects: vec![open(&local, 0, false).map_err(at)?],
+            method: String::new(),
+            arguments: self.arguments.clone(),
+            secret_arguments: false,
+            commit_on_success: false,
+            timeout_ms: self.timeout_ms,
+        };
+        let end = tokio::task::block_in_place(|| self.engine.run(call));
         std::fs::remove_file(&local)?;
         let end = end.map_err(at)?;
         match failure_of("a local engine", &end.header) {

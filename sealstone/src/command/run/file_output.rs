@@ -18,6 +18,7 @@ use sealstone_mds_protocol::{ErrorCode, shown};
 
 use super::files::RunFile;
 use crate::cli::StoredPath;
+use crate::command::result_sink::ResultSink;
 use crate::failure::{Failure, Outcome};
 use crate::text::ShownPath as _;
 
@@ -163,12 +164,12 @@ impl FileOutputs {
         client: &Client<M, D>,
         (file, mode): (usize, u16),
         mut spool: File,
-        (sink, is_only): (&mut super::ResultSink, bool),
+        (sink, is_only): (&mut ResultSink, bool),
     ) -> Outcome<Option<Vec<u8>>> {
         spool.seek(SeekFrom::Start(0))?;
         match &self.target {
             OutputTarget::Sink => {
-                if let (super::ResultSink::File(out), true) = (sink, is_only) {
+                if let (ResultSink::File(out), true) = (sink, is_only) {
                     io::copy(&mut spool, out)?;
                     return Ok(Some(Vec::new()));
                 }

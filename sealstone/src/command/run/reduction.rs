@@ -60,7 +60,7 @@ pub(crate) struct Reduction {
 }
 
 /// Whether the client can run the function instead: the device lacks the engine or a part of the
-/// data, or the result is longer than it returns.
+/// data, has too many jobs, or the result is longer than it returns.
 pub(super) fn can_run_at_client(reply: &CallReply) -> bool {
     match &reply.outcome {
         Ok(status) => {
@@ -68,7 +68,7 @@ pub(super) fn can_run_at_client(reply: &CallReply) -> bool {
                 && status.error.unsigned_abs() == FunctionErrno::UNSUPPORTED.raw().unsigned_abs();
             is_unsupported || status.exit == ExitReason::Output
         }
-        Err(error) => matches!(error, FunctionError::NoEngine { .. }),
+        Err(error) => matches!(error, FunctionError::NoEngine { .. } | FunctionError::Busy { .. }),
     }
 }
 

@@ -1,0 +1,175 @@
+//! Runs of functions in a local engine: the engine program in its sandbox, and the service of a
+//! device with local files as objects.
+//!
+//! Does not: need a session or a metadata server.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealstone_function_service::{
+    EngineSet, FunctionService, LocalFileObject, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
+};
+use sealstone_osd::function::attributes::FunctionAttributes;
+use sealstone_osd::function::{
+    ApiVersion, EngineType, FunctionObject, INLINE_MAX, JobAction, JobRequest, ReplyHeader,
+};
+use sealstone_osd::{ObjectId, Permissions};
+use sealstone_osd_device::{
+    CodeRequest, FunctionCall, FunctionCaller, FunctionCode, FunctionRefusal, FunctionRunner as _,
+    GrantedObject, JobCall,
+};
+use tempfile::TempDir;
+use zeroize::Zeroizing;
+
+use crate::daemon::functions::engine_folders;
+use crate::daemon::osd::Machine;
+use crate::failure::{Failure, Outcome, chain};
+
+/// The object that functions see as their own.
+const FUNCTION: ObjectId = ObjectId::new(0x10000, 0x20000);
+/// Bytes of a result that are copied at once.
+const COPY_BYTES: usize = 1 << 20;
+/// Rights of an object that a function reads: those of `run`.
+pub(super) const READS: Permissions = Permissions::READ.union(Permissions::GET_ATTR);
+
+/// A command has no audit log.
+struct NoRecorder;
+
+impl RunRecorder for NoRecorder {
+    fn record_run(&self, _: &RunRecord<'_>) {}
+}
+
+/// A function, and the service that runs it.
+pub(super) struct LocalEngine {
+    service: FunctionService,
+    engine: EngineType,
+    code: Arc<[u8]>,
+    pub(super) digest: [u8; 32],
+    caller: FunctionCaller,
+    /// Layers of isolation that this machine lacks.
+    pub(super) lacking: Vec<&'static str>,
+    _folder: TempDir,
+}
+
+/// A run of the function.
+pub(super) struct LocalCall {
+    pub(super) objects: Vec<Arc<dyn GrantedObject>>,
+    pub(super) method: String,
+    pub(super) arguments: Zeroizing<Vec<u8>>,
+    pub(super) secret_arguments: bool,
+    pub(super) commit_on_success: bool,
+    pub(super) timeout_ms: u32,
+}
+
+/// A run that has ended.
+pub(super) struct LocalRunEnd {
+    pub(super) header: ReplyHeader,
+    pub(super) log: String,
+    pub(super) result: Vec<u8>,
+}
+
+fn start_service(engines: EngineSet, timeout_ms: u32, folder: &Path) -> Outcome<FunctionService> {
+    let mut limits = ServiceLimits::for_cores(1);
+    limits.run.wall = Duration::from_millis(timeout_ms.into());
+    // Each run gets an engine of its own, so that its memory is its own too.
+    limits.warm_engines = 0;
+    FunctionService::start(ServiceParts {
+        engines,
+        limits,
+        environment: Arc::new(Machine),
+        records: folder.join("jobs"),
+        recorder: Arc::new(NoRecorder),
+        receipts: Box::new(|| None),
+    })
+    .map_err(|error| Failure::operation(chain(&error)))
+}
+
+/// Starts the engines; returns them with the layers of isolation that this machine lacks.
+fn start_engines(engine: EngineType, folder: Option<&Path>) -> Outcome<(EngineSet, Vec<&'static str>)> {
+    let engines = EngineSet::start_only(engine, &engine_folders(folder)?);
+    let status = engines.status().into_iter().find(|status| status.engine == engine);
+    let status = status.ok_or_else(|| Failure::operation("this program does not support the engine"))?;
+    if !status.available {
+        let text = format!("the {} engine cannot run: {}", engine.name(), status.detail);
+        return Err(
+            Failure::operation(text).hint("`make engines` builds the engines; --engines names their folder")
+        );
+    }
+    let lacking = status.layers.iter().filter(|layer| layer.state.is_lacking());
+    Ok((engines, lacking.map(|layer| layer.layer).collect()))
+}
+
+impl LocalEngine {
+    /// Starts the engine program of a function.
+    pub(super) fn start(
+        engine: EngineType,
+        engines: Option<&Path>,
+        code: Vec<u8>,
+        timeout_ms: u32,
+    ) -> Outcome<Self> {
+        let (engines, lacking) = start_engines(engine, engines)?;
+        let folder = tempfile::tempdir()?;
+        Ok(Self {
+            service: start_service(engines, timeout_ms, folder.path())?,
+            engine,
+            digest: *blake3::hash(&code).as_bytes(),
+            code: code.into(),
+            caller: FunctionCaller::new([0; 20], "local".to_owned()),
+            lacking,
+            _folder: folder,
+        })
+    }
+
+    /// Runs the function once.
+    pub(super) fn run(&self, run: LocalCall) -> Outcome<LocalRunEnd> {
+        let long_result = tempfile::tempfile()?;
+        let result_object =
+            LocalFileObject::new(long_result.try_clone()?, u32::MAX, FunctionObject::RESULT_RIGHTS);
+        let (engine, api, caller) = (self.engine, ApiVersion::CURRENT, &self.caller);
+        let request = CodeRequest { function: FUNCTION, bytes: self.code.len() as u64, engine, api, caller };
+        let reservation = self.service.reserve_code(&request).map_err(|error| refusal(&error))?;
+        let call = FunctionCall {
+            function: FUNCTION,
+            code: Some(FunctionCode { bytes: Arc::clone(&self.code), reservation }),
+            digest: self.digest,
+            attributes: FunctionAttributes::default(),
+            engine,
+            api,
+            method: run.method,
+            arguments: run.arguments,
+            secret_arguments: run.secret_arguments,
+            commit_on_success: run.commit_on_success,
+            objects: run.objects,
+            result_object: Some(Arc::new(result_object)),
+            job: None,
+            timeout_ms: run.timeout_ms,
+            inline_max: INLINE_MAX,
+            caller: caller.clone(),
+        };
+        let reply = self.service.execute(call).map_err(|error| refusal(&error))?;
+        let request = JobRequest { action: JobAction::Log { offset: 0 }, job: reply.header.job };
+        let log = JobCall { function: FUNCTION, request, inline_max: INLINE_MAX, caller: caller.clone() };
+        let log = self.service.job(log).map_err(|error| refusal(&error))?.inline;
+        let result = match reply.header.result_object {
+            Some(_) => read_result(&long_result, reply.header.total_length)?,
+            None => reply.inline,
+        };
+        Ok(LocalRunEnd { header: reply.header, log: String::from_utf8_lossy(&log).into_owned(), result })
+    }
+}
+
+fn refusal(refusal: &FunctionRefusal) -> Failure {
+    Failure::operation(chain(refusal))
+}
+
+fn read_result(file: &File, length: u64) -> Outcome<Vec<u8>> {
+    let length = usize::try_from(length).map_err(|_| Failure::operation("the result is too long"))?;
+    let mut result = vec![0; length];
+    for (index, piece) in result.chunks_mut(COPY_BYTES).enumerate() {
+        file.read_exact_at(piece, (index * COPY_BYTES) as u64)?;
+    }
+    Ok(result)
+}

@@ -1,0 +1,137 @@
+//! Reduction of the results of jobs by a second function of the user.
+//!
+//! Does: collect the results in the order of the jobs, and run the function on all of them, on a
+//! device or at the client.
+//! Contract: the function has one object with the results one after the other. It runs only if no
+//! job failed.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use sealstone_client::functions::{CallArguments, CallGroup, CallReply, FunctionRun, RESULTS_BYTES_MAX};
+use sealstone_client::{Client, Devices, FilePath, Metadata};
+use sealstone_function_service::LocalFileObject;
+use zeroize::Zeroizing;
+
+use super::local_jobs::fetch_code;
+use crate::cli::functions::ReducePlace;
+use crate::command::functions::at_function;
+use crate::command::local_engine::{LocalCall, LocalEngine, READS};
+use crate::failure::{Failure, Outcome};
+
+/// The second function of a command.
+pub(crate) struct SecondFunction {
+    pub(crate) path: FilePath,
+    pub(crate) place: ReducePlace,
+    pub(crate) arguments: CallArguments,
+}
+
+/// Results of jobs that wait for the second function.
+#[derive(Default)]
+pub(super) struct CollectedResults {
+    results: BTreeMap<usize, Vec<u8>>,
+    bytes: usize,
+}
+
+impl CollectedResults {
+    /// Adds the result of a job.
+    pub(super) fn add(&mut self, job: usize, result: Vec<u8>) -> Outcome {
+        self.bytes = self.bytes.saturating_add(result.len());
+        if self.bytes > RESULTS_BYTES_MAX {
+            return Err(Failure::operation("the results to reduce have more than 256 MiB together")
+                .hint("run it on fewer files"));
+        }
+        self.results.insert(job, result);
+        Ok(())
+    }
+
+    fn joined(self) -> Vec<u8> {
+        self.results.into_values().flatten().collect()
+    }
+}
+
+/// Runs the second function on the results.
+pub(super) async fn reduce<M: Metadata, D: Devices>(
+    client: &Client<M, D>,
+    call: &FunctionRun,
+    second: &SecondFunction,
+    collected: CollectedResults,
+    engines: Option<&Path>,
+) -> Outcome<CallReply> {
+    let mut run = FunctionRun::new(&second.path);
+    run.arguments = second.arguments.clone();
+    run.timeout_ms = call.timeout_ms;
+    run.security = call.security;
+    let bytes = collected.joined();
+    match second.place {
+        ReducePlace::Device => {
+            run.run_on_bytes(client, &bytes).await.map_err(|error| at_function(error, &second.path))
+        }
+        ReducePlace::Client => reduce_here(client, &run, &second.path, &bytes, engines).await,
+    }
+}
+
+async fn reduce_here<M: Metadata, D: Devices>(
+    client: &Client<M, D>,
+    run: &FunctionRun,
+    path: &FilePath,
+    bytes: &[u8],
+    engines: Option<&Path>,
+) -> Outcome<CallReply> {
+    let found = client.function(path, run.security).await.map_err(|error| at_function(error, path))?;
+    let without = || Failure::operation("its description names no engine").at(path);
+    let engine = found.description.engine.ok_or_else(without)?;
+    let code = fetch_code(client, path).await?;
+    let engine = LocalEngine::start(engine, engines, code, run.timeout_ms)?;
+    if found.digest != Some(engine.digest) {
+        return Err(Failure::operation("its code differs from its digest").at(path));
+    }
+    let mut file = tempfile::tempfile()?;
+    file.write_all(bytes)?;
+    let arguments = Zeroizing::new(run.arguments.bytes().to_vec());
+    let local = LocalCall {
+        objects: vec![Arc::new(LocalFileObject::new(file, 0, READS))],
+        method: run.method.clone(),
+        arguments: arguments.clone(),
+        secret_arguments: run.secret_arguments,
+        commit_on_success: false,
+        timeout_ms: run.timeout_ms,
+    };
+    let work = tokio::task::spawn_blocking(move || engine.run(local));
+    let end = work.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    Ok(CallReply {
+        number: 0,
+        group: CallGroup { first_file: 0, replies: 1 },
+        device: String::new(),
+        parts: Vec::new(),
+        arguments,
+        outcome: Ok(end.header),
+        handle: None,
+        result: end.result,
+        receipt: Vec::new(),
+        reserved: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_joined_in_job_order() {
+        let mut collected = CollectedResults::default();
+        for (job, result) in [(2, "c"), (0, "a"), (1, "")] {
+            collected.add(job, result.as_bytes().to_vec()).unwrap();
+        }
+        assert_eq!(collected.joined(), b"ac");
+    }
+
+    #[test]
+    fn results_above_limit_are_refused() {
+        let mut collected = CollectedResults { bytes: RESULTS_BYTES_MAX, ..CollectedResults::default() };
+        collected.add(0, Vec::new()).unwrap();
+        assert!(collected.add(1, vec![0]).unwrap_err().message.contains("256 MiB"));
+    }
+}
