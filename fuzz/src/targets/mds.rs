@@ -357,7 +357,7 @@ pub(crate) const REQUEST: Target = Target {
     seeds: request_seeds,
     cost: 1,
     quarantine: None,
-    covers: &["mds-protocol::message::decode"],
+    covers: &["mds-protocol::table::decode"],
 };
 
 fn objects(width: u32) -> Vec<ObjectRef> {
@@ -612,7 +612,7 @@ pub(crate) const RESPONSE: Target = Target {
     seeds: response_seeds,
     cost: 1,
     quarantine: None,
-    covers: &["mds-protocol::message::decode"],
+    covers: &["mds-protocol::table::decode"],
 };
 
 fn layout_seeds() -> Vec<Vec<u8>> {
