@@ -57,7 +57,7 @@ impl BitSet {
 
 /// The pages of a commit that a walk saw.
 #[derive(Debug, Default)]
-pub struct SeenPages {
+pub struct RecordedPages {
     /// Units of 4 KiB, counted from the end of the header, of pages that something refers to.
     taken: BitSet,
     /// First units of the loaded pages.
@@ -68,7 +68,7 @@ pub struct SeenPages {
     clash: bool,
 }
 
-impl SeenPages {
+impl RecordedPages {
     fn units(page: PageRef) -> Option<std::ops::Range<u64>> {
         let (offset, length) = page.location()?;
         let first = (offset - UNIT) / UNIT;
@@ -115,10 +115,10 @@ pub struct RegionPages {
 
 impl RegionPages {
     /// `guard`: a unit of the file that no page uses.
-    fn new(seen: &SeenPages, region: u64, pages: u32, guard: Option<u64>) -> Self {
+    fn new(recorded: &RecordedPages, region: u64, pages: u32, guard: Option<u64>) -> Self {
         let mut free = vec![BitSet::default(); ORDERS as usize];
         let first = region * REGION_PAGES;
-        let is_free = |page: &u64| !seen.taken.get(first + page) && guard != Some(first + page);
+        let is_free = |page: &u64| !recorded.taken.get(first + page) && guard != Some(first + page);
         for page in (0..u64::from(pages)).filter(is_free) {
             free[0].set(page, true);
         }
@@ -163,7 +163,7 @@ impl RegionPages {
     /// Returns a region whose pages are all free.
     #[must_use]
     pub fn all_free(pages: u32) -> Self {
-        Self::new(&SeenPages::default(), 0, pages, None)
+        Self::new(&RecordedPages::default(), 0, pages, None)
     }
 
     /// Marks the page of this order at unit `first` as used, whatever of it was free. `blocks` are
@@ -357,16 +357,16 @@ pub fn order_of(bytes: usize) -> u32 {
 impl AllocatorState {
     /// Builds the allocator state of a commit in a file of `length` bytes; `None` if the walk did
     /// not see all of it, or there is no space.
-    pub fn of(seen: &SeenPages, commit: &CommitSlot, length: u64, guard: bool) -> Option<Self> {
+    pub fn of(recorded: &RecordedPages, commit: &CommitSlot, length: u64, guard: bool) -> Option<Self> {
         let units = (length / UNIT).checked_sub(1)?;
         let count = units.div_ceil(REGION_PAGES);
-        if !seen.is_whole() || !(1..=REGIONS_MAX).contains(&count) {
+        if !recorded.is_whole() || !(1..=REGIONS_MAX).contains(&count) {
             return None;
         }
         let last = guard.then(|| units - 1);
         let in_region = |region: u64| (units - region * REGION_PAGES).min(REGION_PAGES) as u32;
         let mut regions: Vec<RegionPages> =
-            (0..count).map(|region| RegionPages::new(seen, region, in_region(region), last)).collect();
+            (0..count).map(|region| RegionPages::new(recorded, region, in_region(region), last)).collect();
         // Their lengths do not depend on what is free: so all pages get their locations before they
         // are encoded.
         let mut location = |length: usize| {
@@ -444,11 +444,11 @@ mod tests {
             taken in prop::collection::vec(any::<prop::sample::Index>(), 0..100),
             occupied in prop::collection::vec((any::<prop::sample::Index>(), 0_u32..7), 0..60),
         ) {
-            let mut seen = SeenPages::default();
+            let mut recorded = RecordedPages::default();
             for page in taken {
-                seen.taken.set(page.index(pages as usize) as u64, true);
+                recorded.taken.set(page.index(pages as usize) as u64, true);
             }
-            let mut region = RegionPages::new(&seen, 0, pages as u32, Some(pages - 1));
+            let mut region = RegionPages::new(&recorded, 0, pages as u32, Some(pages - 1));
             let mut blocks = region.blocks();
             let mut expected = units(&region);
             for (first, order) in occupied {

@@ -42,7 +42,7 @@ impl CommitSlot {
     }
 
     /// Like [`parse`](Self::parse), for a slot in which one bit may be wrong.
-    fn mend(bytes: &[u8; SLOT]) -> Option<Self> {
+    fn repair(bytes: &[u8; SLOT]) -> Option<Self> {
         Self::parse(bytes).or_else(|| {
             (0..SLOT * 8).find_map(|bit| {
                 let mut bytes = *bytes;
@@ -83,7 +83,7 @@ pub struct EngineHeader(pub [u8; HEADER_BYTES]);
 
 impl EngineHeader {
     fn slot(&self, at: usize) -> Option<CommitSlot> {
-        CommitSlot::mend(self.0[SLOTS[at]..].first_chunk()?)
+        CommitSlot::repair(self.0[SLOTS[at]..].first_chunk()?)
     }
 
     /// Returns the commit that the header marks as current.

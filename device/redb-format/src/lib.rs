@@ -17,7 +17,8 @@ mod tree_outline;
 mod tree_reader;
 
 pub use allocator_state::{
-    AllocatorState, MAX_LENGTH, ORDERS, PagesByOrder, RegionPages, SeenPages, allocator_state_pages, order_of,
+    AllocatorState, MAX_LENGTH, ORDERS, PagesByOrder, RecordedPages, RegionPages, allocator_state_pages,
+    order_of,
 };
 pub use header::{CommitSlot, EngineHeader, HEADER_BYTES};
 pub use tree_cursor::{CursorStep, LostKeys, TreeCursor};
@@ -35,7 +36,7 @@ pub const REGION_PAGES: u64 = 1 << 20;
 /// Largest page: a region.
 const ORDER_MAX: u64 = 20;
 /// Longest page in which a wrong bit is searched for: the search costs 8 hashes per byte.
-const MENDABLE: u64 = 2 * UNIT;
+const REPAIRABLE: u64 = 2 * UNIT;
 
 fn sum_of(bytes: &[u8]) -> u128 {
     XxHash3_128::oneshot(bytes)
@@ -136,8 +137,8 @@ impl TreeNode {
 
     /// Searches for a single wrong bit and corrects it. With a checksum of 128 bits a match is the
     /// right one.
-    fn mend(bytes: &mut [u8], shape: TreeShape, sum: u128) -> bool {
-        if bytes.len() as u64 > MENDABLE {
+    fn repair(bytes: &mut [u8], shape: TreeShape, sum: u128) -> bool {
+        if bytes.len() as u64 > REPAIRABLE {
             return false;
         }
         for bit in 0..bytes.len() * 8 {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::{
-    CursorStep, LostKeys, MENDABLE, PageRef, SeenPages, TableKey, TreeCursor, TreeNode, TreeShape, definition,
+    CursorStep, LostKeys, PageRef, REPAIRABLE, RecordedPages, TableKey, TreeCursor, TreeNode, TreeShape,
+    definition,
 };
 
 /// Maximum levels of the trees of tables.
@@ -38,42 +39,42 @@ pub struct TreeReader {
     /// The root of our table; `Ok(None)` if it is empty.
     records: Result<Option<PageRef>, LostKeys>,
     /// Pages whose checksum was wrong; with a node if a single wrong bit was repaired.
-    mended: Mutex<HashMap<PageRef, Option<Arc<TreeNode>>>>,
+    repaired: Mutex<HashMap<PageRef, Option<Arc<TreeNode>>>>,
     damaged: AtomicU64,
     /// The loaded pages of the commit, while they are recorded.
-    seen: Mutex<Option<SeenPages>>,
+    recorded: Mutex<Option<RecordedPages>>,
 }
 
 impl TreeReader {
     /// Creates a reader of a file of `length` bytes, without a table yet.
     #[must_use]
     pub fn new(file: Box<dyn PageSource>, length: u64) -> Self {
-        let mended = Mutex::default();
-        let (records, damaged, seen) = (Err(LostKeys::ALL), AtomicU64::new(0), Mutex::default());
-        Self { file, length, records, mended, damaged, seen }
+        let repaired = Mutex::default();
+        let (records, damaged, recorded) = (Err(LostKeys::ALL), AtomicU64::new(0), Mutex::default());
+        Self { file, length, records, repaired, damaged, recorded }
     }
 
     /// Starts recording which pages are referenced and loaded, from this root.
-    pub fn watch(&self, root: Option<PageRef>) {
-        let mut seen = SeenPages::default();
-        root.into_iter().for_each(|root| seen.refer(root));
-        *self.seen.lock() = Some(seen);
+    pub fn start_recording(&self, root: Option<PageRef>) {
+        let mut recorded = RecordedPages::default();
+        root.into_iter().for_each(|root| recorded.refer(root));
+        *self.recorded.lock() = Some(recorded);
     }
 
     /// Ends recording and returns the recorded pages.
-    pub fn seen(&self) -> Option<SeenPages> {
-        self.seen.lock().take()
+    pub fn take_recorded(&self) -> Option<RecordedPages> {
+        self.recorded.lock().take()
     }
 
     fn note(&self, page: PageRef, node: &TreeNode) {
-        if let Some(seen) = &mut *self.seen.lock()
-            && seen.load(page)
+        if let Some(recorded) = &mut *self.recorded.lock()
+            && recorded.load(page)
         {
-            (0..=node.count).filter_map(|at| node.child(at)).for_each(|child| seen.refer(child));
+            (0..=node.count).filter_map(|at| node.child(at)).for_each(|child| recorded.refer(child));
             // A tree of tables refers to their roots.
             if node.leaf && node.shape == TreeShape::TABLES {
                 let roots = (0..node.count).filter_map(|at| definition(node.value(at)?)?.0);
-                roots.for_each(|root| seen.refer(root));
+                roots.for_each(|root| recorded.refer(root));
             }
         }
     }
@@ -119,7 +120,7 @@ impl TreeReader {
     }
 
     /// Reads all pages of a tree of tables and of those tables; adds damaged pages to `bad`.
-    pub fn prove(&self, tables: Option<PageRef>, bad: &mut Vec<PageRef>) {
+    pub fn find_damaged(&self, tables: Option<PageRef>, bad: &mut Vec<PageRef>) {
         let mut roots = Vec::new();
         let mut lost = false;
         let Some(tables) = tables else { return };
@@ -149,8 +150,8 @@ impl TreeReader {
 
     /// Counts a page as loaded without reading it.
     pub(crate) fn pass_over(&self, page: PageRef) {
-        if let Some(seen) = &mut *self.seen.lock() {
-            seen.load(page);
+        if let Some(recorded) = &mut *self.recorded.lock() {
+            recorded.load(page);
         }
     }
 
@@ -178,17 +179,17 @@ impl TreeReader {
         self.file.read_at(offset, &mut bytes).or_else(|_| self.file.read_at(offset, &mut bytes)).ok()?;
         let sound = TreeNode::is_sound(&bytes, shape, page.sum);
         if !sound {
-            let mut mended = self.mended.lock();
-            if let Some(known) = mended.get(&page) {
+            let mut repaired = self.repaired.lock();
+            if let Some(known) = repaired.get(&page) {
                 let known = known.clone();
                 known.iter().for_each(|node| self.note(page, node));
                 return known;
             }
-            if length > MENDABLE || mended.len() >= TRIED {
+            if length > REPAIRABLE || repaired.len() >= TRIED {
                 return None;
             }
-            if !TreeNode::mend(&mut bytes, shape, page.sum) {
-                mended.insert(page, None);
+            if !TreeNode::repair(&mut bytes, shape, page.sum) {
+                repaired.insert(page, None);
                 return None;
             }
             tracing::warn!(offset, "corrected a single wrong bit in a page of the index");
@@ -197,15 +198,15 @@ impl TreeReader {
         let node = Arc::new(TreeNode::parse(bytes, shape)?);
         self.note(page, &node);
         if !sound {
-            self.mended.lock().insert(page, Some(node.clone()));
+            self.repaired.lock().insert(page, Some(node.clone()));
         }
         Some(node)
     }
 
     /// Returns the pages that were repaired since the last call: offset in the file, and bytes.
-    pub fn take_mended(&self) -> Vec<(u64, Box<[u8]>)> {
-        let mended = std::mem::take(&mut *self.mended.lock());
-        let repaired = mended.into_iter().filter_map(|(page, node)| Some((page.location()?.0, node?)));
+    pub fn take_repaired(&self) -> Vec<(u64, Box<[u8]>)> {
+        let repaired = std::mem::take(&mut *self.repaired.lock());
+        let repaired = repaired.into_iter().filter_map(|(page, node)| Some((page.location()?.0, node?)));
         repaired.map(|(offset, node)| (offset, node.bytes.clone())).collect()
     }
 

@@ -129,10 +129,10 @@ fn single_wrong_bit_is_repaired() {
     file.bytes()[at] ^= 4;
     let reader = file.reader().expect("the file has a commit");
     assert_eq!(walk(&reader), ((0..2000).map(key).collect(), Vec::new()));
-    let mended = reader.take_mended();
-    let [(offset, page)] = &mended[..] else { panic!("{} pages repaired", mended.len()) };
+    let repaired = reader.take_repaired();
+    let [(offset, page)] = &repaired[..] else { panic!("{} pages repaired", repaired.len()) };
     assert_eq!(page[..], sound[*offset as usize..][..page.len()]);
-    assert_eq!(reader.take_mended(), []);
+    assert_eq!(reader.take_repaired(), []);
 }
 
 proptest! {

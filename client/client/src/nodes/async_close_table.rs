@@ -83,7 +83,7 @@ impl AsyncCloses {
     pub(super) fn begin(self: &Arc<Self>, closed: PendingClose) -> (Option<AsyncCloseGuard>, bool) {
         let table = &mut *self.table.lock();
         let now = Instant::now();
-        let age = table.free_space.map(|(told, _)| now.saturating_duration_since(told));
+        let age = table.free_space.map(|(received, _)| now.saturating_duration_since(received));
         let requests = age.is_none_or(|age| age >= FREE_SPACE_REFRESH)
             && !core::mem::replace(&mut table.requesting, true);
         let free_space = table

@@ -26,14 +26,14 @@ fn key(number: u64) -> Key {
 /// Opens the engine on a file that was killed or closed; it must not walk over the file.
 fn open(medium: &SimMedium) -> Database {
     let file = medium.open("index", false).unwrap();
-    let mut proof = VerifiedFile::take(file, NAME, UUID, true).unwrap();
-    let mut cursor = TreeCursor::new(&proof.reader, [0; 25], [255; 25]);
+    let mut verified_file = VerifiedFile::take(file, NAME, UUID, true).unwrap();
+    let mut cursor = TreeCursor::new(&verified_file.reader, [0; 25], [255; 25]);
     while cursor.current().is_some() {
         cursor.pass();
     }
-    assert!(proof.is_sound());
-    proof.hand_over(false).unwrap();
-    let pages = IndexFile::proved(&proof, Arc::default());
+    assert!(verified_file.is_sound());
+    verified_file.hand_over(false).unwrap();
+    let pages = IndexFile::verified(&verified_file, Arc::default());
     let mut builder = Builder::new();
     builder.set_repair_callback(|_| panic!("the engine walks over the file"));
     builder.create_with_backend(LiveBackend::new(pages)).unwrap()
@@ -92,16 +92,19 @@ fn unseen_page_is_not_free() {
     }
     transaction.commit().unwrap();
     let killed = medium.fork();
-    let mut proof = VerifiedFile::take(killed.open("index", false).unwrap(), NAME, UUID, true).unwrap();
-    TreeCursor::new(&proof.reader, [0; 25], [255; 25]).current().unwrap();
-    proof.hand_over(false).unwrap();
+    let mut verified_file =
+        VerifiedFile::take(killed.open("index", false).unwrap(), NAME, UUID, true).unwrap();
+    TreeCursor::new(&verified_file.reader, [0; 25], [255; 25]).current().unwrap();
+    verified_file.hand_over(false).unwrap();
     let walked = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut builder = Builder::new();
     let told = walked.clone();
     builder.set_repair_callback(move |_| told.store(true, std::sync::atomic::Ordering::Relaxed));
     // It requests pages that were not verified, and receives none of them.
     assert!(
-        builder.create_with_backend(LiveBackend::new(IndexFile::proved(&proof, Arc::default()))).is_err()
+        builder
+            .create_with_backend(LiveBackend::new(IndexFile::verified(&verified_file, Arc::default())))
+            .is_err()
     );
     assert!(walked.load(std::sync::atomic::Ordering::Relaxed));
 }

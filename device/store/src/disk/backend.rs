@@ -76,10 +76,10 @@ impl IndexFile {
     }
 
     /// Creates the state of a verified file.
-    pub(crate) fn proved(proof: &VerifiedFile, stopped: Arc<AtomicBool>) -> Arc<Self> {
-        let head = HeaderState::new(proof.header.clone(), Some(proof.header.clone()));
-        let (file, sums) = (proof.file.clone(), proof.sums.clone());
-        Arc::new(Self::over(file, sums, proof.uuid, head, proof.end, stopped))
+    pub(crate) fn verified(found: &VerifiedFile, stopped: Arc<AtomicBool>) -> Arc<Self> {
+        let head = HeaderState::new(found.header.clone(), Some(found.header.clone()));
+        let (file, sums) = (found.file.clone(), found.sums.clone());
+        Arc::new(Self::over(file, sums, found.uuid, head, found.end, stopped))
     }
 
     fn over(
@@ -178,25 +178,25 @@ impl IndexFile {
         let last = self.head.lock().synced.as_ref().and_then(EngineHeader::primary)?;
         let length = self.end();
         let mut reader = TreeReader::new(IndexPages::plain(self.file.clone()), length);
-        reader.watch(last.user);
+        reader.start_recording(last.user);
         reader.find_table(last.user, table);
         let shape = reader.outline()?;
-        let book = AllocatorState::of(&reader.seen()?, &last, length, true)?;
-        let free_pages = FreePages { free: book.free.clone(), shape, length };
-        Some((book, free_pages))
+        let allocator = AllocatorState::of(&reader.take_recorded()?, &last, length, true)?;
+        let free_pages = FreePages { free: allocator.free.clone(), shape, length };
+        Some((allocator, free_pages))
     }
 
     /// Lets an engine that starts now find the last commit as cleanly closed, with this allocator
     /// state of the whole file.
-    pub(crate) fn start_from(&self, book: &AllocatorState) -> io::Result<()> {
+    pub(crate) fn start_from(&self, allocator: &AllocatorState) -> io::Result<()> {
         self.check()?;
-        for (offset, bytes) in &book.pages {
+        for (offset, bytes) in &allocator.pages {
             self.sums.record_page(*offset, bytes);
             self.file.write_at(*offset, bytes)?;
         }
         let mut head = self.head.lock();
         let length = self.end();
-        let header = EngineHeader::closed_after(&book.commit, length);
+        let header = EngineHeader::closed_after(&allocator.commit, length);
         (head.now, head.synced) = (header.clone(), Some(header));
         self.length.store(length, Ordering::Release);
         self.written.lock().clear();

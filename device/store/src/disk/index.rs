@@ -256,19 +256,22 @@ impl RecordIndex {
         let stopped: Arc<AtomicBool> = Arc::new(AtomicBool::new(!writable));
         let mut free_pages = None;
         if writable {
-            let book = proof
+            let allocator = proof
                 .hand_over(true)
                 .map_err(redb::Error::Io)
                 .map_err(format_error("repairing the index"))?;
             let shape = proof.reader.outline();
-            free_pages = book.zip(shape).map(|(free, shape)| FreePages { free, shape, length: proof.end });
+            free_pages =
+                allocator.zip(shape).map(|(free, shape)| FreePages { free, shape, length: proof.end });
         }
-        let pages = IndexFile::proved(&proof, stopped.clone());
+        let pages = IndexFile::verified(&proof, stopped.clone());
         // A file that was just created, or has no free page, has no space for the allocator state.
         if writable && free_pages.is_none() {
             let grown = pages.grow(0, u64::MAX).and_then(|grown| {
-                let Some((book, larger)) = pages.inspect(NAME).filter(|_| grown) else { return Ok(None) };
-                pages.start_from(&book).map(|()| Some(larger))
+                let Some((allocator, larger)) = pages.inspect(NAME).filter(|_| grown) else {
+                    return Ok(None);
+                };
+                pages.start_from(&allocator).map(|()| Some(larger))
             });
             free_pages = grown.map_err(redb::Error::Io).map_err(format_error("growing the index"))?;
         }
@@ -572,10 +575,10 @@ impl RecordIndex {
                 return Ok(false);
             }
         }
-        let Some((mut book, mut free_pages)) = self.pages.inspect(NAME) else { return Ok(false) };
+        let Some((mut allocator, mut free_pages)) = self.pages.inspect(NAME) else { return Ok(false) };
         if !grown && !suffices(&free_pages) && self.pages.grow(wanted, growth_max).map_err(failed)? {
             let Some(larger) = self.pages.inspect(NAME) else { return Ok(false) };
-            (book, free_pages) = larger;
+            (allocator, free_pages) = larger;
         }
         tracing::debug!(
             length = free_pages.length,
@@ -585,7 +588,7 @@ impl RecordIndex {
         if let Some(live) = engine.live.take() {
             live.abandon();
         }
-        self.pages.start_from(&book).map_err(failed)?;
+        self.pages.start_from(&allocator).map_err(failed)?;
         let live = LiveDatabase::open(&self.pages, self.engine_cache)
             .map_err(store_error("inspecting the index file"))?;
         engine.live = Some(live);

@@ -190,7 +190,7 @@ struct InspectedPages {
     /// Number of branch pages at the inspection, at least 1.
     branches: u64,
     /// Pages of the allocator state, which is written when the engine closes.
-    book: PagesByOrder,
+    allocator: PagesByOrder,
     /// That, and one removal with everything that it may release.
     removal: PagesByOrder,
     /// That, and some overwriting.
@@ -209,11 +209,11 @@ impl InspectedPages {
             free_pages.shape.joint[order + 1] += std::mem::take(&mut free_pages.shape.joint[order]);
         }
         let shape = &free_pages.shape;
-        let mut book = allocator_state_pages(free_pages.length);
-        book[SYSTEM_ORDER] += SYSTEM;
+        let mut allocator = allocator_state_pages(free_pages.length);
+        allocator[SYSTEM_ORDER] += SYSTEM;
         let mut each = PageDemand::default();
         (1..TAGS).for_each(|tag| each.add_many(tag, 2, 0));
-        let mut removal = sum(&book, &demand(&each, shape));
+        let mut removal = sum(&allocator, &demand(&each, shape));
         removal[SYSTEM_ORDER] += shape.units / LISTED;
         let mut overwrites = sum(&removal, &demand(&PageDemand::scope(), shape));
         let order = usize::from(shape.orders.iter().copied().max().unwrap_or(0));
@@ -223,12 +223,12 @@ impl InspectedPages {
         after_inspection[0] += free_pages.length / UNIT / LATE;
         let free = free_pages.free.iter().map(RegionPages::blocks).collect();
         let branches = shape.branches.max(1);
-        Self { free_pages, free, branches, book, removal, overwrites, after_inspection, touched: false }
+        Self { free_pages, free, branches, allocator, removal, overwrites, after_inspection, touched: false }
     }
 
     fn kept(&self, purpose: ReserveClass) -> &PagesByOrder {
         match purpose {
-            ReserveClass::Removal => &self.book,
+            ReserveClass::Removal => &self.allocator,
             ReserveClass::Overwrite => &self.removal,
             ReserveClass::Addition => &self.overwrites,
             ReserveClass::AdditionAfterInspection => &self.after_inspection,

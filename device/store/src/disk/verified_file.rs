@@ -59,7 +59,7 @@ fn read_some(file: &dyn MediumFile, length: u64, offset: u64, into: &mut [u8]) {
 
 fn bad_pages(reader: &TreeReader, root: Option<PageRef>) -> Vec<PageRef> {
     let mut bad = Vec::new();
-    reader.prove(root, &mut bad);
+    reader.find_damaged(root, &mut bad);
     bad
 }
 
@@ -130,7 +130,7 @@ impl VerifiedFile {
             sound
         };
         let (commit, unclean) = (Some(*chosen), !ready);
-        reader.watch(chosen.user);
+        reader.start_recording(chosen.user);
         let has_table = reader.find_table(chosen.user, table);
         Ok(Self { reader, file, sums, header, commit, unclean, end, has_copy, uuid, lost_commit, has_table })
     }
@@ -142,7 +142,7 @@ impl VerifiedFile {
     /// # Errors
     /// If the file cannot be written or synced.
     pub(crate) fn hand_over(&mut self, guard: bool) -> io::Result<Option<Vec<RegionPages>>> {
-        self.write_mended()?;
+        self.write_repaired()?;
         if self.has_copy
             && let Err(error) = self.file.allocate(self.end + COPY as u64)
         {
@@ -155,7 +155,7 @@ impl VerifiedFile {
                 // overwritten from here on.
                 self.file.sync()?;
             }
-            free = self.write_book(&commit, guard)?;
+            free = self.write_allocator_state(&commit, guard)?;
         }
         if !self.has_copy {
             self.file.reserve(self.end + COPY as u64)?;
@@ -167,18 +167,25 @@ impl VerifiedFile {
     }
 
     /// Writes the repaired pages to the file.
-    fn write_mended(&self) -> io::Result<()> {
-        let mended = self.reader.take_mended();
-        for (offset, bytes) in &mended {
+    fn write_repaired(&self) -> io::Result<()> {
+        let repaired = self.reader.take_repaired();
+        for (offset, bytes) in &repaired {
             self.file.write_at(*offset, bytes)?;
         }
-        if mended.is_empty() { Ok(()) } else { self.file.sync() }
+        if repaired.is_empty() { Ok(()) } else { self.file.sync() }
     }
 
     /// Saves the engine its walks over the file, if possible.
-    fn write_book(&mut self, commit: &CommitSlot, guard: bool) -> io::Result<Option<Vec<RegionPages>>> {
-        let book = self.reader.seen().and_then(|seen| AllocatorState::of(&seen, commit, self.end, guard));
-        let Some(book) = book else {
+    fn write_allocator_state(
+        &mut self,
+        commit: &CommitSlot,
+        guard: bool,
+    ) -> io::Result<Option<Vec<RegionPages>>> {
+        let allocator = self
+            .reader
+            .take_recorded()
+            .and_then(|recorded| AllocatorState::of(&recorded, commit, self.end, guard));
+        let Some(allocator) = allocator else {
             if !self.unclean {
                 // The file has its own allocator state.
                 return Ok(None);
@@ -190,12 +197,12 @@ impl VerifiedFile {
         };
         // No commit refers to these pages: after a power failure they are found damaged and written
         // again.
-        for (offset, bytes) in &book.pages {
+        for (offset, bytes) in &allocator.pages {
             self.sums.record_page(*offset, bytes);
             self.file.write_at(*offset, bytes)?;
         }
-        self.header = EngineHeader::closed_after(&book.commit, self.end);
-        Ok(Some(book.free))
+        self.header = EngineHeader::closed_after(&allocator.commit, self.end);
+        Ok(Some(allocator.free))
     }
 
     /// Whether the engine closed the file cleanly.
