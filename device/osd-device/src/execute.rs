@@ -107,18 +107,22 @@ impl<'a> Execution<'a> {
         }
     }
 
+    /// Returns the command, for its checks.
+    fn context(&self) -> CommandContext<'a> {
+        CommandContext {
+            nexus: self.nexus,
+            cdb: self.cdb,
+            bytes: self.command.cdb,
+            now_ms: self.now_ms,
+            boot_epoch: self.device.boot_epoch,
+        }
+    }
+
     /// Runs the command and returns the reply.
     pub(crate) fn finish(mut self) -> Outcome {
         self.progress.begin(Functions::VALIDATION);
         let version = self.device.guard.keys.version();
-        let admitted = self.device.guard.admit(
-            &**self.device,
-            self.device.boot_epoch,
-            self.nexus,
-            self.cdb,
-            self.command.cdb,
-            self.now_ms,
-        );
+        let admitted = self.device.guard.admit(&**self.device, &self.context());
         match admitted {
             Err(refused) => {
                 let proven = refused.denial.is_bearers();
@@ -243,13 +247,7 @@ impl<'a> Execution<'a> {
             (None, BytesNeeded::Range(range)) => permit.check_range(range.start, range.length)?,
             (None, BytesNeeded::AtEnd(_) | BytesNeeded::None) => {}
         }
-        let context = CommandContext {
-            nexus: self.nexus,
-            cdb,
-            bytes: self.command.cdb,
-            now_ms: self.now_ms,
-            boot_epoch: device.boot_epoch,
-        };
+        let context = self.context();
         let source_access = source::check(device, &context, admitted, &permit, &continued)?;
         self.source_access = source_access;
         let function = match &cdb.command {

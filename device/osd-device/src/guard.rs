@@ -169,37 +169,11 @@ impl Guard {
     pub(crate) fn admit(
         &self,
         facts: &dyn DeviceFacts,
-        boot_epoch: u16,
-        nexus: &OsdNexus,
-        cdb: &Cdb,
-        bytes: &[u8],
-        now_ms: u64,
+        context: &CommandContext<'_>,
     ) -> Result<Admitted<RustCrypto>, GateRefusal<RustCrypto>> {
-        let seal_nexus =
-            SealNexus { token: Some(SecurityToken(nexus.token())), secure_channel: nexus.secure_channel };
-        let keys = self.keys.read();
-        self.gate.admit(&GateRequest {
-            cdb,
-            bytes,
-            nexus: &seal_nexus,
-            clock_ms: now_ms,
-            boot_epoch,
-            keys: &keys,
-            facts,
-        })
+        self.with_request(facts, context, |request| self.gate.admit(request))
     }
-}
 
-/// A received command, for checks after its admission.
-pub(crate) struct CommandContext<'a> {
-    pub(crate) nexus: &'a OsdNexus,
-    pub(crate) cdb: &'a Cdb,
-    pub(crate) bytes: &'a [u8],
-    pub(crate) now_ms: u64,
-    pub(crate) boot_epoch: u16,
-}
-
-impl Guard {
     /// Checks an extension capability of an admitted command.
     pub(crate) fn extend(
         &self,
@@ -208,9 +182,19 @@ impl Guard {
         capability: &CapabilityBytes,
         proof: &[u8],
     ) -> Result<VerifiedExtension, Denial> {
+        self.with_request(facts, context, |request| self.gate.extend(request, capability, proof))
+    }
+
+    /// Runs a check with the present keys.
+    fn with_request<T>(
+        &self,
+        facts: &dyn DeviceFacts,
+        context: &CommandContext<'_>,
+        check: impl FnOnce(&GateRequest<'_, RustCrypto>) -> T,
+    ) -> T {
         let token = Some(SecurityToken(context.nexus.token()));
         let seal_nexus = SealNexus { token, secure_channel: context.nexus.secure_channel };
-        let request = GateRequest {
+        check(&GateRequest {
             cdb: context.cdb,
             bytes: context.bytes,
             nexus: &seal_nexus,
@@ -218,7 +202,16 @@ impl Guard {
             boot_epoch: context.boot_epoch,
             keys: &self.keys.read(),
             facts,
-        };
-        self.gate.extend(&request, capability, proof)
+        })
     }
+}
+
+/// A received command, for its checks.
+#[derive(Clone, Copy)]
+pub(crate) struct CommandContext<'a> {
+    pub(crate) nexus: &'a OsdNexus,
+    pub(crate) cdb: &'a Cdb,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) now_ms: u64,
+    pub(crate) boot_epoch: u16,
 }
