@@ -47,6 +47,7 @@ pub struct UnreadObject {
     pub error: String,
 }
 
+/// Position and counts of a pass.
 #[derive(Default)]
 pub(crate) struct ScrubPass {
     pub(crate) running: bool,
