@@ -100,8 +100,9 @@ WebAssembly modules import the same names from the module `osd`.
 A function exports `osd_main`, which receives the call: method, arguments, objects and limits. A C
 function may export `start` instead. It returns 0, or a negative error number, which the caller
 receives. Objects are named by handles: the index in the object list of the call, or the value that
-`osd_create` returned. The device checks rights, range and expiry on each call. So a revoked
-capability stops a running function at its next call.
+`osd_create` returned. The device checks rights, range and expiry on each request. So a revoked
+capability stops a running function at its next request; `osd_read` and streams can still return
+bytes that were read ahead.
 
 In WebAssembly an address and a length are numbers of 32 bits, and `osd_main` receives the address
 of the call in its memory. The structure is the same as in C. Buffers of streams are in this memory
