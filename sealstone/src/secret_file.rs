@@ -46,6 +46,26 @@ pub(crate) fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
     }
 }
 
+/// Returns a secret as hex digits.
+pub(crate) fn to_hex(secret: &[u8]) -> Zeroizing<String> {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
+    // Without the capacity, growth would leave copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(2 * secret.len()));
+    text.extend(secret.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]));
+    text
+}
+
+/// Parses a secret of hex digits.
+pub(crate) fn from_hex(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
+    let digits = digits.as_bytes();
+    let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let pairs = digits.chunks_exact(2).map(|pair| Some(nibble(pair[0])? << 4 | nibble(pair[1])?));
+    pairs.collect::<Option<Vec<u8>>>().map(Zeroizing::new)
+}
+
 /// Reads a secret text. Refuses a file that others can read.
 pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     read_up_to(path, BYTES_MAX)

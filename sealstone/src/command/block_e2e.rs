@@ -31,7 +31,7 @@ use crate::command::session;
 use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::Output;
 use crate::secret_file;
-use crate::text::ShownPath as _;
+use crate::text::{ShownPath as _, hex};
 
 /// First line of a file with a user's secret key.
 const KEY_FILE_HEAD: &str = "sealstone disk key 1";
@@ -77,8 +77,9 @@ impl DiskUser {
             self.secret()?
         } else {
             let secret = UserSecretKey::new(*random());
-            let text = Zeroizing::new(format!("{KEY_FILE_HEAD}\n{}\n", hex(secret.expose())));
-            secret_file::write(&self.key_file, text.as_bytes())?;
+            let digits = secret_file::to_hex(secret.expose());
+            let text = [KEY_FILE_HEAD, "\n", &digits, "\n"].map(str::as_bytes);
+            secret_file::write(&self.key_file, &Zeroizing::new(text.concat()))?;
             output.remark(format!(
                 "created {}: without it, disks that no other user has are lost; keep a copy",
                 self.key_file.shown()
@@ -604,22 +605,11 @@ fn digest(public: &UserPublicKey) -> String {
     format!("sha256:{}", hex(&Sha256::digest(public.0)))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn parse_secret(text: &str) -> Option<UserSecretKey> {
     let (head, key) = text.split_once('\n')?;
-    let key = key.strip_suffix('\n')?.as_bytes();
-    if head != KEY_FILE_HEAD || key.len() != 64 {
-        return None;
-    }
-    let mut bytes = Zeroizing::new([0; 32]);
-    for (byte, pair) in bytes.iter_mut().zip(key.as_chunks::<2>().0) {
-        let digits = [char::from(pair[0]).to_digit(16)?, char::from(pair[1]).to_digit(16)?];
-        *byte = u8::try_from(digits[0] << 4 | digits[1]).ok()?;
-    }
-    Some(UserSecretKey::new(*bytes))
+    let digits = key.strip_suffix('\n').filter(|_| head == KEY_FILE_HEAD)?;
+    let bytes = secret_file::from_hex(digits)?;
+    Some(UserSecretKey::new(bytes.as_slice().try_into().ok()?))
 }
 
 #[cfg(test)]

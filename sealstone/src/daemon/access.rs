@@ -152,7 +152,7 @@ pub(crate) fn account(user: String, secret: String) -> Outcome<ChapAccount> {
         return Err(Failure::usage(format!("a user has 1 to {USER_MAX} bytes and no control characters")));
     }
     let bytes = match secret.strip_prefix("0x") {
-        Some(digits) => hexadecimal(digits).ok_or_else(|| {
+        Some(digits) => secret_file::from_hex(digits).ok_or_else(|| {
             Failure::usage(format!("the secret of '{user}' begins with 0x but is not hexadecimal"))
         })?,
         None => Zeroizing::new(secret.as_bytes().to_vec()),
@@ -160,16 +160,6 @@ pub(crate) fn account(user: String, secret: String) -> Outcome<ChapAccount> {
     let secret = ChapSecret::new(&bytes)
         .map_err(|error| Failure::usage(error).at(format!("the secret of '{user}'")))?;
     Ok(ChapAccount { name: user, secret })
-}
-
-fn hexadecimal(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
-    let digits = digits.as_bytes();
-    let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    let pairs = digits.chunks_exact(2).map(|pair| Some(nibble(pair[0])? << 4 | nibble(pair[1])?));
-    pairs.collect::<Option<Vec<u8>>>().map(Zeroizing::new)
 }
 
 fn algorithm(name: &str) -> Outcome<ChapAlgorithm> {
