@@ -5,7 +5,7 @@
 //! Contract: the metadata server and the device see neither the key of a disk nor the secret key of
 //! a user.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,14 @@ use sealstone_block_client::e2e::{
 };
 use sealstone_block_client::{BlockError, BlockUnitClient};
 use sealstone_block_e2e::{
-    BLOCK_LEN, DiskHeader, DiskRoot, HEADER_MAGIC, KeyEpoch, LeaseEpoch, ROOT_LEN, UnitId, UnitKey,
-    UnitKeyRing, UserPublicKey, UserSecretKey,
+    BLOCK_LEN, DiskHeader, DiskRoot, DiskSealer, HEADER_MAGIC, KeyEpoch, LeaseEpoch, ROOT_LEN, UnitId,
+    UnitKey, UnitKeyRing, UserPublicKey, UserSecretKey,
 };
 use sealstone_client::{Client, ClientError, disk_name};
 use sealstone_initiator::{Environment as _, SystemEnvironment};
-use sealstone_mds_protocol::{DiskAccess, DiskInfo, DiskKeyCopy, DiskRotation, ErrorCode, Name};
+use sealstone_mds_protocol::{
+    DiskAccess, DiskInfo, DiskKeyCopy, DiskRotation, ErrorCode, Name,
+};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
@@ -37,6 +39,8 @@ use crate::text::{ShownPath as _, hex};
 const KEY_FILE_HEAD: &str = "sealstone disk key 1";
 /// Time between two renewals of a lease. It is valid for 12 s.
 const RENEWAL: Duration = Duration::from_secs(4);
+/// Time between two publications of what was flushed.
+const PUBLICATION: Duration = Duration::from_secs(1);
 /// Time for which the end of another client's lease is awaited.
 const LEASE_WAIT: Duration = Duration::from_secs(20);
 
@@ -322,59 +326,62 @@ pub(super) async fn open(
     let name = disk_of_unit(&user.client, &header.unit).await?;
     let access = user.client.disk(name.clone()).await?;
     let keys: DiskKeys = Arc::new(user.keys(&access)?);
-    let seen = SeenRoot::new(&user.key_file, &header.unit);
+    let seen = SeenRoot::new(global, &header.unit)?;
     let options = E2eOptions { seen_root: seen.load(&keys)?, ..E2eOptions::default() };
     let roots = MdsRoots::new(user.client.clone(), name);
     let medium = LeasedMedium { unit: UnitMedium::new(unit), lease: roots.lease.clone() };
-    let opening = E2eDisk::open(medium, roots.clone(), Arc::clone(&keys), options);
+    let opening = E2eDisk::open(medium, roots.clone(), keys, options);
     let opened = roots.renew_during(opening).await;
     let (disk, report) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             if error.is_integrity_failure() {
-                let _ = user.client.report_disk(access.info.name.clone(), &error.to_string()).await;
+                roots.report(&error.to_string()).await;
             }
+            roots.end().await;
             return Err(disk_failure(&error, &access.info.name));
         }
     };
     tracing::info!(disk = %access.info.name, ?report, "opened an end-to-end protected disk");
-    seen.store(&disk, &keys)?;
+    if let Err(failure) = seen.store(&disk) {
+        roots.end().await;
+        return Err(failure);
+    }
     Ok(disk)
 }
 
-/// Renews the lease and publishes what was flushed, until it is dropped.
-pub(super) async fn keep(disk: AttachedDisk, report: tokio::sync::mpsc::Receiver<String>) {
-    let mut report = report;
-    let mut renewal = tokio::time::interval(RENEWAL);
-    let mut publication = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        tokio::select! {
-            _ = renewal.tick() => disk.roots().renew().await,
-            _ = publication.tick() => {
-                if let Err(error) = disk.publish().await {
-                    tracing::warn!(%error, "the root was not published; trying again");
-                }
+/// Renews the lease, publishes what was flushed and sends reports, until it is dropped.
+pub(super) async fn keep(disk: AttachedDisk, mut reports: tokio::sync::mpsc::Receiver<String>) {
+    // A publication can wait for the device longer than the lease is valid, so none waits for
+    // another.
+    let publications = async {
+        loop {
+            if let Err(error) = disk.publish().await {
+                tracing::warn!(%error, "the root was not published; trying again");
             }
-            text = report.recv() => match text {
-                Some(text) => disk.roots().report(&text).await,
-                None => return,
-            }
+            tokio::time::sleep(PUBLICATION).await;
         }
-    }
+    };
+    let reports = async {
+        while let Some(text) = reports.recv().await {
+            disk.roots().report(&text).await;
+        }
+    };
+    disk.roots().renew_during(async { tokio::join!(publications, reports) }).await;
 }
 
 /// Flushes, publishes and returns the lease.
 pub(super) async fn close(global: &GlobalArgs, disk: &AttachedDisk) -> Outcome {
     let flushed = disk.flush(&disk.flush_cursor()).await;
     let closed = disk.close().await;
-    let user = DiskUser::new(global)?;
-    if closed.is_ok() {
-        let keys = disk.keys();
-        SeenRoot::new(&user.key_file, &keys.unit()).store(disk, &keys)?;
-    }
+    let stored = match closed {
+        Ok(()) => SeenRoot::new(global, &disk.keys().unit()).and_then(|seen| seen.store(disk)),
+        Err(_) => Ok(()),
+    };
     disk.roots().end().await;
     disk.medium().unit.unit().close().await;
-    flushed.and(closed).map_err(|error| disk_failure(&error, &disk.roots().name))
+    flushed.and(closed).map_err(|error| disk_failure(&error, &disk.roots().name))?;
+    stored
 }
 
 fn disk_failure(error: &E2eError, name: &Name) -> Failure {
@@ -412,8 +419,8 @@ async fn disk_of_unit(client: &Client, unit: &UnitId) -> Outcome<Name> {
 struct SeenRoot(PathBuf);
 
 impl SeenRoot {
-    fn new(key_file: &Path, unit: &UnitId) -> Self {
-        Self(key_file.with_file_name(format!("{}.disk-root", hex(&unit.0))))
+    fn new(global: &GlobalArgs, unit: &UnitId) -> Outcome<Self> {
+        Ok(Self(session::path(global)?.with_file_name(format!("{}.disk-root", hex(&unit.0)))))
     }
 
     fn load(&self, keys: &DiskKeys) -> Outcome<Option<DiskRoot>> {
@@ -422,7 +429,7 @@ impl SeenRoot {
         }
         let bytes = secret_file::read_bytes(&self.0)?;
         let sealed: Option<[u8; ROOT_LEN]> = bytes.as_slice().try_into().ok();
-        let sealer = sealstone_block_e2e::DiskSealer::new(Arc::clone(keys), LeaseEpoch(0));
+        let sealer = DiskSealer::new(Arc::clone(keys), LeaseEpoch(0));
         let root = sealed.and_then(|sealed| DiskRoot::open(&sealed, &sealer).ok()).ok_or_else(|| {
             Failure::operation("the last root that was seen does not open").at(self.0.shown()).hint(
                 "the key is another one, or the file is damaged; remove it only if you know why: an old state of the \
@@ -432,27 +439,35 @@ impl SeenRoot {
         Ok(Some(root))
     }
 
-    fn store(&self, disk: &AttachedDisk, keys: &DiskKeys) -> Outcome {
+    fn store(&self, disk: &AttachedDisk) -> Outcome {
         let root = disk.root();
-        let sealer = sealstone_block_e2e::DiskSealer::new(Arc::clone(keys), root.lease_epoch);
+        let sealer = DiskSealer::new(disk.keys(), root.lease_epoch);
         secret_file::write(&self.0, &root.seal(&sealer))
     }
 }
 
-/// Until when this client may write.
-#[derive(Clone, Default)]
-pub(super) struct LeaseClock(Arc<Mutex<Option<Instant>>>);
+/// The lease of a disk, as this client has it.
+#[derive(Clone, Copy)]
+struct HeldLease {
+    epoch: u32,
+    /// Until when the client may write.
+    until: Instant,
+}
 
-impl LeaseClock {
+/// The lease that requests to the unit and to the metadata server share.
+#[derive(Clone, Default)]
+struct SharedLease(Arc<Mutex<Option<HeldLease>>>);
+
+impl SharedLease {
     fn is_valid(&self) -> bool {
-        self.0.lock().is_some_and(|until| Instant::now() < until)
+        self.0.lock().is_some_and(|lease| Instant::now() < lease.until)
     }
 }
 
 /// A unit that is written only while the lease is valid.
 pub(super) struct LeasedMedium {
     unit: UnitMedium,
-    lease: LeaseClock,
+    lease: SharedLease,
 }
 
 impl LeasedMedium {
@@ -490,41 +505,47 @@ impl SealedMedium for LeasedMedium {
 pub(super) struct MdsRoots {
     client: Client,
     name: Name,
-    epoch: Arc<Mutex<Option<u32>>>,
-    lease: LeaseClock,
+    lease: SharedLease,
 }
 
 impl MdsRoots {
     fn new(client: Client, name: Name) -> Self {
-        Self { client, name, epoch: Arc::default(), lease: LeaseClock::default() }
+        Self { client, name, lease: SharedLease::default() }
     }
 
-    async fn lease(&self, epoch: Option<u32>) -> Result<u32, ClientError> {
+    /// Requests the lease, or its renewal.
+    async fn request_lease(&self, epoch: Option<u32>) -> Result<HeldLease, ClientError> {
         let sent = Instant::now();
         let (epoch, valid) = self.client.lease_disk(self.name.clone(), epoch).await?;
-        *self.epoch.lock() = Some(epoch);
-        *self.lease.0.lock() = Some(sent + valid);
-        Ok(epoch)
+        Ok(HeldLease { epoch, until: sent + valid })
     }
 
     async fn renew(&self) {
-        let epoch = *self.epoch.lock();
-        if let Some(epoch) = epoch
-            && let Err(error) = self.lease(Some(epoch)).await
-        {
-            tracing::warn!(%error, disk = %self.name, "the lease was not renewed");
+        let held = *self.lease.0.lock();
+        let Some(HeldLease { epoch, .. }) = held else { return };
+        match self.request_lease(Some(epoch)).await {
+            Ok(renewed) => {
+                let mut held = self.lease.0.lock();
+                // It may have been returned meanwhile, and another one taken.
+                if held.is_some_and(|held| held.epoch == epoch) {
+                    *held = Some(renewed);
+                }
+            }
+            Err(error) => tracing::warn!(%error, disk = %self.name, "the lease was not renewed"),
         }
     }
 
-    /// Renews the lease until work ends that takes it.
+    /// Renews the lease until work ends that takes or uses it.
     async fn renew_during<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut renewal = tokio::time::interval(RENEWAL);
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return done,
-                _ = renewal.tick() => self.renew().await,
+        let renewals = async {
+            loop {
+                self.renew().await;
+                tokio::time::sleep(RENEWAL).await;
             }
+        };
+        tokio::select! {
+            done = work => done,
+            never = renewals => never,
         }
     }
 
@@ -535,9 +556,8 @@ impl MdsRoots {
     }
 
     async fn end(&self) {
-        let epoch = self.epoch.lock().take();
-        *self.lease.0.lock() = None;
-        if let Some(epoch) = epoch
+        let held = self.lease.0.lock().take();
+        if let Some(HeldLease { epoch, .. }) = held
             && let Err(error) = self.client.end_disk_lease(self.name.clone(), epoch).await
         {
             tracing::warn!(%error, "the lease was not returned; it ends after 14 s");
@@ -558,10 +578,13 @@ impl RootStore for MdsRoots {
         self.end().await;
         let began = Instant::now();
         loop {
-            match self.lease(None).await {
-                // The client may have waited for the lease in its call: the time starts again.
-                Ok(epoch) => {
-                    return self.lease(Some(epoch)).await.map(LeaseEpoch).map_err(store_error);
+            match self.request_lease(None).await {
+                Ok(lease) => {
+                    *self.lease.0.lock() = Some(lease);
+                    // The client may have waited for the lease in its call: the time starts again.
+                    let renewed = self.request_lease(Some(lease.epoch)).await.map_err(store_error)?;
+                    *self.lease.0.lock() = Some(renewed);
+                    return Ok(LeaseEpoch(renewed.epoch));
                 }
                 Err(ClientError::Refused(failure))
                     if failure.code == ErrorCode::Busy && began.elapsed() < LEASE_WAIT =>
