@@ -195,6 +195,33 @@ fn lost_and_wrong_keys_open_nothing() {
 }
 
 #[test]
+fn removed_disk_frees_its_name() {
+    let disk = ProtectedDisk::new();
+    let data = disk.device();
+    let remove = ["--json", "block", "rm", "vault", "--data", text(&data)];
+    let create =
+        ["--json", "block", "create", "vault", "--data", text(&data), "--size", "8M", "--protect", "e2e"];
+    let show = ["--json", "block", "show", "vault", "--data", text(&data)];
+    assert_eq!(disk.system.run(&show).ok().json()["protect"], "e2e");
+    let list = disk.system.run(&["block", "list", "--data", text(&data)]).ok().text();
+    assert!(list.contains("e2e"), "{list}");
+    disk.system.run(&create).fails(1).says(&["exists", "--record"]);
+    assert_eq!(disk.system.run(&remove).ok().json()["record_removed"], true);
+    disk.system.run(&["block", "status", "vault"]).fails(4);
+    disk.system.run(&create).ok();
+    // Without a session the record remains.
+    other(&disk.system, "bob", &remove[1..]).ok().says(&["not the record", "block rm vault --record"]);
+    disk.system.run(&create).fails(1);
+    // A plain unit of the same name is not that disk.
+    disk.system.run(&create[..8]).ok();
+    assert_eq!(disk.system.run(&remove).ok().json()["record_removed"], false);
+    assert_eq!(disk.status()["name"], "vault");
+    disk.system.run(&["block", "rm", "vault", "--record"]).ok();
+    disk.system.run(&["block", "rm", "vault", "--record"]).fails(4);
+    disk.system.run(&create).ok();
+}
+
+#[test]
 fn unit_without_header_is_refused_on_request() {
     let disk = ProtectedDisk::new();
     let data = disk.device();

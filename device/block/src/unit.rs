@@ -261,6 +261,13 @@ impl BlockUnit {
         if self.settings.write_protect() { Err(BlockFailure::WriteProtected) } else { Ok(()) }
     }
 
+    /// Reads the first bytes of the unit, by which a program recognizes its content. Returns false
+    /// if that fails, or if its blocks have keys.
+    #[must_use]
+    pub fn read_head(&self, into: &mut [u8]) -> bool {
+        into.len() as u64 <= self.geometry().bytes() && self.read(0, into).is_ok()
+    }
+
     /// Reads bytes of the object and fills `into` completely.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), BlockFailure> {
         self.check_plain()?;

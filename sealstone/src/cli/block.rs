@@ -7,6 +7,7 @@ use sealstone_block::UnitProtection;
 use sealstone_block_protection::ProtectedBlock;
 use sealstone_channel::Pin;
 
+use crate::daemon::blocks::END_TO_END;
 use crate::output::parse_size;
 
 #[derive(Debug, Subcommand)]
@@ -163,16 +164,23 @@ Examples:
 The command stays in the foreground and prints one line when the export is ready. SIGTERM ends it: requests in flight end,
 and acknowledged writes are flushed. While the device restarts, requests wait (--timeout).")]
     Attach(AttachArgs),
-    /// Remove a block unit and its data.
+    /// Remove a block unit and its data, with its record if it is an end-to-end protected disk.
     #[command(after_help = "\
-Example:
-  sealstone block rm vm1 --data /srv/osd1")]
+Examples:
+  sealstone block rm vm1 --data /srv/osd1
+  sealstone block rm vm2 --record
+The record of a disk is removed in the session of its owner or of an administrator. Without that, the unit is removed and
+the record remains, until --record removes it. Without its record and its keys, a disk cannot be opened.")]
     Rm {
         /// Name of the unit.
         name: String,
         /// Folder of the device, running or not.
-        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
-        data: PathBuf,
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR", required_unless_present = "record")]
+        data: Option<PathBuf>,
+        /// Remove only the record and the keys of a disk at the metadata server, such as those of a
+        /// lost unit.
+        #[arg(long, conflicts_with = "force")]
+        record: bool,
         /// Remove it even if initiators have registered or reserved it.
         #[arg(long)]
         force: bool,
@@ -192,7 +200,7 @@ impl ProtectChoice {
     /// Parses `e2e`, or a level of sessions.
     fn parse(text: &str) -> Result<Self, String> {
         match text {
-            "e2e" => Ok(Self::EndToEnd),
+            END_TO_END => Ok(Self::EndToEnd),
             _ => UnitProtection::parse(text).map(Self::Sessions).map_err(|error| error.to_string()),
         }
     }

@@ -7,10 +7,13 @@ use sealstone_block::UnitProtection;
 use sealstone_block_protection::ProtectionProfile;
 use sealstone_osd_device::{DataDir, ProvisionError};
 use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, open_store_medium};
+use serde_json::json;
 
 use super::{block_attach, block_e2e, block_on};
 use crate::cli::{Block, GlobalArgs, ProtectChoice};
-use crate::daemon::blocks::{Blocks, ProtectionReport, UnitParams, UnitReport, store_options, unit_options};
+use crate::daemon::blocks::{
+    Blocks, END_TO_END, ProtectionReport, RemovedUnit, UnitParams, UnitReport, store_options, unit_options,
+};
 use crate::daemon::control::{self, ControlHandler, ControlRequest};
 use crate::daemon::osd::{TARGET_PREFIX, store_failure};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
@@ -87,11 +90,22 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
         Block::List { data } => {
             let value = perform(&data, ControlRequest::List)?;
             let units: Vec<UnitReport> = serde_json::from_value(value).map_err(Failure::operation)?;
-            output.result(&serde_json::json!({ "units": units }), || table(&units))
+            output.result(&json!({ "units": units }), || table(&units))
         }
-        Block::Rm { data, name, force } => {
+        Block::Rm { data: Some(data), name, force, record: false } => {
             let value = perform(&data, ControlRequest::Remove { name, force })?;
-            output.done(&value)
+            let unit: RemovedUnit = serde_json::from_value(value).map_err(Failure::operation)?;
+            let record_removed = match unit.disk {
+                Some(disk) => block_on(block_e2e::remove_record_of(global, output, &unit.removed, disk))?,
+                None => false,
+            };
+            output.done(&json!({
+                "removed": unit.removed, "lun": unit.lun, "record_removed": record_removed,
+            }))
+        }
+        Block::Rm { name, .. } => {
+            block_on(block_e2e::remove_record(global, &name, None))?;
+            output.done(&json!({ "removed": name, "record_removed": true }))
         }
     }
 }
@@ -119,7 +133,7 @@ fn create_protected(
                 Ok(client) => {
                     let formatted = disk.format(client.clone()).await;
                     client.close().await;
-                    formatted.map(|()| UnitReport { protect: "e2e".to_owned(), ..unit })
+                    formatted.map(|()| UnitReport { protect: END_TO_END.to_owned(), ..unit })
                 }
                 Err(failure) => Err(failure),
             },
@@ -128,7 +142,7 @@ fn create_protected(
         if formatted.is_err() {
             disk.discard().await;
             if is_created && let Err(failure) = perform(data, ControlRequest::Remove { name, force: true }) {
-                output.failure(&failure);
+                output.part_failure(&failure);
             }
         }
         formatted

@@ -26,7 +26,7 @@ use super::block_e2e;
 use super::mount::{detach, failure as mount_failure, prepare_place};
 use crate::chap_file;
 use crate::cli::{AttachArgs, GlobalArgs, ProtectChoice};
-use crate::daemon::blocks::UnitReport;
+use crate::daemon::blocks::{END_TO_END, UnitReport};
 use crate::daemon::control::ControlRequest;
 use crate::daemon::{Shutdown, access, identity};
 use crate::failure::{Failure, FailureKind, Outcome, chain};
@@ -132,7 +132,10 @@ fn session_protection(
         return Ok(chosen.and_then(|chosen| chosen.settings(arguments.protect_block)));
     };
     let block = if unit.block_size == 4096 { ProtectedBlock::B4096 } else { ProtectedBlock::B512 };
-    let required = UnitProtection::parse(&unit.protect).map_err(Failure::operation)?;
+    let required = match unit.protect.as_str() {
+        END_TO_END => UnitProtection::NONE,
+        sessions => UnitProtection::parse(sessions).map_err(Failure::operation)?,
+    };
     let profile = unit.profile.as_deref().and_then(ProtectionProfile::from_name);
     let profile = profile.unwrap_or(required.profile());
     let required = UnitProtection::new(required.level(), profile).settings(block);
@@ -194,7 +197,7 @@ async fn serve(
     // A full queue has enough reports.
     let report = move |text| drop(sender.try_send(text));
     let backend = Arc::new(E2eBackend::new(disk.clone(), is_read_only, report));
-    let ready = ReadyExport { url: &url, export, size: disk.bytes(), protect: "e2e".to_owned() };
+    let ready = ReadyExport { url: &url, export, size: disk.bytes(), protect: END_TO_END.to_owned() };
     let served = export_until_end(output, arguments, ready, backend, &shutdown).await;
     let closed = block_e2e::close(global, &disk).await;
     keeper.abort();

@@ -22,7 +22,7 @@ use sealstone_block_e2e::{
 use sealstone_client::{Client, ClientError, disk_name};
 use sealstone_initiator::{Environment as _, SystemEnvironment};
 use sealstone_mds_protocol::{
-    DiskAccess, DiskInfo, DiskKeyCopy, DiskRotation, ErrorCode, Name,
+    DISK_UNIT_BYTES, DiskAccess, DiskInfo, DiskKeyCopy, DiskRotation, ErrorCode, Name,
 };
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -280,7 +280,15 @@ pub(super) async fn create(global: &GlobalArgs, output: Output, disk: &str) -> O
     let ring = UnitKeyRing::new(unit, KeyEpoch(1), UnitKey::new(*random()), fast_aead);
     let keys = Arc::new(ring.map_err(Failure::operation)?);
     let wrapped = wrap(&secret.public(), &keys, &user.name)?;
-    user.client.create_disk(name.clone(), unit.0, wrapped).await?;
+    user.client.create_disk(name.clone(), unit.0, wrapped).await.map_err(|error| {
+        let is_used = matches!(&error, ClientError::Refused(refused) if refused.code == ErrorCode::Exists);
+        match Failure::from(error) {
+            failure if is_used => failure.hint(format!(
+                "choose another name; if the unit of that disk is lost: sealstone block rm {disk} --record"
+            )),
+            failure => failure,
+        }
+    })?;
     Ok(NewDisk { user, name, keys })
 }
 
@@ -298,6 +306,40 @@ impl NewDisk {
     pub(super) async fn discard(self) {
         if let Err(error) = self.user.client.remove_disk(self.name).await {
             tracing::warn!(%error, "the record of the disk was not removed");
+        }
+    }
+}
+
+/// Removes the record of a disk and all copies of its key. With a unit, only that of its disk.
+pub(super) async fn remove_record(
+    global: &GlobalArgs,
+    disk: &str,
+    unit: Option<[u8; DISK_UNIT_BYTES]>,
+) -> Outcome {
+    let user = DiskUser::new(global)?;
+    let (name, access) = user.access(disk).await?;
+    if unit.is_some_and(|unit| unit != access.info.unit) {
+        return Err(Failure::not_found("the metadata server has another disk of this name"));
+    }
+    Ok(user.client.remove_disk(name).await?)
+}
+
+/// Removes the record of a disk whose unit was removed, or describes how. Returns whether it did.
+pub(super) async fn remove_record_of(
+    global: &GlobalArgs,
+    output: Output,
+    disk: &str,
+    unit: [u8; DISK_UNIT_BYTES],
+) -> Outcome<bool> {
+    match remove_record(global, disk, Some(unit)).await {
+        Ok(()) => Ok(true),
+        Err(failure) => {
+            output.remark(format!(
+                "the unit is removed, but not the record of disk {disk} at the metadata server: {}; its owner removes \
+                 it: sealstone block rm {disk} --record",
+                failure.message
+            ));
+            Ok(false)
         }
     }
 }

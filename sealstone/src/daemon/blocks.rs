@@ -13,6 +13,7 @@ use sealstone_block::{
     BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, CatalogError, LazyOptions, LazyStatus, NewUnit,
     PageSecret, UnitDescription, UnitOptions, UnitProtection, UnitStatus,
 };
+use sealstone_block_e2e::{BLOCK_LEN, DiskHeader};
 use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
 use sealstone_initiator::{Environment as _, SystemEnvironment};
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
@@ -58,7 +59,7 @@ pub(crate) struct UnitReport {
     pub(crate) write_through: bool,
     /// Whether a write may be acknowledged before it is durable (WCE).
     pub(crate) write_cache: bool,
-    /// Name of the least protection of sessions, or none.
+    /// Name of the least protection of sessions; e2e: the unit has the header of such a disk; none.
     pub(crate) protect: String,
     /// Profile of a level with keys of blocks.
     pub(crate) profile: Option<String>,
@@ -70,6 +71,18 @@ pub(crate) struct UnitReport {
     pub(crate) target: String,
     /// URL for initiators; `None` if the device is stopped.
     pub(crate) url: Option<String>,
+}
+
+/// Name of the protection of a unit with an end-to-end protected disk.
+pub(crate) const END_TO_END: &str = "e2e";
+
+/// A removed unit.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct RemovedUnit {
+    pub(crate) removed: String,
+    pub(crate) lun: u16,
+    /// Identifier of the end-to-end protected disk that it had.
+    pub(crate) disk: Option<[u8; 16]>,
 }
 
 /// State of the protection of a unit, as `--json` prints it.
@@ -320,20 +333,31 @@ impl Blocks {
         self.units.close();
     }
 
-    /// Removes a unit and its data; returns its LUN.
-    pub(crate) fn remove(&self, name: &str, force: bool) -> Outcome<u16> {
+    /// Removes a unit and its data.
+    pub(crate) fn remove(&self, name: &str, force: bool) -> Outcome<RemovedUnit> {
+        let unit = self.units.units().into_iter().find(|unit| unit.description().name == name);
+        let disk = unit.and_then(|unit| disk_header(&unit));
         let removed = self.units.remove(name, force).map_err(failure)?;
         if let Some(export) = &self.export {
             export.target.detach(u64::from(removed.lun));
         }
         tracing::info!(unit = removed.name, lun = removed.lun, "block unit removed");
-        Ok(removed.lun)
+        Ok(RemovedUnit { removed: removed.name, lun: removed.lun, disk: disk.map(|disk| disk.unit.0) })
     }
 
     /// Returns all units.
     pub(crate) fn list(&self) -> Outcome<Vec<UnitReport>> {
+        let units = self.units.units();
         let report = |listed: UnitStatus| {
             let unit = &listed.description;
+            let is_disk = || {
+                let found = units.iter().find(|found| found.description().lun == unit.lun);
+                found.is_some_and(|found| disk_header(found).is_some())
+            };
+            let protect = match unit.protection {
+                UnitProtection::NONE if is_disk() => END_TO_END.to_owned(),
+                sessions => sessions.name(),
+            };
             UnitReport {
                 name: unit.name.clone(),
                 lun: unit.lun,
@@ -343,7 +367,7 @@ impl Blocks {
                 removable: unit.removable,
                 write_through: unit.write_through,
                 write_cache: listed.write_cache,
-                protect: unit.protection.name(),
+                protect,
                 profile: unit
                     .protection
                     .stores_block_keys()
@@ -439,6 +463,12 @@ impl Blocks {
             &|status| status.false_reports,
         );
     }
+}
+
+/// Returns the header of an end-to-end protected disk, if the unit has one. It is in the clear.
+fn disk_header(unit: &BlockUnit) -> Option<DiskHeader> {
+    let mut block = Box::new([0; BLOCK_LEN]);
+    if unit.read_head(&mut block[..]) { DiskHeader::parse(&block).ok() } else { None }
 }
 
 fn attach(target: &IscsiTarget, unit: &Arc<BlockUnit>) -> Outcome {

@@ -77,10 +77,7 @@ pub(crate) fn perform(handler: &ControlHandler, request: ControlRequest) -> Outc
             serde_json::to_value(blocks.create(params, handler.scrubber.is_some())?)
         }
         ControlRequest::List => serde_json::to_value(blocks.list()?),
-        ControlRequest::Remove { name, force } => {
-            let lun = blocks.remove(&name, force)?;
-            Ok(serde_json::json!({ "removed": name, "lun": lun }))
-        }
+        ControlRequest::Remove { name, force } => serde_json::to_value(blocks.remove(&name, force)?),
         ControlRequest::Set { name, write_through } => {
             serde_json::to_value(blocks.set(&name, write_through)?)
         }
