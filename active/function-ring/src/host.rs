@@ -14,6 +14,7 @@ use sealstone_function_abi::{
     SubmissionEntry,
 };
 use zerocopy::IntoBytes as _;
+use zeroize::Zeroizing;
 
 use crate::memory::{self, SharedMapping};
 use crate::wait::{self, SleepOutcome};
@@ -242,7 +243,9 @@ pub struct HostRing {
     /// Requests that were taken and not completed.
     in_flight: u32,
     is_in_call: bool,
-    bounce: Vec<u8>,
+    /// Bytes of an object on their way to the heap. They can be a key, so no copy is left in freed
+    /// memory.
+    bounce: Zeroizing<Vec<u8>>,
 }
 
 impl HostRing {
@@ -255,7 +258,7 @@ impl HostRing {
             completion_tail: 0,
             in_flight: 0,
             is_in_call: false,
-            bounce: Vec::new(),
+            bounce: Zeroizing::default(),
         }
     }
 
@@ -496,13 +499,11 @@ impl HostRing {
         outcome
     }
 
-    fn take_bounce(&mut self, range: HeapRange) -> Vec<u8> {
-        let mut bounce = std::mem::take(&mut self.bounce);
+    fn take_bounce(&mut self, range: HeapRange) -> Zeroizing<Vec<u8>> {
+        let bounce = std::mem::take(&mut self.bounce);
         let needed = BOUNCE_BYTES.min(range.length() as usize);
-        if bounce.len() < needed {
-            bounce.resize(needed, 0);
-        }
-        bounce
+        // A longer buffer is a new one, because growth would leave a copy of the bytes.
+        if bounce.len() < needed { Zeroizing::new(vec![0; needed]) } else { bounce }
     }
 }
 
