@@ -1,9 +1,9 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, block_e2e, block_lazy, block_protection, device, function_ring, initiator, iscsi, iscsi_login,
-    java_archive, ldap, login, mds, mds_connection, nbd, osd, osd_function, osd_lists, paper, receipt, scsi,
-    seal, shell, sntp, store, wasm_module,
+    block, block_e2e, block_lazy, block_protection, device, function_ring, functions, initiator, iscsi,
+    iscsi_login, java_archive, ldap, login, mds, mds_connection, nbd, osd, osd_function, osd_lists, paper,
+    receipt, scsi, seal, shell, sntp, store, wasm_module,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -38,6 +38,9 @@ pub static TARGETS: &[Target] = &[
     osd::TASK,
     osd_function::FUNCTION,
     function_ring::RING,
+    functions::COMPRESSED,
+    functions::EXPRESSION,
+    functions::RESULT,
     java_archive::ARCHIVE,
     wasm_module::MODULE,
     osd_lists::ATTRIBUTE_LISTS,

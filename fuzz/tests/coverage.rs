@@ -26,6 +26,7 @@ const CRATES: &[(&str, &str)] = &[
     ("active/function-abi", "function-abi"),
     ("active/wasm-module", "wasm-module"),
     ("active/java-archive", "java-archive"),
+    ("active/functions", "functions"),
     ("device/store", "store"),
     ("device/osd-device", "osd-device"),
     ("device/block", "block"),
@@ -89,6 +90,8 @@ const OTHERS: &[&str] = &[
     "client::ServiceKey::from_text",
     "client::MdsClient::resume",
     "fuse::examine",
+    "functions::entry::run_decompress",
+    "functions::reduce_files",
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

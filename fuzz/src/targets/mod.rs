@@ -10,6 +10,7 @@ pub(crate) mod client;
 pub(crate) mod client_link;
 pub(crate) mod device;
 pub(crate) mod function_ring;
+pub(crate) mod functions;
 #[cfg(feature = "client")]
 pub(crate) mod fuse;
 pub(crate) mod initiator;
