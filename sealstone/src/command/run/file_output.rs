@@ -9,7 +9,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use sealstone_client::{Client, ClientError, Devices, FileKind, FilePath, Metadata, Method, PutOptions};
@@ -265,7 +264,7 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 
 impl SpooledResult {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { spool: temporary_file()?, line: Vec::new(), lines: Vec::new() })
+        Ok(Self { spool: tempfile::tempfile()?, line: Vec::new(), lines: Vec::new() })
     }
 
     /// Returns the bytes and their total.
@@ -311,24 +310,6 @@ impl io::Write for SpooledResult {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Returns a private file without a name in the folder for temporary files.
-fn temporary_file() -> io::Result<File> {
-    let folder = std::env::temp_dir();
-    for attempt in 0..100u32 {
-        let path = folder.join(format!(".sealstone-output-{}-{attempt}", std::process::id()));
-        let mut options = File::options();
-        match options.read(true).write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => {
-                std::fs::remove_file(&path)?;
-                return Ok(file);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 #[cfg(test)]
