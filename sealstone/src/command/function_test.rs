@@ -43,7 +43,7 @@ fn call_arguments(options: &FunctionTestArgs) -> Outcome<CallArguments> {
 }
 
 /// Opens a local file as an object of a function.
-pub(crate) fn open(path: &Path, number: usize, update: bool) -> Outcome<Arc<dyn GrantedObject>> {
+fn open(path: &Path, number: usize, update: bool) -> Outcome<Arc<dyn GrantedObject>> {
     let file = OpenOptions::new().read(true).write(update).open(path);
     let file = file.map_err(|error| Failure::from(error).at(path.shown()))?;
     let is_file = file.metadata().map_err(|error| Failure::from(error).at(path.shown()))?.is_file();

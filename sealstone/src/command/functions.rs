@@ -164,7 +164,7 @@ fn read_publisher_key(path: &Path) -> Outcome<Zeroizing<[u8; 32]>> {
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 
 /// Returns the engine of code that names its format; `None` for other code.
-pub(super) fn recognized_engine(code: &[u8]) -> Option<EngineType> {
+fn recognized_engine(code: &[u8]) -> Option<EngineType> {
     if sealstone_wasm_module::is_module(code) {
         Some(EngineType::Wasm)
     } else {

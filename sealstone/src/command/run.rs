@@ -6,10 +6,9 @@
 //! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
 mod call_plan;
-mod engine_run;
+mod client_engine;
 mod file_output;
 mod files;
-mod local_jobs;
 mod local_run;
 pub(crate) mod reduction;
 mod result_text;
@@ -19,7 +18,6 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -32,11 +30,10 @@ use zeroize::Zeroizing;
 
 pub(crate) use self::call_plan::CallPlan;
 use self::call_plan::{call_of, reducible, start_hook};
-use self::engine_run::EngineRun;
+use self::client_engine::ClientEngine;
 use self::file_output::{FileOutputs, split_output};
 use self::files::RunFile;
 pub(crate) use self::files::RunFiles;
-use self::local_jobs::{LOCAL_JOBS_MAX, engine_of};
 use self::local_run::{run_on_empty, run_on_stored, run_results, run_to_file};
 use self::reduction::{FileResult, Reduction, can_run_at_client};
 use self::result_text::{OrderedText, TextForm, add_json, push_text};
@@ -59,6 +56,8 @@ const JSON_RESULT_BYTES_MAX: usize = 256 << 20;
 const JSON_LINE_BYTES: usize = 256;
 /// Maximum number of failures that the JSON lists.
 const JSON_FAILURES_MAX: usize = 10_000;
+/// Maximum number of jobs of a command that wait for the client.
+const LOCAL_JOBS_MAX: usize = 4096;
 
 /// Progress of a command.
 struct RunReport<'a> {
@@ -132,8 +131,8 @@ impl RunReport<'_> {
         if replies.is_empty() {
             return;
         }
-        let engine = match engine_of(client, call, path, engines).await {
-            Ok(engine) => engine.map(Arc::new),
+        let engine = match ClientEngine::start_module(client, call, path, engines).await {
+            Ok(engine) => engine,
             Err(failure) => {
                 let text = format!("the client cannot run the function itself: {failure}");
                 self.bar.suspend(|| self.output.remark(text));
@@ -149,7 +148,7 @@ impl RunReport<'_> {
             format!("the client reads the data of {jobs} and runs the function, because a device cannot");
         self.bar.suspend(|| self.output.remark(text));
         for mut reply in replies {
-            match local_jobs::run_job(client, call, &engine, &mut reply).await {
+            match engine.run_job(client, call, &mut reply).await {
                 Ok(()) => self.add_ended(call, reply, true),
                 Err(failure) => {
                     self.add_ended(call, reply, false);
@@ -406,7 +405,13 @@ impl RunReport<'_> {
     }
 
     /// Ends empty files, and runs the function at the client on those that need it.
-    async fn run_at_client<M: Metadata, D: Devices>(&mut self, client: &Client<M, D>, call: &FunctionRun) {
+    async fn run_at_client<M: Metadata, D: Devices>(
+        &mut self,
+        client: &Client<M, D>,
+        call: &FunctionRun,
+        path: &FilePath,
+        engines: Option<&Path>,
+    ) {
         let Some(function) = self.reduction.as_ref().map(|reduction| reduction.function) else { return };
         let files: Vec<usize> = (0..self.files.len()).filter(|file| !self.ended.contains(file)).collect();
         if !self.at_client.is_empty() {
@@ -416,12 +421,15 @@ impl RunReport<'_> {
             );
             self.bar.suspend(|| self.output.remark(text));
         }
-        let mut engine = None;
+        let engine = match function.is_linked || self.at_client.is_empty() {
+            true => None,
+            false => Some(ClientEngine::start(client, call, path, engines).await),
+        };
         for file in files {
             if !function.is_linked {
-                let result = match self.at_client.remove(&file) {
-                    true => self.run_in_engine(client, call, function, (file, &mut engine)).await,
-                    false => Err(Failure::operation("the file is empty")),
+                let result = match (self.at_client.remove(&file), &engine) {
+                    (true, Some(engine)) => self.run_in_engine(client, call, function, (file, engine)).await,
+                    _ => Err(Failure::operation("the file is empty")),
                 };
                 self.end_file(file, result.unwrap_or_else(FileResult::Failed));
                 continue;
@@ -475,21 +483,10 @@ impl RunReport<'_> {
         client: &Client<M, D>,
         call: &FunctionRun,
         function: &'static ShippedFunction,
-        (file, engine): (usize, &mut Option<Outcome<EngineRun>>),
+        (file, engine): (usize, &Outcome<ClientEngine>),
     ) -> Outcome<FileResult> {
         let path = &self.files[file].path;
-        if engine.is_none() {
-            let stored = FilePath::new(&call.function).map_err(Failure::usage)?;
-            let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
-            *engine =
-                Some(EngineRun::start(client, &stored, call.security, arguments, call.timeout_ms).await);
-        }
-        let run = match engine.as_ref() {
-            Some(Ok(run)) => run,
-            Some(Err(failure)) => return Err(failure.clone()),
-            None => return Err(Failure::unexpected_response()),
-        };
-        let result = run.run(client, path).await?;
+        let result = engine.as_ref().map_err(Failure::clone)?.run_on_file(client, call, path).await?;
         run_results(function, call.arguments.bytes(), &result).map(|lines| FileResult::Lines(lines, None))
     }
 
@@ -721,8 +718,9 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     let ran = call.run(client, |reply| report.add(&call, reply)).await;
     let summary = ran.map_err(|error| at_function(error, path));
     if summary.is_ok() {
-        report.run_at_client(client, &call).await;
-        report.run_local_jobs(client, &call, path, arguments.engines.as_deref()).await;
+        let engines = arguments.engines.as_deref();
+        report.run_at_client(client, &call, path, engines).await;
+        report.run_local_jobs(client, &call, path, engines).await;
     }
     if let Some(outputs) = &mut report.outputs {
         for (file, failure) in outputs.store_waiting(client, &found.files).await {

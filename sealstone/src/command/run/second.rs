@@ -8,17 +8,14 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 
 use sealstone_client::functions::{CallArguments, CallGroup, CallReply, FunctionRun, RESULTS_BYTES_MAX};
 use sealstone_client::{Client, Devices, FilePath, Metadata};
-use sealstone_function_service::LocalFileObject;
 use zeroize::Zeroizing;
 
-use super::local_jobs::fetch_code;
+use super::client_engine::ClientEngine;
 use crate::cli::functions::ReducePlace;
 use crate::command::functions::at_function;
-use crate::command::local_engine::{LocalCall, LocalEngine, READS};
 use crate::failure::{Failure, Outcome};
 
 /// The second function of a command.
@@ -80,27 +77,11 @@ async fn reduce_here<M: Metadata, D: Devices>(
     bytes: &[u8],
     engines: Option<&Path>,
 ) -> Outcome<CallReply> {
-    let found = client.function(path, run.security).await.map_err(|error| at_function(error, path))?;
-    let without = || Failure::operation("its description names no engine").at(path);
-    let engine = found.description.engine.ok_or_else(without)?;
-    let code = fetch_code(client, path).await?;
-    let engine = LocalEngine::start(engine, engines, code, run.timeout_ms)?;
-    if found.digest != Some(engine.digest) {
-        return Err(Failure::operation("its code differs from its digest").at(path));
-    }
+    let engine = ClientEngine::start(client, run, path, engines).await?;
     let mut file = tempfile::tempfile()?;
     file.write_all(bytes)?;
     let arguments = Zeroizing::new(run.arguments.bytes().to_vec());
-    let local = LocalCall {
-        objects: vec![Arc::new(LocalFileObject::new(file, 0, READS))],
-        method: run.method.clone(),
-        arguments: arguments.clone(),
-        secret_arguments: run.secret_arguments,
-        commit_on_success: false,
-        timeout_ms: run.timeout_ms,
-    };
-    let work = tokio::task::spawn_blocking(move || engine.run(local));
-    let end = work.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    let end = engine.run(run, arguments.clone(), vec![file]).await?;
     Ok(CallReply {
         number: 0,
         group: CallGroup { first_file: 0, replies: 1 },
