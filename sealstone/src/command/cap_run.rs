@@ -8,7 +8,7 @@ use sealstone_client::{CapabilityFile, Client, FilePath, Method, RunFile};
 
 use crate::cli::GlobalArgs;
 use crate::cli::grants::CapRunArgs;
-use crate::command::run::{CallPlan, RunFiles, run_call};
+use crate::command::run::{CallPlan, InputFiles, run_call};
 use crate::command::session::reach;
 use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::Output;
@@ -38,7 +38,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &CapRunA
         .hint("`sealstone cap issue --execute FUNCTION --data PATH` permits both"));
     }
     let paths = file.data().iter().map(|file| file.path.clone());
-    let files = RunFiles::of_paths(paths);
+    let files = InputFiles::of_paths(paths);
     let client = Client::of_run_file(file, reach(global)?);
     let plan = CallPlan {
         arguments: &arguments.call,

@@ -32,8 +32,8 @@ pub(crate) use self::call_plan::CallPlan;
 use self::call_plan::{call_of, reducible, start_hook};
 use self::client_engine::ClientEngine;
 use self::file_output::{FileOutputs, split_output};
-use self::files::RunFile;
-pub(crate) use self::files::RunFiles;
+use self::files::InputFile;
+pub(crate) use self::files::InputFiles;
 use self::local_run::{run_on_empty, run_on_stored, run_results, run_to_file};
 use self::reduction::{FileResult, Reduction, can_run_at_client};
 use self::result_text::{OrderedText, TextForm, add_json, push_text};
@@ -62,7 +62,7 @@ const LOCAL_JOBS_MAX: usize = 4096;
 /// Progress of a command.
 struct RunReport<'a> {
     output: Output,
-    files: &'a [RunFile],
+    files: &'a [InputFile],
     /// Destination of the results, as the command line names it.
     path: &'a OsStr,
     sink: ResultSink,
@@ -275,7 +275,7 @@ impl RunReport<'_> {
 
     /// Ends a file: writes its result, or reports its failure.
     fn end_file(&mut self, file: usize, result: FileResult) {
-        let Some(RunFile { path, .. }) = self.files.get(file) else { return };
+        let Some(InputFile { path, .. }) = self.files.get(file) else { return };
         if matches!(result, FileResult::AtClient) {
             self.at_client.insert(file);
             return;
@@ -612,7 +612,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
         // An asynchronous job can be found only by its record.
         records.all()?;
     }
-    let found = RunFiles::find(&client, &operands).await?;
+    let found = InputFiles::find(&client, &operands).await?;
     if arguments.update && found.has_directory {
         return Err(Failure::usage("--update changes files that are named, not directories"));
     }
@@ -637,7 +637,7 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     output: Output,
     client: &Client<M, D>,
     plan: &CallPlan<'_>,
-    found: RunFiles,
+    found: InputFiles,
     records: Option<JobRecords>,
 ) -> Outcome {
     let started = Instant::now();

@@ -7,7 +7,7 @@ use sealstone_client::{FilePath, Method};
 use sealstone_functions::{FunctionOutput, ShippedFunction, find_function};
 use sealstone_mds_protocol::shown;
 
-use super::files::RunFile;
+use super::files::InputFile;
 use super::second::SecondFunction;
 use crate::cli::StoredPath;
 use crate::cli::functions::{CallArgs, parse_pair};
@@ -38,7 +38,7 @@ pub(crate) struct CallPlan<'a> {
 fn call_arguments(
     arguments: &CallArgs,
     function: Option<&ShippedFunction>,
-    files: &[RunFile],
+    files: &[InputFile],
 ) -> Outcome<CallArguments> {
     let (mut all, mut names) = (CallArguments::default(), Vec::new());
     let mut add = |name: &str, value: &str| {
@@ -70,7 +70,7 @@ fn call_arguments(
 }
 
 /// Returns the format of tables whose names agree about it.
-fn format_of(files: &[RunFile]) -> Option<&'static str> {
+fn format_of(files: &[InputFile]) -> Option<&'static str> {
     let all =
         |ends: &[&[u8]]| files.iter().all(|file| ends.iter().any(|end| file.path.as_bytes().ends_with(end)));
     match () {
@@ -98,7 +98,7 @@ pub(super) fn reducible(plan: &CallPlan<'_>) -> Option<&'static ShippedFunction>
 pub(super) fn call_of(
     plan: &CallPlan<'_>,
     reducible: Option<&ShippedFunction>,
-    files: &[RunFile],
+    files: &[InputFile],
 ) -> Outcome<FunctionRun> {
     let CallPlan { arguments, function, .. } = plan;
     let mut call = FunctionRun::new(function);

@@ -15,7 +15,7 @@ use sealstone_client::{Client, ClientError, Devices, FileKind, FilePath, Metadat
 use sealstone_functions::{OutputLine, ResultLine, ShippedFunction};
 use sealstone_mds_protocol::{ErrorCode, shown};
 
-use super::files::RunFile;
+use super::files::InputFile;
 use crate::cli::StoredPath;
 use crate::command::result_sink::ResultSink;
 use crate::failure::{Failure, Outcome};
@@ -77,7 +77,7 @@ impl FileOutputs {
     pub(super) async fn plan<M: Metadata, D: Devices>(
         client: &Client<M, D>,
         (function, arguments): (&ShippedFunction, &[u8]),
-        (files, is_many): (&[RunFile], bool),
+        (files, is_many): (&[InputFile], bool),
         (local, stored, method): (&OsStr, Option<&StoredPath>, Method),
     ) -> Outcome<Self> {
         let names = || -> Outcome<Vec<Vec<u8>>> {
@@ -204,7 +204,7 @@ impl FileOutputs {
     pub(super) async fn store_waiting<M: Metadata, D: Devices>(
         &mut self,
         client: &Client<M, D>,
-        files: &[RunFile],
+        files: &[InputFile],
     ) -> Vec<(usize, Failure)> {
         let mut failed = Vec::new();
         let OutputTarget::Stored(paths) = &self.target else { return failed };

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Outcome};
 
 /// A file of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RunFile {
+pub(super) struct InputFile {
     pub(super) path: FilePath,
     /// Whether it was empty when it was found.
     pub(super) is_empty: bool,
@@ -16,7 +16,7 @@ pub(super) struct RunFile {
     mode: Option<u16>,
 }
 
-impl RunFile {
+impl InputFile {
     /// Returns the permission bits of an output: those of the file, without the right to execute.
     pub(super) fn output_mode(&self) -> u16 {
         self.mode.unwrap_or(0o600) & 0o666
@@ -25,18 +25,18 @@ impl RunFile {
 
 /// The files of a command.
 #[derive(Debug, Default)]
-pub(crate) struct RunFiles {
-    pub(super) files: Vec<RunFile>,
+pub(crate) struct InputFiles {
+    pub(super) files: Vec<InputFile>,
     /// Operands and directories that could not be read.
     pub(super) failed: Vec<Failure>,
     /// Whether an operand is a directory.
     pub(super) has_directory: bool,
 }
 
-impl RunFiles {
+impl InputFiles {
     /// Returns named files that have bytes.
     pub(crate) fn of_paths(paths: impl IntoIterator<Item = FilePath>) -> Self {
-        let files = paths.into_iter().map(|path| RunFile { path, is_empty: false, mode: None }).collect();
+        let files = paths.into_iter().map(|path| InputFile { path, is_empty: false, mode: None }).collect();
         Self { files, ..Self::default() }
     }
 
@@ -68,7 +68,7 @@ impl RunFiles {
         match stat.kind {
             FileKind::File => {
                 let mode = Some(stat.mode);
-                self.files.push(RunFile { path: top.clone(), is_empty: stat.size == 0, mode });
+                self.files.push(InputFile { path: top.clone(), is_empty: stat.size == 0, mode });
                 return Ok(());
             }
             FileKind::Directory => {}
@@ -96,7 +96,7 @@ impl RunFiles {
                 let path = FilePath::new([path, b"/", name].concat());
                 let path = path.map_err(|error| Failure::usage(error).at(top))?;
                 let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
-                found.push(RunFile { path, is_empty, mode: entry.stat.map(|stat| stat.mode) });
+                found.push(InputFile { path, is_empty, mode: entry.stat.map(|stat| stat.mode) });
             }
         }
         if found.is_empty() {
@@ -123,7 +123,7 @@ impl RunFiles {
         for entry in found {
             let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
             let mode = entry.stat.map(|stat| stat.mode);
-            self.files.push(RunFile { path: join(top, &entry.path)?, is_empty, mode });
+            self.files.push(InputFile { path: join(top, &entry.path)?, is_empty, mode });
         }
         Ok(())
     }
