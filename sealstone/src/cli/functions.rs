@@ -297,10 +297,10 @@ pub(crate) struct RunArgs {
     /// Function that reduces the results of all jobs: a stored path, or a name in /.functions.
     #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["is_async", "per_file"])]
     pub(crate) reduce: Option<OsString>,
-    /// Where it runs.
+    /// Where that function runs.
     #[arg(long, value_name = "PLACE", default_value = "device", requires = "reduce")]
     pub(crate) reduce_on: ReducePlace,
-    /// Argument NAME=VALUE of it; repeat it for more.
+    /// Argument NAME=VALUE of that function; repeat it for more.
     #[arg(long = "reduce-arg", value_name = "K=V", value_parser = parse_pair, requires = "reduce")]
     pub(crate) reduce_arguments: Vec<(String, String)>,
     /// Only start the jobs; `sealstone job` shows them.
