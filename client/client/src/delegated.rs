@@ -312,9 +312,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         path: impl AsRef<[u8]>,
         wanted: Delegation,
     ) -> Result<CapabilityFile, ClientError> {
-        let path = file_path(path)?;
         let Delegation { read, write, start, end, until_ms, method } = wanted;
-        let request = Request::Delegate { path: path.clone(), read, write, start, end, until_ms, method };
+        let request = |path| Request::Delegate { path, read, write, start, end, until_ms, method };
         self.capability_file(path, request).await
     }
 
@@ -329,9 +328,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         until_ms: u64,
         method: Method,
     ) -> Result<CapabilityFile, ClientError> {
-        let path = file_path(path)?;
-        let request = Request::DelegateExecution { path: path.clone(), until_ms, method };
-        self.capability_file(path, request).await
+        self.capability_file(path, |path| Request::DelegateExecution { path, until_ms, method }).await
     }
 
     /// Returns credentials to read a whole file by functions, for a program that does not log in.
@@ -344,14 +341,18 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         until_ms: u64,
         method: Method,
     ) -> Result<CapabilityFile, ClientError> {
-        let path = file_path(path)?;
-        let request = Request::DelegateCallData { path: path.clone(), until_ms, method };
-        self.capability_file(path, request).await
+        self.capability_file(path, |path| Request::DelegateCallData { path, until_ms, method }).await
     }
 
     /// Sends a request for a capability file, and adds the devices.
-    async fn capability_file(&self, path: FilePath, request: Request) -> Result<CapabilityFile, ClientError> {
-        let Response::Delegated { file: delegated } = self.core.metadata.call(request).await? else {
+    async fn capability_file(
+        &self,
+        path: impl AsRef<[u8]>,
+        request: impl FnOnce(FilePath) -> Request,
+    ) -> Result<CapabilityFile, ClientError> {
+        let path = file_path(path)?;
+        let call = self.core.metadata.call(request(path.clone()));
+        let Response::Delegated { file: delegated } = call.await? else {
             return Err(ClientError::OTHER_ANSWER);
         };
         let mut devices = BTreeMap::new();
