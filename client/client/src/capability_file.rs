@@ -9,22 +9,25 @@
 //! everything before it; docs/standards/mds/operations.md §5.5.
 
 use std::collections::BTreeSet;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use sealstone_mds_protocol::{
     DelegatedFile, DeviceId, DevicePin, FilePath, Name, SYSTEM_ID_BYTES, Text, Wire, WireError, WireReader,
     WireWriter, record,
 };
+use sealstone_private::PrivateError;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::ClientError;
-use crate::run_file::{RUN_MAGIC, load_private};
 use crate::session_file::replace;
 
 /// Maximum bytes of a capability file: 64 objects on as many devices take half of it.
 pub const CAPABILITY_FILE_MAX: usize = 128 * 1024;
 const MAGIC: &[u8; 8] = b"OSDCAP01";
+/// First bytes of a run file, which contains capability files.
+pub(crate) const RUN_MAGIC: &[u8; 8] = b"OSDRUN01";
 const DIGEST_BYTES: usize = 32;
 
 record! {
@@ -132,6 +135,23 @@ impl CapabilityFile {
     pub fn load(path: &Path) -> Result<Self, ClientError> {
         Self::parse(&load_private(path, CAPABILITY_FILE_MAX)?)
     }
+}
+
+/// Reads at most `max` bytes and one more of a file that others cannot read or write.
+pub(crate) fn load_private(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+    let read = || -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+        let file = match sealstone_private::open(path) {
+            Err(PrivateError::Mode { .. } | PrivateError::NotAFile) => return Ok(None),
+            other => other?,
+        };
+        // One allocation, so that no copy of keys remains in freed memory.
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(max).min(max) + 1;
+        let mut bytes = Zeroizing::new(Vec::with_capacity(length));
+        file.take(length as u64).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    };
+    let private = read().map_err(ClientError::CapabilityFileIo)?;
+    private.ok_or(ClientError::CapabilityFile("others may read or write it; its mode must be 0600"))
 }
 
 #[cfg(test)]

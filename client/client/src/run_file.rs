@@ -9,7 +9,6 @@
 //! Truth: format `OSDRUN01`, docs/standards/mds/functions.md, delegation.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,11 +17,10 @@ use sealstone_mds_protocol::{
     Access, Device, DeviceId, ErrorCode, Failure, FilePath, Grant, OpenedFile, Request, Response, Stat,
 };
 use sealstone_osd::{CapabilityBytes, Generation};
-use sealstone_private::PrivateError;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use crate::capability_file::{CAPABILITY_FILE_MAX, CapabilityFile};
+use crate::capability_file::{CAPABILITY_FILE_MAX, CapabilityFile, RUN_MAGIC, load_private};
 use crate::delegated::{client_core, device, pool};
 use crate::pool::DevicePool;
 use crate::session_file::replace;
@@ -32,7 +30,6 @@ use crate::{Client, ClientError, DeviceConnectOptions, Metadata};
 pub const RUN_FILE_DATA_MAX: usize = 64;
 /// Maximum bytes of a run file.
 pub const RUN_FILE_MAX: usize = 8 << 20;
-pub(crate) const RUN_MAGIC: &[u8; 8] = b"OSDRUN01";
 const DIGEST_BYTES: usize = 32;
 
 const DAMAGED: ClientError = ClientError::CapabilityFile("damaged; request a new one");
@@ -184,23 +181,6 @@ impl RunFile {
 fn is_sealed(grant: &Grant) -> bool {
     let bytes = CapabilityBytes::new(Generation::Osd2, grant.capability.as_slice());
     bytes.is_some_and(|capability| capability.is_sealed())
-}
-
-/// Reads at most `max` bytes and one more of a file that others cannot read or write.
-pub(crate) fn load_private(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, ClientError> {
-    let read = || -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-        let file = match sealstone_private::open(path) {
-            Err(PrivateError::Mode { .. } | PrivateError::NotAFile) => return Ok(None),
-            other => other?,
-        };
-        // One allocation, so that no copy of keys remains in freed memory.
-        let length = usize::try_from(file.metadata()?.len()).unwrap_or(max).min(max) + 1;
-        let mut bytes = Zeroizing::new(Vec::with_capacity(length));
-        file.take(length as u64).read_to_end(&mut bytes)?;
-        Ok(Some(bytes))
-    };
-    let private = read().map_err(ClientError::CapabilityFileIo)?;
-    private.ok_or(ClientError::CapabilityFile("others may read or write it; its mode must be 0600"))
 }
 
 /// Answers requests of a call from the contents of a run file.
