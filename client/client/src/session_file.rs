@@ -101,7 +101,8 @@ impl SavedSession {
         if metadata.len() > SESSION_FILE_MAX {
             return Err(ClientError::SessionFile("not a session file"));
         }
-        let mut text = Zeroizing::new(String::new());
+        // One allocation, so that no copy of keys remains in freed memory.
+        let mut text = Zeroizing::new(String::with_capacity(metadata.len() as usize + 1));
         file.take(SESSION_FILE_MAX).read_to_string(&mut text).map_err(ClientError::SessionFileIo)?;
         Self::parse(&text).map(Some)
     }

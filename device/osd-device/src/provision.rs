@@ -426,10 +426,12 @@ fn read_bounded(path: &Path) -> Result<String, ProvisionError> {
 }
 
 fn read_file(file: File, path: &Path) -> Result<String, ProvisionError> {
-    if file.metadata().map_err(at(path))?.len() > FILE_MAX {
+    let length = file.metadata().map_err(at(path))?.len();
+    if length > FILE_MAX {
         return Err(bad(path, "file is too long"));
     }
-    let mut text = String::new();
+    // One allocation, so that no copy of a key remains in freed memory.
+    let mut text = String::with_capacity(length as usize + 1);
     file.take(FILE_MAX).read_to_string(&mut text).map_err(at(path))?;
     Ok(text)
 }
