@@ -395,25 +395,8 @@ impl Mds {
                 self.key_rotate(principal, level, device, partition, revoke, now_ms)
             }
             Request::KeyProgress { device } => self.key_progress(device, now_ms),
-            request @ (Request::QuotaSet { .. }
-            | Request::QuotaShow { .. }
-            | Request::QuotaClear { .. }
-            | Request::QuotaList { .. }
-            | Request::CheckBegin { .. }
-            | Request::CheckShow {}
-            | Request::CheckFindings { .. }) => self.quota_request(principal, request, now_ms),
-            request @ (Request::DiskPublicKeySet { .. }
-            | Request::DiskPublicKey { .. }
-            | Request::DiskCreate { .. }
-            | Request::DiskShow { .. }
-            | Request::DiskList { .. }
-            | Request::DiskSetAccess { .. }
-            | Request::DiskLease { .. }
-            | Request::DiskEndLease { .. }
-            | Request::DiskPublish { .. }
-            | Request::DiskRotate { .. }
-            | Request::DiskReport { .. }
-            | Request::DiskRemove { .. }) => self.disk_request(principal, request, now_ms),
+            request @ quotas::quota_requests!() => self.quota_request(principal, request, now_ms),
+            request @ disks::disk_requests!() => self.disk_request(principal, request, now_ms),
             request => self.nodes(principal, request, now_ms, rng),
         }
     }

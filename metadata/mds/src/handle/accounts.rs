@@ -262,25 +262,8 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::UnlockNode { .. } => super::nodes::subject(request),
         // The contained request was taken out before.
         Request::Once { .. } => None,
-        Request::QuotaSet { .. }
-        | Request::QuotaShow { .. }
-        | Request::QuotaClear { .. }
-        | Request::QuotaList { .. }
-        | Request::CheckBegin { .. }
-        | Request::CheckShow {}
-        | Request::CheckFindings { .. } => super::quotas::subject(request),
-        Request::DiskPublicKeySet { .. }
-        | Request::DiskPublicKey { .. }
-        | Request::DiskCreate { .. }
-        | Request::DiskShow { .. }
-        | Request::DiskList { .. }
-        | Request::DiskSetAccess { .. }
-        | Request::DiskLease { .. }
-        | Request::DiskEndLease { .. }
-        | Request::DiskPublish { .. }
-        | Request::DiskRotate { .. }
-        | Request::DiskReport { .. }
-        | Request::DiskRemove { .. } => super::disks::subject(request),
+        super::quotas::quota_requests!() => super::quotas::subject(request),
+        super::disks::disk_requests!() => super::disks::subject(request),
         Request::Hello { .. }
         | Request::WhoAmI {}
         | Request::ServerInfo {}

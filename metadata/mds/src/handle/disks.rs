@@ -8,6 +8,25 @@ use crate::error::{MdsError, Result};
 use crate::namespace;
 use crate::server::Mds;
 
+/// The pattern of all requests about disks.
+macro_rules! disk_requests {
+    () => {
+        Request::DiskPublicKeySet { .. }
+            | Request::DiskPublicKey { .. }
+            | Request::DiskCreate { .. }
+            | Request::DiskShow { .. }
+            | Request::DiskList { .. }
+            | Request::DiskSetAccess { .. }
+            | Request::DiskLease { .. }
+            | Request::DiskEndLease { .. }
+            | Request::DiskPublish { .. }
+            | Request::DiskRotate { .. }
+            | Request::DiskReport { .. }
+            | Request::DiskRemove { .. }
+    };
+}
+pub(super) use disk_requests;
+
 impl Mds {
     pub(super) fn disk_request(
         &self,

@@ -160,17 +160,29 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         let _issuing = self.issuing();
+        let terms = self.attribute_terms(principal, self.method(method), Permissions::GET_ATTR, now_ms)?;
+        Ok(Response::DeviceGrant { grant: self.devices.root_grant(device, &terms, rng)? })
+    }
+
+    /// Returns the terms of a credential to attributes, for a session that has not ended. Call it
+    /// under the lock for issuing credentials.
+    fn attribute_terms(
+        &self,
+        principal: &Principal,
+        method: Method,
+        permissions: Permissions,
+        now_ms: u64,
+    ) -> Result<CapabilityTerms> {
         if self.sessions.expires_ms(&principal.session).is_none() {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
-        let terms = CapabilityTerms {
-            method: self.method(method),
-            permissions: Permissions::GET_ATTR,
+        Ok(CapabilityTerms {
+            method,
+            permissions,
             expires_ms: now_ms.saturating_add(self.config.grant_lifetime_ms()),
             audit: audit_field(principal, self.sessions.next_grant(&principal.session)),
             sealed: self.config.seal_capabilities,
-        };
-        Ok(Response::DeviceGrant { grant: self.devices.root_grant(device, &terms, rng)? })
+        })
     }
 
     /// Refuses a partition that has no files.
@@ -196,17 +208,10 @@ impl Mds {
         }
         self.require_file_partition(partition)?;
         let _issuing = self.issuing();
-        if self.sessions.expires_ms(&principal.session).is_none() {
-            return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
-        }
-        let terms = CapabilityTerms {
-            // Both the credential and the attributes must not be changed on the way.
-            method: self.method(method).max(Method::AllData),
-            permissions: if change { POLICY_RIGHTS } else { POLICY_RIGHTS.without(Permissions::SET_ATTR) },
-            expires_ms: now_ms.saturating_add(self.config.grant_lifetime_ms()),
-            audit: audit_field(principal, self.sessions.next_grant(&principal.session)),
-            sealed: self.config.seal_capabilities,
-        };
+        // Both the credential and the attributes must not be changed on the way.
+        let method = self.method(method).max(Method::AllData);
+        let rights = if change { POLICY_RIGHTS } else { POLICY_RIGHTS.without(Permissions::SET_ATTR) };
+        let terms = self.attribute_terms(principal, method, rights, now_ms)?;
         Ok(Response::DeviceGrant { grant: self.devices.partition_grant((device, partition), &terms, rng)? })
     }
 

@@ -13,6 +13,20 @@ use crate::records::{counter, figure};
 use crate::server::Mds;
 use crate::store::Snapshot;
 
+/// The pattern of all requests about quotas and checks.
+macro_rules! quota_requests {
+    () => {
+        Request::QuotaSet { .. }
+            | Request::QuotaShow { .. }
+            | Request::QuotaClear { .. }
+            | Request::QuotaList { .. }
+            | Request::CheckBegin { .. }
+            | Request::CheckShow {}
+            | Request::CheckFindings { .. }
+    };
+}
+pub(super) use quota_requests;
+
 impl Mds {
     pub(super) fn quota_request(
         &self,
