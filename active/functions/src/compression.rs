@@ -303,14 +303,13 @@ fn decompress_unit(
     if head.is_empty() {
         return Err(bad_data("the file is empty, so it is neither gzip nor zstd"));
     }
-    let detected = CompressionFormat::detect(head);
-    let format = match (format, detected) {
+    let format = match (format, CompressionFormat::detect(head)) {
         (None, None) => return Err(bad_data("the file begins neither as gzip nor as zstd")),
-        (Some(expected), found) if found != Some(expected) => {
+        (None, Some(found)) => found,
+        (Some(expected), found) if found == Some(expected) => expected,
+        (Some(expected), _) => {
             return Err(bad_data(&format!("the file does not begin as {}", expected.name())));
         }
-        (_, Some(found)) => found,
-        (Some(expected), None) => expected,
     };
     let outcome = match format {
         CompressionFormat::Gzip => copy_in_chunks(&mut MultiGzDecoder::new(&mut reader), &mut writer)
