@@ -20,8 +20,9 @@ const PROGRESSIVE_PIXEL_BYTES: u64 = 9;
 /// Maximum number of scans of a progressive file: each one visits all blocks again.
 const SCANS_MAX: usize = 64;
 
-fn invalid(reason: impl core::fmt::Debug) -> PictureError {
-    PictureError::Invalid { format: "JPEG", reason: format!("{reason:?}") }
+fn invalid(reason: impl core::fmt::Display) -> PictureError {
+    // The library puts some of its texts in quotes.
+    PictureError::Invalid { format: "JPEG", reason: reason.to_string().trim_matches('"').to_owned() }
 }
 
 /// Decodes a file; returns its pixels and Exif orientation.

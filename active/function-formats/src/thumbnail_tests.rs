@@ -135,6 +135,7 @@ fn malformed_pictures_are_refused_precisely() {
         for length in [4, 30, file.len() / 2] {
             let text = message(&file[..length], "");
             assert!(text.starts_with(&format!("object 0: invalid {format} picture: ")), "{length}: {text}");
+            assert!(!text.contains('"'), "{text}");
         }
     }
     let mut host = MemoryHost::new(vec![jpeg]);
