@@ -308,10 +308,14 @@ impl RunReport<'_> {
 
     /// Converts the lines of a file to its output, and writes it unless it belongs in the sink.
     fn with_output(&mut self, file: usize, result: FileResult) -> FileResult {
-        let (Some(outputs), FileResult::Lines(..)) = (&mut self.outputs, &result) else { return result };
-        let FileResult::Lines(lines, _) = result else { return FileResult::Reported };
-        let taken = split_output(lines).and_then(|(bytes, line)| Ok((line, outputs.take(file, bytes)?)));
-        taken.map_or_else(FileResult::Failed, |(line, bytes)| FileResult::Output(line, bytes))
+        match (result, &mut self.outputs) {
+            (FileResult::Lines(lines, _), Some(outputs)) => {
+                let taken =
+                    split_output(lines).and_then(|(bytes, line)| Ok((line, outputs.take(file, bytes)?)));
+                taken.map_or_else(FileResult::Failed, |(line, bytes)| FileResult::Output(line, bytes))
+            }
+            (result, _) => result,
+        }
     }
 
     /// Adds the output of a file to the sink and the JSON.
@@ -426,39 +430,42 @@ impl RunReport<'_> {
             false => Some(ClientEngine::start(client, call, path, engines).await),
         };
         for file in files {
-            if !function.is_linked {
-                let result = match (self.at_client.remove(&file), &engine) {
-                    (true, Some(engine)) => self.run_in_engine(client, call, function, (file, engine)).await,
-                    _ => Err(Failure::operation("the file is empty")),
-                };
-                self.end_file(file, result.unwrap_or_else(FileResult::Failed));
-                continue;
-            }
-            let path = &self.files[file].path;
-            let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
-            if self.outputs.is_some() && self.at_client.contains(&file) {
-                let result = self.output_at_client(client, call, function, (file, arguments)).await;
-                self.at_client.remove(&file);
-                self.end_file(file, result.unwrap_or_else(FileResult::Failed));
-                continue;
-            }
-            let lines = match self.at_client.contains(&file) {
-                true => run_on_stored(client, call.security, function, arguments, path).await,
-                false => run_on_empty(function, &arguments),
-            };
-            let result = match (lines, call.header_rows) {
-                (Ok(lines), true) if self.at_client.contains(&file) => {
-                    match header_of(client, call, path).await {
-                        Ok(header) => FileResult::Lines(lines, Some(header)),
-                        Err(failure) => FileResult::Failed(failure),
-                    }
-                }
-                (Ok(lines), _) => FileResult::Lines(lines, None),
-                (Err(failure), _) => FileResult::Failed(failure),
-            };
-            self.at_client.remove(&file);
-            self.end_file(file, result);
+            let is_read = self.at_client.remove(&file);
+            let run = (function, engine.as_ref());
+            let result = self.result_at_client(client, call, run, (file, is_read)).await;
+            self.end_file(file, result.unwrap_or_else(FileResult::Failed));
         }
+    }
+
+    /// Runs the function at the client on a file that it reads, or on an empty one.
+    async fn result_at_client<M: Metadata, D: Devices>(
+        &mut self,
+        client: &Client<M, D>,
+        call: &FunctionRun,
+        (function, engine): (&'static ShippedFunction, Option<&Outcome<ClientEngine>>),
+        (file, is_read): (usize, bool),
+    ) -> Outcome<FileResult> {
+        let path = &self.files[file].path;
+        let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
+        match engine {
+            Some(Ok(engine)) if is_read => {
+                let result = engine.run_on_file(client, call, path).await?;
+                return Ok(FileResult::Lines(run_results(function, &arguments, &result)?, None));
+            }
+            Some(Err(failure)) if is_read => return Err(failure.clone()),
+            _ if !function.is_linked => return Err(Failure::operation("the file is empty")),
+            _ if !is_read => return Ok(FileResult::Lines(run_on_empty(function, &arguments)?, None)),
+            _ => {}
+        }
+        if self.outputs.is_some() {
+            return self.output_at_client(client, call, function, (file, arguments)).await;
+        }
+        let lines = run_on_stored(client, call.security, function, arguments, path).await?;
+        let header = match call.header_rows {
+            true => Some(header_of(client, call, path).await?),
+            false => None,
+        };
+        Ok(FileResult::Lines(lines, header))
     }
 
     /// Makes the output of a file that the client reads.
@@ -475,19 +482,6 @@ impl RunReport<'_> {
         let place = (file, self.files[file].output_mode());
         let bytes = outputs.take_spool(client, place, spool, (&mut self.sink, is_only)).await?;
         Ok(FileResult::Output(line, bytes))
-    }
-
-    /// Runs a function whose code is not in this program, in an engine of this machine.
-    async fn run_in_engine<M: Metadata, D: Devices>(
-        &self,
-        client: &Client<M, D>,
-        call: &FunctionRun,
-        function: &'static ShippedFunction,
-        (file, engine): (usize, &Outcome<ClientEngine>),
-    ) -> Outcome<FileResult> {
-        let path = &self.files[file].path;
-        let result = engine.as_ref().map_err(Failure::clone)?.run_on_file(client, call, path).await?;
-        run_results(function, call.arguments.bytes(), &result).map(|lines| FileResult::Lines(lines, None))
     }
 
     /// Writes the total.
