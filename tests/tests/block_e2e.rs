@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use sealstone_tests::{CommandResult, Daemon, Signal, System, text};
 
@@ -111,6 +112,26 @@ fn killed_client_loses_nothing_that_was_flushed() {
     std::fs::remove_file(disk.socket()).expect("the socket is left");
     let (mut attach, mut client) = disk.attach(None);
     assert_eq!(client.read(0, 20 * 4096), pattern(20));
+    drop(client);
+    assert_eq!(attach.end(Signal::Terminate), 0);
+}
+
+#[test]
+fn close_waits_for_device_longer_than_lease() {
+    let mut disk = ProtectedDisk::new();
+    let (mut attach, mut client) = disk.attach(None);
+    client.write(0, &pattern(8));
+    assert_eq!(disk.system.end_osd(0, Signal::Terminate), 0);
+    drop(client);
+    std::thread::scope(|scope| {
+        let end = scope.spawn(|| attach.end(Signal::Terminate));
+        // The lease is valid for 12 s without renewal.
+        std::thread::sleep(Duration::from_secs(14));
+        disk.system.start_osd(0);
+        assert_eq!(end.join().expect("it ends"), 0);
+    });
+    let (mut attach, mut client) = disk.attach(None);
+    assert_eq!(client.read(0, 8 * 4096), pattern(8));
     drop(client);
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
