@@ -9,9 +9,8 @@
 //!
 //! Source of truth: `docs/design/block-lazy.md`.
 
-use sealstone_block_protection::{BAK_LEN, BEK_LEN, BlockKeys, MAC_LEN, MacTag};
+use sealstone_block_protection::BlockSeal;
 use sealstone_osd::ObjectId;
-use zeroize::Zeroizing;
 
 /// The partition of keys and versions. T10 reserves ids below 10000h, and OSD commands refuse them.
 pub const LAZY_PARTITION: u64 = 0xB10D;
@@ -32,7 +31,7 @@ const STATE: u64 = FIRST_SEGMENT - 1;
 /// Bytes of a slot.
 pub(crate) const SLOT_LEN: usize = 64;
 /// Bytes of BEK, BAK and MAC.
-pub(crate) const SEAL_LEN: usize = BEK_LEN + BAK_LEN + MAC_LEN;
+pub(crate) const SEAL_LEN: usize = BlockSeal::LEN;
 /// Bytes of a record before its keys.
 pub(crate) const RECORD_HEAD: usize = 20;
 
@@ -68,44 +67,10 @@ impl VersionNumber {
     }
 }
 
-/// Keys and MAC of a stored block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredSeal {
-    /// The keys that the writer generated.
-    pub keys: BlockKeys,
-    /// The writer's MAC; zero at levels without block MACs.
-    pub mac: MacTag,
-}
-
-impl StoredSeal {
-    /// The seal of a block that was never written.
-    pub const UNWRITTEN: Self = Self { keys: BlockKeys::UNWRITTEN, mac: [0; MAC_LEN] };
-
-    pub(crate) fn encode(&self) -> Zeroizing<[u8; SEAL_LEN]> {
-        let mut out = Zeroizing::new([0; SEAL_LEN]);
-        let (encryption, rest) = out.split_at_mut(BEK_LEN);
-        let (authentication, mac) = rest.split_at_mut(BAK_LEN);
-        encryption.copy_from_slice(&self.keys.encryption);
-        authentication.copy_from_slice(&self.keys.authentication);
-        mac.copy_from_slice(&self.mac);
-        out
-    }
-
-    pub(crate) fn decode(bytes: &[u8; SEAL_LEN]) -> Self {
-        let mut seal = Self::UNWRITTEN;
-        let (encryption, rest) = bytes.split_at(BEK_LEN);
-        let (authentication, mac) = rest.split_at(BAK_LEN);
-        seal.keys.encryption.copy_from_slice(encryption);
-        seal.keys.authentication.copy_from_slice(authentication);
-        seal.mac.copy_from_slice(mac);
-        seal
-    }
-}
-
 /// State of a committed block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeySlot {
-    pub(crate) seal: StoredSeal,
+    pub(crate) seal: BlockSeal,
     /// An acknowledged write of the block was deleted, because it was not authentic.
     pub(crate) write_lost: bool,
     /// Versions up to this one are committed, superseded or deleted.
@@ -126,7 +91,7 @@ impl KeySlot {
         let (seal, rest) = bytes.split_first_chunk().expect("56 of 64 bytes");
         let [high, low, version @ ..] = rest else { unreachable!("8 bytes follow") };
         Self {
-            seal: StoredSeal::decode(seal),
+            seal: BlockSeal::decode(seal),
             write_lost: u16::from_be_bytes([*high, *low]) & Self::WRITE_LOST != 0,
             version: VersionNumber::decode(version.try_into().expect("6 of 8 bytes")),
         }
@@ -206,6 +171,8 @@ pub(crate) fn first_object(lun: u16) -> ObjectId {
 
 #[cfg(test)]
 mod tests {
+    use sealstone_block_protection::{BAK_LEN, BEK_LEN, BlockKeys, MAC_LEN};
+
     use super::*;
 
     #[test]
@@ -213,7 +180,7 @@ mod tests {
         let keys = BlockKeys { encryption: [1; BEK_LEN], authentication: [2; BAK_LEN] };
         for write_lost in [false, true] {
             let version = VersionNumber::new((1 << 48) - 1).unwrap();
-            let seal = StoredSeal { keys: keys.clone(), mac: [3; MAC_LEN] };
+            let seal = BlockSeal { keys: keys.clone(), mac: [3; MAC_LEN] };
             let slot = KeySlot { seal, write_lost, version };
             let mut bytes = [0; SLOT_LEN];
             slot.encode(&mut bytes);

@@ -22,6 +22,6 @@ mod window;
 
 pub use config::{LazyLimits, LazyUnit, PageSecret, RandomSource};
 pub use error::LazyError;
-pub use layout::{LAZY_PARTITION, StoredSeal, VersionNumber};
+pub use layout::{LAZY_PARTITION, VersionNumber};
 pub use policy::{ReadVerdict, RejectedVersion};
 pub use volume::{LazyStatus, LazyVolume, LazyWrite, VersionedBlocks, WriterId};

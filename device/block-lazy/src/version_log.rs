@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 
+use sealstone_block_protection::BlockSeal;
 use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal};
 use sealstone_osd::ObjectType;
 use sealstone_store::ObjectStore;
 
 use crate::config::{LazyUnit, RandomSource};
 use crate::error::LazyError;
-use crate::layout::{self, RECORD_HEAD, RecordHead, SEAL_LEN, SEGMENTS_MAX, StoredSeal, VersionNumber};
+use crate::layout::{self, RECORD_HEAD, RecordHead, SEAL_LEN, SEGMENTS_MAX, VersionNumber};
 
 /// Bounds of a segment's length in bytes; one write may exceed it.
 const SEGMENT_MIN: u64 = 64 << 10;
@@ -27,7 +28,7 @@ const SEGMENTS_PER_LOG: u64 = 16;
 pub(crate) struct NewVersion<'a> {
     pub(crate) lba: u64,
     pub(crate) version: VersionNumber,
-    pub(crate) seal: StoredSeal,
+    pub(crate) seal: BlockSeal,
     pub(crate) data: &'a [u8],
 }
 
@@ -194,18 +195,18 @@ impl VersionLog {
         lba: u64,
         version: VersionNumber,
         place: RecordPlace,
-    ) -> Result<(StoredSeal, Vec<u8>), LazyError> {
+    ) -> Result<(BlockSeal, Vec<u8>), LazyError> {
         let damaged = LazyError::LogDamaged { segment: place.segment, offset: place.offset };
         let mut record = vec![0; usize::try_from(self.record_len()).unwrap_or(0)];
         let read = store.read(layout::segment(self.lun, place.segment), place.offset, &mut record)?;
         match self.split(&record[..read]) {
             Some((head, seal, data)) if head.lba == lba && head.version == version => {
                 let plain = match &self.seal {
-                    None => seal.first_chunk().map(StoredSeal::decode),
+                    None => seal.first_chunk().map(BlockSeal::decode),
                     Some(sealed) => {
                         let open = sealed.open(&Self::name(lba, version), seal);
                         let open = open.map_err(|_| LazyError::KeyPageDamaged(lba))?;
-                        open.first_chunk().map(StoredSeal::decode)
+                        open.first_chunk().map(BlockSeal::decode)
                     }
                 };
                 Ok((plain.ok_or(damaged)?, data.to_vec()))

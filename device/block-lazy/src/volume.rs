@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sealstone_block_protection::{BlockKeys, MAC_LEN, MacTag, verify_block};
+use sealstone_block_protection::{BlockKeys, BlockSeal, MAC_LEN, MacTag, verify_block};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{AttributeId, ObjectStore, StoreError};
 use subtle::ConstantTimeEq as _;
@@ -19,7 +19,7 @@ use crate::config::LazyUnit;
 use crate::error::LazyError;
 use crate::index::{VersionEntry, VersionIndex};
 use crate::key_pages::KeyPages;
-use crate::layout::{self, KEY_FILES_MAX, KeySlot, StoredSeal, VersionNumber};
+use crate::layout::{self, KEY_FILES_MAX, KeySlot, VersionNumber};
 use crate::policy::{ReadVerdict, RejectedVersion, VersionPolicy};
 use crate::version_log::{NewVersion, RecordPlace, VersionLog};
 use crate::window::WindowHistogram;
@@ -62,7 +62,7 @@ pub struct VersionedBlocks {
     /// The blocks as their writers sealed them.
     pub data: Vec<u8>,
     /// Keys and MAC of each block.
-    pub seals: Vec<StoredSeal>,
+    pub seals: Vec<BlockSeal>,
     /// Version of each block.
     pub versions: Vec<VersionNumber>,
 }
@@ -292,7 +292,7 @@ impl LazyVolume {
         let mut versions = Vec::with_capacity(write.keys.len());
         for (at, (data, (keys, mac))) in (0..).zip(blocks.zip(write.keys.iter().zip(write.macs))) {
             let version = VersionNumber::new(first_version + at).ok_or(LazyError::VersionsExhausted)?;
-            let seal = StoredSeal { keys: keys.clone(), mac: *mac };
+            let seal = BlockSeal { keys: keys.clone(), mac: *mac };
             versions.push(NewVersion { lba: write.first_lba + at, version, seal, data });
         }
         let places = state.log.append(&*self.store, &versions)?;
@@ -328,7 +328,7 @@ impl LazyVolume {
         for (at, keys) in (0..).zip(write.keys) {
             let version = VersionNumber::new(first_version + at).ok_or(LazyError::VersionsExhausted)?;
             let mac = usize::try_from(at).ok().and_then(|at| write.macs.get(at)).copied();
-            let seal = StoredSeal { keys: keys.clone(), mac: mac.unwrap_or([0; MAC_LEN]) };
+            let seal = BlockSeal { keys: keys.clone(), mac: mac.unwrap_or([0; MAC_LEN]) };
             slots.push((write.first_lba + at, KeySlot { seal, write_lost: false, version }));
         }
         self.commit_slots(state, &slots, &[(write.first_lba, write.data)])?;
@@ -410,7 +410,7 @@ impl LazyVolume {
         log: &VersionLog,
         lba: u64,
         entry: VersionEntry,
-    ) -> Result<(StoredSeal, Vec<u8>), LazyError> {
+    ) -> Result<(BlockSeal, Vec<u8>), LazyError> {
         let VersionEntry { version, segment, offset, .. } = entry;
         log.read(&*self.store, lba, version, RecordPlace { segment, offset })
     }
@@ -487,7 +487,7 @@ impl LazyVolume {
             if waiting.is_empty() {
                 return Ok(());
             }
-            let has_mac = |seal: &StoredSeal| bool::from(seal.mac.ct_eq(mac));
+            let has_mac = |seal: &BlockSeal| bool::from(seal.mac.ct_eq(mac));
             let mut found = None;
             for entry in waiting.iter().rev() {
                 match self.read_version(&state.log, lba, *entry) {
@@ -670,7 +670,7 @@ impl LazyVolume {
         let scope = self.store.begin();
         let version = self.take_versions(&mut state, 1)?;
         let version = VersionNumber::new(version).ok_or(LazyError::VersionsExhausted)?;
-        let slot = KeySlot { seal: StoredSeal::UNWRITTEN, write_lost: false, version };
+        let slot = KeySlot { seal: BlockSeal::UNWRITTEN, write_lost: false, version };
         let slots: Vec<_> = (first_lba..first_lba + count).map(|lba| (lba, slot.clone())).collect();
         state.pages.reserve(&*self.store, first_lba..first_lba + count)?;
         self.store.clear(self.unit.data, first_lba << shift, count << shift)?;

@@ -18,7 +18,7 @@ use sealstone_block_lazy::{
     LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, PageSecret, RandomSource,
     ReadVerdict, RejectedVersion, VersionedBlocks, WriterId,
 };
-use sealstone_block_protection::{BAK_LEN, BEK_LEN, BlockKeys, MAC_LEN, MacTag, ProtectedBlock};
+use sealstone_block_protection::{BlockSeal, MAC_LEN, MacTag, ProtectedBlock};
 use sealstone_scsi::additional;
 use sealstone_scsi::lu::BlockSeals;
 use sealstone_store::ObjectStore;
@@ -33,8 +33,6 @@ use crate::nexus::PortIdentity;
 use crate::transfer::{CdbForm, be32};
 use crate::unit::BlockUnit;
 
-/// Bytes of a seal: BEK, BAK and MAC.
-const SEAL_LEN: usize = BEK_LEN + BAK_LEN + MAC_LEN;
 /// Bytes of an entry of REPORT BLOCKS: LBA 8, MAC 16, verdict 1, zeros 7.
 const REPORT_LEN: usize = 32;
 /// Maximum number of entries of REPORT BLOCKS.
@@ -147,12 +145,8 @@ impl LazyBlocks {
         }
         let VersionedBlocks { data, seals, .. } =
             self.volume.read(extent.lba(), length / block, back).map_err(BlockFailure::lazy_read)?;
-        let mut bytes = Zeroizing::new(Vec::with_capacity(seals.len() * SEAL_LEN));
-        for seal in &seals {
-            bytes.extend_from_slice(&seal.keys.encryption);
-            bytes.extend_from_slice(&seal.keys.authentication);
-            bytes.extend_from_slice(&seal.mac);
-        }
+        let mut bytes = Zeroizing::new(Vec::with_capacity(seals.len() * BlockSeal::LEN));
+        seals.iter().for_each(|seal| bytes.extend_from_slice(&*seal.encode()));
         let mut buffer = run.command.buffers.take(data.len()).ok_or(BlockFailure::NoBuffer)?;
         buffer.copy_from_slice(&data);
         let data_in = run.command.buffers.freeze(buffer);
@@ -171,7 +165,7 @@ impl LazyBlocks {
             return Ok(());
         }
         let seals = run.command.buffers.take_seals().ok_or(BlockFailure::NoSeals)?;
-        let (entries, rest) = seals.bytes.as_chunks::<SEAL_LEN>();
+        let (entries, rest) = seals.bytes.as_chunks::<{ BlockSeal::LEN }>();
         let blocks = extent.length() / run.unit.geometry().block().bytes();
         if seals.first_lba != extent.lba() || entries.len() as u64 != blocks || !rest.is_empty() {
             return Err(BlockFailure::NoSeals);
@@ -179,14 +173,10 @@ impl LazyBlocks {
         let mut keys = Vec::with_capacity(entries.len());
         let mut macs: Vec<MacTag> = Vec::with_capacity(entries.len());
         for entry in entries {
-            let (encryption, rest) = entry.split_at(BEK_LEN);
-            let (authentication, mac) = rest.split_at(BAK_LEN);
-            let mut pair = BlockKeys::UNWRITTEN;
-            pair.encryption.copy_from_slice(encryption);
-            pair.authentication.copy_from_slice(authentication);
-            keys.push(pair);
+            let seal = BlockSeal::decode(entry);
+            keys.push(seal.keys);
             if self.has_macs {
-                macs.push(mac.try_into().expect("a MAC has 16 bytes"));
+                macs.push(seal.mac);
             }
         }
         let writer = self.writer(&run.nexus.port);

@@ -10,8 +10,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use sealstone_block_protection::{
-    AppendedPdu, BAK_LEN, BEK_LEN, BlockKeyList, BlockKeys, KeyListForm, MAC_LEN, PduBlocks, PduError,
-    PduHeader, SegmentSeals,
+    AppendedPdu, BlockKeyList, BlockSeal, KeyListForm, MAC_LEN, PduBlocks, PduError, PduHeader, SegmentSeals,
 };
 use sealstone_scsi::lu::BlockSeals;
 use zeroize::Zeroizing;
@@ -19,7 +18,7 @@ use zeroize::Zeroizing;
 /// Blocks of one connection whose seals wait: 28 MiB. A task counts as one more.
 const WAITING_MAX: usize = 1 << 19;
 /// Bytes of a seal: BEK, BAK and MAC.
-const SEAL_LEN: usize = BEK_LEN + BAK_LEN + MAC_LEN;
+const SEAL_LEN: usize = BlockSeal::LEN;
 
 const COMMAND: u8 = 0x01;
 const DATA_OUT: u8 = 0x05;
@@ -135,9 +134,8 @@ impl TargetPduBlocks {
         }
         waiting.count = count;
         for (at, keys) in seals.list.keys.iter().enumerate() {
-            task.bytes.extend_from_slice(&keys.encryption);
-            task.bytes.extend_from_slice(&keys.authentication);
-            task.bytes.extend_from_slice(seals.macs.get(at).unwrap_or(&[0; MAC_LEN]));
+            let mac = seals.macs.get(at).copied().unwrap_or([0; MAC_LEN]);
+            task.bytes.extend_from_slice(&*BlockSeal { keys: keys.clone(), mac }.encode());
         }
         Ok(())
     }
@@ -160,14 +158,10 @@ impl PduBlocks for TargetPduBlocks {
                 let mut list = BlockKeyList { first_lba: seals.first_lba + first as u64, keys: Vec::new() };
                 let mut macs = Vec::new();
                 for entry in entries {
-                    let (encryption, rest) = entry.split_at(BEK_LEN);
-                    let (authentication, mac) = rest.split_at(BAK_LEN);
-                    let mut keys = BlockKeys::UNWRITTEN;
-                    keys.encryption.copy_from_slice(encryption);
-                    keys.authentication.copy_from_slice(authentication);
-                    list.keys.push(keys);
+                    let seal = BlockSeal::decode(entry);
+                    list.keys.push(seal.keys);
                     if self.form.scheme.has_authentication() {
-                        macs.push(mac.try_into().expect("a MAC has 16 bytes"));
+                        macs.push(seal.mac);
                     }
                 }
                 Some(SegmentSeals { list, macs })

@@ -1,8 +1,9 @@
-//! The keys of one block, random for each write.
+//! The keys of one block, random for each write, with its MAC.
 
 use subtle::ConstantTimeEq as _;
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+use crate::cipher::{MAC_LEN, MacTag};
 use crate::key_list::KeyScheme;
 
 /// Bytes of a block encryption key (AES-192).
@@ -39,6 +40,46 @@ impl BlockKeys {
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
         bool::from(self.encryption.ct_eq(&[0; BEK_LEN]) & self.authentication.ct_eq(&[0; BAK_LEN]))
+    }
+}
+
+/// Keys and MAC of one block, as the target stores and forwards them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockSeal {
+    /// The keys that the writer generated.
+    pub keys: BlockKeys,
+    /// The writer's MAC; zero at levels without block MACs.
+    pub mac: MacTag,
+}
+
+impl BlockSeal {
+    /// Bytes of BEK, BAK and MAC.
+    pub const LEN: usize = BEK_LEN + BAK_LEN + MAC_LEN;
+    /// The seal of a block that was never written.
+    pub const UNWRITTEN: Self = Self { keys: BlockKeys::UNWRITTEN, mac: [0; MAC_LEN] };
+
+    /// Returns the seal as bytes.
+    #[must_use]
+    pub fn encode(&self) -> Zeroizing<[u8; Self::LEN]> {
+        let mut out = Zeroizing::new([0; Self::LEN]);
+        let (encryption, rest) = out.split_at_mut(BEK_LEN);
+        let (authentication, mac) = rest.split_at_mut(BAK_LEN);
+        encryption.copy_from_slice(&self.keys.encryption);
+        authentication.copy_from_slice(&self.keys.authentication);
+        mac.copy_from_slice(&self.mac);
+        out
+    }
+
+    /// Returns the seal of these bytes.
+    #[must_use]
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
+        let mut seal = Self::UNWRITTEN;
+        let (encryption, rest) = bytes.split_at(BEK_LEN);
+        let (authentication, mac) = rest.split_at(BAK_LEN);
+        seal.keys.encryption.copy_from_slice(encryption);
+        seal.keys.authentication.copy_from_slice(authentication);
+        seal.mac.copy_from_slice(mac);
+        seal
     }
 }
 

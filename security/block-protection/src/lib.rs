@@ -26,7 +26,7 @@ mod record;
 mod requirement;
 mod session;
 
-pub use block_keys::{BAK_LEN, BEK_LEN, BlockKeys};
+pub use block_keys::{BAK_LEN, BEK_LEN, BlockKeys, BlockSeal};
 pub use cipher::{MAC_LEN, MacTag};
 pub use header::{
     BHS_LEN, HeaderError, HeaderKeys, HeaderOpener, HeaderSealer, OpeningHeader, PduDirection,
