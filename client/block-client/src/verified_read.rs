@@ -10,7 +10,6 @@ use bytes::Bytes;
 use sealstone_initiator::{
     BLOCK_NOT_AUTHENTIC, BlockReport, READ_OLDER_VERSION, REPORT_BLOCKS, ScsiResponse,
 };
-use sealstone_scsi::AdditionalSense;
 
 use crate::BlockError;
 use crate::command;
@@ -28,9 +27,7 @@ const REPORTS_DUE: usize = 64;
 /// Returns the block of an error about a block that is not authentic.
 fn corrupt_block(error: &BlockError) -> Option<u64> {
     let BlockError::Medium { sense } = error else { return None };
-    let (code, qualifier) = BLOCK_NOT_AUTHENTIC;
-    let is_ours = sense.code == AdditionalSense::from_bytes(code, qualifier);
-    sense.information.filter(|_| is_ours)
+    sense.information.filter(|_| sense.code == BLOCK_NOT_AUTHENTIC)
 }
 
 impl UnitPath {

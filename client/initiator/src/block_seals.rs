@@ -13,6 +13,8 @@ use sealstone_block_protection::{
     AppendedPdu, BlockSealer, KeyListForm, MAC_LEN, MacTag, PduBlocks, PduError, PduHeader, SegmentSeals,
 };
 
+use sealstone_scsi::{AdditionalSense, Sense, SenseKey};
+
 use crate::{Environment as _, SystemEnvironment};
 
 /// Tasks that are remembered; the oldest are those of aborted commands.
@@ -38,9 +40,9 @@ const WRITE: u8 = 0x8A;
 pub const READ_OLDER_VERSION: u8 = 0xC1;
 /// Operation code of REPORT BLOCKS: data-out is a list of [`BlockReport`].
 pub const REPORT_BLOCKS: u8 = 0xC2;
-/// Additional sense code and qualifier of a block that this end found not authentic: UNRECOVERED
+/// Additional sense code of a block that this end found not authentic: UNRECOVERED
 /// READ ERROR with a vendor-specific qualifier.
-pub const BLOCK_NOT_AUTHENTIC: (u8, u8) = (0x11, 0x80);
+pub const BLOCK_NOT_AUTHENTIC: AdditionalSense = AdditionalSense::from_bytes(0x11, 0x80);
 
 /// Result of the verification of a block that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,11 +179,10 @@ fn word(bhs: &PduHeader, at: usize) -> u32 {
 
 /// Returns the data segment of a response with sense data in descriptor format.
 fn sense_of(lba: u64) -> Vec<u8> {
-    let (code, qualifier) = BLOCK_NOT_AUTHENTIC;
-    // MEDIUM ERROR; the information descriptor has the block.
-    let mut sense = vec![0, 20, 0x72, 0x03, code, qualifier, 0, 0, 0, 12, 0x00, 0x0A, 0x80, 0x00];
-    sense.extend_from_slice(&lba.to_be_bytes());
-    sense
+    let sense =
+        Sense { information: Some(lba), ..Sense::new(SenseKey::MediumError, BLOCK_NOT_AUTHENTIC) }.encode();
+    let length = u16::try_from(sense.len()).expect("at most 252 bytes");
+    [&length.to_be_bytes()[..], &sense].concat()
 }
 
 impl PduBlocks for InitiatorPduBlocks {
