@@ -156,6 +156,18 @@ pub(crate) enum UnitSupport {
     Keyed,
 }
 
+impl UnitSupport {
+    /// Whether it includes a unit that is thinly provisioned, or whose blocks have keys.
+    const fn includes(self, thin: bool, keyed: bool) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Thin => thin,
+            Self::Plain => !keyed,
+            Self::Keyed => keyed,
+        }
+    }
+}
+
 /// Why a command can block its thread for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockingKind {
@@ -557,25 +569,14 @@ pub(crate) fn find(cdb: &[u8], unit: &UnitDescription) -> Result<&'static BlockC
 }
 
 fn is_offered(row: &BlockCommandRow, unit: &UnitDescription) -> bool {
-    match row.offer {
-        UnitSupport::Every => true,
-        UnitSupport::Thin => unit.thin,
-        UnitSupport::Plain => !unit.protection.stores_block_keys(),
-        UnitSupport::Keyed => unit.protection.stores_block_keys(),
-    }
+    row.offer.includes(unit.thin, unit.protection.stores_block_keys())
 }
 
 /// Returns the rows of this unit for REPORT SUPPORTED OPERATION CODES.
 pub(crate) fn shared_rows(unit: &UnitDescription) -> &'static [CommandRow] {
     type Rows = LazyLock<[Vec<CommandRow>; 4]>;
     fn rows(thin: bool, keyed: bool) -> Vec<CommandRow> {
-        let is_offered = |row: &&BlockCommandRow| match row.offer {
-            UnitSupport::Every => true,
-            UnitSupport::Thin => thin,
-            UnitSupport::Plain => !keyed,
-            UnitSupport::Keyed => keyed,
-        };
-        ROWS.iter().filter(is_offered).map(|row| row.shared).collect()
+        ROWS.iter().filter(|row| row.offer.includes(thin, keyed)).map(|row| row.shared).collect()
     }
     static OFFERED: Rows =
         LazyLock::new(|| [rows(false, false), rows(true, false), rows(false, true), rows(true, true)]);
