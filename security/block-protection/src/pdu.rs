@@ -130,7 +130,7 @@ impl PduProtection {
     /// See [`PduError`].
     pub fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), PduError> {
         self.plain.extend_from_slice(bytes);
-        let plain = core::mem::take(&mut self.plain);
+        let mut plain = core::mem::take(&mut self.plain);
         let mut rest = &plain[..];
         while let Some(bhs) = rest.first_chunk::<BHS_LEN>() {
             let (ahs, data) = (usize::from(bhs[TOTAL_AHS]) * 4, data_length(bhs));
@@ -143,7 +143,9 @@ impl PduProtection {
             self.seal_pdu(*bhs, ahs.to_vec(), data.to_vec(), out)?;
             rest = next;
         }
-        self.plain = rest.to_vec();
+        let used = plain.len() - rest.len();
+        plain.drain(..used);
+        self.plain = plain;
         Ok(())
     }
 
@@ -186,7 +188,7 @@ impl PduProtection {
             return Err(PduError::Failed);
         }
         self.wire.extend_from_slice(bytes);
-        let wire = core::mem::take(&mut self.wire);
+        let mut wire = core::mem::take(&mut self.wire);
         let mut rest = &wire[..];
         loop {
             match self.advance(&mut rest, out) {
@@ -198,7 +200,10 @@ impl PduProtection {
                 }
             }
         }
-        self.wire = rest.to_vec();
+        // Bytes of a PDU that is not complete stay where they are: no copy for each piece of it.
+        let used = wire.len() - rest.len();
+        wire.drain(..used);
+        self.wire = wire;
         Ok(())
     }
 

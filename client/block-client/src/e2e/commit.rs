@@ -46,8 +46,8 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         if let Ok(outcome) = receiver.try_recv() {
             return outcome;
         }
-        if let Some(batch) = self.build_batch() {
-            let outcome = self.write_batch(&batch).await;
+        if let Some(mut batch) = self.build_batch() {
+            let outcome = self.write_batch(&mut batch).await;
             if outcome.is_err() {
                 self.state.lock().has_fault = true;
             }
@@ -102,13 +102,13 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         (!batch.senders.is_empty()).then_some(batch)
     }
 
-    async fn write_batch(&self, batch: &RecordBatch) -> Result<(), E2eError> {
+    async fn write_batch(&self, batch: &mut RecordBatch) -> Result<(), E2eError> {
         // A forced write does not cover the records before it.
         let needs_flush =
             batch.is_ordered && (batch.writes.len() > 1 || self.state.lock().has_unforced_records());
         let is_forced = batch.is_ordered && !needs_flush;
-        for (block, bytes) in &batch.writes {
-            self.medium.write(*block, bytes.clone().freeze(), is_forced).await?;
+        for (block, bytes) in batch.writes.drain(..) {
+            self.medium.write(block, bytes.freeze(), is_forced).await?;
         }
         self.state.lock().records_written(batch.last, is_forced);
         if needs_flush {
