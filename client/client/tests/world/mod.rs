@@ -11,20 +11,22 @@ pub mod mounts;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::{
-    Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
+    Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, MdsClient, MdsOptions, Metadata,
+    OsdOptions, Tuning, UserName,
 };
 use sealstone_initiator::{Bearer, Dial, Dialed, Dialing, Environment, Operation, OsdClient, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Connection, LoginSource, Mds, ServerPurpose};
+use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response,
-    Secret, Text, login::SessionId,
+    Access, ErrorCode, Failure, FilePath, FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request,
+    Response, Role, Secret, Text,
 };
 use sealstone_osd::ObjectId;
 use sealstone_osd_device::OsdConfig;
@@ -47,7 +49,11 @@ pub fn content(length: usize) -> Vec<u8> {
 
 pub const GIB: u64 = 1 << 30;
 pub const START_MS: u64 = 1_800_000_000_000;
+/// The account that set up the metadata server, and its password.
+pub const FOUNDER: &str = "founder";
 pub const PASSWORD: &[u8] = b"correct horse";
+/// Key of the service `admin`, as which clients log in: keys are not stretched.
+const ADMIN_KEY: [u8; 32] = [0xAD; 32];
 const BINDING: [u8; 32] = [0xB1; 32];
 
 /// Paused tokio time as wall clock; random bytes from a seed.
@@ -124,28 +130,27 @@ impl World {
     pub async fn of(devices: u8, config: Config, device_config: OsdConfig) -> Self {
         let clock = Clockwork::new(1);
         let mut rng = StdRng::seed_from_u64(2);
-        let store = MemoryMeta::new();
-        let admin = UserName::new("admin").unwrap();
-        Mds::set_up(&store, &admin, PASSWORD, clock.now(), &mut rng).unwrap();
-        let mds = Arc::new(Mds::open(Arc::new(store), config).unwrap());
+        let mds = Arc::new(Mds::open(Arc::new(FRESH.copy()), config).unwrap());
         let machine = |i| (iqn(i), Machine::new(i, &clock, device_config));
         let machines = (0..devices).map(machine).collect();
-        let client_clock = Clockwork::new(3);
-        let answered = Arc::default();
-        let world = Self {
-            clock,
-            client_clock,
-            mds,
-            machines: Arc::new(machines),
-            faults: Arc::default(),
-            answered,
-            leads: AtomicBool::new(false),
-        };
+        let world = Self::around(clock, mds, machines);
         let client = world.client(Tuning::default()).await;
         for i in 0..devices {
             world.add_device(&client, i, &mut rng).await;
         }
         world
+    }
+
+    fn around(clock: Arc<Clockwork>, mds: Arc<Mds>, machines: BTreeMap<String, Machine>) -> Self {
+        Self {
+            clock,
+            client_clock: Clockwork::new(3),
+            mds,
+            machines: Arc::new(machines),
+            faults: Arc::default(),
+            answered: Arc::default(),
+            leads: AtomicBool::new(false),
+        }
     }
 
     async fn add_device(&self, client: &TestClient, i: u8, rng: &mut StdRng) {
@@ -237,7 +242,7 @@ impl World {
         })
     }
 
-    /// Returns a client that is logged in without the cost of a password.
+    /// Returns a client that is logged in as the administrator.
     pub async fn client(&self, tuning: Tuning) -> TestClient {
         self.client_over(self.pool(), tuning).await
     }
@@ -282,7 +287,7 @@ impl Dial for ToTarget {
     }
 }
 
-/// The metadata server behind a function call, with a password check without OPAQUE.
+/// The metadata server behind a function call.
 pub struct Direct {
     mds: Arc<Mds>,
     clock: Arc<Clockwork>,
@@ -315,7 +320,7 @@ pub struct Direct {
 
 impl Direct {
     async fn login(world: &World) -> Self {
-        // One login with a password for a session id; later requests go directly to the server.
+        // One login for a session id; later requests go directly to the server.
         let mds = connect(world).await.unwrap();
         let session = mds.ticket().session;
         Self {
@@ -441,16 +446,47 @@ impl Metadata for Direct {
     }
 }
 
-/// Logs in as the administrator over a stream in memory.
-pub async fn connect(world: &World) -> Result<sealstone_client::MdsClient, ClientError> {
-    login(world, PASSWORD).await
+/// Logs in as the administrator over a stream in memory, by a key.
+pub async fn connect(world: &World) -> Result<MdsClient, ClientError> {
+    login_with(world, SUITE_SERVICE_A, "admin", &ADMIN_KEY).await
 }
 
-pub async fn login(world: &World, password: &[u8]) -> Result<sealstone_client::MdsClient, ClientError> {
+/// Logs in with a password, as the founder.
+pub async fn login(world: &World, password: &[u8]) -> Result<MdsClient, ClientError> {
+    login_with(world, SUITE_STANDARD, FOUNDER, password).await
+}
+
+async fn login_with(world: &World, suite: u16, user: &str, secret: &[u8]) -> Result<MdsClient, ClientError> {
     let dial = Arc::new(ToMds::of(world));
-    let user = UserName::new("admin").unwrap();
-    let options = sealstone_client::MdsOptions::default();
-    sealstone_client::MdsClient::login(dial, world.client_clock.clone(), options, &user, password).await
+    let user = UserName::new(user).unwrap();
+    let options = MdsOptions { suite, ..MdsOptions::default() };
+    MdsClient::login(dial, world.client_clock.clone(), options, &user, secret).await
+}
+
+/// An initialised store with the service `admin`, so that a password is stretched once for all
+/// tests.
+static FRESH: LazyLock<MemoryMeta> = LazyLock::new(|| {
+    // The runtime of the caller cannot wait for another one.
+    let thread = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(set_up())
+    });
+    thread.join().unwrap()
+});
+
+async fn set_up() -> MemoryMeta {
+    let (clock, store) = (Clockwork::new(1), MemoryMeta::new());
+    let (founder, admin) = (UserName::new(FOUNDER).unwrap(), UserName::new("admin").unwrap());
+    Mds::set_up(&store, &founder, PASSWORD, clock.now(), &mut StdRng::seed_from_u64(2)).unwrap();
+    let mds = Arc::new(Mds::open(Arc::new(store.clone()), Config::default()).unwrap());
+    let world = World::around(clock, mds, BTreeMap::new());
+    let session = login(&world, PASSWORD).await.unwrap();
+    session.register(&admin, SUITE_SERVICE_A, &ADMIN_KEY, Role::Admin, false, None).await.unwrap();
+    let request = Request::SetOwner { path: FilePath::root(), owner: Some(admin), group: None };
+    session.call(request).await.unwrap();
+    session.logout().await.unwrap();
+    world.mds.settle().unwrap();
+    store
 }
 
 /// Streams in memory to the metadata server.
