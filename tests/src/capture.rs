@@ -14,7 +14,7 @@ use crate::initiator::{CDB_IN_HEADER, HEADER_BYTES};
 /// Opcode of a SCSI Command PDU.
 const SCSI_COMMAND: u8 = 0x01;
 /// Timeout for a command to pass.
-const PASS_MAX: Duration = Duration::from_secs(20);
+const PASS_MAX: Duration = Duration::from_secs(200);
 
 /// A recorded command.
 #[derive(Clone, Debug)]

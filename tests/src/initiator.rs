@@ -12,7 +12,7 @@ pub const HEADER_BYTES: usize = 48;
 /// Bytes of a CDB that fit into the basic header.
 pub(crate) const CDB_IN_HEADER: usize = 16;
 /// Timeout of a response.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+const ANSWER_MAX: Duration = Duration::from_secs(200);
 
 /// One connection.
 #[derive(Debug)]

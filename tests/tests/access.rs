@@ -183,7 +183,7 @@ fn incomplete_pdu_closes_connection_after_timeout() {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && written.is_ok() => {}
             Err(_) => break start.elapsed(),
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "the connection is still open");
+        assert!(start.elapsed() < Duration::from_secs(100), "the connection is still open");
     };
     assert!(ended >= Duration::from_millis(900), "not before its time: {ended:?}");
     let (ok, said) = guarded.inquiry("iqn.2026-11.org.example:open", "", "");

@@ -10,7 +10,7 @@ use sealstone_tests::{Signal, System, run_with_input, text};
 use serde_json::Value;
 
 /// How long a record may take to reach the file.
-const WRITTEN_MAX: Duration = Duration::from_secs(10);
+const WRITTEN_MAX: Duration = Duration::from_secs(100);
 
 #[track_caller]
 fn records(path: &Path) -> Vec<Value> {

@@ -208,7 +208,7 @@ fn sigterm_during_a_put_ends_in_order() {
             system.end_mds(Signal::Terminate)
         };
         assert_eq!(code, 0, "{victim} ends cleanly");
-        assert!(start.elapsed() < Duration::from_secs(12), "{victim} takes {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(60), "{victim} takes {:?}", start.elapsed());
         if victim == "osd" {
             system.start_osd(0)
         } else {

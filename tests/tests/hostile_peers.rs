@@ -20,7 +20,11 @@ const DEVICE_CONNECTIONS: usize = 10_000;
 const MDS_CONNECTIONS: usize = 10_000;
 const FLOODERS: usize = 16;
 /// Maximum duration of a flood; generous, because tests share two cores.
-const FLOOD_MAX: Duration = Duration::from_secs(60);
+const FLOOD_MAX: Duration = Duration::from_secs(600);
+/// Maximum time until a daemon closes a connection.
+const CLOSE_MAX: Duration = Duration::from_secs(100);
+/// Timeout of logins, in seconds, which does not close a connection within [`CLOSE_MAX`].
+const PATIENT_S: &str = "1000";
 /// Maximum memory growth of a daemon after an attack, in bytes.
 const GROWTH_BYTES_MAX: u64 = 96 << 20;
 
@@ -32,7 +36,11 @@ struct ServedSystem {
 
 impl ServedSystem {
     fn start(flags: &[&str]) -> Self {
-        let system = System::start_with(1, "1G", flags);
+        Self::start_with_mds(flags, &[])
+    }
+
+    fn start_with_mds(flags: &[&str], mds_flags: &[&str]) -> Self {
+        let system = System::start_with_mds(1, "1G", flags, mds_flags);
         let content: Vec<u8> = (0..700_000u32).map(|index| (index >> 3) as u8).collect();
         run_with_input(system.command(&["put", "-", "/file"]), &content).ok();
         Self { system, content }
@@ -66,15 +74,15 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
 
 /// Waits until the other end closes or resets, and fails after a timeout.
 #[track_caller]
-fn closes(stream: &mut TcpStream, within: Duration) {
-    stream.set_read_timeout(Some(within)).expect("a timeout can be set");
+fn closes(stream: &mut TcpStream) {
+    stream.set_read_timeout(Some(CLOSE_MAX)).expect("a timeout can be set");
     let mut rest = [0; 4096];
     loop {
         match stream.read(&mut rest) {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                panic!("the connection is still open after {within:?}")
+                panic!("the connection is still open after {CLOSE_MAX:?}")
             }
             Err(_) => return,
         }
@@ -109,20 +117,18 @@ fn garbage_closes_only_its_device_connection() {
     truncated.truncate(HEADER_BYTES + 10);
     let mut peer = Initiator::connect(&address);
     peer.offer(&truncated);
-    closes(&mut peer.stream, Duration::from_secs(10));
+    closes(&mut peer.stream);
 
     // A login that never ends, byte by byte: closed after the timeout.
     let slow = login("slow", target);
     let mut peer = Initiator::connect(&address);
-    let start = Instant::now();
     for byte in slow.iter().take(HEADER_BYTES + 20) {
         if peer.stream.write_all(&[*byte]).is_err() {
             break;
         }
         std::thread::sleep(Duration::from_millis(40));
     }
-    closes(&mut peer.stream, Duration::from_secs(10));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    closes(&mut peer.stream);
 
     // After login: noise, an unknown opcode, a data segment above the negotiated size, a header
     // digest that was not negotiated.
@@ -365,24 +371,24 @@ fn silent_connections_do_not_close_the_metrics_port() {
 /// again.
 #[test]
 fn share_of_an_address_closes_its_oldest_connection() {
-    let served = ServedSystem::start(&["--logins-per-address-max", "12"]);
+    let served = ServedSystem::start(&["--logins-per-address-max", "12", "--login-s-max", PATIENT_S]);
     let (address, _) = served.device();
     let mut held = silent(13, &["127.0.0.9"], &address);
-    closes(&mut held[0], Duration::from_secs(5));
+    closes(&mut held[0]);
     held.clear();
     served.serves_others();
 }
 
 #[test]
 fn garbage_closes_only_its_mds_connection() {
-    let served = ServedSystem::start(&[]);
+    let served = ServedSystem::start_with_mds(&[], &["--login-s-max", PATIENT_S]);
     let address = served.system.mds().field("address").to_owned();
     // Before TLS: noise, another protocol, a record with the maximum length that ends early.
     for seed in 0..40 {
         let mut stream = TcpStream::connect(&address).expect("the port is open");
         let _ = stream.write_all(&noise(3000, seed));
         let _ = stream.shutdown(Shutdown::Write);
-        closes(&mut stream, Duration::from_secs(10));
+        closes(&mut stream);
     }
     for hello in [
         &b"GET / HTTP/1.1\r\nHost: mds\r\n\r\n"[..],
@@ -392,7 +398,7 @@ fn garbage_closes_only_its_mds_connection() {
         let mut stream = TcpStream::connect(&address).expect("the port is open");
         let _ = stream.write_all(hello);
         let _ = stream.shutdown(Shutdown::Write);
-        closes(&mut stream, Duration::from_secs(10));
+        closes(&mut stream);
     }
     // Inside TLS: noise, a frame of the maximum length, empty frames repeatedly.
     let mut huge = FRAME.to_vec();
@@ -404,7 +410,7 @@ fn garbage_closes_only_its_mds_connection() {
         let mut tls = tls::connect(&address);
         let sent = tls.write_all(&bytes).and_then(|()| tls.flush());
         if sent.is_ok() {
-            tls.sock.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+            tls.sock.set_read_timeout(Some(CLOSE_MAX)).expect("a timeout can be set");
             let mut answer = Vec::new();
             if let Err(error) = tls.read_to_end(&mut answer) {
                 assert!(

@@ -13,7 +13,7 @@ use sealstone_tests::initiator::{Initiator, login};
 use sealstone_tests::{CommandResult, Daemon, Signal, System, command, get, run, run_with_input, text};
 
 /// Generous, because tests share two cores.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(200);
 
 fn content(length: u32) -> Vec<u8> {
     (0..length).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()

