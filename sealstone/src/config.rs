@@ -313,14 +313,18 @@ options! {
     chap_file: PathBuf, "SEALSTONE_MDS_CHAP_FILE", "\"/etc/sealstone/mds.chap\"";
     /// Lifetime of credentials, seconds, at most 3600; clients renew those in use.
     grant_s: NonZeroU64, "SEALSTONE_MDS_GRANT_S", "300";
-    /// Seconds that a credential in a capability file lives at most; 28800 is the most. Keys are kept as long.
+    /// Seconds that a credential in a capability file lives at most; 28800 is the most. Keys are
+    /// kept as long.
     delegated_s_max: NonZeroU64, "SEALSTONE_MDS_DELEGATED_S_MAX", "3600";
-    /// Valid credentials that the server keeps in memory, one entry for each session and object, at least 1024; 300 bytes
-    /// each. Revoking a user with more replaces the working keys of their partitions.
+    /// Valid credentials that the server keeps in memory, one entry for each session and object, at
+    /// least 1024; 300 bytes each. Revoking a user with more replaces the working keys of their
+    /// partitions.
     issued_max: usize, "SEALSTONE_MDS_ISSUED_MAX", "262144";
-    /// Seconds after which a working key of a device is superseded. The old one works until its last credential expires.
+    /// Seconds after which a working key of a device is superseded. The old one works until its
+    /// last credential expires.
     working_key_age_s: NonZeroU64, "SEALSTONE_MDS_WORKING_KEY_AGE_S", "3600";
-    /// Seconds after which the keys of a partition are replaced from above. Its credentials are renewed then.
+    /// Seconds after which the keys of a partition are replaced from above. Its credentials are
+    /// renewed then.
     partition_key_age_s: NonZeroU64, "SEALSTONE_MDS_PARTITION_KEY_AGE_S", "86400";
     /// Credentials after which a working key is superseded whatever its age.
     credentials_per_key_max: NonZeroU64, "SEALSTONE_MDS_CREDENTIALS_PER_KEY_MAX", "16777216";

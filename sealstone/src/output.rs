@@ -261,7 +261,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 pub(crate) fn utc(ms: impl TryInto<i64>) -> String {
     let minutes = ms.try_into().unwrap_or(i64::MAX).div_euclid(60_000);
     let (days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
-    // Civil date from days since 1970-01-01, counted from 0000-03-01 so that the leap day ends a year.
+    // Civil date from days since 1970-01-01, counted from 0000-03-01 so that the leap day ends a
+    // year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -18,7 +18,8 @@ use serde_json::Value;
 
 /// Formats a local path as text, escaped reversibly like stored names.
 pub(crate) trait ShownPath {
-    /// Returns the text: printable UTF-8 is itself, a backslash is doubled, every other byte is `\xNN`.
+    /// Returns the text: printable UTF-8 is itself, a backslash is doubled, every other byte is
+    /// `\xNN`.
     fn shown(&self) -> Cow<'_, str>;
 }
 

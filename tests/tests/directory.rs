@@ -146,7 +146,7 @@ fn directory_user_works_until_removed() {
     assert!(said.contains(r#""groups":["all","board","research"]"#), "{said}");
     tried("*)(uid=*").fails(4).says(&["not in the directory"]);
     tried("twin").fails(1).says(&["several entries"]);
-    // A user who is not in the directory gets no account.
+    // Names without an entry in the directory get no account.
     office.system.run(&["user", "add", "ghost", "--directory", "--enrol"]).fails(4).says(&["directory"]);
     office.enrol("erika", false);
     assert!(office.system.run(&["user", "list"]).ok().text().contains("directory"));

@@ -1,7 +1,8 @@
 //! Checks the table of attacks on the login against the tests.
 //!
-//! Contract of the page: a table of places (`| X | path |`), and rows `| number | attack | X name in backquotes, … | log |
-//! answer |`. Each named test exists; each verdict in backquotes occurs in a test of its row.
+//! Contract of the page: a table of places (`| X | path |`), and rows
+//! `| number | attack | X name in backquotes, … | log | answer |`. Each named test exists; each
+//! verdict in backquotes occurs in a test of its row.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,8 @@
 //! Builds the pure crates for `x86_64-unknown-none`, which have no operating system.
 //!
-//! The standard library for that target comes from rustup if it was added there, or is built from the source
-//! that Debian's `rust-web-src` ships. Neither present is an error, not a pass: `scripts/setup` brings one.
+//! The standard library for that target comes from rustup if it was added there, or is built from
+//! the source that Debian's `rust-web-src` ships. Neither present is an error, not a pass:
+//! `scripts/setup` brings one.
 
 use std::env;
 use std::path::Path;
@@ -39,8 +40,8 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
             cargo
         }
     };
-    // curve25519-dalek's vector code needs features that this target does not have and crashes the compiler there;
-    // the portable code is what such a target would run.
+    // curve25519-dalek's vector code needs features that this target does not have and crashes the
+    // compiler there; the portable code is what such a target would run.
     cargo.env("RUSTFLAGS", "--cfg curve25519_dalek_backend=\"serial\"");
     cargo.args(["check", "--quiet", "--target", TARGET, "--target-dir", "target/no-os"]);
     for name in PURE_CRATES {

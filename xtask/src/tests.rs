@@ -115,7 +115,8 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
 /// Builds everything; returns the test programs, slow ones first, and the folder of the programs
 /// that they start.
 fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
-    // One invocation: a second one without the tests would compile most dependencies again, with fewer features.
+    // One invocation: a second one without the tests would compile most dependencies again, with
+    // fewer features.
     let arguments = ["build", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
     let built = messages(Command::new(cargo).args(arguments).args(sealstone_test_support::selection()))?;
     let mut programs = Vec::new();

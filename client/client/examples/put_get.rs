@@ -1,6 +1,9 @@
 //! Stores a file and reads it back.
 //!
-//! `SEALSTONE_PASSWORD=… cargo run --example put_get -- HOST:3270 FINGERPRINT USER LOCAL-FILE /REMOTE/PATH`
+//! ```sh
+//! SEALSTONE_PASSWORD=… \
+//!     cargo run --example put_get -- HOST:3270 FINGERPRINT USER LOCAL-FILE /REMOTE/PATH
+//! ```
 
 use std::process::ExitCode;
 

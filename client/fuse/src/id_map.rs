@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use sealstone_mds_protocol::{Acl, GroupName, UserName};
 
 /// The default number for users and groups without a local one. It is in the range that systemd
-/// keeps free; 65534 is `nobody`, which runs programs, and 4294967294 was `nfsnobody`.
+/// keeps free. The overflow number 65534 is unsuitable, because programs run under it.
 pub const UNKNOWN_ID: u32 = 0xFFFE_FFFE;
 /// No user or group can have this number: chown(2) and the kernel use it for "none".
 const INVALID_ID: u32 = u32::MAX;

@@ -65,7 +65,8 @@ pub struct ScsiResponse {
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 /// let url: TargetUrl = "iscsi://127.0.0.1/iqn.2026-11.org.sealstone:osd.a/0".parse()?;
 /// let session = Session::connect(&url, SessionConfig::new(None, &SystemEnvironment)).await?;
-/// let inquiry = ScsiRequest { cdb: vec![0x12, 0, 0, 0, 96, 0].into(), data_in_max: 96, ..Default::default() };
+/// let cdb = vec![0x12, 0, 0, 0, 96, 0].into(); // INQUIRY
+/// let inquiry = ScsiRequest { cdb, data_in_max: 96, ..Default::default() };
 /// println!("{:02x?}", session.execute(inquiry).await?.data_in);
 /// session.logout().await;
 /// # Ok(())

@@ -183,8 +183,7 @@ fn extension_proof_is_bound_to_command_and_key() {
     let proof = proof_of(&ready, sealed.len());
     assert_ne!(proof, SIGN_HERE);
     for stale in [[0; 32], proof] {
-        // Signed again by the bearer of the first capability, who does not have the extension's
-        // key.
+        // The bearer of the first capability signed it again, without the extension's key.
         let wire = segment(stale).encode(0x8893).unwrap();
         let forged = bench.ready_scattered(command, &Wish::default(), &[], &capability, wire);
         let reply = bench.send(&forged);

@@ -106,7 +106,7 @@ impl Principal {
         }
     }
 
-    /// Whether the user is an administrator, who may do everything.
+    /// Whether the user is an administrator: no access check applies.
     #[must_use]
     pub fn is_admin(&self) -> bool {
         self.role == Role::Admin

@@ -260,8 +260,8 @@ pub(crate) fn invite(
     account.invitation = invitation;
     let mut over = Vec::new();
     if account.kind == AccountKind::Directory && account.entry != invited.entry {
-        // The code is for the user who has the name in the directory now. The previous user's
-        // password becomes invalid.
+        // The code is for the current entry of that name in the directory. The password of the
+        // previous entry becomes invalid.
         account.entry = invited.entry;
         account.credentials.clear();
         over = sessions::end_where(tx, name, |_, _| true)?;

@@ -665,13 +665,13 @@ impl Leases {
         }
     }
 
-    /// Removes the write lease of a fenced client. `tell`: begin a new epoch even if the lease was
-    /// already returned, because its writes are refused until the client knows.
-    pub(crate) fn on_fenced(&self, id: InodeId, client: &ClientKey, tell: bool) {
+    /// Removes the write lease of a fenced client. With `always_new_epoch`, a new epoch begins even
+    /// if the lease was already returned: the client's writes are refused until it reads the epoch.
+    pub(crate) fn on_fenced(&self, id: InodeId, client: &ClientKey, always_new_epoch: bool) {
         let table = &mut *self.table.lock();
         let lost =
             table.remove_lease(id, |one| one.client == *client && one.kind == LeaseKind::Write).is_some();
-        if lost || tell {
+        if lost || always_new_epoch {
             table.begin_epoch(client);
         }
     }

@@ -228,7 +228,7 @@ impl Mds {
         Ok(ok)
     }
 
-    /// Returns role and groups that the directory has for a user who has proven the password.
+    /// Returns role and groups of an authenticated user in the directory.
     fn directory_role(
         &self,
         source: LoginSource,

@@ -214,8 +214,8 @@ impl Mds {
         Ok(ClaimedUser { user: user.clone(), key, known })
     }
 
-    /// Opens a session for a user who has proven the key. Returns the SESSION_OK frame and the
-    /// channel of records.
+    /// Opens a session for an authenticated user. Returns the SESSION_OK frame and the channel of
+    /// records.
     fn paper_open(
         &self,
         listener: &PaperListener,

@@ -279,7 +279,7 @@ record! {
 }
 
 code! {
-    /// What a client may cache under a lease.
+    /// Kind of a lease: the data that the client may cache.
     pub enum LeaseKind: u8 as "lease kind" {
         /// Shared: attributes and bytes that were read stay valid.
         Read = 1,

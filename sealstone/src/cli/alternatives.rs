@@ -1,7 +1,8 @@
 //! Options that exclude each other: an option overrides variables of the others, and two options
 //! are an error.
 //!
-//! clap counts a variable as a given option, so that `--mds` would conflict with an exported `SEALSTONE_CLUSTER`.
+//! clap counts a variable as a given option, so that `--mds` would conflict with an exported
+//! `SEALSTONE_CLUSTER`.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::parser::ValueSource;

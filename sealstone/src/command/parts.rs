@@ -21,8 +21,8 @@ pub(crate) struct PartResults<T> {
     output: Output,
 }
 
-/// Runs `work` for each part of the command line, one after another, and reports each failure. Stops
-/// early only after a fatal one.
+/// Runs `work` for each part of the command line, one after another, and reports each failure.
+/// Stops early only after a fatal one.
 ///
 /// # Errors
 /// The failure of the only part; the signal that ended the command.

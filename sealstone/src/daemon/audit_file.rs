@@ -326,7 +326,8 @@ fn fair_share(shares: &HashMap<String, u64>, bytes_max: u64) -> u64 {
     u64::MAX
 }
 
-/// Removes the oldest lines of the principals with the largest shares until all segments have `bytes_max` bytes.
+/// Removes the oldest lines of the principals with the largest shares until all segments have
+/// `bytes_max` bytes.
 pub(crate) fn thin(path: &Path, bytes_max: u64) -> io::Result<()> {
     let all = segments(path);
     if all.iter().map(|(_, path)| bytes_of(path)).sum::<u64>() <= bytes_max {

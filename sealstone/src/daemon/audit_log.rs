@@ -266,7 +266,8 @@ pub(crate) struct AuditLog {
 }
 
 impl AuditLog {
-    /// Opens or creates the log (0600). All its files have `bytes_max` bytes together, and one segment more.
+    /// Opens or creates the log (0600). All its files have `bytes_max` bytes together, and one
+    /// segment more.
     pub(crate) fn open(path: &Path, bytes_max: u64) -> Outcome<Self> {
         let file = AuditFile::open(path, bytes_max).map_err(|error| {
             Failure::operation(&error).at(path.shown()).medium_hint(&error, path.parent().unwrap_or(path))

@@ -1,4 +1,5 @@
-//! Clocks that follow another one: a device's the metadata server's, the metadata server's an NTP server's.
+//! Clocks that follow another one: a device's the metadata server's, the metadata server's an NTP
+//! server's.
 //!
 //! Does: sends requests, passes responses to `sealstone-sntp`, stores the last served time in
 //! `clock.toml`, audits and counts refused responses. Does not: decide which responses are

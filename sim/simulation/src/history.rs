@@ -30,7 +30,7 @@ impl History {
     /// Creates an empty history; `trace` keeps every event as a line.
     #[must_use]
     pub fn new(trace: bool) -> Self {
-        // FNV-1a.
+        // The offset basis of FNV-1a.
         let state = HistoryState {
             hash: 0xCBF2_9CE4_8422_2325,
             events: 0,

@@ -3,9 +3,9 @@
 /// OSD-1 (200-byte CDB) or OSD-2 (236-byte CDB).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Generation {
-    /// T10/1355-D.
+    /// OSD-1, T10/1355-D.
     Osd1,
-    /// T10/1729-D.
+    /// OSD-2, T10/1729-D.
     #[default]
     Osd2,
 }

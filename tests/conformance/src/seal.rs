@@ -296,24 +296,23 @@ impl CredentialKeys {
     }
 
     /// Returns the check value of data-in. `page` is the record of a page that was retrieved
-    /// completely; `told` is the received integrity information, from which object values are
-    /// taken.
+    /// completely. The object values come from the received integrity information.
     pub(crate) fn data_in(
         &self,
         nonce: &[u8],
         origin: &DataOrigin,
-        told: &[u8],
+        received: &[u8],
         data: &[u8],
         attributes: &[u8],
         page: Option<&[u8]>,
     ) -> Vec<u8> {
         let counts = [data.len(), attributes.len()].map(|count| (count as u64).to_be_bytes()).concat();
         if let Some(units) = SlotUnits::of_slot(self.slot) {
-            let word = |at: usize| u64::from_be_bytes(told[at..at + 8].try_into().unwrap());
+            let word = |at: usize| u64::from_be_bytes(received[at..at + 8].try_into().unwrap());
             let place = (word(16), word(24));
             assert!(place.0 >= origin.start.unwrap_or(0) + data.len() as u64, "data within the object");
             let tag = self.over_units(units, nonce, origin, data, [&[], attributes], page, place);
-            return [counts, told[16..32].to_vec(), tag].concat();
+            return [counts, received[16..32].to_vec(), tag].concat();
         }
         let tag = self.tag(b"sealstone osd din v1", &[b"OSDDIN01", nonce, &counts, data, attributes]);
         [counts, tag].concat()

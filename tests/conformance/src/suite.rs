@@ -51,7 +51,7 @@ pub struct Test {
     pub name: &'static str,
     /// Clause of the standard.
     pub clause: &'static str,
-    /// Requirements.
+    /// Requirements of the test on the target.
     pub(crate) scope: TestScope,
 }
 

@@ -118,11 +118,11 @@ const SHARES: [(DeviceStorage, f64); 4] = [
 /// Share of the systems' time for concurrent names.
 const NAMES_SHARE: f64 = 0.5;
 
-/// Runs the test; `tell` receives the current part.
+/// Runs the test. `show_part` receives the name of each part when it starts.
 ///
 /// # Errors
 /// A violation.
-pub fn run(wish: &RunOptions, mut tell: impl FnMut(&'static str)) -> Result<RunReport, Violation> {
+pub fn run(wish: &RunOptions, mut show_part: impl FnMut(&'static str)) -> Result<RunReport, Violation> {
     let mut report = RunReport { seed: wish.seed, ..RunReport::default() };
     let began = Instant::now();
     let tally = Arc::new(WorkerCounters::default());
@@ -136,7 +136,7 @@ pub fn run(wish: &RunOptions, mut tell: impl FnMut(&'static str)) -> Result<RunR
         if wish.names_alone {
             break;
         }
-        tell(ground.name());
+        show_part(ground.name());
         let seed = wish.seed.wrapping_add((number as u64) << 32);
         let Some(mut rig) = DeviceRig::new(ground, wish.workers, seed) else {
             report.left_out.push(ground.name());
@@ -148,7 +148,7 @@ pub fn run(wish: &RunOptions, mut tell: impl FnMut(&'static str)) -> Result<RunR
         }
     }
     if wish.system {
-        tell("names");
+        show_part("names");
         let wrong = |what: String| Violation { place: "names", what, folder: None };
         let share = 1.0 - SHARES.iter().map(|(_, share)| share).sum::<f64>();
         let share = if wish.names_alone { 1.0 } else { share * NAMES_SHARE };
@@ -157,7 +157,7 @@ pub fn run(wish: &RunOptions, mut tell: impl FnMut(&'static str)) -> Result<RunR
         crowd.torture(&runtime, until, &mut report).map_err(wrong)?;
     }
     if wish.system && !wish.names_alone {
-        tell("system");
+        show_part("system");
         let mut drill = SystemDrill::new(wish.seed);
         // For the rest of the time, and at least one round.
         let until = began + wish.time;

@@ -16,7 +16,7 @@ pub type Edit = Box<dyn Fn(&mut Capability)>;
 
 /// Change of the command in addition.
 pub enum Finish {
-    /// None.
+    /// No change.
     AsIs,
     /// Replaces bytes of the CDB and signs it again.
     Sign(Vec<(usize, Vec<u8>)>),
@@ -81,7 +81,7 @@ pub struct Case {
 
 /// Change of the extension capability of a command on a second object.
 pub enum Further {
-    /// None.
+    /// No change.
     Sound,
     /// Changed before it is authenticated.
     Changed(Edit),

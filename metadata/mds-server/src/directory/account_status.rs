@@ -55,7 +55,7 @@ pub(super) fn closing_attribute(entry: &SearchEntry, now: Duration) -> Option<&'
 mod tests {
     use super::*;
 
-    /// 2026-11-22.
+    /// The time of the tests, 2026-11-22.
     const NOW: Duration = Duration::from_secs(20_779 * 86_400);
 
     fn is_closed(name: &str, value: &str) -> bool {

@@ -94,7 +94,7 @@ fn change_owner(
     Ok(())
 }
 
-/// Clears the set-id bits after a change of content by a user who is not an administrator.
+/// Clears the set-id bits after a change of content, unless an administrator changed it.
 pub(super) fn clear_setid_bits(principal: &Principal, inode: &mut Inode) {
     if !principal.is_admin() {
         inode.mode &= !SETUID;

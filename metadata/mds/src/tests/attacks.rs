@@ -243,7 +243,7 @@ fn replayed_login_opens_no_session() {
     let mut attack = Attack::new();
     let mut connection = attack.world.connect();
     let (start, finish, ..) = attack.login(&mut connection);
-    // Unchanged.
+    // Replay both messages unchanged.
     let mut connection = attack.world.connect();
     attack.world.now += 12_000;
     let output = attack.message(&mut connection, MessageType::LoginStart, &start);

@@ -55,7 +55,7 @@ impl AuditSink for Written {
     }
 }
 
-/// A server with the user Erika, who is in the directory and has a password here.
+/// A server with the user Erika, with an entry in the directory and a password here.
 struct Office {
     world: World,
     told: Arc<Told>,

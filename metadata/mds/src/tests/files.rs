@@ -71,8 +71,7 @@ fn replacing_keeps_attributes_of_target() {
         assert_eq!((stat.mode, stat.owner.as_str(), stat.size), (left, "alice", 20), "{mode:o}");
         assert_eq!(colour(&mut world, ALICE).as_deref(), Some(&b"blue"[..]));
     }
-    // A user who may write to the file writes to the owner's file; any other replaces it by an own
-    // file.
+    // A put with write permission changes the owner's file; a put without replaces the file.
     set_mode(&mut world, 0o666);
     world.put(BOB, "/d/f", 30);
     assert_eq!(world.stat(BOB, "/d/f").unwrap().owner.as_str(), "alice");

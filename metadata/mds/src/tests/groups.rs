@@ -291,7 +291,7 @@ fn setgid_directory_passes_on_its_group() {
         assert_eq!(stat.group, Some(group("staff")), "{at}");
         assert_eq!(stat.mode & SETGID != 0, stat.kind == FileKind::Directory, "{at}");
     }
-    // A user who is not in the group cannot create a file with the bit either.
+    // Users outside of the group cannot create a file with the bit either.
     for (caller, at, kept) in [(BOB, "/team/bobs", 0), (ALICE, "/team/hers", SETGID)] {
         let create = Request::Create {
             path: path(at),
@@ -303,7 +303,7 @@ fn setgid_directory_passes_on_its_group() {
         let Response::Created { file } = world.ask(caller, create) else { panic!("created") };
         assert_eq!(world.commit(caller, file.intent, 1).unwrap().mode, kept | 0o755);
     }
-    // A user who is not in the group cannot set the bit.
+    // Users outside of the group cannot set the bit.
     let set = Request::SetMode { path: path("/team/sub"), mode: SETGID | 0o755 };
     assert!(matches!(world.ask(BOB, set), Response::Stat { stat } if stat.mode == 0o755));
 }

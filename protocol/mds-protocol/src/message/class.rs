@@ -22,7 +22,7 @@ impl Request {
     pub fn waits(body: &[u8]) -> bool {
         let mut input = WireReader::new(body);
         let operation = u64::get(&mut input).and_then(|_id| u16::get(&mut input));
-        // Recalls.
+        // The number of the request Recalls.
         matches!(operation, Ok(0x0076))
     }
 

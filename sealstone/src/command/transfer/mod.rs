@@ -189,7 +189,8 @@ impl Excluded {
         Self(patterns.iter().map(|pattern| pattern.as_bytes().to_vec()).collect())
     }
 
-    /// Whether an entry is left out: a pattern without a slash means its name, another one its path below the top.
+    /// Whether an entry is left out: a pattern without a slash means its name, another one its path
+    /// below the top.
     fn has(&self, below: &TreePath) -> bool {
         let whole = below.as_ref();
         let name = whole.rsplit(|byte| *byte == b'/').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! LIST.
+//! Behaviours of LIST.
 
 use crate::cdb;
 use crate::device::{Device, ILLEGAL, VerifiedReply, number};
