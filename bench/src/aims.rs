@@ -1,8 +1,9 @@
 //! Lists all targets of a full run, from the files that its parts wrote.
 //!
 //! Does: reads the results of `run` and of the store's examples, and compares them with the
-//! targets. Does not: measure; report failures by its exit code. A part without a file is listed as
-//! not measured.
+//! targets.
+//! Does not: measure; report failures by its exit code. A part without a file is listed as not
+//! measured.
 
 use std::fs;
 use std::path::Path;

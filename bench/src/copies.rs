@@ -2,8 +2,9 @@
 //! bytes it sends.
 //!
 //! Does: sends the same file over loopback with several methods in turn, with a small header before
-//! each piece, like an iSCSI target. Does not: use a device. Contract: the receiver is the same for
-//! each method; CPU time is that of the two threads.
+//! each piece, like an iSCSI target.
+//! Does not: use a device.
+//! Contract: the receiver is the same for each method; CPU time is that of the two threads.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};

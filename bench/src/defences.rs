@@ -2,8 +2,9 @@
 //! cipher, sealed capabilities. Includes the paper's Figures 2 to 4: write, rewrite and read.
 //!
 //! Does: runs one device for each defence, moves data with CAPKEY and CMDRSP, and times the steps
-//! of one CDB. Does not: judge. Contract: devices take turns, so that other load affects all of
-//! them alike.
+//! of one CDB.
+//! Does not: judge.
+//! Contract: devices take turns, so that other load affects all of them alike.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! One honest and one hostile client: the remaining throughput of the honest one; and the cost of
 //! an idle connection.
 //!
-//! Does: attacks one device with plain sockets while the real client reads from it. Does not:
-//! report failures by its exit code. Contract: windows with and without attack alternate, so that
-//! other load affects both alike. An attacker is one connection in one thread, unless many
-//! connections are the attack.
+//! Does: attacks one device with plain sockets while the real client reads from it.
+//! Does not: report failures by its exit code.
+//! Contract: windows with and without attack alternate, so that other load affects both alike. An
+//! attacker is one connection in one thread, unless many connections are the attack.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

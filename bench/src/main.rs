@@ -1,9 +1,10 @@
 //! Benchmarks: the cost of protection, relative to the machine's limits.
 //!
 //! Does: runs one device as a separate process, drives it as a client does, and measures plain TCP
-//! beside it. Does not: report failures by its exit code, which is 0 whether targets are reached or
-//! not. Contract: compared items are measured in turns of a few dozen milliseconds, so that other
-//! load affects all of them alike.
+//! beside it.
+//! Does not: report failures by its exit code, which is 0 whether targets are reached or not.
+//! Contract: compared items are measured in turns of a few dozen milliseconds, so that other load
+//! affects all of them alike.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -2,7 +2,9 @@
 //!
 //! Does: draws one SVG for reads and one for writes, aligned and unaligned side by side. The upper
 //! part is the device's CPU time above NOSEC, the lower part the lost throughput. Crossings are
-//! marked with their size. Does not: measure. Truth: docs/reference/figures.md, "Plots".
+//! marked with their size.
+//! Does not: measure.
+//! Truth: docs/reference/figures.md, "Plots".
 
 use std::path::Path;
 

@@ -2,9 +2,10 @@
 //! the device on and off.
 //!
 //! Does: runs one device for each setting, drives large requests from separate sessions, and times
-//! small ones. Does not: judge. Contract: settings take turns, so that other load affects all of
-//! them alike; the large client has its own threads, so that its cryptography does not delay the
-//! small one.
+//! small ones.
+//! Does not: judge.
+//! Contract: settings take turns, so that other load affects all of them alike; the large client
+//! has its own threads, so that its cryptography does not delay the small one.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //! model.
 //!
 //! Does: draws one SVG for each direction and alignment: left the model in compressions of SHA-1,
-//! right the CPU time above NOSEC. Does not: measure. Truth: docs/design/security.md 5.6 (model,
-//! Figures 6 and 7).
+//! right the CPU time above NOSEC.
+//! Does not: measure.
+//! Truth: docs/design/security.md 5.6 (model, Figures 6 and 7).
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,10 @@
 //! Revocation of one file, one partition, one user: time until the last of three devices refuses.
 //!
 //! Does: runs a metadata server and three devices as processes, issues credentials, revokes them.
-//! Does not: judge. Contract: *refusal* is from the request at the metadata server until the last
-//! device has confirmed (whole milliseconds, as reported by the server). *elapsed* is the duration
-//! of the command, which polls every 20 ms.
+//! Does not: judge.
+//! Contract: *refusal* is from the request at the metadata server until the last device has
+//! confirmed (whole milliseconds, as reported by the server). *elapsed* is the duration of the
+//! command, which polls every 20 ms.
 
 use std::fs;
 use std::path::Path;

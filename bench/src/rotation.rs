@@ -1,10 +1,11 @@
 //! Working keys of many partitions changed by the metadata server, while clients put and get files.
 //!
 //! Does: runs a metadata server and a device as processes on a disk, rotates keys, counts failures.
-//! Does not: judge. Contract: the time is that of the rotation as measured by `mds keys rotate`:
-//! from the request until the last key is set at the device and stored at the server. Clients run
-//! before, during and after it. Their failures are reported however the run ends; an interrupt and
-//! [`RUN_S_MAX`] end it.
+//! Does not: judge.
+//! Contract: the time is that of the rotation as measured by `mds keys rotate`: from the request
+//! until the last key is set at the device and stored at the server. Clients run before, during and
+//! after it. Their failures are reported however the run ends; an interrupt and [`RUN_S_MAX`] end
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,10 +1,11 @@
 //! Cost of one record in a metadata store: read, written, deleted; embedded, in PostgreSQL, in
 //! LDAP. Also the cost of an LDAP entry as in the OBS paper's Figure 6, beside the paper's times.
 //!
-//! Does: starts separate PostgreSQL and slapd servers with default durability. Does not: use a
-//! metadata server. Contract: one caller, one record per commit; missing servers are skipped with a
-//! message. The LDAP store reads records from memory and writes record entries a moment after the
-//! commit, so its times are not those of the entries.
+//! Does: starts separate PostgreSQL and slapd servers with default durability.
+//! Does not: use a metadata server.
+//! Contract: one caller, one record per commit; missing servers are skipped with a message. The
+//! LDAP store reads records from memory and writes record entries a moment after the commit, so its
+//! times are not those of the entries.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -3,8 +3,9 @@
 //!
 //! Does: measures capability key and credential alone; SET KEY at each level and SET MASTER KEY;
 //! metadata operations with each method, at a device and through a metadata server; includes logins
-//! from the file of `logins`. Does not: report failures by its exit code. Contract: methods take
-//! turns in every round, and a ratio compares the turns of one round.
+//! from the file of `logins`.
+//! Does not: report failures by its exit code.
+//! Contract: methods take turns in every round, and a ratio compares the turns of one round.
 
 use std::fs;
 use std::hint::black_box;

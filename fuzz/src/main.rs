@@ -1,8 +1,8 @@
 //! Long runs of one target with any toolchain: `sealstone-fuzz TARGET [--runs N] [--seed S]
 //! [--minutes M]`.
 //!
-//! Does: prints progress; minimises a failing input and writes it to a file. Does not: measure
-//! coverage.
+//! Does: prints progress; minimises a failing input and writes it to a file.
+//! Does not: measure coverage.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 

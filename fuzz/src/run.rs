@@ -1,7 +1,7 @@
 //! Runs targets, catches failures, and minimises failing inputs.
 //!
-//! Does: turns panics into [`FuzzFailure`]s with message and location. Does not: print, or write
-//! files.
+//! Does: turns panics into [`FuzzFailure`]s with message and location.
+//! Does not: print, or write files.
 //! Contract: the same target, seed and run number give the same inputs.
 
 use std::cell::RefCell;

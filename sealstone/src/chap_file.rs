@@ -1,8 +1,10 @@
 //! CHAP file of a client or metadata server: its account at each target.
 //!
-//! Does: read and check the file, find the entry for a target. Does not: log in; the initiator
-//! does. Contract: secrets come from private files only. The file is read for each login, so that a
-//! change needs no restart. Truth: RFC 7143 §12.1.3; docs/reference/files.md.
+//! Does: read and check the file, find the entry for a target.
+//! Does not: log in; the initiator does.
+//! Contract: secrets come from private files only. The file is read for each login, so that a
+//! change needs no restart.
+//! Truth: RFC 7143 §12.1.3; docs/reference/files.md.
 
 use std::path::{Path, PathBuf};
 

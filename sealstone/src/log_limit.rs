@@ -1,7 +1,8 @@
 //! Limits of the log on standard error: lines per place in the code, and bytes per line.
 //!
 //! Does: writes [`LINES_BURST`] lines of each place, then [`LINES_PER_SECOND`]; logs the number of
-//! suppressed lines; truncates lines at [`LINE_BYTES_MAX`]. Does not: inspect levels or texts.
+//! suppressed lines; truncates lines at [`LINE_BYTES_MAX`].
+//! Does not: inspect levels or texts.
 //! Contract: peers cannot control the amount of output. Memory is one counter per place.
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! An iSCSI initiator that sends whatever a test needs, valid or not.
 //!
-//! Does: builds headers by hand (RFC 7143 §11), logs in, sends bytes. Does not: use the project's
-//! protocol crate, whose errors it would share.
+//! Does: builds headers by hand (RFC 7143 §11), logs in, sends bytes.
+//! Does not: use the project's protocol crate, whose errors it would share.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,8 @@
 //! End-to-end tests through the real binary, and the harness that starts it.
 //!
-//! Does: builds the binary once, runs commands, starts daemons on free ports, kills them. Does not:
-//! use internals of a crate; a test sees what a user sees. Contract: when a handle is dropped, its
-//! processes are dead and its folders are removed.
+//! Does: builds the binary once, runs commands, starts daemons on free ports, kills them.
+//! Does not: use internals of a crate; a test sees what a user sees.
+//! Contract: when a handle is dropped, its processes are dead and its folders are removed.
 
 #![allow(clippy::missing_panics_doc, reason = "a harness fails by panicking, that is its purpose")]
 

@@ -1,7 +1,8 @@
 //! The virtual machine: loading its library, starting it, and the calls of its native interface.
 //!
-//! Does: own references to objects of Java, and convert exceptions. Contract: one thread starts the
-//! machine and uses [`JavaMachine`]; native methods get an environment of their own thread.
+//! Does: own references to objects of Java, and convert exceptions.
+//! Contract: one thread starts the machine and uses [`JavaMachine`]; native methods get an
+//! environment of their own thread.
 //! Truth: the JNI specification of Java 17, docs.oracle.com/en/java/javase/17/docs/specs/jni.
 #![allow(unsafe_code, reason = "the dynamic linker, and the native interface of the virtual machine")]
 

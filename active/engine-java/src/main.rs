@@ -1,8 +1,8 @@
 //! The engine program for functions in Java.
 //!
 //! Does: loads the installed Java virtual machine, starts it in the confined process, loads the JAR
-//! file of the function at its first call, and runs its `OsdFunction`. Does not: confine itself;
-//! `sealstone-sandbox` does that before this program sees a descriptor.
+//! file of the function at its first call, and runs its `OsdFunction`.
+//! Does not: confine itself; `sealstone-sandbox` does that before this program sees a descriptor.
 //! Contract: the virtual machine starts, and code of a function is read, after the confinement. The
 //! library is loaded before it, as an engine could not find it. An exception without an error
 //! number ends the process, after its trace was written to the log of the job.

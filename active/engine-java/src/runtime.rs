@@ -1,6 +1,7 @@
 //! The installed Java virtual machine: the locations of its library, its files and the SDK.
 //!
-//! Does: search the folders of Debian, Fedora and local installations. Does not: load anything.
+//! Does: search the folders of Debian, Fedora and local installations.
+//! Does not: load anything.
 //! Contract: a runtime has version 17 or higher. The device binds only its folders to the roots of
 //! engines.
 

@@ -1,9 +1,10 @@
 //! The part of CPython's C interface that the engine uses, from a library loaded at run time.
 //!
-//! Does: load the library, find its functions, and own references to its objects. Contract: the
-//! process has one thread that uses the interpreter, so the global interpreter lock is always held.
-//! All functions belong to the stable ABI, and the switches are variables that exist until Python
-//! 3.14, so one program serves Python 3.9 to 3.14. Truth: docs.python.org/3/c-api/stable.html.
+//! Does: load the library, find its functions, and own references to its objects.
+//! Contract: the process has one thread that uses the interpreter, so the global interpreter lock
+//! is always held. All functions belong to the stable ABI, and the switches are variables that
+//! exist until Python 3.14, so one program serves Python 3.9 to 3.14.
+//! Truth: docs.python.org/3/c-api/stable.html.
 #![allow(unsafe_code, reason = "the dynamic linker, and the C interface of the interpreter")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_ulonglong, c_void};

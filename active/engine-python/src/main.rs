@@ -1,8 +1,8 @@
 //! The engine program for functions in Python 3.
 //!
 //! Does: loads the interpreter of the machine, starts it in the confined process, compiles the
-//! function at its first call, and runs `run(osd, call)`. Does not: confine itself;
-//! `sealstone-sandbox` does that before this program sees a descriptor.
+//! function at its first call, and runs `run(osd, call)`.
+//! Does not: confine itself; `sealstone-sandbox` does that before this program sees a descriptor.
 //! Contract: the interpreter starts, and code of a function is compiled, after the confinement. The
 //! library is loaded before it, as an engine could not find it. An exception without an error
 //! number ends the process, after its traceback was written to the log of the job.

@@ -1,6 +1,7 @@
 //! The interpreter of the machine: where its library and its standard library are.
 //!
-//! Does: search the folders of Debian, Fedora and local builds. Does not: load anything.
+//! Does: search the folders of Debian, Fedora and local builds.
+//! Does not: load anything.
 //! Contract: a runtime has a standard library of the version of its library. The device binds only
 //! its folders to the roots of engines.
 

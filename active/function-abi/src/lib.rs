@@ -2,7 +2,8 @@
 //!
 //! Does: the [table of calls](CALLS), from which the C header and the reference page are generated;
 //! the layout of the shared memory, its ring entries and the call descriptor; limits and error
-//! numbers. Does not: map memory or run anything; `sealstone-function-ring` does.
+//! numbers.
+//! Does not: map memory or run anything; `sealstone-function-ring` does.
 //! Contract: all numbers are little-endian, and all references are offsets. Arbitrary bytes parse
 //! to a value within every limit, or to an [`EntryError`] or [`DescriptorError`].
 //! Truth: `docs/reference/function-api.md`, generated from the table.

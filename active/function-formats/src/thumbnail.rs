@@ -1,6 +1,7 @@
 //! `thumbnail`: small pictures of JPEG and PNG files, in the format of the file.
 //!
-//! Does: decode, turn by the Exif orientation, reduce by averaging, encode. Does not: enlarge.
+//! Does: decode, turn by the Exif orientation, reduce by averaging, encode.
+//! Does not: enlarge.
 //! Contract: the dimensions in the header are compared with the limits before pixels are decoded.
 
 use sealstone_function_host::{FunctionCall, FunctionErrno, FunctionFailure};

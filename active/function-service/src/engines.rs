@@ -1,6 +1,7 @@
 //! The engine programs of a device.
 //!
-//! Does: find the programs and start their zygotes. Does not: start engines; `pool` does.
+//! Does: find the programs and start their zygotes.
+//! Does not: start engines; `pool` does.
 //! Contract: the daemon creates the set before it loads keys. A program that is missing or does not
 //! start makes its engine unavailable, with the reason, and nothing else.
 

@@ -1,7 +1,8 @@
 //! One call of a function in an engine.
 //!
 //! Does: describe the call, serve the requests of the engine on this thread, enforce the limits of
-//! the run, and find out why it ended. Does not: keep jobs or store results.
+//! the run, and find out why it ended.
+//! Does not: keep jobs or store results.
 //! Contract: every request is checked against the handles of this call, and each handle checks its
 //! authority again. An engine that breaks the protocol is killed.
 //! Truth: docs/design/active.md (RPC, limits, cancellation), `sealstone-function-abi`.

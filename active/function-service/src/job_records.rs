@@ -1,6 +1,7 @@
 //! Asynchronous jobs in a small file, so that they are reported as lost after a crash.
 //!
-//! Does: store which asynchronous jobs are queued or run. Does not: store arguments or results.
+//! Does: store which asynchronous jobs are queued or run.
+//! Does not: store arguments or results.
 //! Contract: a job is stored before its id is returned to the client, and removed when it has
 //! ended.
 //!

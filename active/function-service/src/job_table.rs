@@ -1,7 +1,7 @@
 //! The jobs of one device: states, limits, and how long ended jobs are kept.
 //!
-//! Does: admit, queue, start, cancel, end, expire. Does not: run anything, read a clock, or draw
-//! random numbers; `service` does.
+//! Does: admit, queue, start, cancel, end, expire.
+//! Does not: run anything, read a clock, or draw random numbers; `service` does.
 //! Contract: `now_ms` never decreases. A job is reported to its owner only; for all others it does
 //! not exist. At most `JobLimits::running` jobs run and `JobLimits::per_user` jobs of one user are
 //! queued or running.

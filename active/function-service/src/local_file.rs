@@ -1,6 +1,7 @@
 //! Local files as objects of a function, for a run without a device.
 //!
-//! Does: read and write a file with the rights that a call has. Does not: check capabilities.
+//! Does: read and write a file with the rights that a call has.
+//! Does not: check capabilities.
 //! Contract: the handle refuses what a device refuses for lack of a right.
 //! Truth: docs/standards/active.md, rights of an entry.
 

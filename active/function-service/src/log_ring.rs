@@ -1,6 +1,7 @@
 //! The log of one job: its last 64 KiB, safe to print.
 //!
-//! Does: keep the newest bytes, and escape control characters. Does not: store or format lines.
+//! Does: keep the newest bytes, and escape control characters.
+//! Does not: store or format lines.
 //! Contract: an offset counts all bytes that were ever written, so a reader that continues at the
 //! returned offset misses nothing that is still kept.
 

@@ -1,9 +1,10 @@
 //! Engine processes: started when needed, and reused by the same owner for the same function.
 //!
-//! Does: start engines, keep idle ones, and stop those so that they use no CPU time. Does not: talk
-//! to them; `invocation` does. Contract: an engine that ran a function of one owner is used again
-//! for the same code and the same owner only. An engine that broke the protocol, had secret
-//! arguments, or was killed is never used again. CPU time between two calls counts for the second.
+//! Does: start engines, keep idle ones, and stop those so that they use no CPU time.
+//! Does not: talk to them; `invocation` does.
+//! Contract: an engine that ran a function of one owner is used again for the same code and the
+//! same owner only. An engine that broke the protocol, had secret arguments, or was killed is never
+//! used again. CPU time between two calls counts for the second.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! The function service: jobs, threads, engines and results together.
 //!
 //! Does: run synchronous jobs on the thread of their command and asynchronous ones on threads of
-//! their own, answer requests about jobs, store large results, issue receipts. Does not: serve the
-//! requests of an engine; `invocation` does. Contract: a job ends exactly once, and is recorded
-//! once. Without a running slot a job waits in the queue. No lock is held while an engine or an
-//! object is used. Truth: docs/design/active.md, docs/adr/0069-function-service.md.
+//! their own, answer requests about jobs, store large results, issue receipts.
+//! Does not: serve the requests of an engine; `invocation` does.
+//! Contract: a job ends exactly once, and is recorded once. Without a running slot a job waits in
+//! the queue. No lock is held while an engine or an object is used.
+//! Truth: docs/design/active.md, docs/adr/0069-function-service.md.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -1,7 +1,8 @@
 //! Output that becomes visible only if the function succeeds.
 //!
 //! Does: keep writes, appends and attributes of a run in memory, show them to the run itself, and
-//! apply them at a commit. Does not: make several objects change in one step.
+//! apply them at a commit.
+//! Does not: make several objects change in one step.
 //! Contract: without a commit no byte or attribute of an object changes. An object that the run
 //! created exists at once, because its number is known at once; it is empty until the commit, and
 //! removed if the run fails. A crash of the device during a commit can apply a part of it.

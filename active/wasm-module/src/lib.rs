@@ -2,8 +2,9 @@
 //!
 //! Does: reads the sections of a binary module before anything compiles it, refuses counts and
 //! sizes above the [`limits`], features that the engine does not offer, imports that are not in the
-//! table of calls, and modules without an entry point. Does not: validate instructions; the
-//! compiler of the engine does that, whatever this crate returned.
+//! table of calls, and modules without an entry point.
+//! Does not: validate instructions; the compiler of the engine does that, whatever this crate
+//! returned.
 //! Contract: arbitrary bytes give a [`ModuleSummary`] or a [`ModuleError`], in one pass over the
 //! sections, with memory for its types and one number for each function.
 //! Truth: WebAssembly 2.0, chapter 5.5 (modules), and `active/function-abi/src/call.rs` (imports).

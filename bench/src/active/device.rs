@@ -1,7 +1,7 @@
 //! One device with a function, and a client that runs it.
 //!
-//! Does: starts a device, stores objects, and sends EXECUTE FUNCTION with CMDRSP. Contract: the
-//! credentials are issued with the device's own key, as by a metadata server.
+//! Does: starts a device, stores objects, and sends EXECUTE FUNCTION with CMDRSP.
+//! Contract: the credentials are issued with the device's own key, as by a metadata server.
 
 use std::path::Path;
 use std::sync::Arc;

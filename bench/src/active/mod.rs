@@ -1,10 +1,11 @@
 //! Active storage: the measurements of the ASF paper's Figures 4 to 13 on this machine.
 //!
 //! Does: runs C functions in the real confined engine, on real devices, beside the same code at the
-//! client, and prints one table for each group of figures. Does not: report failures by its exit
-//! code. Contract: compared items take turns in every round, and a ratio compares the items of one
-//! round. The text of the paper is not available: a table names the values of the paper that the
-//! design documents quote, and no other.
+//! client, and prints one table for each group of figures.
+//! Does not: report failures by its exit code.
+//! Contract: compared items take turns in every round, and a ratio compares the items of one round.
+//! The text of the paper is not available: a table names the values of the paper that the design
+//! documents quote, and no other.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

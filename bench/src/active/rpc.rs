@@ -2,7 +2,8 @@
 //!
 //! Does: runs the same code in a confined engine whose requests this process serves from a plain
 //! file, in a local program that reads the file itself, and in that program over a Unix socket with
-//! one message for each call, as SunRPC does. Does not: use a device.
+//! one message for each call, as SunRPC does.
+//! Does not: use a device.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};

@@ -1,8 +1,9 @@
 //! Jobs of clients, and their execution.
 //!
-//! Does: defines the steps, and runs one of them with several clients concurrently. Does not: know
-//! what a client uses. Contract: a step lasts from the start of the first client to the end of the
-//! last one; a client that runs out of time reports its progress, which is what counts.
+//! Does: defines the steps, and runs one of them with several clients concurrently.
+//! Does not: know what a client uses.
+//! Contract: a step lasts from the start of the first client to the end of the last one; a client
+//! that runs out of time reports its progress, which is what counts.
 
 use std::sync::Barrier;
 use std::thread;

@@ -2,9 +2,10 @@
 //! and with other file systems.
 //!
 //! Does: starts all of them, measures them in turns, prints rates and ratios, and compares with the
-//! targets. Does not: install anything; missing file systems are skipped with a message. Contract:
-//! a scenario can run alone, and each step of it has a time limit. A failure of another file system
-//! ends only its part.
+//! targets.
+//! Does not: install anything; missing file systems are skipped with a message.
+//! Contract: a scenario can run alone, and each step of it has a time limit. A failure of another
+//! file system ends only its part.
 
 mod depth;
 mod folder;

@@ -1,7 +1,7 @@
 //! Timestamps that operations update implicitly.
 //!
-//! Does: the same updates for commands and for functions. Does not: decide whether a command
-//! updates any.
+//! Does: the same updates for commands and for functions.
+//! Does not: decide whether a command updates any.
 //! Contract: the caller has the lock of the object.
 //! Truth: docs/design/t10-osd.md 3.5 (timestamps).
 

@@ -1,8 +1,9 @@
 //! Structured mutations: fields of a CDB, entries of a list, PDUs of a stream, keys of a text.
 //!
 //! Does: changes one part of a structure and keeps the rest valid, lengths included, or makes
-//! exactly one length wrong. Does not: replace the plain mutator; the two alternate, here and under
-//! libFuzzer. Contract: accepts any bytes; the same input and random numbers give the same result.
+//! exactly one length wrong.
+//! Does not: replace the plain mutator; the two alternate, here and under libFuzzer.
+//! Contract: accepts any bytes; the same input and random numbers give the same result.
 
 mod cdb;
 mod list;

@@ -1,11 +1,13 @@
 //! Backs up a data folder into one file, and restores a folder from it.
 //!
 //! Does: writes the keystore, the certificate and every record, sealed, as one snapshot of the
-//! store; restores them into a new folder. Does not: copy objects; devices keep their own.
+//! store; restores them into a new folder.
+//! Does not: copy objects; devices keep their own.
 //! Contract: a backup opens completely or not at all, and only with the secret that it was created
 //! with. The store file of a restored folder gets its name last, so an interrupted restore is
 //! detected and repeated. Sessions are not restored. Numbers of objects, files and keys continue
-//! where none was used before. Truth: docs/standards/mds/store.md §8.3.
+//! where none was used before.
+//! Truth: docs/standards/mds/store.md §8.3.
 //!
 //! File: `"OSDMB01\0"`, length 4 and a vault (see `vault`) with a key 32, then frames: length 4 and
 //! a sealed record (`record`, under that key and the vault's salt as store id) named `"backup" ‖

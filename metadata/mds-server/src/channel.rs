@@ -2,9 +2,9 @@
 //!
 //! Does: reads a frame, has it decided, sends the answer, repeats. Requests of a session that
 //! arrive while others are being decided run concurrently, so that they share one wait for the
-//! disk. Contract: a connection has a bounded number of frames in memory, and each length is
-//! checked before the body is read. A frame that is no request waits until all earlier ones are
-//! answered.
+//! disk.
+//! Contract: a connection has a bounded number of frames in memory, and each length is checked
+//! before the body is read. A frame that is no request waits until all earlier ones are answered.
 
 use core::convert::Infallible;
 use core::future::poll_fn;

@@ -2,13 +2,15 @@
 //! oldest segment is removed when a stream is full.
 //!
 //! Does: appends, reads, limits size, makes durable; detects whether a start may follow a power
-//! failure. Does not: interpret records. Contract: when `append` returns, the kernel has the
-//! record: the death of the process loses nothing. A torn or corrupt record ends its segment, and
-//! reading continues with the next one. Each start begins a new segment, so nothing is appended
-//! behind a torn record. Space is allocated before it is written. On a full disk the oldest
-//! segments are removed early, and `known_since_ms` reports it. Format: a segment is `OSDGL001`,
-//! time of its first record (8 bytes), then records `length 4 | CRC32C 4 | bytes`, numbers
-//! big-endian; docs/standards/mds/store.md §8.6.
+//! failure.
+//! Does not: interpret records.
+//! Contract: when `append` returns, the kernel has the record: the death of the process loses
+//! nothing. A torn or corrupt record ends its segment, and reading continues with the next one.
+//! Each start begins a new segment, so nothing is appended behind a torn record. Space is allocated
+//! before it is written. On a full disk the oldest segments are removed early, and `known_since_ms`
+//! reports it.
+//! Format: a segment is `OSDGL001`, time of its first record (8 bytes), then records `length 4 |
+//! CRC32C 4 | bytes`, numbers big-endian; docs/standards/mds/store.md §8.6.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};

@@ -2,8 +2,9 @@
 //! devices.
 //!
 //! Does: all of this on the leading server; every server also renews its own registration and trims
-//! its memory. Contract: each task may be interrupted anywhere or run twice; the store records the
-//! remaining work.
+//! its memory.
+//! Contract: each task may be interrupted anywhere or run twice; the store records the remaining
+//! work.
 
 use core::future::Future;
 use std::collections::BTreeMap;

@@ -1,11 +1,12 @@
 //! The keystore: the key that seals the metadata store's secrets, itself sealed under a key file,
 //! passphrase or systemd credential.
 //!
-//! Does: creates, opens and reseals `keystore.sealed`. Does not: seal records;
-//! `sealstone_mds::store` does, with this key. Contract: no file has the key in the clear. A wrong
-//! passphrase, key file or credential is a distinct error and opens nothing. The cost of key
-//! stretching is limited before it runs, whatever the header requests. Truth:
-//! docs/standards/mds/store.md §8.2; docs/design/security.md 3.7.
+//! Does: creates, opens and reseals `keystore.sealed`.
+//! Does not: seal records; `sealstone_mds::store` does, with this key.
+//! Contract: no file has the key in the clear. A wrong passphrase, key file or credential is a
+//! distinct error and opens nothing. The cost of key stretching is limited before it runs, whatever
+//! the header requests.
+//! Truth: docs/standards/mds/store.md §8.2; docs/design/security.md 3.7.
 
 use std::env;
 use std::path::{Path, PathBuf};

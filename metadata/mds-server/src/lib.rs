@@ -1,10 +1,12 @@
 //! Runs the metadata server: TLS, sockets, timers, and the background tasks that talk to devices.
 //!
 //! Does: creates a data folder, serves it over TLS 1.3, and keeps devices prepared, measured and
-//! free of orphans. Does not: decide requests; `sealstone-mds` does. Contract: a connection has one
-//! frame at a time, whose length is checked before its body is read. A connection that is slow,
-//! silent or violates the protocol is closed. After [`Server::shutdown`] every started answer has
-//! been sent. Truth: docs/standards/mds/wire.md §1, §2; docs/design/security.md 2.4, 3.7.
+//! free of orphans.
+//! Does not: decide requests; `sealstone-mds` does.
+//! Contract: a connection has one frame at a time, whose length is checked before its body is read.
+//! A connection that is slow, silent or violates the protocol is closed. After [`Server::shutdown`]
+//! every started answer has been sent.
+//! Truth: docs/standards/mds/wire.md §1, §2; docs/design/security.md 2.4, 3.7.
 
 mod backup;
 mod channel;

@@ -2,8 +2,8 @@
 //! an LDAP server.
 //!
 //! Contract: the location given at setup is kept in the folder's file `metadata-store`, without the
-//! password. A folder without that file has the embedded store. Truth: docs/standards/mds/store.md
-//! §8.7, §8.9.
+//! password. A folder without that file has the embedded store.
+//! Truth: docs/standards/mds/store.md §8.7, §8.9.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

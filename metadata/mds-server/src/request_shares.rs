@@ -1,7 +1,7 @@
 //! Shares of users in the requests that are decided at a time.
 //!
-//! Does: one semaphore for each user with a connection. Does not: bound the requests of all users;
-//! `Limits::requests_max` does.
+//! Does: one semaphore for each user with a connection.
+//! Does not: bound the requests of all users; `Limits::requests_max` does.
 //! Contract: a request acquires the permit of its user before one of all users. So a queue of
 //! requests of one user delays those of others by that share at most.
 //! Truth: docs/reference/limits.md; docs/adr/0062-bounds-per-user.md.

@@ -1,9 +1,10 @@
 //! Serves time to devices and other clients: SNTP on a UDP port.
 //!
-//! Does: receives requests, finds the key of a device, sends the response of `sealstone-sntp`. Does
-//! not: decide the response, or adjust the clock. Contract: a datagram causes at most one response,
-//! never a longer one. After a failure of the port the server pauses and continues. Truth:
-//! docs/standards/time.md.
+//! Does: receives requests, finds the key of a device, sends the response of `sealstone-sntp`.
+//! Does not: decide the response, or adjust the clock.
+//! Contract: a datagram causes at most one response, never a longer one. After a failure of the
+//! port the server pauses and continues.
+//! Truth: docs/standards/time.md.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

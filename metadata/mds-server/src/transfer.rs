@@ -1,11 +1,13 @@
 //! Exports a metadata store to a file, and imports it into another kind of store.
 //!
 //! Does: writes every record of one snapshot as it is stored, secrets sealed; writes them to an
-//! empty store, and reads them back. Does not: include the keystore or the certificate, which stay
-//! in the server's folder. A backup (`backup`) does that, and also moves the number ranges on.
+//! empty store, and reads them back.
+//! Does not: include the keystore or the certificate, which stay in the server's folder. A backup
+//! (`backup`) does that, and also moves the number ranges on.
 //! Contract: memory is bounded. A file is verified completely before the import: its length, order
 //! and number of records, and the BLAKE3 of all bytes. A store becomes a server's with the last
-//! record; until then an import may be repeated. Truth: docs/standards/mds/store.md §8.8.
+//! record; until then an import may be repeated.
+//! Truth: docs/standards/mds/store.md §8.8.
 //!
 //! File: `"OSDMX01\0"`, version of the records 8, server id 16; then records in ascending order of
 //! keys: length of the key 2, of the value 4, key, value; then FFFFh, number of records 8, bytes of

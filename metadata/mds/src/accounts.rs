@@ -1,7 +1,8 @@
 //! Accounts: their credentials, roles and state.
 //!
 //! Does: registration by administrators and by enrolment code, change of one's own password, keys
-//! of services, roles, enabling, removal. Does not: see a password or a key.
+//! of services, roles, enabling, removal.
+//! Does not: see a password or a key.
 //! Contract: the last enabled local administrator with a credential cannot be removed, disabled or
 //! given another role. A password account never has a credential of a suite for key files, whose
 //! secrets are not stretched, and a service never has one of a password suite. A user who changes

@@ -1,6 +1,7 @@
 //! Audit records: each decision with its user, subject and verdict.
 //!
-//! Does: define the content of a record. Does not: write files; the server passes an [`AuditSink`].
+//! Does: define the content of a record.
+//! Does not: write files; the server passes an [`AuditSink`].
 //! Contract: every login, logout and refusal has a record, and every request that changes something
 //! or grants a right. Requests that only read names or status are recorded when they are denied. No
 //! record contains a secret: the session's number is not one; it is also the first 16 bytes of the

@@ -1,8 +1,8 @@
 //! Checks of all metadata (fsck), while the server works.
 //!
-//! Does: hold the running check and its findings; count, compare, and repair where possible. Does
-//! not: start by itself, or access devices; the server takes a requested check and runs it on a
-//! thread of its own.
+//! Does: hold the running check and its findings; count, compare, and repair where possible.
+//! Does not: start by itself, or access devices; the server takes a requested check and runs it on
+//! a thread of its own.
 //! Contract: a check compares one state of the store and delays no request. Memory is bounded
 //! except for directories (about 50 bytes each). A repair is a short transaction that keeps all
 //! changes since the compared state.

@@ -1,7 +1,8 @@
 //! Client registry: durable records of clients, and orphans that clients have open.
 //!
 //! Does: record a client before it opens anything, delete the record when it ends or expires; keep
-//! its open files from removal. Does not: store open files; `open_files` has them in memory.
+//! its open files from removal.
+//! Does not: store open files; `open_files` has them in memory.
 //! Contract: a record stands for a client that this server knows, or knew before its restart: it is
 //! deleted with the client, or one minute after the restart. Of several servers on one store each
 //! one touches its own records only.

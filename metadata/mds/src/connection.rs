@@ -1,7 +1,7 @@
 //! One connection: frames in, frames out.
 //!
-//! Does: the state machine of login, session and logout; sequence numbers. Does not: sockets,
-//! clocks, TLS.
+//! Does: the state machine of login, session and logout; sequence numbers.
+//! Does not: sockets, clocks, TLS.
 //! Contract: call [`Connection::receive`] with one whole frame at a time and send the returned
 //! frame before the next call; after `close` no frame is answered. In a session,
 //! [`Connection::ask`] can take a request out of a frame, so that further frames can be received

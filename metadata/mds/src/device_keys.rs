@@ -1,7 +1,8 @@
 //! State of all keys of one device: which were set when, what is due, and interrupted changes.
 //!
 //! Does: hold and store this state with the keys; find the next steps (`plan`), apply their
-//! outcomes (`apply`). Does not: access devices; the daemon performs steps.
+//! outcomes (`apply`).
+//! Does not: access devices; the daemon performs steps.
 //! Contract: a step that changes a key is durably stored, with its seed, before it is sent, and
 //! stays stored until the device's signed answer is stored too. Both ends may crash at any point: a
 //! repeated SET KEY sets the same key, and of a master key both candidates are kept until one is

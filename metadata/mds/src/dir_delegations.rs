@@ -1,8 +1,9 @@
 //! Directory delegations: the client changes names locally and sends the changes later.
 //!
 //! Does: record delegations and reserved inode numbers durably; delete the records when a lease is
-//! returned or revoked. Does not: apply changes; `handle::name_batch` does. Does not: grant leases;
-//! `leases` does.
+//! returned or revoked.
+//! Does not: apply changes; `handle::name_batch` does.
+//! Does not: grant leases; `leases` does.
 //! Contract: a change is accepted only in a transaction that finds the directory's record of the
 //! very lease under which it was made. The record is deleted before other clients read or change
 //! names in the directory. It survives a restart, and late changes are refused. One record of about

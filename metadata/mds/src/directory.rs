@@ -1,9 +1,9 @@
 //! The user directory, for example an LDAP server: it knows users and their groups.
 //!
 //! Does: define the queries; query at login, at resumption, and periodically while sessions are
-//! valid; end the sessions of users who lost access. Does not: speak LDAP; the server passes a
-//! [`Directory`]. Passwords are never sent to it: directory users enrol a password here like all
-//! others.
+//! valid; end the sessions of users who lost access.
+//! Does not: speak LDAP; the server passes a [`Directory`]. Passwords are never sent to it:
+//! directory users enrol a password here like all others.
 //! Contract: queries are made only for accounts marked as directory accounts, and only after the
 //! password was proven or an administrator requested it, so that unauthenticated peers cause no
 //! queries. Without an answer no session opens. A session continues without one for the configured

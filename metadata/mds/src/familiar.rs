@@ -1,7 +1,7 @@
 //! Addresses that accounts have logged in from, so that the login throttle can prefer them.
 //!
-//! Does: remember them in the store, for existing accounts. Does not: limit anything; `limiter`
-//! does.
+//! Does: remember them in the store, for existing accounts.
+//! Does not: limit anything; `limiter` does.
 //! Contract: only a successful login adds an address, so no attacker can add or evict one. An
 //! account has at most [`FAMILIAR_MAX`] addresses for [`FAMILIAR_MS`] each; they are removed with
 //! the account.

@@ -2,8 +2,9 @@
 //!
 //! Does: set new policy access tags on a file's objects, so that devices refuse the client's
 //! credentials; refuse it new ones until it has released the file; end its locks when it can no
-//! longer write. Does not: choose the clients to fence; `client_registry` chooses silent clients
-//! with locks, `leases` those with unreturned leases.
+//! longer write.
+//! Does not: choose the clients to fence; `client_registry` chooses silent clients with locks,
+//! `leases` those with unreturned leases.
 //! Contract: from the first step on the client gets nothing more for the file; a credential that is
 //! being issued meanwhile is not sent. A fence is done when every device has confirmed the new
 //! tags, or when every older credential has expired. It is recorded in the transaction that draws

@@ -1,6 +1,7 @@
 //! Groups and their members.
 //!
-//! Does: keep both directions of a membership consistent. Does not: decide rights; `access` does.
+//! Does: keep both directions of a membership consistent.
+//! Does not: decide rights; `access` does.
 //! Contract: a membership ends with its account and with its group, so that a reused name inherits
 //! none.
 

@@ -1,7 +1,7 @@
 //! Request handling: one response for each request.
 //!
-//! Does: check the session, dispatch the request, write the audit record. Contract: total: every
-//! request gets a response.
+//! Does: check the session, dispatch the request, write the audit record.
+//! Contract: total: every request gets a response.
 
 use std::sync::atomic::Ordering;
 

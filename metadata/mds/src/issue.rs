@@ -1,8 +1,8 @@
 //! The record of credentials: issued to whom and when, and refused requests.
 //!
 //! Does: define a record, write it before the credential is sent, find the records of a file, and
-//! restore the valid credentials after a restart. Does not: write files; the server passes a
-//! [`GrantLog`].
+//! restore the valid credentials after a restart.
+//! Does not: write files; the server passes a [`GrantLog`].
 //! Contract: a credential is not sent if its record could not be written. Records contain no keys.
 //! Truth: docs/standards/mds/operations.md §5.7, §8.6;
 //! docs/adr/0029-record-of-issued-credentials.md.

@@ -1,8 +1,9 @@
 //! Issued credentials that devices still accept: which user and session holds which object.
 //!
 //! Does: keep every credential until it expires, by session and object; when the table is full,
-//! keep only the partitions of the dropped ones. Does not: revoke; a device does, by the policy
-//! access tag of an object or the key of a partition.
+//! keep only the partitions of the dropped ones.
+//! Does not: revoke; a device does, by the policy access tag of an object or the key of a
+//! partition.
 //! Contract: the number of entries is limited ([`ISSUED_CREDENTIALS_MAX`] unless configured). A
 //! full table drops entries of the user that has the most, never of a user with less than an equal
 //! share. For each user either all entries are here, or [`UnlistedCredentials`] names the

@@ -1,8 +1,8 @@
 //! File leases: which client may cache what, and recalls.
 //!
 //! Does: keep leases in memory, find conflicts, recall, wake clients that wait for recalls, and
-//! know when a lease has expired at its client. Does not: fence; `fence` does, and calls
-//! [`Leases::on_fenced`].
+//! know when a lease has expired at its client.
+//! Does not: fence; `fence` does, and calls [`Leases::on_fenced`].
 //! Contract: a write lease is exclusive; while a client has a read lease, no other client changes
 //! the node. A conflicting operation waits until the lease is returned or has expired on the
 //! client's clock; an expired write lease is fenced first. While a change is being committed no

@@ -1,8 +1,8 @@
 //! Login throttle: rate limits of login attempts.
 //!
 //! Does: limit attempts from each address, for each account from each address and network, and for
-//! each account from all networks that it never logged in from. Does not: read a clock, or remember
-//! which accounts exist; the store does (`familiar`).
+//! each account from all networks that it never logged in from.
+//! Does not: read a clock, or remember which accounts exist; the store does (`familiar`).
 //! Contract: the answer does not depend on whether the account exists, except after logins from the
 //! same network. A flood from elsewhere never delays a login from a familiar address. It delays a
 //! first login from a new network only above the rate of [`UNFAMILIAR_EVERY_MS`], that is from

@@ -2,11 +2,11 @@
 //! other.
 //!
 //! Does: keep locks while their client has the file open: in memory, or, where several servers
-//! share a store, in the store, so that each of them sees all. Does not: wait; the client repeats
-//! the request, so there are no deadlocks at the server. Does not: end locks of a silent client;
-//! `fence` does, when it can no longer write. Contract: O(locks of the file), of which there are at
-//! most [`LOCKS_PER_FILE_MAX`]. A user has a share of the locks of a file and of all locks (see
-//! `share`).
+//! share a store, in the store, so that each of them sees all.
+//! Does not: wait; the client repeats the request, so there are no deadlocks at the server.
+//! Does not: end locks of a silent client; `fence` does, when it can no longer write.
+//! Contract: O(locks of the file), of which there are at most [`LOCKS_PER_FILE_MAX`]. A user has a
+//! share of the locks of a file and of all locks (see `share`).
 
 mod stored;
 

@@ -1,8 +1,8 @@
 //! Moves of objects between devices while their files are in use.
 //!
 //! Does: store which devices are drained, find objects on them, fence writers, record the target of
-//! an object, and change the layout when the copy is complete. Does not: copy; the daemon does,
-//! with credentials from here.
+//! an object, and change the layout when the copy is complete.
+//! Does not: copy; the daemon does, with credentials from here.
 //! Contract: after any crash a file is completely at its old or its new place. Each object gets a
 //! new policy access tag before it moves, and nothing is read from it before its device has
 //! confirmed the tag: then no client can write to it. A client that requests the right to write

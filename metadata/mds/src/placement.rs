@@ -2,9 +2,9 @@
 //!
 //! Does: the hybrid scheme of OBS: one object by weighted hashing for small files; stripes for
 //! large ones, over the devices in the best condition. It is a pure function of the devices'
-//! figures and the file's number, and returns the reason with the result. Does not: reserve space,
-//! because devices refuse objects that do not fit; move objects, but it also chooses their new
-//! devices.
+//! figures and the file's number, and returns the reason with the result.
+//! Does not: reserve space, because devices refuse objects that do not fit; move objects, but it
+//! also chooses their new devices.
 //! Contract: equal inputs give equal results. A device is chosen in proportion to its capacity as
 //! long as all are equally full. With fixed weights, adding or removing a device moves only objects
 //! to or from it. For `n` devices and a width of `w`: O(n) for a [`DevicePool`], O(n + w log w) for

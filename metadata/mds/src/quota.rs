@@ -1,8 +1,8 @@
 //! Quotas: usage of each user and tree, and limits on it.
 //!
 //! Does: count nodes, their sizes, the bytes of their extended attributes, and open creates, for
-//! every owner and every directory that is a tree; refuse changes beyond a limit; recount. Does
-//! not: check the right to set limits, or count blocks of a device.
+//! every owner and every directory that is a tree; refuse changes beyond a limit; recount.
+//! Does not: check the right to set limits, or count blocks of a device.
 //! Contract: usage is updated in the transaction that changes the counted node, so it is exact
 //! after every commit and crash. Each update reads and writes one record; nothing is walked.
 //! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md, 0062-bounds-per-user.md.

@@ -1,6 +1,7 @@
 //! Reauthentication within a session, required before the password or key is changed.
 //!
-//! Does: another OPAQUE exchange, bound to the session. Does not: open a session.
+//! Does: another OPAQUE exchange, bound to the session.
+//! Does not: open a session.
 //! Contract: a session has at most one reauthentication in progress, and it permits one change. The
 //! caller has counted the attempt, whether it is finished or not.
 //! Truth: docs/standards/mds/login.md §4.9.

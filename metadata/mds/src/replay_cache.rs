@@ -1,8 +1,8 @@
 //! Replay cache: runs a request exactly once, however often it is repeated.
 //!
 //! Does: store the answer in the transaction of the change; return it for a repeated request;
-//! expire it after a day. Does not: store refusals, which changed nothing: a repeated request is
-//! checked again.
+//! expire it after a day.
+//! Does not: store refusals, which changed nothing: a repeated request is checked again.
 //! Contract: one server of a store applies a request, once. A request with a lower sequence number
 //! than the last one of its slot is refused, and an answer is returned only for the same request.
 //! Truth: docs/standards/mds/nodes.md §5.8; docs/adr/0045-replay-cache.md.

@@ -2,8 +2,9 @@
 //! new working keys.
 //!
 //! Does: store revocations, find their objects, keep the list of those whose device has not
-//! confirmed yet, count. Does not: access devices; the daemon sends the new tags, and repeats that
-//! until each device has confirmed.
+//! confirmed yet, count.
+//! Does not: access devices; the daemon sends the new tags, and repeats that until each device has
+//! confirmed.
 //! Contract: a revocation that was answered is durable and continues after a crash at any point. An
 //! object is done when its device has confirmed the tag by a signed reply: then it refuses the old
 //! tag. New credentials carry the new tag from the transaction on that allocated it. If a user may

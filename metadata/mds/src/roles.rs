@@ -1,7 +1,7 @@
 //! Roles: which requests an account may send.
 //!
-//! Does: assign every request to a class, and say which roles may use the class. Does not: check
-//! files; owner, group and mode decide after it.
+//! Does: assign every request to a class, and say which roles may use the class.
+//! Does not: check files; owner, group and mode decide after it.
 //! Contract: total; a new request does not compile without a class.
 //! Truth: docs/standards/mds/operations.md §5.3 has the same table.
 

@@ -1,7 +1,8 @@
 //! The metadata server: set up once, opened on every start.
 //!
 //! Does: hold the state shared by all requests, run transactions, and the housekeeping that the
-//! daemon calls. Does not: decide requests; `handle` does.
+//! daemon calls.
+//! Does not: decide requests; `handle` does.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

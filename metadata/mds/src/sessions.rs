@@ -1,7 +1,7 @@
 //! Sessions of logged-in users.
 //!
-//! Does: open, find, resume and end sessions; a copy in the store lets them survive a restart. Does
-//! not: log in.
+//! Does: open, find, resume and end sessions; a copy in the store lets them survive a restart.
+//! Does not: log in.
 //! Contract: an ended session is not found on any connection, nor after a crash. A session that was
 //! opened or used shortly before a crash may be lost, or appear unused since: its user logs in
 //! again.

@@ -2,8 +2,9 @@
 //!
 //! Does: count changes of users and of devices in the store, in the transaction of the change; let
 //! a server reload what another one changed before its next request; keep a lease on the work that
-//! one server does for all. Does not: share state of a single server: its record of credentials,
-//! its rate limits, its connections.
+//! one server does for all.
+//! Does not: share state of a single server: its record of credentials, its rate limits, its
+//! connections.
 //! Contract: a change of devices or their keys is based on the store, never on a server's cache: if
 //! another server was faster, the transaction fails with `Conflict`. A session that ended on any
 //! server is not found on any other. Two leaders at the same time, as after a long pause of the

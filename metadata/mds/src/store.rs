@@ -1,7 +1,7 @@
 //! The interface of a metadata store: ordered keys, range scans, transactions.
 //!
-//! Does: define what a store guarantees. Does not: know the records; `namespace` and the modules
-//! beside it do.
+//! Does: define what a store guarantees.
+//! Does not: know the records; `namespace` and the modules beside it do.
 //! Contract: a transaction sees one state and its own changes. When `commit` returns `Ok` they are
 //! durable; if it fails, or the transaction is dropped, nothing changed. After a crash the store
 //! has the state after one of the commits, and at least that of the last `commit` or `settle` that

@@ -1,7 +1,7 @@
 //! Policy access tags: they determine which credentials for an object its device accepts.
 //!
-//! Does: store the tag of every object, allocate new ones. Does not: set them on devices; `revoke`
-//! keeps the list of pending objects.
+//! Does: store the tag of every object, allocate new ones.
+//! Does not: set them on devices; `revoke` keeps the list of pending objects.
 //! Contract: every credential for a file's object carries its tag, which is never 0 (0 is not
 //! checked). A tag is stored before it is used, and none is allocated twice.
 //! Truth: docs/design/security.md 3.5; docs/standards/mds/store.md §8.5.

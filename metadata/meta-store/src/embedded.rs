@@ -3,10 +3,11 @@
 //!
 //! Does: keeps changes in memory and in the journal until a background thread applies them to the
 //! file. Commits are durable (on disk when `commit` returns; concurrent ones share one sync) or
-//! lazy (in memory until the next durable one). Rejects foreign files and other versions. Contract:
-//! after a failed commit the store is poisoned until it is opened again. After a crash the file and
-//! the journal together are the store; after a close the file alone. Truth: redb 4 file format;
-//! docs/standards/mds/store.md §8; docs/adr/0049-journal-of-the-embedded-store.md.
+//! lazy (in memory until the next durable one). Rejects foreign files and other versions.
+//! Contract: after a failed commit the store is poisoned until it is opened again. After a crash
+//! the file and the journal together are the store; after a close the file alone.
+//! Truth: redb 4 file format; docs/standards/mds/store.md §8;
+//! docs/adr/0049-journal-of-the-embedded-store.md.
 
 mod file;
 mod journal;

@@ -1,8 +1,8 @@
 //! Backends of the metadata store trait of `sealstone-mds`.
 //!
-//! Does: keeps ordered keys in a local file, in a database server, or in an LDAP server. Does not:
-//! interpret them. The in-memory backend is next to the trait. Truth: docs/standards/mds/store.md
-//! §8.
+//! Does: keeps ordered keys in a local file, in a database server, or in an LDAP server.
+//! Does not: interpret them. The in-memory backend is next to the trait.
+//! Truth: docs/standards/mds/store.md §8.
 
 mod embedded;
 #[cfg(feature = "ldap")]

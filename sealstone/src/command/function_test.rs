@@ -1,7 +1,8 @@
 //! `sealstone fn test`: runs a function on local files, without a device.
 //!
 //! Does: start the engine program in its sandbox, and run the function by the service of a device,
-//! with local files as objects. Does not: need a session or a metadata server.
+//! with local files as objects.
+//! Does not: need a session or a metadata server.
 //! Truth: docs/how-to/functions.md; docs/reference/json.md.
 
 use std::fs::OpenOptions;

@@ -1,7 +1,8 @@
 //! Access file of a device: which initiators can log in, with which CHAP secret, to which logical
 //! units.
 //!
-//! Does: read and check the file. Does not: authenticate; the protocol machine does.
+//! Does: read and check the file.
+//! Does not: authenticate; the protocol machine does.
 //! Contract: secrets come from private files only.
 //! Truth: RFC 7143 §4.2.7 (names), §12.1.3 (secrets); docs/reference/files.md.
 

@@ -1,12 +1,13 @@
 //! Files of an audit log: the current file, older segments, and a durable count of lost records.
 //!
 //! Does: appends, rotates, bounds the size of all segments, counts records that the disk refused.
-//! Does not: format records. Contract: a line is complete or absent. The count of lost records
-//! survives the process and is in the next line; after a crash it can be reported twice. At the
-//! bound the principals with the largest share lose their oldest records first. Format:
-//! `audit.jsonl`, then `audit.jsonl.NNNNNNNN`, the lowest number is the oldest; `audit.lost` has 40
-//! bytes in the front of a preallocated page: magic, count, first and last time in ms since 1970,
-//! count again, big-endian.
+//! Does not: format records.
+//! Contract: a line is complete or absent. The count of lost records survives the process and is in
+//! the next line; after a crash it can be reported twice. At the bound the principals with the
+//! largest share lose their oldest records first.
+//! Format: `audit.jsonl`, then `audit.jsonl.NNNNNNNN`, the lowest number is the oldest;
+//! `audit.lost` has 40 bytes in the front of a preallocated page: magic, count, first and last time
+//! in ms since 1970, count again, big-endian.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

@@ -1,12 +1,13 @@
 //! Audit log of a daemon: one JSON object per line in `audit.jsonl` of the daemon's folder.
 //!
 //! Does: formats on the caller's thread, writes on its own thread, rotates, and reopens a file that
-//! was renamed. Contract: a line has at most 4 KiB; longer texts are truncated, with length and
-//! digest. Each record of a principal is a line, in order, within its share (`audit_shares`).
-//! Records about unauthenticated peers are rate limited (`audit_rate_limit`). All other records are
-//! in the `count` of a line. The files are bounded, and a principal cannot displace records of
-//! others (`audit_file`). If the queue of [`QUEUE_RECORDS_MAX`] is full, the caller waits. Records
-//! that the disk refuses are counted durably; the next line has the count.
+//! was renamed.
+//! Contract: a line has at most 4 KiB; longer texts are truncated, with length and digest. Each
+//! record of a principal is a line, in order, within its share (`audit_shares`). Records about
+//! unauthenticated peers are rate limited (`audit_rate_limit`). All other records are in the
+//! `count` of a line. The files are bounded, and a principal cannot displace records of others
+//! (`audit_file`). If the queue of [`QUEUE_RECORDS_MAX`] is full, the caller waits. Records that
+//! the disk refuses are counted durably; the next line has the count.
 
 use std::borrow::Cow;
 use std::path::Path;

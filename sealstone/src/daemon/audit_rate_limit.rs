@@ -1,10 +1,11 @@
 //! Rate limit of audit records about unauthenticated peers.
 //!
 //! Does: writes the first records of a kind (source, action, verdict) at once, and counts the rest
-//! in one later line. Does not: format lines or read clocks; `audit_log` does. Contract: at most a
-//! burst of [`LINES_AT_ONCE`] lines, then one per second, and [`OTHERS_MAX`] per minute for the
-//! overflow. Each record is in the `count` of one line. Memory is bounded by [`KINDS_MAX`] and
-//! [`OTHERS_MAX`].
+//! in one later line.
+//! Does not: format lines or read clocks; `audit_log` does.
+//! Contract: at most a burst of [`LINES_AT_ONCE`] lines, then one per second, and [`OTHERS_MAX`]
+//! per minute for the overflow. Each record is in the `count` of one line. Memory is bounded by
+//! [`KINDS_MAX`] and [`OTHERS_MAX`].
 
 use std::collections::HashMap;
 use std::mem;

@@ -1,10 +1,11 @@
 //! Shares of the audit log per principal, so that a flood of one does not hide records of others.
 //!
-//! Does: writes records within the share of their principal, then counts similar ones. Does not:
-//! format lines or read clocks; `audit_log` does. Contract: a principal has a budget of
-//! [`REFUSALS`] lines for refused or failed requests, and [`DONE_BYTES`] for others. Further
-//! records are in the `count` of one line every [`SUMMARY_EVERY_MS`], for up to [`KINDS_MAX`]
-//! kinds. Memory is bounded by [`OWNERS_MAX`] and [`KINDS_MAX`].
+//! Does: writes records within the share of their principal, then counts similar ones.
+//! Does not: format lines or read clocks; `audit_log` does.
+//! Contract: a principal has a budget of [`REFUSALS`] lines for refused or failed requests, and
+//! [`DONE_BYTES`] for others. Further records are in the `count` of one line every
+//! [`SUMMARY_EVERY_MS`], for up to [`KINDS_MAX`] kinds. Memory is bounded by [`OWNERS_MAX`] and
+//! [`KINDS_MAX`].
 
 use std::collections::HashMap;
 use std::mem;

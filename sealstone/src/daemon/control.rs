@@ -1,9 +1,10 @@
 //! Control socket of a running device, in the device's folder.
 //!
-//! Does: one request and one response per connection, each one JSON line. Does not: listen on a
-//! network. Contract: only the owner of the folder and root can connect: the folder is 0700, the
-//! socket 0600, and the peer's user is checked. The process that serves the socket holds the lock
-//! of the store.
+//! Does: one request and one response per connection, each one JSON line.
+//! Does not: listen on a network.
+//! Contract: only the owner of the folder and root can connect: the folder is 0700, the socket
+//! 0600, and the peer's user is checked. The process that serves the socket holds the lock of the
+//! store.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};

@@ -2,9 +2,10 @@
 //!
 //! Does: stores the state of `sealstone_initiator::machine` in the daemon's folder, reads the clock
 //! often enough to confirm steps of the wall clock, and resets it where [`RESET_FILE`] requests
-//! that. Does not: decide which step is taken; `sealstone-sntp` does. Contract: a state that cannot
-//! be written is logged, and the clock continues. Truth: docs/adr/0057-clock-steps.md;
-//! docs/standards/time.md.
+//! that.
+//! Does not: decide which step is taken; `sealstone-sntp` does.
+//! Contract: a state that cannot be written is logged, and the clock continues.
+//! Truth: docs/adr/0057-clock-steps.md; docs/standards/time.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};

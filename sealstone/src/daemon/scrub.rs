@@ -1,7 +1,8 @@
 //! Scrub thread of a running device.
 //!
 //! Does: runs scrub steps of the device at the configured rate, starts a pass when it is due, and
-//! slows down while the device executes commands. Does not: store findings; the device does.
+//! slows down while the device executes commands.
+//! Does not: store findings; the device does.
 //! Contract: a pass always makes progress, also under load, and continues after a restart.
 
 use std::sync::Arc;

@@ -2,10 +2,11 @@
 //! server's.
 //!
 //! Does: sends requests, passes responses to `sealstone-sntp`, stores the last served time in
-//! `clock.toml`, audits and counts refused responses. Does not: decide which responses are
-//! accepted. Contract: a file that cannot be written is logged, and the clock continues; the start
-//! waits for the first response for at most [`START_WAIT`]. Truth: docs/standards/time.md;
-//! docs/adr/0030-time-from-the-metadata-server.md.
+//! `clock.toml`, audits and counts refused responses.
+//! Does not: decide which responses are accepted.
+//! Contract: a file that cannot be written is logged, and the clock continues; the start waits for
+//! the first response for at most [`START_WAIT`].
+//! Truth: docs/standards/time.md; docs/adr/0030-time-from-the-metadata-server.md.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

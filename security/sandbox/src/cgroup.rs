@@ -2,7 +2,8 @@
 //!
 //! Does: find the controllers that this process may use, create one group per engine with its
 //! limits, and remove groups. In version 2 it moves the daemon to a child of its group, if only the
-//! daemon is in that group. Does not: delegate anything to engines, which do not see cgroupfs.
+//! daemon is in that group.
+//! Does not: delegate anything to engines, which do not see cgroupfs.
 //! Contract: folders are named after the zygote, so that any later daemon finds abandoned ones.
 //! Truth: docs/how-to/install.md (`Delegate=`); the kernel's cgroup-v2 document, "no internal
 //! process constraint".

@@ -1,7 +1,8 @@
 //! Landlock: no rights on files, ports and processes but to read some paths.
 //!
 //! Does: handle every right that the kernel's version knows, up to the ones listed here. Three
-//! system calls without any of the choices that a library would make. Truth: landlock(7).
+//! system calls without any of the choices that a library would make.
+//! Truth: landlock(7).
 
 use std::io;
 use std::os::fd::AsFd as _;

@@ -3,7 +3,8 @@
 //! Does: the daemon's side ([`Zygote`], [`SandboxedEngine`]) and the engine program's side
 //! ([`engine_main`]). A zygote is executed before the daemon loads keys, sits in empty namespaces,
 //! and forks one process per engine; that process loads foreign code only after the last layer of
-//! [`IsolationLayer::ALL`] is applied. Does not: talk to functions, or choose engines.
+//! [`IsolationLayer::ALL`] is applied.
+//! Does not: talk to functions, or choose engines.
 //! Contract: a [`SandboxedEngine`] whose pidfd is readable has no process left; a dropped one is
 //! killed; a zygote ends with its daemon, and engines end with their zygote.
 //! Truth: `docs/reference/sandbox.md`, generated from the table of system calls.

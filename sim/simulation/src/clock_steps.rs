@@ -3,10 +3,12 @@
 //!
 //! Does: the clock of a machine (`sealstone-sntp`), the nonce memory and its history
 //! (`sealstone-seal`) combined as in a device, a client with a correct clock, an attacker who
-//! replays all recorded commands. Does not: networks, disks, keys; `ClockWorld` does. Contract of
-//! the oracle: no command runs twice. A command runs once the wall clock has been correct for a
-//! minute, unless its time was used already. Nothing that expired by a trusted time becomes valid
-//! again. Truth: docs/adr/0057-clock-steps.md.
+//! replays all recorded commands.
+//! Does not: networks, disks, keys; `ClockWorld` does.
+//! Contract of the oracle: no command runs twice. A command runs once the wall clock has been
+//! correct for a minute, unless its time was used already. Nothing that expired by a trusted time
+//! becomes valid again.
+//! Truth: docs/adr/0057-clock-steps.md.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

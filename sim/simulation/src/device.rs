@@ -1,8 +1,9 @@
 //! A machine with a device: the real store on a simulated disk, and the real logical unit behind
 //! the real target.
 //!
-//! Does: starts, loses power, is killed, keeps what survives. Does not: simulate the device's own
-//! code. Contract: only the disk, and the nonce lease and keys in non-volatile memory, survive.
+//! Does: starts, loses power, is killed, keeps what survives.
+//! Does not: simulate the device's own code.
+//! Contract: only the disk, and the nonce lease and keys in non-volatile memory, survive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,12 +1,13 @@
 //! Drifting clocks of devices, disciplined by the metadata server, and checks of credential times.
 //!
 //! Does: an oscillator with its own rate, the real algorithm of a following device
-//! (`sealstone-sntp`), queries over the simulated network. Does not: serve wrong times;
-//! [`crate::timekeeping`] does. Contract of the oracle ([`ClockAudit`]), in the metadata server's
-//! time, with a tolerance of [`TOLERANCE_MS`]: a following device does not refuse a command with a
-//! fresh nonce as late, does not refuse a valid credential as expired, and does not accept an
-//! expired one. Truth: docs/adr/0030-time-from-the-metadata-server.md; docs/design/security.md 3.3
-//! (window), 3.5 (restart).
+//! (`sealstone-sntp`), queries over the simulated network.
+//! Does not: serve wrong times; [`crate::timekeeping`] does.
+//! Contract of the oracle ([`ClockAudit`]), in the metadata server's time, with a tolerance of
+//! [`TOLERANCE_MS`]: a following device does not refuse a command with a fresh nonce as late, does
+//! not refuse a valid credential as expired, and does not accept an expired one.
+//! Truth: docs/adr/0030-time-from-the-metadata-server.md; docs/design/security.md 3.3 (window), 3.5
+//! (restart).
 
 use std::net::IpAddr;
 use std::sync::Arc;

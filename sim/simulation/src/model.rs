@@ -1,8 +1,9 @@
 //! The expected content of the files: the oracle.
 //!
 //! Does: records for each path what was acknowledged, and the possible contents if the outcome is
-//! unknown. Contract: a path has one writer. A path with unknown outcome is not written again, so
-//! that the final check can determine its state.
+//! unknown.
+//! Contract: a path has one writer. A path with unknown outcome is not written again, so that the
+//! final check can determine its state.
 
 use std::collections::BTreeMap;
 

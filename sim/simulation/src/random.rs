@@ -1,7 +1,8 @@
 //! Randomness, all derived from one seed.
 //!
 //! Does: provides one random stream per purpose, so that an additional draw in one does not shift
-//! the others. Contract: the same seed and label give the same stream.
+//! the others.
+//! Contract: the same seed and label give the same stream.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

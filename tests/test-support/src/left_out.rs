@@ -1,8 +1,8 @@
 //! Tests that cannot run on this machine.
 //!
 //! Does: writes one line per test that is left out, past the capture of the test harness, so that
-//! the test runner counts it. Contract: the line is `left out: TEST: REASON`; `xtask tests` reads
-//! it.
+//! the test runner counts it.
+//! Contract: the line is `left out: TEST: REASON`; `xtask tests` reads it.
 
 use std::io::Write as _;
 use std::process::Command;

@@ -1,7 +1,8 @@
 //! One device in its own folder, killed and restarted repeatedly.
 //!
 //! Does: creates it, starts it, lets workers use it, kills it at random moments, also during its
-//! start, and reads its content. Does not: judge the content; the workers' oracle does.
+//! start, and reads its content.
+//! Does not: judge the content; the workers' oracle does.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,8 +7,8 @@
 //! the acknowledged state, flushed or not, and runs `osd check`. Uses a large disk, a nearly full
 //! capacity, a full file system, and a raw device. Also kills a metadata server and two devices
 //! during puts, and two metadata servers on one database while eight clients change the same names.
-//! Does not: cut power; the store's crash simulator does. Truth: docs/design/store.md, "Groups and
-//! the order of writes"; HACKING.md, "Tests".
+//! Does not: cut power; the store's crash simulator does.
+//! Truth: docs/design/store.md, "Groups and the order of writes"; HACKING.md, "Tests".
 
 #![allow(clippy::missing_panics_doc, reason = "a harness fails by panicking, that is its purpose")]
 

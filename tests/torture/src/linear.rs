@@ -2,10 +2,11 @@
 //!
 //! Does: searches for an order of operations that explains all outcomes, with Wing and Gong's
 //! algorithm in Lowe's form: takes operations that no completed one precedes, backtracks, and skips
-//! states seen before. Does not: record the history. Contract: an operation with unknown outcome
-//! may have run at any time after its call, or never. Exponential in the number of clients in the
-//! worst case; undecided after [`STEPS_MAX`] steps. Truth: Herlihy and Wing, "Linearizability";
-//! Lowe, "Testing for linearizability" (2017).
+//! states seen before.
+//! Does not: record the history.
+//! Contract: an operation with unknown outcome may have run at any time after its call, or never.
+//! Exponential in the number of clients in the worst case; undecided after [`STEPS_MAX`] steps.
+//! Truth: Herlihy and Wing, "Linearizability"; Lowe, "Testing for linearizability" (2017).
 
 use std::collections::HashSet;
 

@@ -3,8 +3,9 @@
 //!
 //! Does: eight clients like mounts create, rename, exchange, remove and look up a few names in one
 //! directory, at two metadata servers on one PostgreSQL, all of which are killed at random moments.
-//! Then checks that the history is linearizable. Contract: an acknowledged change exists and ran
-//! exactly once, even if it was requested repeatedly.
+//! Then checks that the history is linearizable.
+//! Contract: an acknowledged change exists and ran exactly once, even if it was requested
+//! repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,10 +1,12 @@
 //! Possible states of one worker's objects after a crash.
 //!
 //! Does: keeps the state after every acknowledged step, and the unanswered step; compares a
-//! restarted device with them. Does not: send commands. Contract: a worker sends a command after
-//! the answer to the previous one, so its steps are ordered. After the death of its process a
-//! device has every acknowledged step, flushed or not, and the unanswered one completely or not at
-//! all. Power loss is tested by the store's crash simulator.
+//! restarted device with them.
+//! Does not: send commands.
+//! Contract: a worker sends a command after the answer to the previous one, so its steps are
+//! ordered. After the death of its process a device has every acknowledged step, flushed or not,
+//! and the unanswered one completely or not at all. Power loss is tested by the store's crash
+//! simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

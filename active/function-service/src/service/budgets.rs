@@ -1,6 +1,7 @@
 //! Budgets of calls: code in memory, and threads of commands.
 //!
-//! Does: counts both. Contract: a permit returns its share when it is dropped.
+//! Does: counts both.
+//! Contract: a permit returns its share when it is dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! Does: caches the node of a name, that a name does not exist, complete directories, and
 //! attributes of nodes that are not open.
-//! Does not: send requests. Does not: check whether a lease is valid; the caller passes the valid
-//! lease.
+//! Does not: send requests.
+//! Does not: check whether a lease is valid; the caller passes the valid lease.
 //! Contract: an answer is cached under the lease that came with it, and only if no local change may
 //! be newer. A local change is announced before its request is sent; until its answer its names are
 //! not cached. After a change with an unknown outcome nothing is cached for [`UNCERTAIN_FOR`]; by

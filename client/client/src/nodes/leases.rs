@@ -2,8 +2,8 @@
 //!
 //! Does: receives recalls on a connection of its own; requests missing leases; keeps closed files
 //! cached while they are leased.
-//! Does not: decide which leases are valid; [`LeaseTable`] does. Does not: know the kernel; a
-//! [`CacheInvalidator`](super::CacheInvalidator) does.
+//! Does not: decide which leases are valid; [`LeaseTable`] does.
+//! Does not: know the kernel; a [`CacheInvalidator`](super::CacheInvalidator) does.
 //! Contract: an answer to Recalls does not renew the leases that it recalls. A lease is returned
 //! when all data written under it is durable and reported, and its cached data is dropped; later
 //! reads and writes request it again. Reads and writes do not wait for a return in progress, so

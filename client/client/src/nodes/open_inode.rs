@@ -2,7 +2,8 @@
 //!
 //! Does: buffers writes, sends them as large commands in the background, keeps them until a flush,
 //! reports the size to the metadata server.
-//! Does not: read; `read` does. Does not: truncate; `change` does.
+//! Does not: read; `read` does.
+//! Does not: truncate; `change` does.
 //! Contract: bytes stay in memory until they were flushed in the same boot epoch of the device, and
 //! reported to the server. So a restart of a device loses nothing, nor does a remote truncation
 //! that is noticed late. Two commands on one byte are never in flight together. A write-back error

@@ -2,10 +2,10 @@
 //! expired.
 //!
 //! Contract: a value that cannot be parsed counts as closed. An attribute that is missing, or
-//! hidden from the bind name, has no effect. Truth: shadow(5) and RFC 2307 (shadowExpire),
-//! draft-behera-ldap-password-policy-10 §5.3.3 (pwdAccountLockedTime), the manuals of 389 Directory
-//! Server (nsAccountLock), eDirectory (loginDisabled) and Active Directory (userAccountControl,
-//! accountExpires).
+//! hidden from the bind name, has no effect.
+//! Truth: shadow(5) and RFC 2307 (shadowExpire), draft-behera-ldap-password-policy-10 §5.3.3
+//! (pwdAccountLockedTime), the manuals of 389 Directory Server (nsAccountLock), eDirectory
+//! (loginDisabled) and Active Directory (userAccountControl, accountExpires).
 
 use core::time::Duration;
 

@@ -1,12 +1,13 @@
 //! An LDAP server as the directory of users and groups.
 //!
-//! Does: one connection, one bind and two searches for each lookup. Does not: check passwords; none
-//! is ever sent to the directory. Contract: connections to other machines use TLS 1.3, with a
-//! server certificate signed by an authority in the configured file, unless `insecure` is set. Each
-//! lookup has one deadline, each answer a limit of bytes and entries. Referrals are not followed.
-//! After a lookup without an answer the next ones fail at once for [`PAUSE`], so that a hanging
-//! directory delays one login at a time. Truth: RFC 4511, RFC 4513 (TLS, simple bind);
-//! docs/adr/0026-users-from-ldap.md.
+//! Does: one connection, one bind and two searches for each lookup.
+//! Does not: check passwords; none is ever sent to the directory.
+//! Contract: connections to other machines use TLS 1.3, with a server certificate signed by an
+//! authority in the configured file, unless `insecure` is set. Each lookup has one deadline, each
+//! answer a limit of bytes and entries. Referrals are not followed. After a lookup without an
+//! answer the next ones fail at once for [`PAUSE`], so that a hanging directory delays one login at
+//! a time.
+//! Truth: RFC 4511, RFC 4513 (TLS, simple bind); docs/adr/0026-users-from-ldap.md.
 
 mod account_status;
 mod connection;

@@ -1,12 +1,13 @@
 //! Removes truncated bytes from the objects of a file, so that the file may grow again.
 //!
 //! Does: truncates the objects at all devices concurrently; a file is cleared when its last object
-//! is truncated. Contract: an unreachable device delays its own files only. An interrupted
-//! truncation is repeated; that is safe, because the file does not grow in between. Of several
-//! servers on one store only the leader truncates: a second server would not know of the first
-//! one's truncations, and a late one would remove bytes written since. So each file is read again
-//! before it is truncated, and the device refuses a truncation that arrives when another server may
-//! be the leader.
+//! is truncated.
+//! Contract: an unreachable device delays its own files only. An interrupted truncation is
+//! repeated; that is safe, because the file does not grow in between. Of several servers on one
+//! store only the leader truncates: a second server would not know of the first one's truncations,
+//! and a late one would remove bytes written since. So each file is read again before it is
+//! truncated, and the device refuses a truncation that arrives when another server may be the
+//! leader.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! devices are added or removed.
 //!
 //! Does: run the server's own policy, the same hashing without its correction, and a tree of racks,
-//! hosts and devices with straw2's draw, as CRUSH does. Does not: model time; device figures are
-//! updated only at each look.
+//! hosts and devices with straw2's draw, as CRUSH does.
+//! Does not: model time; device figures are updated only at each look.
 //! Contract: equal plans give equal results on the same machine. Sizes are bytes.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Plans the next key changes of a device.
 //!
 //! Does: find, from the key state alone, the steps that bring the device to keys set by the server,
-//! and to new ones when they are due or requested. Does not: store; the caller does, before it
-//! performs a step.
+//! and to new ones when they are due or requested.
+//! Does not: store; the caller does, before it performs a step.
 //! Contract: repeated after any outcome, it converges. The steps of a plan are of different
 //! partitions, or there is only one.
 

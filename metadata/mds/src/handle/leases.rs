@@ -1,7 +1,8 @@
 //! Lease requests, and the conflict check of every transaction.
 //!
 //! Does: track the nodes that a request's transaction changes, so that no request skips the check;
-//! answer `Recalls`. Does not: find conflicts; `leases` does.
+//! answer `Recalls`.
+//! Does not: find conflicts; `leases` does.
 //! Contract: a response with a lease has the attributes as they are while the lease is held. A
 //! request that has to wait is answered `Busy` and changed nothing.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0046-leases.md.

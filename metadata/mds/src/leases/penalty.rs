@@ -3,8 +3,9 @@
 //!
 //! Does: add up by user how long others waited for leases, so that a new client id or session does
 //! not reset that; recall all leases of such a user at once, so that they do not delay others one
-//! by one. Does not: refuse opens, reads or writes; clients without leases request everything from
-//! the server.
+//! by one.
+//! Does not: refuse opens, reads or writes; clients without leases request everything from the
+//! server.
 //! Contract: a missed recall of a lease begins a penalty, and so do late answers of
 //! [`DELAY_MAX_MS`] together. So others wait twice [`REVOKE_AFTER_MS`] for a user at most before a
 //! penalty. Penalties begin with [`FIRST_MS`], double up to [`LONGEST_MS`], and begin with the

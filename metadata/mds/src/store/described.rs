@@ -1,7 +1,7 @@
 //! Descriptions of records in words, for stores that administrators inspect.
 //!
-//! Does: name the kind of a record, and the contents of nodes, names and layouts. Does not: reveal
-//! secrets, or parse the descriptions again: only the record itself counts.
+//! Does: name the kind of a record, and the contents of nodes, names and layouts.
+//! Does not: reveal secrets, or parse the descriptions again: only the record itself counts.
 
 use sealstone_mds_protocol::{InodeId, Layout, shown};
 

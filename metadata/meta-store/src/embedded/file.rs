@@ -1,10 +1,11 @@
 //! The engine's file on a file system that may become full.
 //!
 //! Does: passes redb's calls to a file; keeps space allocated behind the last written page, so that
-//! changes of a limited size succeed on a full disk; reports how much. Does not: interpret what
-//! redb writes. Contract: one process has the file open. redb uses the lowest free pages, so a
-//! small commit needs pages below the last written one, or right behind it. Truth:
-//! docs/adr/0056-full-disks.md.
+//! changes of a limited size succeed on a full disk; reports how much.
+//! Does not: interpret what redb writes.
+//! Contract: one process has the file open. redb uses the lowest free pages, so a small commit
+//! needs pages below the last written one, or right behind it.
+//! Truth: docs/adr/0056-full-disks.md.
 
 use std::fs::File;
 use std::io;

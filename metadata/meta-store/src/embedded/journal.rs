@@ -1,12 +1,13 @@
 //! The journal of the embedded store: an ordered log of commits, durable after one short write.
 //!
 //! Does: collects records, writes and syncs them for all waiting threads at once, alternates
-//! between two files, and reads back the records after a crash. Does not: interpret keys, or know
-//! when the store's file has them. Contract: when [`CommitJournal::sync`] succeeds, every record up
-//! to that number is on disk; after a failed write it never succeeds again. Replay returns records
-//! without a gap. A missing record that a later one reports as durable is damage and an error. A
-//! disk block with durable records is not overwritten before the store's file has them. Truth:
-//! docs/standards/mds/store.md §8; docs/adr/0049-journal-of-the-embedded-store.md.
+//! between two files, and reads back the records after a crash.
+//! Does not: interpret keys, or know when the store's file has them.
+//! Contract: when [`CommitJournal::sync`] succeeds, every record up to that number is on disk;
+//! after a failed write it never succeeds again. Replay returns records without a gap. A missing
+//! record that a later one reports as durable is damage and an error. A disk block with durable
+//! records is not overwritten before the store's file has them.
+//! Truth: docs/standards/mds/store.md §8; docs/adr/0049-journal-of-the-embedded-store.md.
 
 use std::fs::{File, OpenOptions};
 use std::io;

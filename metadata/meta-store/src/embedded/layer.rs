@@ -1,8 +1,9 @@
 //! Changes in memory on top of the file: versions of keys, each with its commit number.
 //!
-//! Does: keeps the versions that a view can still see. Does not: read the file. Contract: a view
-//! sees its commit number and nothing newer, whatever is committed meanwhile. Memory is limited to
-//! the changed keys times the versions that open views distinguish.
+//! Does: keeps the versions that a view can still see.
+//! Does not: read the file.
+//! Contract: a view sees its commit number and nothing newer, whatever is committed meanwhile.
+//! Memory is limited to the changed keys times the versions that open views distinguish.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

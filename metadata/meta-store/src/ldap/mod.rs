@@ -2,13 +2,14 @@
 //!
 //! Does: keeps all records in memory, as versions; makes each commit one journal entry, which is
 //! added completely or not at all; writes committed changes to readable record entries a moment
-//! later; reads everything at the start. Does not: query the LDAP server for reads. Contract: that
-//! of the store trait, with any server that conforms to RFC 4511: an entry is added atomically, and
-//! a subtree is renamed atomically. The first write of a metadata server renames the store's entry,
-//! so that requests of an earlier owner, sent before or later, find nothing; it learns from that.
-//! After a connection failure during a commit the store is renamed again. After that the commit
-//! exists or never will, and a search shows which. Truth: docs/standards/mds/store.md §8.9;
-//! docs/adr/0039-metadata-in-ldap.md.
+//! later; reads everything at the start.
+//! Does not: query the LDAP server for reads.
+//! Contract: that of the store trait, with any server that conforms to RFC 4511: an entry is added
+//! atomically, and a subtree is renamed atomically. The first write of a metadata server renames
+//! the store's entry, so that requests of an earlier owner, sent before or later, find nothing; it
+//! learns from that. After a connection failure during a commit the store is renamed again. After
+//! that the commit exists or never will, and a search shows which.
+//! Truth: docs/standards/mds/store.md §8.9; docs/adr/0039-metadata-in-ldap.md.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,10 +1,11 @@
 //! All records in memory, as versions (MVCC): a snapshot does not change when newer versions
 //! follow.
 //!
-//! Does: keeps the newest value of each key, and older ones while a snapshot needs them. Does not:
-//! make anything durable. Contract: memory is [`RECORD_BYTES`], key and value for each record, at
-//! most [`BYTES_MAX`] when records are added and slightly more when they are removed. Older values
-//! add to that while a snapshot needs them.
+//! Does: keeps the newest value of each key, and older ones while a snapshot needs them.
+//! Does not: make anything durable.
+//! Contract: memory is [`RECORD_BYTES`], key and value for each record, at most [`BYTES_MAX`] when
+//! records are added and slightly more when they are removed. Older values add to that while a
+//! snapshot needs them.
 
 use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::ops::Bound;

@@ -3,7 +3,8 @@
 //!
 //! Does: keeps one table of keys and values; reads from stable snapshots; collects changes in
 //! memory and writes them in one round trip; keeps a connection pool that survives restarts of the
-//! database. Does not: interpret records; `SealedStore` seals secrets before they get here.
+//! database.
+//! Does not: interpret records; `SealedStore` seals secrets before they get here.
 //! Contract: that of the store trait. Changes are serializable, and servers write in turn. After a
 //! connection failure during a commit its outcome is resolved in the database, never guessed.
 //! Truth: docs/standards/mds/store.md §8.7; docs/adr/0038-several-servers-one-database.md.

@@ -1,10 +1,10 @@
 //! Local entries that `get` creates.
 //!
 //! Does: creates files, directories and links below one directory, each under a temporary name
-//! until it is complete. Does not: follow symbolic links below that directory, so nothing outside
-//! of it is written. Contract: dropping a [`Temporary`] removes its file, and
-//! [`remove_temporaries`] removes all of them. Files of a killed process are removed by a later
-//! transfer to the directory.
+//! until it is complete.
+//! Does not: follow symbolic links below that directory, so nothing outside of it is written.
+//! Contract: dropping a [`Temporary`] removes its file, and [`remove_temporaries`] removes all of
+//! them. Files of a killed process are removed by a later transfer to the directory.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};

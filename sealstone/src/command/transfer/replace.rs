@@ -1,7 +1,7 @@
 //! Replacement of a stored link, or by one, in a single step.
 //!
-//! Does: make an entry under a temporary name and rename it over the old one. Does not: replace
-//! files by files, which Commit does.
+//! Does: make an entry under a temporary name and rename it over the old one.
+//! Does not: replace files by files, which Commit does.
 //! Contract: a temporary entry is removed when its replacement fails, and all of them by
 //! [`remove_temporaries`] when a signal ends the command.
 

@@ -1,7 +1,8 @@
 //! The zygote: a process in empty namespaces that forks engines on command.
 //!
-//! Does: receive commands, keep user ids and cgroups, reap. Contract: it ends with its daemon,
-//! after it has killed and reaped every engine. It has one thread, and never runs foreign code.
+//! Does: receive commands, keep user ids and cgroups, reap.
+//! Contract: it ends with its daemon, after it has killed and reaped every engine. It has one
+//! thread, and never runs foreign code.
 
 use std::fs;
 use std::io;

@@ -1,8 +1,9 @@
 //! A network of hosts, with connections that are slow, break, hang or are refused.
 //!
 //! Does: connects streams of two hosts, delays and slices bytes, cuts streams, blocks a host's
-//! traffic. Does not: lose, change or reorder bytes of an open stream, as TCP. Contract: all
-//! randomness comes from one stream, so one order of calls gives one history.
+//! traffic.
+//! Does not: lose, change or reorder bytes of an open stream, as TCP.
+//! Contract: all randomness comes from one stream, so one order of calls gives one history.
 
 mod wire;
 
