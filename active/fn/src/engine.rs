@@ -1,4 +1,4 @@
-//! The host of the engines: safe wrappers of the calls in `osd.h`.
+//! The host of a function in an engine: safe wrappers of the calls in `osd.h`.
 //!
 //! Sequential reads and writes go through the engine's streams, which read ahead and write behind.
 #![allow(unsafe_code, reason = "the calls of the engine have a C interface")]
