@@ -1,4 +1,8 @@
-//! The table of calls that a function can make.
+//! The table of calls that a function can make: name, parameters, result, and how each is
+//! transported.
+//!
+//! The C header, the reference page, and the imports of WebAssembly modules are generated from it
+//! or checked against it.
 
 use crate::descriptor::ObjectRights;
 

@@ -1,4 +1,7 @@
-//! The descriptor of a call, and the structures that a function receives.
+//! The descriptor of a call, which the device writes into shared memory, and the structures that a
+//! function receives.
+//!
+//! Does: encodes and parses method, arguments, objects with their rights, and limits.
 
 use alloc::string::String;
 use alloc::vec::Vec;

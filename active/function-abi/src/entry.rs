@@ -1,4 +1,6 @@
-//! Entries of the submission and completion rings.
+//! Entries of the submission and completion rings: requests of a function, and their results.
+//!
+//! Contract: a parsed request is within the heap and within every limit.
 
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
