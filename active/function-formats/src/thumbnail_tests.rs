@@ -1,3 +1,5 @@
+//! Tests of `thumbnail`: sizes, orientation, formats, and files that are refused.
+
 use proptest::prelude::*;
 use sealstone_function_host::MemoryHost;
 use sealstone_functions::parse_result;
