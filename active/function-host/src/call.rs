@@ -1,4 +1,6 @@
-//! One call of a function: its method, arguments, objects and host.
+//! One call of a function: its method, arguments, objects, and the host that executes its requests.
+//!
+//! A function gets a [`FunctionCall`] as its only argument.
 
 use alloc::vec::Vec;
 

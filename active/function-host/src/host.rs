@@ -1,4 +1,4 @@
-//! The seam between a function and its host: an engine on a device, or local files.
+//! The interface between a function and its host: an engine on a device, or local files.
 
 use crate::FunctionErrno;
 

@@ -1,6 +1,6 @@
-//! The seam between a function and its host, for functions in Rust.
+//! The interface between a function and its host, for functions in Rust.
 //!
-//! Does: the calls that functions make, typed arguments and errors, and the cut of striped files
+//! Does: the calls that functions make, typed arguments and errors, and the split of striped files
 //! into whole records.
 //! Does not: implement an engine. `sealstone-fn` has the host of the engines, and
 //! `sealstone-functions` the one of local files.
