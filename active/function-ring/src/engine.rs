@@ -1,4 +1,8 @@
-//! The engine's side: waiting for calls, requests, and the buffers of the heap.
+//! The engine's side of the shared memory: it waits for calls, submits requests, and owns the heap.
+//!
+//! Does: submits and awaits requests; simple calls such as `read` and `write` are built on these.
+//! Sequential streams are in `stream`.
+//! Does not: check the answers of the device, which an engine has to trust.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,7 @@
-//! The host's side: memory, requests, completions.
+//! The host's side of the shared memory: it begins calls, receives requests, and completes them.
+//!
+//! Does: creates the memory files, checks every entry, wakes and stops the engine.
+//! Does not: execute requests; the function service does.
 
 use std::fmt;
 use std::io;

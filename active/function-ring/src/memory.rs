@@ -1,4 +1,5 @@
-//! Mappings of shared memory, and the only accesses to them.
+//! Mappings of shared memory, and the only accesses to them: atomic words and copies, never
+//! references.
 #![allow(unsafe_code, reason = "memory that another process writes")]
 
 use std::io;

@@ -1,4 +1,4 @@
-//! The ring of an engine process, for interfaces whose calls carry no state.
+//! The ring of an engine process, for interfaces whose calls carry no state, such as that of C.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Streams: reads ahead and writes behind, in two buffers of 1 MiB each.
+//! Streams of an engine: sequential reads ahead and writes behind, in two buffers of 1 MiB each.
 
 use std::collections::VecDeque;
 
