@@ -1,4 +1,5 @@
-//! Limits of runs and of the service.
+//! Limits of runs and of the service, with their defaults; the daemon sets them from its
+//! configuration.
 
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Tests of the job table: random histories respect all limits.
+
 use proptest::prelude::*;
 
 use super::*;

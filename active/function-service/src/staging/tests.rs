@@ -1,3 +1,5 @@
+//! Tests of staged output: a run sees its own changes, and others see them only after a commit.
+
 use proptest::prelude::*;
 
 use super::*;
