@@ -1,3 +1,5 @@
+//! Tests of `compress` and `decompress`, also against the programs `gzip` and `zstd`.
+
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
