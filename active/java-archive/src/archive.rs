@@ -1,4 +1,7 @@
-//! The directory of an archive, and its entries.
+//! The central directory of a ZIP archive, and its entries.
+//!
+//! Does: finds and reads the directory, checks counts, sizes, names and methods, and decompresses
+//! one entry on request.
 
 use alloc::string::String;
 use alloc::vec::Vec;
