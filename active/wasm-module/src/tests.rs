@@ -1,3 +1,5 @@
+//! Tests of the checks: a valid module, and modules with one violation each.
+
 use alloc::string::ToString as _;
 use alloc::vec;
 use alloc::vec::Vec;
