@@ -1,4 +1,8 @@
-//! The requests to a disk: reads, writes, unmaps, flushes.
+//! The requests to an end-to-end protected disk: reads, writes, unmaps, flushes.
+//!
+//! Does: locks the blocks of a request, seals or verifies them, and hands changes to the journal
+//! (`commit`). NBD and FUSE exports call it.
+//! Does not: write the tree or publish roots; `checkpoint` does.
 
 use std::sync::Arc;
 use std::time::Duration;

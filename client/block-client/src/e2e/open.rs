@@ -1,4 +1,5 @@
-//! Formats a unit, and opens it: reads the journal that follows the root.
+//! Formats a unit, and opens it: verifies the root, then replays the journal that follows the
+//! checkpoint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

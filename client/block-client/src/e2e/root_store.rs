@@ -1,4 +1,5 @@
-//! Where the root of a disk is, with the lease for writing.
+//! The interface to the server that keeps the root of a disk and the lease for writing: in
+//! production the metadata server.
 
 use parking_lot::Mutex;
 use sealstone_block_e2e::{LeaseEpoch, ROOT_LEN};

@@ -1,4 +1,4 @@
-//! The state of a disk in use: tree, journal, root.
+//! The state of an open disk: tree, journal position, last root, and what is durable of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
