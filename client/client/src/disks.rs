@@ -1,4 +1,4 @@
-//! Records of end-to-end protected disks: keys of users, leases, roots.
+//! Requests to the metadata server about end-to-end protected disks: keys of users, leases, roots.
 
 use core::time::Duration;
 

@@ -7,7 +7,7 @@
 //! Contract: one renewal of a file is in progress at a time. For one command a refused credential
 //! is renewed at most five times, since during a change of keys or tags a fresh one may be refused
 //! too. Objects with different content of the file are never used in place of these.
-//! Truth: security.md §3.5 (client cache).
+//! Truth: docs/design/security.md §3.5 (client cache).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

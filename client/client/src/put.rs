@@ -5,7 +5,7 @@
 //! Contract: `Ok` means that all bytes are durable and visible under the name. After an error
 //! nothing is visible; the create is abandoned if the server can be reached, and otherwise expires
 //! there.
-//! Truth: architecture.md §4 (files); t10-osd §1.10.
+//! Truth: docs/design/architecture.md §4 (files); t10-osd §1.10.
 
 mod object_writer;
 mod pipeline;

@@ -5,14 +5,14 @@
 //! Does not: log in; `login` does.
 //! Contract: returns a stream only if the peer proved that it has the key of the pinned
 //! certificate.
-//! Truth: security.md §2.4; RFC 8446; RFC 9266.
+//! Truth: docs/design/security.md §2.4; RFC 8446; RFC 9266.
 
 use sealstone_channel::TlsError;
 pub use sealstone_channel::{Pin as Fingerprint, PinError as FingerprintError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::client::TlsStream;
 
-/// The ALPN protocol name of MDS connections (security.md §1.3).
+/// The ALPN protocol name of MDS connections (docs/design/security.md §1.3).
 pub const ALPN: &[u8] = b"osd-mds/1";
 /// The exporter label that binds a login to its TLS channel (RFC 9266 §2).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";

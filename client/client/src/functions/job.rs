@@ -1,4 +1,7 @@
-//! Jobs on devices: status, wait, cancel, log and result.
+//! Jobs on devices: status, wait, cancel, log, result, and verification of receipts.
+//!
+//! Does: sends requests about a job to the device that runs it.
+//! Does not: start jobs; `job_run` does.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! Does: runs OPAQUE bound to the channel, or proves the key of an existing session.
 //! Does not: send requests; `link` does.
-//! Truth: security.md §2.4; docs/standards/mds/login.md §4.
+//! Truth: docs/design/security.md §2.4; docs/standards/mds/login.md §4.
 
 use std::sync::Arc;
 

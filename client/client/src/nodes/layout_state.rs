@@ -1,4 +1,7 @@
-//! The layout of an open inode: its objects, and what may be done with them.
+//! The layout of an open inode: its objects with their flush state, and whether the layout is
+//! current.
+//!
+//! `inode_state` owns it; `send`, `read` and `durability` use it.
 
 use std::sync::Arc;
 
