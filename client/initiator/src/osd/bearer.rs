@@ -1,5 +1,7 @@
 //! A credential prepared for use: the capability, and the signing keys with their precomputed
 //! midstates.
+//!
+//! Contract: key bytes are never printed or returned.
 
 use core::fmt;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Does not: obtain credentials.
 //! Contract: an operation that is not idempotent is never sent again after it may have been
 //! executed; its error is then `OutcomeUnknown`.
-//! Truth: security.md §3.4 (client skew); t10-osd §1.10.
+//! Truth: docs/design/security.md §3.4 (client skew); t10-osd §1.10.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,4 +1,5 @@
-//! OSD commands under credentials.
+//! OSD commands under credentials: `translate` makes the command, `assemble` lays it out and signs
+//! it, `client` sends it, `outcome` verifies the answer.
 
 mod assemble;
 mod bearer;

@@ -4,7 +4,7 @@
 //! Does not: retry; `client` does.
 //! Contract: under CMDRSP and ALLDATA, a success, and every refusal that changes what a caller
 //! believes about data, counts only with a valid check value.
-//! Truth: security.md §3.2–3.4; t10-osd §1.10, §5.
+//! Truth: docs/design/security.md §3.2–3.4; t10-osd §1.10, §5.
 
 use sealstone_osd::Generation;
 use sealstone_osd::cdb::pointer;

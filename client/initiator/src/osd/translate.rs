@@ -1,4 +1,6 @@
 //! Conversion of operations to commands, and of verified answers to results.
+//!
+//! Does not: sign or verify; `assemble` and `outcome` do.
 
 use bytes::Bytes;
 use sealstone_osd::attribute::list::{self, Values};
@@ -20,7 +22,7 @@ use super::outcome::Parts;
 use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, MAP_EXTENTS_MAX, TRANSFER_MAX};
 use crate::{CollectionOperation, Completion, Listed, Operation, OsdError};
 
-/// Current Command page, and its attributes with the values that a device chose (t10-osd §3.6).
+/// Current Command page, and its attributes with the values that a device chose (t10-osd §3.5).
 const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
 const PARTITION: AttributeId = AttributeId::new(CURRENT_COMMAND, 3);
 const OBJECT: AttributeId = AttributeId::new(CURRENT_COMMAND, 4);
