@@ -1,4 +1,5 @@
-//! The interface of an NBD server to a disk.
+//! The interface of an NBD server to a disk: properties, reads, writes, flushes, unmaps, block
+//! status.
 
 use bytes::Bytes;
 use sealstone_block_client::FlushCursor;

@@ -1,3 +1,5 @@
+//! Tests of a connection on a disk in memory: order of replies, flushes, limits, invalid requests.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;

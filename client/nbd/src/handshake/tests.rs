@@ -1,3 +1,5 @@
+//! Tests of the negotiation: each option, and arbitrary bytes.
+
 use proptest::prelude::*;
 
 use super::*;
