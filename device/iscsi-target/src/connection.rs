@@ -1,4 +1,8 @@
 //! Task of one connection: moves bytes between a stream and the state machine, and runs commands.
+//!
+//! Does: TLS and login, the loop over received bytes, replies and timeouts, the end of the session.
+//! `commands` runs commands, `io` waits and writes, `orders` is task management.
+//! Contract: one task owns the state machine; other threads reach it only through the mailbox.
 
 mod commands;
 mod io;

@@ -1,5 +1,7 @@
-//! The target server: accepts connections within the limits, attaches logical units, and shuts down
-//! cleanly.
+//! The target server: accepts connections within the limits, attaches and detaches logical units,
+//! and shuts down in order.
+//!
+//! The daemon and `sealstone up` create one [`IscsiTarget`] for each device.
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
