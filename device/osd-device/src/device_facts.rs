@@ -1,4 +1,8 @@
-//! Facts about objects of a device that the checks of a command need.
+//! Facts about objects that the checks of a command read: floors, frozen keys, tags, created times.
+//!
+//! Does: implements the callbacks of `sealstone_seal` ([`DeviceFacts`]) on the catalogue and the
+//! caches.
+//! Contract: the floor of an object that cannot be read is that of its partition.
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_seal::{DeviceFacts, ObjectFacts};

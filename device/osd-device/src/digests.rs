@@ -19,7 +19,7 @@ use crate::failure::OsdFailure;
 /// Reads bytes of one object, with their digests if the check value of the reply covers `wanted`
 /// and the partition keeps that profile. Without digests `seal` computes them from the bytes, which
 /// is slower and equivalent. With digests the store may not have verified the bytes: the client
-/// does, and repeats the read with FUA (`look`) if they are wrong.
+/// does, and repeats the read with FUA, as `verify` here, if they are wrong.
 pub(crate) fn read(
     device: &OsdDevice,
     id: ObjectId,

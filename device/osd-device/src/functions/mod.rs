@@ -1,6 +1,7 @@
 //! EXECUTE FUNCTION: functions that run beside the data.
 //!
-//! Does: prepare a call under the locks of the command, and make it without any lock.
+//! Does: `prepare` builds a call under the locks of the command, `run` passes it to the function
+//! service without any lock, `granted` gives the function its objects.
 //! Does not: run functions; [`FunctionRunner`](crate::FunctionRunner) does.
 //! Truth: docs/standards/active.md.
 

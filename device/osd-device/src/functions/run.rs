@@ -1,4 +1,4 @@
-//! Makes a prepared call, and encodes the reply.
+//! Executes a prepared call by the function service, and encodes its reply.
 
 use sealstone_osd::function::{REPLY_HEADER_LEN, ReplyParts};
 

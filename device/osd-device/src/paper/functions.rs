@@ -1,4 +1,5 @@
-//! Descriptor 0003h of the ASF paper. Only with `OsdConfig::paper_functions`.
+//! Descriptor 0003h of the ASF paper, converted to a request of our own. Only with
+//! `OsdConfig::paper_functions`.
 
 use sealstone_osd::function::paper::PaperRequest;
 use sealstone_osd::function::{ApiVersion, FunctionObject, RunRequest};
