@@ -1,4 +1,5 @@
-//! Error types of the store, by what the caller can do about them.
+//! Errors of the store: of operations on an open store, and of formatting or opening one. One
+//! variant for each thing that a caller can do about it.
 
 use std::io;
 

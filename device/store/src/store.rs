@@ -1,5 +1,7 @@
 //! The trait of an object store: bytes, attributes and lists of objects, with commit groups,
-//! sharing and maps. The OSD device and the block units use it.
+//! sharing and maps.
+//!
+//! The OSD device and the block units use it; the disk store and the memory store implement it.
 
 use std::marker::PhantomData;
 

@@ -3,7 +3,7 @@
 //! Does: reads and writes at any offset, length and buffer, through aligned buffers where needed;
 //! caches a few of those.
 //! Does not: use io_uring: each request has its own thread, and a ring gains nothing for one
-//! request at a time (docs/adr/0011).
+//! request at a time (docs/adr/0012-direct-io-without-io-uring.md).
 //! Contract: as any [`MediumFile`](super::MediumFile); the edges of an unaligned write are read
 //! first, under a lock.
 
