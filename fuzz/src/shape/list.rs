@@ -1,4 +1,4 @@
-//! Structured mutations of attribute lists: header, then entries (t10-osd 2.1).
+//! Structured mutations of attribute lists: header, then entries (t10-osd 3.2, 3.3).
 //!
 //! The input of the target: allocation length (2), generation (1), list.
 
