@@ -1,4 +1,6 @@
-//! Settings of the operator.
+//! Settings of the server that an operator can change, with their defaults.
+//!
+//! Does not: read files; `sealstone` builds a [`Config`] from the configuration of the daemon.
 
 use sealstone_crypto::dh::DhGroup;
 use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};

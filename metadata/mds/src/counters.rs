@@ -1,4 +1,7 @@
 //! Counters for `/metrics`: one row for each request and one for each error code.
+//!
+//! Does: counts, and renders the counters in the text format of Prometheus.
+//! Does not: serve them; the daemon does.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

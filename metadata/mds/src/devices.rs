@@ -4,7 +4,8 @@
 //! Does not: access devices; the daemon does, with credentials from here.
 //! Contract: a key leaves this module only as the key of a credential; device records never contain
 //! one.
-//! Truth: docs/design/security.md 3.5, 3.6; docs/standards/mds/layouts.md §6.3, §8.
+//! Truth: docs/design/security.md 3.5, 3.6; docs/standards/mds/layouts.md §6.3;
+//! docs/standards/mds/store.md §8.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! restore the valid credentials after a restart.
 //! Does not: write files; the server passes a [`GrantLog`].
 //! Contract: a credential is not sent if its record could not be written. Records contain no keys.
-//! Truth: docs/standards/mds/operations.md §5.7, §8.6;
+//! Truth: docs/standards/mds/operations.md §5.7; docs/standards/mds/store.md §8.6;
 //! docs/adr/0029-record-of-issued-credentials.md.
 
 use std::collections::HashMap;

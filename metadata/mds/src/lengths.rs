@@ -2,9 +2,9 @@
 //! longer objects than it reports.
 //!
 //! Does: keep the files and creates that credentials to write were issued for, list them for the
-//! shell when these expire, count the bytes of a create, cut a file whose objects are longer than
-//! its size.
-//! Does not: ask devices; the shell does.
+//! daemon when these expire, count the bytes of a create, truncate a file whose objects are longer
+//! than its size.
+//! Does not: query devices; the daemon does.
 //! Contract: bytes beyond the size of a file in a quota are truncated when no client can write it
 //! any more. If they exceed the quota its credentials are revoked first. A create is charged with
 //! the bytes of its objects, and ends if they exceed the quota. At most [`CHECKS_MAX`] entries; a

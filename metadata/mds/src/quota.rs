@@ -5,7 +5,8 @@
 //! Does not: check the right to set limits, or count blocks of a device.
 //! Contract: usage is updated in the transaction that changes the counted node, so it is exact
 //! after every commit and crash. Each update reads and writes one record; nothing is walked.
-//! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md, 0062-bounds-per-user.md.
+//! Truth: docs/standards/mds/operations.md §5.9; docs/adr/0044-quotas.md;
+//! docs/adr/0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,8 @@
 //! Values of the metadata store: a version byte, then fields encoded as on the wire.
+//!
+//! Does: defines the stored records: inodes, open creates, accounts, groups, sessions, devices.
+//! Does not: know their keys; `keys` does.
+//! Truth: docs/standards/mds/store.md §8.
 
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{

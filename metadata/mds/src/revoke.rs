@@ -10,8 +10,8 @@
 //! tag. New credentials carry the new tag from the transaction on that allocated it. If a user may
 //! have credentials that are not in the table of issued ones (see `issued_credentials`), the
 //! working keys of their partitions are replaced, so that the revocation of a user is complete.
-//! Truth: docs/standards/mds/operations.md §5.6, §8.5;
-//! docs/adr/0029-record-of-issued-credentials.md, 0062-bounds-per-user.md.
+//! Truth: docs/standards/mds/operations.md §5.6; docs/standards/mds/store.md §8.5;
+//! docs/adr/0029-record-of-issued-credentials.md; docs/adr/0062-bounds-per-user.md.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

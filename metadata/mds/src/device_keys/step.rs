@@ -1,4 +1,4 @@
-//! One command for a device, and its outcome.
+//! One key command for a device, and its outcome, as `plan` requests it and `apply` processes it.
 
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::{SetKey, SetMasterKey};

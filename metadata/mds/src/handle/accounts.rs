@@ -1,4 +1,7 @@
 //! Requests about accounts and groups, and the subject of each request in the audit log.
+//!
+//! Does: checks roles, and calls `accounts` and `groups`; ends sessions and credentials of users
+//! that lose a right.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! Requests about end-to-end protected disks.
+//! Requests about end-to-end protected disks: dispatch to `disks`, and their subjects in the audit
+//! log.
 
 use sealstone_mds_protocol::{ErrorCode, Request, Response};
 

@@ -1,4 +1,6 @@
-//! Requests about quotas and checks.
+//! Requests about quotas, checks and free space.
+//!
+//! Does: checks the right to read or set a quota, and calls `quota` and `check`.
 
 use sealstone_mds_protocol::{
     ErrorCode, FilePath, Node, Quota, QuotaChange, QuotaCursor, QuotaSubject, Request, Response, UserName,
