@@ -1,4 +1,7 @@
-//! Files of the data folder: written atomically, secret ones with mode 0600.
+//! Files of the data folder: written atomically (temporary file, sync, rename), secret ones with
+//! mode 0600.
+//!
+//! Contract: a secret file that other users can read is an error, not a warning.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

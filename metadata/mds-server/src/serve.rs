@@ -1,4 +1,8 @@
-//! The listener: accepts, counts, limits and ends connections.
+//! The listener of the metadata server.
+//!
+//! Does: accepts connections within the limits, runs one task (`channel`) for each, starts the
+//! background tasks, collects metrics, and ends all of it in order.
+//! Does not: decide requests; `sealstone-mds` does.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,7 @@
-//! One connection to an LDAP server, with limits on what it sends.
+//! One connection to an LDAP server: StartTLS or TLS, bind, search, end.
+//!
+//! Contract: the bytes received on one connection are limited, and so are the entries of a search.
+//! The caller limits the time.
 
 use core::time::Duration;
 use std::net::SocketAddr;
