@@ -1,4 +1,8 @@
 //! One connection to the LDAP server: requests and responses, each with a timeout.
+//!
+//! Does: binds, adds, replaces, renames, removes and finds entries; numbers requests, so that
+//! several can be in flight.
+//! Does not: repeat a request; the store decides that.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};

@@ -1,5 +1,9 @@
 //! Connection pool: a limited number of connections, opened on demand, reused, replaced when they
 //! break.
+//!
+//! Does: prepares the statements of each connection; recognizes errors after which a request may be
+//! repeated.
+//! Does not: repeat requests; the store does.
 
 use std::error::Error;
 use std::io;

@@ -1,4 +1,7 @@
-//! The tables, created by the first server.
+//! The tables of the store: created by the first server, checked by all later ones.
+//!
+//! Contract: a database of another format version is refused unchanged. Settings that lose commits
+//! in a power failure are logged as a warning.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
