@@ -1,4 +1,8 @@
 //! Data buffers that return to their pool when dropped.
+//!
+//! Does: defines the trait [`Pool`], which the shells implement with their memory limits, and the
+//! buffer that owns bytes of a pool.
+//! Does not: limit memory; the pool does.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{fmt, mem};

@@ -1,4 +1,6 @@
-//! Key=value text of login and text PDUs (RFC 7143 §6.1).
+//! Key=value text of login and text PDUs (RFC 7143 §6.1): splitting, numbers, booleans, encoding.
+//!
+//! Does not: know keys; `parameters` does.
 
 use alloc::{string::String, vec::Vec};
 use core::fmt::Write as _;

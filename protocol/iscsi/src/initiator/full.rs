@@ -1,4 +1,9 @@
-//! Full feature phase, initiator side: tasks, data both ways, and everything else after login.
+//! Full feature phase, initiator side (RFC 7143 §4, §11).
+//!
+//! Does: keeps the table of commands in progress, sends commands and data-out within the target's
+//! window, collects data-in, and answers pings, asynchronous messages and rejects.
+//! Does not: log in; `login` does. `session` calls this module while the session is in full feature
+//! phase.
 
 use alloc::{string::String, vec::Vec};
 use core::mem;

@@ -1,4 +1,8 @@
 //! Login, initiator side: a state machine over key=value text (RFC 7143 §6, §11.12).
+//!
+//! Does: offers security and operational keys, proves the CHAP account, collects the negotiated
+//! parameters.
+//! Does not: read PDUs from a stream; `session` passes each response.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 

@@ -1,4 +1,8 @@
 //! Full feature phase, target side: processes received PDUs, and requests data-out (R2T).
+//!
+//! Does: checks headers and sequence numbers, passes data-out to its task, and rejects PDUs that
+//! are not valid.
+//! Does not: encode responses (`reply`), or know the state of one command (`task`).
 
 use bytes::Bytes;
 

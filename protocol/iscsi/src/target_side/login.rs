@@ -1,4 +1,8 @@
 //! Login, target side: a state machine over key=value text (RFC 7143 §6, §11.12).
+//!
+//! Does: checks stages and keys of each request, runs the security stage (`authenticate`),
+//! negotiates parameters, and reports the session that the initiator asked for.
+//! Does not: admit the session; the shell does, before the last response is sent.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 

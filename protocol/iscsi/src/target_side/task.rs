@@ -1,5 +1,9 @@
 //! Commands in progress on a target, and the collection of their data-out (RFC 7143 §4.2.4,
 //! §11.7-11.8).
+//!
+//! Does: keeps the table of tasks, decides which data-out may arrive and when an R2T is sent, and
+//! when a command is complete and can be executed.
+//! Does not: execute commands; the shell does.
 
 use alloc::vec::Vec;
 use core::mem;
