@@ -1,7 +1,8 @@
 //! Types that several requests and responses share: ids, attributes, credentials, devices and
 //! accounts.
 //!
-//! Truth: docs/standards/mds/operations.md §5.
+//! Does not: define the stored records of the server; `sealstone-mds` has its own.
+//! Truth: docs/standards/mds/operations.md §5.2.
 
 use alloc::vec::Vec;
 

@@ -1,7 +1,7 @@
 //! Encoding of message fields.
 //!
 //! Does: big-endian fixed-width numbers, bounded strings and lists, each validated on decode.
-//! Does not: know messages; `request`, `response` and `login` are made of these fields.
+//! Does not: know messages; those of `message` and `login` are made of these fields.
 //! Contract: `get` never panics and reserves no more memory than the received bytes need.
 //! Truth: docs/standards/mds/wire.md §3.
 
