@@ -1,3 +1,5 @@
+//! Tests of CDBs: encoding and parsing are inverse, and arbitrary bytes never panic.
+
 use proptest::prelude::*;
 use std::vec::Vec;
 
