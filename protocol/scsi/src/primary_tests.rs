@@ -1,3 +1,5 @@
+//! Tests of the shared SPC commands, with the smallest device that implements [`DeviceServer`].
+
 use core::cell::RefCell;
 
 use proptest::prelude::*;
