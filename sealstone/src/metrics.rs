@@ -1,4 +1,7 @@
 //! `/metrics` in the text format of Prometheus, and `/healthz`, on a separate port.
+//!
+//! Does: formats families of samples, serves the pages of an [`Observed`] daemon, and limits
+//! connections.
 
 use std::fmt::Write as _;
 use std::future::Future;

@@ -1,5 +1,7 @@
 //! Commands on names (`ls`, `stat`, `mkdir`, `mv`, `ln`, `rm`, `chmod`, `chown`, `chgrp`), and
 //! `df`.
+//!
+//! Does: parses stored paths, sends the requests, prints text and JSON of attributes.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;

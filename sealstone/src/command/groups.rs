@@ -1,4 +1,4 @@
-//! Groups, for administrators.
+//! `sealstone group`: groups and their members, for administrators.
 
 use sealstone_client::Client;
 

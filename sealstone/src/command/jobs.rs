@@ -1,4 +1,6 @@
 //! `sealstone job`: lists, waits for, stops and reads jobs, and verifies receipts.
+//!
+//! Does: finds jobs in the list of started ones (`job_records`) and asks their devices.
 
 use std::ffi::OsStr;
 use std::path::Path;

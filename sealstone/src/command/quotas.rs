@@ -1,4 +1,4 @@
-//! `sealstone quota …`.
+//! `sealstone quota`: shows, sets and lists quotas, and counts the usage again.
 
 use sealstone_client::{
     CheckScope, Quota, QuotaChange, QuotaCursor, QuotaDrift, QuotaSubject, quota_of_tree, quota_of_user,

@@ -1,4 +1,5 @@
-//! `sealstone revoke`, and waiting until the last device refuses revoked credentials.
+//! `sealstone revoke`: revokes the credentials of an object, user or partition, and waits until the
+//! last device refuses them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

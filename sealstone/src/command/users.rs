@@ -1,4 +1,5 @@
-//! `sealstone user`: accounts.
+//! `sealstone user`: adds, changes, disables and removes accounts, and creates enrolment codes and
+//! service keys.
 
 use std::path::Path;
 use std::time::Instant;

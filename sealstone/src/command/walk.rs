@@ -1,4 +1,7 @@
-//! Walk of local trees for `put -r`.
+//! Walk of local trees for `put -r`: entries with their attributes, in the order in which they are
+//! stored.
+//!
+//! Contract: entries that cannot be read are failures of the walk, not its end.
 
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
-//! Functions on a device: engine programs, the service, its audit records and its status.
+//! Functions on a device: starts the engine programs and the service, sets its limits, records runs
+//! in the audit log, reports its status.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! `sealstone mds init`, `mds serve` and `mds add-osd`.
+//!
+//! Does: builds the server from its configuration: keystore, store, directory, time source,
+//! listeners, metrics and audit log; starts and ends them in order.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;

@@ -1,4 +1,5 @@
-//! The daemons: sockets, clocks and signals around the pure crates.
+//! The daemons: what device and metadata server share, such as the runtime, signals, ports and the
+//! check of a data folder.
 
 pub(crate) mod access;
 mod audit_file;

@@ -1,4 +1,7 @@
 //! `sealstone osd init` and `osd serve`.
+//!
+//! Does: builds a device from its configuration: store, keys, iSCSI portal, block units, functions,
+//! scrub, clock, metrics and audit log; starts and ends them in order.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};

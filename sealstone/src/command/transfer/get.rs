@@ -1,4 +1,7 @@
 //! `get`: fetches files and trees.
+//!
+//! Does: plans local targets of all operands, then fetches in parallel. `local` creates the
+//! entries, `report` collects the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString};

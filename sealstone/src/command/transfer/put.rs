@@ -1,4 +1,7 @@
 //! `put`: stores files, trees and standard input.
+//!
+//! Does: plans all entries of the operands, then stores in parallel. `replace` replaces links,
+//! `report` collects the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
