@@ -1,4 +1,7 @@
 //! TLS client side: the handshake with a peer whose certificate matches a pin.
+//!
+//! Clients of devices and of the metadata server use it, and both daemons for their own
+//! connections.
 
 use std::io;
 use std::sync::Arc;
