@@ -1,4 +1,4 @@
-//! The daemon's side: zygotes, and the engines that they started.
+//! The daemon's side: zygotes, and the engines that they started. The function service calls it.
 
 mod process;
 mod zygote;

@@ -1,4 +1,8 @@
-//! The layers of confinement, and which of them this machine offers.
+//! The layers of isolation, and the report on which of them are active for an engine.
+//!
+//! Does: names each layer and whether it is required; keeps its state with the reason if it is
+//! missing.
+//! Does not: apply layers; `engine` does.
 
 use std::fmt;
 

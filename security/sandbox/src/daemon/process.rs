@@ -1,4 +1,8 @@
-//! Engines as the daemon controls them.
+//! A running engine as the daemon sees it: a process file descriptor (pidfd) and a status socket.
+//!
+//! Does: pauses, resumes, kills and awaits the engine; reads its processor time and peak memory;
+//! states why it ended.
+//! Does not: start engines; [`Zygote`](super::Zygote) does.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,8 @@
-//! Zygotes: processes that fork confined engines.
+//! Zygotes, as the daemon sees them: child processes that fork confined engines on request.
+//!
+//! Does: starts the engine program as a zygote, learns which layers of isolation the machine
+//! offers, requests engines, and ends the zygote with all of them.
+//! Does not: confine; the zygote's own side, `engine`, does.
 #![allow(unsafe_code, reason = "a hook between fork and exec")]
 
 use std::io;

@@ -1,4 +1,9 @@
-//! The engine itself: its own layers, and then the engine program.
+//! The last steps in the process of an engine: its descriptors, the layers that need no privileges,
+//! and then the engine program.
+//!
+//! Does: moves the granted descriptors to fixed numbers, sets resource limits, applies Landlock and
+//! the filter of system calls, reports the result, and calls the program.
+//! Contract: if a required layer fails, the process exits before it runs foreign code.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};

@@ -1,4 +1,6 @@
-//! The root of an engine: a tmpfs with its code and read-only binds.
+//! The root file system of an engine: a tmpfs with its code and read-only binds.
+//!
+//! Contract: after [`enter`], no other file of the machine can be reached by a path.
 
 use std::ffi::CString;
 use std::fs;
