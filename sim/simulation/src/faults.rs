@@ -1,4 +1,8 @@
-//! Faults, and their end.
+//! Faults of a simulated world: chosen from the seed, injected while the clients work, and repaired
+//! at the end.
+//!
+//! Does: kills and power failures of hosts, blocked networks, failed syncs, corrupt bytes.
+//! Does not: check anything; `workload` and `final_checks` do.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Parameters of a world, derived from its seed.
+//! Parameters of a world, derived from its seed: hosts, workers, users, capacities, kinds of
+//! faults.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
-//! One world from its seed to its end.
+//! One world from its seed to its end: starts all hosts, the workload, the faults and the attacker,
+//! and collects the report.
+//!
+//! `main` and the tests call [`run`]; [`trace`] also keeps the history as lines.
 
 use std::fmt;
 use std::sync::Arc;
