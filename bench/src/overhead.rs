@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn crossovers_are_drawn_and_told() {
+    fn crossings_are_drawn_and_listed() {
         let mut samples = Vec::new();
         let grid: Vec<_> = algorithm_grid().collect();
         for workload in &grid {

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_says_is_read_whole() {
+    fn output_of_command_is_read_completely() {
         let output =
             end(Duration::from_secs(600)).output(shell("seq 1 50000; echo no >&2; exit 3")).expect("ended");
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(3), &b"no\n"[..]));

@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_parts_left_is_judged() {
+    fn results_of_other_parts_are_compared() {
         let rotation = |seconds: f64, failed: u64| {
             let text =
                 format!(r#"{{"partitions":1001,"rotation_s":{seconds},"operations":50,"failed":{failed}}}"#);

@@ -193,7 +193,7 @@ fn every_reading_function_has_a_target() {
 }
 
 #[test]
-fn every_target_names_what_exists() {
+fn every_target_covers_existing_functions() {
     let known = entry_points();
     for target in TARGETS {
         for name in target.covers {
@@ -210,7 +210,7 @@ fn every_target_names_what_exists() {
 }
 
 #[test]
-fn every_crate_that_meets_bytes_is_looked_at() {
+fn every_crate_with_parsers_is_checked() {
     for (short, names) in entry_points() {
         let others = OTHERS.iter().filter(|name| name.starts_with(&format!("{short}::"))).count();
         assert!(names.len() + others > 0, "{short}: no reading function found, is the search still right?");

@@ -21,7 +21,7 @@ pub(crate) async fn connect(system: &System) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_example_does_what_it_says() {
+async fn example_stores_and_reads_the_file() {
     let system = System::start(2);
     let local = system.path("local");
     fs::write(&local, content(3 << 20)).expect("written");

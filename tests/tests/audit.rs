@@ -42,7 +42,7 @@ fn private(system: &System, name: &str, content: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_metadata_server_writes_down_who_did_what() {
+fn metadata_server_records_changes_and_refusals() {
     let system = System::start(1);
     let log = system.path("mds").join("audit.jsonl");
     assert_eq!(system.mds().field("audit"), text(&log));

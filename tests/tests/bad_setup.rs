@@ -234,7 +234,7 @@ fn invalid_metadata_folder_is_refused() {
 }
 
 #[test]
-fn what_was_interrupted_is_told_or_begun_anew() {
+fn interrupted_setup_is_reported_or_repeated() {
     let folder = folder();
     // A device: the marker exists until the end.
     let data = new_osd(&folder, "one");
@@ -287,7 +287,7 @@ fn what_was_interrupted_is_told_or_begun_anew() {
 }
 
 #[test]
-fn an_interrupted_up_is_made_anew() {
+fn interrupted_up_is_created_again() {
     let folder = folder();
     let data = folder.path().join("system");
     let arguments = [

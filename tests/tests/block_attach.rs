@@ -193,7 +193,7 @@ fn libnbd_copies_over_several_connections() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn fio_verifies_its_writes() {
     if !is_installed("fio") {
         return;
     }
@@ -227,7 +227,7 @@ fn fio_verifies_what_it_wrote() {
 }
 
 #[test]
-fn ext4_image_survives_the_way_there_and_back() {
+fn ext4_image_round_trips() {
     if !["mke2fs", "e2fsck", "qemu-img"].iter().all(|program| is_installed(program)) {
         return;
     }

@@ -212,7 +212,7 @@ fn read_error(client: &mut NbdClient, offset: u64) -> u32 {
 }
 
 #[test]
-fn keyed_levels_store_what_their_writers_sealed() {
+fn keyed_levels_store_the_sealed_blocks() {
     for level in ["paper:S1-2", "paper:S2-3", "paper:S2-5"] {
         let mut bench = ProtectedDevice::new();
         let create = ["create", "disk", "--size", "32M", "--protect", level];

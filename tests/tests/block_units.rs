@@ -130,7 +130,7 @@ fn units_are_managed_online_and_offline() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn invalid_units_are_refused_in_one_line() {
     let mut device = UnitDevice::new();
     let nowhere = device.folder.path().join("nowhere");
     run(&["block", "list", "--data", text(&nowhere)]).fails(4);
@@ -324,7 +324,7 @@ fn ten(code: u8, flags: u8, lba: u32, blocks: u8) -> [u8; 10] {
 /// After SIGKILL at any moment each block has its last synchronised or a later version; never an
 /// older or torn one.
 #[test]
-fn what_was_synchronised_survives_sigkill() {
+fn synchronised_writes_survive_sigkill() {
     let mut device = UnitDevice::new();
     device.block(&["create", "disk", "--size", "32K"]).ok();
     let mut durable = vec![0_u32; BLOCKS as usize];

@@ -28,7 +28,7 @@ fn text(path: &Path) -> &str {
 
 /// Files with sizes around every boundary of the layout are read back exactly.
 #[test]
-fn every_size_comes_back_as_it_went_in() {
+fn files_of_every_size_round_trip() {
     let system = System::start(3);
     system.run(&["mkdir", "/sizes"]).ok();
     for size in [0, 1, 4095, 4096, 4097, 524_287, 524_288, 524_289, 1 << 20, (3 << 20) + 17, 9 << 20] {
@@ -63,7 +63,7 @@ fn pipes_carry_any_size_both_ways() {
 
 /// A whole tree is stored and fetched: names, sizes, contents.
 #[test]
-fn a_tree_comes_back_whole() {
+fn tree_round_trips() {
     let system = System::start(2);
     let tree = system.path("tree");
     fs::create_dir_all(tree.join("a/b/c")).expect("made");

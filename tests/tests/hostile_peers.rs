@@ -184,7 +184,7 @@ fn a_command_without_credential_is_refused() {
 
 /// A client that sends requests and never reads fills only its own connection.
 #[test]
-fn a_client_that_never_reads_hurts_itself_only() {
+fn client_that_never_reads_harms_no_other() {
     let served = ServedSystem::start(&[]);
     let (address, url) = served.device();
     let before = served.system.osd(0).resident_bytes();
@@ -295,7 +295,7 @@ fn silent(count: usize, sources: &[&str], address: &str) -> Vec<TcpStream> {
 /// 600 silent connections from each of two addresses keep no client out of the metadata server or a
 /// device.
 #[test]
-fn silent_connections_keep_nobody_out() {
+fn silent_connections_block_no_client() {
     let served = ServedSystem::start(&["--connections-max", "64"]);
     for daemon in [served.system.mds(), served.system.osd(0)] {
         let address = daemon.field("address").to_owned();

@@ -97,7 +97,7 @@ fn a_floor_of_alldata_raises_every_request() {
 
 /// Methods of the paper that were broken by attacks need a flag, and beyond loopback a second one.
 #[test]
-fn what_is_broken_is_served_on_loopback_alone() {
+fn broken_algorithms_are_served_on_loopback_only() {
     let refused = sealstone_tests::run(&[
         "osd",
         "serve",

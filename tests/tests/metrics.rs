@@ -44,7 +44,7 @@ fn sum(families: &BTreeMap<String, Vec<(String, u64)>>, name: &str) -> u64 {
 }
 
 #[test]
-fn separate_daemons_tell_what_they_did() {
+fn separate_daemons_have_their_metrics() {
     let flags = ["--metrics", "127.0.0.1:0"];
     let system = System::start_with_mds(1, "2G", &flags, &flags);
     let content = vec![7; 3 << 20];

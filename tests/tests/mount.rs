@@ -279,7 +279,7 @@ except FileExistsError:
 }
 
 #[test]
-fn what_one_mount_closed_another_sees() {
+fn closed_file_is_visible_on_another_mount() {
     if !can_mount() {
         return;
     }
@@ -698,7 +698,7 @@ fn access_lists_apply_on_shared_mounts() {
 }
 
 #[test]
-fn file_extended_elsewhere_reads_as_zeros() {
+fn file_extended_remotely_reads_as_zeros() {
     if !can_mount() {
         return;
     }

@@ -121,7 +121,7 @@ fn restarted_server_recovers_leases_before_conflicts() {
 }
 
 #[test]
-fn a_mount_without_leases_sees_what_was_closed() {
+fn mount_without_leases_sees_closed_files() {
     if !can_mount() {
         return;
     }

@@ -124,7 +124,7 @@ fn listing_shows_completed_changes_of_another_mount() {
 }
 
 #[test]
-fn a_directory_is_emptied_while_it_is_listed() {
+fn directory_is_emptied_while_listed() {
     if !can_mount() {
         return;
     }

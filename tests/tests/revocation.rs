@@ -292,7 +292,7 @@ fn restarted_server_revokes_earlier_credentials() {
 }
 
 #[test]
-fn grant_log_lists_who_could_access_a_file() {
+fn grant_log_lists_users_with_access() {
     let mut system = System::start(1);
     add_user(&system, "bob");
     put(&system, "/f", b"0123456789");

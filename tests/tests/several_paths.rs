@@ -60,7 +60,7 @@ fn stat_returns_files_beside_failures() {
 }
 
 #[test]
-fn rm_removes_all_that_it_can() {
+fn rm_continues_after_failures() {
     let system = start();
     let value = json(&system, 1, &["rm", "/none", "/a", "/d", "/", "/b"]);
     assert_eq!((&value["removed"], &value["failed_count"]), (&2.into(), &3.into()));

@@ -53,7 +53,7 @@ fn progress_is_shown_only_on_terminals() {
 }
 
 #[test]
-fn logs_are_json_lines_where_nobody_watches() {
+fn logs_are_json_without_terminal() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("one");
     run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "one"]).ok();

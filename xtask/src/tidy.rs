@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_the_documentation_is_one_of_something() {
+    fn documented_name_must_exist() {
         let words: BTreeSet<String> =
             ["frame", "tests", "a_reader_of_much_waits", "busy_s_max"].map(str::to_owned).into();
         for known in [

@@ -553,7 +553,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_parse_to_what_was_encoded(body in any_body(), generation: u32, cookie: u64) {
+        fn request_round_trips(body in any_body(), generation: u32, cookie: u64) {
             let entry = SubmissionEntry::new(generation, cookie, &body);
             prop_assert_eq!(entry.parse(HEAP), Ok(body));
             prop_assert_eq!((entry.generation(), entry.cookie()), (generation, cookie));

@@ -140,7 +140,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn each_step_does_what_it_says() {
+    fn each_step_performs_its_operation() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = Folder::new("disk", scratch.path(), Vec::new());
         let mut crew = ClientGroup::new(&folder, 2, "t", 3, Duration::from_secs(60)).unwrap();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_client_meets_ends_the_step() {
+    fn failure_of_one_client_ends_step() {
         let mut crew = ClientGroup::new(&Counters, 2, "t", 11, Duration::from_secs(60)).unwrap();
         assert!(crew.step(FileOperation::Create, 'f').unwrap_err().to_string().contains("too far"));
     }

@@ -322,7 +322,7 @@ async fn removal_right_after_close_reports_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sync_waits_for_what_was_closed_before() {
+async fn sync_waits_for_earlier_closes() {
     let scene = Scene::new().await;
     scene.one.gate.close("CREATE AND WRITE");
     assert!(scene.put("f", b"some bytes").await);

@@ -78,7 +78,7 @@ async fn transfer_continues_with_token_of_new_nexus() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn devices_that_were_not_told_refuse_it() {
+async fn device_without_permission_refuses_capkey() {
     let world = World::with(1, weak()).await;
     let client = world.client(tuning()).await;
     for method in [Method::CapKey, Method::NoSec] {

@@ -109,7 +109,7 @@ async fn lost_nexus_only_delays_get() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_falls_silent_is_asked_again() {
+async fn silent_device_is_queried_again() {
     let world = World::new(2).await;
     let bytes = content(4 << 20);
     put(&world.client(small_commands()).await, "/file", &bytes).await.unwrap();

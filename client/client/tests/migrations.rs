@@ -464,7 +464,7 @@ async fn server_restart_aborts_migration_unnoticed_by_readers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revocation_while_it_is_copied_goes_first() {
+async fn revocation_has_priority_over_migration() {
     let world = World::new(3).await;
     let bytes = content(GROWN);
     let mount = Mount::of(&world).await;

@@ -247,7 +247,7 @@ async fn fenced_client_loses_unsent_changes_and_reports() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_ends_keeps_nobody_waiting() {
+async fn ended_client_delays_no_other_client() {
     let world = leading().await;
     let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
     let directory = one.led("d").await;
@@ -260,7 +260,7 @@ async fn who_ends_keeps_nobody_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_dirsync_each_change_is_asked_for() {
+async fn dirsync_sends_each_change() {
     let world = leading().await;
     let options = NodesOptions { leases: true, directory_delegations: false, ..NodesOptions::default() };
     let one = Mount::with(&world, options).await;
@@ -412,7 +412,7 @@ async fn unleased_open_file_is_reopened_after_restart() {
 /// Two mounts act at random, with requests and answers in any order: a lookup sees every
 /// change that returned before it.
 #[tokio::test(start_paused = true)]
-async fn each_sees_what_the_other_has_done() {
+async fn each_mount_sees_changes_of_the_other() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in seed.map_or(0..4_u64, |seed| seed..seed + 1) {
         let mut rng = StdRng::seed_from_u64(seed);

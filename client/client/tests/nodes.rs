@@ -424,7 +424,7 @@ async fn data_is_never_reported_as_hole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holes_are_found_where_nobody_wrote() {
+async fn unwritten_ranges_are_reported_as_holes() {
     for size in [300_000, 40 << 20] {
         let world = World::new(3).await;
         let (nodes, _) = nodes(&world, &[]).await;

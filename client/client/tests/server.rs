@@ -36,7 +36,7 @@ async fn a_wrong_password_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_are_asked_again_and_changes_are_not() {
+async fn reads_are_repeated_and_changes_are_not() {
     let world = World::new(0).await;
     let ticket = connect(&world).await.unwrap().ticket().clone();
     let dial = Arc::new(ToMds::of(&world));

@@ -577,7 +577,7 @@ async fn punched_range_is_dropped_from_readahead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_is_not_multiplied_by_what_waits() {
+async fn timeout_is_not_multiplied_by_waiting_requests() {
     let world = World::new(1).await;
     let options = NodesOptions { timeout: Some(Duration::from_secs(60)), ..NodesOptions::default() };
     let mount = Mount::with(&world, tuning(), options).await;
@@ -626,7 +626,7 @@ async fn device_outage_does_not_delay_other_files() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mount_that_nobody_uses_keeps_its_session() {
+async fn idle_mount_keeps_its_session() {
     let world = World::new(1).await;
     let mount = Mount::of(&world).await;
     sleep(Duration::from_secs(12 * 60)).await;

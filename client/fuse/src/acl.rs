@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn malformed_acl_is_refused() {
         let id_map = id_map();
         let bytes = to_kernel(&Acl::parse(TEXT).unwrap(), &id_map);
         assert_eq!(from_kernel(&bytes[..3], None, &id_map), Err(Errno::INVAL));

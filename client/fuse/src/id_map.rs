@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_that_is_stored_comes_back() {
+    fn every_stored_number_round_trips() {
         let id_map = id_map();
         for uid in [0, 7, 1000, 1001, 4242, u32::MAX - 1] {
             assert_eq!(id_map.uid(&id_map.user(uid)), uid);

@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_prints_to_something_equal(text in "iscsi://[a-z0-9.\\[\\]:]{0,12}/[iqn.a-z:]{0,9}/[0-9]{0,6}") {
+        fn parsed_url_prints_and_parses_equal(text in "iscsi://[a-z0-9.\\[\\]:]{0,12}/[iqn.a-z:]{0,9}/[0-9]{0,6}") {
             if let Ok(url) = text.parse::<TargetUrl>() {
                 prop_assert_eq!(url.to_string().parse::<TargetUrl>(), Ok(url));
             }

@@ -98,7 +98,7 @@ async fn one_command_larger_than_the_memory_still_runs() {
 }
 
 #[tokio::test]
-async fn residuals_tell_what_was_not_moved() {
+async fn residuals_report_untransferred_bytes() {
     let session = Session::over(stream(), config()).await.unwrap();
     let (bytes, mut request) = mirrored(5_000);
     request.data_in_max = 6_000;
@@ -177,7 +177,7 @@ async fn silent_target_times_out_at_login() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_fails_what_waits() {
+async fn ended_stream_fails_pending_commands() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     drop(far);
     assert!(Session::over(near, config()).await.is_err());

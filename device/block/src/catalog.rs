@@ -356,7 +356,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool, bool), protection: u8) {
+        fn unit_records_round_trip(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool, bool), protection: u8) {
             let block = if flags.0 { BlockSize::B512 } else { BlockSize::B4096 };
             let unit = UnitDescription {
                 lun,

@@ -26,7 +26,7 @@ fn passes(state: &ReservationState, number: u8, access: CommandAccess) -> bool {
 }
 
 #[test]
-fn registering_needs_the_key_that_is_there() {
+fn registering_needs_the_current_key() {
     let mut state = ReservationState::default();
     assert!(matches!(state.register(&port(1), keys(7, 8), false, false), Err(BlockFailure::Conflict)));
     state.register(&port(1), keys(0, 0), false, false).unwrap();

@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ports_come_back(name in "[a-z0-9:.,-]{1,223}", isid: [u8; 6]) {
+        fn ports_round_trip(name in "[a-z0-9:.,-]{1,223}", isid: [u8; 6]) {
             let port = PortIdentity { name, isid, account: None };
             prop_assert_eq!(decode(&encode(&port)), Some(port));
         }

@@ -159,7 +159,7 @@ fn read_is_truncated_and_reports_full_length() {
 }
 
 #[test]
-fn verify_compares_as_bytchk_says() {
+fn verify_compares_by_bytchk() {
     let bench = Bench::new(B512);
     let data = pattern(5, 3);
     bench.write(20, &data);
@@ -177,7 +177,7 @@ fn verify_compares_as_bytchk_says() {
 }
 
 #[test]
-fn compare_and_write_writes_only_what_it_found() {
+fn compare_and_write_writes_only_after_match() {
     let bench = Bench::new(B512);
     let (old, new) = (pattern(1, 2), pattern(2, 2));
     bench.write(100, &old);

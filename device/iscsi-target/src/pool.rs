@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recycled_buffer_has_the_length_asked_for() {
+    fn recycled_buffer_has_requested_length() {
         let (_, share) = share(1 << 20, 1 << 20);
         let first = share.take(8000).unwrap();
         share.give(first, 8192);

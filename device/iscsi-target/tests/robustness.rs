@@ -410,7 +410,7 @@ async fn the_target_itself_reports_its_units() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shutting_down_asks_first_and_then_closes() {
+async fn shutdown_requests_logout_and_then_closes() {
     let mut config = config();
     config.drain_seconds = 3;
     let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;

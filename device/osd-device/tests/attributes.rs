@@ -50,7 +50,7 @@ fn set_attribute_reads_back_and_empty_removes() {
 }
 
 #[test]
-fn set_comes_before_get_except_in_get_attributes() {
+fn set_precedes_get_except_in_get_attributes() {
     let bench = bench();
     let both = |bytes: &[u8]| Wish {
         get: vec![AttributeId::new(APP, 1)],
@@ -135,7 +135,7 @@ fn wildcards_return_defined_and_permitted_attributes() {
 }
 
 #[test]
-fn the_directory_names_the_pages_that_are_there() {
+fn directory_lists_existing_pages() {
     let bench = bench();
     set(&bench, user(OID), APP, 1, b"a").good();
     let mut name = [b' '; 40];
@@ -270,7 +270,7 @@ fn time(bench: &Bench, number: u32) -> u64 {
 }
 
 #[test]
-fn timestamps_follow_what_happens_unless_told_not_to() {
+fn timestamps_follow_operations_unless_disabled() {
     let bench = bench();
     let at = |ms: u64| bench.fake.ms.store(START_MS + ms, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(time(&bench, 1), START_MS);

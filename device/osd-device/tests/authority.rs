@@ -232,7 +232,7 @@ fn unimplemented_actions_are_unknown_service_actions() {
 }
 
 #[test]
-fn osd1_is_answered_only_where_it_is_allowed() {
+fn osd1_is_answered_only_if_enabled() {
     for (allow_osd1, status) in [(false, Status::CheckCondition), (true, Status::Good)] {
         let bench = bench_with(OsdConfig { allow_osd1, ..OsdConfig::default() });
         let command = read();

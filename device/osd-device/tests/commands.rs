@@ -61,7 +61,7 @@ fn read_past_end_returns_data_and_length() {
 }
 
 #[test]
-fn attributes_come_with_data_past_the_end_too() {
+fn read_past_end_also_returns_attributes() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, b"12345");
@@ -280,7 +280,7 @@ fn a_list_carries_attributes() {
 }
 
 #[test]
-fn scattered_pieces_land_where_the_list_says() {
+fn scattered_pieces_are_written_at_listed_offsets() {
     use sealstone_osd::continuation::{Piece, Segment};
     let bench = Bench::with_partition();
     create(&bench, OID);

@@ -88,7 +88,7 @@ fn copy_shares_blocks_until_written() {
 }
 
 #[test]
-fn attributes_come_along_if_asked_but_no_authority() {
+fn copied_attributes_include_no_authority() {
     let bench = bench();
     copy(&bench, copy_to(user(COPY)), source(true)).good();
     assert_eq!(get(&bench, user(COPY), 1, 9), b"original");

@@ -102,7 +102,7 @@ fn format_removes_partitions_and_resets_root() {
 }
 
 #[test]
-fn the_formatted_capacity_is_what_can_be_used() {
+fn formatted_capacity_is_usable() {
     let plain = Plain::with_object(Generation::Osd2);
     let total = u64::from_be_bytes(plain.get(ObjectId::ROOT, 0x9000_0001, 0x80).try_into().unwrap());
     let sense = plain.sense(&plain.cdb(format(total + 1)), &[]);

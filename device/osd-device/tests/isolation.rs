@@ -111,7 +111,7 @@ fn fua_and_dpo_have_no_visible_effect() {
 }
 
 #[test]
-fn timestamps_control_of_a_vendor_is_not_ours() {
+fn vendor_timestamps_control_is_refused() {
     let plain = Plain::with_object(Generation::Osd2);
     let mut cdb = plain.cdb(write(3));
     cdb.timestamps = Timestamps::Vendor(0xE0);

@@ -47,7 +47,7 @@ fn sparse() -> Bench {
 }
 
 #[test]
-fn a_map_tells_data_from_holes() {
+fn map_distinguishes_data_and_holes() {
     let bench = sparse();
     let expected = [
         stretch(HOLE, 0, 2 * BLOCK),

@@ -141,7 +141,7 @@ fn capkey_of_osd1_signs_the_token() {
 }
 
 #[test]
-fn several_objects_come_as_object_attribute_value() {
+fn several_objects_return_list_type_f() {
     let bench = bench(OsdConfig::default());
     let create = Command::Create(Create { object: user(0), count: 3 });
     let answer = run(&bench, create, SecurityMethod::AllData, Wish::get(&[(1, 2), (1, 0x77)]), &[]).good();

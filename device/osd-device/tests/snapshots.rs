@@ -264,7 +264,7 @@ fn invalid_duplication_points_to_field() {
 }
 
 #[test]
-fn the_device_chooses_an_id_if_asked_to() {
+fn device_chooses_id_if_requested() {
     let bench = bench();
     let command = Command::CreateClone(duplicate(0, PID));
     let answer = bench.run(command, Wish::get(&[(0xFFFF_FFFE, 3), (DUPLICATES, 2)]), &[]).good();
@@ -274,7 +274,7 @@ fn the_device_chooses_an_id_if_asked_to() {
 }
 
 #[test]
-fn collections_come_along_with_their_members() {
+fn snapshot_includes_collections_and_members() {
     let bench = bench();
     let collection = id(PID, 0x11000);
     bench.store.create(collection, ObjectType::Collection).unwrap();

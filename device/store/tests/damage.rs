@@ -204,7 +204,7 @@ fn harm(medium: &SimMedium, page: u64, harm: Harm, random: &mut SeededRandom) {
 
 /// After a clean close and after a kill, each page of the index is damaged in each way.
 #[test]
-fn bad_index_page_loses_only_what_is_reported() {
+fn bad_index_page_loses_only_reported_objects() {
     let (medium, store) = filled();
     let killed = medium.fork();
     drop(store);

@@ -71,7 +71,7 @@ fn units_without_digest_get_one_when_written() {
 }
 
 #[test]
-fn a_shared_object_brings_its_digests_with_it() {
+fn share_copies_known_digests() {
     let (_, store) = fresh(1, 8 << 20);
     let id = object_of(&store, PARTITION, Some(Profile::Sha1));
     let same = ObjectId::new(PARTITION, 0x1_0001);

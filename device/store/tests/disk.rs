@@ -81,7 +81,7 @@ fn data_past_the_page_cache_keeps_the_contract() {
 /// Space of removed objects returns to the file system, in files and through a raw device; without
 /// support for holes it stays allocated.
 #[test]
-fn removed_objects_give_their_space_back_when_asked() {
+fn removed_objects_return_space_to_file_system() {
     use std::os::unix::fs::MetadataExt;
     const LENGTH: u64 = 24 << 20;
     let folder = tempfile::tempdir().unwrap();
@@ -293,7 +293,7 @@ fn flush_inside_a_scope_is_refused() {
 }
 
 #[test]
-fn ticks_commit_what_is_old_or_large() {
+fn ticks_commit_old_or_large_groups() {
     let medium = sealstone_store::sim::SimMedium::new(1);
     format(&medium, &format_options(8 << 20)).unwrap();
     let options = StoreOptions { group_bytes_max: 1 << 20, ..options() };

@@ -139,7 +139,7 @@ fn missing_digests_are_computed_and_existing_ones_kept() {
 }
 
 #[test]
-fn a_digest_that_disagrees_is_never_made_anew() {
+fn wrong_digest_is_never_recomputed() {
     for profile in [Profile::Blake3, Profile::Sha1] {
         let (_, store) = fresh(1, 8 << 20);
         let id = object_of(&store, PARTITION, Some(profile));
@@ -305,7 +305,7 @@ fn lost_profile_is_damage_and_can_be_reset() {
 }
 
 #[test]
-fn an_object_that_goes_meanwhile_is_told() {
+fn concurrent_removal_is_reported() {
     let (_, store) = fresh(1, 8 << 20);
     let store = Arc::new(store);
     let id = object_of(&store, PARTITION, Some(Profile::Blake3));

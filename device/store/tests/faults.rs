@@ -236,7 +236,7 @@ fn clear_with_unreadable_edge_changes_nothing() {
 }
 
 #[test]
-fn what_is_not_a_sound_store_is_named() {
+fn unusable_stores_are_reported_by_cause() {
     let broken = |how: fn(&SimMedium)| {
         let (medium, store) = fresh(1, CAPACITY);
         drop(store);

@@ -85,7 +85,7 @@ fn child() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_sigkill() {
+fn acknowledged_changes_survive_sigkill() {
     let folder = tempfile::tempdir().unwrap();
     format(&FileMedium::open(folder.path()).unwrap(), &format_options(8 << 20)).unwrap();
     kill_again_and_again(folder.path());

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn our_preference_counts_among_what_is_offered() {
+    fn preferred_offered_algorithm_is_chosen() {
         assert_eq!(pick(&ChapAlgorithm::ALL, "5,6,8,7"), Some(ChapAlgorithm::Sha256));
         assert_eq!(pick(&ChapAlgorithm::DEFAULT, "5"), None);
         assert_eq!(pick(&ChapAlgorithm::ALL, "5,0x7"), Some(ChapAlgorithm::Sha256));
@@ -323,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn binary_values_come_back(bytes in proptest::collection::vec(any::<u8>(), 1..200), text in "0[xXbB][0-9a-zA-Z+/=]{0,40}") {
+        fn binary_values_round_trip(bytes in proptest::collection::vec(any::<u8>(), 1..200), text in "0[xXbB][0-9a-zA-Z+/=]{0,40}") {
             prop_assert_eq!(binary(&hexadecimal(&bytes)), Some(bytes));
             let _ = binary(&text);
         }

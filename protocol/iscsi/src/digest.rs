@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_of_the_standard_come_out() {
+    fn vectors_of_the_standard_match() {
         let ascending: [u8; 32] = core::array::from_fn(|i| u8::try_from(i).unwrap());
         assert_eq!(wire(crc32c_append(0, &[0; 32])), [0xAA, 0x36, 0x91, 0x8A]);
         assert_eq!(wire(crc32c_append(0, &[0xFF; 32])), [0x43, 0xAB, 0xA8, 0x62]);

@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn additional_headers_come_back_as_written(
+        fn additional_headers_round_trip(
             bytes in proptest::collection::vec(any::<u8>(), 16..=limits::CDB_MAX),
             bidi: Option<u32>,
         ) {

@@ -141,7 +141,7 @@ mod tests {
         }
 
         #[test]
-        fn pairs_come_back_as_written(pairs in proptest::collection::vec(("[A-Za-z][A-Za-z0-9.+@_-]{0,62}", "[ -~]{0,255}"), 0..20)) {
+        fn pairs_round_trip(pairs in proptest::collection::vec(("[A-Za-z][A-Za-z0-9.+@_-]{0,62}", "[ -~]{0,255}"), 0..20)) {
             let mut text = Vec::new();
             for (key, value) in &pairs {
                 put(&mut text, key, value);

@@ -384,7 +384,7 @@ fn a_session_lives_from_login_to_logout() {
 }
 
 #[test]
-fn discovery_tells_targets_and_nothing_else() {
+fn discovery_session_lists_only_targets() {
     let mut pair = Pair::with(Policy::default(), Policy::default(), None, |_, server| {
         for n in 0..40 {
             server.targets.push(target_side::TargetEntry {
@@ -432,7 +432,7 @@ fn normal_session_discovers_only_its_own_target() {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_refused() {
+fn unknown_target_is_refused() {
     let mut pair = Pair::with(Policy::default(), Policy::default(), Some("iqn.none"), |_, _| {});
     pair.run();
     let (ours, theirs) = pair.closed();
@@ -524,7 +524,7 @@ fn aborting_waits_until_the_logical_unit_let_go() {
 }
 
 #[test]
-fn management_answers_what_it_did() {
+fn task_management_reports_its_result() {
     let mut pair = Pair::new(Policy::default(), Policy::default());
     pair.run();
     let done = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap();
@@ -708,7 +708,7 @@ fn partial_pdu_and_missing_data_time_out() {
 }
 
 #[test]
-fn a_target_that_leaves_says_so_and_waits() {
+fn stopping_target_requests_logout_and_waits() {
     let mut pair = Pair::new(Policy::default(), Policy::default());
     pair.run();
     pair.target.request_logout(5);

@@ -187,7 +187,7 @@ fn our_own_challenge_sent_back_is_not_answered() {
 }
 
 #[test]
-fn discovery_tells_what_the_rules_allow() {
+fn discovery_lists_permitted_targets() {
     let (result, _, found_targets) = connect(Some(access()), Some(chap("secret of ann!", None)), true);
     assert_eq!((result, found_targets), (Ok(()), vec![TARGET.to_owned()]));
     let (_, _, found_targets) = connect(None, None, true);

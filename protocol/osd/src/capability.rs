@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_permits_what_lies_within_it() {
+    fn range_permits_contained_ranges() {
         let range = Range { start: 100, length: 50 };
         assert!(
             range.permits(100, 50)
@@ -644,7 +644,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_encodes_to_what_parses_the_same(
+        fn parsed_value_round_trips(
             generation in any_generation(),
             mut wire in proptest::collection::vec(any::<u8>(), 104),
             codes in (1_u8..=2, 0_u8..=3, proptest::sample::select(&[0x01_u8, 0x02, 0x40, 0x80]), 0_u8..=2),

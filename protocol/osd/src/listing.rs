@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_come_with_the_entries() {
+    fn list_entries_include_attributes() {
         let id = AttributeId::new(1, 0x82);
         let mut out = Vec::new();
         let mut writer = ListingWriter::new(Osd2, Listed::Objects, true, &mut out, 100);

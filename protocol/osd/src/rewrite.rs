@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_operation_that_cannot_be_is_told() {
+    fn first_invalid_operation_is_reported() {
         let sound = RewriteOperation { action: RewriteAction::Replace, offset: 4, length: 4, operand: 0 };
         let with = |change: fn(&mut [u8; OPERATION_LEN])| {
             let mut second = sound.write();

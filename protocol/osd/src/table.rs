@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn no_row_goes_without_a_permission() {
+    fn every_row_has_a_permission() {
         assert!(SERVICE_ACTIONS.iter().all(|row| !row.permissions.is_empty() && !row.objects.is_empty()));
         assert_eq!(SERVICE_ACTIONS.len(), 41);
     }

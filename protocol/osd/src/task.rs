@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_comes_back_as_itself() {
+    fn every_function_round_trips() {
         assert_eq!(
             (0..=u8::MAX)
                 .filter(|byte| TaskFunction::from_byte(*byte).is_some_and(|one| one as u8 == *byte))

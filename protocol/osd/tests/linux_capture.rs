@@ -76,7 +76,7 @@ const PROBE: [AttributeId; 11] = [
 
 /// T27: the probe's response is read by position, so the order of the request matters.
 #[test]
-fn the_probe_asks_for_eleven_root_attributes() {
+fn probe_requests_eleven_root_attributes() {
     assert_eq!(parse("probe").command, Command::GetAttributes(Target { object: ObjectId::ROOT }));
     assert_eq!(names("probe"), PROBE);
     let answer = retrieved("probe");
@@ -93,7 +93,7 @@ fn format_sets_the_name_in_the_same_command() {
 }
 
 #[test]
-fn creates_name_what_they_want() {
+fn captured_creates_parse_to_their_operands() {
     let partition = Command::CreatePartition(CreatePartition { partition: PARTITION });
     assert_eq!(parse("create_partition").command, partition);
     let object = ObjectId::new(PARTITION, 0x1_0002);
@@ -127,7 +127,7 @@ fn attribute_lists_carry_the_inode() {
 
 /// exofs reads the quota only by an attribute that osc-osd lacks.
 #[test]
-fn undefined_attributes_come_back_empty() {
+fn undefined_attributes_are_returned_empty() {
     let page = partition_quotas::PAGE;
     assert_eq!(partition_information::PAGE, page - 1);
     let asked = names("statfs");

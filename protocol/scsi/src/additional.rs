@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_ascending_so_none_is_there_twice() {
+    fn codes_are_ascending_and_unique() {
         assert!(TABLE.windows(2).all(|pair| pair[0].0.0 < pair[1].0.0));
     }
 }

@@ -67,7 +67,7 @@ mod tests {
     use crate::additional::*;
 
     #[test]
-    fn resets_are_told_first_and_nothing_twice() {
+    fn resets_are_reported_first_and_once() {
         let mut waiting = Attentions::begin(POWER_ON_OR_RESET);
         for code in [
             REPORTED_LUNS_CHANGED,

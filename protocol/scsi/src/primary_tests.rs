@@ -193,7 +193,7 @@ fn sense_data_has_the_format_of_the_device() {
 }
 
 #[test]
-fn an_absent_unit_answers_what_it_must() {
+fn absent_unit_answers_required_commands() {
     let inquiry = absent(&[0x12, 0, 0, 0, 36, 0], 255);
     assert_eq!((inquiry.data_in.len(), inquiry.data_in[0]), (36, 0x7F));
     assert_eq!(absent(&[0x12, 1, 0x80, 0, 36, 0], 255).status, Status::CheckCondition);

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn clipped_reads_say_how_much_came() {
+    fn short_read_sense_has_transferred_length() {
         let sense =
             Sense::new(SenseKey::RecoveredError, READ_PAST_END_OF_USER_OBJECT).with_command_specific(4096);
         let wire = sense.encode();
@@ -547,7 +547,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_parses_the_same(sense in any_sense()) {
+        fn sense_data_round_trips(sense in any_sense()) {
             let wire = sense.encode();
             prop_assert!(wire.len() <= SENSE_MAX);
             prop_assert_eq!(Sense::parse(&wire), Ok(sense));

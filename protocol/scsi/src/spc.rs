@@ -568,7 +568,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cdbs_parse_into_what_they_ask() {
+    fn cdbs_parse_to_their_fields() {
         let parse = SpcCommand::parse;
         assert_eq!(parse(&[0; 6]), Ok(SpcCommand::TestUnitReady));
         assert_eq!(parse(&[0x12, 0, 0, 1, 0, 0]), Ok(SpcCommand::Inquiry { page: None, allocation: 256 }));

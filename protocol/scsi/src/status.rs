@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_known_byte_comes_back_as_itself() {
+    fn every_known_byte_round_trips() {
         for byte in 0..=u8::MAX {
             assert!(Status::from_byte(byte).is_none_or(|status| status.byte() == byte));
             assert!(SenseKey::from_nibble(byte).is_none_or(|key| key.nibble() == byte & 0x0F));

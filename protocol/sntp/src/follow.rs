@@ -571,7 +571,7 @@ mod tests {
     proptest! {
         /// For any samples, the clock never goes back, and once set never exceeds its rate.
         #[test]
-        fn clock_never_goes_back(
+        fn clock_never_steps_back(
             floor_behind in 0u64..1_000_000,
             said in proptest::collection::vec((1u64..100_000, -200_000_000i64..200_000_000, 0u64..2_000), 1..60),
         ) {
@@ -594,7 +594,7 @@ mod tests {
         }
 
         #[test]
-        fn no_number_breaks_it(machine: u64, ahead: i64, floor: u64, offset_ms: i64, error_ms: u64, at: u64) {
+        fn arbitrary_numbers_never_panic(machine: u64, ahead: i64, floor: u64, offset_ms: i64, error_ms: u64, at: u64) {
             for policy in [FollowPolicy::SIGNED, FollowPolicy::UNSIGNED] {
                 let mut clock = Follower::new(policy, machine, at, ahead, floor);
                 for at_ms in [0, at, u64::MAX] {

@@ -487,7 +487,7 @@ mod tests {
         /// For any readings, the clock stays after the least time, and goes back only by a
         /// confirmed step.
         #[test]
-        fn time_goes_back_only_by_confirmed_steps(
+        fn time_steps_back_only_after_confirmation(
             steps in proptest::collection::vec((0i64..5, 1u64..40_000), 1..60), held: bool) {
             let mut machine = if held { Machine::new().hold() } else { Machine::new() };
             let mut last = 0;
@@ -506,7 +506,7 @@ mod tests {
         }
 
         #[test]
-        fn no_number_breaks_it(readings in proptest::collection::vec((any::<u64>(), any::<u64>()), 1..20)) {
+        fn arbitrary_numbers_never_panic(readings in proptest::collection::vec((any::<u64>(), any::<u64>()), 1..20)) {
             let mut clock = MachineClock::start(ClockReading { wall_ms: u64::MAX, boot_ms: 0 }, BOOT, None);
             for (wall_ms, boot_ms) in readings {
                 let reading = ClockReading { wall_ms, boot_ms };

@@ -106,7 +106,7 @@ mod tests {
     proptest! {
         /// For any calls, the clock never goes back, and without steps never exceeds its rate.
         #[test]
-        fn time_never_goes_back(steps in proptest::collection::vec((0u64..100_000, -1_000_000i64..1_000_000, any::<bool>()), 1..50)) {
+        fn time_never_decreases(steps in proptest::collection::vec((0u64..100_000, -1_000_000i64..1_000_000, any::<bool>()), 1..50)) {
             let mut clock = SlewedClock::new(1 << 40, 0, 50_000);
             let (mut stopwatch, mut last) = (0, clock.time_ms(0));
             for (pause, aim, steps) in steps {
@@ -125,7 +125,7 @@ mod tests {
         }
 
         #[test]
-        fn no_number_breaks_it(offset: i64, floor: u64, ppm: u32, at: u64, aim: i64) {
+        fn arbitrary_numbers_never_panic(offset: i64, floor: u64, ppm: u32, at: u64, aim: i64) {
             let mut clock = SlewedClock::new(offset, floor, ppm);
             clock.aim(at, aim);
             clock.time_ms(u64::MAX);

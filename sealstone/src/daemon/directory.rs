@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn bind_password_comes_from_private_file() {
+    fn bind_password_is_read_from_private_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("ldap.pw");
         let dn = Some("cn=reader".to_owned());

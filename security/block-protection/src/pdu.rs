@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_stream_comes_out_however_it_is_cut() {
+    fn plain_stream_is_independent_of_chunk_boundaries() {
         for level in LEVELS {
             let plain = stream();
             for piece in [1, 48, 600, plain.len()] {

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_flood_of_two_addresses_keeps_nobody_out() {
+    fn silent_flood_of_two_addresses_blocks_no_client() {
         let admission = Admission::new(LIMITS);
         let flood: Vec<AdmissionTicket> = (0..1200)
             .map(|n| admission.enter(from(if n % 2 == 0 { "10.0.0.1" } else { "10.0.1.1" })))

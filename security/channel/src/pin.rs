@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pins_print_what_they_parse() {
+    fn pins_round_trip() {
         for pin in [Pin::certificate(b"x"), Pin::authority(b"x")] {
             assert_eq!(pin.to_string().parse(), Ok(pin));
             assert_eq!(Pin::from(DevicePin::from(pin)), pin);

@@ -107,7 +107,7 @@ async fn authority_pin_checks_name_and_date() {
 }
 
 #[tokio::test]
-async fn who_names_another_protocol_or_none_is_refused() {
+async fn peer_with_another_protocol_is_refused() {
     let own = TlsIdentity::self_signed(NAME).unwrap();
     for protocols in [vec![], vec![b"osd-mds/1".to_vec()], vec![b"h2".to_vec(), b"http/1.1".to_vec()]] {
         let (near, far) = duplex(64 * 1024);
@@ -157,7 +157,7 @@ async fn non_tls_bytes_fail_at_both_ends() {
 
 /// A man in the middle has one channel with each end, and they have no exported value in common.
 #[tokio::test]
-async fn who_relays_between_two_channels_has_two_tokens() {
+async fn relayed_channels_have_different_tokens() {
     let [own, between] = [0, 1].map(|_| TlsIdentity::self_signed(NAME).unwrap());
     let (victim, relay) = meet(&server(&between), between.pin().unwrap(), NAME).await;
     let (real, _) = meet(&server(&own), own.pin().unwrap(), NAME).await;

@@ -59,7 +59,7 @@ fn the_designs_read_is_bound_as_given() {
 }
 
 #[test]
-fn the_designs_sums_come_out() {
+fn sums_match_the_design_document() {
     let vectors = vectors();
     let unit = &object(8192)[..];
     let given = &vectors["given"]["adhash"];

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn name_and_code_cannot_be_cut_elsewhere() {
+    fn digest_depends_on_boundary_of_name_and_code() {
         assert_ne!(code_digest(&user("ab"), b"c"), code_digest(&user("a"), b"bc"));
     }
 }

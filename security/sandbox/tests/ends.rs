@@ -18,7 +18,7 @@ use crate::support::{
 const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn exit_causes_are_told_apart() {
+fn exit_causes_are_distinguished() {
     let (zygote, targets) = (zygote(), AttackTargets::create());
     for (behaviour, cause) in [
         ("succeed", EngineExitCause::Exited(SUCCEEDED)),

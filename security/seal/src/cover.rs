@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn places_come_back(object_length: u64, generation: u64, wire: Vec<u8>) {
+        fn offsets_round_trip(object_length: u64, generation: u64, wire: Vec<u8>) {
             let place = ObjectBounds { object_length, generation };
             prop_assert_eq!(ObjectBounds::parse(&place.encode()), Some(place));
             match ObjectBounds::parse(&wire) {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_siphash_2_4() {
+    fn keyed_hash_is_siphash_2_4() {
         let key: [u8; 16] = core::array::from_fn(|at| at as u8);
         let message: [u8; 15] = core::array::from_fn(|at| at as u8);
         let hash = KeyedHash::new(&key);

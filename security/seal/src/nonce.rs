@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_comes_back() {
+    fn nonce_time_round_trips() {
         for time in [0, 1, 0x019b_76da_abe8, TIME_MAX_MS] {
             assert_eq!(Nonce::new(time, [0xFF; 6]).time_ms(), time);
         }

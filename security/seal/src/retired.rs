@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_and_reads_back(ids in proptest::collection::vec(0_u64..80, 0..60)) {
+        fn retired_ids_form_a_set(ids in proptest::collection::vec(0_u64..80, 0..60)) {
             let mut retired = RetiredIds::default();
             ids.iter().for_each(|&id| retired.insert(id));
             let set: BTreeSet<u64> = ids.into_iter().collect();

@@ -546,7 +546,7 @@ fn broken_slot_is_empty_by_default() {
 
 /// Data without an offset in an object are covered too: as units from zero on.
 #[test]
-fn what_is_appended_is_covered_without_a_place() {
+fn append_is_covered_without_an_offset() {
     for (generation, slot) in CASES {
         let data = content(20_000);
         let command = Command::Append(Append { object: OBJECT, length: 20_000 });

@@ -97,7 +97,7 @@ fn setting_a_key_voids_only_keys_below() {
 }
 
 #[test]
-fn what_cannot_be_set_is_refused() {
+fn invalid_key_changes_are_refused() {
     let mut keys = keys();
     assert_eq!(keys.add_partition(PARTITION), Err(KeyError::PartitionExists(PARTITION)));
     assert_eq!(keys.set_working(PARTITION, 16, &[0; 20], [0; 7]), Err(KeyError::Version(16)));

@@ -341,7 +341,7 @@ fn new_working_key_revokes_cached_credentials() {
 }
 
 #[test]
-fn what_changes_with_time_is_checked_every_time() {
+fn time_dependent_checks_run_for_each_command() {
     let mut device = Device::new();
     let signer = signer(&device.keys, &capability(Generation::Osd2, SecurityMethod::CmdRsp));
     let mut chance = random();

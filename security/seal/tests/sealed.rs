@@ -56,7 +56,7 @@ fn sealed_capability_grants_the_same_rights() {
 
 /// The restrictions of a sealed capability apply: range, permission, object, time.
 #[test]
-fn what_was_sealed_is_what_is_checked() {
+fn sealed_restrictions_are_enforced() {
     let device = Device::new();
     let base = capability(OSD2, SecurityMethod::CmdRsp);
     let descriptor = |range| match base.descriptor {

@@ -415,7 +415,7 @@ mod tests {
     const DAYS: u64 = 24;
 
     #[test]
-    fn clocks_follow_through_drift_lies_and_restarts() {
+    fn clocks_follow_despite_drift_attacks_and_restarts() {
         let days = std::env::var("SEALSTONE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(DAYS);
         let mut all = ClockDay::default();
         for seed in 0..days {

@@ -15,8 +15,9 @@ pub fn page() -> String {
          ```\n\
          cargo run -p sealstone-conformance -- --target iscsi://HOST:PORT/IQN/LUN [--key FILE | --no-osd] [--block URL] [FILTER]\n\
          ```\n\n\
-         Without `--target` (and in `make test`) the real device is started twice, secured and open. With a key file a\n\
-         target is used under ALLDATA, otherwise under NOSEC. \"t10-osd\" is [t10-osd.md](../design/t10-osd.md).\n"
+         Without `--target` (and in `make test`) the real device is started twice, secured and open. With a\n\
+         key file a target is used under ALLDATA, otherwise under NOSEC. \"t10-osd\" is\n\
+         [t10-osd.md](../design/t10-osd.md).\n"
     );
     for tests in TESTS {
         let Some(first) = tests.first() else { continue };

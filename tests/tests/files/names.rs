@@ -158,7 +158,7 @@ fn transfers_report_exact_paths_as_json() {
 }
 
 #[test]
-fn what_is_shown_is_printable() {
+fn shown_names_are_printable() {
     let system = System::start(1);
     let tree = system.path("shown");
     fs::create_dir(&tree).expect("made");

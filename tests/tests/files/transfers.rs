@@ -659,7 +659,7 @@ fn signals_leave_no_temporary_files() {
 }
 
 #[test]
-fn what_is_excluded_or_tried_is_not_stored() {
+fn excluded_and_dry_run_files_are_not_stored() {
     let system = System::start(1);
     let tree = system.path("tree");
     fs::create_dir_all(tree.join("target/deep")).expect("made");

@@ -221,7 +221,7 @@ fn created_objects_are_removed_on_failure() {
 }
 
 #[test]
-fn removed_object_is_gone_for_run() {
+fn removed_object_does_not_exist_for_run() {
     let base = MemoryObject::new(ALL, b"abc");
     let stage = StagedOutput::new(1 << 20);
     let object = stage.wrap(base.clone());

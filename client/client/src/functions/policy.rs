@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policy_parses_to_what_was_set() {
+    fn policy_round_trips() {
         let policy = PartitionPolicy {
             policy: FunctionPolicy::AllowList,
             keys: [[1; 32], [2; 32]].into(),

@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
-    fn gaps_are_what_nothing_covers() {
+    fn gaps_are_uncovered_ranges() {
         assert_eq!(gaps(10..20, vec![]), [10..20]);
         assert_eq!(gaps(10..20, vec![0..12, 15..16, 16..30]), [12..15]);
         assert_eq!(gaps(10..20, vec![0..40]), []);

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_have_the_lengths_that_the_kernel_wants() {
+    fn answers_have_the_expected_lengths() {
         let a = Attributes::default();
         assert_eq!(AnswerFields::attr(&a, Duration::ZERO).0.len(), 104);
         assert_eq!(AnswerFields::default().entry(Some(&a), (Duration::ZERO, Duration::ZERO)).0.len(), 128);

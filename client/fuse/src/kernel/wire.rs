@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_the_kernel_wrote() {
+    fn kernel_requests_parse_to_their_fields() {
         let bytes = request(1, b"name\0");
         let (header, operation) = parse(&bytes).unwrap();
         assert_eq!(header, RequestHeader { unique: 7, node: 1, uid: 1000, gid: 100, pid: 4242 });

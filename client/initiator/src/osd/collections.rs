@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_answer_tells_how_many_match() {
+    fn truncated_answer_reports_number_of_matches() {
         let mut data = sealstone_osd::listing::matches_header(100).to_vec();
         data.extend([5_u64, 7].iter().flat_map(|id| id.to_be_bytes()));
         let (listed, total) = matches(&data, 2).unwrap();

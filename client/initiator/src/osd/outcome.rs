@@ -320,7 +320,7 @@ mod tests {
     const SEALED: [SecurityMethod; 2] = [SecurityMethod::CmdRsp, SecurityMethod::AllData];
 
     #[test]
-    fn a_success_that_nobody_signed_is_none() {
+    fn unsigned_success_is_not_accepted() {
         for method in SEALED {
             let outcome = forged(method, &read(), Status::Good, None);
             assert!(matches!(outcome, ResponseOutcome::Failed(OsdError::IntegrityFailure(_))), "{outcome:?}");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsigned_clock_is_not_believed() {
+    fn unsigned_clock_is_ignored() {
         let mut sense = Sense::new(SenseKey::IllegalRequest, additional::NONCE_TIMESTAMP_OUT_OF_RANGE);
         sense.information = Some(1_900_000_000_000);
         let outcome = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));

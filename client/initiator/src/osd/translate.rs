@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_list_tells_where_to_go_on() {
+    fn truncated_list_reports_where_to_continue() {
         let mut data = Vec::new();
         for word in [16 + 8 * 100u64, 0x10002, 0, 0x10000, 0x10001] {
             data.extend_from_slice(&word.to_be_bytes());

@@ -13,7 +13,7 @@ use super::{bench, read, refused};
 use crate::support::{self, Bench, NEXUS, START_MS, Wish};
 
 #[test]
-fn a_nonce_outside_the_window_tells_the_clock() {
+fn nonce_outside_window_reports_the_clock() {
     let bench = bench();
     let capability = bench.capability(&read(), SecurityMethod::CmdRsp);
     for off in [-21_000i64, 11_000] {

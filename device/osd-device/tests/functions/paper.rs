@@ -59,7 +59,7 @@ fn paper_descriptor_needs_the_paper_profile() {
 }
 
 #[test]
-fn paper_descriptor_is_refused_where_it_stands() {
+fn paper_descriptor_is_refused_at_its_offset() {
     let command =
         Command::ExecuteFunction(ExecuteFunction { object: user(CODE), allocation: REPLY_MAX as u32 });
     let wire = Segment { paper_function: Some(request()), ..Segment::default() }.encode(ACTION).unwrap();

@@ -91,7 +91,7 @@ pub(super) fn a_share_replaces_what_was_there<S: ObjectStore>(store: &S) {
     assert_eq!(own_and_shared(store, 0x1_0001), (BLOCK, 0), "alone again");
 }
 
-pub(super) fn a_map_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
+pub(super) fn map_of_many_pieces_is_returned_in_parts<S: ObjectStore>(store: &S) {
     let id = made(store);
     let pieces = MAP_PIECES_MAX as u64;
     let (hole, data) = (ExtentKind::Hole, ExtentKind::Data { shared: false });
@@ -156,7 +156,7 @@ pub(super) fn a_comparison_tells_what_is_not_shared<S: ObjectStore>(store: &S) {
     assert_eq!([next(0, 2), next(0, 4), next(0, 0)], [Some(281 * BLOCK), None, Some(0)]);
 }
 
-pub(super) fn a_comparison_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
+pub(super) fn comparison_of_many_pieces_is_returned_in_parts<S: ObjectStore>(store: &S) {
     let one = made(store);
     let other = user(0x1_0002);
     store.create(other, ObjectType::User).expect("create");

@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_bounds_what_nobody_knows() {
+    fn unknown_index_size_admits_any_demand() {
         let index_space = IndexSpace::new(None);
         let load = PageDemand::default().with_leaves(RecordTag::Chunk, 1 << 40, 3600);
         assert!(index_space.admit(load, ReserveClass::Addition, PageDemand::default).is_some());

@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_parsed(capacity in MIN_CAPACITY..=MAX_CAPACITY, segment: u64, uuid: [u8; 16], ready: bool) {
+        fn superblock_round_trips(capacity in MIN_CAPACITY..=MAX_CAPACITY, segment: u64, uuid: [u8; 16], ready: bool) {
             let mut superblock = Superblock::new(uuid, capacity, segment % MAX_CAPACITY).unwrap();
             if ready {
                 superblock.state = FormatState::Ready;

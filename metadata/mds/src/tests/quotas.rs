@@ -147,7 +147,7 @@ fn user_file_limit_holds() {
 }
 
 #[test]
-fn write_beyond_quota_keeps_what_fits() {
+fn write_beyond_quota_keeps_fitting_bytes() {
     let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/other", 300);

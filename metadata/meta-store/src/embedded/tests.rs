@@ -32,7 +32,7 @@ impl MetaStore for ScratchStore {
 }
 
 #[test]
-fn embedded_store_meets_the_contract() {
+fn embedded_store_fulfils_the_contract() {
     for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
         contract::check(&|| {
             let dir = tempfile::tempdir().unwrap();
@@ -63,7 +63,7 @@ impl contract::Crash for ScratchStore {
 }
 
 #[test]
-fn embedded_store_meets_the_contract_after_crashes() {
+fn embedded_store_fulfils_the_contract_after_crashes() {
     for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
         contract::check_crashes(&|| {
             let dir = tempfile::tempdir().unwrap();

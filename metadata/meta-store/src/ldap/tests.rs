@@ -55,7 +55,7 @@ fn is_taken_over(error: &MetaError) -> bool {
 }
 
 #[test]
-fn ldap_store_meets_the_contract() {
+fn ldap_store_fulfils_the_contract() {
     let server = Slapd::start();
     contract::check(&|| Box::new(open(&server.new_store())));
     let steps = prop::collection::vec(
@@ -118,7 +118,7 @@ impl contract::Crash for Crashing {
 }
 
 #[test]
-fn ldap_store_meets_the_contract_after_crashes() {
+fn ldap_store_fulfils_the_contract_after_crashes() {
     let server = Arc::new(Slapd::start());
     contract::check_crashes(&|| {
         let url = server.new_store();

@@ -30,7 +30,7 @@ fn get(store: &PostgresMeta, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn postgres_store_meets_the_contract() {
+fn postgres_store_fulfils_the_contract() {
     let server = Postgres::start();
     contract::check(&|| Box::new(open(&server.url(&server.database()))));
     let steps = prop::collection::vec(

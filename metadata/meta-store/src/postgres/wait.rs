@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_thread_wakes_who_waits() {
+    fn answer_of_another_thread_wakes_the_waiter() {
         let (tell, told) = tokio::sync::oneshot::channel();
         let teller = std::thread::spawn(move || tell.send(3));
         let heard = wait(Instant::now() + Duration::from_secs(60), told);

@@ -136,7 +136,7 @@ fn logins_that_break_rules_are_left() {
 }
 
 #[test]
-fn redirection_tells_where_to() {
+fn redirection_names_the_new_address() {
     let mut bench = Bench::new();
     let tag = bench.sent().last().map_or(0, pdu::tag_of);
     let mut pdu = pdu::LoginResponse::new(opcode::LOGIN_RESPONSE, 0);
@@ -311,7 +311,7 @@ fn rejected_data_out_leaves_command_to_its_response() {
 }
 
 #[test]
-fn a_target_that_drops_the_session_is_believed() {
+fn session_dropped_by_target_ends() {
     for event in [2, 3] {
         let mut bench = Bench::logged_in("");
         let mut pdu = pdu::Async::new(opcode::ASYNC, flag::FINAL);

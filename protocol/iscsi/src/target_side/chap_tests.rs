@@ -128,7 +128,7 @@ fn each_chap_algorithm_works_and_preference_is_kept() {
 }
 
 #[test]
-fn md5_is_for_whoever_asks_for_it() {
+fn md5_is_used_if_requested() {
     let rules = AccessRules::new(access().rules);
     for (offered, refused) in [("5", Some(Refusal::Authentication)), ("5,7", None)] {
         let mut bench = Bench::new(rules.clone(), RecordingGuard::default());

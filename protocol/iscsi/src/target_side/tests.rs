@@ -200,7 +200,7 @@ pub(super) fn data_out(tag: u32, transfer: u32, flags: u8, sn: u32, offset: u32,
 pub(super) const WRITE: u8 = flag::FINAL | flag::WRITE;
 
 #[test]
-fn each_login_that_breaks_a_rule_hears_which() {
+fn each_invalid_login_gets_its_status() {
     let refused = |requests: &[Vec<u8>]| {
         let mut target = target(Policy::default());
         for request in requests {
@@ -621,7 +621,7 @@ fn wrong_data_digest_fails_the_command() {
 }
 
 #[test]
-fn logout_says_what_it_cannot_do() {
+fn unsupported_logout_reports_its_reason() {
     let mut bench = Bench::usual();
     for (asked, cid, response) in [(1, 5, 1), (2, 0, 2), (3, 0, 2)] {
         let mut pdu = pdu::Logout::new(opcode::LOGOUT | opcode::IMMEDIATE, flag::FINAL | asked);

@@ -248,7 +248,7 @@ fn reserved_codes_are_refused_where_they_stand() {
 }
 
 #[test]
-fn what_a_generation_cannot_say_does_not_leave() {
+fn value_beyond_generation_is_not_encoded() {
     let encode = |generation, command| Cdb::new(generation, command).encode();
     let query = Command::Query(Query { object: OBJECT, allocation: 0, matches: 0, immediate: false });
     assert!(matches!(encode(Osd1, query), Err(EncodeError::Generation { command: "QUERY", .. })));
@@ -263,7 +263,7 @@ fn what_a_generation_cannot_say_does_not_leave() {
 }
 
 #[test]
-fn a_command_knows_its_object_type_and_needs() {
+fn command_has_object_type_and_permissions() {
     use crate::{ObjectType, Permissions};
     let at = |object| Command::GetAttributes(Target { object });
     assert_eq!(at(ObjectId::ROOT).object_types(), [ObjectType::Root]);
@@ -316,7 +316,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
     #[test]
-    fn what_parses_encodes_to_what_parses_the_same(wire in any_wire()) {
+    fn parsed_value_round_trips(wire in any_wire()) {
         if let Ok(cdb) = Cdb::parse(&wire) {
             // An offset written with a coarse exponent may not be expressible with the finest one;
             // nothing else fails.

@@ -240,7 +240,7 @@ fn each_wrong_paper_field_has_its_offset() {
 
 proptest! {
     #[test]
-    fn requests_parse_to_what_was_encoded(request in any_request()) {
+    fn request_round_trips(request in any_request()) {
         let wire = request.encode().unwrap();
         prop_assert_eq!(ExecuteRequest::parse(&wire), Ok(request));
     }
@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn replies_parse_to_what_was_encoded(
+    fn reply_round_trips(
         codes in (1_u8..8, 0_u8..12, any::<i32>()),
         numbers in proptest::array::uniform10(any::<u64>()),
         object in proptest::option::of((any::<u64>(), any::<u64>())),
@@ -305,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn attribute_values_parse_to_what_was_encoded(
+    fn attribute_values_round_trip(
         engine in proptest::option::of(any_engine()),
         range in proptest::option::of((any_api(), any_api())),
         texts in ("[ -~]{0,20}", "[ -~]{0,20}", "[ -~]{0,200}"),
@@ -326,7 +326,7 @@ proptest! {
     }
 
     #[test]
-    fn engine_entries_parse_to_what_was_encoded(
+    fn engine_entries_round_trip(
         available: bool, versions in (any_api(), any_api()), version in "\\PC{0,60}", detail: String,
     ) {
         let (api_lowest, api_highest) = versions;
@@ -339,7 +339,7 @@ proptest! {
     }
 
     #[test]
-    fn paper_requests_parse_to_what_was_encoded(
+    fn paper_request_round_trips(
         code_bundle: u32, timeout_ms in 0..=TIMEOUT_MAX_MS, method in "[a-z]{0,64}",
         arguments in proptest::collection::vec(any::<u8>(), 0..100),
     ) {

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_sense_refuses_what_is_not_there() {
+    fn mode_sense_refuses_absent_pages() {
         let code = |sense: &ModeSense| sense.answer(&header(), &pages()).unwrap_err();
         let saved = code(&ModeSense { control: PageControl::Saved, ..SENSE });
         assert_eq!(saved.code, additional::SAVING_PARAMETERS_NOT_SUPPORTED);

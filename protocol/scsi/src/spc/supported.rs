@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn one_command_tells_the_bits_it_looks_at() {
+    fn one_command_reports_its_usage_bits() {
         let read = one(Reporting::Opcode(0x28), true).unwrap();
         assert_eq!(read[..6], [0, 0x83, 0, 10, 0x28, 0xFE]);
         assert_eq!(read.len(), 4 + 10 + 12);

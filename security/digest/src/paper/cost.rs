@@ -120,7 +120,7 @@ mod tests {
     /// Figure 6a: an aligned read of a stored digest costs the device no hashing of data; Figure
     /// 7b: a small change in the middle of a unit.
     #[test]
-    fn the_papers_figures_come_out() {
+    fn cost_model_matches_the_paper() {
         let unit = vec![5; 8192];
         let mut count = CountingEngine::default();
         Profile::Sha1.value_with(&mut count, 0, &unit);

@@ -43,7 +43,7 @@ fn a_nonce_is_accepted_once() {
 }
 
 #[test]
-fn nobody_burns_the_nonce_of_another_credential() {
+fn nonces_of_credentials_are_independent() {
     let memory = memory(NonceLimits::default());
     assert_eq!(memory.admit(MALLORY, &nonce(NOW, 1), NOW), Ok(()));
     assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Ok(()));
@@ -61,7 +61,7 @@ fn only_the_window_is_accepted() {
 }
 
 #[test]
-fn a_clock_that_goes_back_reopens_nothing() {
+fn clock_step_back_reopens_no_nonce() {
     let memory = memory(NonceLimits { shards: 1, ..NonceLimits::default() });
     assert_eq!(memory.admit(ALICE, &nonce(NOW, 1), NOW), Ok(()));
     assert_eq!(memory.admit(ALICE, &nonce(NOW + 100_000, 2), NOW + 100_000), Ok(()));
@@ -113,7 +113,7 @@ fn forty_greedy_credentials_leave_room_for_small_ones() {
 }
 
 #[test]
-fn a_full_second_refuses_and_forgets_nothing() {
+fn full_second_refuses_and_keeps_nonces() {
     let memory = memory(NonceLimits { slots_per_second: 256, shards: 1, ..NonceLimits::default() });
     let all: Vec<_> = (0..250u64).map(|n| (who(n), nonce(NOW, n))).collect();
     let first: Vec<_> = all.iter().map(|(who, n)| memory.admit(*who, n, NOW)).collect();

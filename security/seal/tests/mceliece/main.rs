@@ -124,7 +124,7 @@ proptest! {
 
     /// Attack C: the private key is not needed.
     #[test]
-    fn broken_whoever_has_the_public_key_decrypts(seed in any::<u64>(), at in 0..7_usize) {
+    fn broken_public_key_suffices_to_decrypt(seed in any::<u64>(), at in 0..7_usize) {
         let parameters = Parameters::ALL[at];
         let key = PrivateKey::generate(parameters, &mut chance(seed));
         let plain = cdb(seed, Generation::Osd2);

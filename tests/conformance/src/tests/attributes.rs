@@ -9,9 +9,9 @@ use crate::suite::behaviours;
 const OURS: u32 = 0x1_0003;
 
 behaviours! { "Attributes";
-    Osd "t10-osd 3.1" a_value_comes_back_as_it_was_set;
+    Osd "t10-osd 3.1" attribute_value_round_trips;
     Osd "t10-osd 3.3" attributes_are_returned_in_request_order;
-    Osd "t10-osd 3.3" an_undefined_attribute_comes_back_empty;
+    Osd "t10-osd 3.3" undefined_attribute_is_returned_empty;
     Osd "t10-osd 3.1" setting_nothing_makes_an_attribute_undefined;
     Osd "t10-osd 3.1" a_value_of_the_greatest_length_is_kept;
     Osd "t10-osd 3.3" wildcard_fetches_all_attributes_of_a_page;
@@ -24,8 +24,8 @@ behaviours! { "Attributes";
     Osd "t10-osd 3.1" reserved_pages_cannot_be_set;
     Osd "t10-osd 5.1 type 08h" a_refused_attribute_is_named;
     Osd "t10-osd 5.2" nothing_is_set_if_one_attribute_is_refused;
-    Osd "t10-osd 1.7" set_attributes_sets_before_it_gets;
-    Osd "t10-osd 1.7" get_attributes_gets_before_it_sets;
+    Osd "t10-osd 1.7" set_attributes_sets_before_getting;
+    Osd "t10-osd 1.7" get_attributes_gets_before_setting;
     Osd "t10-osd 5.3 1A00" a_ragged_list_is_refused;
     Osd "t10-osd 5.3 2600" a_list_of_the_wrong_type_is_refused;
     Osd2 "t10-osd 1.5" one_attribute_is_set_from_the_cdb;
@@ -37,7 +37,7 @@ behaviours! { "Attributes";
     Osd "t10-osd 1.10" attributes_of_a_missing_object_are_refused;
 }
 
-fn a_value_comes_back_as_it_was_set(device: &mut Device) {
+fn attribute_value_round_trips(device: &mut Device) {
     let object = device.create();
     for (number, value) in [(1, &b"x"[..]), (2, b"seven b"), (3, b"eight by"), (4, &[0xA5; 300])] {
         device.set(object, OURS, number, value).good();
@@ -57,7 +57,7 @@ fn attributes_are_returned_in_request_order(device: &mut Device) {
     assert!(entries[3].1.is_empty(), "undefined, but there");
 }
 
-fn an_undefined_attribute_comes_back_empty(device: &mut Device) {
+fn undefined_attribute_is_returned_empty(device: &mut Device) {
     let object = device.create();
     assert!(device.get(object, OURS, 99).is_empty());
 }
@@ -201,14 +201,14 @@ fn nothing_is_set_if_one_attribute_is_refused(device: &mut Device) {
     assert!(device.get(object, OURS, 1).is_empty());
 }
 
-fn set_attributes_sets_before_it_gets(device: &mut Device) {
+fn set_attributes_sets_before_getting(device: &mut Device) {
     let object = device.create();
     device.set(object, OURS, 1, b"old").good();
     let request = device.user(cdb::SET_ATTRIBUTES, object).sets(OURS, 1, b"new").gets(&[(OURS, 1)]);
     assert_eq!(device.run(request).good().value(), b"new");
 }
 
-fn get_attributes_gets_before_it_sets(device: &mut Device) {
+fn get_attributes_gets_before_setting(device: &mut Device) {
     let object = device.create();
     device.set(object, OURS, 1, b"old").good();
     let request = device.user(cdb::GET_ATTRIBUTES, object).sets(OURS, 1, b"new").gets(&[(OURS, 1)]);

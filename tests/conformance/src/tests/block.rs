@@ -8,7 +8,7 @@ use crate::suite::behaviours;
 use crate::target::Portal;
 
 behaviours! { "Block logical units";
-    Block "SPC-4 6.6.2" a_block_unit_says_direct_access;
+    Block "SPC-4 6.6.2" block_unit_is_direct_access_device;
     Block "SBC-3 5.15, 5.16" both_capacities_agree;
     Block "SBC-3 5.16" a_capacity_beyond_the_allocation_is_cut;
     Block "SBC-3 5.9, 5.35" written_blocks_are_read_by_every_form;
@@ -16,25 +16,25 @@ behaviours! { "Block logical units";
     Block "SBC-3 4.5" a_read_beyond_the_end_is_refused;
     Block "SBC-3 4.5" write_beyond_the_end_changes_nothing;
     Block "SBC-3 5.9" protection_information_is_refused;
-    Block "SBC-3 5.2" compare_and_write_writes_what_compared;
+    Block "SBC-3 5.2" compare_and_write_writes_after_match;
     Block "SBC-3 5.2" compare_and_write_writes_nothing_on_a_miscompare;
     Block "SBC-3 5.33" verify_compares_bytes;
     Block "SBC-3 5.50" write_same_repeats_its_block;
     Block "SBC-3 5.8" orwrite_sets_bits_and_clears_none;
     Block "SBC-3 5.28" unmapped_blocks_read_as_the_unit_promises;
-    Block "SBC-3 5.4" lba_status_tells_what_is_unmapped;
+    Block "SBC-3 5.4" lba_status_reports_unmapped_blocks;
     Block "SBC-3 5.26" caches_are_synchronized;
     Block "SBC-3 5.35" a_forced_write_is_read;
-    Block "SBC-3 6.5.3" block_limits_are_told;
-    Block "SBC-3 6.5.5" logical_block_provisioning_is_told;
-    Block "SPC-4 6.11" the_caching_page_is_told;
-    Block "SPC-4 4.3" a_block_unit_knows_no_osd_commands;
+    Block "SBC-3 6.5.3" block_limits_are_reported;
+    Block "SBC-3 6.5.5" logical_block_provisioning_is_reported;
+    Block "SPC-4 6.11" caching_page_is_reported;
+    Block "SPC-4 4.3" block_unit_refuses_osd_commands;
     Block "SPC-4 4.3" block_unit_refuses_unknown_operation_code;
     Block "SPC-4 5.13" a_registered_initiator_reserves_and_releases;
     Block "SPC-4 5.13" a_reservation_keeps_others_from_writing;
     Block "SPC-4 6.15" keys_and_reservations_are_read;
     Block "SPC-4 5.13" a_wrong_reservation_key_conflicts;
-    Block "SAM-5 5.14" a_block_unit_tells_new_nexuses_its_attention;
+    Block "SAM-5 5.14" block_unit_reports_attention_to_new_nexus;
 }
 
 const CONFLICT: u8 = 0x18;
@@ -119,7 +119,7 @@ fn read(connection: &mut Connection, at: u64, blocks: u32, block: usize) -> Vec<
     good(connection.command(&sixteen(0x88, 0, at, blocks), &[], blocks as usize * block)).data_in
 }
 
-fn a_block_unit_says_direct_access(portal: &Portal) {
+fn block_unit_is_direct_access_device(portal: &Portal) {
     let data = good(session(portal).command(&[0x12, 0, 0, 0, 96, 0], &[], 96)).data_in;
     assert_eq!(data[0], 0, "connected, direct access block device");
     assert!(data.len() >= 36 && data[3] & 0x0F == 2);
@@ -203,7 +203,7 @@ fn compare_and_write(connection: &mut Connection, at: u64, halves: &[u8]) -> Scs
     there(connection.command(&cdb, halves, 0))
 }
 
-fn compare_and_write_writes_what_compared(portal: &Portal) {
+fn compare_and_write_writes_after_match(portal: &Portal) {
     let mut connection = session(portal);
     let (block, _) = capacity(&mut connection);
     let (old, new) = (pattern(block, 1), pattern(block, 2));
@@ -292,7 +292,7 @@ fn unmapped_blocks_read_as_the_unit_promises(portal: &Portal) {
     assert!(read(&mut connection, 130, 1, block) == pattern(block, 3));
 }
 
-fn lba_status_tells_what_is_unmapped(portal: &Portal) {
+fn lba_status_reports_unmapped_blocks(portal: &Portal) {
     let mut connection = session(portal);
     let (block, _) = capacity(&mut connection);
     let blocks = ((1 << 20) / block) as u32;
@@ -328,13 +328,13 @@ fn a_forced_write_is_read(portal: &Portal) {
     assert!(good(connection.command(&ten(0x28, 0x08, 50, 1), &[], block)).data_in == data);
 }
 
-fn block_limits_are_told(portal: &Portal) {
+fn block_limits_are_reported(portal: &Portal) {
     let data = page(&mut session(portal), 0xB0);
     assert_eq!((data[1], number(&data[2..4])), (0xB0, 0x3C));
     assert!(number(&data[8..12]) > 0, "a longest transfer");
 }
 
-fn logical_block_provisioning_is_told(portal: &Portal) {
+fn logical_block_provisioning_is_reported(portal: &Portal) {
     let mut connection = session(portal);
     let data = page(&mut connection, 0xB2);
     assert!(data.len() >= 8 && data[1] == 0xB2);
@@ -345,7 +345,7 @@ fn logical_block_provisioning_is_told(portal: &Portal) {
     assert!(managed || !unmaps, "a unit that unmaps says that provisioning is managed");
 }
 
-fn the_caching_page_is_told(portal: &Portal) {
+fn caching_page_is_reported(portal: &Portal) {
     let mut connection = session(portal);
     let reply = good(connection.command(&[0x1A, 0x08, 0x08, 0, 192, 0], &[], 192));
     let data = reply.data_in;
@@ -353,7 +353,7 @@ fn the_caching_page_is_told(portal: &Portal) {
     assert_eq!((data[4] & 0x3F, data[5]), (0x08, 0x12), "caching page");
 }
 
-fn a_block_unit_knows_no_osd_commands(portal: &Portal) {
+fn block_unit_refuses_osd_commands(portal: &Portal) {
     let mut connection = session(portal);
     let mut cdb = vec![0; 236];
     (cdb[0], cdb[7], cdb[11]) = (0x7F, 228, 0x30);
@@ -439,7 +439,7 @@ fn a_wrong_reservation_key_conflicts(portal: &Portal) {
     assert_eq!(reserve_out(&mut one, CLEAR, 0, 0xAAAA, 0), 0);
 }
 
-fn a_block_unit_tells_new_nexuses_its_attention(portal: &Portal) {
+fn block_unit_reports_attention_to_new_nexus(portal: &Portal) {
     let mut connection = Connection::open(portal);
     connection.log_in("attention", &[]);
     let reply = connection.command(&[0; 6], &[], 0);

@@ -11,12 +11,12 @@ behaviours! { "CHAP and access";
     Guarded "RFC 7143 12.1.3" a_right_answer_logs_in_by_md5;
     Guarded "RFC 7143 12.1.3" a_wrong_answer_is_refused;
     Guarded "RFC 7143 12.1.3" unknown_chap_name_fails_like_wrong_response;
-    Guarded "RFC 7143 12.1" who_must_prove_itself_cannot_choose_none;
+    Guarded "RFC 7143 12.1" initiator_with_account_cannot_choose_none;
     Guarded "RFC 7143 6.3" the_security_stage_cannot_be_left_out;
     Guarded "RFC 7143 12.1.3" challenges_differ;
-    Guarded "RFC 7143 12.1.3" the_target_proves_itself_when_asked;
+    Guarded "RFC 7143 12.1.3" target_authenticates_itself_on_request;
     Guarded "RFC 7143 12.1.3" the_targets_own_challenge_is_not_answered;
-    Guarded "RFC 7143 12.1.3" an_algorithm_that_nobody_knows_is_refused;
+    Guarded "RFC 7143 12.1.3" unknown_algorithm_is_refused;
     Guarded "RFC 7143 6.3.2" whom_no_rule_names_is_refused;
     Guarded "RFC 7143 12.1" rule_without_chap_allows_login;
 }
@@ -103,7 +103,7 @@ fn unknown_chap_name_fails_like_wrong_response(portal: &Portal) {
     refused(&prove(&mut connection, "nobody", &right, &[]));
 }
 
-fn who_must_prove_itself_cannot_choose_none(portal: &Portal) {
+fn initiator_with_account_cannot_choose_none(portal: &Portal) {
     let mut connection = Connection::open(portal);
     let mut first = text(&connection.identity(PROVEN_NAME));
     first.extend(pairs(&[("AuthMethod", "None")]));
@@ -122,7 +122,7 @@ fn challenges_differ(portal: &Portal) {
     assert_ne!(one.2, other.2);
 }
 
-fn the_target_proves_itself_when_asked(portal: &Portal) {
+fn target_authenticates_itself_on_request(portal: &Portal) {
     let (mut connection, identifier, challenge) = challenged(portal, "7");
     let right = response(SHA256, identifier, ACCOUNT.1, &challenge);
     let ours: Vec<u8> = (0..32).collect();
@@ -143,7 +143,7 @@ fn the_targets_own_challenge_is_not_answered(portal: &Portal) {
     assert_eq!(answer.value("CHAP_R"), None);
 }
 
-fn an_algorithm_that_nobody_knows_is_refused(portal: &Portal) {
+fn unknown_algorithm_is_refused(portal: &Portal) {
     let mut connection = Connection::open(portal);
     let mut first = text(&connection.identity(PROVEN_NAME));
     first.extend(pairs(&[("AuthMethod", "CHAP")]));

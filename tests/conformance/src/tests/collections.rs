@@ -19,7 +19,7 @@ behaviours! { "Collections and QUERY";
     Osd "t10-osd 1.10 REMOVE" a_removed_object_leaves_its_collections;
     Osd "t10-osd 1.9 LIST" a_list_of_objects_has_no_collections;
     Osd "t10-osd 1.10 FLUSH COLLECTION" a_collection_is_flushed;
-    Osd "t10-osd 3.5 C+1" a_collection_knows_its_ids_and_its_name;
+    Osd "t10-osd 3.5 C+1" collection_has_ids_and_name;
     Osd "t10-osd 3.5 P+2/10081h" collections_of_one_object_are_limited;
     Osd "t10-osd 1.10" commands_on_user_objects_refuse_collections;
     Osd2 "t10-osd 1.10 GET MEMBER ATTRIBUTES" attributes_of_all_members_are_fetched;
@@ -185,7 +185,7 @@ fn a_collection_is_flushed(device: &mut Device) {
     }
 }
 
-fn a_collection_knows_its_ids_and_its_name(device: &mut Device) {
+fn collection_has_ids_and_name(device: &mut Device) {
     let id = collection(device);
     let request = on(device, cdb::SET_ATTRIBUTES, id).sets(0x6000_0001, 9, b"named");
     device.run(request).good();

@@ -5,7 +5,7 @@ use crate::device::{CHECK, Device, ILLEGAL, number};
 use crate::suite::behaviours;
 
 behaviours! { "Data";
-    Osd "t10-osd 1.10 WRITE" what_is_written_is_read;
+    Osd "t10-osd 1.10 WRITE" written_data_is_read;
     Osd "t10-osd 1.10 WRITE" a_write_changes_its_range_and_nothing_else;
     Osd "t10-osd 1.10 WRITE" a_write_extends_the_logical_length;
     Osd "t10-osd 1.10 WRITE" a_hole_reads_as_zeros;
@@ -21,8 +21,8 @@ behaviours! { "Data";
     Osd "t10-osd 1.10 READ" a_read_of_nothing_is_good;
     Osd "t10-osd 1.10 READ" read_past_the_end_returns_attributes;
     Osd "t10-osd 1.10 READ" read_of_a_missing_object_is_refused;
-    Osd "t10-osd 1.10 APPEND" an_append_goes_to_the_end;
-    Osd "t10-osd 1.10 APPEND, 3.5 FFFFFFFEh/5" an_append_tells_where_it_began;
+    Osd "t10-osd 1.10 APPEND" append_writes_at_the_end;
+    Osd "t10-osd 1.10 APPEND, 3.5 FFFFFFFEh/5" append_reports_its_start;
     Osd "t10-osd 1.10 APPEND" an_append_of_nothing_changes_nothing;
     Osd2 "t10-osd 1.10 CLEAR" clear_writes_zeros;
     Osd2 "t10-osd 1.10 CLEAR" clear_beyond_the_end_extends;
@@ -41,7 +41,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 % 251) as u8).collect()
 }
 
-fn what_is_written_is_read(device: &mut Device) {
+fn written_data_is_read(device: &mut Device) {
     let data = pattern(10_000);
     let object = device.object(&data);
     device.holds(object, &data);
@@ -150,14 +150,14 @@ fn append(device: &mut Device, object: u64, data: &[u8]) -> u64 {
     device.run(request).good().number()
 }
 
-fn an_append_goes_to_the_end(device: &mut Device) {
+fn append_writes_at_the_end(device: &mut Device) {
     let object = device.object(b"abc");
     append(device, object, b"def");
     append(device, object, b"ghi");
     device.holds(object, b"abcdefghi");
 }
 
-fn an_append_tells_where_it_began(device: &mut Device) {
+fn append_reports_its_start(device: &mut Device) {
     let object = device.object(b"abc");
     assert_eq!(append(device, object, b"0123456789"), 3);
     assert_eq!(append(device, object, b"x"), 13);

@@ -6,17 +6,17 @@ use crate::runner::free_partition;
 use crate::suite::behaviours;
 
 behaviours! { "Snapshots, clones, copies";
-    Osd2 "t10-osd 1.2 CREATE SNAPSHOT" a_snapshot_keeps_what_its_source_was;
+    Osd2 "t10-osd 1.2 CREATE SNAPSHOT" snapshot_keeps_content_of_its_source;
     Osd2 "device: snapshots" snapshot_contents_are_readonly;
     Osd2 "t10-osd 1.2 CREATE CLONE" clone_diverges_from_source;
     Osd2 "t10-osd 1.2 RESTORE PARTITION FROM SNAPSHOT" a_restore_brings_the_past_back;
     Osd2 "t10-osd 1.2 REFRESH SNAPSHOT OR CLONE" refresh_copies_current_source;
-    Osd2 "t10-osd 1.2 DETACH CLONE" a_detached_clone_stays_when_its_source_goes;
+    Osd2 "t10-osd 1.2 DETACH CLONE" detached_clone_survives_removal_of_source;
     Osd2 "device: DETACH CLONE, REMOVE PARTITION" a_source_is_not_removed_before_its_snapshots;
-    Osd2 "t10-osd 1.2 CREATE SNAPSHOT" a_source_that_is_not_there_is_refused;
-    Osd2 "t10-osd 1.2 READ MAPS AND COMPARE" a_comparison_lists_what_changed_since_the_snapshot;
+    Osd2 "t10-osd 1.2 CREATE SNAPSHOT" missing_source_is_refused;
+    Osd2 "t10-osd 1.2 READ MAPS AND COMPARE" comparison_lists_changes_since_the_snapshot;
     Osd2 "t10-osd 1.2 COPY USER OBJECTS" a_copy_has_the_bytes_of_its_source;
-    Osd2 "t10-osd 1.8 CPY_ATTR" a_copy_takes_attributes_along_when_asked;
+    Osd2 "t10-osd 1.8 CPY_ATTR" copy_includes_attributes_on_request;
     Osd2 "t10-osd 1.8 0101h" a_copy_without_a_source_is_refused;
     Osd2 "t10-osd 1.10" copy_of_a_missing_object_is_refused;
 }
@@ -55,7 +55,7 @@ fn remove(device: &mut Device, partition: u64) {
     device.run(request).good();
 }
 
-fn a_snapshot_keeps_what_its_source_was(device: &mut Device) {
+fn snapshot_keeps_content_of_its_source(device: &mut Device) {
     let object = device.object(b"then");
     device.set(object, 1, 9, b"old name").good();
     let id = snapshot(device);
@@ -128,7 +128,7 @@ fn refresh_copies_current_source(device: &mut Device) {
     remove(device, id);
 }
 
-fn a_detached_clone_stays_when_its_source_goes(device: &mut Device) {
+fn detached_clone_survives_removal_of_source(device: &mut Device) {
     let object = device.object(b"common");
     let id = clone(device);
     let request = device.request(cdb::DETACH_CLONE).at(PARTITION, id, 0);
@@ -147,12 +147,12 @@ fn a_source_is_not_removed_before_its_snapshots(device: &mut Device) {
     remove(device, id);
 }
 
-fn a_source_that_is_not_there_is_refused(device: &mut Device) {
+fn missing_source_is_refused(device: &mut Device) {
     let request = duplicate(device, cdb::CREATE_SNAPSHOT, free_partition(), free_partition());
     device.run(request).invalid(24);
 }
 
-fn a_comparison_lists_what_changed_since_the_snapshot(device: &mut Device) {
+fn comparison_lists_changes_since_the_snapshot(device: &mut Device) {
     let object = device.object(&vec![7; 1 << 20]);
     let id = clone(device);
     within(device, id, |device| {
@@ -189,7 +189,7 @@ fn a_copy_has_the_bytes_of_its_source(device: &mut Device) {
     device.holds(0x0A_0000, b"to be copied");
 }
 
-fn a_copy_takes_attributes_along_when_asked(device: &mut Device) {
+fn copy_includes_attributes_on_request(device: &mut Device) {
     let object = device.object(b"to be copied");
     device.set(object, 1, 9, b"named").good();
     device.set(object, 0x1_0003, 1, b"ours").good();

@@ -14,7 +14,7 @@ behaviours! { "Keys";
     Secured "t10-osd 4.7" new_partition_key_invalidates_working_keys;
     Secured "t10-osd 4.7" unset_working_key_is_refused;
     Secured "t10-osd 4.7" a_working_key_sets_no_key;
-    Secured "t10-osd 3.5 P+5/7FFFh, 8000h" key_identifiers_are_told;
+    Secured "t10-osd 3.5 P+5/7FFFh, 8000h" key_identifiers_are_reported;
     Secured "t10-osd 4.8" a_reserved_key_to_set_is_refused;
     Secured "t10-osd 4.8" a_key_version_belongs_to_working_keys_alone;
     Secured "security 2, retired partitions" recreated_partition_has_no_keys;
@@ -142,7 +142,7 @@ fn a_working_key_sets_no_key(device: &mut Device) {
     assert_ne!(device.send(&shot).status, GOOD);
 }
 
-fn key_identifiers_are_told(device: &mut Device) {
+fn key_identifiers_are_reported(device: &mut Device) {
     assert!(device.of_partition(0x3000_0005, 0x8003).is_empty(), "never set");
     set_working(device, 3, [0x63; 20]);
     assert_eq!(device.of_partition(0x3000_0005, 0x8003), [0x63; 7]);

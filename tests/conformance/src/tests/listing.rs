@@ -16,8 +16,8 @@ behaviours! { "LIST";
     Osd "t10-osd 1.9 LIST" an_allocation_below_the_header_is_refused;
     Osd "t10-osd 1.9 LIST" unknown_list_identifier_is_refused;
     Osd "t10-osd 1.9 LIST" a_reserved_sort_order_is_refused;
-    Osd "t10-osd 1.9 LIST" the_descriptor_format_tells_what_is_listed;
-    Osd2 "t10-osd 1.9 LIST_ATTR" attributes_come_with_the_entries;
+    Osd "t10-osd 1.9 LIST" descriptor_format_identifies_listed_objects;
+    Osd2 "t10-osd 1.9 LIST_ATTR" list_entries_include_attributes;
     Osd "t10-osd 1.9 LIST" listing_a_missing_partition_is_refused;
 }
 
@@ -139,13 +139,13 @@ fn a_reserved_sort_order_is_refused(device: &mut Device) {
     }
 }
 
-fn the_descriptor_format_tells_what_is_listed(device: &mut Device) {
+fn descriptor_format_identifies_listed_objects(device: &mut Device) {
     numbered(device, 1);
     let format = list_of(device, 64, 0).data[23];
     assert_eq!(format & device.generation.pick(0x01, 0xFC), device.generation.pick(0x00, 0x84));
 }
 
-fn attributes_come_with_the_entries(device: &mut Device) {
+fn list_entries_include_attributes(device: &mut Device) {
     let all = numbered(device, 3);
     for object in &all {
         device.set(*object, 1, 9, format!("object {object:x}").as_bytes()).good();

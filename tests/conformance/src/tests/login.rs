@@ -15,7 +15,7 @@ behaviours! { "iSCSI login";
     Iscsi "RFC 7143 11.13.5" an_unknown_session_type_is_refused;
     Iscsi "RFC 7143 11.12.4" an_unsupported_version_is_refused;
     Iscsi "RFC 7143 11.13.5" an_unknown_authentication_method_is_refused;
-    Iscsi "RFC 7143 6.3.4" a_session_handle_that_nobody_gave_is_refused;
+    Iscsi "RFC 7143 6.3.4" unknown_session_handle_is_refused;
     Iscsi "RFC 7143 11.12.2" a_transit_with_continuation_is_refused;
     Iscsi "RFC 7143 6.2" keys_may_be_cut_by_continuation;
     Iscsi "RFC 7143 6.2" a_key_twice_ends_the_login;
@@ -37,7 +37,7 @@ behaviours! { "iSCSI login";
     Iscsi "RFC 7143 13.21" a_discovery_session_names_the_target;
     Iscsi "RFC 7143 app. C" send_targets_lists_address_and_portal_group;
     Iscsi "RFC 7143 4.3" a_discovery_session_runs_no_commands;
-    Iscsi "RFC 7143 6.3" nothing_but_a_login_begins_a_connection;
+    Iscsi "RFC 7143 6.3" first_pdu_must_be_login;
     Iscsi "RFC 7143 6.3" a_login_in_full_feature_phase_is_refused;
 }
 
@@ -147,7 +147,7 @@ fn an_unknown_authentication_method_is_refused(portal: &Portal) {
     assert!(matches!(heard, Some((2, 0 | 1))), "{heard:?}");
 }
 
-fn a_session_handle_that_nobody_gave_is_refused(portal: &Portal) {
+fn unknown_session_handle_is_refused(portal: &Portal) {
     let mut connection = Connection::open(portal);
     let mut request = connection.login_request(0x87, &who(portal));
     request.header[14..16].copy_from_slice(&0x7777_u16.to_be_bytes());
@@ -332,7 +332,7 @@ fn a_discovery_session_runs_no_commands(portal: &Portal) {
     }
 }
 
-fn nothing_but_a_login_begins_a_connection(portal: &Portal) {
+fn first_pdu_must_be_login(portal: &Portal) {
     let mut connection = Connection::open(portal);
     let request = connection.command_pdu(&[0; 6], 0, 0);
     connection.send(&request);

@@ -5,8 +5,8 @@ use crate::device::{Device, GOOD, ILLEGAL, number};
 use crate::suite::behaviours;
 
 behaviours! { "Maps and checks";
-    Osd2 "t10-osd 1.9 READ MAP" a_map_tells_data_from_holes;
-    Osd2 "t10-osd 1.9 READ MAP" map_of_one_type_lists_only_it;
+    Osd2 "t10-osd 1.9 READ MAP" map_distinguishes_data_and_holes;
+    Osd2 "t10-osd 1.9 READ MAP" map_of_one_type_lists_only_that_type;
     Osd2 "t10-osd 1.9 READ MAP" short_map_has_whole_descriptors_and_length;
     Osd2 "t10-osd 1.9 READ MAP" zero_allocation_returns_no_map;
     Osd2 "t10-osd 1.9 READ MAP" a_map_from_beyond_the_end_is_refused;
@@ -44,7 +44,7 @@ fn sparse(device: &mut Device) -> u64 {
     object
 }
 
-fn a_map_tells_data_from_holes(device: &mut Device) {
+fn map_distinguishes_data_and_holes(device: &mut Device) {
     let object = sparse(device);
     let (stretches, told) = map(device, object, 4096, 0, 0);
     assert_eq!(told, 16 * stretches.len() as u64);
@@ -64,7 +64,7 @@ fn a_map_tells_data_from_holes(device: &mut Device) {
     assert!(covers, "{stretches:x?}");
 }
 
-fn map_of_one_type_lists_only_it(device: &mut Device) {
+fn map_of_one_type_lists_only_that_type(device: &mut Device) {
     let object = sparse(device);
     for kind in [WRITTEN, HOLE] {
         let (stretches, _) = map(device, object, 4096, 0, kind);

@@ -15,7 +15,7 @@ behaviours! { "Master and root keys";
     Secured "t10-osd 4.9" a_value_of_a_wrong_length_is_refused;
     Secured "t10-osd 4.9, 5.3 2C00" one_exchange_at_a_time;
     Secured "t10-osd 4.9, 5.3 2C00" master_key_change_requires_an_exchange;
-    Secured "t10-osd 3.5 R+5/80000010h" groups_are_told;
+    Secured "t10-osd 3.5 R+5/80000010h" dh_groups_are_reported;
     Alone "t10-osd 4.9" new_master_key_invalidates_all_lower_keys;
     Alone "t10-osd 4.9" a_change_with_other_values_changes_nothing;
     Alone "t10-osd 4.7" a_new_root_key_ends_every_key_below;
@@ -117,7 +117,7 @@ fn master_key_change_requires_an_exchange(device: &mut Device) {
     device.run(request).refused(ILLEGAL, 0x2C00);
 }
 
-fn groups_are_told(device: &mut Device) {
+fn dh_groups_are_reported(device: &mut Device) {
     let codes: Vec<Vec<u8>> = (0..16).map(|slot| device.of_root(0x9000_0005, 0x8000_0010 + slot)).collect();
     assert!(codes.iter().all(|code| code.len() <= 1));
     assert!(codes.contains(&vec![GROUP]), "{codes:02x?}");

@@ -19,7 +19,7 @@ behaviours! { "User objects";
     Osd "t10-osd 1.10 CREATE AND WRITE" create_and_write_may_leave_a_hole;
     Osd "t10-osd 1.10 CREATE AND WRITE" create_and_write_of_existing_object_fails;
     Osd "t10-osd 1.7" attributes_travel_with_create_and_write;
-    Osd "t10-osd 1.10 REMOVE" a_removed_object_is_gone;
+    Osd "t10-osd 1.10 REMOVE" removed_object_does_not_exist;
     Osd "t10-osd 1.10 REMOVE" removal_of_a_missing_object_is_refused;
     Osd "t10-osd 1.7" attributes_are_fetched_before_the_object_is_removed;
     Osd "t10-osd 1.10 FLUSH" flush_succeeds_with_every_scope;
@@ -149,7 +149,7 @@ fn attributes_travel_with_create_and_write(device: &mut Device) {
     assert_eq!(device.get(number(&entries[0].1), 1, 9), b"named");
 }
 
-fn a_removed_object_is_gone(device: &mut Device) {
+fn removed_object_does_not_exist(device: &mut Device) {
     let object = device.object(b"soon gone");
     let request = device.user(cdb::REMOVE, object);
     device.run(request).good();

@@ -24,11 +24,11 @@ behaviours! { "Attribute pages";
     Osd "t10-osd 3.4" short_allocation_truncates_page_with_its_length;
     Osd "t10-osd 1.5" an_attribute_is_set_in_page_format;
     Osd "t10-osd 3.5 U+3" data_times_follow_reads_and_writes;
-    Osd "t10-osd 1.1 TIMESTAMPS CONTROL" timestamps_stay_when_the_command_says_so;
+    Osd "t10-osd 1.1 TIMESTAMPS CONTROL" timestamps_stay_if_command_disables_updates;
     Osd "t10-osd 3.5 U+3" timestamps_are_settable_except_created_time;
-    Osd "t10-osd 3.5 R+1/100h" the_clock_goes_on;
-    Osd "t10-osd 3.5 R+5/7" supported_methods_are_told;
-    Osd "t10-osd 3.5 R+5/80000000h" supported_algorithms_are_told;
+    Osd "t10-osd 3.5 R+1/100h" clock_advances;
+    Osd "t10-osd 3.5 R+5/7" supported_methods_are_reported;
+    Osd "t10-osd 3.5 R+5/80000000h" supported_algorithms_are_reported;
     Osd "t10-osd 3.5 U+1/81h" used_capacity_follows_the_data;
 }
 
@@ -213,7 +213,7 @@ fn data_times_follow_reads_and_writes(device: &mut Device) {
     assert!(after_read[0] > accessed && after_read[1] == after_write, "a read leaves its own");
 }
 
-fn timestamps_stay_when_the_command_says_so(device: &mut Device) {
+fn timestamps_stay_if_command_disables_updates(device: &mut Device) {
     let object = device.object(b"data");
     let before = times(device, object);
     pause();
@@ -234,20 +234,20 @@ fn timestamps_are_settable_except_created_time(device: &mut Device) {
     assert_ne!(answer.status, 0, "the device keeps it: capabilities rest on it");
 }
 
-fn the_clock_goes_on(device: &mut Device) {
+fn clock_advances(device: &mut Device) {
     let one = number(&device.of_root(0x9000_0001, 0x100));
     pause();
     let other = number(&device.of_root(0x9000_0001, 0x100));
     assert!(other > one && other - one < 60_000, "{one} then {other}");
 }
 
-fn supported_methods_are_told(device: &mut Device) {
+fn supported_methods_are_reported(device: &mut Device) {
     let mask = number(&device.of_root(0x9000_0005, 7));
     let used = 1 << device.method as u8;
     assert!(mask & used != 0, "the method that we use: {mask:#x}");
 }
 
-fn supported_algorithms_are_told(device: &mut Device) {
+fn supported_algorithms_are_reported(device: &mut Device) {
     let codes: Vec<Vec<u8>> = (0..16).map(|slot| device.of_root(0x9000_0005, 0x8000_0000 + slot)).collect();
     if codes.iter().all(Vec::is_empty) {
         skip("the device tells no algorithms");

@@ -12,8 +12,8 @@ behaviours! { "Performed commands and functions";
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_osd_command_is_not_embedded;
     Secured "t10-osd 4.2 PERFORM" performing_needs_dev_mgmt;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" task_set_of_the_session_is_abortable;
-    Osd "device: PERFORM TASK MANAGEMENT FUNCTION" what_reaches_every_session_needs_the_root;
-    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" a_task_that_is_not_there_is_told;
+    Osd "device: PERFORM TASK MANAGEMENT FUNCTION" functions_on_all_sessions_need_the_root;
+    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" missing_task_is_reported;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" the_logical_unit_is_reset_at_the_root;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" an_unknown_function_is_rejected;
 }
@@ -91,7 +91,7 @@ fn task_set_of_the_session_is_abortable(device: &mut Device) {
     device.holds(object, b"still here");
 }
 
-fn what_reaches_every_session_needs_the_root(device: &mut Device) {
+fn functions_on_all_sessions_need_the_root(device: &mut Device) {
     for code in [0x04, 0x08] {
         let answer = of_partition(device, code);
         match &answer.sense {
@@ -111,7 +111,7 @@ fn function(device: &mut Device, code: u8, tag: u64) -> VerifiedReply {
     device.run(request)
 }
 
-fn a_task_that_is_not_there_is_told(device: &mut Device) {
+fn missing_task_is_reported(device: &mut Device) {
     // QUERY TASK: function complete, the task does not exist.
     let data = function(device, 0x80, 0x7777_7777).good().data;
     assert_eq!((&data[..2], data[4]), (&[0, 6][..], 0x00));

@@ -11,11 +11,11 @@ behaviours! { "REWRITE";
     Osd2 "osd: REWRITE" numbers_are_added;
     Osd2 "osd: REWRITE" bytes_are_copied_within_the_range;
     Osd2 "osd: REWRITE RETURN_OLD" the_old_bytes_come_back;
-    Osd2 "osd: REWRITE RETURN_DIGEST" the_digest_of_the_old_bytes_comes_back;
-    Osd2 "osd: REWRITE" a_condition_that_holds_lets_it_happen;
+    Osd2 "osd: REWRITE RETURN_DIGEST" digest_of_old_bytes_is_returned;
+    Osd2 "osd: REWRITE" fulfilled_condition_permits_rewrite;
     Osd2 "osd: REWRITE" a_condition_that_fails_changes_nothing;
     Osd2 "osd: REWRITE" version_is_compared_and_set_atomically;
-    Osd2 "osd: REWRITE EXTEND_OK" beyond_the_end_it_wants_to_be_asked;
+    Osd2 "osd: REWRITE EXTEND_OK" extension_needs_extend_ok;
     Osd2 "osd: REWRITE CONDITIONAL" a_condition_without_its_flag_is_refused;
     Osd2 "osd: REWRITE" an_operation_outside_the_range_is_refused;
 }
@@ -106,13 +106,13 @@ fn the_old_bytes_come_back(device: &mut Device) {
     device.holds(object, b"abXdefghij");
 }
 
-fn the_digest_of_the_old_bytes_comes_back(device: &mut Device) {
+fn digest_of_old_bytes_is_returned(device: &mut Device) {
     let object = device.object(b"abcdefghij");
     let answer = run(device, object, 10, RETURN_DIGEST, &[(REPLACE, 0, 1, 0, 0, b"X")]).good();
     assert_eq!(answer.data, Sha256::digest(b"abcdefghij").to_vec());
 }
 
-fn a_condition_that_holds_lets_it_happen(device: &mut Device) {
+fn fulfilled_condition_permits_rewrite(device: &mut Device) {
     let object = device.object(b"abcdefghij");
     let steps: &[RewriteStep<'_>] = &[(COMPARE, 0, 3, 0, 0, b"abc"), (REPLACE, 0, 3, 0, 0, b"ABC")];
     run(device, object, 10, CONDITIONAL, steps).good();
@@ -144,7 +144,7 @@ fn version_is_compared_and_set_atomically(device: &mut Device) {
     assert_eq!(device.get(object, 0x1_0000, 1), b"v2");
 }
 
-fn beyond_the_end_it_wants_to_be_asked(device: &mut Device) {
+fn extension_needs_extend_ok(device: &mut Device) {
     let object = device.object(b"abc");
     let steps: &[RewriteStep<'_>] = &[(REPLACE, 0, 3, 3, 0, b"def")];
     run(device, object, 6, 0, steps).invalid(40);

@@ -25,12 +25,12 @@ behaviours! { "Security";
     Secured "t10-osd 4.10" a_changed_policy_access_tag_revokes;
     Secured "t10-osd 4.1" a_range_in_a_capability_binds;
     Secured "t10-osd 4.6" every_reply_under_cmdrsp_is_sealed;
-    Secured "security 3" a_refusal_before_the_proof_tells_nothing;
+    Secured "security 3" unauthenticated_refusal_reveals_nothing;
     Secured "t10-osd 5.3 2405" a_frozen_key_is_refused;
     Secured "security 3" floors_cannot_be_lowered;
     Secured "t10-osd 1.7" a_missing_data_out_check_value_is_refused;
     Secured "security 1" every_algorithm_slot_protects_data;
-    Open "t10-osd T2" nosec_takes_what_open_osd_sends;
+    Open "t10-osd T2" nosec_accepts_capabilities_of_open_osd;
     Open "t10-osd 4.2" nosec_still_asks_for_permissions;
 }
 
@@ -219,7 +219,7 @@ fn every_reply_under_cmdrsp_is_sealed(device: &mut Device) {
     assert!(answer.sense.unwrap().response_icv.is_some());
 }
 
-fn a_refusal_before_the_proof_tells_nothing(device: &mut Device) {
+fn unauthenticated_refusal_reveals_nothing(device: &mut Device) {
     // An existing object, a missing one, a missing partition: no difference.
     let (object, _) = read(device);
     let mut heard = Vec::new();
@@ -291,7 +291,7 @@ fn every_algorithm_slot_protects_data(device: &mut Device) {
     device.slot = None;
 }
 
-fn nosec_takes_what_open_osd_sends(device: &mut Device) {
+fn nosec_accepts_capabilities_of_open_osd(device: &mut Device) {
     // Format 1 in an OSD-2 CDB, no object id, and OSD-1's permission bits only.
     let object = device.object(b"for anybody");
     let mut request = device.user(cdb::READ, object).fetches(11);

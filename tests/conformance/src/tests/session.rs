@@ -19,11 +19,11 @@ behaviours! { "iSCSI full feature phase";
     Iscsi "RFC 7143 4.2.2.3" status_numbers_count_by_one;
     Iscsi "RFC 7143 4.2.2.1" a_command_outside_the_window_is_ignored;
     Iscsi "RFC 7143 4.2.2.1" an_immediate_command_does_not_advance_the_numbers;
-    Iscsi "RFC 7143 11.7" data_comes_in_pieces_no_longer_than_declared;
+    Iscsi "RFC 7143 11.7" data_in_pieces_respect_declared_length;
     Iscsi "RFC 7143 11.4.5" a_short_answer_leaves_an_underflow;
     Iscsi "RFC 7143 11.4.5" oversized_answer_reports_residual_overflow;
-    Iscsi "RFC 7143 11.8" data_beyond_the_first_burst_is_asked_for;
-    Iscsi "RFC 7143 4.2.4" data_is_asked_for_when_none_came_along;
+    Iscsi "RFC 7143 11.8" data_beyond_first_burst_is_requested;
+    Iscsi "RFC 7143 4.2.4" data_out_is_requested_if_none_is_immediate;
     Iscsi "RFC 7143 7.9" a_gap_in_data_out_fails_the_command;
     Iscsi "RFC 7143 11.8" data_out_of_unknown_transfer_is_rejected;
     Iscsi "RFC 7143 7.8" a_wrong_data_digest_is_rejected;
@@ -39,7 +39,7 @@ behaviours! { "iSCSI full feature phase";
     Iscsi "RFC 7143 11.14" a_session_is_closed_by_logout;
     Iscsi "RFC 7143 11.14" logout_of_a_missing_connection_is_refused;
     Iscsi "RFC 7143 6.3.5" a_session_is_reinstated_by_a_new_login;
-    Iscsi "RFC 7143 11.4.3" a_reply_that_completed_says_so;
+    Iscsi "RFC 7143 11.4.3" check_condition_is_completed_at_target;
     Iscsi "RFC 7143 4.2.2" many_commands_are_answered_each_once;
     Iscsi "RFC 7143 13.12" a_new_segment_length_holds_at_once;
 }
@@ -124,7 +124,7 @@ fn an_immediate_command_does_not_advance_the_numbers(portal: &Portal) {
     assert_eq!((answer.opcode(), answer.word(28)), (SCSI_RESPONSE, connection.command_number));
 }
 
-fn data_comes_in_pieces_no_longer_than_declared(portal: &Portal) {
+fn data_in_pieces_respect_declared_length(portal: &Portal) {
     let mut connection = Connection::open(portal);
     connection.log_in("conformance-session", &[("MaxRecvDataSegmentLength", "512")]);
     let request = connection.command_pdu(&[0x12, 1, 0, 0, 255, 0], 0, 255);
@@ -165,7 +165,7 @@ fn taking(connection: &mut Connection, length: usize) -> Pdu {
     connection.command_pdu(&cdb, length, 0)
 }
 
-fn data_beyond_the_first_burst_is_asked_for(portal: &Portal) {
+fn data_beyond_first_burst_is_requested(portal: &Portal) {
     let mut connection = session(portal);
     let data = vec![7; 200_000];
     let mut request = taking(&mut connection, data.len());
@@ -189,7 +189,7 @@ fn data_beyond_the_first_burst_is_asked_for(portal: &Portal) {
     assert_eq!(at, data.len(), "all of it was asked for");
 }
 
-fn data_is_asked_for_when_none_came_along(portal: &Portal) {
+fn data_out_is_requested_if_none_is_immediate(portal: &Portal) {
     let mut connection = session(portal);
     let request = taking(&mut connection, 1000);
     let tag = request.word(16);
@@ -387,7 +387,7 @@ fn a_session_is_reinstated_by_a_new_login(portal: &Portal) {
     }
 }
 
-fn a_reply_that_completed_says_so(portal: &Portal) {
+fn check_condition_is_completed_at_target(portal: &Portal) {
     let mut connection = session(portal);
     let reply = connection.command(&[0xEE, 0, 0, 0, 0, 0], &[], 0);
     assert_eq!((reply.response, reply.status), (0, 2), "completed at the target, CHECK CONDITION");

@@ -7,7 +7,7 @@ use crate::suite::behaviours;
 use crate::target::Portal;
 
 behaviours! { "SPC commands";
-    Iscsi "SPC-4 6.6.2" standard_inquiry_says_osd;
+    Iscsi "SPC-4 6.6.2" standard_inquiry_reports_osd_type;
     Iscsi "SPC-4 6.6.2" inquiry_is_cut_at_its_allocation_length;
     Iscsi "SPC-4 7.8.2" supported_pages_are_listed_in_ascending_order;
     Iscsi "SPC-4 7.8.2" every_supported_page_can_be_had;
@@ -18,10 +18,10 @@ behaviours! { "SPC commands";
     Iscsi "SPC-4 6.6.1" a_page_without_evpd_is_refused;
     Iscsi "SPC-4 6.33" report_luns_lists_the_logical_unit;
     Iscsi "SPC-4 6.33" report_luns_needs_room_for_its_header;
-    Iscsi "SPC-4 6.39" request_sense_gives_what_there_is_to_say;
-    Iscsi "SPC-4 6.39" request_sense_gives_fixed_format_when_asked;
+    Iscsi "SPC-4 6.39" request_sense_returns_pending_sense;
+    Iscsi "SPC-4 6.39" request_sense_returns_fixed_format_on_request;
     Iscsi "SPC-4 6.47" test_unit_ready_succeeds;
-    Iscsi "SAM-5 5.14" a_new_nexus_hears_a_unit_attention_once;
+    Iscsi "SAM-5 5.14" new_nexus_gets_one_unit_attention;
     Iscsi "SAM-5 5.14" inquiry_and_report_luns_bypass_unit_attention;
     Iscsi "SPC-4 4.3" an_unknown_operation_code_is_refused;
     Iscsi "SAM-5 4.12" absent_unit_answers_inquiry;
@@ -67,7 +67,7 @@ fn needs_osd(connection: &mut Connection) {
     }
 }
 
-fn standard_inquiry_says_osd(portal: &Portal) {
+fn standard_inquiry_reports_osd_type(portal: &Portal) {
     let mut connection = Connection::session(portal);
     needs_osd(&mut connection);
     let data = ask(&mut connection, &inquiry(None, 96), 96).data_in;
@@ -162,14 +162,14 @@ fn report_luns_needs_room_for_its_header(portal: &Portal) {
     assert_eq!(sense::codes(&reply.sense), (5, 0x2400));
 }
 
-fn request_sense_gives_what_there_is_to_say(portal: &Portal) {
+fn request_sense_returns_pending_sense(portal: &Portal) {
     let reply = ask(&mut Connection::session(portal), &[0x03, 1, 0, 0, 252, 0], 252);
     assert_eq!(reply.status, 0);
     let sense = Sense::parse(&reply.data_in);
     assert_eq!((sense.key, sense.code), (0, 0), "nothing");
 }
 
-fn request_sense_gives_fixed_format_when_asked(portal: &Portal) {
+fn request_sense_returns_fixed_format_on_request(portal: &Portal) {
     let reply = ask(&mut Connection::session(portal), &[0x03, 0, 0, 0, 252, 0], 252);
     assert_eq!((reply.status, reply.data_in[0] & 0x7F), (0, 0x70));
     assert!(reply.data_in.len() >= 18);
@@ -186,7 +186,7 @@ fn fresh(portal: &Portal) -> Connection {
     connection
 }
 
-fn a_new_nexus_hears_a_unit_attention_once(portal: &Portal) {
+fn new_nexus_gets_one_unit_attention(portal: &Portal) {
     let mut connection = fresh(portal);
     let mut heard = 0;
     loop {

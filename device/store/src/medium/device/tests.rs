@@ -135,7 +135,7 @@ fn a_device_that_carries_anything_is_refused() {
 }
 
 #[test]
-fn what_is_no_sound_device_is_named() {
+fn unusable_devices_are_reported_by_cause() {
     let broken = |how: fn(&SimMedium)| {
         let (disk, medium) = fresh(1);
         medium.sync_names().unwrap();
