@@ -100,7 +100,7 @@ impl EnginePool {
         let for_thread = Arc::clone(&idle);
         let thread = std::thread::Builder::new().name("engine-pauser".to_owned());
         if let Err(error) = thread.spawn(move || for_thread.pause_idle()) {
-            tracing::error!(%error, "no thread that stops idle engines; none is used again");
+            tracing::error!(%error, "cannot start the thread that pauses idle engines; engines are not reused");
             warm_max = 0;
         }
         Self { engines, warm_max, warm_time: limits.warm_time, idle }
@@ -233,7 +233,7 @@ impl IdleEngines {
                 }
             }
             if !removed.is_empty() {
-                tracing::debug!(count = removed.len(), "idle engines could not be stopped; they are killed");
+                tracing::debug!(count = removed.len(), "cannot pause idle engines; killing them");
                 parking_lot::MutexGuard::unlocked(&mut state, || removed.clear());
                 continue;
             }

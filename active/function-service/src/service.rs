@@ -334,7 +334,7 @@ impl ServiceState {
         let mut active = self.active.lock();
         active.starting.remove(&id);
         recorded.map_err(|error| {
-            tracing::error!(%error, "an asynchronous job cannot be recorded; it is refused");
+            tracing::error!(%error, "cannot record an asynchronous job; job refused");
             FunctionRefusal::ServiceFailed
         })?;
         // In the queue together with its call, so that no other thread starts it without one.
@@ -355,7 +355,7 @@ impl ServiceState {
     /// Removes the record of a job that has ended or was not admitted.
     fn forget(&self, id: JobId) {
         if let Err(error) = self.records.remove(id) {
-            tracing::warn!(%error, job = %id, "an ended job stays recorded; after a restart it is lost");
+            tracing::warn!(%error, job = %id, "cannot remove the record of an ended job; after a restart it is reported as lost");
         }
     }
 
@@ -417,7 +417,7 @@ impl ServiceState {
                 state.dispatch();
             });
             if let Err(error) = spawned {
-                tracing::error!(%error, "no thread for an asynchronous job; it fails");
+                tracing::error!(%error, "cannot start a thread for an asynchronous job; job failed");
                 self.finish(id, JobEnd::without_result(ExitReason::Killed));
             }
         }
@@ -504,7 +504,7 @@ impl ServiceState {
                 tracing::warn!(
                     error = describe(&error),
                     engine = call.engine.name(),
-                    "no engine; the job fails"
+                    "cannot start an engine; job failed"
                 );
                 observer.log(b"device: no engine could be started");
                 return InvocationEnd {
