@@ -13,7 +13,7 @@ pub enum BlockError {
     #[error("no session with the target: {0}")]
     Session(#[from] SessionError),
     /// The target was unavailable for the whole recovery timeout.
-    #[error("the target was unavailable for {waited:?}: {cause}")]
+    #[error("the target was unavailable for {} s: {cause}", .waited.as_secs())]
     Unavailable {
         /// Time since the command was first sent.
         waited: Duration,

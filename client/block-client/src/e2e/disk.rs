@@ -187,7 +187,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
             if let Err(error) = piece.as_ref()
                 && error.is_integrity_failure()
             {
-                tracing::error!(lba, blocks, %error, "integrity failure");
+                tracing::error!(lba, blocks, %error, "integrity failure; the read is refused");
             }
             if data.is_empty() {
                 data = piece?;
@@ -327,7 +327,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
             }
             if self.state.lock().has_fault {
                 if reopens == REOPENS_MAX {
-                    return Err(E2eError::Internal("the disk was opened again without success"));
+                    return Err(E2eError::Internal("the disk could not be reopened"));
                 }
                 reopens += 1;
                 self.reopen().await?;
@@ -385,7 +385,12 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
             self.state.lock().is_fenced = true;
             return Err(RootStoreError::LeaseLost.into());
         }
-        tracing::warn!(?report, "the disk was opened again");
+        tracing::warn!(
+            records = report.records,
+            recovered_blocks = report.recovered_blocks,
+            unreadable_blocks = report.unreadable_blocks,
+            "disk reopened after the unit lost acknowledged writes"
+        );
         *self.state.lock() = state;
         self.checkpoint(false).await
     }

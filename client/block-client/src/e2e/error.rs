@@ -11,7 +11,7 @@ use crate::BlockError;
 #[non_exhaustive]
 pub enum RootStoreError {
     /// Another client has the lease, or has published a root.
-    #[error("another client has the lease of the disk; this one may not write any more")]
+    #[error("another client has the lease of the disk; this client can no longer write")]
     LeaseLost,
     /// The store has no such disk.
     #[error("the metadata server has no record of this disk")]
@@ -71,7 +71,7 @@ pub enum E2eError {
     #[error("the unit lost acknowledged writes that were not flushed")]
     LostWrites,
     /// The unit failed; the next request opens the disk again.
-    #[error("the unit failed, and the disk is being opened again")]
+    #[error("the unit failed; the disk is being reopened")]
     Reopening,
     /// The extent is not within the disk, or not in whole blocks.
     #[error("bytes {offset} to {} are not whole blocks of 4 KiB within the disk", .offset.saturating_add(*.length))]
