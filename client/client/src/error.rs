@@ -78,10 +78,10 @@ pub enum ClientError {
         request: &'static str,
     },
     /// The request does not exist in the paper's profile.
-    #[error("the paper's profile has no way to ask for this: log in with the modern one")]
+    #[error("the paper's login profile does not support this request; log in with the modern profile")]
     NotInPaperProfile,
     /// The session has ended: log in again.
-    #[error("the session is over; log in again")]
+    #[error("the session has ended; log in again")]
     SessionOver,
     /// Wrong name or password.
     #[error("wrong user name or password")]

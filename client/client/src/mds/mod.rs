@@ -333,7 +333,7 @@ impl MdsClient {
 
     /// Opens a connection and logs in with the key.
     async fn begun_anew(&self, key: &ServiceKey) -> Result<Arc<SessionLink>, ClientError> {
-        tracing::info!(user = key.user.as_str(), "the session is over; logging in with the key");
+        tracing::info!(user = key.user.as_str(), "the session has ended; logging in with the key");
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
         let work =
             session::login(&mut stream, &self.environment, binding, key.suite, &key.user, key.secret());

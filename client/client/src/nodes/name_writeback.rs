@@ -433,7 +433,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// the error.
     fn drop_changes(&self, changes: Vec<NameChange>, why: impl Fn() -> ClientError) {
         for change in &changes {
-            tracing::warn!(error = %why(), ?change, "directory change lost; reported at the next fsync");
+            tracing::warn!(
+                error = %why(),
+                inode = change.nodes().next().map(|inode| inode.0),
+                directory = change.directories().next().map(|lease| lease.inode.0),
+                "directory change lost; reported at the next fsync"
+            );
             for directory in change.directories() {
                 self.dentries.invalidate_refused(directory.inode, change.nodes());
             }
