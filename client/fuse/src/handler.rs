@@ -111,7 +111,7 @@ impl MountHandler {
             Ok(Poll::Ready(())) => {}
             Ok(Poll::Pending) => self.inner.nodes.spawn(answer),
             // The dropped reply has answered the request; serving continues.
-            Err(_) => tracing::error!("answering the kernel panicked"),
+            Err(_) => tracing::error!("handler of a kernel request panicked; the request failed with EIO"),
         }
     }
 }

@@ -71,7 +71,7 @@ impl<B: BlockBackend> DiskHandler<B> {
             Ok(Poll::Ready(())) => {}
             Ok(Poll::Pending) => drop(self.runtime.spawn(answer)),
             // The dropped reply has answered the request; serving continues.
-            Err(_) => tracing::error!("answering the kernel panicked"),
+            Err(_) => tracing::error!("handler of a kernel request panicked; the request failed with EIO"),
         }
     }
 

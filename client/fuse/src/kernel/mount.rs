@@ -48,7 +48,7 @@ pub enum MountError {
     #[error("the mount point cannot be used")]
     Mountpoint(#[source] io::Error),
     /// There is a mount whose process has ended.
-    #[error("the mount point has a mount whose process is gone")]
+    #[error("the mount point has a mount whose process has ended")]
     Dead,
     /// Only root can mount without the helper.
     #[error("only root can mount without fusermount3, which is not installed")]
