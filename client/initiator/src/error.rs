@@ -22,12 +22,10 @@ pub enum SessionError {
     #[error("{0}")]
     Tls(#[from] TlsError),
     /// TLS is required, but no pin of the device is known.
-    #[error("TLS is demanded (--device-tls required), but the device is not known by a certificate")]
+    #[error("--device-tls required: the device has no pinned certificate")]
     NoPin,
     /// TLS is off for a remote device that has a pin.
-    #[error(
-        "plain text is demanded (--device-tls off), but the device is known by a certificate and not on this machine"
-    )]
+    #[error("--device-tls off: not possible for a device with a pinned certificate on another machine")]
     Plain,
     /// The target refused the login.
     #[error("the target refused the login (class {class}, detail {detail})")]
@@ -192,7 +190,7 @@ pub enum OsdError {
     #[error("no space left on the device, or over quota")]
     NoSpace,
     /// The object has fewer bytes than requested.
-    #[error("the object ends after {} of the bytes asked for", .data.len())]
+    #[error("the object ends after {} of the requested bytes", .data.len())]
     ReadPastEnd {
         /// The existing bytes.
         data: Vec<u8>,
@@ -212,7 +210,7 @@ pub enum OsdError {
         offset: Option<u64>,
     },
     /// The device failed.
-    #[error("the device failed: {key:?}, {sense}")]
+    #[error("the device failed: {key}, {sense}")]
     DeviceFailed {
         /// Sense key.
         key: SenseKey,
@@ -229,7 +227,7 @@ pub enum OsdError {
     #[error("no session with the device: {0}")]
     Session(#[from] SessionError),
     /// A status that is not used in OSD.
-    #[error("unexpected status {status:?}")]
+    #[error("unexpected status {status}")]
     UnexpectedStatus {
         /// The status.
         status: Status,

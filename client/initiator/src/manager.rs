@@ -51,7 +51,7 @@ pub enum ManagerError {
     #[error("the device's value: {0}")]
     Value(#[from] ValueError),
     /// A change step was not acknowledged: call [`KeyManager::settle_master`] first.
-    #[error("whether the device took the last master key is not known yet")]
+    #[error("it is not known yet whether the device has the last master key")]
     Unsettled,
 }
 

@@ -293,7 +293,10 @@ impl OsdClient {
                     {
                         return Err(OsdError::IntegrityFailure(what));
                     }
-                    tracing::warn!(what, "wrong data of a READ; the device verifies its medium");
+                    tracing::warn!(
+                        what,
+                        "data of a READ do not match its check value; reading again, verified by the device"
+                    );
                     retry_state.looked = true;
                     draft.durable = true;
                 }
