@@ -35,7 +35,7 @@ impl<M: SealedMedium, R: RootStore> E2eBackend<M, R> {
             E2eError::Unit(error) => error.into(),
             E2eError::Extent { .. } => NbdError::Invalid("an extent that is not whole blocks of the disk"),
             error => {
-                tracing::error!(%error, "a request failed");
+                tracing::error!(%error, "NBD request failed");
                 NbdError::Failed(error.to_string())
             }
         }

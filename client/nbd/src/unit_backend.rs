@@ -28,7 +28,7 @@ impl From<BlockError> for NbdError {
             BlockError::Unaligned { .. } => Self::Invalid("an extent that is not aligned to blocks"),
             BlockError::Unsupported(command) => Self::Unsupported(command),
             error => {
-                tracing::error!(%error, "a request failed");
+                tracing::error!(%error, "NBD request failed");
                 Self::Failed(error.to_string())
             }
         }
