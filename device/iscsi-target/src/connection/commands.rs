@@ -38,7 +38,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
         let Ok(written) = written else {
             tracing::warn!(
                 nexus = nexus.0,
-                "command rejected: keys and MACs of its blocks do not fit its data"
+                "command rejected: keys and MACs of its blocks do not match its data"
             );
             return self.machine.reject_command(task);
         };
