@@ -46,7 +46,7 @@ pub(crate) enum OsdFailure {
     #[error("invalid field in parameter list, byte {0}")]
     Parameter(u16),
     /// The attribute cannot be accessed or set on this object.
-    #[error("attribute {0:?} cannot be accessed or set on this object")]
+    #[error("attribute {0} cannot be accessed or set on this object")]
     Attribute(AttributeId),
     /// The partition contains user objects.
     #[error("partition not empty")]
