@@ -90,7 +90,7 @@ pub enum StoreError {
 #[non_exhaustive]
 pub enum FormatError {
     /// No store was found: format one first.
-    #[error("no store here")]
+    #[error("no store in this folder")]
     NotFormatted,
     /// `format`: a store exists already, and `overwrite` was not set.
     #[error("a store exists here already")]

@@ -37,8 +37,8 @@ impl DiskStore {
         let replay = committed.plan_replay(found.suspect)?;
         let shutdown = committed.judge_shutdown(replay.as_ref());
         tracing::info!(
-            ?shutdown,
-            repeated = replay.as_ref().map_or(0, |replay| replay.records),
+            previous_shutdown = shutdown.name(),
+            replayed_records = replay.as_ref().map_or(0, |replay| replay.records),
             "store opened"
         );
         if let Some(replay) = replay {
@@ -128,7 +128,8 @@ impl DiskStore {
         // diverge permanently.
         let writable = whole && proof.is_sound() && survey.inconsistent == 0;
         if !writable {
-            tracing::error!(?faults, "the store is damaged: it is opened read-only");
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            tracing::error!(faults = faults.join("; "), "store is damaged; opened read-only");
         }
         let group = proof.reader.get(&record::group_key());
         // If the index's group is unknown, the log could restore older values.

@@ -66,6 +66,17 @@ pub enum PreviousShutdown {
     PossiblePowerLoss,
 }
 
+impl PreviousShutdown {
+    /// Returns the name for logs.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::ProcessDeath => "process death",
+            Self::PossiblePowerLoss => "possible power loss",
+        }
+    }
+}
+
 /// Outcome of passing changes to the log, with the blocks that they release, once these may be used
 /// again.
 #[derive(Debug)]
