@@ -92,7 +92,7 @@ impl CheckJob {
     pub fn add_finding(&self, finding: CheckFinding) {
         self.found.fetch_add(1, Ordering::Relaxed);
         self.repaired.fetch_add(u64::from(finding.repaired), Ordering::Relaxed);
-        tracing::warn!(kind = ?finding.kind, detail = %finding.said, repaired = finding.repaired, "check found a problem");
+        tracing::warn!(kind = finding.kind.name(), detail = %finding.said, repaired = finding.repaired, "check found a problem");
         let mut state = self.state.lock();
         if state.findings.len() < FINDINGS_MAX {
             state.findings.push(finding);

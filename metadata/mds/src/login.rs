@@ -40,7 +40,7 @@ fn busy(retry_ms: u64) -> LoginError {
 
 /// The client gets `Busy`, so that a failed store does not reveal whether the user exists.
 fn store_failed(cause: MdsError) -> LoginError {
-    tracing::error!(error = %cause, "login: metadata store");
+    tracing::error!(error = %cause, "login failed in the metadata store");
     busy(1_000)
 }
 

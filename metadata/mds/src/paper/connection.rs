@@ -282,7 +282,7 @@ impl PaperConnection {
                 ("limited", last(PaperErrorCode::Busy, *wait_ms))
             }
             PaperRefusal::Store(cause) => {
-                tracing::error!(error = %cause, "paper login: metadata store");
+                tracing::error!(error = %cause, "paper login failed in the metadata store");
                 ("store", last(PaperErrorCode::Busy, STORE_RETRY_MS))
             }
         };
