@@ -29,13 +29,13 @@ pub enum DeviceError {
     #[error("the device does not answer: {0}")]
     Unreachable(String),
     /// The device rejects the credential, or cannot sign its answer: its key differs.
-    #[error("the device does not accept the server's credentials: its key is another one ({0})")]
+    #[error("the device refuses the server's credentials: its keys differ ({0})")]
     Denied(String),
     /// The device refuses the iSCSI login, or does not authenticate itself.
     #[error("no session with the device: {0}")]
     NotAdmitted(String),
     /// The peer presents another certificate than the pinned one.
-    #[error("it shows {0}")]
+    #[error("the device presents {0}")]
     OtherCertificate(String),
     /// The device at this address has another system id.
     #[error("another device answers at this address")]
