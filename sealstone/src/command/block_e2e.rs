@@ -305,7 +305,7 @@ impl NewDisk {
     /// Removes the record of a disk whose unit could not be created.
     pub(super) async fn discard(self) {
         if let Err(error) = self.user.client.remove_disk(self.name).await {
-            tracing::warn!(%error, "the record of the disk was not removed");
+            tracing::warn!(%error, "cannot remove the record of the disk; remove it with `sealstone block rm NAME --record`");
         }
     }
 }
@@ -384,7 +384,14 @@ pub(super) async fn open(
             return Err(disk_failure(&error, &access.info.name));
         }
     };
-    tracing::info!(disk = %access.info.name, ?report, "opened an end-to-end protected disk");
+    tracing::info!(
+        disk = %access.info.name,
+        was_clean = report.was_clean,
+        records = report.records,
+        recovered_blocks = report.recovered_blocks,
+        unreadable_blocks = report.unreadable_blocks,
+        "end-to-end protected disk opened"
+    );
     if let Err(failure) = seen.store(&disk) {
         roots.end().await;
         return Err(failure);
@@ -399,7 +406,7 @@ pub(super) async fn keep(disk: AttachedDisk, mut reports: tokio::sync::mpsc::Rec
     let publications = async {
         loop {
             if let Err(error) = disk.publish().await {
-                tracing::warn!(%error, "the root was not published; trying again");
+                tracing::warn!(%error, "cannot publish the root of the disk; retrying");
             }
             tokio::time::sleep(PUBLICATION).await;
         }
@@ -573,7 +580,9 @@ impl MdsRoots {
                     *held = Some(renewed);
                 }
             }
-            Err(error) => tracing::warn!(%error, disk = %self.name, "the lease was not renewed"),
+            Err(error) => {
+                tracing::warn!(%error, disk = %self.name, "cannot renew the lease of the disk; retrying")
+            }
         }
     }
 
@@ -593,7 +602,7 @@ impl MdsRoots {
 
     async fn report(&self, text: &str) {
         if let Err(error) = self.client.report_disk(self.name.clone(), text).await {
-            tracing::warn!(%error, "an integrity failure was not reported to the metadata server");
+            tracing::warn!(%error, "cannot report an integrity failure to the metadata server");
         }
     }
 
@@ -602,7 +611,7 @@ impl MdsRoots {
         if let Some(HeldLease { epoch, .. }) = held
             && let Err(error) = self.client.end_disk_lease(self.name.clone(), epoch).await
         {
-            tracing::warn!(%error, "the lease was not returned; it ends after 14 s");
+            tracing::warn!(%error, "cannot return the lease of the disk; it expires after 14 s");
         }
     }
 }

@@ -264,7 +264,7 @@ pub(crate) async fn logout(global: &GlobalArgs, output: Output, revoke: bool) ->
 fn revoked(output: Output, revoking: Option<&Revoking>) -> Outcome<serde_json::Value> {
     let Some(revoking) = revoking else {
         return Err(Failure::operation(
-            "the session is over, but its credentials were not revoked: too many \
+            "the session has ended, but its credentials were not revoked: too many \
                                        revocations are under way",
         )
         .hint("they expire; an administrator sees pending revocations with: sealstone revoke --list"));

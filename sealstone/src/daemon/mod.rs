@@ -187,7 +187,7 @@ impl MetricsPort {
         let until = shutdown.wait();
         tokio::spawn(async move {
             if let Err(error) = metrics::serve(listener, observed, until).await {
-                tracing::error!(%error, "metrics ended");
+                tracing::error!(%error, "metrics port stopped");
             }
         });
         Some(bound)
