@@ -50,6 +50,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("digest::LtHash::from_bytes", "any 2048 bytes are a sum"),
     ("login::PassphraseKey::from_bytes", "any twenty bytes are a key"),
     ("block::BlockSize::from_bytes", "a number of bytes, not bytes"),
+    ("block-protection::BlockSeal::decode", "any bytes of its length are keys and a MAC"),
     ("block-protection::RecordSize::from_bytes", "a number of bytes, not bytes"),
     ("block-protection::UnitProtection::parse", "a name, compared with each of a few"),
 ];
