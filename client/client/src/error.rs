@@ -50,7 +50,7 @@ pub enum ClientError {
     NotStored,
     /// Local directory changes could not be written to the metadata server.
     #[error("directory changes could not be written to the metadata server")]
-    NamesNotTold,
+    NameChangesUnsent,
     /// The capability file does not permit the operation.
     #[error("the capability file does not allow it: {0}")]
     NotDelegated(&'static str),

@@ -304,7 +304,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     pub(crate) async fn device_epoch(&self, index: usize) -> Result<DeviceEpoch, ClientError> {
         let ask = |object| Operation::GetAttributes { object, ids: vec![BOOT_EPOCH], length_max: 64 };
         let (device, answer) = self.execute_at(index, ask).await?;
-        told_life(device, &answer).ok_or(ClientError::Protocol("device returned no boot epoch"))
+        device_epoch_of(device, &answer).ok_or(ClientError::Protocol("device returned no boot epoch"))
     }
 
     /// As [`OpenObjects::execute`]; returns the boot epoch in which the operation ran. None if it
@@ -316,7 +316,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     ) -> Result<Option<DeviceEpoch>, ClientError> {
         let ask = |object| Operation::Asking { operation: Box::new(make(object)), ids: vec![BOOT_EPOCH] };
         let (device, answer) = self.execute_at(index, ask).await?;
-        Ok(told_life(device, &answer))
+        Ok(device_epoch_of(device, &answer))
     }
 
     /// Whether these are the known locations of the objects.
@@ -479,7 +479,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
 }
 
 /// Returns the boot epoch from an answer.
-fn told_life(device: DeviceId, answer: &Completion) -> Option<DeviceEpoch> {
+fn device_epoch_of(device: DeviceId, answer: &Completion) -> Option<DeviceEpoch> {
     let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
     Some((device, u16::from_be_bytes(value?)))
 }

@@ -300,7 +300,7 @@ impl MdsClient {
         *held = None;
         let ticket = self.current().await;
         let link = match (self.taken_up(&ticket).await, &self.key) {
-            (Err(ClientError::SessionOver), Some(key)) => self.begun_anew(key).await?,
+            (Err(ClientError::SessionOver), Some(key)) => self.login_again(key).await?,
             (taken_up, _) => taken_up?,
         };
         *held = Some(link.clone());
@@ -332,7 +332,7 @@ impl MdsClient {
     }
 
     /// Opens a connection and logs in with the key.
-    async fn begun_anew(&self, key: &ServiceKey) -> Result<Arc<SessionLink>, ClientError> {
+    async fn login_again(&self, key: &ServiceKey) -> Result<Arc<SessionLink>, ClientError> {
         tracing::info!(user = key.user.as_str(), "the session has ended; logging in with the key");
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
         let work =
@@ -350,7 +350,7 @@ impl MdsClient {
 
     /// Sends a request until it is answered, the reconnects are used up, or repeating it is not
     /// safe.
-    async fn ask(&self, request: &Request) -> Result<Response, ClientError> {
+    async fn call_with_reconnects(&self, request: &Request) -> Result<Response, ClientError> {
         let mut pause = RECONNECT_PAUSE;
         let mut error = ClientError::Connection(std::io::ErrorKind::NotConnected.into());
         for attempt in 0..=RECONNECTS_MAX {
@@ -416,7 +416,7 @@ impl Metadata for MdsClient {
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
-            match self.ask(&request).await? {
+            match self.call_with_reconnects(&request).await? {
                 Response::Failed { failure }
                     if failure.code == ErrorCode::Busy
                         && (tries < BUSY_RETRIES_MIN || waited < BUSY_PATIENCE) =>

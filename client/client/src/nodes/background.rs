@@ -200,7 +200,8 @@ async fn store_closed<M: Metadata, D: Devices>(open_inode: &Arc<OpenInode<M, D>>
             return false;
         }
         let stored = open_inode.store().await;
-        let retries = |error: &ClientError| is_transient(error) || matches!(error, ClientError::NamesNotTold);
+        let retries =
+            |error: &ClientError| is_transient(error) || matches!(error, ClientError::NameChangesUnsent);
         let again = stored.as_ref().is_err_and(|error| retries(error) && tries < CLOSE_TRIES_MAX);
         // A concurrent fsync tries by itself. Errors of a removed file do not matter.
         if let Err(error) = stored
@@ -246,7 +247,7 @@ pub(super) async fn close<M: Metadata, D: Devices>(open_inode: &OpenInode<M, D>)
 /// Ends all state of this client at the server.
 ///
 /// # Errors
-/// `NamesNotTold` if directory changes could not be written back.
+/// `NameChangesUnsent` if directory changes could not be written back.
 pub(super) async fn end_client<M: Metadata, D: Devices>(
     shared: &Arc<Shared<M, D>>,
 ) -> Result<(), ClientError> {

@@ -101,7 +101,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// Flushes all local changes: when this returns, they are durable.
     ///
     /// # Errors
-    /// `NamesNotTold` if the server does not accept them within the timeout.
+    /// `NameChangesUnsent` if the server does not accept them within the timeout.
     pub(super) async fn sync_names(&self) -> Result<(), ClientError> {
         self.wait_acked(self.name_queue.flush_upto_all()).await
     }
@@ -127,7 +127,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             if self.options.timeout.is_some_and(|max| begun.elapsed() >= max)
                 && !self.name_queue.is_acked(upto)
             {
-                return Err(ClientError::NamesNotTold);
+                return Err(ClientError::NameChangesUnsent);
             }
         }
     }
@@ -523,7 +523,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             Err(error) => {
                 let why = error.to_string();
                 tracing::error!(error = %why, "metadata server refused directory changes; they are lost");
-                self.drop_batch(changes.len(), &|| ClientError::NamesNotTold);
+                self.drop_batch(changes.len(), &|| ClientError::NameChangesUnsent);
             }
         }
         drop(slot);

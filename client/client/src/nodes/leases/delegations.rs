@@ -73,7 +73,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// acknowledged.
     ///
     /// # Errors
-    /// `NamesNotTold` on timeout.
+    /// `NameChangesUnsent` on timeout.
     pub(in super::super) async fn release_dir_lease(
         self: &Arc<Self>,
         inode: InodeId,
@@ -90,7 +90,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 return Ok(());
             }
             if self.options.timeout.is_some_and(|max| begun.elapsed() >= max) {
-                return Err(ClientError::NamesNotTold);
+                return Err(ClientError::NameChangesUnsent);
             }
             let _ = timeout(RETRY_PAUSE, changed).await;
         }
