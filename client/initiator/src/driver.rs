@@ -127,7 +127,7 @@ pub(crate) struct SessionDriver<S> {
     logouts: Vec<oneshot::Sender<()>>,
     out: VecDeque<Bytes>,
     unflushed: bool,
-    handles_gone: bool,
+    handles_dropped: bool,
     /// Set when the machine is closed and its last bytes are being written.
     last_words: Option<InitiatorClosed>,
     began: Instant,
@@ -166,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
             logouts: Vec::new(),
             out: VecDeque::new(),
             unflushed: false,
-            handles_gone: false,
+            handles_dropped: false,
             last_words: None,
             began: Instant::now(),
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -350,11 +350,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
     fn poll_asks(&mut self, cx: &mut Context<'_>) -> bool {
         let mut taken = false;
         // There are no handles before the login has succeeded.
-        while self.held.is_none() && !self.handles_gone && self.ready.is_none() {
+        while self.held.is_none() && !self.handles_dropped && self.ready.is_none() {
             match self.asks.poll_recv(cx) {
                 Poll::Pending => break,
                 Poll::Ready(None) => {
-                    self.handles_gone = true;
+                    self.handles_dropped = true;
                     self.connection.logout();
                 }
                 Poll::Ready(Some(ask)) => self.take_ask(ask),

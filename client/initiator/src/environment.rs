@@ -28,7 +28,7 @@ impl Environment for SystemEnvironment {
 
     fn fill_random(&self, into: &mut [u8]) {
         if into.len() > POOL {
-            return ask_system(into);
+            return read_system_random(into);
         }
         thread_local!(static BYTES: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL], used: POOL }) });
         BYTES.with_borrow_mut(|pool| pool.take(into));
@@ -45,7 +45,7 @@ impl Pool {
     /// Fills `into`, of at most [`POOL`] bytes. Each byte is used once and then erased.
     fn take(&mut self, into: &mut [u8]) {
         if self.bytes.len() - self.used < into.len() {
-            ask_system(&mut self.bytes);
+            read_system_random(&mut self.bytes);
             self.used = 0;
         }
         let given = &mut self.bytes[self.used..self.used + into.len()];
@@ -55,7 +55,7 @@ impl Pool {
     }
 }
 
-fn ask_system(into: &mut [u8]) {
+fn read_system_random(into: &mut [u8]) {
     // Without random bytes a nonce could repeat. The system call never fails after the boot.
     getrandom::fill(into).expect("the system's random source answers");
 }
