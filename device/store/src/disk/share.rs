@@ -111,7 +111,7 @@ impl DiskStore {
         let mut map: Vec<ObjectExtent> = Vec::new();
         // The map is complete up to `at`.
         let mut at = offset;
-        let mut gone_over = 0;
+        let mut examined = 0;
         let mut next = Some(offset / BLOCK / CHUNK_BLOCKS);
         while let Some(first) = next {
             let (chunks, more) = self.some_chunks(id, first)?;
@@ -133,8 +133,8 @@ impl DiskStore {
                     map.truncate(max);
                     return Ok(map);
                 }
-                gone_over += usize::from(at > before);
-                if gone_over == MAP_PIECES_MAX {
+                examined += usize::from(at > before);
+                if examined == MAP_PIECES_MAX {
                     let stop = end.min((number + 1) * CHUNK_BLOCKS * BLOCK);
                     push_extent(&mut map, at, stop, ExtentKind::Hole);
                     map.truncate(max);

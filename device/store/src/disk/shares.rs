@@ -140,8 +140,8 @@ mod tests {
                     shares.remove(run, &mut last);
                     let single: Vec<u64> =
                         range.clone().filter(|&at| counts[at] == 0).map(|at| at as u64).collect();
-                    let told: Vec<u64> = last.iter().flat_map(|run| run.location..run.location + run.count).collect();
-                    prop_assert_eq!(told, single);
+                    let reported: Vec<u64> = last.iter().flat_map(|run| run.location..run.location + run.count).collect();
+                    prop_assert_eq!(reported, single);
                     counts[range].iter_mut().for_each(|count| *count = count.saturating_sub(1));
                 }
                 for (at, &count) in counts.iter().enumerate() {

@@ -240,7 +240,7 @@ impl StagedChanges<'_> {
             }
             location => (Box::new([0; BLOCK as usize]), location.is_none()),
         };
-        let before = (is_old && self.wants_before()).then(|| bytes.clone());
+        let before = (is_old && self.needs_old_bytes()).then(|| bytes.clone());
         bytes[within..within + data.len()].copy_from_slice(data);
         Ok(PartialBlock { block, bytes, before })
     }

@@ -19,7 +19,7 @@ use crate::disk::write::WriteSource;
 
 impl StagedChanges<'_> {
     /// Whether the old bytes of partially changed blocks are needed.
-    pub(crate) fn wants_before(&self) -> bool {
+    pub(crate) fn needs_old_bytes(&self) -> bool {
         self.profile.and_then(Profile::adhash).is_some()
     }
 

@@ -205,7 +205,7 @@ mod tests {
         }
         for bytes in [0, 256, 520, 3000, 8192, 65536] {
             assert!(
-                matches!(check_sector(bytes), Err(FormatError::Sectors { bytes: told }) if told == bytes)
+                matches!(check_sector(bytes), Err(FormatError::Sectors { bytes: found }) if found == bytes)
             );
         }
     }
