@@ -67,7 +67,7 @@ impl OsdClock {
 
     /// Returns the time to which the clock should be set back: if the machine's clock is sound, and
     /// so far behind that waiting would take long.
-    pub(crate) fn wants_back_ms(&self) -> Option<u64> {
+    pub(crate) fn set_back_target_ms(&self) -> Option<u64> {
         let adjusted = self.adjusted_ms();
         let reached = self.latest_ms.load(Ordering::Relaxed).max(self.lease_ms.load(Ordering::Acquire));
         let behind_ms = reached.saturating_sub(adjusted);

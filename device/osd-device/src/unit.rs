@@ -181,7 +181,7 @@ impl OsdUnit {
     /// The lease could not be stored, or the clock is too far behind. Signed commands will be
     /// refused.
     pub fn upkeep(&self) -> Result<(), UpkeepError> {
-        if let Some(back_ms) = self.device.clock.wants_back_ms() {
+        if let Some(back_ms) = self.device.clock.set_back_target_ms() {
             self.device.guard.set_back(back_ms).map_err(|_| UpkeepError::Lease)?;
             self.device.clock.set_back(back_ms);
             tracing::warn!(

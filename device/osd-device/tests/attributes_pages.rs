@@ -245,43 +245,43 @@ fn the_adjustable_clock_moves_forward_or_waits() {
 
 #[test]
 fn access_list_limits_attributes_of_capability() {
-    use crate::support::{Bench, Wish};
+    use crate::support::{Bench, ListPair};
     use sealstone_osd::capability::{Range, Scope};
     use sealstone_osd::cdb::Target;
     use sealstone_osd::{Descriptor, Permissions, SecurityMethod};
 
     let bench = Bench::with_partition();
-    bench.run(create(OID, 1), Wish::default(), &[]).good();
+    bench.run(create(OID, 1), ListPair::default(), &[]).good();
     let partition = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
     let names: Vec<u8> = [0x1_0000, 1, 1, AttributeId::ALL].into_iter().flat_map(u32::to_be_bytes).collect();
-    let list = Wish::set(&[(0x3000_0004, 5, &names)]);
+    let list = ListPair::set(&[(0x3000_0004, 5, &names)]);
     // SET_ATTR alone does not grant access to it.
     let mut weak = bench.capability(&partition, SecurityMethod::AllData);
     weak.permissions = Permissions::SET_ATTR;
     assert_eq!(bench.run_with(partition, list.clone(), &[], &weak).sense(), (5, 0x2400));
     bench.run(partition, list, &[]).good();
-    let run = |command: Command, access: u32, wish: Wish| {
+    let run = |command: Command, access: u32, lists: ListPair| {
         let mut capability = bench.capability(&command, SecurityMethod::AllData);
         let scope = Scope { attributes_access: access, ..Scope::default() };
         capability.descriptor = Descriptor::User { scope, allowed: user(OID), range: Range::ALL };
-        bench.run_with(command, wish, &[], &capability)
+        bench.run_with(command, lists, &[], &capability)
     };
     let (get, set) = (get_attributes(user(OID)), set_attributes(user(OID)));
-    run(set, 5, Wish::set(&[(0x1_0000, 1, b"named")])).good();
-    let named = run(get, 5, Wish::get(&[(0x1_0000, 1), (1, 2)])).good();
+    run(set, 5, ListPair::set(&[(0x1_0000, 1, b"named")])).good();
+    let named = run(get, 5, ListPair::get(&[(0x1_0000, 1), (1, 2)])).good();
     assert_eq!(crate::support::values(&named.attributes)[0].1, b"named");
-    for (command, access, wish) in [
-        (set, 5, Wish::set(&[(0x1_0000, 2, b"x")])),
-        (get, 5, Wish::get(&[(0x1_0000, 2)])),
-        (get, 5, Wish::get(&[(0x1_0000, AttributeId::ALL)])),
-        (get, 6, Wish::get(&[(0x1_0000, 1)])),
+    for (command, access, lists) in [
+        (set, 5, ListPair::set(&[(0x1_0000, 2, b"x")])),
+        (get, 5, ListPair::get(&[(0x1_0000, 2)])),
+        (get, 5, ListPair::get(&[(0x1_0000, AttributeId::ALL)])),
+        (get, 6, ListPair::get(&[(0x1_0000, 1)])),
     ] {
-        let refused = run(command, access, wish);
+        let refused = run(command, access, lists);
         assert_eq!(refused.sense(), (5, 0x2400));
         assert_eq!(refused.sense.unwrap().field.unwrap().byte, 80 + 56, "ALLOWED ATTRIBUTES ACCESS");
     }
     // Of all attributes, the pages that the list names completely.
-    let all = run(get, 5, Wish::get(&[(AttributeId::ALL, AttributeId::ALL)])).good();
+    let all = run(get, 5, ListPair::get(&[(AttributeId::ALL, AttributeId::ALL)])).good();
     assert!(crate::support::values(&all.attributes).iter().all(|(id, _)| id.page == 1));
 }
 

@@ -7,7 +7,7 @@ mod clock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::support::{Bench, NEXUS, PID, START_MS, Wish, user, value};
+use crate::support::{Bench, ListPair, NEXUS, PID, START_MS, user, value};
 use proptest::prelude::*;
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
@@ -30,9 +30,9 @@ fn bench() -> Bench {
 fn bench_with(config: OsdConfig) -> Bench {
     let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
-    bench.run(write(), Wish::default(), b"data").good();
-    bench.run(Command::CreateCollection(Target { object: user(CID) }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
+    bench.run(write(), ListPair::default(), b"data").good();
+    bench.run(Command::CreateCollection(Target { object: user(CID) }), ListPair::default(), &[]).good();
     bench
 }
 
@@ -175,14 +175,14 @@ fn authentication_is_checked_before_permission() {
     capability.permissions = Permissions::NONE;
     let sent = |ready: &crate::support::Ready| bench.verify(ready, &bench.send(ready)).unwrap();
     // Only the permission is missing.
-    let mut ready = bench.ready(command, &Wish::default(), b"DATA", &capability);
+    let mut ready = bench.ready(command, &ListPair::default(), b"DATA", &capability);
     let answer = sent(&ready);
     refused(&answer, 0x2400);
     assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129, "the permissions");
     // Repeated: the nonce is checked first.
     refused(&sent(&ready), 0x2406);
     // Permission missing and data changed: the data is checked first.
-    ready = bench.ready(command, &Wish::default(), b"DATA", &capability);
+    ready = bench.ready(command, &ListPair::default(), b"DATA", &capability);
     ready.data_out[0] ^= 1;
     refused(&sent(&ready), 0x260F);
     assert_eq!(bench.state_hash(), before);
@@ -198,7 +198,7 @@ fn every_row_needs_each_of_its_permissions() {
         let single = Permissions::NAMES.iter().map(|(bit, _)| *bit).filter(|bit| needed.contains(*bit));
         for without in single.chain([needed]) {
             let capability = Capability { permissions: full.permissions.without(without), ..full };
-            let answer = bench.run_with(command, Wish::default(), data, &capability);
+            let answer = bench.run_with(command, ListPair::default(), data, &capability);
             refused(&answer, 0x2400);
             assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129, "{command:?} without {without}");
             assert_eq!(bench.state_hash(), before);
@@ -242,7 +242,7 @@ fn osd1_is_answered_only_if_enabled() {
             icv_algorithm: 0,
             ..bench.capability(&command, SecurityMethod::AllData)
         };
-        let ready = bench.ready(command, &Wish::get(&[(1, 0x82)]), &[], &capability);
+        let ready = bench.ready(command, &ListPair::get(&[(1, 0x82)]), &[], &capability);
         let reply = bench.send(&ready);
         assert_eq!(reply.status, status);
         if allow_osd1 {
@@ -260,7 +260,7 @@ fn each_bit_of_a_capability_is_covered() {
     let bench = bench();
     let before = bench.state_hash();
     let capability = bench.capability(&write(), SecurityMethod::CmdRsp);
-    let ready = bench.ready(write(), &Wish::default(), b"DATA", &capability);
+    let ready = bench.ready(write(), &ListPair::default(), b"DATA", &capability);
     for bit in 0..832 {
         let mut cdb = ready.cdb.clone();
         cdb[80 + bit / 8] ^= 1 << (bit % 8);
@@ -286,7 +286,7 @@ fn constant_check_values_are_refused() {
     let bench = bench();
     let capability = bench.capability(&write(), SecurityMethod::CmdRsp);
     for fill in [0x00, 0xFF] {
-        let mut ready = bench.ready(write(), &Wish::default(), b"DATA", &capability);
+        let mut ready = bench.ready(write(), &ListPair::default(), b"DATA", &capability);
         ready.cdb[184..216].fill(fill);
         assert_eq!(bench.send(&ready).status, Status::CheckCondition);
     }
@@ -297,7 +297,7 @@ fn each_byte_of_the_cdb_is_covered() {
     let bench = bench();
     let before = bench.state_hash();
     let capability = bench.capability(&write(), SecurityMethod::CmdRsp);
-    let ready = bench.ready(write(), &Wish::default(), b"DATA", &capability);
+    let ready = bench.ready(write(), &ListPair::default(), b"DATA", &capability);
     for byte in 0..236 {
         let mut cdb = ready.cdb.clone();
         cdb[byte] ^= 0x40;
@@ -312,7 +312,7 @@ fn replay_is_refused_on_every_nexus() {
     let bench = bench();
     let append = Command::Append(Append { object: user(OID), length: 4 });
     let capability = bench.capability(&append, SecurityMethod::AllData);
-    let ready = bench.ready(append, &Wish::default(), b"more", &capability);
+    let ready = bench.ready(append, &ListPair::default(), b"more", &capability);
     bench.verify(&ready, &bench.send(&ready)).unwrap().good();
     let before = bench.state_hash();
     bench.login(NexusId(2));
@@ -328,13 +328,13 @@ fn recreated_partition_refuses_old_commands() {
     let bench = bench();
     let append = Command::Append(Append { object: user(OID), length: 4 });
     let capability = bench.capability(&append, SecurityMethod::AllData);
-    let ready = bench.ready(append, &Wish::default(), b"more", &capability);
+    let ready = bench.ready(append, &ListPair::default(), b"more", &capability);
     bench.verify(&ready, &bench.send(&ready)).unwrap().good();
     let remove = RemovePartition { partition: PID, with_contents: true };
-    bench.run(Command::RemovePartition(remove), Wish::default(), &[]).good();
+    bench.run(Command::RemovePartition(remove), ListPair::default(), &[]).good();
     assert_eq!(bench.send(&ready).status, Status::CheckCondition);
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     assert_eq!(bench.send(&ready).sense[1..4], [5, 0x24, 0], "its key was removed");
     assert_eq!(bench.store.stat(user(OID)).unwrap().length, 0);
 }
@@ -344,7 +344,7 @@ fn identical_requests_on_threads_succeed_once() {
     let bench = bench();
     let append = Command::Append(Append { object: user(OID), length: 1 });
     let capability = bench.capability(&append, SecurityMethod::AllData);
-    let ready = bench.ready(append, &Wish::default(), b"x", &capability);
+    let ready = bench.ready(append, &ListPair::default(), b"x", &capability);
     let wins: usize = std::thread::scope(|scope| {
         let run = || scope.spawn(|| usize::from(bench.send(&ready).status == Status::Good));
         let threads: Vec<_> = (0..64).map(|_| run()).collect();
@@ -359,11 +359,11 @@ fn attributes_narrow_the_window_and_freeze_keys() {
     let bench = bench();
     let partition = Target { object: ObjectId::of_partition(PID) };
     let set = |number: u32, value: &[u8]| {
-        bench.run(Command::SetAttributes(partition), Wish::set(&[(0x3000_0005, number, value)]), &[])
+        bench.run(Command::SetAttributes(partition), ListPair::set(&[(0x3000_0005, number, value)]), &[])
     };
     let capability = bench.capability(&read(), SecurityMethod::AllData);
     let late = |ms: u64| {
-        let ready = bench.ready(read(), &Wish::default(), &[], &capability);
+        let ready = bench.ready(read(), &ListPair::default(), &[], &capability);
         bench.fake.ms.fetch_add(ms, Ordering::SeqCst);
         bench.verify(&ready, &bench.send(&ready)).unwrap()
     };
@@ -373,13 +373,13 @@ fn attributes_narrow_the_window_and_freeze_keys() {
     late(1000).good();
     refused(&late(1001), 0x2407);
     set(5, &[0, 1]).good();
-    refused(&bench.run(read(), Wish::default(), &[]), 0x2405);
+    refused(&bench.run(read(), ListPair::default(), &[]), 0x2405);
 }
 
 #[test]
 fn capability_fields_are_all_enforced() {
     let bench = bench();
-    bench.run(Command::Create(Create { object: user(OID + 1), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID + 1), count: 1 }), ListPair::default(), &[]).good();
     let full = bench.capability(&read(), SecurityMethod::AllData);
     let with = |scope: Scope, allowed: ObjectId, range: Range| Capability {
         descriptor: Descriptor::User { scope, allowed, range },
@@ -397,7 +397,7 @@ fn capability_fields_are_all_enforced() {
         (with(Scope { attributes_access: 3, ..scope }, user(OID), Range::ALL), 136),
     ];
     for (capability, field) in cases {
-        let answer = bench.run_with(read(), Wish::get(&[(1, 1)]), &[], &capability);
+        let answer = bench.run_with(read(), ListPair::get(&[(1, 1)]), &[], &capability);
         refused(&answer, 0x2400);
         assert_eq!(answer.sense.unwrap().field.unwrap().byte, field);
     }
@@ -405,7 +405,7 @@ fn capability_fields_are_all_enforced() {
         object_created_ms: START_MS,
         ..with(Scope { boot_epoch: 1, ..scope }, user(OID), Range { start: 0, length: 4 })
     };
-    assert_eq!(bench.run_with(read(), Wish::default(), &[], &right).good().data, b"data");
+    assert_eq!(bench.run_with(read(), ListPair::default(), &[], &right).good().data, b"data");
 }
 
 #[test]
@@ -413,11 +413,11 @@ fn recreated_object_refuses_old_capability() {
     let bench = bench();
     let old =
         Capability { object_created_ms: START_MS, ..bench.capability(&read(), SecurityMethod::AllData) };
-    bench.run_with(read(), Wish::default(), &[], &old).good();
-    bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
+    bench.run_with(read(), ListPair::default(), &[], &old).good();
+    bench.run(Command::Remove(Target { object: user(OID) }), ListPair::default(), &[]).good();
     // The clock did not move.
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
-    refused(&bench.run_with(read(), Wish::default(), &[], &old), 0x2400);
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
+    refused(&bench.run_with(read(), ListPair::default(), &[], &old), 0x2400);
 }
 
 #[test]
@@ -425,15 +425,15 @@ fn changing_the_tag_revokes_at_once() {
     let bench = bench();
     let tag = |value: u8| {
         let set = Command::SetAttributes(Target { object: user(OID) });
-        bench.run(set, Wish::set(&[(5, 0x4000_0001, &[0, 0, 0, value])]), &[]).good();
+        bench.run(set, ListPair::set(&[(5, 0x4000_0001, &[0, 0, 0, value])]), &[]).good();
     };
     tag(7);
     let scope = Scope { policy_access_tag: 7, ..Scope::default() };
     let descriptor = Descriptor::User { scope, allowed: user(OID), range: Range::ALL };
     let capability = Capability { descriptor, ..bench.capability(&read(), SecurityMethod::AllData) };
-    bench.run_with(read(), Wish::default(), &[], &capability).good();
+    bench.run_with(read(), ListPair::default(), &[], &capability).good();
     tag(8);
-    refused(&bench.run_with(read(), Wish::default(), &[], &capability), 0x2400);
+    refused(&bench.run_with(read(), ListPair::default(), &[], &capability), 0x2400);
 }
 
 /// Its tag cannot be compared with that of a removed object: no command runs with it, and a later
@@ -441,7 +441,7 @@ fn changing_the_tag_revokes_at_once() {
 #[test]
 fn credential_of_removed_object_does_nothing() {
     let bench = bench();
-    bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
+    bench.run(Command::Remove(Target { object: user(OID) }), ListPair::default(), &[]).good();
     let before = bench.state_hash();
     let mut tried = 0;
     for (command, data) in implemented().into_iter().filter(|(command, _)| command.object() == user(OID)) {
@@ -450,17 +450,17 @@ fn credential_of_removed_object_does_nothing() {
         let scope = Scope { policy_access_tag: 5, ..scope };
         let old = Capability { descriptor: Descriptor::User { scope, allowed, range }, ..full };
         for old in [old, Capability { object_created_ms: START_MS - 1, ..full }] {
-            let answer = bench.run_with(command, Wish::default(), data, &old);
+            let answer = bench.run_with(command, ListPair::default(), data, &old);
             assert!(answer.sense.is_some(), "{command:?}");
             assert_eq!(bench.state_hash(), before, "{command:?}");
             tried += 1;
         }
     }
     assert!(tried > 10, "{tried}");
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let old =
         Capability { object_created_ms: START_MS - 1, ..bench.capability(&read(), SecurityMethod::AllData) };
-    refused(&bench.run_with(read(), Wish::default(), &[], &old), 0x2400);
+    refused(&bench.run_with(read(), ListPair::default(), &[], &old), 0x2400);
 }
 
 #[test]
@@ -474,7 +474,7 @@ fn another_devices_credential_is_worth_nothing() {
         keys.add_partition(PID).unwrap();
         keys
     };
-    let ready = other.ready(read(), &Wish::default(), &[], &capability);
+    let ready = other.ready(read(), &ListPair::default(), &[], &capability);
     assert!(matches!(bench.verify(&ready, &bench.send(&ready)), Err(ReplyError::Unsealed(2))));
 }
 
@@ -485,7 +485,7 @@ fn no_weaker_method_than_the_floor_gets_through() {
     for method in [SecurityMethod::NoSec, SecurityMethod::CapKey] {
         for (command, data) in implemented() {
             let capability = bench.capability(&command, method);
-            let answer = bench.run_with(command, Wish::default(), data, &capability);
+            let answer = bench.run_with(command, ListPair::default(), data, &capability);
             refused(&answer, 0x2400);
         }
     }
@@ -493,12 +493,12 @@ fn no_weaker_method_than_the_floor_gets_through() {
     // Floors are raised at once, and never lowered.
     let partition = Target { object: ObjectId::of_partition(PID) };
     let set = |value: u8| {
-        let wish = Wish::set(&[(0x3000_0005, 1, &[value])]);
-        bench.run(Command::SetAttributes(partition), wish, &[])
+        let lists = ListPair::set(&[(0x3000_0005, 1, &[value])]);
+        bench.run(Command::SetAttributes(partition), lists, &[])
     };
     set(3).good();
     let weak = bench.capability(&read(), SecurityMethod::CmdRsp);
-    refused(&bench.run_with(read(), Wish::default(), &[], &weak), 0x2400);
+    refused(&bench.run_with(read(), ListPair::default(), &[], &weak), 0x2400);
     for value in [0, 1, 2] {
         refused(&set(value), 0x2600);
     }
@@ -533,7 +533,7 @@ fn capkey_is_bound_to_nexus_token() {
         let capability = bench.capability(&read(), SecurityMethod::CapKey);
         let first = token();
         assert_eq!(first.0 == [0x5A; 32], secure_channel, "inside TLS it is the channel's");
-        let ready = bench.ready_with_token(read(), &Wish::default(), &[], &capability, &first);
+        let ready = bench.ready_with_token(read(), &ListPair::default(), &[], &capability, &first);
         let reply = bench.raw(nexus, &ready.cdb, &[], 4);
         assert_eq!(reply.status, status, "{method_floor:?} {insecure_capkey} {secure_channel}");
         // Another nexus has another token, and a reset creates a new one outside of TLS.
@@ -551,14 +551,14 @@ fn flipped_data_bit_is_refused_before_writing() {
     let bench = bench();
     let before = bench.state_hash();
     let capability = bench.capability(&write(), SecurityMethod::AllData);
-    let wish = Wish {
+    let lists = ListPair {
         get: vec![sealstone_osd::AttributeId::new(1, 1)],
         allocation: 64,
-        ..Wish::set(&[(0x1_0000, 1, b"v")])
+        ..ListPair::set(&[(0x1_0000, 1, b"v")])
     };
-    let length = bench.ready(write(), &wish, b"DATA", &capability).data_out.len();
+    let length = bench.ready(write(), &lists, b"DATA", &capability).data_out.len();
     for byte in 0..length {
-        let mut ready = bench.ready(write(), &wish, b"DATA", &capability);
+        let mut ready = bench.ready(write(), &lists, b"DATA", &capability);
         if (4..8).contains(&byte) {
             continue; // padding between the parts
         }
@@ -575,8 +575,8 @@ fn attribute_without_permission_stops_command() {
     let before = bench.state_hash();
     let mut capability = bench.capability(&write(), SecurityMethod::AllData);
     capability.permissions = Permissions::WRITE;
-    for wish in [Wish::get(&[(1, 1)]), Wish::set(&[(0x1_0000, 1, b"v")])] {
-        let answer = bench.run_with(write(), wish, b"DATA", &capability);
+    for lists in [ListPair::get(&[(1, 1)]), ListPair::set(&[(0x1_0000, 1, b"v")])] {
+        let answer = bench.run_with(write(), lists, b"DATA", &capability);
         refused(&answer, 0x2400);
         assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129);
         assert_eq!(bench.state_hash(), before);
@@ -588,10 +588,10 @@ fn refusals_and_changes_leave_records_and_counts() {
     let bench = bench_with(OsdConfig::default());
     bench.log.0.lock().clear();
     let mut capability = bench.capability(&write(), SecurityMethod::AllData);
-    bench.run(write(), Wish::default(), b"DATA").good();
-    bench.run(read(), Wish::default(), &[]).good();
+    bench.run(write(), ListPair::default(), b"DATA").good();
+    bench.run(read(), ListPair::default(), &[]).good();
     capability.permissions = Permissions::READ;
-    bench.run_with(write(), Wish::default(), b"DATA", &capability);
+    bench.run_with(write(), ListPair::default(), b"DATA", &capability);
     let log = bench.log.0.lock().clone();
     assert_eq!(log.len(), 2, "{log:?}");
     let principal = "61756469746f722d6f662d7468652d7465737473";
@@ -608,7 +608,7 @@ fn refusals_and_changes_leave_records_and_counts() {
 
     let audited = bench_with(OsdConfig { audit_reads: true, ..OsdConfig::default() });
     audited.log.0.lock().clear();
-    audited.run(read(), Wish::default(), &[]).good();
+    audited.run(read(), ListPair::default(), &[]).good();
     assert_eq!(audited.log.0.lock().len(), 1);
 }
 
@@ -617,13 +617,13 @@ fn permitted_read_past_the_end_leaves_no_record() {
     let bench = bench();
     bench.log.0.lock().clear();
     let beyond = Command::Read(Extent { object: user(OID), start: 5, length: 4 });
-    refused(&bench.run(beyond, Wish::default(), &[]), 0x2400);
-    bench.run(Command::Read(Extent { start: 2, ..extent(user(OID)) }), Wish::default(), &[]);
+    refused(&bench.run(beyond, ListPair::default(), &[]), 0x2400);
+    bench.run(Command::Read(Extent { start: 2, ..extent(user(OID)) }), ListPair::default(), &[]);
     assert_eq!(*bench.log.0.lock(), [""; 0]);
     // Without read permission it is a refusal.
     let mut capability = bench.capability(&beyond, SecurityMethod::AllData);
     capability.permissions = Permissions::WRITE;
-    bench.run_with(beyond, Wish::default(), &[], &capability);
+    bench.run_with(beyond, ListPair::default(), &[], &capability);
     assert_eq!(bench.log.0.lock().len(), 1);
 }
 
@@ -660,7 +660,7 @@ fn inquiry_and_readiness_identify_device() {
 fn response_icv_is_readable_as_attribute() {
     let bench = bench();
     let capability = bench.capability(&read(), SecurityMethod::AllData);
-    let ready = bench.ready(read(), &Wish::get(&[(0xFFFF_FFFE, 1)]), &[], &capability);
+    let ready = bench.ready(read(), &ListPair::get(&[(0xFFFF_FFFE, 1)]), &[], &capability);
     let reply = bench.send(&ready);
     let answer = bench.verify(&ready, &reply).unwrap().good();
     let sense = sealstone_scsi::Sense::parse(&reply.sense).unwrap();
@@ -706,7 +706,7 @@ proptest! {
             Arc::new(MemoryStore::new(1 << 20)),
         );
         bench.create_partition(PID);
-        bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+        bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
         let osd1 = SERVICE_ACTIONS[action].osd1.filter(|_| small[3]);
         (cdb[0], cdb[7]) = (0x7F, 228);
         cdb[8..10].copy_from_slice(&osd1.or(SERVICE_ACTIONS[action].osd2).unwrap().to_be_bytes());

@@ -1,7 +1,7 @@
 //! Block units are in a partition that no OSD command can address: below the first id that T10
 //! allows clients.
 
-use crate::support::{Bench, Wish};
+use crate::support::{Bench, ListPair};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
 use sealstone_scsi::Status;
@@ -31,11 +31,11 @@ fn no_osd_command_reaches_a_block_unit() {
     for command in refused {
         let name = format!("{command:?}");
         let data: &[u8] = if matches!(command, Command::Write(_)) { b"gotcha" } else { b"" };
-        let answer = bench.run(command, Wish::default(), data);
+        let answer = bench.run(command, ListPair::default(), data);
         assert_eq!(answer.status, Status::CheckCondition, "{name}");
     }
     let format = Command::FormatOsd(FormatOsd { capacity: 0 });
-    assert_eq!(bench.run(format, Wish::default(), &[]).status, Status::Good);
+    assert_eq!(bench.run(format, ListPair::default(), &[]).status, Status::Good);
     let mut bytes = [0; 6];
     assert_eq!(bench.store.read(unit, 0, &mut bytes).unwrap(), 6);
     assert_eq!(&bytes, b"a disk");

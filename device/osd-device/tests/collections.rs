@@ -1,6 +1,6 @@
 //! Collections: create, join, list, remove, and their attributes.
 
-use crate::support::{Answer, Bench, PID, Wish, user, value, values};
+use crate::support::{Answer, Bench, ListPair, PID, user, value, values};
 use sealstone_osd::attribute::page::parse_memberships;
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
@@ -19,7 +19,7 @@ const EVERYTHING: u64 = 0x1082;
 
 /// Runs a command with a capability of the object's type. The tests use fixed numbers for
 /// collections.
-fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
+fn run(bench: &Bench, command: Command, lists: ListPair) -> Answer {
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     let object = command.object();
     let several = command.object_types().len() > 1;
@@ -27,17 +27,17 @@ fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
         capability.object_type = ObjectType::Collection;
         capability.descriptor = Descriptor::Collection { scope: Scope::default(), allowed: object };
     }
-    bench.run_with(command, wish, &[], &capability)
+    bench.run_with(command, lists, &[], &capability)
 }
 
 fn create(bench: &Bench, first: u64, count: u64) {
     for oid in first..first + count {
-        run(bench, Command::Create(Create { object: user(oid), count: 1 }), Wish::default()).good();
+        run(bench, Command::Create(Create { object: user(oid), count: 1 }), ListPair::default()).good();
     }
 }
 
 fn collection(bench: &Bench, cid: u64) {
-    run(bench, Command::CreateCollection(Target { object: user(cid) }), Wish::default()).good();
+    run(bench, Command::CreateCollection(Target { object: user(cid) }), ListPair::default()).good();
 }
 
 fn tracking(bench: &Bench, cid: u64, source: u64) -> Answer {
@@ -48,7 +48,7 @@ fn tracking(bench: &Bench, cid: u64, source: u64) -> Answer {
 /// Sets attribute `number` of the Collections page.
 fn put(bench: &Bench, oid: u64, number: u32, value: &[u8]) -> Answer {
     let command = Command::SetAttributes(Target { object: user(oid) });
-    run(bench, command, Wish::set(&[(4, number, value)]))
+    run(bench, command, ListPair::set(&[(4, number, value)]))
 }
 
 fn join(bench: &Bench, oid: u64, number: u32, cid: u64) -> Answer {
@@ -57,7 +57,7 @@ fn join(bench: &Bench, oid: u64, number: u32, cid: u64) -> Answer {
 
 fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     let command = Command::GetAttributes(Target { object });
-    value(&run(bench, command, Wish::get(&[(page, number)])).good().attributes)
+    value(&run(bench, command, ListPair::get(&[(page, number)])).good().attributes)
 }
 
 fn number(bench: &Bench, object: ObjectId, page: u32, attribute: u32) -> u64 {
@@ -66,7 +66,7 @@ fn number(bench: &Bench, object: ObjectId, page: u32, attribute: u32) -> u64 {
 
 fn list_part(bench: &Bench, object: u64, initial: u64, allocation: u64, list_id: u32) -> Answer {
     let list = List { object: user(object), list_id, allocation, initial, with_attributes: false };
-    run(bench, Command::ListCollection(list), Wish::default())
+    run(bench, Command::ListCollection(list), ListPair::default())
 }
 
 fn members(bench: &Bench, cid: u64) -> Vec<u64> {
@@ -80,13 +80,13 @@ fn members(bench: &Bench, cid: u64) -> Vec<u64> {
 
 fn memberships(bench: &Bench, oid: u64) -> Vec<u64> {
     let command = Command::GetAttributes(Target { object: user(oid) });
-    let wish = Wish { get_page: Some(4), allocation: 4096, ..Wish::default() };
-    parse_memberships(&run(bench, command, wish).good().attributes).unwrap()
+    let lists = ListPair { get_page: Some(4), allocation: 4096, ..ListPair::default() };
+    parse_memberships(&run(bench, command, lists).good().attributes).unwrap()
 }
 
 fn remove(bench: &Bench, cid: u64, force: bool) -> Answer {
     let command = Command::RemoveCollection(RemoveCollection { object: user(cid), force });
-    run(bench, command, Wish::default())
+    run(bench, command, ListPair::default())
 }
 
 /// Checks for ILLEGAL REQUEST, INVALID FIELD IN CDB at this byte.
@@ -109,7 +109,7 @@ fn collections_page_joins_moves_and_leaves() {
     assert_eq!(memberships(&bench, OID), [CID + 1, CID], "in the order of the attributes");
     assert_eq!(get(&bench, user(OID), 4, 7), CID.to_be_bytes());
     let all =
-        run(&bench, Command::GetAttributes(Target { object: user(OID) }), Wish::get(&[(4, 0xFFFF_FFFF)]));
+        run(&bench, Command::GetAttributes(Target { object: user(OID) }), ListPair::get(&[(4, 0xFFFF_FFFF)]));
     let numbers: Vec<u32> = values(&all.good().attributes).iter().map(|(id, _)| id.number).collect();
     assert_eq!(numbers, [0, 2, 7]);
     // An object joins a collection only once, under any number.
@@ -155,8 +155,8 @@ fn an_object_is_created_into_a_collection() {
     let bench = Bench::with_partition();
     collection(&bench, CID);
     let create = Command::Create(Create { object: user(0), count: 3 });
-    let wish = Wish::set(&[(4, 1, &CID.to_be_bytes())]);
-    run(&bench, create, wish).good();
+    let lists = ListPair::set(&[(4, 1, &CID.to_be_bytes())]);
+    run(&bench, create, lists).good();
     assert_eq!(members(&bench, CID).len(), 3);
     assert_eq!(number(&bench, user(CID), 0x6000_0004, 0x10), 3, "number of members");
 }
@@ -171,7 +171,7 @@ fn removing_keeps_memberships_exact() {
             join(&bench, OID + oid, u32::try_from(cid - CID).unwrap() + 1, cid).good();
         }
     }
-    run(&bench, Command::Remove(Target { object: user(OID) }), Wish::default()).good();
+    run(&bench, Command::Remove(Target { object: user(OID) }), ListPair::default()).good();
     assert_eq!(members(&bench, CID), [OID + 1, OID + 2]);
     let full = remove(&bench, CID, false);
     assert_eq!(full.sense(), (5, 0x2C0A));
@@ -196,20 +196,20 @@ fn partition_quotas_count_objects_and_collections() {
     assert_eq!(number(&bench, partition, 0x3000_0001, 0xC1), 3);
     let set = |page, number, value: &[u8]| {
         let command = Command::SetAttributes(Target { object: partition });
-        run(&bench, command, Wish::set(&[(page, number, value)])).good()
+        run(&bench, command, ListPair::set(&[(page, number, value)])).good()
     };
     set(0x3000_0002, 0x1_0002, &4_u64.to_be_bytes());
     collection(&bench, CID + 1);
     let beyond = Command::CreateCollection(Target { object: user(0) });
-    assert_eq!(run(&bench, beyond, Wish::default()).sense(), (7, 0x5507));
+    assert_eq!(run(&bench, beyond, ListPair::default()).sense(), (7, 0x5507));
     set(0x3000_0002, 0x1_0081, &1_u32.to_be_bytes());
     join(&bench, OID, 1, CID).good();
     assert_eq!(join(&bench, OID, 2, CID + 1).sense(), (7, 0x5507), "collections per object");
     join(&bench, OID, 1, CID + 1).good();
     let keep = RemovePartition { partition: PID, with_contents: false };
-    assert_eq!(run(&bench, Command::RemovePartition(keep), Wish::default()).sense(), (5, 0x2C0A));
+    assert_eq!(run(&bench, Command::RemovePartition(keep), ListPair::default()).sense(), (5, 0x2C0A));
     let all = RemovePartition { partition: PID, with_contents: true };
-    run(&bench, Command::RemovePartition(all), Wish::default()).good();
+    run(&bench, Command::RemovePartition(all), ListPair::default()).good();
     assert_eq!(bench.store.space().objects, 1, "the root remains");
 }
 
@@ -217,22 +217,23 @@ fn partition_quotas_count_objects_and_collections() {
 fn collection_ids_shared_with_objects_reserved_refused() {
     let bench = Bench::with_partition();
     create(&bench, OID, 1);
-    let make = |cid| run(&bench, Command::CreateCollection(Target { object: user(cid) }), Wish::default());
+    let make =
+        |cid| run(&bench, Command::CreateCollection(Target { object: user(cid) }), ListPair::default());
     refused_at(&make(OID), 24);
     refused_at(&make(0xFFFF), 24);
     let elsewhere = Command::CreateCollection(Target { object: ObjectId::new(0x7_0000, CID) });
-    assert_eq!(run(&bench, elsewhere, Wish::default()).status, Status::CheckCondition);
+    assert_eq!(run(&bench, elsewhere, ListPair::default()).status, Status::CheckCondition);
     let chosen = Command::CreateCollection(Target { object: user(0) });
-    let answer = run(&bench, chosen, Wish::get(&[(0xFFFF_FFFE, 4), (0x6000_0001, 0xA)])).good();
+    let answer = run(&bench, chosen, ListPair::get(&[(0xFFFF_FFFE, 4), (0x6000_0001, 0xA)])).good();
     let got = values(&answer.attributes);
     assert_eq!(got[0].1, (OID + 1).to_be_bytes());
     assert_eq!(got[1].1, [0], "linked");
-    let taken = run(&bench, Command::Create(Create { object: user(OID + 1), count: 1 }), Wish::default());
+    let taken = run(&bench, Command::Create(Create { object: user(OID + 1), count: 1 }), ListPair::default());
     refused_at(&taken, 24);
     // Commands on user objects do not accept collections, and vice versa.
     let read = Command::Read(Extent { object: user(OID + 1), start: 0, length: 1 });
     let capability = bench.capability(&read, SecurityMethod::AllData);
-    assert_eq!(bench.run_with(read, Wish::default(), &[], &capability).status, Status::CheckCondition);
+    assert_eq!(bench.run_with(read, ListPair::default(), &[], &capability).status, Status::CheckCondition);
     refused_at(&list_part(&bench, OID, 0, 100, 0), 24);
     refused_at(&remove(&bench, OID, false), 24);
 }
@@ -247,17 +248,17 @@ fn a_collection_has_its_own_pages() {
     assert_eq!(get(&bench, id, 0x6000_0001, 0xA), [0]);
     assert!(number(&bench, id, 0x6000_0003, 1) >= crate::support::START_MS);
     let set = Command::SetAttributes(Target { object: id });
-    run(&bench, set, Wish::set(&[(0x6000_0001, 9, b"name"), (0x6001_0000, 5, b"mine")])).good();
+    run(&bench, set, ListPair::set(&[(0x6000_0001, 9, b"name"), (0x6001_0000, 5, b"mine")])).good();
     assert_eq!(get(&bench, id, 0x6000_0001, 9), b"name");
     assert_eq!(get(&bench, id, 0x6001_0000, 5), b"mine");
     for (page, attribute) in
         [(0x6000_0001, 0xA), (0x6000_0001, 2), (0x6000_0003, 1), (0x6000_0004, 1), (1, 9)]
     {
-        let refused = run(&bench, set, Wish::set(&[(page, attribute, b"x")]));
+        let refused = run(&bench, set, ListPair::set(&[(page, attribute, b"x")]));
         assert_eq!(refused.sense(), (5, 0x2600), "{page:#x} {attribute:#x}");
     }
     let command = Command::GetAttributes(Target { object: id });
-    let directory = run(&bench, command, Wish::get(&[(0x6000_0000, 0xFFFF_FFFF)]));
+    let directory = run(&bench, command, ListPair::get(&[(0x6000_0000, 0xFFFF_FFFF)]));
     let pages: Vec<u32> = values(&directory.good().attributes).iter().map(|(id, _)| id.number).collect();
     for page in [0x6000_0001, 0x6000_0003, 0x6000_0004, 0x6000_0005, 0x6001_0000] {
         assert!(pages.contains(&page), "{page:#x} in {pages:x?}");
@@ -276,9 +277,9 @@ fn spontaneous_collection_contains_all_user_objects() {
     assert_eq!(number(&bench, id, 0x6000_0004, 0x10), 3);
     assert_eq!(get(&bench, id, 0x6000_0001, 9), b"");
     let set = Command::SetAttributes(Target { object: id });
-    refused_at(&run(&bench, set, Wish::set(&[(0x6000_0001, 9, b"x")])), 24);
+    refused_at(&run(&bench, set, ListPair::set(&[(0x6000_0001, 9, b"x")])), 24);
     refused_at(&remove(&bench, EVERYTHING, true), 24);
-    run(&bench, Command::Remove(Target { object: user(OID) }), Wish::default()).good();
+    run(&bench, Command::Remove(Target { object: user(OID) }), ListPair::default()).good();
     assert_eq!(members(&bench, EVERYTHING), [OID + 1, OID + 2]);
 }
 
@@ -328,25 +329,25 @@ fn members_and_collections_are_listed_with_attributes() {
     for oid in 0..3 {
         join(&bench, OID + oid, 1, CID).good();
     }
-    let list = |object, wish| {
+    let list = |object, lists| {
         let list = List { object, list_id: 0, allocation: 4096, initial: 0, with_attributes: true };
-        run(&bench, Command::ListCollection(list), wish)
+        run(&bench, Command::ListCollection(list), lists)
     };
-    let mut wish = Wish::get(&[(1, 2)]);
-    wish.allocation = 0;
-    let answer = list(user(CID), wish.clone()).good();
+    let mut lists = ListPair::get(&[(1, 2)]);
+    lists.allocation = 0;
+    let answer = list(user(CID), lists.clone()).good();
     let listing = Listing::parse(Generation::Osd2, &answer.data).unwrap();
     assert_eq!((listing.listed, listing.with_attributes), (Listed::Objects, true));
     let seen: Vec<(u64, Vec<u8>)> =
         listing.entries().map(|one| (one.object, one.values.iter().next().unwrap().1.to_vec())).collect();
     let expected: Vec<(u64, Vec<u8>)> = (OID..OID + 3).map(|oid| (oid, oid.to_be_bytes().to_vec())).collect();
     assert_eq!(seen, expected);
-    wish.get = vec![sealstone_osd::AttributeId::new(0x6000_0001, 2)];
-    let answer = list(ObjectId::of_partition(PID), wish.clone()).good();
+    lists.get = vec![sealstone_osd::AttributeId::new(0x6000_0001, 2)];
+    let answer = list(ObjectId::of_partition(PID), lists.clone()).good();
     let listing = Listing::parse(Generation::Osd2, &answer.data).unwrap();
     let entries: Vec<_> = listing.entries().map(|one| (one.object, one.kind)).collect();
     assert_eq!((listing.listed, entries), (Listed::Collections, vec![(CID, 0x40)]));
-    assert_eq!(list(user(CID), wish).status, Status::CheckCondition, "pages of collections, not of members");
+    assert_eq!(list(user(CID), lists).status, Status::CheckCondition, "pages of collections, not of members");
 }
 
 #[test]
@@ -359,7 +360,7 @@ fn tracking_collection_copies_source_members() {
     assert_eq!(memberships(&bench, OID), [0; 0], "no attribute names it");
     // Objects created later are not members; removed objects are removed from it.
     create(&bench, OID + 500, 1);
-    run(&bench, Command::Remove(Target { object: user(OID) }), Wish::default()).good();
+    run(&bench, Command::Remove(Target { object: user(OID) }), ListPair::default()).good();
     assert_eq!(members(&bench, CID).len(), 299);
     let page = |number: u32| self::number(&bench, user(CID), 0x6000_0004, number);
     assert_eq!((page(1), page(2), page(3)), (100, 0, 0x8894), "ended");
@@ -381,7 +382,7 @@ fn flush_collection_requires_collection() {
     collection(&bench, CID);
     let flush = |object| {
         let flush = FlushContainer { object, scope: ContainerScope::Everything };
-        run(&bench, Command::FlushCollection(flush), Wish::default())
+        run(&bench, Command::FlushCollection(flush), ListPair::default())
     };
     flush(user(CID)).good();
     flush(user(EVERYTHING)).good();
@@ -409,7 +410,7 @@ fn collections_survive_a_restart() {
 fn an_osd1_initiator_uses_collections_too() {
     let config = OsdConfig { allow_osd1: true, ..OsdConfig::default() };
     let bench = Bench::with(config, std::sync::Arc::new(MemoryStore::new(64 << 20)));
-    let osd1 = |command: Command, wish: Wish| {
+    let osd1 = |command: Command, lists: ListPair| {
         let mut capability: Capability = bench.capability(&command, SecurityMethod::CmdRsp);
         capability.generation = Generation::Osd1;
         capability.format = Generation::Osd1;
@@ -420,16 +421,16 @@ fn an_osd1_initiator_uses_collections_too() {
             let range = sealstone_osd::capability::Range::ALL;
             capability.descriptor = Descriptor::User { scope, allowed, range };
         }
-        bench.run_with(command, wish, &[], &capability)
+        bench.run_with(command, lists, &[], &capability)
     };
     bench.create_partition(PID);
-    osd1(Command::Create(Create { object: user(OID), count: 1 }), Wish::default()).good();
-    osd1(Command::CreateCollection(Target { object: user(CID) }), Wish::default()).good();
-    let wish = Wish::set(&[(4, 1, &CID.to_be_bytes())]);
-    osd1(Command::SetAttributes(Target { object: user(OID) }), wish).good();
+    osd1(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default()).good();
+    osd1(Command::CreateCollection(Target { object: user(CID) }), ListPair::default()).good();
+    let lists = ListPair::set(&[(4, 1, &CID.to_be_bytes())]);
+    osd1(Command::SetAttributes(Target { object: user(OID) }), lists).good();
     let list = |object| {
         let list = List { object, list_id: 0, allocation: 100, initial: 0, with_attributes: false };
-        osd1(Command::ListCollection(list), Wish::default()).good().data
+        osd1(Command::ListCollection(list), ListPair::default()).good().data
     };
     let data = list(user(CID));
     assert_eq!(Listing::parse(Generation::Osd1, &data).unwrap().ids().collect::<Vec<_>>(), [OID]);
@@ -438,8 +439,8 @@ fn an_osd1_initiator_uses_collections_too() {
     assert_eq!(Listing::parse(Generation::Osd1, &data).unwrap().ids().collect::<Vec<_>>(), [CID]);
     assert_eq!(data[23], 1, "COLTN");
     let command = |force| Command::RemoveCollection(RemoveCollection { object: user(CID), force });
-    assert_eq!(osd1(command(false), Wish::default()).sense(), (5, 0x2C0A));
-    osd1(command(true), Wish::default()).good();
+    assert_eq!(osd1(command(false), ListPair::default()).sense(), (5, 0x2C0A));
+    osd1(command(true), ListPair::default()).good();
 }
 
 #[test]
@@ -461,16 +462,16 @@ fn collection_commands_check_permission_and_object_type() {
     for command in commands {
         let mut capability = bench.capability(&command, SecurityMethod::AllData);
         capability.permissions = Permissions::ALL_OSD2.without(command.permissions());
-        let denied = bench.run_with(command, Wish::default(), &[], &capability);
+        let denied = bench.run_with(command, ListPair::default(), &[], &capability);
         refused_at(&denied, 80 + 49);
         let mut other = bench.capability(&command, SecurityMethod::AllData);
         other.descriptor = Descriptor::Collection { scope: Scope::default(), allowed: user(CID + 7) };
-        assert_eq!(bench.run_with(command, Wish::default(), &[], &other).sense(), (5, 0x2400));
+        assert_eq!(bench.run_with(command, ListPair::default(), &[], &other).sense(), (5, 0x2400));
         let mut tagged = bench.capability(&command, SecurityMethod::AllData);
         if let Descriptor::Collection { scope, .. } = &mut tagged.descriptor {
             scope.policy_access_tag = 99;
         }
-        assert_eq!(bench.run_with(command, Wish::default(), &[], &tagged).sense(), (5, 0x2400));
+        assert_eq!(bench.run_with(command, ListPair::default(), &[], &tagged).sense(), (5, 0x2400));
     }
     assert_eq!(members(&bench, 0), [CID]);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Bench, PID, Wish, user};
+use crate::support::{Bench, ListPair, PID, user};
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::Segment as Continuation;
 use sealstone_osd::listing::{Listing, parse_matches};
@@ -31,7 +31,7 @@ fn large() -> Bench {
     while left > 0 {
         let count = left.min(10_000);
         let create = Command::Create(Create { object: user(0), count: u16::try_from(count).unwrap() });
-        bench.run(create, Wish::default(), &[]).good();
+        bench.run(create, ListPair::default(), &[]).good();
         left -= count;
     }
     bench
@@ -46,8 +46,13 @@ fn query(bench: &Bench, allocation: u64) -> Vec<u8> {
     let list = QueryList { kind: QueryType::Union, criteria }.encode().unwrap();
     let segment = Continuation { query: Some(list), ..Continuation::default() };
     let capability = bench.capability(&command, SecurityMethod::AllData);
-    let ready =
-        bench.ready_scattered(command, &Wish::default(), &[], &capability, segment.encode(0x88A0).unwrap());
+    let ready = bench.ready_scattered(
+        command,
+        &ListPair::default(),
+        &[],
+        &capability,
+        segment.encode(0x88A0).unwrap(),
+    );
     let reply = bench.send(&ready);
     bench.verify(&ready, &reply).unwrap().good().data
 }
@@ -61,7 +66,7 @@ fn everything_is_listed_and_queried_within_the_allocation() {
     loop {
         let object = ObjectId::of_partition(PID);
         let list = List { object, list_id: 0, allocation: 1 << 16, initial, with_attributes: false };
-        let data = bench.run(Command::List(list), Wish::default(), &[]).good().data;
+        let data = bench.run(Command::List(list), ListPair::default(), &[]).good().data;
         assert!(data.len() <= 1 << 16);
         let listing = Listing::parse(Generation::Osd2, &data).unwrap();
         if initial == 0 {
@@ -94,9 +99,11 @@ fn long_iterations_let_other_commands_run() {
             let (mut longest, mut changes) = (Duration::ZERO, 0_u64);
             while !over.load(Ordering::SeqCst) {
                 let begun = Instant::now();
-                bench.run(Command::Create(Create { object: user(0), count: 1 }), Wish::default(), &[]).good();
+                bench
+                    .run(Command::Create(Create { object: user(0), count: 1 }), ListPair::default(), &[])
+                    .good();
                 let set = Command::SetAttributes(Target { object: user(OID) });
-                bench.run(set, Wish::set(&[(0x1_0000, 1, b"x")]), &[]).good();
+                bench.run(set, ListPair::set(&[(0x1_0000, 1, b"x")]), &[]).good();
                 longest = longest.max(begun.elapsed());
                 changes += 1;
             }

@@ -1,6 +1,6 @@
 //! Success cases and specific refusals of every command, signed under ALLDATA.
 
-use crate::support::{Bench, PID, Wish, user, value, values};
+use crate::support::{Bench, ListPair, PID, user, value, values};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
 use sealstone_osd::listing::Listing;
@@ -14,21 +14,21 @@ fn extent(object: ObjectId, start: u64, length: u64) -> Extent {
 }
 
 fn create(bench: &Bench, oid: u64) {
-    bench.run(Command::Create(Create { object: user(oid), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(oid), count: 1 }), ListPair::default(), &[]).good();
 }
 
 fn write(bench: &Bench, oid: u64, start: u64, data: &[u8]) {
     let command = Command::Write(extent(user(oid), start, data.len() as u64));
-    bench.run(command, Wish::default(), data).good();
+    bench.run(command, ListPair::default(), data).good();
 }
 
 fn read(bench: &Bench, oid: u64, start: u64, length: u64) -> crate::support::Answer {
-    bench.run(Command::Read(extent(user(oid), start, length)), Wish::default(), &[])
+    bench.run(Command::Read(extent(user(oid), start, length)), ListPair::default(), &[])
 }
 
 fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     let command = Command::GetAttributes(Target { object });
-    value(&bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
+    value(&bench.run(command, ListPair::get(&[(page, number)]), &[]).good().attributes)
 }
 
 fn length(bench: &Bench, oid: u64) -> u64 {
@@ -66,7 +66,7 @@ fn read_past_end_also_returns_attributes() {
     create(&bench, OID);
     write(&bench, OID, 0, b"12345");
     let command = Command::Read(extent(user(OID), 0, 8));
-    let answer = bench.run(command, Wish::get(&[(1, 0x82)]), &[]);
+    let answer = bench.run(command, ListPair::get(&[(1, 0x82)]), &[]);
     assert_eq!(answer.sense(), (1, 0x3B17));
     assert_eq!(value(&answer.attributes), 5u64.to_be_bytes());
     assert_eq!(answer.data, b"12345");
@@ -78,7 +78,7 @@ fn append_writes_at_end_and_reports_offset() {
     create(&bench, OID);
     for (start, data) in [(0u64, &b"ab"[..]), (2, b"cde")] {
         let command = Command::Append(Append { object: user(OID), length: data.len() as u64 });
-        let answer = bench.run(command, Wish::get(&[(0xFFFF_FFFE, 5)]), data).good();
+        let answer = bench.run(command, ListPair::get(&[(0xFFFF_FFFE, 5)]), data).good();
         assert_eq!(value(&answer.attributes), start.to_be_bytes());
     }
     assert_eq!(read(&bench, OID, 0, 5).good().data, b"abcde");
@@ -89,24 +89,24 @@ fn clear_and_punch_change_only_their_range() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, b"0123456789");
-    bench.run(Command::Clear(extent(user(OID), 2, 3)), Wish::default(), &[]).good();
+    bench.run(Command::Clear(extent(user(OID), 2, 3)), ListPair::default(), &[]).good();
     assert_eq!(read(&bench, OID, 0, 10).good().data, b"01\0\0\x0056789");
-    bench.run(Command::Clear(extent(user(OID), 9, 3)), Wish::default(), &[]).good();
+    bench.run(Command::Clear(extent(user(OID), 9, 3)), ListPair::default(), &[]).good();
     assert_eq!(length(&bench, OID), 12);
-    bench.run(Command::Punch(extent(user(OID), 1, 4)), Wish::default(), &[]).good();
+    bench.run(Command::Punch(extent(user(OID), 1, 4)), ListPair::default(), &[]).good();
     assert_eq!(read(&bench, OID, 0, 8).good().data, b"05678\0\0\0");
-    bench.run(Command::Punch(extent(user(OID), 4, 100)), Wish::default(), &[]).good();
+    bench.run(Command::Punch(extent(user(OID), 4, 100)), ListPair::default(), &[]).good();
     assert_eq!(length(&bench, OID), 4);
-    let beyond = bench.run(Command::Punch(extent(user(OID), 5, 1)), Wish::default(), &[]);
+    let beyond = bench.run(Command::Punch(extent(user(OID), 5, 1)), ListPair::default(), &[]);
     assert_eq!(beyond.sense(), (5, 0x2400));
-    bench.run(Command::Punch(extent(user(OID), 4, 0)), Wish::default(), &[]).good();
+    bench.run(Command::Punch(extent(user(OID), 4, 0)), ListPair::default(), &[]).good();
 }
 
 #[test]
 fn create_and_write_makes_one_object_with_data() {
     let bench = Bench::with_partition();
     let command = Command::CreateAndWrite(extent(user(0), 0, 4));
-    let answer = bench.run(command, Wish::get(&[(0xFFFF_FFFE, 4)]), b"data").good();
+    let answer = bench.run(command, ListPair::get(&[(0xFFFF_FFFE, 4)]), b"data").good();
     assert_eq!(value(&answer.attributes), OID.to_be_bytes());
     assert_eq!(read(&bench, OID, 0, 4).good().data, b"data");
 }
@@ -115,15 +115,15 @@ fn create_and_write_makes_one_object_with_data() {
 fn several_objects_are_created_at_once() {
     let bench = Bench::with_partition();
     let command = Command::Create(Create { object: user(0), count: 3 });
-    let answer = bench.run(command, Wish::get(&[(1, 2)]), &[]).good();
+    let answer = bench.run(command, ListPair::get(&[(1, 2)]), &[]).good();
     let list = sealstone_osd::attribute::list::ObjectValues::parse(&answer.attributes).unwrap();
     let ids: Vec<_> =
         list.map(|entry| (entry.object, entry.values.iter().next().unwrap().1.to_vec())).collect();
     assert_eq!(ids, [0, 1, 2].map(|n| (OID + n, (OID + n).to_be_bytes().to_vec())));
     // From several objects only the Current Command page can be retrieved.
-    let page = bench.run(command, Wish::page(1), &[]);
+    let page = bench.run(command, ListPair::page(1), &[]);
     assert_eq!(page.sense(), (5, 0x1A00));
-    let current = bench.run(command, Wish::page(0xFFFF_FFFE), &[]).good();
+    let current = bench.run(command, ListPair::page(0xFFFF_FFFE), &[]).good();
     assert_eq!(current.attributes[52..60], (OID + 5).to_be_bytes());
 }
 
@@ -131,15 +131,15 @@ fn several_objects_are_created_at_once() {
 fn ids_are_checked() {
     let bench = Bench::with_partition();
     create(&bench, OID);
-    let again = bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]);
+    let again = bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]);
     assert_eq!(again.sense(), (5, 0x2400));
-    let reserved = bench.run(Command::Create(Create { object: user(5), count: 1 }), Wish::default(), &[]);
+    let reserved = bench.run(Command::Create(Create { object: user(5), count: 1 }), ListPair::default(), &[]);
     assert_eq!(reserved.sense.unwrap().field.unwrap().byte, 24);
     let partition = Command::CreatePartition(CreatePartition { partition: PID });
-    assert_eq!(bench.run(partition, Wish::default(), &[]).sense.unwrap().field.unwrap().byte, 16);
+    assert_eq!(bench.run(partition, ListPair::default(), &[]).sense.unwrap().field.unwrap().byte, 16);
     let small = Command::CreatePartition(CreatePartition { partition: 5 });
-    assert_eq!(bench.run(small, Wish::default(), &[]).sense.unwrap().field.unwrap().byte, 16);
-    let missing = bench.run(Command::Read(extent(user(0x55555), 0, 1)), Wish::default(), &[]);
+    assert_eq!(bench.run(small, ListPair::default(), &[]).sense.unwrap().field.unwrap().byte, 16);
+    let missing = bench.run(Command::Read(extent(user(0x55555), 0, 1)), ListPair::default(), &[]);
     assert_eq!(missing.sense.unwrap().field.unwrap().byte, 24);
 }
 
@@ -149,10 +149,10 @@ fn remove_returns_attributes_then_removes() {
     create(&bench, OID);
     write(&bench, OID, 0, b"x");
     let remove = Command::Remove(Target { object: user(OID) });
-    let answer = bench.run(remove, Wish::get(&[(1, 0x82)]), &[]).good();
+    let answer = bench.run(remove, ListPair::get(&[(1, 0x82)]), &[]).good();
     assert_eq!(value(&answer.attributes), 1u64.to_be_bytes());
     assert_eq!(read(&bench, OID, 0, 1).sense(), (5, 0x2400));
-    assert_eq!(bench.run(remove, Wish::default(), &[]).sense(), (5, 0x2400));
+    assert_eq!(bench.run(remove, ListPair::default(), &[]).sense(), (5, 0x2400));
 }
 
 #[test]
@@ -160,19 +160,19 @@ fn remove_partition_requires_empty_or_with_contents() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     let remove = |with_contents| Command::RemovePartition(RemovePartition { partition: PID, with_contents });
-    assert_eq!(bench.run(remove(false), Wish::default(), &[]).sense(), (5, 0x2C0A));
-    bench.run(remove(true), Wish::default(), &[]).good();
-    assert_eq!(bench.run(remove(true), Wish::default(), &[]).sense(), (5, 0x2400));
+    assert_eq!(bench.run(remove(false), ListPair::default(), &[]).sense(), (5, 0x2C0A));
+    bench.run(remove(true), ListPair::default(), &[]).good();
+    assert_eq!(bench.run(remove(true), ListPair::default(), &[]).sense(), (5, 0x2400));
     bench.create_partition(PID);
     assert_eq!(read(&bench, OID, 0, 1).sense(), (5, 0x2400));
-    bench.run(remove(false), Wish::default(), &[]).good();
+    bench.run(remove(false), ListPair::default(), &[]).good();
 }
 
 #[test]
 fn the_device_chooses_a_partition_id() {
     let bench = Bench::with_partition();
     let command = Command::CreatePartition(CreatePartition { partition: 0 });
-    let answer = bench.run(command, Wish::get(&[(0xFFFF_FFFE, 3)]), &[]).good();
+    let answer = bench.run(command, ListPair::get(&[(0xFFFF_FFFE, 3)]), &[]).good();
     assert_eq!(value(&answer.attributes), (PID + 1).to_be_bytes());
 }
 
@@ -181,8 +181,8 @@ fn format_removes_partitions_and_sets_capacity() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     let format = |capacity| Command::FormatOsd(FormatOsd { capacity });
-    assert_eq!(bench.run(format(1 << 40), Wish::default(), &[]).sense(), (5, 0x2400));
-    let name = Wish::set(&[(0x9000_0001, 9, b"fresh")]);
+    assert_eq!(bench.run(format(1 << 40), ListPair::default(), &[]).sense(), (5, 0x2400));
+    let name = ListPair::set(&[(0x9000_0001, 9, b"fresh")]);
     bench.run(format(1 << 20), name, &[]).good();
     assert_eq!(get(&bench, ObjectId::ROOT, 0x9000_0001, 0xC0), 0u64.to_be_bytes());
     assert_eq!(get(&bench, ObjectId::ROOT, 0x9000_0001, 0x80), (1u64 << 20).to_be_bytes());
@@ -191,7 +191,7 @@ fn format_removes_partitions_and_sets_capacity() {
     create(&bench, OID);
     let big = vec![1; 2 << 20];
     let command = Command::Write(extent(user(OID), 0, big.len() as u64));
-    assert_eq!(bench.run(command, Wish::default(), &big).sense(), (7, 0x5507));
+    assert_eq!(bench.run(command, ListPair::default(), &big).sense(), (7, 0x5507));
     write(&bench, OID, 0, &big[..1 << 19]);
 }
 
@@ -200,15 +200,17 @@ fn flushes_and_fua_are_answered_when_durable() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     let flush = Flush { object: user(OID), scope: FlushScope::Everything, start: 0, length: 0 };
-    bench.run(Command::Flush(flush), Wish::default(), &[]).good();
+    bench.run(Command::Flush(flush), ListPair::default(), &[]).good();
     let everything = |object| FlushContainer { object, scope: ContainerScope::Everything };
-    bench.run(Command::FlushPartition(everything(ObjectId::of_partition(PID))), Wish::default(), &[]).good();
-    bench.run(Command::FlushOsd(everything(ObjectId::ROOT)), Wish::default(), &[]).good();
+    bench
+        .run(Command::FlushPartition(everything(ObjectId::of_partition(PID))), ListPair::default(), &[])
+        .good();
+    bench.run(Command::FlushOsd(everything(ObjectId::ROOT)), ListPair::default(), &[]).good();
     let command = Command::Write(extent(user(OID), 0, 1));
-    bench.run(command, Wish { fua: true, ..Wish::default() }, b"x").good();
+    bench.run(command, ListPair { fua: true, ..ListPair::default() }, b"x").good();
     let missing = everything(ObjectId::of_partition(0x77777));
     assert_eq!(
-        bench.run(Command::FlushPartition(missing), Wish::default(), &[]).status,
+        bench.run(Command::FlushPartition(missing), ListPair::default(), &[]).status,
         Status::CheckCondition
     );
 }
@@ -218,22 +220,22 @@ fn list(
     object: ObjectId,
     allocation: u64,
     initial: u64,
-    wish: Wish,
+    lists: ListPair,
 ) -> crate::support::Answer {
-    let with_attributes = !wish.get.is_empty();
+    let with_attributes = !lists.get.is_empty();
     let command = Command::List(List { object, list_id: 0, allocation, initial, with_attributes });
-    bench.run(command, wish, &[])
+    bench.run(command, lists, &[])
 }
 
 #[test]
 fn list_truncates_at_entries_and_continues() {
     let bench = Bench::with_partition();
-    bench.run(Command::Create(Create { object: user(0), count: 5 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(0), count: 5 }), ListPair::default(), &[]).good();
     let partition = ObjectId::of_partition(PID);
     let mut ids = Vec::new();
     let mut initial = 0;
     loop {
-        let answer = list(&bench, partition, 24 + 2 * 8 + 3, initial, Wish::default()).good();
+        let answer = list(&bench, partition, 24 + 2 * 8 + 3, initial, ListPair::default()).good();
         let page = Listing::parse(Generation::Osd2, &answer.data).unwrap();
         if initial == 0 {
             assert_eq!(page.full_len, Some(24 + 5 * 8));
@@ -245,10 +247,10 @@ fn list_truncates_at_entries_and_continues() {
         }
     }
     assert_eq!(ids, (OID..OID + 5).collect::<Vec<_>>());
-    let root = list(&bench, ObjectId::ROOT, 4096, 0, Wish::default()).good();
+    let root = list(&bench, ObjectId::ROOT, 4096, 0, ListPair::default()).good();
     assert_eq!(Listing::parse(Generation::Osd2, &root.data).unwrap().ids().collect::<Vec<_>>(), [PID]);
-    list(&bench, partition, 0, 0, Wish::default()).good();
-    assert_eq!(list(&bench, partition, 23, 0, Wish::default()).sense(), (5, 0x2400));
+    list(&bench, partition, 0, 0, ListPair::default()).good();
+    assert_eq!(list(&bench, partition, 23, 0, ListPair::default()).sense(), (5, 0x2400));
     let series = Command::List(List {
         object: partition,
         list_id: 9,
@@ -256,7 +258,7 @@ fn list_truncates_at_entries_and_continues() {
         initial: 0,
         with_attributes: false,
     });
-    assert_eq!(bench.run(series, Wish::default(), &[]).sense.unwrap().field.unwrap().byte, 48);
+    assert_eq!(bench.run(series, ListPair::default(), &[]).sense.unwrap().field.unwrap().byte, 48);
 }
 
 #[test]
@@ -265,8 +267,8 @@ fn a_list_carries_attributes() {
     create(&bench, OID);
     create(&bench, OID + 1);
     write(&bench, OID + 1, 0, b"1234567");
-    let wish = Wish { allocation: 0, ..Wish::get(&[(1, 0x82), (0x1_0000, 1)]) };
-    let answer = list(&bench, ObjectId::of_partition(PID), 4096, 0, wish).good();
+    let lists = ListPair { allocation: 0, ..ListPair::get(&[(1, 0x82), (0x1_0000, 1)]) };
+    let answer = list(&bench, ObjectId::of_partition(PID), 4096, 0, lists).good();
     let page = Listing::parse(Generation::Osd2, &answer.data).unwrap();
     let lengths: Vec<_> = page
         .entries()
@@ -290,7 +292,7 @@ fn scattered_pieces_are_written_at_listed_offsets() {
         let action = command.row().osd2.unwrap();
         let capability = bench.capability(&command, SecurityMethod::AllData);
         let bytes = segment.encode(action).unwrap();
-        let ready = bench.ready_scattered(command, &Wish::default(), data, &capability, bytes);
+        let ready = bench.ready_scattered(command, &ListPair::default(), data, &capability, bytes);
         let reply = bench.send(&ready);
         bench.verify(&ready, &reply).unwrap().good()
     };
@@ -315,7 +317,7 @@ fn scatter_pieces_must_fit_capability_range() {
         let segment = Segment { scatter_gather: pieces.map(list), ..Segment::default() };
         let bytes = segment.encode(command.row().osd2.unwrap()).unwrap();
         let data = &data[..usize::try_from(command.data_out_len()).unwrap()];
-        let ready = bench.ready_scattered(command, &Wish::default(), data, &capability, bytes);
+        let ready = bench.ready_scattered(command, &ListPair::default(), data, &capability, bytes);
         bench.verify(&ready, &bench.send(&ready)).unwrap()
     };
     let read = |start, length| Command::Read(extent(user(OID), start, length));
@@ -360,7 +362,11 @@ fn objects_survive_a_restart_and_counts_are_right() {
     assert_eq!(get(&again, partition, 0x3000_0001, 0xC1), 1u64.to_be_bytes());
     let all = values(
         &bench
-            .run(Command::GetAttributes(Target { object: partition }), Wish::get(&[(0x3000_0001, !0)]), &[])
+            .run(
+                Command::GetAttributes(Target { object: partition }),
+                ListPair::get(&[(0x3000_0001, !0)]),
+                &[],
+            )
             .good()
             .attributes,
     );
@@ -375,19 +381,19 @@ fn short_data_in_reports_full_length() {
     let command = Command::Read(extent(user(OID), 0, 10));
     let capability = bench.capability(&command, SecurityMethod::CmdRsp);
     for max in [0, 4, 10, 100] {
-        let ready = bench.ready(command, &Wish::default(), &[], &capability);
+        let ready = bench.ready(command, &ListPair::default(), &[], &capability);
         let reply = bench.raw(crate::support::NEXUS, &ready.cdb, &[], max);
         assert_eq!(reply.data_in, b"0123456789"[..max.min(10)]);
         assert_eq!((reply.status, reply.data_in_wanted), (Status::Good, 10));
     }
     let huge = Command::Read(extent(user(OID), 0, u64::MAX));
     let capability = bench.capability(&huge, SecurityMethod::CmdRsp);
-    let ready = bench.ready(huge, &Wish::default(), &[], &capability);
+    let ready = bench.ready(huge, &ListPair::default(), &[], &capability);
     let reply = bench.raw(crate::support::NEXUS, &ready.cdb, &[], 16);
     assert_eq!(reply.data_in[..], *b"0123456789\0\0\0\0\0\0");
     assert_eq!(bench.verify(&ready, &reply).unwrap().sense.unwrap().command_specific, Some(10));
     // More than the pool has: BUSY.
-    let ready = bench.ready(huge, &Wish::default(), &[], &capability);
+    let ready = bench.ready(huge, &ListPair::default(), &[], &capability);
     assert_eq!(bench.raw(crate::support::NEXUS, &ready.cdb, &[], usize::MAX).status, Status::Busy);
 }
 
@@ -400,7 +406,7 @@ fn appends_of_many_threads_do_not_overlap() {
             let bench = &bench;
             scope.spawn(move || {
                 let command = Command::Append(Append { object: user(OID), length: 100 });
-                (0..20).for_each(|_| drop(bench.run(command, Wish::default(), &[byte; 100]).good()));
+                (0..20).for_each(|_| drop(bench.run(command, ListPair::default(), &[byte; 100]).good()));
             });
         }
     });
@@ -422,8 +428,8 @@ fn list_with_attributes_accepts_only_get_list() {
         initial: 0,
         with_attributes: true,
     });
-    for wish in [Wish::page(1), Wish::set(&[(0x1_0000, 1, b"x")])] {
-        assert_eq!(bench.run(command, wish, &[]).sense(), (5, 0x2400));
+    for lists in [ListPair::page(1), ListPair::set(&[(0x1_0000, 1, b"x")])] {
+        assert_eq!(bench.run(command, lists, &[]).sense(), (5, 0x2400));
     }
 }
 
@@ -457,11 +463,11 @@ fn restricted_capability_leaves_length_and_other_bytes_alone() {
     let bench = Bench::with_partition();
     create(&bench, OID);
     write(&bench, OID, 0, b"data");
-    let run = |command: Command, wish: Wish, data: &[u8], (start, length): (u64, u64)| {
+    let run = |command: Command, lists: ListPair, data: &[u8], (start, length): (u64, u64)| {
         let capability = for_bytes(&bench, &command, start, length);
-        bench.run_with(command, wish, data, &capability)
+        bench.run_with(command, lists, data, &capability)
     };
-    let length_set = |length: u64| Wish::set(&[(1, 0x82, &length.to_be_bytes())]);
+    let length_set = |length: u64| ListPair::set(&[(1, 0x82, &length.to_be_bytes())]);
     let append = Command::Append(Append { object: user(OID), length: 4 });
     let four = Command::Write(extent(user(OID), 0, 4));
     let target = Target { object: user(OID) };
@@ -469,19 +475,19 @@ fn restricted_capability_leaves_length_and_other_bytes_alone() {
     let before = bench.state_hash();
     // The object has 4 bytes, the capability covers them.
     let only = (0, 4);
-    for (command, wish, data) in [
-        (append, Wish::default(), &b"more"[..]),
+    for (command, lists, data) in [
+        (append, ListPair::default(), &b"more"[..]),
         (Command::SetAttributes(target), length_set(5), b""),
         (four, length_set(5), b"DATA"),
-        (Command::GetAttributes(target), Wish::get(&[(1, 0x82)]), b""),
-        (Command::GetAttributes(target), Wish::get(&[(1, u32::MAX)]), b""),
-        (Command::Read(extent(user(OID), 0, 4)), Wish::get(&[(1, 0x81)]), b""),
-        (Command::ReadMap(map), Wish::default(), b""),
-        (Command::Punch(extent(user(OID), 0, 4)), Wish::default(), b""),
-        (Command::Remove(target), Wish::default(), b""),
-        (Command::Clear(extent(user(OID), 0, 5)), Wish::default(), b""),
+        (Command::GetAttributes(target), ListPair::get(&[(1, 0x82)]), b""),
+        (Command::GetAttributes(target), ListPair::get(&[(1, u32::MAX)]), b""),
+        (Command::Read(extent(user(OID), 0, 4)), ListPair::get(&[(1, 0x81)]), b""),
+        (Command::ReadMap(map), ListPair::default(), b""),
+        (Command::Punch(extent(user(OID), 0, 4)), ListPair::default(), b""),
+        (Command::Remove(target), ListPair::default(), b""),
+        (Command::Clear(extent(user(OID), 0, 5)), ListPair::default(), b""),
     ] {
-        let answer = run(command, wish, data, only);
+        let answer = run(command, lists, data, only);
         denied(&answer);
         assert_eq!(answer.sense.unwrap().field.unwrap().byte, 168, "{command:?}");
         assert_eq!(bench.state_hash(), before, "{command:?}");
@@ -490,16 +496,16 @@ fn restricted_capability_leaves_length_and_other_bytes_alone() {
     for length in [0, 1] {
         denied(&run(Command::SetAttributes(target), length_set(length), b"", (2, 10)));
     }
-    run(four, Wish::default(), b"DATA", only).good();
+    run(four, ListPair::default(), b"DATA", only).good();
     run(Command::SetAttributes(target), length_set(3), b"", only).good();
     run(Command::SetAttributes(target), length_set(4), b"", only).good();
     // APPEND writes at the end, which the range covers once.
-    run(append, Wish::default(), b"more", (4, 4)).good();
-    denied(&run(append, Wish::default(), b"more", (4, 4)));
+    run(append, ListPair::default(), b"more", (4, 4)).good();
+    denied(&run(append, ListPair::default(), b"more", (4, 4)));
     // A write beyond the end stays within its range, and so does the new length.
     let beyond = Command::Write(Extent { object: user(OID), start: 20, length: 4 });
-    run(beyond, Wish::default(), b"DATA", (20, 4)).good();
+    run(beyond, ListPair::default(), b"DATA", (20, 4)).good();
     assert_eq!(bench.store.stat(user(OID)).unwrap().length, 24);
     let gone = Command::Append(Append { object: user(0x7_7777), length: 4 });
-    denied(&run(gone, Wish::default(), b"more", (9, 1)));
+    denied(&run(gone, ListPair::default(), b"more", (9, 1)));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
+use crate::support::{Answer, Bench, ListPair, PID, SIGN_HERE, user, value};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::{CopySource, Segment};
@@ -16,10 +16,10 @@ const OTHER: u64 = 0x20000;
 
 fn bench() -> Bench {
     let bench = Bench::with_partition();
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let data = [7; 3 * BLOCK as usize + 5];
     let write = Command::Write(Extent { object: user(OID), start: 0, length: data.len() as u64 });
-    let set = Wish::set(&[(1, 9, b"original"), (0x1_0000, 1, b"inode"), (5, 0x4000_0001, &[0, 0, 0, 3])]);
+    let set = ListPair::set(&[(1, 9, b"original"), (0x1_0000, 1, b"inode"), (5, 0x4000_0001, &[0, 0, 0, 3])]);
     bench.run(write, set, &data).good();
     bench
 }
@@ -52,8 +52,8 @@ fn copy_with(bench: &Bench, copy: CopyObjects, source: CopySource, extensions: &
     };
     let command = Command::CopyUserObjects(copy);
     let capability = bench.capability(&command, SecurityMethod::AllData);
-    let wish = Wish::get(&[(0xFFFF_FFFE, 4)]);
-    let ready = bench.ready_scattered(command, &wish, &[], &capability, segment.encode(0x8893).unwrap());
+    let lists = ListPair::get(&[(0xFFFF_FFFE, 4)]);
+    let ready = bench.ready_scattered(command, &lists, &[], &capability, segment.encode(0x8893).unwrap());
     let reply = bench.send(&ready);
     bench.verify(&ready, &reply).unwrap()
 }
@@ -63,12 +63,12 @@ fn copy(bench: &Bench, to: CopyObjects, source: CopySource) -> Answer {
 }
 
 fn read(bench: &Bench, object: ObjectId, length: u64) -> Vec<u8> {
-    bench.run(Command::Read(Extent { object, start: 0, length }), Wish::default(), &[]).good().data
+    bench.run(Command::Read(Extent { object, start: 0, length }), ListPair::default(), &[]).good().data
 }
 
 fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     let command = Command::GetAttributes(Target { object });
-    value(&bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
+    value(&bench.run(command, ListPair::get(&[(page, number)]), &[]).good().attributes)
 }
 
 #[test]
@@ -80,10 +80,10 @@ fn copy_shares_blocks_until_written() {
     assert_eq!(read(&bench, user(COPY), 3 * BLOCK + 5), [7; 3 * BLOCK as usize + 5]);
     assert_eq!(get(&bench, user(COPY), 1, 9), [0u8; 0], "attributes were not requested");
     let write = Command::Write(Extent { object: user(COPY), start: 0, length: 4 });
-    bench.run(write, Wish::default(), b"copy").good();
+    bench.run(write, ListPair::default(), b"copy").good();
     assert_eq!((read(&bench, user(COPY), 4), read(&bench, user(OID), 4)), (b"copy".to_vec(), vec![7; 4]));
     assert_eq!(bench.store.space().used, used + BLOCK);
-    bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
+    bench.run(Command::Remove(Target { object: user(OID) }), ListPair::default(), &[]).good();
     assert_eq!(read(&bench, user(COPY), 6), b"copy\x07\x07");
 }
 
@@ -111,19 +111,19 @@ fn source_floor_applies_to_unsecured_copy() {
     let config = OsdConfig { insecure_nosec: true, ..OsdConfig::default() };
     let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let copy = |to| {
         let segment = Segment { copy_source: Some(source(false)), ..Segment::default() };
         let command = Command::CopyUserObjects(copy_to(user(to)));
         let mut capability = bench.capability(&command, SecurityMethod::NoSec);
         capability.permissions = capability.permissions | Permissions::READ;
         let segment = segment.encode(0x8893).unwrap();
-        let ready = bench.ready_scattered(command, &Wish::default(), &[], &capability, segment);
+        let ready = bench.ready_scattered(command, &ListPair::default(), &[], &capability, segment);
         bench.verify(&ready, &bench.send(&ready)).unwrap()
     };
     copy(COPY).good();
     let set = Command::SetAttributes(Target { object: user(OID) });
-    bench.run(set, Wish::set(&[(0xF001, 1, &[2])]), &[]).good();
+    bench.run(set, ListPair::set(&[(0xF001, 1, &[2])]), &[]).good();
     assert_eq!(copy(COPY + 1).sense(), (5, 0x2400));
 }
 
@@ -179,13 +179,13 @@ fn extension_proof_is_bound_to_command_and_key() {
         ready.data_out[at - 32..at].try_into().unwrap()
     };
     let sealed = segment(SIGN_HERE).encode(0x8893).unwrap();
-    let ready = bench.ready_scattered(command, &Wish::default(), &[], &capability, sealed.clone());
+    let ready = bench.ready_scattered(command, &ListPair::default(), &[], &capability, sealed.clone());
     let proof = proof_of(&ready, sealed.len());
     assert_ne!(proof, SIGN_HERE);
     for stale in [[0; 32], proof] {
         // The bearer of the first capability signed it again, without the extension's key.
         let wire = segment(stale).encode(0x8893).unwrap();
-        let forged = bench.ready_scattered(command, &Wish::default(), &[], &capability, wire);
+        let forged = bench.ready_scattered(command, &ListPair::default(), &[], &capability, wire);
         let reply = bench.send(&forged);
         let answer = bench.verify(&forged, &reply).unwrap();
         assert_eq!(answer.sense(), (5, 0x2400));
@@ -210,7 +210,7 @@ fn invalid_copy_points_to_its_field() {
     assert_eq!(refused(copy_to(user(5)), source(false)), Some(24), "no id for objects");
     copy(&bench, to, source(false)).good();
     assert_eq!(refused(to, source(false)), Some(24), "the id exists");
-    bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
+    bench.run(Command::Remove(Target { object: user(OID) }), ListPair::default(), &[]).good();
     assert_eq!(refused(copy_to(user(COPY + 1)), source(false)), Some(48), "nothing to copy");
 }
 
@@ -219,7 +219,7 @@ fn quotas_of_the_destination_bind_copies() {
     let bench = bench();
     let quota = |page, number, value: u64| {
         let set = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
-        bench.run(set, Wish::set(&[(page, number, &value.to_be_bytes())]), &[]).good();
+        bench.run(set, ListPair::set(&[(page, number, &value.to_be_bytes())]), &[]).good();
     };
     let before = get(&bench, ObjectId::of_partition(PID), 0x3000_0001, 0x81);
     quota(0x3000_0002, 0x10001, 7 * BLOCK);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Bench, Fake, PID, START_MS, Wish};
+use crate::support::{Bench, Fake, ListPair, PID, START_MS};
 use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_osd::cdb::*;
 use sealstone_osd::master_key::{BothValues, parse_device_value};
@@ -114,7 +114,7 @@ impl Change {
                 let command = other.command();
                 let ready = bench.ready(
                     command,
-                    &Wish::default(),
+                    &ListPair::default(),
                     &[],
                     &bench.capability(&command, sealstone_osd::SecurityMethod::CmdRsp),
                 );
@@ -146,7 +146,7 @@ fn exchange(bench: &Bench) -> (Status, crate::support::Keys) {
             allocation: 36,
         })
     };
-    let answer = bench.run(command(DhStep::SeedExchange, &value), Wish::default(), &value).good();
+    let answer = bench.run(command(DhStep::SeedExchange, &value), ListPair::default(), &value).good();
     let device = parse_device_value(&answer.data).unwrap().to_vec();
     let agreed = secret.agree(&device).unwrap();
     let pair = bench.keys.lock().exchanged(&SeedExchange {
@@ -167,7 +167,7 @@ fn exchange(bench: &Bench) -> (Status, crate::support::Keys) {
     });
     let ready = bench.ready(
         change,
-        &Wish::default(),
+        &ListPair::default(),
         &parameters,
         &bench.capability(&change, sealstone_osd::SecurityMethod::CmdRsp),
     );
@@ -188,12 +188,12 @@ fn works(bench: &Bench, keys: &crate::support::Keys) -> bool {
     let mut all = true;
     for partition in keys.partitions() {
         let has_pair = keys.signing_key(sealstone_seal::KeySelector::Partition(partition)).is_some();
-        let status = bench.run(create(partition), Wish::default(), &[]).status;
+        let status = bench.run(create(partition), ListPair::default(), &[]).status;
         all &= (status == Status::Good) == has_pair;
         let look = Command::GetAttributes(Target { object: ObjectId::of_partition(partition) });
         let has_working =
             keys.signing_key(sealstone_seal::KeySelector::Working { partition, version: 0 }).is_some();
-        let status = bench.run(look, Wish::get(&[]), &[]).status;
+        let status = bench.run(look, ListPair::get(&[]), &[]).status;
         all &= (status == Status::Good) == has_working;
     }
     *bench.keys.lock() = held;
@@ -232,14 +232,14 @@ fn prepared(seed: u64) -> Media {
     let bench = media.boot();
     bench.create_partition(PID);
     let object = ObjectId::new(PID, 0x10000);
-    bench.run(Command::Create(Create { object, count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object, count: 1 }), ListPair::default(), &[]).good();
     let set = Command::SetKey(SetKey {
         partition: PID,
         key: KeyToSet::Working(0),
         identifier: [2; 7],
         seed: [2; 20],
     });
-    bench.run(set, Wish::default(), &[]).good();
+    bench.run(set, ListPair::default(), &[]).good();
     bench.unit.shut_down().unwrap();
     drop(bench);
     media
@@ -318,10 +318,10 @@ fn interrupted_removal_restores_no_factory_keys() {
             }
             gone += 1;
             let create = Command::CreatePartition(CreatePartition { partition: PID });
-            again.run(create, Wish::default(), &[]).good();
+            again.run(create, ListPair::default(), &[]).good();
             again.keys.lock().add_partition(PID).unwrap();
             let look = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
-            let answer = again.run(look, Wish::get(&[]), &[]);
+            let answer = again.run(look, ListPair::get(&[]), &[]);
             assert_eq!(answer.sense(), (5, 0x2400), "{change:?} {of_disk} {step}");
         }
     }
@@ -339,14 +339,14 @@ fn failed_key_write_blocks_further_key_changes() {
     assert!(!acknowledged);
     let object = ObjectId::new(PID, 0x10000);
     let look = Command::GetAttributes(Target { object });
-    bench.run(look, Wish::get(&[(1, 0x82)]), &[]).good();
+    bench.run(look, ListPair::get(&[(1, 0x82)]), &[]).good();
     // The disk works again, but its content is unknown until the next start.
-    let answer = bench.run(Change::Working.command(), Wish::default(), &[]);
+    let answer = bench.run(Change::Working.command(), ListPair::default(), &[]);
     assert_eq!(answer.sense(), (4, 0x4400));
     drop(bench);
     let bench = media.crash().boot();
     *bench.keys.lock() = before;
-    bench.run(Change::Working.command(), Wish::default(), &[]).good();
+    bench.run(Change::Working.command(), ListPair::default(), &[]).good();
 }
 
 #[test]
@@ -403,10 +403,10 @@ fn restart_keeps_every_set_key() {
     }
     for partition in [0, PID] {
         let set = |key| Command::SetKey(SetKey { partition, key, identifier: [4; 7], seed: [4; 20] });
-        bench.run(set(KeyToSet::Partition), Wish::default(), &[]).good();
+        bench.run(set(KeyToSet::Partition), ListPair::default(), &[]).good();
         keys.set_partition(partition, &[4; 20], [4; 7]).unwrap();
         *bench.keys.lock() = keys.clone();
-        bench.run(set(KeyToSet::Working(0)), Wish::default(), &[]).good();
+        bench.run(set(KeyToSet::Working(0)), ListPair::default(), &[]).good();
         keys.set_working(partition, 0, &[4; 20], [4; 7]).unwrap();
         *bench.keys.lock() = keys.clone();
     }

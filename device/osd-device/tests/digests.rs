@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Answer, Bench, NEXUS, PID, Wish, user, values};
+use crate::support::{Answer, Bench, ListPair, NEXUS, PID, user, values};
 use sealstone_digest::Profile;
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
@@ -38,10 +38,10 @@ fn content(length: usize) -> Vec<u8> {
 }
 
 /// Runs a command with the algorithm of a slot.
-fn run(bench: &Bench, slot: u8, command: Command, wish: Wish, data: &[u8]) -> Answer {
+fn run(bench: &Bench, slot: u8, command: Command, lists: ListPair, data: &[u8]) -> Answer {
     let capability =
         Capability { icv_algorithm: slot, ..bench.capability(&command, SecurityMethod::AllData) };
-    bench.run_with(command, wish, data, &capability)
+    bench.run_with(command, lists, data, &capability)
 }
 
 fn extent(start: u64, length: u64) -> Extent {
@@ -49,15 +49,15 @@ fn extent(start: u64, length: u64) -> Extent {
 }
 
 fn read(bench: &Bench, slot: u8, start: u64, length: u64) -> Vec<u8> {
-    run(bench, slot, Command::Read(extent(start, length)), Wish::default(), &[]).good().data
+    run(bench, slot, Command::Read(extent(start, length)), ListPair::default(), &[]).good().data
 }
 
 fn write(bench: &Bench, slot: u8, start: u64, data: &[u8]) {
-    run(bench, slot, Command::Write(extent(start, data.len() as u64)), Wish::default(), data).good();
+    run(bench, slot, Command::Write(extent(start, data.len() as u64)), ListPair::default(), data).good();
 }
 
 fn create(bench: &Bench) {
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
 }
 
 /// Returns the counts of hashed bytes and used digests during `work`.
@@ -74,7 +74,7 @@ fn during(bench: &Bench, work: impl FnOnce()) -> HashingCount {
 
 fn set_profile(bench: &Bench, code: u8) -> Answer {
     let command = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
-    bench.run(command, Wish::set(&[(PROFILE.0, PROFILE.1, &[code])]), &[])
+    bench.run(command, ListPair::set(&[(PROFILE.0, PROFILE.1, &[code])]), &[])
 }
 
 fn bench_on(store: Arc<dyn ObjectStore>, insecure_adhash: bool) -> Bench {
@@ -131,7 +131,7 @@ fn corruption_found_by_client_or_fua_read() {
     let ready = |slot, method, start, length, fua| {
         let command = Command::Read(extent(start, length));
         let capability = Capability { icv_algorithm: slot, ..bench.capability(&command, method) };
-        bench.ready(command, &Wish { fua, ..Wish::default() }, &[], &capability)
+        bench.ready(command, &ListPair { fua, ..ListPair::default() }, &[], &capability)
     };
     let (all, signed) = (SecurityMethod::AllData, SecurityMethod::CmdRsp);
     let heard = |slot, method, start, length, fua| {
@@ -174,7 +174,7 @@ fn read_cost_depends_on_stored_digests() {
     let cost = |slot, method, command: Command| {
         let capability = Capability { icv_algorithm: slot, ..bench.capability(&command, method) };
         let data = if matches!(command, Command::Write(_)) { &[0; LENGTH as usize][..] } else { &[] };
-        bench.unit.cost(NEXUS, &bench.ready(command, &Wish::default(), data, &capability).cdb)
+        bench.unit.cost(NEXUS, &bench.ready(command, &ListPair::default(), data, &capability).cdb)
     };
     let (all, reading) = (SecurityMethod::AllData, Command::Read(extent(5, LENGTH)));
     assert_eq!(cost(SLOT_UNITS_BLAKE3, all, reading), Cost::Inline);
@@ -235,7 +235,7 @@ fn every_algorithm_reads_from_every_profile() {
                 }
             }
             let remove = Command::RemovePartition(RemovePartition { partition: PID, with_contents: true });
-            assert_eq!(bench.run(remove, Wish::default(), &[]).status, Status::Good);
+            assert_eq!(bench.run(remove, ListPair::default(), &[]).status, Status::Good);
         }
     }
 }
@@ -248,7 +248,7 @@ fn reads_verify_after_every_kind_of_change() {
         create(&bench);
         let mut bytes = content(100_000);
         write(&bench, SLOT_UNITS_BLAKE3, 0, &bytes);
-        let run = |command, data: &[u8]| bench.run(command, Wish::default(), data).good();
+        let run = |command, data: &[u8]| bench.run(command, ListPair::default(), data).good();
         let check = |bytes: &[u8]| {
             for (start, length) in [(0, bytes.len()), (16_384, 32_768), (20_000, 30_000)] {
                 let length = length.min(bytes.len() - start);
@@ -265,11 +265,11 @@ fn reads_verify_after_every_kind_of_change() {
         run(Command::Punch(extent(10_000, 7000)), &[]);
         bytes.drain(10_000..17_000);
         check(&bytes);
-        let resize = Wish::set(&[(1, 0x82, &70_000_u64.to_be_bytes())]);
+        let resize = ListPair::set(&[(1, 0x82, &70_000_u64.to_be_bytes())]);
         bench.run(Command::SetAttributes(Target { object: user(OID) }), resize, &[]).good();
         bytes.truncate(70_000);
         check(&bytes);
-        let resize = Wish::set(&[(1, 0x82, &90_000_u64.to_be_bytes())]);
+        let resize = ListPair::set(&[(1, 0x82, &90_000_u64.to_be_bytes())]);
         bench.run(Command::SetAttributes(Target { object: user(OID) }), resize, &[]).good();
         bytes.resize(90_000, 0);
         check(&bytes);
@@ -282,7 +282,7 @@ fn digest_profile_changes_only_while_empty() {
         let bench = bench_on(store, false);
         let current_values = || {
             let command = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
-            let answer = bench.run(command, Wish::get(&[PROFILE]), &[]).good();
+            let answer = bench.run(command, ListPair::get(&[PROFILE]), &[]).good();
             values(&answer.attributes)[0].1.clone()
         };
         assert_eq!(current_values(), [Profile::DEFAULT.code()]);
@@ -313,11 +313,11 @@ fn refused_profile_refuses_whole_set_list() {
             let code = [code];
             let list =
                 [(OLDEST_NONCE.0, OLDEST_NONCE.1, &TEN_SECONDS[..]), (PROFILE.0, PROFILE.1, &code[..])];
-            bench.run(Command::SetAttributes(target), Wish::set(&list), &[])
+            bench.run(Command::SetAttributes(target), ListPair::set(&list), &[])
         };
         let current_values = || {
-            let wish = Wish::get(&[OLDEST_NONCE, PROFILE]);
-            values(&bench.run(Command::GetAttributes(target), wish, &[]).good().attributes)
+            let lists = ListPair::get(&[OLDEST_NONCE, PROFILE]);
+            values(&bench.run(Command::GetAttributes(target), lists, &[]).good().attributes)
         };
         let before = current_values();
         assert_ne!(before[0].1, TEN_SECONDS);
@@ -340,11 +340,12 @@ fn a_whole_page_of_attributes_is_not_hashed() {
     for (_folder, store) in stores() {
         let bench = bench_on(store, false);
         create(&bench);
-        let set = Wish::set(&[(PAGE, 1, b"one"), (PAGE, 9, &[7; 900]), (PAGE + 1, 2, b"of another page")]);
+        let set =
+            ListPair::set(&[(PAGE, 1, b"one"), (PAGE, 9, &[7; 900]), (PAGE + 1, 2, b"of another page")]);
         bench.run(Command::SetAttributes(Target { object: user(OID) }), set, &[]).good();
         let get = |names: &[(u32, u32)], allocation| {
-            let wish = Wish { allocation, ..Wish::get(names) };
-            run(&bench, SLOT_UNITS_BLAKE3, Command::GetAttributes(Target { object: user(OID) }), wish, &[])
+            let lists = ListPair { allocation, ..ListPair::get(names) };
+            run(&bench, SLOT_UNITS_BLAKE3, Command::GetAttributes(Target { object: user(OID) }), lists, &[])
                 .good()
         };
         let all = [(PAGE, AttributeId::ALL)];
@@ -354,7 +355,7 @@ fn a_whole_page_of_attributes_is_not_hashed() {
         });
         assert_eq!(counted.stored_pages, 1);
         // After a change the page has another digest.
-        let set = Wish::set(&[(PAGE, 1, b"ONE!")]);
+        let set = ListPair::set(&[(PAGE, 1, b"ONE!")]);
         bench.run(Command::SetAttributes(Target { object: user(OID) }), set, &[]).good();
         assert_eq!(values(&get(&all, 4096).attributes)[0], one(1, b"ONE!"));
         // Truncated, or requested by name: the bytes of the list are hashed.
@@ -364,9 +365,9 @@ fn a_whole_page_of_attributes_is_not_hashed() {
         });
         assert_eq!(counted.stored_pages, 0);
         // With an algorithm whose digest differs from the partition's profile.
-        let wish = Wish::get(&all);
+        let lists = ListPair::get(&all);
         let command = Command::GetAttributes(Target { object: user(OID) });
-        let answer = run(&bench, SLOT_UNITS_SHA1, command, wish, &[]).good();
+        let answer = run(&bench, SLOT_UNITS_SHA1, command, lists, &[]).good();
         assert_eq!(values(&answer.attributes).len(), 2);
     }
 }
@@ -384,8 +385,8 @@ fn spontaneous_collection_page_is_empty() {
             descriptor: Descriptor::Collection { scope: Scope::default(), allowed: everything },
             ..bench.capability(&command, SecurityMethod::AllData)
         };
-        let wish = Wish::get(&[(0x6001_0000, AttributeId::ALL)]);
-        let answer = bench.run_with(command, wish, &[], &capability).good();
+        let lists = ListPair::get(&[(0x6001_0000, AttributeId::ALL)]);
+        let answer = bench.run_with(command, lists, &[], &capability).good();
         assert!(values(&answer.attributes).is_empty());
     }
 }
@@ -401,12 +402,12 @@ fn a_clone_keeps_the_digests_of_its_source() {
     let bytes = content(100_000);
     write(&bench, SLOT_UNITS_SHA1, 0, &bytes);
     let clone = Duplicate { partition: CLONE, source: PID, method: 0 };
-    bench.run(Command::CreateClone(clone), Wish::default(), &[]).good();
+    bench.run(Command::CreateClone(clone), ListPair::default(), &[]).good();
     bench.keys.lock().add_partition(CLONE).unwrap();
     let object = ObjectId::new(CLONE, OID);
     let counted = during(&bench, || {
         let command = Command::Read(Extent { object, start: 8192, length: 81_920 });
-        let found = run(&bench, SLOT_UNITS_SHA1, command, Wish::default(), &[]).good().data;
+        let found = run(&bench, SLOT_UNITS_SHA1, command, ListPair::default(), &[]).good().data;
         assert!(found == bytes[8192..90_112]);
     });
     assert_eq!((counted.stored_units, counted.hashed_bytes), (10, 0));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Bench, PID, Wish, user, value};
+use crate::support::{Bench, ListPair, PID, user, value};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, ObjectId};
 use sealstone_osd_device::OsdConfig;
@@ -34,9 +34,11 @@ fn prepared(seed: u64) -> SimMedium {
     let bench = Bench::with(OsdConfig::default(), open(&medium));
     bench.create_partition(PID);
     for object in [OID, GONE] {
-        bench.run(Command::Create(Create { object: user(object), count: 1 }), Wish::default(), &[]).good();
+        bench
+            .run(Command::Create(Create { object: user(object), count: 1 }), ListPair::default(), &[])
+            .good();
         let write = Command::Write(Extent { object: user(object), start: 0, length: 10 });
-        bench.run(write, Wish::default(), b"0123456789").good();
+        bench.run(write, ListPair::default(), b"0123456789").good();
     }
     bench.unit.shut_down().unwrap();
     medium
@@ -59,9 +61,9 @@ fn changes() -> Vec<(Command, &'static [u8], bool)> {
     ]
 }
 
-fn wish(with_attribute: bool, fua: bool) -> Wish {
-    let wish = if with_attribute { Wish::set(&[(0x1_0000, 1, b"kept")]) } else { Wish::default() };
-    Wish { fua, ..wish }
+fn lists(with_attribute: bool, fua: bool) -> ListPair {
+    let lists = if with_attribute { ListPair::set(&[(0x1_0000, 1, b"kept")]) } else { ListPair::default() };
+    ListPair { fua, ..lists }
 }
 
 #[test]
@@ -73,7 +75,7 @@ fn fua_write_survives_power_loss_without_flush() {
             let bench = start(&medium);
             let before = bench.state_hash();
             let syncs = medium.calls().syncs;
-            bench.run(command, wish(with_attribute, fua), data).good();
+            bench.run(command, lists(with_attribute, fua), data).good();
             unsynced += u32::from(medium.calls().syncs == syncs);
             let after = bench.state_hash();
             assert_ne!(before, after, "{command:?}");
@@ -93,12 +95,12 @@ fn fua_read_makes_data_durable() {
     let medium = prepared(4);
     let bench = start(&medium);
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
-    bench.run(write, Wish::default(), b"seen").good();
+    bench.run(write, ListPair::default(), b"seen").good();
     let read = Command::Read(Extent { object: user(OID), start: 0, length: 4 });
-    let seen = bench.run(read, Wish { fua: true, ..Wish::default() }, &[]).good().data;
+    let seen = bench.run(read, ListPair { fua: true, ..ListPair::default() }, &[]).good().data;
     let survivor = medium.crash();
     drop(bench);
-    assert_eq!(start(&survivor).run(read, Wish::default(), &[]).good().data, seen);
+    assert_eq!(start(&survivor).run(read, ListPair::default(), &[]).good().data, seen);
 }
 
 /// Data and attributes of one command are stored together, whenever the power fails. Acknowledged
@@ -111,7 +113,7 @@ fn interrupted_command_is_atomic() {
     let prepared = {
         let medium = prepared(5);
         let bench = start(&medium);
-        let set = |value: &[u8]| Wish::set(&[(version.page, version.number, value)]);
+        let set = |value: &[u8]| ListPair::set(&[(version.page, version.number, value)]);
         bench.run(Command::Write(extent), set(b"old"), &old).good();
         bench.unit.shut_down().unwrap();
         medium
@@ -123,16 +125,16 @@ fn interrupted_command_is_atomic() {
             let bench = start(&medium);
             let calls = medium.calls();
             medium.fault(DiskFault::Power(calls.writes + calls.syncs + step));
-            let wish = Wish { fua: true, ..Wish::set(&[(version.page, version.number, b"new")]) };
+            let lists = ListPair { fua: true, ..ListPair::set(&[(version.page, version.number, b"new")]) };
             let command = Command::Write(extent);
             let capability = bench.capability(&command, sealstone_osd::SecurityMethod::CmdRsp);
-            let ready = bench.ready(command, &wish, &new, &capability);
+            let ready = bench.ready(command, &lists, &new, &capability);
             let acknowledged = bench.send(&ready).status == Status::Good;
             let survivor = medium.crash();
             drop(bench);
             let again = start(&survivor);
             let read = Command::Read(extent);
-            let data = again.run(read, Wish::default(), &[]).good().data;
+            let data = again.run(read, ListPair::default(), &[]).good().data;
             let stored = again.store.attribute(user(OID), version).unwrap().unwrap();
             let whole = if data == new { b"new" } else { b"old" };
             assert!(data == new || data == old, "seed {seed} step {step}: torn data");
@@ -154,7 +156,7 @@ fn reported_atomicity_covers_one_command() {
     let bench = start(&medium);
     let tell = |number| {
         let get = Command::GetAttributes(Target { object: ObjectId::ROOT });
-        value(&bench.run(get, Wish::get(&[(0x9000_0001, number)]), &[]).good().attributes)
+        value(&bench.run(get, ListPair::get(&[(0x9000_0001, number)]), &[]).good().attributes)
     };
     assert_eq!(tell(0x120), (16_u64 << 20).to_be_bytes());
     assert_eq!(tell(0x121), 1_u64.to_be_bytes());

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Answer, Bench, NEXUS, PID, SIGN_HERE, START_MS, Wish, user, value};
+use crate::support::{Answer, Bench, ListPair, NEXUS, PID, SIGN_HERE, START_MS, user, value};
 use parking_lot::Mutex;
 use sealstone_crypto::signature::PublisherKey;
 use sealstone_osd::capability::{Range, Scope};
@@ -140,9 +140,9 @@ impl Stage {
         bench.create_partition(PID);
         for (number, bytes) in [(CODE, &b"code of the function"[..]), (DATA, b"0123456789")] {
             let object = user(number);
-            bench.run(Command::Create(Create { object, count: 1 }), Wish::default(), &[]).good();
+            bench.run(Command::Create(Create { object, count: 1 }), ListPair::default(), &[]).good();
             let write = Command::Write(Extent { object, start: 0, length: bytes.len() as u64 });
-            bench.run(write, Wish::default(), bytes).good();
+            bench.run(write, ListPair::default(), bytes).good();
         }
         let runner = Arc::new(ClosureRunner::default());
         bench.unit.set_function_runner(Arc::clone(&runner) as Arc<dyn FunctionRunner>);
@@ -182,7 +182,7 @@ impl Stage {
         let mut capability = self.bench.capability(&command, SecurityMethod::AllData);
         change(&mut capability);
         let continuation = segment.encode(ACTION).unwrap();
-        let ready = self.bench.ready_scattered(command, &Wish::default(), &[], &capability, continuation);
+        let ready = self.bench.ready_scattered(command, &ListPair::default(), &[], &capability, continuation);
         let reply = self.bench.send(&ready);
         if reply.status == Status::TaskSetFull {
             // It has no sense data, and so no integrity check value.
@@ -216,17 +216,17 @@ impl Stage {
 
     fn set(&self, object: ObjectId, values: &[(u32, u32, &[u8])]) {
         let command = Command::SetAttributes(Target { object });
-        self.bench.run(command, Wish::set(values), &[]).good();
+        self.bench.run(command, ListPair::set(values), &[]).good();
     }
 
     fn read(&self, object: ObjectId, length: u64) -> Vec<u8> {
         let read = Command::Read(Extent { object, start: 0, length });
-        self.bench.run(read, Wish::default(), &[]).good().data
+        self.bench.run(read, ListPair::default(), &[]).good().data
     }
 
     fn get(&self, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
         let command = Command::GetAttributes(Target { object });
-        value(&self.bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
+        value(&self.bench.run(command, ListPair::get(&[(page, number)]), &[]).good().attributes)
     }
 }
 
@@ -292,7 +292,7 @@ fn capability_without_execute_is_refused() {
 #[test]
 fn device_without_service_reports_missing_engine() {
     let bench = Bench::with_partition();
-    bench.run(Command::Create(Create { object: user(CODE), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(CODE), count: 1 }), ListPair::default(), &[]).good();
     let stage = Stage { bench, runner: Arc::default() };
     assert_eq!(stage.run_with(request(Vec::new()), &[]).sense(), (5, 0x2000));
     assert_eq!(stage.job(JOB, |_| ()).sense(), (5, 0x2000));
@@ -316,7 +316,7 @@ fn wrong_code_digest_is_refused() {
     stage.set(user(CODE), &[(0xF002, 9, &digest)]);
     stage.run_with(request(Vec::new()), &[]).good();
     let write = Command::Write(Extent { object: user(CODE), start: 0, length: 4 });
-    stage.bench.run(write, Wish::default(), b"CODE").good();
+    stage.bench.run(write, ListPair::default(), b"CODE").good();
     assert_eq!(stage.run_with(request(Vec::new()), &[]).sense(), (5, 0x2400), "changed code");
 }
 
@@ -479,11 +479,11 @@ fn revocation_stops_the_next_call() {
     let revocations: [(&str, fn(&Bench)); 4] = [
         ("policy access tag", |bench| {
             let command = Command::SetAttributes(Target { object: user(DATA) });
-            bench.run(command, Wish::set(&[(5, 0x4000_0001, &[0, 0, 0, 4])]), &[]).good();
+            bench.run(command, ListPair::set(&[(5, 0x4000_0001, &[0, 0, 0, 4])]), &[]).good();
         }),
         ("audit value", |bench| {
             let command = Command::SetAttributes(Target { object: ObjectId::ROOT });
-            bench.run(command, Wish::set(&[(0x9000_F005, 1, b"auditor-of-the-tests")]), &[]).good();
+            bench.run(command, ListPair::set(&[(0x9000_F005, 1, b"auditor-of-the-tests")]), &[]).good();
         }),
         ("expiry", |bench| {
             bench.fake.ms.store(START_MS + 3_600_001, std::sync::atomic::Ordering::SeqCst);
@@ -531,13 +531,16 @@ fn removed_objects_are_not_found_by_handles() {
     stage.run_with(request(vec![one]), &[capability]).good();
     let (handle, code) = kept.lock().take().unwrap();
     for number in [DATA, CODE] {
-        stage.bench.run(Command::Remove(Target { object: user(number) }), Wish::default(), &[]).good();
+        stage.bench.run(Command::Remove(Target { object: user(number) }), ListPair::default(), &[]).good();
     }
     assert_eq!(&code[..], b"code of the function", "the code is a copy");
     assert_eq!(handle.read(0, &mut [0; 4]), Err(GrantError::NotFound));
     assert_eq!(handle.write(0, b"late"), Err(GrantError::NotFound));
     stage.bench.fake.ms.fetch_add(5, std::sync::atomic::Ordering::SeqCst);
-    stage.bench.run(Command::Create(Create { object: user(DATA), count: 1 }), Wish::default(), &[]).good();
+    stage
+        .bench
+        .run(Command::Create(Create { object: user(DATA), count: 1 }), ListPair::default(), &[])
+        .good();
     assert_eq!(handle.write(0, b"late"), Err(GrantError::AccessDenied), "another object of this number");
 }
 
@@ -578,7 +581,10 @@ fn function_creates_and_lists_objects_of_partition() {
 fn function_lists_members_of_collection() {
     let stage = Stage::new();
     let collection = user(0x11000);
-    stage.bench.run(Command::CreateCollection(Target { object: collection }), Wish::default(), &[]).good();
+    stage
+        .bench
+        .run(Command::CreateCollection(Target { object: collection }), ListPair::default(), &[])
+        .good();
     stage.set(user(DATA), &[(4, 1, &collection.object.to_be_bytes())]);
     let objects = [entry(collection, ObjectType::Collection, Permissions::READ)];
     let listed = results(&stage, &objects, |objects| {
@@ -604,7 +610,7 @@ fn snapshot_contents_cannot_be_written() {
     let stage = Stage::new();
     let snapshot = 0x20000;
     let make = Duplicate { partition: snapshot, source: PID, method: 1 };
-    stage.bench.run(Command::CreateSnapshot(make), Wish::default(), &[]).good();
+    stage.bench.run(Command::CreateSnapshot(make), ListPair::default(), &[]).good();
     stage.bench.keys.lock().add_partition(snapshot).unwrap();
     let objects =
         [entry(ObjectId::new(snapshot, DATA), ObjectType::User, Permissions::READ | Permissions::WRITE)];
@@ -649,7 +655,7 @@ fn engines_are_listed_in_root_page() {
     assert_eq!(stage.get(ObjectId::ROOT, 0x9000_F002, 2), [0_u8; 0]);
     let bench = Bench::new();
     let command = Command::GetAttributes(Target { object: ObjectId::ROOT });
-    let answer = bench.run(command, Wish::get(&[(0x9000_F002, 1)]), &[]).good();
+    let answer = bench.run(command, ListPair::get(&[(0x9000_F002, 1)]), &[]).good();
     assert_eq!(value(&answer.attributes), [0_u8; 0], "no service, no engines");
 }
 
@@ -706,7 +712,7 @@ fn partition_policy_selects_functions() {
     assert_eq!(run().sense(), (5, 0x2400), "the manifest is not what was signed");
     set(&attributes);
     let write = Command::Write(Extent { object: user(CODE), start: 0, length: 4 });
-    stage.bench.run(write, Wish::default(), b"CODE").good();
+    stage.bench.run(write, ListPair::default(), b"CODE").good();
     assert_eq!(run().sense(), (5, 0x2400), "the code is not what was signed");
 }
 
@@ -717,9 +723,9 @@ fn policy_needs_security_permission() {
     let capability = stage.bench.capability(&command, SecurityMethod::AllData);
     let weaker =
         Capability { permissions: capability.permissions.without(Permissions::POL_SEC), ..capability };
-    let wish = Wish::set(&[(0x3000_F002, 1, &[1])]);
-    assert_eq!(stage.bench.run_with(command, wish.clone(), &[], &weaker).sense(), (5, 0x2400));
-    stage.bench.run_with(command, wish, &[], &capability).good();
+    let lists = ListPair::set(&[(0x3000_F002, 1, &[1])]);
+    assert_eq!(stage.bench.run_with(command, lists.clone(), &[], &weaker).sense(), (5, 0x2400));
+    stage.bench.run_with(command, lists, &[], &capability).good();
 }
 
 #[test]
@@ -741,7 +747,7 @@ fn reply_fits_the_allocation_length() {
     let capability = stage.bench.capability(&command, SecurityMethod::AllData);
     let function = Some(ExecuteRequest::Run(request(Vec::new())));
     let segment = Segment { function, ..Segment::default() }.encode(ACTION).unwrap();
-    let ready = stage.bench.ready_scattered(command, &Wish::default(), &[], &capability, segment);
+    let ready = stage.bench.ready_scattered(command, &ListPair::default(), &[], &capability, segment);
     let answer = stage.bench.verify(&ready, &stage.bench.send(&ready)).unwrap().good();
     let reply = ReplyParts::parse(&answer.data).unwrap();
     assert_eq!((answer.data.len(), reply.inline.len(), reply.receipt.len()), (130, 2, 0));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::faulty::Faulty;
-use crate::support::{Answer, Bench, PID, Wish};
+use crate::support::{Answer, Bench, ListPair, PID};
 use sealstone_osd::cdb::{Create, List};
 use sealstone_osd::{Command, Generation, ObjectId, listing::Listing};
 use sealstone_osd_device::OsdConfig;
@@ -17,7 +17,7 @@ fn list(bench: &Bench, initial: u64) -> Answer {
     let object = ObjectId::of_partition(PID);
     let command =
         Command::List(List { object, list_id: 0, allocation: 4096, initial, with_attributes: false });
-    bench.run(command, Wish::default(), &[])
+    bench.run(command, ListPair::default(), &[])
 }
 
 fn page(bench: &Bench, initial: u64) -> (Vec<u64>, u64) {
@@ -32,7 +32,7 @@ fn list_returns_entries_before_gap_then_error() {
     let bench = Bench::with(OsdConfig::default(), Arc::clone(&store) as Arc<dyn ObjectStore>);
     bench.create_partition(PID);
     let create = Command::Create(Create { object: ObjectId::new(PID, 0), count: 10 });
-    bench.run(create, Wish::default(), &[]).good();
+    bench.run(create, ListPair::default(), &[]).good();
     assert_eq!(page(&bench, 0), ((OID..OID + 10).collect(), 0));
     store.lose(ObjectId::new(PID, OID + 4), ObjectId::new(PID, OID + 6));
     assert_eq!(page(&bench, 0), ((OID..OID + 4).collect(), OID + 4), "continues at the gap");

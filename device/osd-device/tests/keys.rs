@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::support::{Answer, Bench, NEXUS, PID, START_MS, Wish, user, value};
+use crate::support::{Answer, Bench, ListPair, NEXUS, PID, START_MS, user, value};
 use sealstone_crypto::dh::{DhGroup, DhSecret};
 use sealstone_osd::cdb::*;
 use sealstone_osd::master_key::{BothValues, parse_device_value};
@@ -26,7 +26,7 @@ fn bench() -> Bench {
     bench.create_partition(OTHER_PID);
     for partition in [PID, OTHER_PID] {
         let object = ObjectId::new(partition, OID);
-        bench.run(Command::Create(Create { object, count: 1 }), Wish::default(), &[]).good();
+        bench.run(Command::Create(Create { object, count: 1 }), ListPair::default(), &[]).good();
     }
     bench
 }
@@ -45,7 +45,7 @@ fn enters(bench: &Bench, partition: u64, version: u8) -> bool {
     let command = look(partition);
     let capability =
         Capability { key_version: version, ..bench.capability(&command, SecurityMethod::CmdRsp) };
-    let answer = bench.run_with(command, Wish::get(&[(1, 0x82)]), &[], &capability);
+    let answer = bench.run_with(command, ListPair::get(&[(1, 0x82)]), &[], &capability);
     match answer.status {
         Status::Good => true,
         _ => {
@@ -57,7 +57,7 @@ fn enters(bench: &Bench, partition: u64, version: u8) -> bool {
 
 fn identifier(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     let get = Command::GetAttributes(Target { object });
-    value(&bench.run(get, Wish::get(&[(page, number)]), &[]).good().attributes)
+    value(&bench.run(get, ListPair::get(&[(page, number)]), &[]).good().attributes)
 }
 
 #[test]
@@ -66,13 +66,13 @@ fn set_working_key_replaces_only_its_version() {
     assert!(enters(&bench, PID, 0), "the factory's");
     // Version 3 was never set.
     assert_eq!(identifier(&bench, ObjectId::of_partition(PID), 0x3000_0005, 0x8003), b"");
-    bench.run(set_key(PID, KeyToSet::Working(3), 7), Wish::default(), &[]).good();
+    bench.run(set_key(PID, KeyToSet::Working(3), 7), ListPair::default(), &[]).good();
     bench.keys.lock().set_working(PID, 3, &[7; 20], [7; 7]).unwrap();
     assert!(enters(&bench, PID, 3) && enters(&bench, PID, 0) && enters(&bench, OTHER_PID, 0));
     assert_eq!(identifier(&bench, ObjectId::of_partition(PID), 0x3000_0005, 0x8003), [7; 7]);
 
     // A cached credential of the old key is refused too, and one of the new key admitted.
-    bench.run(set_key(PID, KeyToSet::Working(0), 9), Wish::default(), &[]).good();
+    bench.run(set_key(PID, KeyToSet::Working(0), 9), ListPair::default(), &[]).good();
     assert!(!enters(&bench, PID, 0), "the bench still signs with the factory's key");
     assert!(enters(&bench, PID, 3) && enters(&bench, OTHER_PID, 0));
     bench.keys.lock().set_working(PID, 0, &[9; 20], [9; 7]).unwrap();
@@ -82,16 +82,16 @@ fn set_working_key_replaces_only_its_version() {
 #[test]
 fn set_partition_key_voids_its_working_keys() {
     let bench = bench();
-    bench.run(set_key(PID, KeyToSet::Partition, 5), Wish::default(), &[]).good();
+    bench.run(set_key(PID, KeyToSet::Partition, 5), ListPair::default(), &[]).good();
     assert!(!enters(&bench, PID, 0) && enters(&bench, OTHER_PID, 0));
     bench.keys.lock().set_partition(PID, &[5; 20], [5; 7]).unwrap();
-    bench.run(set_key(PID, KeyToSet::Working(0), 6), Wish::default(), &[]).good();
+    bench.run(set_key(PID, KeyToSet::Working(0), 6), ListPair::default(), &[]).good();
     bench.keys.lock().set_working(PID, 0, &[6; 20], [6; 7]).unwrap();
     assert!(enters(&bench, PID, 0));
     assert_eq!(identifier(&bench, ObjectId::of_partition(PID), 0x3000_0005, 0x7FFF), [5; 7]);
     // The page lists the existing identifiers.
     let page = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
-    let page = bench.run(page, Wish::page(0x3000_0005), &[]).good().attributes;
+    let page = bench.run(page, ListPair::page(0x3000_0005), &[]).good().attributes;
     assert_eq!(page.len(), 0x96 + 8);
     assert_eq!((page[36] & 1, page[37], page[38]), (1, 1, 0));
     assert_eq!((&page[39..46], &page[46..53], &page[53..60]), (&[5; 7][..], &[6; 7][..], &[0; 7][..]));
@@ -100,7 +100,7 @@ fn set_partition_key_voids_its_working_keys() {
 #[test]
 fn set_root_key_voids_keys_below() {
     let bench = bench();
-    bench.run(set_key(0, KeyToSet::Root, 3), Wish::default(), &[]).good();
+    bench.run(set_key(0, KeyToSet::Root, 3), ListPair::default(), &[]).good();
     assert!(!enters(&bench, PID, 0) && !enters(&bench, OTHER_PID, 0));
     let list = Command::List(List {
         object: ObjectId::ROOT,
@@ -110,19 +110,19 @@ fn set_root_key_voids_keys_below() {
         with_attributes: false,
     });
     assert_eq!(
-        bench.run(list, Wish::default(), &[]).sense(),
+        bench.run(list, ListPair::default(), &[]).sense(),
         (5, 0x2400),
         "partition zero has no key either"
     );
     bench.keys.lock().set_root(&[3; 20], [3; 7]);
     for partition in [0, PID, OTHER_PID] {
-        bench.run(set_key(partition, KeyToSet::Partition, 4), Wish::default(), &[]).good();
+        bench.run(set_key(partition, KeyToSet::Partition, 4), ListPair::default(), &[]).good();
         bench.keys.lock().set_partition(partition, &[4; 20], [4; 7]).unwrap();
-        bench.run(set_key(partition, KeyToSet::Working(0), 5), Wish::default(), &[]).good();
+        bench.run(set_key(partition, KeyToSet::Working(0), 5), ListPair::default(), &[]).good();
         bench.keys.lock().set_working(partition, 0, &[5; 20], [5; 7]).unwrap();
     }
     assert!(enters(&bench, PID, 0) && enters(&bench, OTHER_PID, 0));
-    bench.run(list, Wish::default(), &[]).good();
+    bench.run(list, ListPair::default(), &[]).good();
     assert_eq!(identifier(&bench, ObjectId::ROOT, 0x9000_0005, 0x7FFE), [3; 7]);
     assert_eq!(identifier(&bench, ObjectId::ROOT, 0x9000_0005, 0x7FFD), b"", "the factory's master key");
 }
@@ -132,7 +132,7 @@ fn keys_are_set_in_osd1_too() {
     let config = OsdConfig { allow_osd1: true, ..OsdConfig::default() };
     let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let command = set_key(PID, KeyToSet::Working(1), 8);
     // Slot 0 is HMAC-SHA1: a SHA-256 check value does not fit the fields of OSD-1.
     let capability = Capability {
@@ -141,7 +141,7 @@ fn keys_are_set_in_osd1_too() {
         icv_algorithm: 0,
         ..bench.capability(&command, SecurityMethod::CmdRsp)
     };
-    bench.run_with(command, Wish::default(), &[], &capability).good();
+    bench.run_with(command, ListPair::default(), &[], &capability).good();
     bench.keys.lock().set_working(PID, 1, &[8; 20], [8; 7]).unwrap();
     assert!(enters(&bench, PID, 1));
 }
@@ -164,7 +164,7 @@ fn set_key_requires_parent_key() {
     for (command, right) in commands {
         let capability = bench.capability(&command, SecurityMethod::AllData);
         for wrong in other_keys.into_iter().filter(|key| *key != right) {
-            let ready = bench.ready_under(command, &Wish::default(), &[], &capability, wrong);
+            let ready = bench.ready_under(command, &ListPair::default(), &[], &capability, wrong);
             let reply = bench.send(&ready);
             assert_eq!(reply.status, Status::CheckCondition, "{command:?} under {wrong:?}");
             assert_eq!(reply.sense[1..4], [5, 0x24, 0], "{command:?} under {wrong:?}");
@@ -179,18 +179,18 @@ fn set_key_requires_cmdrsp_polsec_and_freshness() {
     let command = set_key(PID, KeyToSet::Working(0), 1);
     for method in [SecurityMethod::NoSec, SecurityMethod::CapKey] {
         let capability = bench.capability(&command, method);
-        let answer = bench.run_with(command, Wish::default(), &[], &capability);
+        let answer = bench.run_with(command, ListPair::default(), &[], &capability);
         assert_eq!(answer.sense(), (5, 0x2400), "{method}");
     }
     let capability = bench.capability(&command, SecurityMethod::CmdRsp);
     let weaker =
         Capability { permissions: capability.permissions.without(Permissions::POL_SEC), ..capability };
-    let answer = bench.run_with(command, Wish::default(), &[], &weaker);
+    let answer = bench.run_with(command, ListPair::default(), &[], &weaker);
     assert_eq!(answer.sense(), (5, 0x2400));
     assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129, "permissions");
     assert!(enters(&bench, PID, 0));
     // Replayed by the network.
-    let ready = bench.ready(command, &Wish::default(), &[], &capability);
+    let ready = bench.ready(command, &ListPair::default(), &[], &capability);
     assert_eq!(bench.send(&ready).status, Status::Good);
     assert_eq!(bench.send(&ready).sense[1..4], [5, 0x24, 6]);
 }
@@ -205,9 +205,9 @@ fn invalid_key_operands_point_to_field() {
     // A root key of a partition: the credential is the master's, and its capability is for that
     // partition.
     let command = set_key(PID, KeyToSet::Root, 1);
-    assert_eq!(field(bench.run(command, Wish::default(), &[])), 16);
+    assert_eq!(field(bench.run(command, ListPair::default(), &[])), 16);
     let command = set_key(0x77777, KeyToSet::Partition, 1);
-    assert_eq!(field(bench.run(command, Wish::default(), &[])), 16);
+    assert_eq!(field(bench.run(command, ListPair::default(), &[])), 16);
     assert!(enters(&bench, PID, 0));
 }
 
@@ -232,7 +232,7 @@ fn seed(bench: &Bench, group: DhGroup) -> (Answer, Client) {
     let secret = DhSecret::draw(group, &mut |into: &mut [u8]| bench.fill_random(into));
     let value = secret.public();
     let command = master(DhStep::SeedExchange, group.code(), 1, value.len());
-    let answer = bench.run(command, Wish::default(), &value);
+    let answer = bench.run(command, ListPair::default(), &value);
     let device = parse_device_value(&answer.data).map(<[u8]>::to_vec).unwrap_or_default();
     (answer, Client { secret, value, device })
 }
@@ -255,7 +255,7 @@ fn propose(bench: &Bench, client: &Client) {
 fn change(bench: &Bench, client: &Client, values: [&[u8]; 2]) -> Answer {
     let parameters = BothValues { client: values[0], device: values[1] }.encode().unwrap();
     let command = master(DhStep::ChangeMasterKey, client.secret.group().code(), 2, parameters.len());
-    bench.run(command, Wish::default(), &parameters)
+    bench.run(command, ListPair::default(), &parameters)
 }
 
 #[test]
@@ -270,12 +270,12 @@ fn the_master_key_is_exchanged_in_every_group() {
         bench.keys.lock().accept_master([2; 7]);
         assert!(!enters(&bench, PID, 0), "{group:?}: everything below is void");
         // Root and partition zero first, then everything can be read again.
-        bench.run(set_key(0, KeyToSet::Root, 3), Wish::default(), &[]).good();
+        bench.run(set_key(0, KeyToSet::Root, 3), ListPair::default(), &[]).good();
         bench.keys.lock().set_root(&[3; 20], [3; 7]);
         for partition in [0, PID] {
-            bench.run(set_key(partition, KeyToSet::Partition, 4), Wish::default(), &[]).good();
+            bench.run(set_key(partition, KeyToSet::Partition, 4), ListPair::default(), &[]).good();
             bench.keys.lock().set_partition(partition, &[4; 20], [4; 7]).unwrap();
-            bench.run(set_key(partition, KeyToSet::Working(0), 5), Wish::default(), &[]).good();
+            bench.run(set_key(partition, KeyToSet::Working(0), 5), ListPair::default(), &[]).good();
             bench.keys.lock().set_working(partition, 0, &[5; 20], [5; 7]).unwrap();
         }
         assert!(enters(&bench, PID, 0));
@@ -325,7 +325,7 @@ fn key_exchange_is_exclusive_and_expires() {
     let parameters = BothValues { client: &client.value, device: &client.device }.encode().unwrap();
     let command = master(DhStep::ChangeMasterKey, client.secret.group().code(), 2, parameters.len());
     let capability = bench.capability(&command, SecurityMethod::CmdRsp);
-    let ready = bench.ready(command, &Wish::default(), &parameters, &capability);
+    let ready = bench.ready(command, &ListPair::default(), &parameters, &capability);
     let reply = bench.raw(other, &ready.cdb, &ready.data_out, ready.data_in_max);
     assert_eq!(reply.sense[1..4], [5, 0x2C, 0]);
     // A wrong check value on the right nexus does not end it either.
@@ -357,7 +357,7 @@ fn key_exchange_is_exclusive_and_expires() {
 fn bad_groups_lengths_and_values_are_refused() {
     let bench = bench();
     let send = |group: u8, value: &[u8]| {
-        bench.run(master(DhStep::SeedExchange, group, 1, value.len()), Wish::default(), value)
+        bench.run(master(DhStep::SeedExchange, group, 1, value.len()), ListPair::default(), value)
     };
     let answer = send(99, &[1; 32]);
     assert_eq!((answer.sense(), answer.sense.clone().unwrap().field.unwrap().byte), ((5, 0x2400), 24));
@@ -385,7 +385,7 @@ fn device_value_truncates_to_allocation() {
         parameter_length: 32,
         allocation: 8,
     });
-    let data = bench.run(command, Wish::default(), &secret.public()).good().data;
+    let data = bench.run(command, ListPair::default(), &secret.public()).good().data;
     assert_eq!((data.len(), &data[..4]), (8, &[0, 0, 0, 32][..]), "the length is that of the whole value");
 }
 
@@ -395,7 +395,8 @@ fn replaced_key_stops_waiting_commands() {
     let bench = bench();
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
     let capability = bench.capability(&write, SecurityMethod::CmdRsp);
-    let old: Vec<_> = (0..400).map(|_| bench.ready(write, &Wish::default(), b"old!", &capability)).collect();
+    let old: Vec<_> =
+        (0..400).map(|_| bench.ready(write, &ListPair::default(), b"old!", &capability)).collect();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for part in old.chunks(100) {
@@ -409,7 +410,7 @@ fn replaced_key_stops_waiting_commands() {
                 }
             });
         }
-        bench.run(set_key(PID, KeyToSet::Working(0), 9), Wish::default(), &[]).good();
+        bench.run(set_key(PID, KeyToSet::Working(0), 9), ListPair::default(), &[]).good();
         done.store(true, Ordering::SeqCst);
     });
 }
@@ -419,49 +420,51 @@ fn recreated_partition_has_no_keys() {
     let bench = bench();
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
     let capability = bench.capability(&write, SecurityMethod::CmdRsp);
-    let ready = bench.ready(write, &Wish::default(), b"once", &capability);
+    let ready = bench.ready(write, &ListPair::default(), b"once", &capability);
     assert_eq!(bench.send(&ready).status, Status::Good);
     let remove = Command::RemovePartition(RemovePartition { partition: PID, with_contents: true });
-    bench.run(remove, Wish::default(), &[]).good();
+    bench.run(remove, ListPair::default(), &[]).good();
     assert!(!enters(&bench, PID, 0), "no partition, no key");
     let factory = bench.keys.lock().clone();
     let create = Command::CreatePartition(CreatePartition { partition: PID });
-    bench.run(create, Wish::default(), &[]).good();
-    let old = bench.ready(write, &Wish::default(), b"once", &capability);
+    bench.run(create, ListPair::default(), &[]).good();
+    let old = bench.ready(write, &ListPair::default(), b"once", &capability);
     for stale in [&ready, &old] {
         assert_eq!(bench.send(stale).sense[1..4], [5, 0x24, 0]);
     }
     assert!(!enters(&bench, PID, 0), "there are no factory keys");
     bench.renew_keys(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     assert!(enters(&bench, PID, 0));
     let renewed = std::mem::replace(&mut *bench.keys.lock(), factory);
     assert!(!enters(&bench, PID, 0));
     *bench.keys.lock() = renewed;
     // A clone under an old id has none either, and FORMAT OSD forgets no id.
-    bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), Wish::default(), &[]).good();
+    bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), ListPair::default(), &[]).good();
     for partition in [PID, OTHER_PID] {
-        bench.run(Command::CreatePartition(CreatePartition { partition }), Wish::default(), &[]).good();
+        bench.run(Command::CreatePartition(CreatePartition { partition }), ListPair::default(), &[]).good();
         assert!(!enters(&bench, partition, 0));
     }
-    bench.run(Command::CreatePartition(CreatePartition { partition: PID + 99 }), Wish::default(), &[]).good();
+    bench
+        .run(Command::CreatePartition(CreatePartition { partition: PID + 99 }), ListPair::default(), &[])
+        .good();
     bench.keys.lock().add_partition(PID + 99).unwrap();
     let look = Command::GetAttributes(Target { object: ObjectId::of_partition(PID + 99) });
-    bench.run(look, Wish::default(), &[]).good();
+    bench.run(look, ListPair::default(), &[]).good();
 }
 
 #[test]
 fn format_keeps_root_key_and_revocations() {
     let bench = bench();
-    bench.run(set_key(0, KeyToSet::Working(0), 6), Wish::default(), &[]).good();
+    bench.run(set_key(0, KeyToSet::Working(0), 6), ListPair::default(), &[]).good();
     let factory = bench.keys.lock().clone();
     bench.keys.lock().set_working(0, 0, &[6; 20], [6; 7]).unwrap();
     let format = Command::FormatOsd(FormatOsd { capacity: 0 });
-    bench.run(format, Wish::default(), &[]).good();
+    bench.run(format, ListPair::default(), &[]).good();
     // A credential of the factory key of partition zero stays refused.
     let current = std::mem::replace(&mut *bench.keys.lock(), factory);
     let list = Command::CreatePartition(CreatePartition { partition: PID });
-    assert_eq!(bench.run(list, Wish::default(), &[]).sense(), (5, 0x2400));
+    assert_eq!(bench.run(list, ListPair::default(), &[]).sense(), (5, 0x2400));
     *bench.keys.lock() = current;
     bench.create_partition(PID);
 }
@@ -471,14 +474,14 @@ fn capkey_credentials_die_with_their_key_too() {
     let config = OsdConfig { insecure_capkey: true, ..OsdConfig::default() };
     let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let page = bench.raw(NEXUS, &[0x12, 1, 0xB1, 0, 64, 0], &[], 64);
     let token = SecurityToken(page.data_in[4..36].try_into().unwrap());
     let command = look(PID);
     let capability = bench.capability(&command, SecurityMethod::CapKey);
-    let ready = bench.ready_with_token(command, &Wish::get(&[(1, 0x82)]), &[], &capability, &token);
+    let ready = bench.ready_with_token(command, &ListPair::get(&[(1, 0x82)]), &[], &capability, &token);
     assert_eq!(bench.send(&ready).status, Status::Good);
-    bench.run(set_key(PID, KeyToSet::Working(0), 9), Wish::default(), &[]).good();
+    bench.run(set_key(PID, KeyToSet::Working(0), 9), ListPair::default(), &[]).good();
     assert_eq!(bench.send(&ready).sense[1..4], [5, 0x24, 0]);
 }
 
@@ -491,11 +494,11 @@ fn key_identifiers_need_polsec_and_are_readonly() {
     let capability = bench.capability(&get, SecurityMethod::CmdRsp);
     let weaker =
         Capability { permissions: capability.permissions.without(Permissions::POL_SEC), ..capability };
-    let answer = bench.run_with(get, Wish::get(&[(0x3000_0005, 0x8000)]), &[], &weaker);
+    let answer = bench.run_with(get, ListPair::get(&[(0x3000_0005, 0x8000)]), &[], &weaker);
     assert_eq!(answer.sense(), (5, 0x2400));
     let set = Command::SetAttributes(Target { object });
     for number in [0x7FFF, 0x8000, 0x800F] {
-        let answer = bench.run(set, Wish::set(&[(0x3000_0005, number, &[1; 7])]), &[]);
+        let answer = bench.run(set, ListPair::set(&[(0x3000_0005, number, &[1; 7])]), &[]);
         assert_eq!(answer.sense(), (5, 0x2600), "{number:#x}");
     }
     assert!(matches!(capability.descriptor, Descriptor::Partition { partition: PID, .. }));
@@ -512,25 +515,25 @@ fn frozen_audit_value_is_refused_until_cleared() {
     let suspect = Capability { audit: *b"suspected of a crime", ..capability };
     let set = |number: u32, value: &[u8]| {
         let set = Command::SetAttributes(Target { object: ObjectId::ROOT });
-        bench.run(set, Wish::set(&[(PAGE, number, value)]), &[])
+        bench.run(set, ListPair::set(&[(PAGE, number, value)]), &[])
     };
-    let ask = |capability: &Capability| bench.run_with(command, Wish::get(&[(1, 0x82)]), &[], capability);
+    let ask = |capability: &Capability| bench.run_with(command, ListPair::get(&[(1, 0x82)]), &[], capability);
     ask(&suspect).good();
     set(7, &suspect.audit).good();
     assert_eq!(ask(&suspect).sense(), (5, 0x2404));
     ask(&capability).good();
     // Neither a format nor a client without POL/SEC clears it. Values have 20 bytes or none, and
     // there are at most 64.
-    bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), Wish::default(), &[]).good();
+    bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), ListPair::default(), &[]).good();
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     assert_eq!(ask(&suspect).sense(), (5, 0x2404));
     assert_eq!(set(8, &[1; 19]).sense(), (5, 0x2600));
     assert_eq!(set(65, &[1; 20]).sense(), (5, 0x2600));
     let thaw = Command::SetAttributes(Target { object: ObjectId::ROOT });
     let root = bench.capability(&thaw, SecurityMethod::AllData);
     let weaker = Capability { permissions: root.permissions.without(Permissions::POL_SEC), ..root };
-    let answer = bench.run_with(thaw, Wish::set(&[(PAGE, 7, b"")]), &[], &weaker);
+    let answer = bench.run_with(thaw, ListPair::set(&[(PAGE, 7, b"")]), &[], &weaker);
     assert_eq!(answer.sense(), (5, 0x2400));
     set(7, b"").good();
     ask(&suspect).good();

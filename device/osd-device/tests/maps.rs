@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Answer, Bench, PID, Wish, user, value};
+use crate::support::{Answer, Bench, ListPair, PID, user, value};
 use sealstone_osd::cdb::*;
 use sealstone_osd::map::{self, ALL, DAMAGED_DATA, HOLE, MapExtent, WRITTEN};
 use sealstone_osd::{Command, ObjectId};
@@ -15,12 +15,12 @@ const OID: u64 = 0x10000;
 const SNAP: u64 = 0x20000;
 
 fn run(bench: &Bench, command: Command) -> Answer {
-    bench.run(command, Wish::default(), &[])
+    bench.run(command, ListPair::default(), &[])
 }
 
 fn write(bench: &Bench, object: ObjectId, start: u64, data: &[u8]) {
     let command = Command::Write(Extent { object, start, length: data.len() as u64 });
-    bench.run(command, Wish::default(), data).good();
+    bench.run(command, ListPair::default(), data).good();
 }
 
 fn create(bench: &Bench, oid: u64) {
@@ -42,7 +42,7 @@ fn sparse() -> Bench {
     write(&bench, user(OID), 2 * BLOCK, &[1; 2 * BLOCK as usize]);
     write(&bench, user(OID), 10 * BLOCK + 7, b"x");
     let command = Command::SetAttributes(Target { object: user(OID) });
-    bench.run(command, Wish::set(&[(1, 0x82, &(20 * BLOCK - 5).to_be_bytes())]), &[]).good();
+    bench.run(command, ListPair::set(&[(1, 0x82, &(20 * BLOCK - 5).to_be_bytes())]), &[]).good();
     bench
 }
 
@@ -122,7 +122,7 @@ fn check(bench: &Bench, object: ObjectId) -> Answer {
 
 fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     let command = Command::GetAttributes(Target { object });
-    value(&bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
+    value(&bench.run(command, ListPair::get(&[(page, number)]), &[]).good().attributes)
 }
 
 #[test]

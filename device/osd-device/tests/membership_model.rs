@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::support::{Answer, Bench, PID, Wish, user};
+use crate::support::{Answer, Bench, ListPair, PID, user};
 use proptest::prelude::*;
 use sealstone_osd::attribute::page::parse_memberships;
 use sealstone_osd::capability::Scope;
@@ -130,18 +130,18 @@ impl Model {
 }
 
 /// Runs a command with a capability of the object's type.
-fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
+fn run(bench: &Bench, command: Command, lists: ListPair) -> Answer {
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     let object = command.object();
     if command.object_types().len() > 1 && object.object >= CID {
         capability.object_type = ObjectType::Collection;
         capability.descriptor = Descriptor::Collection { scope: Scope::default(), allowed: object };
     }
-    bench.run_with(command, wish, &[], &capability)
+    bench.run_with(command, lists, &[], &capability)
 }
 
 fn send(bench: &Bench, step: &Step) -> bool {
-    let none = Wish::default;
+    let none = ListPair::default;
     let answer = match *step {
         Step::Create(oid) => {
             run(bench, Command::Create(Create { object: user(OID + oid), count: 1 }), none())
@@ -163,7 +163,7 @@ fn send(bench: &Bench, step: &Step) -> bool {
             let value = into.map(|cid| (CID + cid).to_be_bytes());
             let value = value.as_ref().map_or(&[][..], |value| &value[..]);
             let set = Command::SetAttributes(Target { object: user(OID + oid) });
-            run(bench, set, Wish::set(&[(4, number, value)]))
+            run(bench, set, ListPair::set(&[(4, number, value)]))
         }
         Step::RemoveMembers(cid) => {
             let members = Members { object: user(CID + cid), immediate: false };
@@ -177,7 +177,7 @@ fn send(bench: &Bench, step: &Step) -> bool {
 fn check(bench: &Bench, model: &Model) -> Result<(), TestCaseError> {
     let list = |object: ObjectId| {
         let list = List { object, list_id: 0, allocation: 4096, initial: 0, with_attributes: false };
-        let answer = run(bench, Command::ListCollection(list), Wish::default()).good();
+        let answer = run(bench, Command::ListCollection(list), ListPair::default()).good();
         Listing::parse(Generation::Osd2, &answer.data).unwrap().ids().collect::<Vec<_>>()
     };
     let collections: BTreeSet<u64> = model.linked.iter().chain(model.tracking.keys()).copied().collect();
@@ -192,13 +192,13 @@ fn check(bench: &Bench, model: &Model) -> Result<(), TestCaseError> {
     }
     for (&oid, numbers) in &model.objects {
         let get = Command::GetAttributes(Target { object: user(OID + oid) });
-        let page = run(bench, get, Wish::page(4)).good().attributes;
+        let page = run(bench, get, ListPair::page(4)).good().attributes;
         let expected: Vec<u64> = numbers.values().map(|cid| CID + cid).collect();
         prop_assert_eq!(parse_memberships(&page).unwrap(), expected);
     }
     let count = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
     let count =
-        crate::support::value(&run(bench, count, Wish::get(&[(0x3000_0001, 0xC1)])).good().attributes);
+        crate::support::value(&run(bench, count, ListPair::get(&[(0x3000_0001, 0xC1)])).good().attributes);
     prop_assert_eq!(count, ((model.objects.len() + collections.len()) as u64).to_be_bytes());
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Bench, PID, Wish, user};
+use crate::support::{Bench, ListPair, PID, user};
 use proptest::prelude::*;
 use sealstone_osd::Command;
 use sealstone_osd::cdb::*;
@@ -75,7 +75,7 @@ fn apply(model: &mut Vec<u8>, step: &Step) -> bool {
 fn send(bench: &Bench, step: &Step) -> crate::support::Answer {
     let object = user(OID);
     let extent = |start, length| Extent { object, start, length };
-    let none = Wish::default;
+    let none = ListPair::default;
     match step {
         Step::Write(at, data) => bench.run(Command::Write(extent(*at, data.len() as u64)), none(), data),
         Step::Append(data) => {
@@ -84,8 +84,8 @@ fn send(bench: &Bench, step: &Step) -> crate::support::Answer {
         Step::Clear(at, length) => bench.run(Command::Clear(extent(*at, *length)), none(), &[]),
         Step::Punch(at, length) => bench.run(Command::Punch(extent(*at, *length)), none(), &[]),
         Step::Resize(length) => {
-            let wish = Wish::set(&[(1, 0x82, &length.to_be_bytes())]);
-            bench.run(Command::SetAttributes(Target { object }), wish, &[])
+            let lists = ListPair::set(&[(1, 0x82, &length.to_be_bytes())]);
+            bench.run(Command::SetAttributes(Target { object }), lists, &[])
         }
         Step::Read(at, length) => bench.run(Command::Read(extent(*at, *length)), none(), &[]),
         Step::Flush => {
@@ -98,7 +98,7 @@ fn send(bench: &Bench, step: &Step) -> crate::support::Answer {
 fn compare(store: Arc<dyn ObjectStore>, steps: &[Step]) -> Result<(), TestCaseError> {
     let bench = Bench::with(OsdConfig::default(), store);
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let mut model = Vec::new();
     for step in steps {
         let allowed = apply(&mut model, step);
@@ -120,7 +120,7 @@ fn compare(store: Arc<dyn ObjectStore>, steps: &[Step]) -> Result<(), TestCaseEr
         // The partition reports the space that the object uses.
         let used = bench.run(
             Command::GetAttributes(Target { object: sealstone_osd::ObjectId::of_partition(PID) }),
-            Wish::get(&[(0x3000_0001, 0x81)]),
+            ListPair::get(&[(0x3000_0001, 0x81)]),
             &[],
         );
         let used = u64::from_be_bytes(crate::support::value(&used.attributes).try_into().unwrap());
@@ -160,12 +160,12 @@ fn nearly_full_disk_allows_repeated_overwrite() {
     let store = Arc::new(DiskStore::open(medium, StoreOptions::default()).unwrap());
     let bench = Bench::with(OsdConfig::default(), store);
     bench.create_partition(PID);
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let chunk = vec![7; 1 << 20];
     let mut written = 0u64;
     loop {
         let extent = Extent { object: user(OID), start: written, length: 1 << 20 };
-        let answer = bench.run(Command::Write(extent), Wish::default(), &chunk);
+        let answer = bench.run(Command::Write(extent), ListPair::default(), &chunk);
         if answer.status != Status::Good {
             assert_eq!(answer.sense(), (7, 0x5507));
             break;
@@ -176,7 +176,7 @@ fn nearly_full_disk_allows_repeated_overwrite() {
     for round in 0..3 {
         for at in (0..written).step_by(1 << 20) {
             let extent = Extent { object: user(OID), start: at, length: 1 << 20 };
-            let answer = bench.run(Command::Write(extent), Wish::default(), &chunk);
+            let answer = bench.run(Command::Write(extent), ListPair::default(), &chunk);
             assert_eq!(
                 answer.status,
                 Status::Good,
@@ -197,13 +197,13 @@ fn large_overwrites_reuse_freed_space() {
         let store = Arc::new(DiskStore::open(medium, StoreOptions::default()).unwrap());
         let bench = Bench::with(OsdConfig::default(), store);
         bench.create_partition(PID);
-        bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+        bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
         let chunk = vec![7; usize::try_from(length).unwrap()];
         // One fewer than fits: an overwrite needs new blocks before the old ones are free.
         let count = (64 << 20) / length - 1;
         for at in (0..count).chain(0..count).chain(0..count) {
             let extent = Extent { object: user(OID), start: at * length, length };
-            let answer = bench.run(Command::Write(extent), Wish::default(), &chunk);
+            let answer = bench.run(Command::Write(extent), ListPair::default(), &chunk);
             assert_eq!(answer.status, Status::Good, "{at} of {count} times {length}: {:?}", answer.sense);
         }
     }

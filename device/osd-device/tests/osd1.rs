@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::plain::{Plain, triple, values};
-use crate::support::{Answer, Bench, NEXUS, PID, Wish, user};
+use crate::support::{Answer, Bench, ListPair, NEXUS, PID, user};
 use sealstone_osd::attribute::list::ObjectValuesOsd1;
 use sealstone_osd::capability::{Range, Scope, offset};
 use sealstone_osd::cdb::*;
@@ -51,8 +51,8 @@ fn capability(bench: &Bench, command: &Command, method: SecurityMethod) -> Capab
 }
 
 #[track_caller]
-fn run(bench: &Bench, command: Command, method: SecurityMethod, wish: Wish, data: &[u8]) -> Answer {
-    bench.run_with(command, wish, data, &capability(bench, &command, method))
+fn run(bench: &Bench, command: Command, method: SecurityMethod, lists: ListPair, data: &[u8]) -> Answer {
+    bench.run_with(command, lists, data, &capability(bench, &command, method))
 }
 
 fn extent(start: u64, length: u64) -> Extent {
@@ -67,61 +67,61 @@ fn list(object: ObjectId) -> Command {
 fn osd1_session_works_under_signed_methods() {
     for method in METHODS {
         let bench = bench(OsdConfig::default());
-        let run = |command, wish, data: &[u8]| run(&bench, command, method, wish, data);
+        let run = |command, lists, data: &[u8]| run(&bench, command, method, lists, data);
         let create = Command::Create(Create { object: user(OID), count: 1 });
-        run(create, Wish::set(&[(1, 9, b"name")]), &[]).good();
+        run(create, ListPair::set(&[(1, 9, b"name")]), &[]).good();
         let written =
-            run(Command::Write(extent(0, 10)), Wish::get(&[(1, 0x82), (1, 9)]), b"0123456789").good();
+            run(Command::Write(extent(0, 10)), ListPair::get(&[(1, 0x82), (1, 9)]), b"0123456789").good();
         let got = values(Generation::Osd1, &written.attributes);
         assert_eq!(got[0].1, 10u64.to_be_bytes());
         assert_eq!(got[1].1, b"name");
         let appended = Command::Append(Append { object: user(OID), length: 3 });
-        let at = run(appended, Wish::get(&[(0xFFFF_FFFE, 5)]), b"abc").good();
+        let at = run(appended, ListPair::get(&[(0xFFFF_FFFE, 5)]), b"abc").good();
         assert_eq!(values(Generation::Osd1, &at.attributes)[0].1, 10u64.to_be_bytes());
-        let read = run(Command::Read(extent(8, 5)), Wish::get(&[(1, 2)]), &[]).good();
+        let read = run(Command::Read(extent(8, 5)), ListPair::get(&[(1, 2)]), &[]).good();
         assert_eq!(read.data, b"89abc");
         assert_eq!(values(Generation::Osd1, &read.attributes)[0].1, OID.to_be_bytes());
-        let past = run(Command::Read(extent(10, 10)), Wish::default(), &[]);
+        let past = run(Command::Read(extent(10, 10)), ListPair::default(), &[]);
         assert_eq!(past.sense(), (1, 0x3B17));
         assert_eq!(past.sense.unwrap().command_specific, Some(3));
         let both = Command::CreateAndWrite(Extent { object: user(OID + 1), start: 4, length: 4 });
-        run(both, Wish::default(), b"data").good();
-        let listed = run(list(ObjectId::of_partition(PID)), Wish::default(), &[]).good();
+        run(both, ListPair::default(), b"data").good();
+        let listed = run(list(ObjectId::of_partition(PID)), ListPair::default(), &[]).good();
         let ids: Vec<u64> = Listing::parse(Generation::Osd1, &listed.data).unwrap().ids().collect();
         assert_eq!(ids, [OID, OID + 1]);
-        let partitions = run(list(ObjectId::ROOT), Wish::default(), &[]).good();
+        let partitions = run(list(ObjectId::ROOT), ListPair::default(), &[]).good();
         assert_eq!(
             Listing::parse(Generation::Osd1, &partitions.data).unwrap().ids().collect::<Vec<_>>(),
             [PID]
         );
         let flush = Flush { object: user(OID), scope: FlushScope::Everything, start: 0, length: 0 };
-        run(Command::Flush(flush), Wish::default(), &[]).good();
+        run(Command::Flush(flush), ListPair::default(), &[]).good();
         let container = |object| FlushContainer { object, scope: ContainerScope::Everything };
-        run(Command::FlushPartition(container(ObjectId::of_partition(PID))), Wish::default(), &[]).good();
-        run(Command::FlushOsd(container(ObjectId::ROOT)), Wish::default(), &[]).good();
+        run(Command::FlushPartition(container(ObjectId::of_partition(PID))), ListPair::default(), &[]).good();
+        run(Command::FlushOsd(container(ObjectId::ROOT)), ListPair::default(), &[]).good();
         let target = |object| Target { object };
-        run(Command::SetAttributes(target(user(OID))), Wish::set(&[(0x1_0000, 7, b"mine")]), &[]).good();
-        let page = run(Command::GetAttributes(target(user(OID))), Wish::page(3), &[]).good();
+        run(Command::SetAttributes(target(user(OID))), ListPair::set(&[(0x1_0000, 7, b"mine")]), &[]).good();
+        let page = run(Command::GetAttributes(target(user(OID))), ListPair::page(3), &[]).good();
         assert_eq!(page.attributes[..8], [0, 0, 0, 3, 0, 0, 0, 0x1E]);
-        let current = run(Command::GetAttributes(target(user(OID))), Wish::page(0xFFFF_FFFE), &[]).good();
+        let current = run(Command::GetAttributes(target(user(OID))), ListPair::page(0xFFFF_FFFE), &[]).good();
         assert_eq!(current.attributes.len(), 8 + 0x30);
         assert_eq!(current.attributes[28], 0x80);
         assert_eq!(current.attributes[32..40], PID.to_be_bytes());
         assert_ne!(current.attributes[8..28], [0; 20], "the response integrity check value");
-        run(Command::Remove(target(user(OID))), Wish::default(), &[]).good();
-        let gone = run(Command::Read(extent(0, 1)), Wish::default(), &[]);
+        run(Command::Remove(target(user(OID))), ListPair::default(), &[]).good();
+        let gone = run(Command::Read(extent(0, 1)), ListPair::default(), &[]);
         assert_eq!((gone.status, gone.sense()), (Status::CheckCondition, (5, 0x2400)));
         // Root level.
         let made = Command::CreatePartition(CreatePartition { partition: PID + 1 });
-        run(made, Wish::default(), &[]).good();
+        run(made, ListPair::default(), &[]).good();
         let removed = Command::RemovePartition(RemovePartition { partition: PID + 1, with_contents: false });
-        run(removed, Wish::default(), &[]).good();
+        run(removed, ListPair::default(), &[]).good();
         let kept = RemovePartition { partition: PID, with_contents: false };
-        assert_eq!(run(Command::RemovePartition(kept), Wish::default(), &[]).sense(), (5, 0x2C0A));
+        assert_eq!(run(Command::RemovePartition(kept), ListPair::default(), &[]).sense(), (5, 0x2C0A));
         let format = Command::FormatOsd(FormatOsd { capacity: 0 });
-        run(format, Wish::set(&[(0x9000_0001, 9, b"renamed")]), &[]).good();
+        run(format, ListPair::set(&[(0x9000_0001, 9, b"renamed")]), &[]).good();
         let root = Command::GetAttributes(target(ObjectId::ROOT));
-        let name = run(root, Wish::get(&[(0x9000_0001, 9), (0x9000_0001, 0xC0)]), &[]).good();
+        let name = run(root, ListPair::get(&[(0x9000_0001, 9), (0x9000_0001, 0xC0)]), &[]).good();
         let got = values(Generation::Osd1, &name.attributes);
         assert_eq!((got[0].1.as_slice(), got[1].1.as_slice()), (&b"renamed"[..], &0u64.to_be_bytes()[..]));
     }
@@ -135,7 +135,7 @@ fn capkey_of_osd1_signs_the_token() {
     let create = Command::Create(Create { object: user(OID), count: 1 });
     let capability = capability(&bench, &create, SecurityMethod::CapKey);
     for (token, status) in [(token, Status::Good), (SecurityToken([9; 32]), Status::CheckCondition)] {
-        let ready = bench.ready_with_token(create, &Wish::default(), &[], &capability, &token);
+        let ready = bench.ready_with_token(create, &ListPair::default(), &[], &capability, &token);
         assert_eq!(bench.send(&ready).status, status);
     }
 }
@@ -144,7 +144,8 @@ fn capkey_of_osd1_signs_the_token() {
 fn several_objects_return_list_type_f() {
     let bench = bench(OsdConfig::default());
     let create = Command::Create(Create { object: user(0), count: 3 });
-    let answer = run(&bench, create, SecurityMethod::AllData, Wish::get(&[(1, 2), (1, 0x77)]), &[]).good();
+    let answer =
+        run(&bench, create, SecurityMethod::AllData, ListPair::get(&[(1, 2), (1, 0x77)]), &[]).good();
     assert_eq!(answer.attributes[0] & 0xF, 0xF);
     let seen: Vec<_> = ObjectValuesOsd1::parse(&answer.attributes).unwrap().collect();
     assert_eq!(seen.len(), 6);
@@ -152,8 +153,8 @@ fn several_objects_return_list_type_f() {
         assert_eq!(seen[2 * at], (object, AttributeId::new(1, 2), &object.to_be_bytes()[..]));
         assert_eq!(seen[2 * at + 1], (object, AttributeId::new(1, 0x77), &[][..]), "undefined");
     }
-    let wish = Wish { allocation: 20, ..Wish::get(&[(1, 2)]) };
-    let cut = run(&bench, create, SecurityMethod::AllData, wish, &[]).good().attributes;
+    let lists = ListPair { allocation: 20, ..ListPair::get(&[(1, 2)]) };
+    let cut = run(&bench, create, SecurityMethod::AllData, lists, &[]).good().attributes;
     assert_eq!(
         (cut.len(), &cut[2..4]),
         (20, &(3u16 * 26).to_be_bytes()[..]),
@@ -165,10 +166,10 @@ fn several_objects_return_list_type_f() {
 fn osd1_capability_fields_checked_with_pointer() {
     let bench = bench(OsdConfig::default());
     let create = Command::Create(Create { object: user(OID), count: 1 });
-    run(&bench, create, SecurityMethod::CmdRsp, Wish::default(), &[]).good();
+    run(&bench, create, SecurityMethod::CmdRsp, ListPair::default(), &[]).good();
     let read = Command::Read(extent(0, 0));
     let good = capability(&bench, &read, SecurityMethod::CmdRsp);
-    bench.run_with(read, Wish::default(), &[], &good).good();
+    bench.run_with(read, ListPair::default(), &[], &good).good();
     let descriptor = |scope, object| Descriptor::User { scope, allowed: object, range: Range::ALL };
     let tag = Scope { policy_access_tag: 7, ..Scope::default() };
     let none = Scope::default();
@@ -186,17 +187,17 @@ fn osd1_capability_fields_checked_with_pointer() {
         (Capability { descriptor: descriptor(none, user(OID + 1)), ..good }, offset::OBJECT[0]),
     ];
     for (capability, at) in cases {
-        let answer = bench.run_with(read, Wish::default(), &[], &capability);
+        let answer = bench.run_with(read, ListPair::default(), &[], &capability);
         assert_eq!(answer.sense(), (5, 0x2400), "{at}");
         assert_eq!(answer.sense.unwrap().field.unwrap().byte, pointer::CAPABILITY + at);
     }
     // A capability that claims the other generation.
     let wrong = Capability { format: Generation::Osd2, ..good };
-    let ready = bench.ready(read, &Wish::default(), &[], &wrong);
+    let ready = bench.ready(read, &ListPair::default(), &[], &wrong);
     assert_eq!(bench.send(&ready).status, Status::CheckCondition);
     // An algorithm whose values do not fit in 20 bytes cannot be requested.
     let slot_1 = Capability { icv_algorithm: 1, ..good };
-    let mut ready = bench.ready(read, &Wish::default(), &[], &good);
+    let mut ready = bench.ready(read, &ListPair::default(), &[], &good);
     let at = usize::from(pointer::CAPABILITY);
     ready.cdb[at..at + 80].copy_from_slice(&slot_1.encode());
     assert_eq!(bench.send(&ready).status, Status::CheckCondition);
@@ -216,19 +217,19 @@ fn protects_commands_data_and_replies(slot: u8) {
         ..capability(bench, command, method)
     };
     let create = Command::Create(Create { object: user(OID), count: 1 });
-    run(&bench, create, SecurityMethod::AllData, Wish::default(), &[]).good();
+    run(&bench, create, SecurityMethod::AllData, ListPair::default(), &[]).good();
     let write = Command::Write(extent(0, 8));
     let rights = capability(&bench, &write, SecurityMethod::AllData);
     let before = bench.state_hash();
-    let wish = Wish::set(&[(1, 9, b"x")]);
+    let lists = ListPair::set(&[(1, 9, b"x")]);
     for byte in [12, 45, 51, 100, 165, 185] {
-        let mut ready = bench.ready(write, &wish, b"8 bytes!", &rights);
+        let mut ready = bench.ready(write, &lists, b"8 bytes!", &rights);
         ready.cdb[byte] ^= 1;
         assert_eq!(bench.send(&ready).status, Status::CheckCondition, "CDB byte {byte}");
     }
-    let whole = bench.ready(write, &wish, b"8 bytes!", &rights);
+    let whole = bench.ready(write, &lists, b"8 bytes!", &rights);
     for byte in [0, 7, 256, 265, whole.data_out.len() - 1] {
-        let mut ready = bench.ready(write, &wish, b"8 bytes!", &rights);
+        let mut ready = bench.ready(write, &lists, b"8 bytes!", &rights);
         ready.data_out[byte] ^= 1;
         let reply = bench.send(&ready);
         assert_eq!(bench.verify(&ready, &reply).unwrap().sense(), (5, 0x260F), "data-out byte {byte}");
@@ -239,7 +240,7 @@ fn protects_commands_data_and_replies(slot: u8) {
     assert_eq!(bench.send(&whole).status, Status::CheckCondition, "a second time");
     let read = Command::Read(extent(0, 8));
     let rights = capability(&bench, &read, SecurityMethod::AllData);
-    let ready = bench.ready(read, &Wish::get(&[(1, 9)]), &[], &rights);
+    let ready = bench.ready(read, &ListPair::get(&[(1, 9)]), &[], &rights);
     let reply = bench.send(&ready);
     for byte in [0, 7, 256, 270] {
         let mut changed = reply.clone();
@@ -335,12 +336,12 @@ fn osd1_lists_are_unaligned_at_256_offsets() {
 fn collections_and_keys_of_osd1() {
     for method in METHODS {
         let bench = bench(OsdConfig::default());
-        let run = |command, wish, data: &[u8]| run(&bench, command, method, wish, data);
+        let run = |command, lists, data: &[u8]| run(&bench, command, method, lists, data);
         let cid = 0x2_0000;
         let collection = user(cid);
-        run(Command::CreateCollection(Target { object: collection }), Wish::default(), &[]).good();
+        run(Command::CreateCollection(Target { object: collection }), ListPair::default(), &[]).good();
         let create = Command::Create(Create { object: user(OID), count: 1 });
-        run(create, Wish::set(&[(4, 1, &cid.to_be_bytes())]), &[]).good();
+        run(create, ListPair::set(&[(4, 1, &cid.to_be_bytes())]), &[]).good();
         let listing = |object| {
             Command::ListCollection(List {
                 object,
@@ -351,24 +352,24 @@ fn collections_and_keys_of_osd1() {
             })
         };
         let ids = |object| {
-            let answer = run(listing(object), Wish::default(), &[]).good();
+            let answer = run(listing(object), ListPair::default(), &[]).good();
             Listing::parse(Generation::Osd1, &answer.data).unwrap().ids().collect::<Vec<u64>>()
         };
         assert_eq!(ids(collection), [OID]);
         assert_eq!(ids(ObjectId::of_partition(PID)), [cid]);
         let flush = FlushContainer { object: collection, scope: ContainerScope::Everything };
-        run(Command::FlushCollection(flush), Wish::default(), &[]).good();
-        let page = run(Command::GetAttributes(Target { object: user(OID) }), Wish::page(4), &[]).good();
+        run(Command::FlushCollection(flush), ListPair::default(), &[]).good();
+        let page = run(Command::GetAttributes(Target { object: user(OID) }), ListPair::page(4), &[]).good();
         assert_eq!(page.attributes[4..16], [&[0, 0, 0, 8][..], &cid.to_be_bytes()].concat());
         let remove = |force| Command::RemoveCollection(RemoveCollection { object: collection, force });
-        assert_eq!(run(remove(false), Wish::default(), &[]).sense(), (5, 0x2C0A));
-        run(remove(true), Wish::default(), &[]).good();
+        assert_eq!(run(remove(false), ListPair::default(), &[]).sense(), (5, 0x2C0A));
+        run(remove(true), ListPair::default(), &[]).good();
         assert_eq!(ids(ObjectId::of_partition(PID)), [0; 0]);
         let key = SetKey { partition: PID, key: KeyToSet::Working(3), identifier: [9; 7], seed: [5; 20] };
-        run(Command::SetKey(key), Wish::default(), &[]).good();
+        run(Command::SetKey(key), ListPair::default(), &[]).good();
         let identifier = run(
             Command::GetAttributes(Target { object: ObjectId::of_partition(PID) }),
-            Wish::get(&[(0x3000_0005, 0x8003)]),
+            ListPair::get(&[(0x3000_0005, 0x8003)]),
             &[],
         );
         assert_eq!(values(Generation::Osd1, &identifier.good().attributes)[0].1, [9; 7]);

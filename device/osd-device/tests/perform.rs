@@ -2,7 +2,7 @@
 //! ALLDATA.
 
 use crate::plain::{DATA_IN_MAX, Plain, triple};
-use crate::support::{Bench, NEXUS, PID, Wish, user};
+use crate::support::{Bench, ListPair, NEXUS, PID, user};
 use parking_lot::Mutex;
 use sealstone_osd::cdb::{PerformScsi, PerformTask};
 use sealstone_osd::task::{ServiceResponse, TaskResponse};
@@ -67,7 +67,7 @@ fn without_dev_mgmt_neither_is_performed() {
     for command in [scsi(ObjectId::ROOT, &[0x12, 0, 0, 0, 96, 0]), function(ObjectId::ROOT, 0x02, 0)] {
         let mut capability = bench.capability(&command, SecurityMethod::AllData);
         capability.permissions = Permissions::ALL_OSD2.without(Permissions::DEV_MGMT);
-        let refused = bench.run_with(command, Wish::default(), &[], &capability);
+        let refused = bench.run_with(command, ListPair::default(), &[], &capability);
         assert_eq!(refused.sense(), (5, 0x2400));
         assert_eq!(refused.sense.unwrap().field, Some(FieldPointer::cdb(80 + 49)));
     }
@@ -78,11 +78,11 @@ fn without_dev_mgmt_neither_is_performed() {
 fn embedded_command_data_is_sealed() {
     let bench = Bench::with_partition();
     let command = scsi(ObjectId::of_partition(PID), &[0x12, 0, 0, 0, 96, 0]);
-    let answer = bench.run(command, Wish::get(&[(0x3000_0001, 1)]), &[]).good();
+    let answer = bench.run(command, ListPair::get(&[(0x3000_0001, 1)]), &[]).good();
     assert_eq!(answer.data[0], 0x11, "an object-based storage device");
     assert_eq!(crate::support::value(&answer.attributes), PID.to_be_bytes());
     let capability = bench.capability(&command, SecurityMethod::AllData);
-    let ready = bench.ready(command, &Wish::default(), &[], &capability);
+    let ready = bench.ready(command, &ListPair::default(), &[], &capability);
     let mut reply = bench.send(&ready);
     let mut data = reply.data_in.to_vec();
     data[8] ^= 1;

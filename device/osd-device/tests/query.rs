@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
+use crate::support::{Answer, Bench, ListPair, PID, SIGN_HERE, user, value};
 use sealstone_osd::attribute::list::ObjectValues;
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
@@ -25,7 +25,7 @@ const TRACKING: u32 = 0x6000_0004;
 
 /// Runs a command with a capability of the object's type. The tests use fixed numbers for
 /// collections.
-fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
+fn run(bench: &Bench, command: Command, lists: ListPair) -> Answer {
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
     let object = command.object();
     let several = command.object_types().len() > 1;
@@ -33,14 +33,14 @@ fn run(bench: &Bench, command: Command, wish: Wish) -> Answer {
         capability.object_type = ObjectType::Collection;
         capability.descriptor = Descriptor::Collection { scope: Scope::default(), allowed: object };
     }
-    bench.run_with(command, wish, &[], &capability)
+    bench.run_with(command, lists, &[], &capability)
 }
 
 /// Creates objects whose grade is their index.
 fn graded(bench: &Bench, count: u8) {
     for place in 0..count {
         let create = Command::Create(Create { object: user(OID + u64::from(place)), count: 1 });
-        bench.run(create, Wish::set(&[(GRADE.page, GRADE.number, &[place])]), &[]).good();
+        bench.run(create, ListPair::set(&[(GRADE.page, GRADE.number, &[place])]), &[]).good();
     }
 }
 
@@ -50,10 +50,10 @@ fn tracking(bench: &Bench, cid: u64, source: u64) {
 }
 
 fn collection(bench: &Bench, cid: u64, members: impl IntoIterator<Item = u64>) {
-    bench.run(Command::CreateCollection(Target { object: user(cid) }), Wish::default(), &[]).good();
+    bench.run(Command::CreateCollection(Target { object: user(cid) }), ListPair::default(), &[]).good();
     for oid in members {
         let set = Command::SetAttributes(Target { object: user(oid) });
-        bench.run(set, Wish::set(&[(4, 1, &cid.to_be_bytes())]), &[]).good();
+        bench.run(set, ListPair::set(&[(4, 1, &cid.to_be_bytes())]), &[]).good();
     }
 }
 
@@ -63,7 +63,7 @@ fn members(bench: &Bench, cid: u64) -> Vec<u64> {
 
 fn page(bench: &Bench, cid: u64, number: u32) -> Vec<u8> {
     let command = Command::GetAttributes(Target { object: user(cid) });
-    value(&run(bench, command, Wish::get(&[(TRACKING, number)])).good().attributes)
+    value(&run(bench, command, ListPair::get(&[(TRACKING, number)])).good().attributes)
 }
 
 /// Sends a QUERY with a list, or with any other bytes.
@@ -103,7 +103,7 @@ fn send_with(
         (None, []) => Vec::new(),
         _ => segment.encode(command.row().osd2.unwrap()).unwrap(),
     };
-    let ready = bench.ready_scattered(command, &Wish::default(), &[], capability, continuation);
+    let ready = bench.ready_scattered(command, &ListPair::default(), &[], capability, continuation);
     let reply = bench.send(&ready);
     bench.verify(&ready, &reply).unwrap()
 }
@@ -133,7 +133,7 @@ fn union_intersection_and_ranges_select_members() {
     let bench = Bench::with_partition();
     graded(&bench, 10);
     let write = Extent { object: user(OID + 4), start: 0, length: 3 };
-    bench.run(Command::Write(write), Wish::default(), b"abc").good();
+    bench.run(Command::Write(write), ListPair::default(), b"abc").good();
     collection(&bench, CID, OID + 2..OID + 8);
     tracking(&bench, CID + 1, CID);
     for source in [CID, CID + 1] {
@@ -289,7 +289,7 @@ fn tag_change_stops_filling_second_collection() {
     tracking(&bench, CID, 0);
     let set = |tag: u32| {
         let command = Command::SetAttributes(Target { object: user(CID) });
-        run(&bench, command, Wish::set(&[(0x6000_0005, 0x4000_0001, &tag.to_be_bytes())])).good()
+        run(&bench, command, ListPair::set(&[(0x6000_0005, 0x4000_0001, &tag.to_be_bytes())])).good()
     };
     set(7);
     let list = QueryList { kind: QueryType::Union, criteria: Vec::new() }.encode().unwrap();
@@ -314,10 +314,10 @@ fn attributes_of_all_members_are_fetched_and_set() {
     graded(&bench, 5);
     collection(&bench, CID, OID + 1..OID + 4);
     let members = Members { object: user(CID), immediate: false };
-    let set = Wish::set(&[(0x1_0000, 2, b"both"), (1, 0x82, &100_u64.to_be_bytes())]);
+    let set = ListPair::set(&[(0x1_0000, 2, b"both"), (1, 0x82, &100_u64.to_be_bytes())]);
     bench.run(Command::SetMemberAttributes(members), set, &[]).good();
-    let wish = Wish::get(&[(GRADE.page, GRADE.number), (0x1_0000, 2), (0x1_0000, 3)]);
-    let answer = bench.run(Command::GetMemberAttributes(members), wish.clone(), &[]).good();
+    let lists = ListPair::get(&[(GRADE.page, GRADE.number), (0x1_0000, 2), (0x1_0000, 3)]);
+    let answer = bench.run(Command::GetMemberAttributes(members), lists.clone(), &[]).good();
     let seen: Vec<_> = ObjectValues::parse(&answer.attributes).unwrap().collect();
     assert_eq!(seen.iter().map(|one| one.object).collect::<Vec<_>>(), [OID + 1, OID + 2, OID + 3]);
     for (place, one) in (1_u8..).zip(&seen) {
@@ -327,13 +327,13 @@ fn attributes_of_all_members_are_fetched_and_set() {
     assert_eq!(bench.store.stat(user(OID + 2)).unwrap().length, 100);
     assert_eq!(bench.store.stat(user(OID)).unwrap().length, 0, "no member");
     // Truncated, with its full length; set before get, or get before set, depending on the command.
-    let short = Wish { allocation: 40, ..wish };
+    let short = ListPair { allocation: 40, ..lists };
     let cut = bench.run(Command::GetMemberAttributes(members), short, &[]).good();
     assert_eq!(cut.attributes.len(), 40);
     assert_eq!(cut.attributes[4..8], answer.attributes[4..8]);
-    let both = |value: &[u8]| Wish {
+    let both = |value: &[u8]| ListPair {
         set: vec![(GRADE, value.to_vec())],
-        ..Wish::get(&[(GRADE.page, GRADE.number)])
+        ..ListPair::get(&[(GRADE.page, GRADE.number)])
     };
     let first = |answer: Answer| {
         let list = ObjectValues::parse(&answer.attributes).unwrap().next().unwrap();
@@ -342,11 +342,12 @@ fn attributes_of_all_members_are_fetched_and_set() {
     assert_eq!(first(bench.run(Command::GetMemberAttributes(members), both(&[70]), &[]).good()), [1]);
     assert_eq!(first(bench.run(Command::SetMemberAttributes(members), both(&[71]), &[]).good()), [71]);
     // Only pages of members are allowed, and none in page format.
-    let collections = bench.run(Command::GetMemberAttributes(members), Wish::get(&[(0x6000_0001, 2)]), &[]);
+    let collections =
+        bench.run(Command::GetMemberAttributes(members), ListPair::get(&[(0x6000_0001, 2)]), &[]);
     assert_eq!(collections.sense(), (5, 0x2600));
-    let in_page_format = bench.run(Command::GetMemberAttributes(members), Wish::page(3), &[]);
+    let in_page_format = bench.run(Command::GetMemberAttributes(members), ListPair::page(3), &[]);
     assert_eq!(in_page_format.sense(), (5, 0x1A00));
-    let read_only = bench.run(Command::SetMemberAttributes(members), Wish::set(&[(1, 2, &[0; 8])]), &[]);
+    let read_only = bench.run(Command::SetMemberAttributes(members), ListPair::set(&[(1, 2, &[0; 8])]), &[]);
     assert_eq!(read_only.sense(), (5, 0x2600));
 }
 
@@ -357,12 +358,12 @@ fn member_objects_are_removed_and_the_collection_stays() {
     collection(&bench, CID, OID + 10..OID + 190);
     tracking(&bench, CID + 1, CID);
     let remove = Command::RemoveMemberObjects(Members { object: user(CID), immediate: false });
-    bench.run(remove, Wish::default(), &[]).good();
+    bench.run(remove, ListPair::default(), &[]).good();
     assert_eq!(members(&bench, CID), [0; 0]);
     assert_eq!(members(&bench, CID + 1), [0; 0], "removed from every collection");
     assert_eq!(bench.store.space().objects, 1 + 1 + 2 + 20);
     let partition = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
-    let count = bench.run(partition, Wish::get(&[(0x3000_0001, 0xC1)]), &[]).good();
+    let count = bench.run(partition, ListPair::get(&[(0x3000_0001, 0xC1)]), &[]).good();
     assert_eq!(value(&count.attributes), 22_u64.to_be_bytes());
 }
 
@@ -372,7 +373,7 @@ fn member_floor_blocks_weaker_method() {
     graded(&bench, 3);
     collection(&bench, CID, OID..OID + 3);
     let set = Command::SetAttributes(Target { object: user(OID + 1) });
-    bench.run(set, Wish::set(&[(0xF001, 1, &[3])]), &[]).good();
+    bench.run(set, ListPair::set(&[(0xF001, 1, &[3])]), &[]).good();
     let members = Members { object: user(CID), immediate: false };
     for command in [
         Command::GetMemberAttributes(members),
@@ -380,12 +381,12 @@ fn member_floor_blocks_weaker_method() {
         Command::RemoveMemberObjects(members),
     ] {
         let capability = bench.capability(&command, SecurityMethod::CmdRsp);
-        let wish = match command {
-            Command::GetMemberAttributes(_) => Wish::get(&[(1, 0x82)]),
-            Command::SetMemberAttributes(_) => Wish::set(&[(0x1_0000, 9, b"x")]),
-            _ => Wish::default(),
+        let lists = match command {
+            Command::GetMemberAttributes(_) => ListPair::get(&[(1, 0x82)]),
+            Command::SetMemberAttributes(_) => ListPair::set(&[(0x1_0000, 9, b"x")]),
+            _ => ListPair::default(),
         };
-        let refused = bench.run_with(command, wish, &[], &capability);
+        let refused = bench.run_with(command, lists, &[], &capability);
         assert_eq!((refused.status, refused.sense()), (Status::CheckCondition, (5, 0x2400)));
     }
     assert!(bench.store.stat(user(OID + 1)).is_ok());
@@ -409,7 +410,7 @@ fn immediate_command_continues_and_is_tracked() {
     // One command at a time, and the tracking collection stays.
     refused_at(&query(&bench, into, QueryType::Union, &[]), 24);
     let remove = RemoveCollection { object: user(CID), force: true };
-    refused_at(&bench.run(Command::RemoveCollection(remove), Wish::default(), &[]), 24);
+    refused_at(&bench.run(Command::RemoveCollection(remove), ListPair::default(), &[]), 24);
     assert!(bench.unit.work());
     assert!(!bench.unit.work());
     assert_eq!(members(&bench, CID).len(), 50);
@@ -418,14 +419,14 @@ fn immediate_command_continues_and_is_tracked() {
     assert_eq!(page(&bench, CID, 0x11), 150_u64.to_be_bytes());
     // The members of a tracking collection, immediately.
     let members_of = Members { object: user(CID), immediate: true };
-    let wish = Wish::set(&[(0x1_0000, 7, b"done")]);
-    bench.run(Command::SetMemberAttributes(members_of), wish, &[]).good();
+    let lists = ListPair::set(&[(0x1_0000, 7, b"done")]);
+    bench.run(Command::SetMemberAttributes(members_of), lists, &[]).good();
     while bench.unit.work() {}
     for oid in [OID + 99, OID + 100] {
         let value = bench.store.attribute(user(oid), AttributeId::new(0x1_0000, 7)).unwrap();
         assert_eq!(value.is_some(), oid == OID + 100);
     }
-    bench.run(Command::RemoveMemberObjects(members_of), Wish::default(), &[]).good();
+    bench.run(Command::RemoveMemberObjects(members_of), ListPair::default(), &[]).good();
     while bench.unit.work() {}
     assert_eq!((members(&bench, CID).len(), page(&bench, CID, 0x11)), (0, 50_u64.to_be_bytes().to_vec()));
     let create = CreateTracking { object: user(CID + 1), source: EVERYTHING, immediate: true };
@@ -470,11 +471,11 @@ fn immediate_commands_require_tracking_collection() {
     tracking(&bench, CID + 1, CID);
     let immediate = |cid| Members { object: user(cid), immediate: true };
     for cid in [CID, EVERYTHING] {
-        refused_at(&bench.run(Command::SetMemberAttributes(immediate(cid)), Wish::default(), &[]), 11);
-        refused_at(&bench.run(Command::RemoveMemberObjects(immediate(cid)), Wish::default(), &[]), 11);
+        refused_at(&bench.run(Command::SetMemberAttributes(immediate(cid)), ListPair::default(), &[]), 11);
+        refused_at(&bench.run(Command::RemoveMemberObjects(immediate(cid)), ListPair::default(), &[]), 11);
     }
     let get = Command::GetMemberAttributes(immediate(CID + 1));
-    refused_at(&bench.run(get, Wish::get(&[(1, 2)]), &[]), 11);
+    refused_at(&bench.run(get, ListPair::get(&[(1, 2)]), &[]), 11);
     let nothing = CreateTracking { object: user(CID + 2), source: 0, immediate: true };
     refused_at(&bench.track(nothing), 40);
     assert!(!bench.unit.work(), "nothing waits");
@@ -503,7 +504,7 @@ fn revoked_command_stops_at_next_step() {
     tracking(&bench, CID, EVERYTHING);
     let set = |tag: u32| {
         let command = Command::SetAttributes(Target { object: user(CID) });
-        run(&bench, command, Wish::set(&[(0x6000_0005, 0x4000_0001, &tag.to_be_bytes())])).good()
+        run(&bench, command, ListPair::set(&[(0x6000_0005, 0x4000_0001, &tag.to_be_bytes())])).good()
     };
     set(7);
     let remove = Command::RemoveMemberObjects(Members { object: user(CID), immediate: true });
@@ -511,7 +512,7 @@ fn revoked_command_stops_at_next_step() {
     if let Descriptor::Collection { scope, .. } = &mut capability.descriptor {
         scope.policy_access_tag = 7;
     }
-    bench.run_with(remove, Wish::default(), &[], &capability).good();
+    bench.run_with(remove, ListPair::default(), &[], &capability).good();
     set(8);
     assert!(bench.unit.work());
     assert_eq!(members(&bench, CID).len(), 3, "nothing removed after the tag changed");
@@ -540,8 +541,10 @@ fn frozen_key_or_audit_stops_command() {
         graded(&bench, 3);
         tracking(&bench, CID, EVERYTHING);
         let remove = Command::RemoveMemberObjects(Members { object: user(CID), immediate: true });
-        bench.run(remove, Wish::default(), &[]).good();
-        bench.run(Command::SetAttributes(Target { object }), Wish::set(&[(page, number, value)]), &[]).good();
+        bench.run(remove, ListPair::default(), &[]).good();
+        bench
+            .run(Command::SetAttributes(Target { object }), ListPair::set(&[(page, number, value)]), &[])
+            .good();
         assert!(bench.unit.work());
         assert_eq!(members(&bench, CID).len(), 3, "nothing was removed after the freeze");
         let log = bench.log.0.lock();
@@ -568,5 +571,5 @@ fn restart_aborts_running_immediate_commands() {
     let sense = Sense::parse(&page(&bench, CID, 4)).unwrap();
     assert_eq!(sense.key.nibble(), 0xB, "ABORTED COMMAND");
     let remove = RemoveCollection { object: user(CID), force: true };
-    bench.run(Command::RemoveCollection(remove), Wish::default(), &[]).good();
+    bench.run(Command::RemoveCollection(remove), ListPair::default(), &[]).good();
 }

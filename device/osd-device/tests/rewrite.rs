@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Answer, Bench, PID, Wish, user, value};
+use crate::support::{Answer, Bench, ListPair, PID, user, value};
 use sealstone_osd::cdb::*;
 use sealstone_osd::continuation::Segment;
 use sealstone_osd::rewrite::{RewriteAction as Action, RewriteOperation};
@@ -21,9 +21,9 @@ fn bench(data: &[u8]) -> Bench {
 }
 
 fn fill(bench: &Bench, data: &[u8]) {
-    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), ListPair::default(), &[]).good();
     let write = Command::Write(Extent { object: user(OID), start: 0, length: data.len() as u64 });
-    bench.run(write, Wish::set(&[(VERSION.page, VERSION.number, b"v1")]), data).good();
+    bench.run(write, ListPair::set(&[(VERSION.page, VERSION.number, b"v1")]), data).good();
 }
 
 /// Returns a command with range and flags.
@@ -42,7 +42,13 @@ fn range(start: u64, length: u32) -> Rewrite {
 /// An operation at an offset, with its operand.
 type Step<'a> = (Action, u64, u32, &'a [u8]);
 
-fn send(bench: &Bench, rewrite: Rewrite, steps: &[Step<'_>], wish: Wish, without: Permissions) -> Answer {
+fn send(
+    bench: &Bench,
+    rewrite: Rewrite,
+    steps: &[Step<'_>],
+    lists: ListPair,
+    without: Permissions,
+) -> Answer {
     let mut data = Vec::new();
     let mut operations = Vec::new();
     for &(action, offset, length, operand) in steps {
@@ -54,24 +60,24 @@ fn send(bench: &Bench, rewrite: Rewrite, steps: &[Step<'_>], wish: Wish, without
     let permissions = full.permissions | Permissions::READ;
     let capability = Capability { permissions: permissions.without(without), ..full };
     let segment = Segment { rewrite: operations, ..Segment::default() };
-    let ready = bench.ready_scattered(command, &wish, &data, &capability, segment.encode(0x8F90).unwrap());
+    let ready = bench.ready_scattered(command, &lists, &data, &capability, segment.encode(0x8F90).unwrap());
     let reply = bench.send(&ready);
     bench.verify(&ready, &reply).unwrap()
 }
 
 fn run(bench: &Bench, rewrite: Rewrite, steps: &[Step<'_>]) -> Answer {
-    send(bench, rewrite, steps, Wish::default(), Permissions::NONE)
+    send(bench, rewrite, steps, ListPair::default(), Permissions::NONE)
 }
 
 fn content(bench: &Bench) -> Vec<u8> {
     let length = bench.store.stat(user(OID)).unwrap().length;
     let read = Command::Read(Extent { object: user(OID), start: 0, length });
-    bench.run(read, Wish::default(), &[]).good().data
+    bench.run(read, ListPair::default(), &[]).good().data
 }
 
 fn version(bench: &Bench) -> Vec<u8> {
     let get = Command::GetAttributes(Target { object: user(OID) });
-    value(&bench.run(get, Wish::get(&[(VERSION.page, VERSION.number)]), &[]).good().attributes)
+    value(&bench.run(get, ListPair::get(&[(VERSION.page, VERSION.number)]), &[]).good().attributes)
 }
 
 #[test]
@@ -145,8 +151,8 @@ fn version_is_compared_and_set_atomically() {
     let update = |new: &[u8]| {
         let steps: &[Step<'_>] =
             &[(Action::CompareAttribute(VERSION), 0, 2, b"v1"), (Action::Replace, 0, 3, new)];
-        let wish = Wish::set(&[(VERSION.page, VERSION.number, b"v2")]);
-        send(&bench, Rewrite { conditional: true, ..range(9, 3) }, steps, wish, Permissions::NONE)
+        let lists = ListPair::set(&[(VERSION.page, VERSION.number, b"v2")]);
+        send(&bench, Rewrite { conditional: true, ..range(9, 3) }, steps, lists, Permissions::NONE)
     };
     update(b"150").good();
     assert_eq!(update(b"050").sense(), (0xE, 0x1D00));
@@ -192,7 +198,7 @@ fn rewrite_checks_every_permission() {
     let bench = bench(b"0123456789");
     let before = bench.state_hash();
     let refused = |rewrite, steps: &[Step<'_>], without| {
-        let answer = send(&bench, rewrite, steps, Wish::default(), without);
+        let answer = send(&bench, rewrite, steps, ListPair::default(), without);
         assert_eq!(answer.sense(), (5, 0x2400));
         assert_eq!(answer.sense.unwrap().field.map(|field| field.byte), Some(129));
         assert_eq!(bench.state_hash(), before);
@@ -209,7 +215,7 @@ fn rewrite_checks_every_permission() {
     refused(conditional, &[(attribute, 0, 2, b"v1")], Permissions::GET_ATTR);
     // COPY moves data that READ would return; the CDB does not show that.
     refused(range(0, 4), &[(Action::Copy(2), 0, 1, b"")], Permissions::READ);
-    send(&bench, range(0, 4), replace, Wish::default(), Permissions::READ | Permissions::GET_ATTR).good();
+    send(&bench, range(0, 4), replace, ListPair::default(), Permissions::READ | Permissions::GET_ATTR).good();
 }
 
 #[test]
@@ -224,7 +230,7 @@ fn rewrite_range_must_fit_capability() {
         let descriptor =
             sealstone_osd::Descriptor::User { scope: Scope::default(), allowed: user(OID), range: allowed };
         let capability = Capability { descriptor, ..full };
-        let ready = bench.ready_scattered(command, &Wish::default(), b"x", &capability, segment.clone());
+        let ready = bench.ready_scattered(command, &ListPair::default(), b"x", &capability, segment.clone());
         let reply = bench.send(&ready);
         let answer = bench.verify(&ready, &reply).unwrap();
         assert_eq!(answer.status == sealstone_scsi::Status::Good, status, "{allowed:?}");
@@ -256,8 +262,8 @@ fn bytes_and_attributes_change_together_across_a_crash() {
         let calls = medium.calls();
         medium.fault(DiskFault::Power(calls.writes + calls.syncs + point));
         let steps: &[Step<'_>] = &[(Action::Fill(1), 0, 9_000, &[2]), (Action::Fill(1), 15_000, 4_000, &[3])];
-        let wish = Wish { fua: true, ..Wish::set(&[(VERSION.page, VERSION.number, b"v2")]) };
-        let answer = send(&bench, range(100, 19_000), steps, wish, Permissions::NONE);
+        let lists = ListPair { fua: true, ..ListPair::set(&[(VERSION.page, VERSION.number, b"v2")]) };
+        let answer = send(&bench, range(100, 19_000), steps, lists, Permissions::NONE);
         let dead = medium.is_dead();
         drop(bench);
         let store = DiskStore::open(Arc::new(medium.crash()), StoreOptions::default()).unwrap();

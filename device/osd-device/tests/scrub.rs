@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::faulty::Faulty;
-use crate::support::{Answer, Bench, PID, START_MS, Wish, user, value};
+use crate::support::{Answer, Bench, ListPair, PID, START_MS, user, value};
 use sealstone_digest::{CoveredDigests, DigestCover, Profile};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
@@ -58,12 +58,12 @@ impl Disk {
 }
 
 fn run(bench: &Bench, command: Command) -> Answer {
-    bench.run(command, Wish::default(), &[])
+    bench.run(command, ListPair::default(), &[])
 }
 
 fn write(bench: &Bench, oid: u64, start: u64, data: &[u8]) {
     let extent = Extent { object: user(oid), start, length: data.len() as u64 };
-    bench.run(Command::Write(extent), Wish::default(), data).good();
+    bench.run(Command::Write(extent), ListPair::default(), data).good();
 }
 
 fn make(bench: &Bench, oid: u64, blocks: u64) {
@@ -73,7 +73,7 @@ fn make(bench: &Bench, oid: u64, blocks: u64) {
 
 fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     let command = Command::GetAttributes(Target { object });
-    value(&bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
+    value(&bench.run(command, ListPair::get(&[(page, number)]), &[]).good().attributes)
 }
 
 /// Steps until nothing is left to do; returns the bytes read.
@@ -130,7 +130,7 @@ fn scrub_reports_corruption_once_and_clears_repair() {
     // A partial write of a damaged block fails; writing the whole block repairs it without another
     // pass.
     let part = Command::Write(Extent { object: user(OID), start: 5 * BLOCK, length: 10 });
-    assert_eq!(bench.run(part, Wish::default(), &[0; 10]).sense(), (3, 0x1100));
+    assert_eq!(bench.run(part, ListPair::default(), &[0; 10]).sense(), (3, 0x1100));
     write(&bench, OID, 5 * BLOCK, &[8; BLOCK as usize]);
     scrub(&bench);
     assert_eq!(bench.unit.damaged(), [(user(OID), blocks(6, 1))]);
@@ -278,7 +278,7 @@ fn corrupt_index_page_scrub_names_every_loss() {
     let bench = disk.start();
     for number in 0..OBJECTS {
         make(&bench, OID + number, 1 + number % 3);
-        let name = Wish::set(&[(0x10000, 1, &[number as u8 + 1; 200])]);
+        let name = ListPair::set(&[(0x10000, 1, &[number as u8 + 1; 200])]);
         bench.run(Command::SetAttributes(Target { object: user(OID + number) }), name, &[]).good();
     }
     bench.store.flush().unwrap();

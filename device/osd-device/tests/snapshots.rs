@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Answer, Bench, PID, Wish, value};
+use crate::support::{Answer, Bench, ListPair, PID, value};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Command, ObjectId, ObjectType};
 use sealstone_osd_device::OsdConfig;
@@ -27,24 +27,24 @@ fn id(partition: u64, object: u64) -> ObjectId {
 }
 
 fn create(bench: &Bench, object: ObjectId) -> Answer {
-    bench.run(Command::Create(Create { object, count: 1 }), Wish::default(), &[])
+    bench.run(Command::Create(Create { object, count: 1 }), ListPair::default(), &[])
 }
 
 fn write(bench: &Bench, object: ObjectId, start: u64, data: &[u8]) -> Answer {
-    bench.run(Command::Write(Extent { object, start, length: data.len() as u64 }), Wish::default(), data)
+    bench.run(Command::Write(Extent { object, start, length: data.len() as u64 }), ListPair::default(), data)
 }
 
 fn read(bench: &Bench, object: ObjectId, length: u64) -> Answer {
-    bench.run(Command::Read(Extent { object, start: 0, length }), Wish::default(), &[])
+    bench.run(Command::Read(Extent { object, start: 0, length }), ListPair::default(), &[])
 }
 
 fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
     let command = Command::GetAttributes(Target { object });
-    value(&bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
+    value(&bench.run(command, ListPair::get(&[(page, number)]), &[]).good().attributes)
 }
 
 fn run(bench: &Bench, command: Command) -> Answer {
-    bench.run(command, Wish::default(), &[])
+    bench.run(command, ListPair::default(), &[])
 }
 
 /// Runs a command that creates a partition, and updates the bench's keys.
@@ -67,7 +67,7 @@ fn bench() -> Bench {
         write(&bench, id(PID, OID + object), 0, &[object as u8 + 1; 100_000]).good();
     }
     let set = Command::SetAttributes(Target { object: id(PID, OID) });
-    bench.run(set, Wish::set(&[(1, 9, b"name"), (0x1_0000, 7, b"inode")]), &[]).good();
+    bench.run(set, ListPair::set(&[(1, 9, b"name"), (0x1_0000, 7, b"inode")]), &[]).good();
     bench
 }
 
@@ -124,12 +124,16 @@ fn snapshot_contents_are_readonly() {
     let (protect, code) = (7, 0x2700);
     assert_eq!(write(&bench, object, 0, b"abc").sense(), (protect, code));
     assert_eq!(
-        bench.run(Command::Append(Append { object, length: 1 }), Wish::default(), b"x").sense(),
+        bench.run(Command::Append(Append { object, length: 1 }), ListPair::default(), b"x").sense(),
         (protect, code)
     );
     assert_eq!(
         bench
-            .run(Command::CreateAndWrite(Extent { object: id(SNAP, 0), ..extent }), Wish::default(), b"abc")
+            .run(
+                Command::CreateAndWrite(Extent { object: id(SNAP, 0), ..extent }),
+                ListPair::default(),
+                b"abc"
+            )
             .sense(),
         (protect, code)
     );
@@ -142,15 +146,15 @@ fn snapshot_contents_are_readonly() {
     ] {
         assert_eq!(run(&bench, command).sense(), (protect, code), "{command:?}");
     }
-    let set = bench.run(Command::SetAttributes(Target { object }), Wish::set(&[(1, 9, b"x")]), &[]);
+    let set = bench.run(Command::SetAttributes(Target { object }), ListPair::set(&[(1, 9, b"x")]), &[]);
     assert_eq!(set.sense(), (protect, code));
-    let set = bench.run(Command::Read(extent), Wish::set(&[(1, 9, b"x")]), &[]);
+    let set = bench.run(Command::Read(extent), ListPair::set(&[(1, 9, b"x")]), &[]);
     assert_eq!(set.sense(), (protect, code), "nor as a side effect");
     read(&bench, object, 3).good();
     assert_eq!(bench.state_hash(), before);
     // The partition itself may be named and removed.
     let named = Command::SetAttributes(Target { object: ObjectId::of_partition(SNAP) });
-    bench.run(named, Wish::set(&[(0x3000_0001, 9, b"monday")]), &[]).good();
+    bench.run(named, ListPair::set(&[(0x3000_0001, 9, b"monday")]), &[]).good();
     run(&bench, Command::RemovePartition(RemovePartition { partition: SNAP, with_contents: true })).good();
 }
 
@@ -177,7 +181,7 @@ fn restore_replaces_contents_but_not_authority() {
     write(&bench, id(PID, OID), 0, b"later").good();
     let set = Command::SetAttributes(Target { object: id(PID, OID) });
     let tag = [(1, 9, &b"renamed"[..]), (0x1_0000, 8, b"new"), (5, 0x4000_0001, &[0, 0, 0, 9])];
-    bench.run(set, Wish::set(&tag), &[]).good();
+    bench.run(set, ListPair::set(&tag), &[]).good();
     run(&bench, Command::Remove(Target { object: id(PID, OID + 1) })).good();
     create(&bench, id(PID, OID + 9)).good();
     write(&bench, id(PID, OID + 2), 200_000, b"longer").good();
@@ -267,7 +271,7 @@ fn invalid_duplication_points_to_field() {
 fn device_chooses_id_if_requested() {
     let bench = bench();
     let command = Command::CreateClone(duplicate(0, PID));
-    let answer = bench.run(command, Wish::get(&[(0xFFFF_FFFE, 3), (DUPLICATES, 2)]), &[]).good();
+    let answer = bench.run(command, ListPair::get(&[(0xFFFF_FFFE, 3), (DUPLICATES, 2)]), &[]).good();
     let values = crate::support::values(&answer.attributes);
     assert_eq!(values[0].1, (PID + 1).to_be_bytes());
     assert_eq!(values[1].1, PID.to_be_bytes());

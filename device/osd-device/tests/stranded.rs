@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::faulty::Faulty;
-use crate::support::{Answer, Bench, PID, Wish, value};
+use crate::support::{Answer, Bench, ListPair, PID, value};
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, Descriptor, ObjectId, SecurityMethod};
@@ -22,7 +22,7 @@ fn duplicate(partition: u64, source: u64) -> Duplicate {
 }
 
 fn run(bench: &Bench, command: Command) -> Answer {
-    bench.run(command, Wish::default(), &[])
+    bench.run(command, ListPair::default(), &[])
 }
 
 fn id(object: u64) -> ObjectId {
@@ -42,13 +42,13 @@ fn bench() -> (Bench, Arc<Faulty>) {
     for object in OID..OID + OBJECTS {
         run(&bench, Command::Create(Create { object: id(object), count: 1 })).good();
         let write = Command::Write(Extent { object: id(object), start: 0, length: 3 });
-        bench.run(write, Wish::set(&[(0x1_0000, 1, b"was")]), b"old").good();
+        bench.run(write, ListPair::set(&[(0x1_0000, 1, b"was")]), b"old").good();
     }
     run(&bench, Command::CreateSnapshot(duplicate(SNAP, PID))).good();
     bench.keys.lock().add_partition(SNAP).unwrap();
     for object in OID..OID + OBJECTS {
         let write = Command::Write(Extent { object: id(object), start: 0, length: 3 });
-        bench.run(write, Wish::set(&[(0x1_0000, 1, b"is")]), b"new").good();
+        bench.run(write, ListPair::set(&[(0x1_0000, 1, b"is")]), b"new").good();
     }
     for object in [OID + 1, OID + 4] {
         run(&bench, Command::Remove(Target { object: id(object) })).good();
@@ -61,12 +61,12 @@ fn is_restored(bench: &Bench) {
     for object in OID..OID + OBJECTS {
         assert_eq!(read(bench, object).good().data, b"old", "{object:x}");
         let get = Command::GetAttributes(Target { object: id(object) });
-        let get = bench.run(get, Wish::get(&[(0x1_0000, 1)]), &[]).good();
+        let get = bench.run(get, ListPair::get(&[(0x1_0000, 1)]), &[]).good();
         assert_eq!(value(&get.attributes), b"was");
     }
     assert_eq!(read(bench, OID + 9).sense(), (5, 0x2400));
     let count = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
-    let count = bench.run(count, Wish::get(&[(0x3000_0001, 0xC1)]), &[]).good();
+    let count = bench.run(count, ListPair::get(&[(0x3000_0001, 0xC1)]), &[]).good();
     assert_eq!(value(&count.attributes), OBJECTS.to_be_bytes());
 }
 
@@ -120,7 +120,7 @@ fn failed_restore_recreates_object_as_new() {
         let (bench, store) = bench();
         // New user objects get tag 9.
         let set = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
-        bench.run(set, Wish::set(&[(0x3000_0005, 0x4000_0002, &[0, 0, 0, 9])]), &[]).good();
+        bench.run(set, ListPair::set(&[(0x3000_0005, 0x4000_0002, &[0, 0, 0, 9])]), &[]).good();
         store.fail(nth, 0);
         let _ = run(&bench, Command::RestorePartition(duplicate(PID, SNAP)));
         if bench.unit.work_counts().stranded > 0 {
@@ -133,7 +133,7 @@ fn failed_restore_recreates_object_as_new() {
                 let born = bench.store.attribute(object, sealstone_osd::AttributeId::new(3, 1)).unwrap();
                 born.expect("a created time")
             };
-            let heard = bench.run(get, Wish::get(&[tag]), &[]).good();
+            let heard = bench.run(get, ListPair::get(&[tag]), &[]).good();
             assert_eq!(value(&heard.attributes), [0, 0, 0, 9], "{nth}");
             assert!(born(id(OID + 1)) >= born(id(OID)), "{nth}");
         }
@@ -218,13 +218,13 @@ fn restore_completes_after_key_change() {
         Descriptor::Partition { scope: Scope { policy_access_tag: 5, ..Scope::default() }, partition: PID };
     let set = |tag: u8| {
         let set = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
-        bench.run(set, Wish::set(&[(0x3000_0005, 0x4000_0001, &[0, 0, 0, tag])]), &[]).good();
+        bench.run(set, ListPair::set(&[(0x3000_0005, 0x4000_0001, &[0, 0, 0, tag])]), &[]).good();
     };
     set(6);
-    assert_eq!(bench.run_with(restore, Wish::default(), &[], &capability).sense(), (5, 0x2400));
+    assert_eq!(bench.run_with(restore, ListPair::default(), &[], &capability).sense(), (5, 0x2400));
     assert_eq!(read(&bench, OID).good().data, b"new");
     set(5);
-    bench.run_with(restore, Wish::default(), &[], &capability).good();
+    bench.run_with(restore, ListPair::default(), &[], &capability).good();
     is_restored(&bench);
     drop(store);
 }

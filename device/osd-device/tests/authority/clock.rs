@@ -10,7 +10,7 @@ use sealstone_scsi::Status;
 use sealstone_store::MemoryStore;
 
 use super::{bench, read, refused};
-use crate::support::{self, Bench, NEXUS, START_MS, Wish};
+use crate::support::{self, Bench, ListPair, NEXUS, START_MS};
 
 #[test]
 fn nonce_outside_window_reports_the_clock() {
@@ -19,7 +19,7 @@ fn nonce_outside_window_reports_the_clock() {
     for off in [-21_000i64, 11_000] {
         let now = bench.fake.ms.load(Ordering::SeqCst);
         bench.fake.ms.store(now.wrapping_add_signed(off), Ordering::SeqCst);
-        let ready = bench.ready(read(), &Wish::default(), &[], &capability);
+        let ready = bench.ready(read(), &ListPair::default(), &[], &capability);
         bench.fake.ms.store(now, Ordering::SeqCst);
         let answer = bench.verify(&ready, &bench.send(&ready)).unwrap();
         refused(&answer, 0x2407);
@@ -37,16 +37,16 @@ fn clock_set_back_makes_device_not_ready() {
     );
     let remove =
         Command::FlushOsd(FlushContainer { object: ObjectId::ROOT, scope: ContainerScope::Everything });
-    assert_eq!(bench.run(remove, Wish::default(), &[]).sense(), (2, 0x0401));
+    assert_eq!(bench.run(remove, ListPair::default(), &[]).sense(), (2, 0x0401));
     bench.fake.ms.store(START_MS + 27_000, Ordering::SeqCst);
     assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).status, Status::Good);
     bench.fake.ms.store(START_MS - 3_600_000, Ordering::SeqCst);
     assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).sense[1..4], [2, 4, 3]);
     let list =
         List { object: ObjectId::ROOT, list_id: 0, allocation: 64, initial: 0, with_attributes: false };
-    assert_eq!(bench.run(Command::List(list), Wish::default(), &[]).sense(), (2, 0x0403));
+    assert_eq!(bench.run(Command::List(list), ListPair::default(), &[]).sense(), (2, 0x0403));
     bench.fake.ms.store(START_MS + 40_000, Ordering::SeqCst);
-    bench.run(Command::List(list), Wish::default(), &[]).good();
+    bench.run(Command::List(list), ListPair::default(), &[]).good();
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn sound_clock_step_back_refuses_captured_commands() {
     let mut runs = |at_ms: u64| {
         bench.fake.ms.store(at_ms, Ordering::SeqCst);
         bench.unit.upkeep().unwrap();
-        let ready = bench.ready(read(), &Wish::default(), &[], &capability);
+        let ready = bench.ready(read(), &ListPair::default(), &[], &capability);
         bench.verify(&ready, &bench.send(&ready)).unwrap().good();
         captured.push(ready);
         for old in &captured {
@@ -80,7 +80,7 @@ fn sound_clock_step_back_refuses_captured_commands() {
     bench.fake.ms.store(START_MS + days + 10_000, Ordering::SeqCst);
     bench.unit.upkeep().unwrap();
     assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).sense[1..4], [2, 4, 1]);
-    assert_eq!(bench.run(read(), Wish::default(), &[]).sense(), (2, 0x0401));
+    assert_eq!(bench.run(read(), ListPair::default(), &[]).sense(), (2, 0x0401));
 }
 
 /// Checks that a captured command is refused as replayed or for its time.
@@ -96,10 +96,10 @@ fn nonces_from_before_a_restart_are_refused() {
     let command = Command::List(list);
     let first = Bench::start(OsdConfig::default(), store.clone(), 1, 0);
     let capability = first.capability(&command, SecurityMethod::AllData);
-    let ready = first.ready(command, &Wish::default(), &[], &capability);
+    let ready = first.ready(command, &ListPair::default(), &[], &capability);
     first.verify(&ready, &first.send(&ready)).unwrap().good();
     let second = Bench::start(OsdConfig::default(), store, 2, START_MS + 3000);
     refused(&second.verify(&ready, &second.send(&ready)).unwrap(), 0x2407);
     second.fake.ms.store(START_MS + 3001, Ordering::SeqCst);
-    second.run(command, Wish::default(), &[]).good();
+    second.run(command, ListPair::default(), &[]).good();
 }

@@ -68,7 +68,7 @@ fn paper_descriptor_is_refused_at_its_offset() {
     let late = [&wire[..40], &proofs, &wire[40..]].concat();
     let send = |stage: &Stage, segment: Vec<u8>| {
         let capability = stage.bench.capability(&command, SecurityMethod::AllData);
-        let ready = stage.bench.ready_scattered(command, &Wish::default(), &[], &capability, segment);
+        let ready = stage.bench.ready_scattered(command, &ListPair::default(), &[], &capability, segment);
         stage.bench.verify(&ready, &stage.bench.send(&ready)).unwrap()
     };
     is_refused_at(send(&stage(false), late), 80);

@@ -21,7 +21,7 @@ fn send_unsecured(stage: &Stage, permissions: Permissions, objects: Vec<Function
     let capability = Capability { permissions, ..stage.bench.capability(&command, SecurityMethod::NoSec) };
     let function = Some(ExecuteRequest::Run(request(objects)));
     let segment = Segment { function, ..Segment::default() }.encode(ACTION).unwrap();
-    let ready = stage.bench.ready_scattered(command, &Wish::default(), &[], &capability, segment);
+    let ready = stage.bench.ready_scattered(command, &ListPair::default(), &[], &capability, segment);
     stage.bench.verify(&ready, &stage.bench.send(&ready)).unwrap()
 }
 
@@ -109,7 +109,7 @@ fn frozen_key_of_function_ends_access() {
     let stage = Stage::new();
     let other = ObjectId::new(0x20000, DATA);
     stage.bench.create_partition(other.partition);
-    stage.bench.run(Command::Create(Create { object: other, count: 1 }), Wish::default(), &[]).good();
+    stage.bench.run(Command::Create(Create { object: other, count: 1 }), ListPair::default(), &[]).good();
     let kept = keep_object(&stage);
     stage.run(&[entry(other, ObjectType::User, Permissions::READ)]);
     let handle = kept.lock().take().unwrap();
@@ -152,7 +152,7 @@ fn revoked_or_expired_function_loses_access() {
     assert_eq!(run(START_MS + 1000, &pass), Err(GrantError::AccessDenied));
     assert_eq!(run(later_ms, &pass), Ok(4), "the capability of the data is valid");
     let remove = |stage: &Stage| {
-        stage.bench.run(Command::Remove(Target { object: user(CODE) }), Wish::default(), &[]).good();
+        stage.bench.run(Command::Remove(Target { object: user(CODE) }), ListPair::default(), &[]).good();
     };
     assert_eq!(run(later_ms, &remove), Ok(4), "the code is a copy");
 }

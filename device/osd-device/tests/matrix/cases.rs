@@ -2,7 +2,7 @@
 
 use super::conditions::{self as condition, Condition};
 use super::samples::Sample;
-use super::support::{START_MS, Wish};
+use super::support::{ListPair, START_MS};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{Action, pointer};
 use sealstone_osd::table::{ByteRule, SERVICE_ACTIONS};
@@ -72,7 +72,7 @@ pub struct Case {
     pub what: String,
     pub method: SecurityMethod,
     pub device: Device,
-    pub wish: Wish,
+    pub lists: ListPair,
     pub edit: Edit,
     /// Change of the extension capability before it is authenticated.
     pub further: Further,
@@ -203,7 +203,7 @@ impl Collector<'_> {
         &mut self,
         condition: Condition,
         what: impl Into<String>,
-        wish: Wish,
+        lists: ListPair,
         finish: Finish,
         edit: impl Fn(&mut Capability) + 'static,
     ) {
@@ -212,7 +212,7 @@ impl Collector<'_> {
             what: what.into(),
             method: self.method,
             device: Device::Lenient,
-            wish,
+            lists,
             edit: Box::new(edit),
             further: Further::Sound,
             finish,
@@ -227,7 +227,7 @@ impl Collector<'_> {
                 what: format!("extension: {what}"),
                 method: self.method,
                 device: Device::Lenient,
-                wish: Wish::default(),
+                lists: ListPair::default(),
                 edit: Box::new(|_| {}),
                 further,
                 finish: Finish::AsIs,
@@ -305,11 +305,11 @@ impl Collector<'_> {
         what: impl Into<String>,
         edit: impl Fn(&mut Capability) + 'static,
     ) {
-        self.add(condition, what, Wish::default(), Finish::AsIs, edit);
+        self.add(condition, what, ListPair::default(), Finish::AsIs, edit);
     }
 
     fn finish(&mut self, condition: Condition, what: impl Into<String>, finish: Finish) {
-        self.add(condition, what, Wish::default(), finish, |_| {});
+        self.add(condition, what, ListPair::default(), finish, |_| {});
     }
 
     fn permissions(&mut self) {
@@ -329,23 +329,22 @@ impl Collector<'_> {
             }
         };
         self.field(condition::MISSING_PERMISSION, "with all others", all_but(needed));
-        for (what, wish, bit) in self.attributes() {
-            self.add(condition::MISSING_PERMISSION, what, wish, Finish::AsIs, move |capability| {
+        for (what, lists, bit) in self.attributes() {
+            self.add(condition::MISSING_PERMISSION, what, lists, Finish::AsIs, move |capability| {
                 capability.permissions = capability.permissions.without(bit);
             });
         }
     }
 
     /// Returns attributes next to the command, and the permission without which they are refused.
-    fn attributes(&self) -> Vec<(&'static str, Wish, Permissions)> {
+    fn attributes(&self) -> Vec<(&'static str, ListPair, Permissions)> {
         let number = if matches!(self.sample.kind, ObjectType::Root | ObjectType::Partition) {
             1
         } else {
             0x4000_0001
         };
-        let get = |offset, number| Wish::get(&[(page(self.sample, offset), number)]);
-        let set =
-            |offset, number, value: &'static [u8]| Wish::set(&[(page(self.sample, offset), number, value)]);
+        let get = |offset, number| ListPair::get(&[(page(self.sample, offset), number)]);
+        let set = |at, number, value: &'static [u8]| ListPair::set(&[(page(self.sample, at), number, value)]);
         let mut all = vec![
             ("get an attribute without GET_ATTR", get(1, 9), Permissions::GET_ATTR),
             ("set an attribute without SET_ATTR", set(1, 9, b"name"), Permissions::SET_ATTR),
@@ -415,11 +414,11 @@ impl Collector<'_> {
             scope_of(capability).unwrap().boot_epoch = 77;
         });
         let restrict = |capability: &mut Capability| scope_of(capability).unwrap().attributes_access = 0x55;
-        for (what, wish) in [
-            ("get an attribute that no list names", Wish::get(&[(page(self.sample, 1), 9)])),
-            ("set an attribute that no list names", Wish::set(&[(page(self.sample, 1), 9, b"name")])),
+        for (what, lists) in [
+            ("get an attribute that no list names", ListPair::get(&[(page(self.sample, 1), 9)])),
+            ("set an attribute that no list names", ListPair::set(&[(page(self.sample, 1), 9, b"name")])),
         ] {
-            self.add(condition::ATTRIBUTES_ACCESS, what, wish, Finish::AsIs, restrict);
+            self.add(condition::ATTRIBUTES_ACCESS, what, lists, Finish::AsIs, restrict);
         }
         if self.sample.kind == ObjectType::User {
             self.byte_ranges(object);
@@ -455,13 +454,13 @@ impl Collector<'_> {
         let Some(own) = own_range(self.sample) else { return };
         let last = own.start.saturating_add(own.length);
         let beyond: &'static [u8] = Box::leak(Box::new((last + 1).to_be_bytes()));
-        for (what, wish) in [
-            ("get the logical length", Wish::get(&[(1, 0x82)])),
-            ("get the used capacity", Wish::get(&[(1, 0x81)])),
-            ("get the whole information page", Wish::get(&[(1, u32::MAX)])),
-            ("set the logical length beyond the range", Wish::set(&[(1, 0x82, beyond)])),
+        for (what, lists) in [
+            ("get the logical length", ListPair::get(&[(1, 0x82)])),
+            ("get the used capacity", ListPair::get(&[(1, 0x81)])),
+            ("get the whole information page", ListPair::get(&[(1, u32::MAX)])),
+            ("set the logical length beyond the range", ListPair::set(&[(1, 0x82, beyond)])),
         ] {
-            self.add(condition::RANGE, what, wish, Finish::AsIs, ranged(own));
+            self.add(condition::RANGE, what, lists, Finish::AsIs, ranged(own));
         }
     }
 
@@ -649,7 +648,7 @@ impl Collector<'_> {
 
     fn nonces(&mut self) {
         let without = |capability: &mut Capability| capability.permissions = Permissions::NONE;
-        self.add(condition::REPLAYED, "sent twice", Wish::default(), Finish::Twice, without);
+        self.add(condition::REPLAYED, "sent twice", ListPair::default(), Finish::Twice, without);
         for (what, off) in [
             ("a minute old", -60_000),
             ("a day old", -86_400_000),
@@ -662,8 +661,8 @@ impl Collector<'_> {
 
     fn data(&mut self) {
         let generation = self.sample.generation;
-        let sets = || Wish::set(&[(page(self.sample, 1), 9, b"name")]);
-        let gets = || Wish::get(&[(page(self.sample, 1), 9)]);
+        let sets = || ListPair::set(&[(page(self.sample, 1), 9, b"name")]);
+        let gets = || ListPair::get(&[(page(self.sample, 1), 9)]);
         let bytes = !self.sample.data().is_empty();
         let front = self.sample.continuation.len();
         let mut cases = vec![
@@ -695,18 +694,18 @@ impl Collector<'_> {
             cases.push((
                 condition::DATA_OUT_ICV,
                 "command data",
-                Wish::default(),
+                ListPair::default(),
                 Finish::DataOutFront(front),
             ));
         }
-        for (condition, what, wish, finish) in cases {
-            self.add(condition, what, wish, finish, |_| {});
+        for (condition, what, lists, finish) in cases {
+            self.add(condition, what, lists, finish, |_| {});
         }
     }
 
     fn missing_data(&mut self) {
-        let wish = Wish::set(&[(page(self.sample, 1), 9, b"name")]);
-        self.add(condition::DATA_OUT_LAYOUT, "empty", wish, Finish::Empty, |_| {});
+        let lists = ListPair::set(&[(page(self.sample, 1), 9, b"name")]);
+        self.add(condition::DATA_OUT_LAYOUT, "empty", lists, Finish::Empty, |_| {});
     }
 
     fn continuation(&mut self) {
@@ -755,7 +754,7 @@ pub fn all(sample: &Sample) -> Vec<Case> {
             what: what.to_owned(),
             method,
             device,
-            wish: Wish::default(),
+            lists: ListPair::default(),
             edit: Box::new(|_| {}),
             further: Further::Sound,
             finish: Finish::AsIs,
@@ -777,7 +776,7 @@ pub fn all(sample: &Sample) -> Vec<Case> {
                 what: "key 0".to_owned(),
                 method,
                 device: Device::Frozen,
-                wish: Wish::default(),
+                lists: ListPair::default(),
                 edit: Box::new(|_| {}),
                 further: Further::Sound,
                 finish: Finish::AsIs,

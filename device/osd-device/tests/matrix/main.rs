@@ -32,7 +32,7 @@ use cases::{Case, Device, Finish, METHODS};
 use conditions::Condition;
 use samples::{CID, OID, Sample};
 use shot::Shot;
-use support::{Bench, NEXUS, PID, START_MS, Wish};
+use support::{Bench, ListPair, NEXUS, PID, START_MS};
 
 /// Minimum number of refusals; fewer means that cases are missing.
 const REFUSALS_MIN: usize = 20_000;
@@ -46,14 +46,14 @@ fn bench(device: Device) -> Bench {
     let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
     bench.create_partition(PID);
     bench
-        .run(Command::Create(Create { object: ObjectId::new(PID, OID), count: 1 }), Wish::default(), &[])
+        .run(Command::Create(Create { object: ObjectId::new(PID, OID), count: 1 }), ListPair::default(), &[])
         .good();
     let collection = Command::CreateCollection(Target { object: ObjectId::new(PID, CID) });
-    if bench.run(collection, Wish::default(), &[]).status != Status::Good {
+    if bench.run(collection, ListPair::default(), &[]).status != Status::Good {
         bench.store.create(ObjectId::new(PID, CID), ObjectType::Collection).unwrap();
     }
     let set = |object, values: &[(u32, u32, &[u8])]| {
-        bench.run(Command::SetAttributes(Target { object }), Wish::set(values), &[]).good();
+        bench.run(Command::SetAttributes(Target { object }), ListPair::set(values), &[]).good();
     };
     match device {
         Device::Lenient | Device::Strict => {}
@@ -77,7 +77,7 @@ fn answers(sample: &Sample, method: SecurityMethod) -> bool {
     let bench = bench(Device::Lenient);
     let ready = bench.build(
         sample.command,
-        &Wish::default(),
+        &ListPair::default(),
         sample.data(),
         &cases::full(sample, method),
         sample.continuation.clone(),
@@ -331,7 +331,7 @@ fn a_capability_grants_nothing_beyond_its_object() {
             };
             let ready = bench.build(
                 sample.command,
-                &Wish::default(),
+                &ListPair::default(),
                 sample.data(),
                 &capability,
                 sample.continuation.clone(),

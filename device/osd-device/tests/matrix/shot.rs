@@ -30,7 +30,7 @@ pub fn build(bench: &Bench, token: SecurityToken, sample: &Sample, case: &Case) 
     let used = if matches!(case.finish, Finish::Token) { SecurityToken([9; 32]) } else { token };
     let ready = bench.build(
         sample.command,
-        &case.wish,
+        &case.lists,
         sample.data(),
         &capability,
         continuation(sample, &case.further),

@@ -113,9 +113,9 @@ pub struct Bench {
     pub keys: Mutex<KeyHierarchy<RustCrypto>>,
 }
 
-/// Attributes that a command gets and sets.
+/// The get list and the set list of a command.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct ListPair {
     pub get: Vec<AttributeId>,
     pub get_page: Option<u32>,
     pub set: Vec<(AttributeId, Vec<u8>)>,
@@ -123,7 +123,7 @@ pub struct Wish {
     pub fua: bool,
 }
 
-impl Wish {
+impl ListPair {
     pub fn get(ids: &[(u32, u32)]) -> Self {
         Self {
             get: ids.iter().map(|&(page, number)| AttributeId::new(page, number)).collect(),
@@ -247,7 +247,7 @@ impl Bench {
 
     pub fn create_partition(&self, pid: u64) {
         let create = Command::CreatePartition(sealstone_osd::cdb::CreatePartition { partition: pid });
-        self.run(create, Wish::default(), &[]).good();
+        self.run(create, ListPair::default(), &[]).good();
         let mut keys = self.keys.lock();
         keys.remove_partition(pid);
         keys.add_partition(pid).unwrap();
@@ -263,9 +263,9 @@ impl Bench {
         use sealstone_osd::cdb::{KeyToSet, SetKey};
         let set =
             |key| Command::SetKey(SetKey { partition: pid, key, identifier: [0xA1; 7], seed: [0xA1; 20] });
-        self.run(set(KeyToSet::Partition), Wish::default(), &[]).good();
+        self.run(set(KeyToSet::Partition), ListPair::default(), &[]).good();
         self.keys.lock().set_partition(pid, &[0xA1; 20], [0xA1; 7]).unwrap();
-        self.run(set(KeyToSet::Working(0)), Wish::default(), &[]).good();
+        self.run(set(KeyToSet::Working(0)), ListPair::default(), &[]).good();
         self.keys.lock().set_working(pid, 0, &[0xA1; 20], [0xA1; 7]).unwrap();
     }
 
@@ -286,7 +286,7 @@ impl Bench {
             ..Continuation::default()
         };
         let continuation = if create.source == 0 { Vec::new() } else { segment.encode(0x8894).unwrap() };
-        let ready = self.ready_scattered(command, &Wish::default(), &[], &capability, continuation);
+        let ready = self.ready_scattered(command, &ListPair::default(), &[], &capability, continuation);
         self.finish(&ready)
     }
 
@@ -344,20 +344,20 @@ impl Bench {
         }
     }
 
-    pub fn ready(&self, command: Command, wish: &Wish, data: &[u8], capability: &Capability) -> Ready {
-        self.build(command, wish, data, capability, Vec::new(), &SecurityToken([0; 32]))
+    pub fn ready(&self, command: Command, lists: &ListPair, data: &[u8], capability: &Capability) -> Ready {
+        self.build(command, lists, data, capability, Vec::new(), &SecurityToken([0; 32]))
     }
 
     /// Signs with a key of the test's choice.
     pub fn ready_under(
         &self,
         command: Command,
-        wish: &Wish,
+        lists: &ListPair,
         data: &[u8],
         capability: &Capability,
         key: KeySelector,
     ) -> Ready {
-        self.build_under(command, wish, data, capability, Vec::new(), &SecurityToken([0; 32]), Some(key))
+        self.build_under(command, lists, data, capability, Vec::new(), &SecurityToken([0; 32]), Some(key))
     }
 
     pub fn fill_random(&self, into: &mut [u8]) {
@@ -367,35 +367,35 @@ impl Bench {
     pub fn ready_with_token(
         &self,
         command: Command,
-        wish: &Wish,
+        lists: &ListPair,
         data: &[u8],
         capability: &Capability,
         token: &SecurityToken,
     ) -> Ready {
-        self.build(command, wish, data, capability, Vec::new(), token)
+        self.build(command, lists, data, capability, Vec::new(), token)
     }
 
     pub fn ready_scattered(
         &self,
         command: Command,
-        wish: &Wish,
+        lists: &ListPair,
         data: &[u8],
         capability: &Capability,
         continuation: Vec<u8>,
     ) -> Ready {
-        self.build(command, wish, data, capability, continuation, &SecurityToken([0; 32]))
+        self.build(command, lists, data, capability, continuation, &SecurityToken([0; 32]))
     }
 
     pub fn build(
         &self,
         command: Command,
-        wish: &Wish,
+        lists: &ListPair,
         data: &[u8],
         capability: &Capability,
         continuation: Vec<u8>,
         token: &SecurityToken,
     ) -> Ready {
-        self.build_under(command, wish, data, capability, continuation, token, None)
+        self.build_under(command, lists, data, capability, continuation, token, None)
     }
 
     /// Signs with the key of another capability.
@@ -413,7 +413,7 @@ impl Bench {
     pub fn build_under(
         &self,
         command: Command,
-        wish: &Wish,
+        lists: &ListPair,
         data: &[u8],
         capability: &Capability,
         mut continuation: Vec<u8>,
@@ -422,7 +422,7 @@ impl Bench {
     ) -> Ready {
         let generation = capability.generation;
         let mut cdb = Cdb::new(generation, command);
-        cdb.options.fua = wish.fua;
+        cdb.options.fua = lists.fua;
         cdb.continuation_length = continuation.len() as u32;
         let align = |at: u64| offset::align_up(generation, at).unwrap();
         let mut end = continuation.len() as u64 + data.len() as u64;
@@ -434,24 +434,24 @@ impl Bench {
             end = segment.end();
             segment
         };
-        let retrieved = match wish.allocation {
+        let retrieved = match lists.allocation {
             0 => Segment::default(),
             length => Segment { offset: align(command.data_in_len()), length },
         };
         let (mut set_bytes, mut get_bytes) = (Vec::new(), Vec::new());
-        cdb.attributes = if let Some(page) = wish.get_page {
-            let set = wish.set.first().map(|(id, value)| {
+        cdb.attributes = if let Some(page) = lists.get_page {
+            let set = lists.set.first().map(|(id, value)| {
                 set_bytes.clone_from(value);
                 SetValue { id: *id, value: place(value) }
             });
             AttributeParameters::Page { get: Some(GetPage { page, retrieved }), set }
         } else {
-            if !wish.set.is_empty() {
+            if !lists.set.is_empty() {
                 set_bytes =
-                    encode_set(generation, wish.set.iter().map(|(id, value)| (*id, value.as_slice())));
+                    encode_set(generation, lists.set.iter().map(|(id, value)| (*id, value.as_slice())));
             }
-            if !wish.get.is_empty() {
-                get_bytes = encode_get(generation, &wish.get);
+            if !lists.get.is_empty() {
+                get_bytes = encode_get(generation, &lists.get);
             }
             let set = place(&set_bytes);
             let get = place(&get_bytes);
@@ -526,8 +526,14 @@ impl Bench {
 
     /// Signs, sends, verifies.
     #[track_caller]
-    pub fn run_with(&self, command: Command, wish: Wish, data: &[u8], capability: &Capability) -> Answer {
-        self.finish(&self.ready(command, &wish, data, capability))
+    pub fn run_with(
+        &self,
+        command: Command,
+        lists: ListPair,
+        data: &[u8],
+        capability: &Capability,
+    ) -> Answer {
+        self.finish(&self.ready(command, &lists, data, capability))
     }
 
     /// Sends, and verifies a sealed reply.
@@ -547,9 +553,9 @@ impl Bench {
 
     /// Runs a command under ALLDATA, with all needed permissions.
     #[track_caller]
-    pub fn run(&self, command: Command, wish: Wish, data: &[u8]) -> Answer {
+    pub fn run(&self, command: Command, lists: ListPair, data: &[u8]) -> Answer {
         let capability = self.capability(&command, SecurityMethod::AllData);
-        self.run_with(command, wish, data, &capability)
+        self.run_with(command, lists, data, &capability)
     }
 
     /// Returns a hash of the store's content without access times.
