@@ -76,10 +76,10 @@ pub(crate) trait Conversation: Send + 'static {
     /// The answer to such a request.
     type SessionResponse: Send + 'static;
     /// Takes a request out of a frame; `None` if the frame needs [`Conversation::receive`].
-    fn ask(&mut self, header: &Header<Self::Kind>, body: &[u8]) -> Option<Self::SessionRequest>;
+    fn take_request(&mut self, header: &Header<Self::Kind>, body: &[u8]) -> Option<Self::SessionRequest>;
     /// Decides a request.
     fn decide(
-        asked: Self::SessionRequest,
+        request: Self::SessionRequest,
         mds: &Mds,
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -132,12 +132,12 @@ impl Conversation for Connection {
     type SessionRequest = SessionRequest;
     type SessionResponse = SessionResponse;
 
-    fn ask(&mut self, header: &Header<MessageType>, body: &[u8]) -> Option<SessionRequest> {
-        self.ask(header, body)
+    fn take_request(&mut self, header: &Header<MessageType>, body: &[u8]) -> Option<SessionRequest> {
+        self.take_request(header, body)
     }
 
-    fn decide(asked: SessionRequest, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> SessionResponse {
-        asked.decide(mds, now_ms, rng)
+    fn decide(request: SessionRequest, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> SessionResponse {
+        request.decide(mds, now_ms, rng)
     }
 
     fn answer(&mut self, mds: &Mds, answered: &SessionResponse, now_ms: u64) -> Output {
@@ -150,7 +150,7 @@ impl Conversation for Connection {
             // Under load the answer is only "retry later" and costs a hash: it must not wait behind
             // logins.
             MessageType::LoginStart if mds.is_under_load() => WorkClass::Request,
-            MessageType::LoginFinish if self.asks_directory() => WorkClass::Directory,
+            MessageType::LoginFinish if self.needs_directory() => WorkClass::Directory,
             MessageType::LoginStart
             | MessageType::LoginAgain
             | MessageType::LoginFinish
@@ -177,12 +177,12 @@ impl Conversation for PaperConnection {
     type SessionRequest = Infallible;
     type SessionResponse = Infallible;
 
-    fn ask(&mut self, _header: &Header<PaperType>, _body: &[u8]) -> Option<Infallible> {
+    fn take_request(&mut self, _header: &Header<PaperType>, _body: &[u8]) -> Option<Infallible> {
         None
     }
 
-    fn decide(asked: Infallible, _mds: &Mds, _now_ms: u64, _rng: &mut dyn Entropy) -> Infallible {
-        asked
+    fn decide(request: Infallible, _mds: &Mds, _now_ms: u64, _rng: &mut dyn Entropy) -> Infallible {
+        request
     }
 
     fn answer(&mut self, _mds: &Mds, answered: &Infallible, _now_ms: u64) -> Output {
@@ -387,9 +387,9 @@ where
             && work_class == WorkClass::Request
             && waiting.is_none()
             && pipeline.expects_burst()
-            && let Some(asked) = connection.ask(header, body)
+            && let Some(request) = connection.take_request(header, body)
         {
-            pipeline.concurrent.spawn(decide_concurrently::<C>(asked, shared.clone(), share.clone()));
+            pipeline.concurrent.spawn(decide_concurrently::<C>(request, shared.clone(), share.clone()));
             continue;
         }
         if work_class != WorkClass::Quick && pipeline.finish_pending(connection).await? {
@@ -650,7 +650,7 @@ async fn share_of_user(share: Option<Arc<Semaphore>>) -> io::Result<Option<Owned
 
 /// Decides a request concurrently with others of its connection.
 async fn decide_concurrently<C: Conversation>(
-    asked: C::SessionRequest,
+    request: C::SessionRequest,
     shared: ListenerState,
     share: Option<Arc<Semaphore>>,
 ) -> io::Result<C::SessionResponse> {
@@ -660,7 +660,7 @@ async fn decide_concurrently<C: Conversation>(
     let (mds, environment) = (shared.mds, shared.environment);
     run_blocking(move || {
         let mut rng = (environment.entropy)();
-        let answered = C::decide(asked, &mds, environment.now_ms(), &mut *rng);
+        let answered = C::decide(request, &mds, environment.now_ms(), &mut *rng);
         drop((place, concurrent, share));
         answered
     })

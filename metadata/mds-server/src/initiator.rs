@@ -194,8 +194,8 @@ impl Devices for InitiatorDevices {
                     Operation::GetAttributes { object: *object, ids: ids.clone(), length_max }
                 }
             };
-            let heard = self.session(device)?.execute(&bearer(&step.credential)?, operation).await;
-            let done = match heard {
+            let answer = self.session(device)?.execute(&bearer(&step.credential)?, operation).await;
+            let done = match answer {
                 Ok(done) => done,
                 Err(OsdError::Exists) => return Ok(StepOutcome::Done),
                 Err(OsdError::NotFound) => return Ok(StepOutcome::NoPartition),

@@ -333,10 +333,10 @@ mod tests {
         ] {
             std::fs::write(&path, text).unwrap();
             let error = Location::of_folder(folder.path()).unwrap_err();
-            let SetupError::Location(LocationError::Line { line: told, .. }) = error else {
+            let SetupError::Location(LocationError::Line { line: found, .. }) = error else {
                 panic!("{error:?}")
             };
-            assert_eq!(told, line, "{text:?}");
+            assert_eq!(found, line, "{text:?}");
         }
         std::fs::write(&path, vec![b'\n'; LOCATION_BYTES_MAX as usize + 1]).unwrap();
         let error = Location::of_folder(folder.path()).unwrap_err();
@@ -347,10 +347,10 @@ mod tests {
     fn unknown_store_url_is_rejected() {
         for url in ["", "mysql://h", "/srv/meta.redb", "postgres:/h"] {
             let location = Location { url: url.into(), ..Location::default() };
-            let Err(SetupError::Location(LocationError::Url(told))) = location.open() else {
+            let Err(SetupError::Location(LocationError::Url(found))) = location.open() else {
                 panic!("{url}")
             };
-            assert_eq!(told, url);
+            assert_eq!(found, url);
         }
     }
 

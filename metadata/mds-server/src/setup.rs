@@ -183,7 +183,7 @@ pub fn init_under(
     // Holds the file's lock until the end, so that two runs cannot mix.
     let store: Arc<dyn MetaStore> = match location {
         Some(_) if !is_new => return Err(SetupError::AlreadySetUp(folder.to_owned())),
-        Some(location) => begin_elsewhere(location)?,
+        Some(location) => begin_at_location(location)?,
         None if is_new => Arc::new(begin_store(&unnamed)?),
         None => Arc::new(EmbeddedMeta::open(&path)?),
     };
@@ -390,7 +390,7 @@ fn begin_store(path: &Path) -> Result<EmbeddedMeta, SetupError> {
 
 /// Creates an empty store at a location. Removes what an interrupted run left, at most the mark of
 /// its keystore.
-pub(crate) fn begin_elsewhere(location: &Location) -> Result<Arc<dyn MetaStore>, SetupError> {
+pub(crate) fn begin_at_location(location: &Location) -> Result<Arc<dyn MetaStore>, SetupError> {
     let store = location.open()?;
     match Mds::is_set_up(&*store) {
         Ok(false) => {}

@@ -68,14 +68,14 @@ impl TimePort {
         let mut keys = TimeKeyCache { by_number: BTreeMap::new(), read: None };
         let mut datagram = [0; DATAGRAM_BYTES];
         loop {
-            let came = tokio::select! {
+            let received = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
-                came = socket.recv_from(&mut datagram) => came,
+                received = socket.recv_from(&mut datagram) => received,
             };
             let received_ms = environment.now_ms();
-            let (length, from) = match came {
-                Ok(came) => came,
+            let (length, from) = match received {
+                Ok(received) => received,
                 Err(error) => {
                     tracing::debug!(%error, "time port failed; retrying");
                     tokio::time::sleep(PAUSE).await;
@@ -83,14 +83,14 @@ impl TimePort {
                 }
             };
             let stopwatch_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let came = Datagram {
+            let request = Datagram {
                 datagram: &datagram[..length],
                 source: from.ip().into(),
                 stopwatch_ms,
                 received_ms,
                 now_ms: environment.now_ms(),
             };
-            let answer = self.0.lock().answer(&came, &state(), |number| keys.find(&mds, number));
+            let answer = self.0.lock().answer(&request, &state(), |number| keys.find(&mds, number));
             if let Some(reply) = answer.reply {
                 // A full send queue drops the response, like any lost datagram.
                 let _ = socket.try_send_to(reply.bytes(), from);

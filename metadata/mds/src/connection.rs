@@ -4,9 +4,9 @@
 //! Does not: sockets, clocks, TLS.
 //! Contract: call [`Connection::receive`] with one whole frame at a time and send the returned
 //! frame before the next call; after `close` no frame is answered. In a session,
-//! [`Connection::ask`] can take a request out of a frame, so that further frames can be received
-//! before [`Connection::answer`] returns its answer. Call [`Connection::ended`] at the end: an
-//! unfinished login is recorded as failed.
+//! [`Connection::take_request`] can take a request out of a frame, so that further frames can be
+//! received before [`Connection::answer`] returns its answer. Call [`Connection::ended`] at the
+//! end: an unfinished login is recorded as failed.
 //! Truth: docs/standards/mds/login.md §4.
 
 use sealstone_login::ChannelBinding;
@@ -102,8 +102,8 @@ impl Connection {
 
     /// Whether the login in progress needs a directory query when its proof arrives.
     #[must_use]
-    pub fn asks_directory(&self) -> bool {
-        matches!(&self.phase, ConnectionPhase::PendingLogin { login, .. } if login.asks_directory)
+    pub fn needs_directory(&self) -> bool {
+        matches!(&self.phase, ConnectionPhase::PendingLogin { login, .. } if login.needs_directory)
     }
 
     /// Returns the event that a request has to wait for, if any. The server waits, and passes the
@@ -142,8 +142,8 @@ impl Connection {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Output {
-        if let Some(asked) = self.ask(header, body) {
-            let answered = asked.decide(mds, now_ms, rng);
+        if let Some(request) = self.take_request(header, body) {
+            let answered = request.decide(mds, now_ms, rng);
             let output = self.answer(mds, &answered, now_ms);
             if output.close {
                 self.phase = ConnectionPhase::Closed;
@@ -184,7 +184,7 @@ impl Connection {
 
     /// Takes a request of a session out of a frame. Returns none, without any change, for all other
     /// or invalid frames: those are for [`Connection::receive`], after all requests are answered.
-    pub fn ask(&mut self, header: &FrameHeader, body: &[u8]) -> Option<SessionRequest> {
+    pub fn take_request(&mut self, header: &FrameHeader, body: &[u8]) -> Option<SessionRequest> {
         let ConnectionPhase::Active { session, received, .. } = &mut self.phase else { return None };
         let mut next = *received;
         if header.kind != MessageType::Request || !next.accept(header.sequence) {

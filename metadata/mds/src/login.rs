@@ -55,7 +55,7 @@ pub(crate) struct PendingLogin {
     /// is a fake.
     credential: Option<Box<AccountCredential>>,
     /// Whether the account is a directory user's.
-    pub(crate) asks_directory: bool,
+    pub(crate) needs_directory: bool,
     _half_open: HalfOpen,
 }
 
@@ -110,7 +110,7 @@ impl Mds {
             .map_err(MdsError::from)
             .and_then(|view| accounts::existing_enabled(&*view, &start.user))
             .map_err(store_failed)?;
-        let asks_directory = account.as_ref().is_some_and(|account| account.kind == AccountKind::Directory);
+        let needs_directory = account.as_ref().is_some_and(|account| account.kind == AccountKind::Directory);
         let credential = account.and_then(|account| account.credential(start.suite).cloned().map(Box::new));
         // A damaged record is treated as an unknown user.
         let record = credential.as_ref().and_then(|one| AccountRecord::parse(&one.record).ok());
@@ -120,7 +120,7 @@ impl Mds {
             .challenge(&mut rng, record.as_ref(), start, context, id, now_ms, skew)
             .map(|(challenge, started)| {
                 let _half_open = HalfOpen::new(&self.half_open);
-                (challenge, PendingLogin { started, credential, asks_directory, _half_open })
+                (challenge, PendingLogin { started, credential, needs_directory, _half_open })
             })
             .map_err(|_| {
                 record_violation(&ProtocolViolation::Element);
@@ -152,7 +152,7 @@ impl Mds {
     pub(crate) fn login_finish(
         &self,
         source: LoginSource,
-        PendingLogin { started, credential, asks_directory: _, _half_open }: PendingLogin,
+        PendingLogin { started, credential, needs_directory: _, _half_open }: PendingLogin,
         finish: &LoginFinish,
         now_ms: u64,
         rng: &mut dyn Entropy,

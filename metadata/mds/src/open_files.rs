@@ -451,7 +451,7 @@ pub(crate) struct RemovalGuard<'a> {
 
 impl RemovalGuard<'_> {
     /// Whether a file without a name can be removed at once.
-    pub(crate) fn may_go(&self, id: InodeId) -> bool {
+    pub(crate) fn is_removable(&self, id: InodeId) -> bool {
         !self.unknown && self.is_free(id)
     }
 
@@ -513,12 +513,12 @@ mod tests {
         }
         open_files.close(&alice, client_id(1), FILE);
         open_files.close(&alice, client_id(1), FILE);
-        assert!(!open_files.removing(false, now).may_go(FILE));
+        assert!(!open_files.removing(false, now).is_removable(FILE));
         assert_eq!(open_files.keep_alive(&alice, client_id(2), now + CLIENT_TIMEOUT_MS).0, 1);
         open_files.expire(now + 2 * CLIENT_TIMEOUT_MS);
         assert!(open_files.is_open(FILE));
         open_files.expire(now + 2 * CLIENT_TIMEOUT_MS + 1);
-        assert!(open_files.removing(false, now).may_go(FILE));
+        assert!(open_files.removing(false, now).is_removable(FILE));
         assert_eq!(open_files.keep_alive(&alice, client_id(2), now).0, 0);
     }
 
@@ -526,7 +526,7 @@ mod tests {
     fn file_being_removed_cannot_be_opened() {
         let (open_files, alice, now) = (old(), user("alice"), CLIENT_TIMEOUT_MS * 2);
         let removing = open_files.removing(false, now);
-        assert!(removing.may_go(FILE));
+        assert!(removing.is_removable(FILE));
         assert!(open_files.open(&alice, client_id(1), FILE, READS, now).is_err());
         drop(removing);
         assert!(open_files.open(&alice, client_id(1), FILE, READS, now).is_ok());
@@ -535,10 +535,10 @@ mod tests {
     #[test]
     fn nothing_is_removed_while_clients_are_unknown() {
         let open_files = OpenFiles::new(true);
-        assert!(!open_files.removing(false, 1_000).may_go(FILE));
-        assert!(!open_files.removing(false, 1_000 + CLIENT_TIMEOUT_MS - 1).may_go(FILE));
-        assert!(open_files.removing(false, 1_000 + CLIENT_TIMEOUT_MS).may_go(FILE));
-        assert!(!open_files.removing(true, 1_000 + CLIENT_TIMEOUT_MS).may_go(FILE));
+        assert!(!open_files.removing(false, 1_000).is_removable(FILE));
+        assert!(!open_files.removing(false, 1_000 + CLIENT_TIMEOUT_MS - 1).is_removable(FILE));
+        assert!(open_files.removing(false, 1_000 + CLIENT_TIMEOUT_MS).is_removable(FILE));
+        assert!(!open_files.removing(true, 1_000 + CLIENT_TIMEOUT_MS).is_removable(FILE));
     }
 
     #[test]

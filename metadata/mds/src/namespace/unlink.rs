@@ -36,7 +36,7 @@ pub(super) fn unlink_name(
         return Ok(node);
     }
     count(tx, counter::FILES, -1)?;
-    if ending.removing.may_go(id) {
+    if ending.removing.is_removable(id) {
         drop_node(tx, id, &node, ending.reap_due_ms)?;
     } else {
         save(tx, &keys::inode(id), &node)?;
@@ -82,7 +82,7 @@ pub(super) fn forget_clear(tx: &mut dyn Transaction, id: InodeId) -> Result<()> 
 /// Drops an orphan after a close, if no other client has it open.
 pub(crate) fn close(tx: &mut dyn Transaction, id: InodeId, ending: &UnlinkContext<'_>) -> Result<()> {
     let Some(node) = load::<Inode, _>(tx, &keys::inode(id))? else { return Ok(()) };
-    if node.links > 0 || !ending.removing.may_go(id) {
+    if node.links > 0 || !ending.removing.is_removable(id) {
         return Ok(());
     }
     // The sweep later finds its orphan record without an inode and deletes it.

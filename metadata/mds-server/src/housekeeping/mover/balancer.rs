@@ -56,7 +56,7 @@ impl Housekeeper {
     async fn balance(&self, began_ms: u64, pool: &mut DevicePool) -> Option<(BalancePass, u64)> {
         let mut pace = RateLimit { rate: 0, next: Instant::now() };
         let (mut pass, mut moved, mut problems) = (BalancePass::default(), 0, 0);
-        let (mut after, mut told) = (None, Instant::now());
+        let (mut after, mut read_at) = (None, Instant::now());
         loop {
             let page = self.log_error(self.blocking(|mds| mds.next_balancing_moves(pool, after)))?;
             for item in page.items {
@@ -72,8 +72,8 @@ impl Housekeeper {
                 if problems >= PROBLEMS_MAX {
                     break;
                 }
-                if told.elapsed() > CAPACITY_AGE_MAX {
-                    (*pool, told) = (self.read_capacities().await, Instant::now());
+                if read_at.elapsed() > CAPACITY_AGE_MAX {
+                    (*pool, read_at) = (self.read_capacities().await, Instant::now());
                 }
                 let read_capacities = &*pool;
                 match self

@@ -17,12 +17,12 @@ use crate::devices::{CopyResult, CopyStep};
 
 /// Interval of reading the marked files.
 const MARKS_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause of a file after a failed copy; doubles with each consecutive failure up to [`REST_MAX`].
-const REST_MIN: Duration = Duration::from_secs(60);
+/// Pause of a file after a failed copy; doubles with each consecutive failure up to [`DELAY_MAX`].
+const DELAY_MIN: Duration = Duration::from_secs(60);
 /// Maximum pause of a file after failed copies.
-const REST_MAX: Duration = Duration::from_secs(3600);
+const DELAY_MAX: Duration = Duration::from_secs(3600);
 /// Maximum number of pausing files; above it all are tried again.
-const RESTING_MAX: usize = 4096;
+const DELAYED_MAX: usize = 4096;
 /// Interval of checking whether the copy is still wanted.
 const WANTED_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -30,20 +30,20 @@ const WANTED_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct RelayoutState {
     looked: Option<Instant>,
-    resting: BTreeMap<InodeId, (Duration, Instant)>,
+    delayed: BTreeMap<InodeId, (Duration, Instant)>,
 }
 
 impl RelayoutState {
-    fn rests(&self, inode: InodeId) -> bool {
-        self.resting.get(&inode).is_some_and(|(_, until)| Instant::now() < *until)
+    fn is_retry_delayed(&self, inode: InodeId) -> bool {
+        self.delayed.get(&inode).is_some_and(|(_, until)| Instant::now() < *until)
     }
 
     fn failed(&mut self, inode: InodeId) {
-        if self.resting.len() >= RESTING_MAX {
-            self.resting.clear();
+        if self.delayed.len() >= DELAYED_MAX {
+            self.delayed.clear();
         }
-        let rest = self.resting.get(&inode).map_or(REST_MIN, |(rest, _)| (*rest * 2).min(REST_MAX));
-        self.resting.insert(inode, (rest, Instant::now() + rest));
+        let delay = self.delayed.get(&inode).map_or(DELAY_MIN, |(delay, _)| (*delay * 2).min(DELAY_MAX));
+        self.delayed.insert(inode, (delay, Instant::now() + delay));
     }
 }
 
@@ -70,13 +70,15 @@ impl Housekeeper {
             let Some(page) = self.log_error(self.blocking(|mds| mds.next_outgrown(after))) else { return };
             let Some(last) = page.last() else { break };
             after = Some(*last);
-            for inode in page.into_iter().filter(|inode| !relayout.rests(*inode)).collect::<Vec<_>>() {
+            for inode in
+                page.into_iter().filter(|inode| !relayout.is_retry_delayed(*inode)).collect::<Vec<_>>()
+            {
                 if !self.is_leader() || self.drains() {
                     return;
                 }
                 match self.relayout_file(inode, &mut pace).await {
                     Ok(copied) => {
-                        relayout.resting.remove(&inode);
+                        relayout.delayed.remove(&inode);
                         if !copied {
                             tracing::debug!(
                                 inode = inode.0,
