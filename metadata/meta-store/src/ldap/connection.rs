@@ -217,7 +217,7 @@ impl LdapConnection {
     }
 
     /// Whether an entry of this name exists.
-    pub(super) fn is_there(&mut self, dn: &str) -> Result<bool, RequestError> {
+    pub(super) fn exists(&mut self, dn: &str) -> Result<bool, RequestError> {
         let mut found = false;
         let searched = self.search::<RequestError>(dn, SearchScope::Base, &[], |_| {
             found = true;

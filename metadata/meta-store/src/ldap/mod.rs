@@ -531,7 +531,7 @@ impl LdapStore {
         writer.connection = None;
         loop {
             let (_, mut connection) = self.rename(until)?;
-            match connection.is_there(&self.tree.commit(&self.owner(), number)) {
+            match connection.exists(&self.tree.commit(&self.owner(), number)) {
                 Ok(found) => {
                     writer.connection = Some((connection, Instant::now()));
                     return Ok(if found { CommitOutcome::Committed } else { CommitOutcome::Never });
@@ -546,7 +546,7 @@ impl LdapStore {
     fn writers_link<'a>(&self, writer: &'a mut WriterState) -> Result<&'a mut LdapConnection, MetaError> {
         if let Some((mut connection, used)) = writer.connection.take()
             && ((used.elapsed() < IDLE_MAX && !connection.has_ended())
-                || connection.is_there(&self.tree.store(&self.owner())).is_ok())
+                || connection.exists(&self.tree.store(&self.owner())).is_ok())
         {
             return Ok(&mut writer.connection.insert((connection, Instant::now())).0);
         }
@@ -594,7 +594,7 @@ impl LdapStore {
                 Err(failed(LdapStoreError::Damaged { dn, why: "written by other software".to_owned() }))
             }
             // The server answered, so the request is not pending any more.
-            Some(code) => match self.writers_link(writer).ok().map(|connection| connection.is_there(&dn)) {
+            Some(code) => match self.writers_link(writer).ok().map(|connection| connection.exists(&dn)) {
                 Some(Ok(true)) => Ok(CommitOutcome::Committed),
                 Some(Ok(false)) => {
                     if code == LdapResult::NO_SUCH_OBJECT

@@ -121,14 +121,14 @@ impl StoreTree {
         let searched =
             connection.search::<RequestError>(&self.base, SearchScope::Below, &[&unit, &text], |entry| {
                 let named = first(&entry, &unit).and_then(|unit| core::str::from_utf8(unit).ok());
-                let said = String::from_utf8_lossy(first(&entry, &text).unwrap_or_default()).into_owned();
+                let format = String::from_utf8_lossy(first(&entry, &text).unwrap_or_default()).into_owned();
                 let dn = || String::from_utf8_lossy(&entry.dn).into_owned();
                 match named.and_then(|named| named.strip_prefix(PREFIX)) {
-                    Some(owner) if said == FORMAT && found.is_none() => found = Some(owner.to_owned()),
-                    Some(_) if said == FORMAT => {
+                    Some(owner) if format == FORMAT && found.is_none() => found = Some(owner.to_owned()),
+                    Some(_) if format == FORMAT => {
                         wrong = Some(LdapStoreError::Several { name: self.name.clone() })
                     }
-                    Some(_) => wrong = Some(LdapStoreError::Version { dn: dn(), found: said }),
+                    Some(_) => wrong = Some(LdapStoreError::Version { dn: dn(), found: format }),
                     None => wrong = Some(LdapStoreError::Others { dn: dn() }),
                 }
                 Ok(())
@@ -204,9 +204,10 @@ impl StoreTree {
             return delete_request(id, &dn);
         }
         let bytes = record(key, value);
-        let told = describe(key, value);
+        let description = describe(key, value);
         let cut = |text: String| text.chars().take(TEXT_CHARS_MAX).collect::<String>();
-        let (text, title, location) = (cut(told.text), told.title.map(cut), told.layout.map(cut));
+        let (text, title, location) =
+            (cut(description.text), description.title.map(cut), description.layout.map(cut));
         let title = title.as_ref().map(|title| title.as_bytes());
         let location = location.as_ref().map(|location| location.as_bytes());
         let mut attributes: Vec<(&str, &[&[u8]])> = Vec::new();

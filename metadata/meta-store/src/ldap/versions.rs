@@ -257,9 +257,10 @@ mod tests {
     #[test]
     fn apply_reports_whether_keys_existed() {
         let versions = Arc::new(RecordVersions::default());
-        let told = |changed: Vec<RecordChange>| changed.iter().map(|one| one.was_there).collect::<Vec<_>>();
-        assert_eq!(told(versions.apply(changes(&[(1, Some(1)), (2, None)]))), [Some(false), Some(false)]);
-        assert_eq!(told(versions.apply(changes(&[(1, None), (2, Some(1))]))), [Some(true), Some(false)]);
+        let existed =
+            |changed: Vec<RecordChange>| changed.iter().map(|one| one.was_there).collect::<Vec<_>>();
+        assert_eq!(existed(versions.apply(changes(&[(1, Some(1)), (2, None)]))), [Some(false), Some(false)]);
+        assert_eq!(existed(versions.apply(changes(&[(1, None), (2, Some(1))]))), [Some(true), Some(false)]);
     }
 
     #[test]

@@ -303,7 +303,7 @@ fn work(
     };
     let Some(batch) = batch else {
         // No work: only checks that the store is still owned.
-        return if connection.is_there(&store_state.tree.store(&owner))? {
+        return if connection.exists(&store_state.tree.store(&owner))? {
             Ok(())
         } else {
             Err(WriteError::Renamed)
@@ -327,7 +327,7 @@ fn work(
     let again = write(store_state, connection, &owner, &todo)?;
     let again = write(store_state, connection, &owner, &again)?;
     // If the store still has its name, all these writes went to it.
-    if !connection.is_there(&store_state.tree.store(&owner))? {
+    if !connection.exists(&store_state.tree.store(&owner))? {
         return Err(WriteError::Renamed);
     }
     if let Some((key, ..)) = again.first() {

@@ -260,10 +260,10 @@ fn read_failed(error: ConnectionError) -> MetaError {
 
 /// Whether the database reported that the statement was not executed.
 fn is_refusal(error: &(dyn Error + Send + Sync + 'static)) -> bool {
-    let said = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::as_db_error);
-    said.is_some_and(|said| {
-        said.parsed_severity() == Some(Severity::Error)
-            && *said.code() != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
+    let answer = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::as_db_error);
+    answer.is_some_and(|answer| {
+        answer.parsed_severity() == Some(Severity::Error)
+            && *answer.code() != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
     })
 }
 

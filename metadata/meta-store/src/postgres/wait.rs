@@ -52,15 +52,19 @@ mod tests {
         let until = Instant::now() + Duration::from_millis(20);
         assert_eq!(wait(until, core::future::pending::<()>()), None);
         assert!(Instant::now() >= until);
-        assert_eq!(wait(until, async { 7 }), Some(7), "what is there is taken, however late");
+        assert_eq!(
+            wait(until, async { 7 }),
+            Some(7),
+            "a finished outcome is returned after the deadline too"
+        );
     }
 
     #[test]
     fn answer_of_another_thread_wakes_the_waiter() {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let teller = std::thread::spawn(move || tell.send(3));
-        let heard = wait(Instant::now() + Duration::from_secs(60), told);
-        assert_eq!(heard, Some(Ok(3)));
-        teller.join().unwrap().unwrap();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let thread = std::thread::spawn(move || sender.send(3));
+        let outcome = wait(Instant::now() + Duration::from_secs(60), receiver);
+        assert_eq!(outcome, Some(Ok(3)));
+        thread.join().unwrap().unwrap();
     }
 }
