@@ -47,7 +47,7 @@ pub struct InitiatorConnection {
     /// [`InitiatorEvent::WindowOpen`].
     pub(super) window_wanted: bool,
     login_until: u64,
-    heard_at: u64,
+    received_at_ms: u64,
     pub(super) ping_sent: Option<u64>,
     /// The command of the last Data-In.
     pub(super) data_in_tag: Option<u32>,
@@ -74,7 +74,7 @@ impl InitiatorConnection {
             exp_stat_sn: 0,
             window_wanted: false,
             login_until: now_ms.saturating_add(config.login_timeout_ms),
-            heard_at: now_ms,
+            received_at_ms: now_ms,
             ping_sent: None,
             data_in_tag: None,
             now_ms,
@@ -105,7 +105,7 @@ impl InitiatorConnection {
     /// Records that `n` bytes were received into [`Self::rx_space`].
     pub fn received(&mut self, n: usize, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
-        self.heard_at = self.now_ms;
+        self.received_at_ms = self.now_ms;
         self.rx.received(n);
         self.pump();
     }
@@ -163,7 +163,7 @@ impl InitiatorConnection {
             InitiatorPhase::LoggingOut { until } => Some(until),
             InitiatorPhase::Full => Some(match self.ping_sent {
                 Some(sent) => sent.saturating_add(self.config.ping_timeout_ms),
-                None => self.heard_at.saturating_add(self.config.ping_after_ms),
+                None => self.received_at_ms.saturating_add(self.config.ping_after_ms),
             }),
             InitiatorPhase::Closed => None,
         }

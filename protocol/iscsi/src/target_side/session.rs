@@ -83,7 +83,7 @@ pub struct TargetConnection {
     pub(super) rejects: u32,
     pub(super) now_ms: u64,
     phase_until: u64,
-    heard_at: u64,
+    received_at_ms: u64,
     pdu_began: u64,
     pub(super) transfer_at: u64,
     pub(super) ping: Option<(u64, u32)>,
@@ -121,7 +121,7 @@ impl TargetConnection {
             starved_since: None,
             rejects: 0,
             now_ms,
-            heard_at: now_ms,
+            received_at_ms: now_ms,
             pdu_began: now_ms,
             transfer_at: now_ms,
             ping: None,
@@ -164,7 +164,7 @@ impl TargetConnection {
     /// Records that `n` bytes were received into [`Self::rx_space`].
     pub fn received(&mut self, n: usize, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
-        self.heard_at = self.now_ms;
+        self.received_at_ms = self.now_ms;
         if !self.rx.in_pdu() {
             self.pdu_began = self.now_ms;
         }
@@ -355,7 +355,7 @@ impl TargetConnection {
             Some((sent, _)) => {
                 (sent.saturating_add(config.ping_timeout_ms), TimeoutDue::Close(TargetClosed::PingTimeout))
             }
-            None => (self.heard_at.saturating_add(config.ping_after_ms), TimeoutDue::Ping),
+            None => (self.received_at_ms.saturating_add(config.ping_after_ms), TimeoutDue::Ping),
         };
         let pdu_until = self.pdu_began.saturating_add(config.pdu_timeout_ms);
         let transfer_until = self.transfer_at.saturating_add(config.transfer_timeout_ms);
