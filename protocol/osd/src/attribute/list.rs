@@ -576,8 +576,8 @@ mod tests {
             };
             let (whole, full) = write(usize::MAX);
             prop_assert_eq!(whole.len() as u64, full);
-            let (cut, told) = write(allocation);
-            prop_assert_eq!(told, full);
+            let (cut, reported) = write(allocation);
+            prop_assert_eq!(reported, full);
             prop_assert_eq!(&cut[..], &whole[..whole.len().min(allocation)]);
             if let Ok(list) = Values::parse_retrieved(generation, &cut) {
                 prop_assert_eq!(list.full_len(), full);

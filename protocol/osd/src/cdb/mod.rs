@@ -312,7 +312,7 @@ impl Cdb {
         .ok_or(length)?;
         let head = &wire.head;
         let command = (row.read)(&wire)?;
-        if wire.asks_for_tracking() && !command.can_be_tracked() {
+        if wire.has_immediate_tracking() && !command.can_be_tracked() {
             return Err(CdbError::reserved(pointer::SPECIFIC_BITS));
         }
         Ok(Self {

@@ -58,12 +58,12 @@ pub(super) fn set_object(wire: &mut CdbWire, id: ObjectId) {
 }
 
 fn immediate_of(wire: &CdbWire) -> bool {
-    wire.asks_for_tracking()
+    wire.has_immediate_tracking()
 }
 
 impl CdbWire {
     /// Whether IMMED_TR is set; OSD-1 has no such bit.
-    pub(super) const fn asks_for_tracking(&self) -> bool {
+    pub(super) const fn has_immediate_tracking(&self) -> bool {
         self.is_osd2() && self.head.specific_bits & IMMEDIATE != 0
     }
 }
