@@ -573,11 +573,11 @@ mod tests {
         #[test]
         fn clock_never_steps_back(
             floor_behind in 0u64..1_000_000,
-            said in proptest::collection::vec((1u64..100_000, -200_000_000i64..200_000_000, 0u64..2_000), 1..60),
+            samples in proptest::collection::vec((1u64..100_000, -200_000_000i64..200_000_000, 0u64..2_000), 1..60),
         ) {
             let mut clock = follower(FollowPolicy::SIGNED, NOW - floor_behind);
             let (mut stopwatch, mut last) = (0, clock.time_ms(0));
-            for (pause, ahead, error_ms) in said {
+            for (pause, ahead, error_ms) in samples {
                 let was_set = clock.is_set();
                 stopwatch += pause;
                 let now = clock.time_ms(stopwatch);

@@ -60,8 +60,8 @@ mod tests {
     fn large_lead_requires_a_machine_behind() {
         let hour = 3_600_000;
         let kept = StoredClock { last_served_ms: NOW, ahead_ms: hour };
-        assert_eq!(kept.ahead_at(kept.last_served_ms - 1), hour, "the machine is behind what was told");
-        assert_eq!(kept.ahead_at(kept.last_served_ms), 0, "somebody put it right");
+        assert_eq!(kept.ahead_at(kept.last_served_ms - 1), hour, "the machine is behind what was served");
+        assert_eq!(kept.ahead_at(kept.last_served_ms), 0, "the clock was corrected");
         for small in [-60_000, 60_000] {
             assert_eq!(StoredClock { ahead_ms: small, ..kept }.ahead_at(kept.last_served_ms + 1), small);
         }
@@ -71,12 +71,12 @@ mod tests {
     #[test]
     fn restart_never_returns_an_earlier_time() {
         let mut clock = Follower::new(FollowPolicy::SIGNED, NOW, 0, 5_000, 0);
-        let told = clock.time_ms(100);
+        let served = clock.time_ms(100);
         let kept = clock.keep(1_000, NOW + 1_000).unwrap();
         assert_eq!(kept, StoredClock { last_served_ms: NOW + 6_000, ahead_ms: 5_000 });
         let mut next = Follower::resume(FollowPolicy::SIGNED, NOW + 2_000, kept);
         assert_eq!(next.time_ms(0), NOW + 7_000);
-        assert!(next.time_ms(0) > told);
+        assert!(next.time_ms(0) > served);
         // The machine's clock was set back meanwhile, further than the clock may stand still.
         let mut lost = Follower::resume(FollowPolicy::SIGNED, NOW - 3_600_000, kept);
         assert_eq!(lost.keep(0, NOW - 3_600_000), None);

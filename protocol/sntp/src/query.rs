@@ -194,8 +194,8 @@ impl TimeQuery {
             return Err(ResponseError::Unsynchronised);
         }
         let time = |stamp: NtpTimestamp| stamp.to_ms(near_ms).ok_or(ResponseError::Impossible);
-        let (came_ms, left_ms) = (time(packet.receive)?, time(packet.transmit)?);
-        let held_ms = left_ms.checked_sub(came_ms).ok_or(ResponseError::Impossible)?;
+        let (receive_ms, transmit_ms) = (time(packet.receive)?, time(packet.transmit)?);
+        let held_ms = transmit_ms.checked_sub(receive_ms).ok_or(ResponseError::Impossible)?;
         let round_trip_ms = received_ms.checked_sub(self.sent_ms).ok_or(ResponseError::Impossible)?;
         if held_ms > round_trip_ms.saturating_add(GRAIN_MS) {
             return Err(ResponseError::Impossible);
@@ -208,7 +208,7 @@ impl TimeQuery {
             return Err(ResponseError::Distant(distance_ms));
         }
         let delay_ms = round_trip_ms.saturating_sub(held_ms);
-        let [there, back] = [(came_ms, self.sent_ms), (left_ms, received_ms)]
+        let [there, back] = [(receive_ms, self.sent_ms), (transmit_ms, received_ms)]
             .map(|(theirs, ours)| i128::from(theirs) - i128::from(ours));
         let offset_ms = i64::try_from((there + back).div_euclid(2)).map_err(|_| ResponseError::Impossible)?;
         Ok(ClockSample {
