@@ -380,14 +380,14 @@ mod tests {
 
     /// An initiator that proved nothing cannot distinguish the reasons.
     #[test]
-    fn all_refusals_before_the_proof_sound_the_same() {
+    fn unauthenticated_refusals_are_indistinguishable() {
         for generation in [Generation::Osd1, Generation::Osd2] {
-            let heard: BTreeSet<_> = ALL
+            let senses: BTreeSet<_> = ALL
                 .iter()
                 .filter(|denial| !denial.is_proven())
                 .map(|denial| denial.sense(generation).map(|sense| sense.encode()))
                 .collect();
-            assert_eq!(heard.len(), 1);
+            assert_eq!(senses.len(), 1);
             let all = ALL.iter().filter_map(|denial| denial.sense(generation));
             assert!(all.clone().all(|sense| sense.key == SenseKey::IllegalRequest));
             assert_eq!(all.filter_map(|sense| sense.information).collect::<std::vec::Vec<_>>(), [CLOCK]);
