@@ -5,7 +5,7 @@ import io.sealstone.function.Osd;
 import io.sealstone.function.OsdFunction;
 import io.sealstone.function.OsdObject;
 import io.sealstone.function.OsdReader;
-import java.io.IOException;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 
 /** Counts the lines of 128 bytes that contain a text, as the paper's function does. */
@@ -19,13 +19,12 @@ public final class Grep implements OsdFunction {
             throw new IllegalArgumentException("text has 1 to " + LINE_BYTES + " bytes");
         }
         byte[] wanted = text.getBytes(StandardCharsets.UTF_8);
-        byte[] part = new byte[Osd.BUFFER_BYTES];
         long lines = 0;
         for (OsdObject object : call.objects()) {
             try (OsdReader reader = osd.reader(object.handle())) {
-                // Each part but the last one has whole lines, as 1 MiB is a multiple of 128. An array
-                // is copied, and its loops are about twice as fast as those over a buffer.
-                for (int length = fill(reader, part); length > 0; length = fill(reader, part)) {
+                // Each part but the last one has whole lines, as 1 MiB is a multiple of 128.
+                for (ByteBuffer part = reader.next(); part != null; part = reader.next()) {
+                    int length = part.limit();
                     for (int start = 0; start < length; start += LINE_BYTES) {
                         if (contains(part, start, Math.min(start + LINE_BYTES, length), wanted)) {
                             lines++;
@@ -38,24 +37,37 @@ public final class Grep implements OsdFunction {
         return 0;
     }
 
-    private static int fill(OsdReader reader, byte[] part) throws IOException {
-        return reader.readNBytes(part, 0, part.length);
+    private static boolean contains(ByteBuffer part, int start, int end, byte[] wanted) {
+        int last = end - wanted.length + 1;
+        int index = find(part, start, last, wanted);
+        while (index < last && !isAt(part, index, wanted)) {
+            index = find(part, index + 1, last, wanted);
+        }
+        return index < last;
     }
 
-    private static boolean contains(byte[] part, int start, int end, byte[] wanted) {
+    /**
+     * Returns the index of the first two bytes of a text, or the end. The virtual machine compiles
+     * a loop best that has no other loop in it, and that seldom ends early.
+     */
+    private static int find(ByteBuffer part, int start, int end, byte[] wanted) {
+        int next = wanted.length > 1 ? 1 : 0;
         byte first = wanted[0];
-        for (int index = start; index <= end - wanted.length; index++) {
-            if (part[index] != first) {
-                continue;
-            }
-            int matched = 1;
-            while (matched < wanted.length && part[index + matched] == wanted[matched]) {
-                matched++;
-            }
-            if (matched == wanted.length) {
-                return true;
+        byte second = wanted[next];
+        for (int index = start; index < end; index++) {
+            if (part.get(index) == first && part.get(index + next) == second) {
+                return index;
             }
         }
-        return false;
+        return end;
+    }
+
+    private static boolean isAt(ByteBuffer part, int start, byte[] wanted) {
+        for (int index = 1; index < wanted.length; index++) {
+            if (part.get(start + index) != wanted[index]) {
+                return false;
+            }
+        }
+        return true;
     }
 }

@@ -13,15 +13,14 @@ public final class WordCount implements OsdFunction {
     public long run(Osd osd, Call call) throws Exception {
         long words = 0;
         for (OsdObject object : call.objects()) {
-            boolean isInWord = false;
+            int isInWord = 0;
             try (OsdReader reader = osd.reader(object.handle())) {
                 for (ByteBuffer part = reader.next(); part != null; part = reader.next()) {
                     int length = part.limit();
+                    // 0 and 1 instead of a branch, which the processor could not predict.
                     for (int index = 0; index < length; index++) {
-                        boolean isWord = (part.get(index) & 0xFF) > ' ';
-                        if (isWord && !isInWord) {
-                            words++;
-                        }
+                        int isWord = (' ' - (part.get(index) & 0xFF)) >>> 31;
+                        words += isWord & ~isInWord;
                         isInWord = isWord;
                     }
                 }
