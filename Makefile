@@ -79,8 +79,11 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 	@. scripts/env
 	cargo build --profile dist -p sealstone-bench -p sealstone-engine-c -p sealstone-engine-java -p sealstone-engine-python
 	scripts/engine-java build
+	scripts/engine-wasm build
 	cargo build --profile dist -p sealstone-store --examples
 	bin=$${CARGO_TARGET_DIR:-target}/dist
+	wasm=$$bin/../release/sealstone-engine-wasm
+	[ ! -e "$$wasm" ] || cp "$$wasm" $$bin/
 	mkdir -p $(BENCH_FOLDER)/scratch
 	trap 'rm -rf $(BENCH_FOLDER)/scratch' EXIT
 	echo "== methods, sizes, depths" && $$bin/sealstone-bench run --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/figures.json
@@ -99,7 +102,7 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 		--json $(BENCH_FOLDER)/stores.json
 	echo "== files, through a mount and the library" && $$bin/sealstone-bench files --runs $(BENCH_RUNS) \
 		--scenarios metadata,small,durable,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
-	echo "== functions on devices" && $$bin/sealstone-bench active --folder $(BENCH_FOLDER)/scratch \
+	echo "== functions on devices" && $$bin/sealstone-bench active --count-mib 1024 --folder $(BENCH_FOLDER)/scratch \
 		--json $(BENCH_FOLDER)/active.json
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 
