@@ -15,10 +15,12 @@ pub mod filter;
 mod grep;
 #[cfg(unix)]
 pub mod local;
+mod parquet_join;
 mod reduce;
 mod result;
 mod search;
 pub mod template;
+pub mod thrift;
 mod transform;
 
 /// The functions themselves. A module names the one that it exports, so that it contains no other.
@@ -34,6 +36,7 @@ pub mod entry {
 pub use catalogue::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction, find_function};
 pub use compression::WINDOW_BYTES_MAX;
 pub use grep::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX};
+pub use parquet_join::{JoinError, PART_FOOTER_BYTES_MAX, join_parquet};
 pub use reduce::{
     FileReduction, JobPart, PartObject, ReduceError, ReducedFile, reduce_files, reduce_parts, total_of,
 };

@@ -6,19 +6,28 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use super::decimal::DecimalNumber;
 use super::expression::{
     CompareOperator, FilterExpression, FilterLiteral, FilterNode, FilterOperand, TextTest,
 };
 
 /// Value of a field of a record.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum FieldValue<'r> {
+pub enum FieldValue<'r> {
     /// The field is absent or null.
     #[default]
     Null,
+    /// A truth value.
     Bool(bool),
+    /// A whole number.
     Integer(i128),
+    /// A binary fraction.
     Float(f64),
+    /// A decimal fraction: a whole number, divided by a power of ten.
+    Decimal(DecimalNumber),
+    /// A point in time: nanoseconds since 1970-01-01T00:00:00.
+    Time(i128),
+    /// A text.
     Text(Cow<'r, str>),
     /// Text without a type: a cell of a table. It is a number where it is compared with one.
     Cell(Cow<'r, str>),
@@ -33,6 +42,8 @@ impl<'r> From<&'r FilterLiteral> for FieldValue<'r> {
             FilterLiteral::Bool(value) => Self::Bool(*value),
             FilterLiteral::Integer(value) => Self::Integer(*value),
             FilterLiteral::Float(value) => Self::Float(*value),
+            FilterLiteral::Decimal(value) => Self::Decimal(*value),
+            FilterLiteral::Time(value) => Self::Time(*value),
             FilterLiteral::Text(text) => Self::Text(Cow::Borrowed(text)),
         }
     }
@@ -66,10 +77,16 @@ impl FieldValue<'_> {
 }
 
 /// Orders two values; `None` if they cannot be compared.
-fn compare(left: &FieldValue<'_>, right: &FieldValue<'_>) -> Option<Ordering> {
-    use FieldValue::{Bool, Cell, Float, Integer, Text};
+pub(super) fn compare(left: &FieldValue<'_>, right: &FieldValue<'_>) -> Option<Ordering> {
+    use FieldValue::{Bool, Cell, Decimal, Float, Integer, Text, Time};
     match (left, right) {
         (Bool(left), Bool(right)) => Some(left.cmp(right)),
+        (Time(left), Time(right)) => Some(left.cmp(right)),
+        (Decimal(left), Decimal(right)) => Some(left.compare(*right)),
+        (Decimal(left), Integer(right)) => Some(left.compare(DecimalNumber::of_integer(*right))),
+        (Integer(left), Decimal(right)) => Some(DecimalNumber::of_integer(*left).compare(*right)),
+        (Decimal(left), Float(right)) => left.as_float().partial_cmp(right),
+        (Float(left), Decimal(right)) => left.partial_cmp(&right.as_float()),
         (Integer(left), Integer(right)) => Some(left.cmp(right)),
         (Float(left), Float(right)) => left.partial_cmp(right),
         (Integer(left), Float(right)) => compare_mixed(*left, *right),
@@ -97,7 +114,8 @@ fn compare_mixed(integer: i128, float: f64) -> Option<Ordering> {
 
 impl FilterExpression {
     /// Whether the expression is true for a record with these fields.
-    pub(super) fn is_true(&self, fields: &[FieldValue<'_>]) -> bool {
+    #[must_use]
+    pub fn is_true(&self, fields: &[FieldValue<'_>]) -> bool {
         evaluate(&self.root, fields) == Some(true)
     }
 }
@@ -168,6 +186,8 @@ fn value_of<'v>(operand: &'v FilterOperand, fields: &'v [FieldValue<'_>]) -> Fie
             Some(FieldValue::Bool(value)) => FieldValue::Bool(*value),
             Some(FieldValue::Integer(value)) => FieldValue::Integer(*value),
             Some(FieldValue::Float(value)) => FieldValue::Float(*value),
+            Some(FieldValue::Decimal(value)) => FieldValue::Decimal(*value),
+            Some(FieldValue::Time(value)) => FieldValue::Time(*value),
             Some(FieldValue::Text(text)) => FieldValue::Text(Cow::Borrowed(text)),
             // An empty cell of a table is null.
             Some(FieldValue::Cell(text)) if text.is_empty() => FieldValue::Null,

@@ -14,6 +14,8 @@
 
 use regex::{Regex, RegexBuilder};
 
+use super::decimal::DecimalNumber;
+use super::instant::parse_instant;
 use super::lexer::{ExpressionError, ExpressionToken, tokenize};
 
 /// Maximum length of an expression, bytes.
@@ -33,6 +35,10 @@ pub(super) enum FilterLiteral {
     Integer(i128),
     Float(f64),
     Text(String),
+    /// A number that is compared with a decimal column.
+    Decimal(DecimalNumber),
+    /// A text that is compared with a point in time: nanoseconds since 1970.
+    Time(i128),
 }
 
 /// One side of a comparison.
@@ -97,10 +103,71 @@ impl FilterExpression {
         }
     }
 
+    /// Converts the literals that are compared with fields of these types.
+    ///
+    /// # Errors
+    /// For a text that is compared with a time and has no form of one.
+    pub fn bind(&mut self, types: &[FieldType]) -> Result<(), String> {
+        self.root.bind(types)
+    }
+
     /// Returns the fields that the expression reads, each as the keys of nested objects.
     #[must_use]
     pub fn fields(&self) -> &[Vec<String>] {
         &self.fields
+    }
+}
+
+/// Type of a field that has one for all records, as far as it changes literals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldType {
+    /// A type whose values are compared with literals as they are.
+    Plain,
+    /// A point in time, which is compared with texts such as `2026-11-27T10:00:00Z`.
+    Time,
+    /// A decimal fraction, which is compared with numbers without rounding.
+    Decimal,
+}
+
+impl FilterLiteral {
+    /// Converts the literal for the comparison with a field of a type.
+    fn convert(&mut self, field: FieldType) -> Result<(), String> {
+        let converted = match (field, &*self) {
+            (FieldType::Time, Self::Text(text)) => {
+                let expected = "expected a date such as 2026-11-27, or a time such as 2026-11-27T10:00:00Z";
+                Self::Time(parse_instant(text).ok_or_else(|| format!("'{text}': {expected}"))?)
+            }
+            (FieldType::Decimal, Self::Float(value)) => match DecimalNumber::of_float(*value) {
+                Some(decimal) => Self::Decimal(decimal),
+                None => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        *self = converted;
+        Ok(())
+    }
+}
+
+impl FilterNode {
+    fn bind(&mut self, types: &[FieldType]) -> Result<(), String> {
+        let type_of = |operand: &FilterOperand| match operand {
+            FilterOperand::Field(index) => types.get(*index).copied(),
+            FilterOperand::Literal(_) => None,
+        };
+        match self {
+            Self::Any(parts) | Self::All(parts) => parts.iter_mut().try_for_each(|part| part.bind(types)),
+            Self::Not(part) => part.bind(types),
+            Self::Compare(left, _, right) => match (type_of(left), type_of(right), left, right) {
+                (Some(field), None, _, FilterOperand::Literal(literal))
+                | (None, Some(field), FilterOperand::Literal(literal), _) => literal.convert(field),
+                _ => Ok(()),
+            },
+            Self::In(operand, list) => match type_of(operand) {
+                Some(field) => list.iter_mut().try_for_each(|literal| literal.convert(field)),
+                None => Ok(()),
+            },
+            Self::IsNull(_) | Self::Text(..) => Ok(()),
+        }
     }
 }
 

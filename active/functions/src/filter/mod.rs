@@ -1,15 +1,23 @@
 //! `filter`: records of CSV and JSON lines for which an expression is true.
+//!
+//! The module of the function reads Parquet tables too, with the expressions of this crate.
 
 mod csv;
+mod decimal;
 mod evaluate;
 mod expression;
+pub mod instant;
 mod json;
 mod lexer;
+mod prune;
 
 use sealstone_function_host::{FunctionArguments, FunctionCall, FunctionErrno, FunctionFailure};
 
-pub use expression::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX, FilterExpression};
+pub use decimal::{DECIMAL_DIGITS_MAX, DecimalNumber};
+pub use evaluate::FieldValue;
+pub use expression::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX, FieldType, FilterExpression};
 pub use lexer::ExpressionError;
+pub use prune::FieldRange;
 
 use crate::search::{RecordSearch, run_search};
 
@@ -22,6 +30,10 @@ pub fn run_filter(call: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
 pub(crate) fn make_filter(
     arguments: &FunctionArguments<'_>,
 ) -> Result<Box<dyn RecordSearch>, FunctionFailure> {
+    if arguments.get("format") == Some("parquet") {
+        let message = "the code for parquet files is only in the module of the function";
+        return Err(FunctionFailure::new(FunctionErrno::UNSUPPORTED, message));
+    }
     arguments.allow_only(&["where", "format", "delimiter", "skip-invalid", "count", "header.", "stripe."])?;
     let expression = FilterExpression::parse(arguments.require("where")?)
         .map_err(|error| FunctionFailure::invalid(format!("where: {error}")))?;
@@ -32,7 +44,7 @@ pub(crate) fn make_filter(
             Ok(Box::new(csv::CsvSearch::new(expression, delimiter, skip_invalid)))
         }
         "jsonl" => Ok(Box::new(json::JsonSearch::new(expression, skip_invalid))),
-        _ => Err(FunctionFailure::invalid("argument format: expected csv or jsonl")),
+        _ => Err(FunctionFailure::invalid("argument format: expected csv, jsonl or parquet")),
     }
 }
 
