@@ -3,4 +3,5 @@
 #[path = "../../function-ring/tests/support.rs"]
 mod support;
 
+mod comparison;
 mod confined;

@@ -49,6 +49,48 @@ pub struct ShippedFunction {
     pub(crate) reduction: ReductionRule,
 }
 
+/// Whether an argument has this value.
+fn has_argument(arguments: &[u8], pair: &str) -> bool {
+    arguments.split(|byte| *byte == 0).any(|one| one == pair.as_bytes())
+}
+
+impl ShippedFunction {
+    /// Whether the call filters Parquet files, whose code is not linked.
+    fn reads_parquet(&self, arguments: &[u8]) -> bool {
+        self.name == "filter" && has_argument(arguments, "format=parquet")
+    }
+
+    /// Whether its module has libraries of file formats that this crate does not have.
+    #[must_use]
+    pub fn has_formats(&self) -> bool {
+        !self.is_linked || self.name == "filter"
+    }
+
+    /// Returns the destination of the output of a call with these arguments.
+    #[must_use]
+    pub fn output_of(&self, arguments: &[u8]) -> FunctionOutput {
+        let is_file = self.reads_parquet(arguments)
+            && has_argument(arguments, "result-format=parquet")
+            && !has_argument(arguments, "count=true");
+        if is_file { FunctionOutput::File } else { self.output }
+    }
+
+    /// Whether the code of a call with these arguments is linked.
+    #[must_use]
+    pub fn is_linked_for(&self, arguments: &[u8]) -> bool {
+        self.is_linked && !self.reads_parquet(arguments)
+    }
+
+    /// Returns the rule for the results of a call with these arguments.
+    pub(crate) fn reduction_of(&self, arguments: &[u8]) -> ReductionRule {
+        match self.output_of(arguments) {
+            FunctionOutput::File => ReductionRule::Data,
+            _ if self.reads_parquet(arguments) => ReductionRule::Rows,
+            _ => self.reduction,
+        }
+    }
+}
+
 /// Rule that reduces the results of a function.
 #[derive(Clone, Copy)]
 pub(crate) enum ReductionRule {
@@ -58,6 +100,8 @@ pub(crate) enum ReductionRule {
     Digests,
     Outputs,
     Data,
+    /// Records of whole files.
+    Rows,
 }
 
 const fn parameter(name: &'static str, help: &'static str) -> FunctionParameter {
@@ -118,10 +162,12 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
     },
     ShippedFunction {
         name: "filter",
-        summary: "Selects records of CSV or JSON lines by an expression",
+        summary: "Selects records of CSV, JSON lines or Parquet by an expression",
         parameters: &[
             required("where", "expression, such as: status >= 500 and path starts_with '/api'"),
-            required("format", "csv or jsonl"),
+            required("format", "csv, jsonl or parquet (default: by the names of the files)"),
+            parameter("columns", "columns of a parquet file to return, separated by commas (default all)"),
+            parameter("result-format", "json or parquet, for parquet files (default: by the output's name)"),
             parameter("delimiter", "character between the columns of csv, or tab (default a comma)"),
             switch("skip-invalid", "skip malformed records instead of failing"),
             COUNT_SWITCH,

@@ -129,12 +129,15 @@ pub fn reduce_files(
     for (number, part) in parts.iter().enumerate() {
         collect_part(function, number, part, &mut files)?;
     }
-    let reduce = |file, pieces| match function.reduction {
+    // The jobs of a call have the same arguments, except for those that name their objects.
+    let rule = function.reduction_of(parts.first().map_or(&[], |part| part.arguments));
+    let reduce = |file, pieces| match rule {
         ReductionRule::Counts => Ok(vec![reduce_counts(file, pieces)?]),
         ReductionRule::ByteCounts => Ok(vec![reduce_byte_counts(file, pieces)?]),
         ReductionRule::Digests => Ok(vec![reduce_digests(file, pieces)?]),
         ReductionRule::Outputs => Ok(vec![reduce_outputs(file, pieces)?]),
         ReductionRule::Data => reduce_data(file, pieces),
+        ReductionRule::Rows => reduce_rows(file, pieces),
         ReductionRule::Search(make) => {
             let (part, object) = pieces.origin;
             reduce_search(file, pieces, make, parts[part].arguments, object)
@@ -295,6 +298,26 @@ fn reduce_data(file: u32, pieces: FilePieces) -> Result<Vec<ResultLine>, ReduceE
     }
     let data = units.into_values().flatten().map(ResultLine::Data);
     Ok(data.chain([ResultLine::Output(total)]).collect())
+}
+
+/// Returns the records or the number of them of a file that one job read as a whole.
+fn reduce_rows(file: u32, mut pieces: FilePieces) -> Result<Vec<ResultLine>, ReduceError> {
+    let unexpected = || ReduceError::Unexpected { file };
+    let object = pieces.objects.pop_first().filter(|_| pieces.objects.is_empty());
+    let (_, lines) = object.ok_or(ReduceError::Geometry { file })?;
+    let (mut last_offset, mut is_ended) = (None, false);
+    let lines = lines.into_iter().map(|line| match line {
+        ResultLine::Match(line) if !is_ended && last_offset < Some(line.offset) => {
+            last_offset = Some(line.offset);
+            Ok(ResultLine::Match(MatchLine { object: file, ..line }))
+        }
+        ResultLine::MatchCount(line) if !is_ended && last_offset.is_none() => {
+            is_ended = true;
+            Ok(ResultLine::MatchCount(MatchCountLine { object: file, ..line }))
+        }
+        _ => Err(unexpected()),
+    });
+    lines.collect()
 }
 
 fn reduce_digests(file: u32, pieces: FilePieces) -> Result<ResultLine, ReduceError> {

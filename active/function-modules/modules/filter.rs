@@ -1,4 +1,0 @@
-//! The shipped function `filter` as a module.
-#![allow(unsafe_code, reason = "the exported entry point has an unsafe attribute")]
-
-sealstone_fn::export!(sealstone_functions::entry::run_filter);
