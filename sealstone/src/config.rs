@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::ValueRange;
+use sealstone_device_server::{DeviceServerConfig, FunctionSettings, PortalTls};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
+use sealstone_osd_device::OsdConfig;
 use sealstone_seal::paper::mceliece::Parameters;
 use serde::Deserialize;
 
 use crate::cli::MethodName;
-use crate::failure::{Failure, Outcome};
-use crate::text::ShownPath as _;
 
 /// Maximum size of a configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -65,12 +67,12 @@ pub(crate) enum TlsName {
     Off,
 }
 
-impl TlsName {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Required => "required",
-            Self::Optional => "optional",
-            Self::Off => "off",
+impl From<TlsName> for PortalTls {
+    fn from(name: TlsName) -> Self {
+        match name {
+            TlsName::Required => Self::Required,
+            TlsName::Optional => Self::Optional,
+            TlsName::Off => Self::Off,
         }
     }
 }
@@ -422,6 +424,68 @@ options! {
     insecure_directory: bool, "SEALSTONE_MDS_INSECURE_DIRECTORY", "false";
 }
 
+impl OsdOptions {
+    /// Returns the configuration of the device in a folder.
+    pub(crate) fn device_config(&self, data: &Path) -> DeviceServerConfig {
+        let flag = |option: Option<bool>| option.unwrap_or(false);
+        let default = DeviceServerConfig::new(data);
+        DeviceServerConfig {
+            data: default.data,
+            listen: self.listen.clone().unwrap_or(default.listen),
+            advertise: self.advertise.clone(),
+            tls: self.tls.map(Into::into),
+            time: self.time.clone(),
+            osd: OsdConfig {
+                allow_osd1: flag(self.allow_osd1),
+                insecure_nosec: flag(self.insecure_nosec),
+                insecure_capkey: flag(self.insecure_capkey),
+                method_floor: self.method_floor.map(Into::into),
+                insecure_adhash: flag(self.insecure_adhash),
+                method_cipher: self.method_cipher.map(|name| name.0),
+                paper_functions: flag(self.paper_functions),
+                sealed_only: flag(self.sealed_only),
+                audit_reads: flag(self.audit_reads),
+                write_through: flag(self.write_through),
+            },
+            connections_max: self.connections_max.unwrap_or(default.connections_max),
+            connections_per_address_max: self.connections_per_address_max,
+            connects_per_address_s_max: self
+                .connects_per_address_s_max
+                .map_or(default.connects_per_address_s_max, NonZeroU32::get),
+            logins_per_address_max: self
+                .logins_per_address_max
+                .map_or(default.logins_per_address_max, NonZeroUsize::get),
+            audit_mib_max: self.audit_mib_max.unwrap_or(default.audit_mib_max),
+            buffer_mib_max: self.buffer_mib_max.unwrap_or(default.buffer_mib_max),
+            idle_s_max: self.idle_s_max.unwrap_or(default.idle_s_max),
+            login_s_max: self.login_s_max.unwrap_or(default.login_s_max),
+            pdu_s_max: self.pdu_s_max.unwrap_or(default.pdu_s_max),
+            access_file: self.access_file.clone(),
+            allow_target_reset: flag(self.allow_target_reset),
+            short_first: self.short_first.unwrap_or(default.short_first),
+            time_slices: self.time_slices.unwrap_or(default.time_slices),
+            pull_kib: self.pull_kib.unwrap_or(default.pull_kib),
+            group_s_max: self.group_s_max.unwrap_or(default.group_s_max),
+            scrub_interval_h: self.scrub_interval_h.unwrap_or(default.scrub_interval_h),
+            scrub_mib_s_max: self.scrub_mib_s_max.map_or(default.scrub_mib_s_max, NonZeroU64::get),
+            io: self.io.map_or(default.io, Into::into),
+            discard_kib_min: self.discard_kib_min.unwrap_or(default.discard_kib_min),
+            engines: self.engines.clone(),
+            strict_isolation: self.isolation == Some(IsolationName::Strict),
+            functions: FunctionSettings {
+                jobs_per_user_max: self.function_jobs_per_user_max,
+                wall_s_max: self.function_wall_s_max,
+                cpu_s_max: self.function_cpu_s_max,
+                memory_mib_max: self.function_memory_mib_max,
+                output_mib_max: self.function_output_mib_max,
+            },
+            insecure_no_tls: flag(self.insecure_no_tls),
+            accept_insecure: flag(self.i_accept_insecure),
+            insecure_block: flag(self.insecure_block),
+        }
+    }
+}
+
 /// Returns the example file of a daemon.
 pub(crate) fn example(noun: &str) -> Outcome<String> {
     match noun {
@@ -489,7 +553,7 @@ mod tests {
         let path = folder.path().join("osd.toml");
         fs::write(&path, "listen = \"127.0.0.1:0\"\ninsecure_nosek = true\n").expect("write");
         let failure = read::<OsdOptions>(Some(&path)).expect_err("refused");
-        assert_eq!(failure.kind, crate::failure::FailureKind::Usage);
+        assert_eq!(failure.kind, sealstone_failure::FailureKind::Usage);
         assert!(failure.message.contains("osd.toml:2"), "{failure}");
         assert!(failure.message.contains("insecure_nosek"), "{failure}");
     }

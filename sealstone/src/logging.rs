@@ -1,14 +1,17 @@
 //! Logs on standard error: text for terminals, JSON lines otherwise.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
+use sealstone_failure::text::printable_json;
+use sealstone_mds_protocol::is_printable;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::log_limit::{LineLimit, LineWriter};
-use crate::text::LogWriter;
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,4 +58,67 @@ pub(crate) fn start(format: LogFormat, default_filter: &str) {
     } else {
         limited.with(lines.with_ansi(colours)).try_init()
     };
+}
+
+/// Writer of log lines that escapes characters that are not printable, in JSON lines by JSON
+/// escapes.
+#[derive(Debug)]
+pub(crate) struct LogWriter<W> {
+    /// Destination of the lines.
+    pub(crate) out: W,
+    /// Whether lines are JSON.
+    pub(crate) json: bool,
+    /// Whether lines have colours: then escape characters are kept; the formatter escapes those of
+    /// foreign text.
+    pub(crate) colours: bool,
+}
+
+impl<W> LogWriter<W> {
+    fn clean<'a>(&self, line: &'a str) -> Cow<'a, str> {
+        if self.json {
+            return Cow::Owned(printable_json(line.to_owned()));
+        }
+        let stays = |c: char| matches!(c, '\n' | '\t') || (self.colours && c == '\u{1B}') || is_printable(c);
+        if line.chars().all(stays) {
+            return Cow::Borrowed(line);
+        }
+        let mut out = String::with_capacity(line.len() + 16);
+        for c in line.chars() {
+            if stays(c) {
+                out.push(c);
+            } else {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    let _ = write!(out, "\\x{byte:02x}");
+                }
+            }
+        }
+        Cow::Owned(out)
+    }
+}
+
+impl<W: io::Write> io::Write for LogWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let clean = self.clean(&text).into_owned();
+        self.out.write_all(clean.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_keep_only_colour_escapes() {
+        let writer = |json, colours| LogWriter { out: (), json, colours };
+        let plain = writer(false, false);
+        assert_eq!(plain.clean("x\u{1B}[1m\u{2066}\n"), "x\\x1b[1m\\xe2\\x81\\xa6\n");
+        assert_eq!(writer(false, true).clean("\u{1B}[1m\n"), "\u{1B}[1m\n");
+        assert_eq!(writer(true, false).clean("\"\u{2028}\"\n"), "\"\\u2028\"\n");
+    }
 }

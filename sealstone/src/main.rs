@@ -2,28 +2,24 @@
 //!
 //! Does: connects sockets, clocks and files with the pure crates.
 
-mod chap_file;
 mod cli;
 mod command;
 mod config;
 mod daemon;
 mod demo;
-mod failure;
 mod limits;
 mod log_limit;
 mod logging;
-mod metrics;
 mod output;
-mod secret_file;
-mod text;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use sealstone_failure::{Failure, FailureKind, Outcome};
+
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::command::{block_on, cap, files, groups, revoke, session, transfer, users};
-use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -33,7 +29,7 @@ fn main() -> ExitCode {
         Err(message) => {
             let failure = Failure::usage(message).hint("sealstone mount --help");
             Output::new(false, false, "mount").failure(&failure);
-            return failure.kind.into();
+            return exit_code(failure.kind);
         }
     };
     let command = cli::command_words(&words);
@@ -44,12 +40,12 @@ fn main() -> ExitCode {
             let failure = Failure::usage(usage_message(&error.to_string()))
                 .hint(format!("sealstone {command} --help").replace("  ", " "));
             Output::new(true, true, command).failure(&failure);
-            return failure.kind.into();
+            return exit_code(failure.kind);
         }
         // Repeated arguments must not send control characters to the terminal.
         Err(error) if error.use_stderr() => {
             Output::new(false, false, command).usage(&error.render().to_string());
-            return FailureKind::Usage.into();
+            return exit_code(FailureKind::Usage);
         }
         Err(error) => error.exit(),
     };
@@ -79,9 +75,20 @@ fn main() -> ExitCode {
         Err(failure) => {
             let failure = failure.or_default_hint(command);
             output.failure(&failure);
-            failure.kind.into()
+            exit_code(failure.kind)
         }
     }
+}
+
+/// Returns the exit code of a failure: docs/reference/cli.md lists them.
+fn exit_code(kind: FailureKind) -> ExitCode {
+    ExitCode::from(match kind {
+        FailureKind::Operation => 1,
+        FailureKind::Usage => 2,
+        FailureKind::Denied => 3,
+        FailureKind::NotFound => 4,
+        FailureKind::Signal(number) => 128u8.saturating_add(number),
+    })
 }
 
 /// Returns the message of a parse error as one line, without its usage and tips.

@@ -10,11 +10,11 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sealstone_client::FileKind;
+use sealstone_failure::text::printable_json;
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, FailureKind, Outcome};
-use crate::text::printable_json;
 use sealstone_mds_protocol::{printable, printable_lines};
 
 /// Version of the JSON that `--json` prints. A higher number is incompatible: see
@@ -191,24 +191,6 @@ pub(crate) fn stdout_failure(error: io::Error) -> Failure {
 /// Returns a number with its noun: `1 file`, `2 files`.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Returns a size with a unit: `1.5 MiB`.
-pub(crate) fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64;
-    let mut unit = "B";
-    for next in UNITS {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    format!("{value:.1} {unit}")
 }
 
 /// Maximum number of digits after the point of a size.
@@ -406,13 +388,5 @@ mod tests {
     #[test]
     fn nouns_follow_their_number() {
         assert_eq!([0, 1, 2].map(|count| counted(count, "file")), ["0 files", "1 file", "2 files"]);
-    }
-
-    #[test]
-    fn sizes_format_with_units() {
-        assert_eq!(human_bytes(0), "0 B");
-        assert_eq!(human_bytes(1023), "1023 B");
-        assert_eq!(human_bytes(1536), "1.5 KiB");
-        assert_eq!(human_bytes(256 << 20), "256.0 MiB");
     }
 }

@@ -18,6 +18,7 @@ mod client;
 mod delegated;
 mod disks;
 mod error;
+mod failure;
 pub mod functions;
 mod get;
 mod interfaces;
@@ -42,6 +43,7 @@ pub use client::{CONNECT_TIMEOUT, Client, DeviceConnectOptions, DiskFree, Listin
 pub use delegated::{Delegated, Delegation, NoServer, Progress};
 pub use disks::disk_name;
 pub use error::ClientError;
+pub use failure::function_failure;
 pub use get::GetOptions;
 pub use interfaces::{Devices, Metadata};
 pub use mds::{

@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use sealstone_block::UnitProtection;
 use sealstone_block_protection::ProtectedBlock;
 use sealstone_channel::Pin;
+use sealstone_device_server::END_TO_END;
 
-use crate::daemon::blocks::END_TO_END;
 use crate::output::parse_size;
 
 #[derive(Debug, Subcommand)]

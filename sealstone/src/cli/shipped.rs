@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction};
-
-use crate::failure::{Failure, Outcome};
 
 /// Heading of these options in the help text.
 const HEADING: &str = "Arguments of shipped functions";

@@ -6,10 +6,10 @@ use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 
 use sealstone_client::FilePath;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{shown, unshown};
 
 use super::GlobalArgs;
-use crate::failure::{Failure, Outcome};
 
 /// A stored path of the command line.
 #[derive(Clone, Debug)]

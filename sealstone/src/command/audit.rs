@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use sealstone_client::{IssueEntry, IssueKind};
+use sealstone_failure::text::{ShownPath as _, set_bytes, snake_case};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_osd::Permissions;
 use serde::Deserialize;
 use serde_json::json;
@@ -14,9 +16,7 @@ use serde_json::json;
 use crate::cli::GlobalArgs;
 use crate::cli::grants::AuditArgs;
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
-use crate::text::{ShownPath as _, set_bytes, snake_case};
 
 /// Maximum length of a line of a device's log, bytes.
 const LINE_MAX: u64 = 64 * 1024;
@@ -77,7 +77,7 @@ fn permissions(entry: &IssueEntry) -> Vec<String> {
 
 /// Reads a device's log and its older segments.
 fn read_all(path: &Path, uses: &mut BTreeMap<String, CredentialUses>, gaps: &mut LogGaps) -> Outcome<()> {
-    for (_, segment) in crate::daemon::audit_segments(path) {
+    for (_, segment) in sealstone_daemon::audit_segments(path) {
         read(&segment, uses, gaps)?;
     }
     read(path, uses, gaps)

@@ -1,24 +1,19 @@
 //! `sealstone block`: block units of a device, running or stopped.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use sealstone_block::UnitProtection;
 use sealstone_block_protection::ProtectionProfile;
-use sealstone_osd_device::{DataDir, ProvisionError};
-use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, open_store_medium};
+use sealstone_device_server::{
+    ControlRequest, END_TO_END, ProtectionReport, RemovedUnit, UnitParams, UnitReport, administer,
+};
+use sealstone_failure::text::human_bytes;
+use sealstone_failure::{Failure, Outcome};
 use serde_json::json;
 
 use super::{block_attach, block_e2e, block_on};
 use crate::cli::{Block, GlobalArgs, ProtectChoice};
-use crate::daemon::blocks::{
-    Blocks, END_TO_END, ProtectionReport, RemovedUnit, UnitParams, UnitReport, store_options, unit_options,
-};
-use crate::daemon::control::{self, ControlHandler, ControlRequest};
-use crate::daemon::osd::{TARGET_PREFIX, store_failure};
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::output::{Output, human_bytes};
-use crate::text::ShownPath as _;
+use crate::output::Output;
 
 /// Runs one of the subcommands.
 pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Outcome {
@@ -72,28 +67,28 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
         Block::Rotate { disk } => block_on(block_e2e::rotate(global, output, &disk)),
         Block::Set { name, data, write_through } => {
             let write_through = write_through.unwrap_or(true);
-            let value = perform(&data, ControlRequest::Set { name, write_through })?;
+            let value = administer(&data, ControlRequest::Set { name, write_through })?;
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || details(&unit))
         }
         Block::Show { name, data } => {
-            let value = perform(&data, ControlRequest::Show { name })?;
+            let value = administer(&data, ControlRequest::Show { name })?;
             let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&unit, || details(&unit))
         }
         Block::Status { name: Some(name), data: Some(data) } => {
-            let value = perform(&data, ControlRequest::Status { name })?;
+            let value = administer(&data, ControlRequest::Status { name })?;
             let status: ProtectionReport = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&status, || protection_details(&status))
         }
         Block::Status { name, .. } => block_on(block_e2e::status(global, output, name.as_deref())),
         Block::List { data } => {
-            let value = perform(&data, ControlRequest::List)?;
+            let value = administer(&data, ControlRequest::List)?;
             let units: Vec<UnitReport> = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&json!({ "units": units }), || table(&units))
         }
         Block::Rm { data: Some(data), name, force, record: false } => {
-            let value = perform(&data, ControlRequest::Remove { name, force })?;
+            let value = administer(&data, ControlRequest::Remove { name, force })?;
             let unit: RemovedUnit = serde_json::from_value(value).map_err(Failure::operation)?;
             let record_removed = match unit.disk {
                 Some(disk) => block_on(block_e2e::remove_record_of(global, output, &unit.removed, disk))?,
@@ -111,7 +106,7 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
 }
 
 fn create(data: &Path, wanted: UnitParams) -> Outcome<UnitReport> {
-    let value = perform(data, ControlRequest::Create(wanted))?;
+    let value = administer(data, ControlRequest::Create(wanted))?;
     serde_json::from_value(value).map_err(Failure::operation)
 }
 
@@ -141,7 +136,8 @@ fn create_protected(
         };
         if formatted.is_err() {
             disk.discard().await;
-            if is_created && let Err(failure) = perform(data, ControlRequest::Remove { name, force: true }) {
+            if is_created && let Err(failure) = administer(data, ControlRequest::Remove { name, force: true })
+            {
                 output.part_failure(&failure);
             }
         }
@@ -236,32 +232,4 @@ fn table(units: &[UnitReport]) -> String {
         )
     }));
     lines.join("\n")
-}
-
-/// Sends the request to the device that runs in the folder. If none does, opens the store, whose
-/// lock excludes others.
-pub(super) fn perform(data: &Path, request: ControlRequest) -> Outcome<serde_json::Value> {
-    // A wrong folder is reported before the control socket is tried.
-    let folder = DataDir::open(data).map_err(|error| {
-        let failure = Failure::operation(chain(&error));
-        match error {
-            ProvisionError::NotInitialised(_) => Failure { kind: FailureKind::NotFound, ..failure },
-            _ => failure,
-        }
-    })?;
-    if let Some(value) = control::send(data, &request)? {
-        return Ok(value);
-    }
-    let closed = |error: FormatError| match error {
-        // A running device would have answered.
-        FormatError::InUse => Failure::operation(chain(&error))
-            .at(data.shown())
-            .hint("the device is starting or stopping; try again"),
-        error => store_failure(error, data),
-    };
-    let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
-    let store = DiskStore::open(medium, store_options()).map_err(closed)?;
-    let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
-    let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target, unit_options())?;
-    control::perform(&ControlHandler { blocks: Arc::new(blocks), scrubber: None, functions: None }, request)
 }

@@ -15,24 +15,22 @@ use sealstone_block::UnitProtection;
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions};
 use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
 use sealstone_channel::{Pin, PinKind};
+use sealstone_chap_file::{iscsi_name, proofs};
+use sealstone_daemon::Shutdown;
+use sealstone_device_server::{ControlRequest, END_TO_END, UnitReport, administer, identity};
+use sealstone_failure::text::{ShownPath as _, human_bytes, with_paths};
+use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_fuse::{DiskMountOptions, Mount, MountRoot};
 use sealstone_initiator::{SystemEnvironment, TargetUrl, TcpDial, TlsPolicy};
 use sealstone_nbd::{BlockBackend, E2eBackend, ExportName, NbdSocket, SocketError, UnitBackend};
 use sealstone_osd_device::DataDir;
 use serde_json::json;
 
-use super::block::perform;
 use super::block_e2e;
 use super::mount::{detach, failure as mount_failure, prepare_place};
-use crate::chap_file;
 use crate::cli::{AttachArgs, GlobalArgs, ProtectChoice};
-use crate::daemon::blocks::{END_TO_END, UnitReport};
-use crate::daemon::control::ControlRequest;
-use crate::daemon::{Shutdown, access, identity};
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::output::{Output, human_bytes};
-use crate::secret_file;
-use crate::text::{ShownPath as _, with_paths};
+use crate::daemon::shutdown_on_signals;
+use crate::output::Output;
 
 /// Name of the export of a unit that is given by its URL.
 const EXPORT_DEFAULT: &str = "disk";
@@ -79,7 +77,7 @@ fn locate(global: &GlobalArgs, arguments: &AttachArgs) -> Outcome<UnitLocation> 
                 .hint("give --data DIR, or the URL of the unit")
         })?;
         let name = arguments.unit.clone();
-        let value = perform(data, ControlRequest::Show { name })?;
+        let value = administer(data, ControlRequest::Show { name })?;
         let unit: UnitReport = serde_json::from_value(value).map_err(Failure::operation)?;
         let url = unit.url.clone().ok_or_else(|| {
             Failure::operation("the device is stopped")
@@ -167,7 +165,7 @@ async fn serve(
     arguments: &AttachArgs,
     location: UnitLocation,
 ) -> Outcome {
-    let shutdown = Shutdown::on_signals()?;
+    let shutdown = shutdown_on_signals()?;
     let (url, export) = (location.url.clone(), location.export.clone());
     let protect = location.protection.map_or("none".to_owned(), |settings| protection_name(&settings));
     let unit = connect(global, arguments, location).await?;
@@ -233,13 +231,13 @@ async fn connect(
 ) -> Outcome<BlockUnitClient> {
     let UnitLocation { url, dial, protection, .. } = location;
     let mut options = UnitClientOptions::new(&SystemEnvironment);
-    options.session.proofs = chap_file::proofs(global.chap_file.as_ref())?;
+    options.session.proofs = proofs(global.chap_file.as_ref())?;
     options.session.protection = protection;
     options.sessions = usize::from(arguments.sessions);
     options.recovery_timeout =
         (arguments.timeout > 0).then(|| Duration::from_secs(u64::from(arguments.timeout)));
     if let Some(name) = &arguments.initiator_name {
-        let name = access::iscsi_name(name).map_err(|failure| failure.at("--initiator-name"))?;
+        let name = iscsi_name(name).map_err(|failure| failure.at("--initiator-name"))?;
         if name.ends_with('*') {
             return Err(Failure::usage("a pattern is not a name; give one iSCSI name").at("--initiator-name"));
         }

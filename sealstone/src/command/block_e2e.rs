@@ -20,6 +20,8 @@ use sealstone_block_e2e::{
     UnitKey, UnitKeyRing, UserPublicKey, UserSecretKey,
 };
 use sealstone_client::{Client, ClientError, disk_name};
+use sealstone_failure::text::{ShownPath as _, hex};
+use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_initiator::{Environment as _, SystemEnvironment};
 use sealstone_mds_protocol::{
     DISK_UNIT_BYTES, DiskAccess, DiskInfo, DiskKeyCopy, DiskRotation, ErrorCode, Name,
@@ -30,10 +32,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::GlobalArgs;
 use crate::command::session;
-use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::Output;
-use crate::secret_file;
-use crate::text::{ShownPath as _, hex};
 
 /// First line of a file with a user's secret key.
 const KEY_FILE_HEAD: &str = "sealstone disk key 1";

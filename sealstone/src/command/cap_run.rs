@@ -5,14 +5,14 @@
 //! Truth: docs/how-to/functions.md; docs/standards/mds/functions.md, delegation.
 
 use sealstone_client::{CapabilityFile, Client, FilePath, Method, RunFile};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, FailureKind, Outcome};
 
 use crate::cli::GlobalArgs;
 use crate::cli::grants::CapRunArgs;
 use crate::command::run::{CallPlan, InputFiles, run_call};
 use crate::command::session::reach;
-use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::Output;
-use crate::text::ShownPath as _;
 
 /// Loads the capability files of a command.
 fn load(arguments: &CapRunArgs) -> Outcome<RunFile> {

@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use sealstone_client::{CheckFinding, CheckPhase, CheckScope, CheckStatus, Client, ClientError, FindingKind};
+use sealstone_failure::text::snake_case;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::check::CheckArgs as Arguments;
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
-use crate::text::snake_case;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use sealstone_daemon::machine_clock;
+use sealstone_failure::text::{ShownPath as _, with_paths};
+use sealstone_failure::{Failure, Outcome};
+
 use crate::cli::clock::Clock;
-use crate::daemon::machine_clock;
-use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::text::{ShownPath as _, with_paths};
 
 /// Shows or resets the clock of the daemon in a folder. `marker` is a file that its folder has.
 pub(crate) fn run(output: Output, command: Clock, marker: &str) -> Outcome {

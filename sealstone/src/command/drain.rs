@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, Device, DeviceId, DrainState, Metadata};
+use sealstone_failure::text::human_bytes;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{DeviceState, Request, Response};
 use serde_json::{Value, json};
 
@@ -10,8 +12,7 @@ use crate::cli::GlobalArgs;
 use crate::cli::drain::DrainArgs;
 use crate::command::keys;
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes, utc};
+use crate::output::{Output, utc};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

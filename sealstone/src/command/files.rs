@@ -7,6 +7,8 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use sealstone_client::{ChecksumKind, Client, ClientError, DirEntry, FileKind, FilePath, Stat};
+use sealstone_failure::text::{human_bytes, set_bytes};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{LinkTarget, shown};
 use serde_json::{Value, json};
 
@@ -19,9 +21,7 @@ use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
 use crate::command::tree::{TreePath, join};
 use crate::command::{drain, placement};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes, mode_string, utc};
-use crate::text::set_bytes;
+use crate::output::{Output, mode_string, utc};
 
 /// Returns the attributes of a file as `--json` prints them.
 pub(crate) fn stat_json(path: impl AsRef<[u8]>, stat: &Stat) -> Value {

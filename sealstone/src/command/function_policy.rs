@@ -2,6 +2,8 @@
 
 use sealstone_client::Method;
 use sealstone_client::functions::PartitionPolicy;
+use sealstone_failure::text::hex;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::DeviceState;
 use sealstone_osd::function::attributes::FunctionPolicy;
 use serde_json::{Value, json};
@@ -11,9 +13,7 @@ use crate::cli::functions::{FunctionPolicyArgs, PolicyName};
 use crate::command::functions::{at_function, function_path};
 use crate::command::parts::for_each;
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::text::hex;
 
 const METHOD: Method = Method::AllData;
 

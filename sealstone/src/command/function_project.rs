@@ -4,21 +4,20 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use sealstone_failure::text::{ShownPath as _, set_bytes};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::template::{TemplateError, TemplateLanguage, write_project};
 use serde_json::json;
 
 use crate::cli::functions::{FunctionProjectArgs, LanguageName};
-use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::text::{ShownPath as _, set_bytes};
 
-impl From<TemplateError> for Failure {
-    fn from(error: TemplateError) -> Self {
-        match error {
-            TemplateError::Write { path, source } => Self::from(source).at(path.shown()),
-            error @ TemplateError::Name { .. } => Self::usage(error).hint("`--name` sets another name"),
-            error @ TemplateError::SdkPath { .. } => Self::usage(error),
-        }
+/// Returns the failure of a project that cannot be written.
+fn template_failure(error: TemplateError) -> Failure {
+    match error {
+        TemplateError::Write { path, source } => Failure::from(source).at(path.shown()),
+        error @ TemplateError::Name { .. } => Failure::usage(error).hint("`--name` sets another name"),
+        error @ TemplateError::SdkPath { .. } => Failure::usage(error),
     }
 }
 
@@ -46,7 +45,7 @@ pub(crate) fn create(output: Output, arguments: &FunctionProjectArgs) -> Outcome
         LanguageName::Java => ("java", "make"),
     };
     let language = TemplateLanguage::from(*language);
-    let files = write_project(folder, language, &name, sdk.as_deref())?;
+    let files = write_project(folder, language, &name, sdk.as_deref()).map_err(template_failure)?;
     let mut value = json!({ "function": name, "language": code, "files": files });
     set_bytes(&mut value, "path", folder.as_os_str().as_bytes());
     output.result(&value, || {

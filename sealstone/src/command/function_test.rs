@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sealstone_client::functions::{CallArguments, FUNCTION_CODE_MAX};
+use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_bytes, set_path};
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_function_service::LocalFileObject;
 use sealstone_osd::Permissions;
 use sealstone_osd::function::{JobState, OBJECTS_MAX, ReplyHeader};
@@ -22,10 +24,7 @@ use crate::command::functions::{engine_of, enumeration, read_file};
 use crate::command::local_engine::{LocalCall, LocalEngine, LocalRunEnd, READS};
 use crate::command::parts::for_each;
 use crate::command::result_sink::ResultSink;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes};
-use crate::secret_file;
-use crate::text::{ShownPath as _, hex, set_bytes, set_path};
+use crate::output::Output;
 
 /// Returns the arguments of the command line and of the private file.
 fn call_arguments(options: &FunctionTestArgs) -> Outcome<CallArguments> {

@@ -9,8 +9,10 @@ use std::path::Path;
 use sealstone_client::functions::{
     FUNCTION_CODE_MAX, FunctionDescription, FunctionDetails, FunctionError, FunctionPublication,
 };
-use sealstone_client::{Client, ClientError, FileKind, FilePath, Method, OsdError};
+use sealstone_client::{Client, FileKind, FilePath, Method};
 use sealstone_crypto::signature::PublisherKey;
+use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_bytes};
+use sealstone_failure::{Failure, FailureKind, Outcome, secret_file};
 use sealstone_java_archive::JavaArchive;
 use sealstone_mds_protocol::{DeviceState, shown};
 use sealstone_osd::function::EngineType;
@@ -24,59 +26,12 @@ use crate::cli::functions::{EngineName, Function, FunctionPutArgs};
 use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::command::{function_policy, function_project, function_test};
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::output::{Output, human_bytes};
-use crate::secret_file;
-use crate::text::{ShownPath as _, hex, set_bytes};
+use crate::output::Output;
 
 /// Directory of functions that are named without a slash.
 pub(crate) const LIBRARY: &str = "/.functions";
 /// Security method of the commands of `fn`.
 const METHOD: Method = Method::AllData;
-
-impl From<FunctionError> for Failure {
-    fn from(error: FunctionError) -> Self {
-        match error {
-            FunctionError::Client(error) => Self::from(error),
-            error => failure_of(&error),
-        }
-    }
-}
-
-/// Returns the failure of an error that is kept.
-pub(crate) fn failure_of(error: &FunctionError) -> Failure {
-    let kind = match error.exit_code() {
-        2 => FailureKind::Usage,
-        3 => FailureKind::Denied,
-        4 => FailureKind::NotFound,
-        _ => FailureKind::Operation,
-    };
-    let failure = Failure::new(kind, chain(error));
-    match error {
-        FunctionError::Busy { .. } => {
-            failure.hint("`sealstone job ls` shows your jobs; `sealstone job cancel` stops one")
-        }
-        FunctionError::NoEngine { .. } => {
-            failure.hint("`sealstone fn engines` lists the engines; `sealstone get` fetches the file")
-        }
-        FunctionError::NoCopy { .. } => failure.hint("its owner can run `sealstone fn copy`"),
-        FunctionError::Client(ClientError::NotDelegated(_)) => {
-            failure.hint("`sealstone cap show FILE` shows what it allows")
-        }
-        FunctionError::NoKeyCopy { path, .. } => {
-            failure.hint(format!("its owner permits copies on the devices with `sealstone chmod 700 {path}`"))
-        }
-        FunctionError::UnknownJob { .. } => failure.hint("`sealstone job ls` shows the known jobs"),
-        FunctionError::Limit { .. } | FunctionError::ArgumentsTooLong { .. } => {
-            failure.hint("docs/reference/limits.md lists all limits")
-        }
-        FunctionError::Refused { error: OsdError::FunctionRequestUnknown { .. }, .. } => {
-            failure.hint("update the device, or use a client of its version")
-        }
-        FunctionError::Refused { .. } => failure.hint("`sealstone fn show` shows what the function needs"),
-        _ => failure,
-    }
-}
 
 /// Returns a name of the wire format in the form of JSON.
 pub(crate) fn enumeration(name: &str) -> String {

@@ -1,11 +1,11 @@
 //! `sealstone group`: groups and their members, for administrators.
 
 use sealstone_client::Client;
+use sealstone_failure::{Failure, Outcome};
 
 use crate::cli::{GlobalArgs, Group};
 use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
 
 /// `sealstone group …`.

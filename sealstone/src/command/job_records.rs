@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealstone_client::functions::JobHandle;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_mds_protocol::{DeviceId, FilePath, IntentId, unshown};
 use sealstone_osd::ObjectId;
 use sealstone_osd::function::{JOB_ID_LEN, JobId};
@@ -19,9 +21,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::GlobalArgs;
 use crate::command::session;
-use crate::failure::{Failure, Outcome};
-use crate::secret_file;
-use crate::text::ShownPath as _;
 
 /// Maximum number of recorded jobs.
 const RECORDS_MAX: usize = 1000;

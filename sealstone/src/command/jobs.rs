@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use sealstone_client::functions::{FunctionError, JobHandle, JobPage, JobStatus};
 use sealstone_client::{Client, ClientError, Method};
+use sealstone_failure::text::{ShownPath as _, hex, human_bytes};
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_mds_protocol::{ErrorCode, IntentId, ReceiptVerdict};
 use sealstone_osd::function::{EngineType, ExitReason, JobState, RECEIPT_MAX};
 use sealstone_seal::FunctionReceipt;
@@ -21,9 +23,7 @@ use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
 use crate::command::transfer::write_whole;
-use crate::failure::{Failure, FailureKind, Outcome};
-use crate::output::{Output, human_bytes, print_bytes, utc};
-use crate::text::{ShownPath as _, hex};
+use crate::output::{Output, print_bytes, utc};
 
 /// Security method of the commands.
 const METHOD: Method = Method::AllData;

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, Metadata};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{Device, DeviceId, DeviceState, KeyInfo, KeyLevel, KeyUse, Request, Response};
 
 use crate::cli::GlobalArgs;
 use crate::cli::keys::{Level, RotateArgs};
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
 
 /// Interval between two polls.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_function_service::{
     EngineSet, FunctionService, LocalFileObject, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
 };
@@ -24,9 +25,7 @@ use sealstone_osd_device::{
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-use crate::daemon::functions::engine_folders;
-use crate::daemon::osd::Machine;
-use crate::failure::{Failure, Outcome, chain};
+use sealstone_device_server::{MachineEnvironment, engine_folders};
 
 /// The object that functions see as their own.
 const FUNCTION: ObjectId = ObjectId::new(0x10000, 0x20000);
@@ -79,7 +78,7 @@ fn start_service(engines: EngineSet, timeout_ms: u32, folder: &Path) -> Outcome<
     FunctionService::start(ServiceParts {
         engines,
         limits,
-        environment: Arc::new(Machine),
+        environment: Arc::new(MachineEnvironment),
         records: folder.join("jobs"),
         recorder: Arc::new(NoRecorder),
         receipts: Box::new(|| None),

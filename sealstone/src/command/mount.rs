@@ -14,6 +14,9 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, UnmountFlags};
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::{Client, FileKind, SavedSession, Tuning};
+use sealstone_daemon::Shutdown;
+use sealstone_failure::text::{ShownPath as _, set_bytes, set_path, with_paths};
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_fuse::{IdMap, Mount as Mounted, MountError, MountOptions, MountRoot, MountingUser};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
@@ -21,10 +24,8 @@ use serde_json::{Value, json};
 use crate::cli::GlobalArgs;
 use crate::cli::mount::{MountArgs, SOURCE_PREFIX, UmountArgs};
 use crate::command::session;
-use crate::daemon::Shutdown;
-use crate::failure::{Failure, FailureKind, Outcome};
+use crate::daemon::shutdown_on_signals;
 use crate::output::Output;
-use crate::text::{ShownPath as _, set_bytes, set_path, with_paths};
 
 /// Environment variable of the background process: it detaches from the terminal.
 const BACKGROUND: &str = "SEALSTONE_MOUNT_BACKGROUND";
@@ -93,7 +94,7 @@ fn remount(output: Output, arguments: &MountArgs) -> Outcome {
 }
 
 pub(super) fn failure(error: MountError, place: &Path) -> Failure {
-    let chained = crate::failure::chain(&error);
+    let chained = sealstone_failure::chain(&error);
     let failure = Failure::operation(chained).at(place.shown());
     match error {
         MountError::NotADirectory if !place.exists() => {
@@ -134,7 +135,7 @@ async fn nodes(global: &GlobalArgs, arguments: &MountArgs) -> Outcome<(Nodes, Cl
 }
 
 async fn serve(global: &GlobalArgs, output: Output, arguments: &MountArgs) -> Outcome {
-    let shutdown = Shutdown::on_signals()?;
+    let shutdown = shutdown_on_signals()?;
     let (nodes, client, saved) = nodes(global, arguments).await?;
     let who = client.whoami().await?;
     let path = global.stored(&arguments.path)?;

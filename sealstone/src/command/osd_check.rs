@@ -2,20 +2,16 @@
 
 use std::path::Path;
 
+use sealstone_daemon::machine::now_ms;
+use sealstone_device_server::open_stopped;
+use sealstone_failure::text::{ShownPath as _, human_bytes};
+use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_osd::ObjectType;
 use sealstone_osd_device::inspect::{DamagedObject, Inspection, inspect};
-use sealstone_osd_device::{DataDir, ProvisionError};
-use sealstone_store::{
-    DamageKind, DiskStore, FormatError, IoMode, ObjectStore as _, StoreError, StoreFault, open_store_medium,
-};
+use sealstone_store::{DamageKind, ObjectStore as _, StoreError, StoreFault};
 use serde::Serialize;
 
-use crate::daemon::blocks::store_options;
-use crate::daemon::now_ms;
-use crate::daemon::osd::store_failure;
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::output::{Output, human_bytes};
-use crate::text::ShownPath as _;
+use crate::output::Output;
 
 /// Maximum number of damaged objects that the text lists.
 const LINES_MAX: usize = 1000;
@@ -38,16 +34,7 @@ struct DamagedObjectReport {
 
 /// Runs the check.
 pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
-    let folder = DataDir::open(data).map_err(|error| {
-        let failure = Failure::operation(chain(&error));
-        match error {
-            ProvisionError::NotInitialised(_) => Failure { kind: FailureKind::NotFound, ..failure },
-            _ => failure,
-        }
-    })?;
-    let closed = |error: FormatError| store_failure(error, data);
-    let medium = open_store_medium(folder.store_path(), IoMode::Auto).map_err(closed)?;
-    let store = DiskStore::open(medium, store_options()).map_err(closed)?;
+    let (folder, store) = open_stopped(data)?;
     if repair && store.is_poisoned() {
         let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
         return Err(Failure::operation(format!("cannot record damage: {}", faults.join("; ")))

@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::daemon::control::{self, ControlRequest};
-use crate::daemon::functions::FunctionStatus;
-use crate::failure::{Failure, Outcome};
+use sealstone_device_server::{ControlRequest, FunctionStatus, send_request};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
+
 use crate::output::Output;
-use crate::text::ShownPath as _;
 
 /// Runs the command.
 pub(crate) fn run(output: Output, data: &Path) -> Outcome {
-    let value = control::send(data, &ControlRequest::Functions)?.ok_or_else(|| {
+    let value = send_request(data, &ControlRequest::Functions)?.ok_or_else(|| {
         Failure::operation("no device runs in this folder")
             .at(data.shown())
             .hint("start it with `sealstone osd serve`")

@@ -4,9 +4,9 @@
 //! standard error, or with `--json` an entry of `failed` in the result.
 //! Truth: docs/reference/cli.md (exit codes), docs/reference/json.md.
 
-use serde_json::{Value, json};
+use sealstone_failure::{Failure, FailureKind, Outcome};
+use serde_json::Value;
 
-use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::Output;
 
 /// Results of the parts of one command.
@@ -110,15 +110,10 @@ impl<T> PartResults<T> {
     }
 }
 
-impl Failure {
-    /// Returns the failure as an entry of `failed`, and as `error`.
-    pub(crate) fn json(&self) -> Value {
-        json!({ "kind": self.kind.name(), "message": self.message, "next_step": self.next_step })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn run(parts: &[u32], work: impl Fn(u32) -> Outcome<u32>) -> Outcome<PartResults<u32>> {

@@ -2,11 +2,12 @@
 //! choice.
 
 use sealstone_client::{Client, Device, FilePath, Layout, PlacementRecord, WidthBound};
+use sealstone_failure::text::human_bytes;
+use sealstone_failure::{Failure, Outcome};
 use serde_json::{Value, json};
 
 use crate::command::keys::state_name;
-use crate::failure::{Failure, Outcome};
-use crate::output::{human_bytes, utc};
+use crate::output::utc;
 
 /// Placement of a file, and the present state of all devices.
 pub(crate) struct Placement {

@@ -3,15 +3,15 @@
 use sealstone_client::{
     CheckScope, Quota, QuotaChange, QuotaCursor, QuotaDrift, QuotaSubject, quota_of_tree, quota_of_user,
 };
+use sealstone_failure::text::{human_bytes, set_bytes};
+use sealstone_failure::{Failure, Outcome};
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::quota::{Of, Quota as Command};
 use crate::command::check;
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes};
-use crate::text::set_bytes;
+use crate::output::Output;
 
 /// Runs one of the subcommands.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Command) -> Outcome {

@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, Metadata, RebalanceState};
+use sealstone_failure::text::human_bytes;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{Request, Response};
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::rebalance::RebalanceArgs;
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes, utc};
+use crate::output::{Output, utc};
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

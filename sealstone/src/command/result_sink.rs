@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::io::Write as _;
 
-use crate::failure::{Failure, Outcome};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
+
 use crate::output::{Output, print_bytes};
-use crate::text::ShownPath as _;
 
 /// Destination of the results.
 pub(super) enum ResultSink {

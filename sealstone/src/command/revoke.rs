@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, DeviceId, Metadata, Revocation};
+use sealstone_failure::text::set_bytes;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{KeyLevel, Request, Response};
 use serde_json::json;
 
@@ -12,9 +14,7 @@ use crate::cli::GlobalArgs;
 use crate::cli::grants::{RevokeArgs, SideEffectWait, WaitArgs};
 use crate::command::keys;
 use crate::command::session::client;
-use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
-use crate::text::set_bytes;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use sealstone_client::functions::{CallArguments, CallReply, CallSummary, FunctionRun};
-use sealstone_client::{Client, Devices, FilePath, Metadata};
+use sealstone_client::{Client, Devices, FilePath, Metadata, function_failure};
+use sealstone_failure::text::{ShownPath as _, human_bytes, set_bytes};
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_functions::{FunctionOutput, OutputLine, ResultLine, ShippedFunction};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
@@ -41,14 +43,12 @@ pub(crate) use self::second::SecondFunction;
 use self::second::{CollectedResults, reduce};
 use crate::cli::GlobalArgs;
 use crate::cli::functions::RunArgs;
-use crate::command::functions::{at_function, enumeration, failure_of, function_path};
+use crate::command::functions::{at_function, enumeration, function_path};
 use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::jobs::failure_of_ended;
 use crate::command::result_sink::ResultSink;
 use crate::command::session::client;
-use crate::failure::{Failure, FailureKind, Outcome};
-use crate::output::{Output, counted, human_bytes, stdout_failure};
-use crate::text::{ShownPath as _, set_bytes};
+use crate::output::{Output, counted, stdout_failure};
 
 /// Maximum bytes of results in the JSON of a command.
 const JSON_RESULT_BYTES_MAX: usize = 256 << 20;
@@ -517,7 +517,7 @@ async fn header_of<M: Metadata, D: Devices>(
     call: &FunctionRun,
     path: &FilePath,
 ) -> Outcome<String> {
-    call.header_of(client, path).await.map_err(|error| failure_of(&error).at(path))
+    call.header_of(client, path).await.map_err(|error| function_failure(&error).at(path))
 }
 
 /// Returns the failure of a result for which the JSON has no space.
@@ -531,7 +531,7 @@ fn failure_of_reply(reply: &CallReply) -> Option<Failure> {
     match &reply.outcome {
         Ok(_) if reply.is_success() => None,
         Ok(status) => Some(failure_of_ended(&reply.handle_text(), status)),
-        Err(error) => Some(failure_of(error)),
+        Err(error) => Some(function_failure(error)),
     }
 }
 

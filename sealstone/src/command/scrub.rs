@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sealstone_device_server::{ControlRequest, ScrubAction, ScrubReport, UnreadObject, send_request};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
+
 use crate::cli::ScrubArgs;
 use crate::command::osd_check::{summary, verdict};
-use crate::daemon::control::{self, ControlRequest};
-use crate::daemon::scrub::{ScrubAction, ScrubReport, UnreadObject};
-use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
-use crate::text::ShownPath as _;
 
 /// Interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -77,7 +77,7 @@ fn folders(data: &Path, device: Option<&str>) -> Outcome<Vec<PathBuf>> {
 }
 
 fn request(folder: &Path, action: ScrubAction) -> Outcome<ScrubReport> {
-    let value = control::send(folder, &ControlRequest::Scrub(action))?.ok_or_else(|| {
+    let value = send_request(folder, &ControlRequest::Scrub(action))?.ok_or_else(|| {
         Failure::operation("no running device in this folder")
             .at(folder.shown())
             .hint(format!("start it, or check it offline: sealstone osd check --data {}", folder.shown()))

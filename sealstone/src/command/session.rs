@@ -5,20 +5,19 @@ use std::io::{BufRead, IsTerminal};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use sealstone_chap_file::proofs;
 use sealstone_client::tls::Fingerprint;
 use sealstone_client::{Client, DeviceConnectOptions, PaperOptions, Proofs, Revoking, Role, SavedSession};
+use sealstone_failure::text::{ShownPath as _, with_paths};
+use sealstone_failure::{Failure, FailureKind, Outcome, secret_file};
 use sealstone_mds_protocol::printable;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::chap_file;
 use crate::cli::{EnrolArgs, GlobalArgs, LoginArgs, PasswordArgs, ServerArgs};
 use crate::command::users::read_key;
 use crate::config::read_bounded;
-use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, utc};
-use crate::secret_file;
-use crate::text::{ShownPath as _, with_paths};
 
 /// The cluster file: address and pin of a metadata server. `up` and `mds serve` write it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -75,7 +74,7 @@ pub(crate) fn client(global: &GlobalArgs) -> Outcome<(Client, SavedSession)> {
 
 /// Returns the options for connections to devices.
 pub(crate) fn reach(global: &GlobalArgs) -> Outcome<DeviceConnectOptions> {
-    let proofs = chap_file::proofs(global.chap_file.as_ref())?;
+    let proofs = proofs(global.chap_file.as_ref())?;
     Ok(DeviceConnectOptions { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method })
 }
 

@@ -6,9 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use sealstone_client::{FilePath, Name};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::shown;
-
-use crate::failure::{Failure, Outcome};
 
 /// A path relative to the top of a tree; empty for the top itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

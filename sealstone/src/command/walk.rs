@@ -9,10 +9,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use sealstone_client::Name;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
 
 use crate::command::tree::TreePath;
-use crate::failure::{Failure, Outcome};
-use crate::text::ShownPath as _;
 
 /// Maximum number of entries of a tree, so that a loop of mounts ends.
 pub(crate) const ENTRIES_MAX: usize = 10_000_000;

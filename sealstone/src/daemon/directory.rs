@@ -3,15 +3,14 @@
 
 use std::time::Duration;
 
+use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_mds::{Config, DirectoryLookup, DirectoryRoles};
 use sealstone_mds_protocol::GroupName;
 use sealstone_mds_server::{DirectorySettings, LdapDirectory, systemd_credential};
 use zeroize::Zeroizing;
 
 use crate::config::MdsOptions;
-use crate::failure::{Failure, FailureKind, Outcome, chain};
 use crate::output::Output;
-use crate::secret_file;
 
 /// Returns the directory, if one is configured, and adds its roles and times to the policy of the
 /// server.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use sealstone_failure::text::{ShownPath as _, human_bytes, with_paths};
+use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_mds_server::{
     BackupError, Environment, KeystoreError, KeystoreProtection, KeystoreSecrets, SetupError,
 };
@@ -9,10 +11,7 @@ use zeroize::Zeroizing;
 
 use super::mds::setup_failure;
 use crate::cli::keys::{BackupArgs, BackupSeal, KeystoreArgs, NewSeal, RestoreArgs};
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::output::{Output, human_bytes};
-use crate::secret_file;
-use crate::text::{ShownPath as _, with_paths};
+use crate::output::Output;
 
 /// Reads the first line of a private file.
 fn passphrase(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {

@@ -11,7 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealstone_channel::{Pin, device_name};
+use sealstone_chap_file::proofs;
 use sealstone_client::{Client, Metadata};
+use sealstone_daemon::machine_clock::{self, KeptClock, MACHINE_CLOCK_FILE};
+use sealstone_daemon::metrics::{MetricKind, Observed, Page};
+use sealstone_daemon::time::{self, FollowedClock, Following, ResponseAuth};
+use sealstone_daemon::{AUDIT_FILE, AuditLog, AuditState, MetricsPort, Shutdown, bind, check_data_folder};
+use sealstone_device_server::identity;
+use sealstone_failure::text::{ShownPath as _, with_paths};
+use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_mds::{Config, PaperListener};
 use sealstone_mds_protocol::{
     Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Response,
@@ -29,22 +37,13 @@ use sealstone_sntp::FollowPolicy;
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 
-use super::audit_log::{AuditLog, AuditState};
-use super::machine_clock::{self, KeptClock, MACHINE_CLOCK_FILE};
-use super::time::{self, FollowedClock, Following, ResponseAuth};
-use super::{
-    AUDIT_FILE, MDS_AUDIT_MIB_DEFAULT, MetricsPort, Shutdown, bind, check_data_folder, identity, keystore,
-};
-use crate::chap_file;
+use super::mds_audit::MdsAudit;
+use super::{MDS_AUDIT_MIB_DEFAULT, keystore, shutdown_on_signals};
 use crate::cli::keys::{Keys, KeystoreArgs};
 use crate::cli::{GlobalArgs, Mds};
 use crate::command::session::{self, Cluster};
 use crate::config::{self, MdsOptions};
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::metrics::{MetricKind, Observed, Page};
 use crate::output::Output;
-use crate::secret_file;
-use crate::text::{ShownPath as _, with_paths};
 
 /// File that `serve` writes for clients, in the server's folder.
 pub(crate) const CLUSTER_FILE: &str = "cluster.toml";
@@ -186,7 +185,7 @@ impl Observed for ObservedMds {
 impl MdsDaemon {
     /// Opens the server in `data`, listens, and writes the cluster file.
     pub(crate) async fn start(data: &Path, options: &MdsOptions, shutdown: Shutdown) -> Outcome<Self> {
-        let proofs = chap_file::proofs(options.chap_file.as_ref())?;
+        let proofs = proofs(options.chap_file.as_ref())?;
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
         let advertised = advertised(options.advertise.as_deref(), address)?;
         let paper = match &options.insecure_paper_login {
@@ -234,18 +233,18 @@ impl MdsDaemon {
         check_data_folder(data)?;
         sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
         let audit_mib = options.audit_mib_max.unwrap_or(MDS_AUDIT_MIB_DEFAULT);
-        let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE), audit_mib.saturating_mul(1 << 20))?);
-        let audit_state = audit.state();
+        let log = Arc::new(AuditLog::open(&data.join(AUDIT_FILE), audit_mib.saturating_mul(1 << 20))?);
+        let audit_state = log.state();
         let kept = KeptClock::open(data)?;
         let following = match source {
-            Some(source) => Some(follow(source, data, Arc::clone(&audit)).await?),
+            Some(source) => Some(follow(source, data, Arc::clone(&log)).await?),
             None => {
                 kept.settle().await;
                 check_machine_clock(data)?;
                 None
             }
         };
-        let folder = data.to_owned();
+        let (folder, audit) = (data.to_owned(), Arc::new(MdsAudit(log)));
         let opened = tokio::task::spawn_blocking(move || {
             sealstone_mds_server::open_under(&folder, policy, audit, &unlock, location.as_ref())
         })
@@ -500,7 +499,7 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Mds) -> Outc
 }
 
 async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
-    let shutdown = Shutdown::on_signals()?;
+    let shutdown = shutdown_on_signals()?;
     let metrics = MetricsPort::bind(options.metrics.as_deref()).await?;
     let daemon = MdsDaemon::start(data, options, shutdown.clone()).await?;
     let metrics = metrics.serve(daemon.observed(), &shutdown);

@@ -4,6 +4,8 @@ use std::error::Error as _;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use sealstone_failure::text::{ShownPath as _, human_bytes, set_path, with_paths};
+use sealstone_failure::{Failure, FailureKind, Outcome, chain};
 use sealstone_mds_server::{
     Environment, Location, PasswordSource, SetupError, TransferError, TransferReport,
 };
@@ -12,9 +14,7 @@ use super::keystore;
 use super::mds::setup_failure;
 use crate::cli::store::{ExportArgs, ImportArgs, JoinArgs, MetaArgs};
 use crate::config::MdsOptions;
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::output::{Output, human_bytes};
-use crate::text::{ShownPath as _, set_path, with_paths};
+use crate::output::Output;
 
 /// Returns the location in the arguments; `None` if it is the one in the data folder.
 pub(crate) fn location(meta: &MetaArgs) -> Outcome<Option<Location>> {

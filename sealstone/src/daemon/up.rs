@@ -12,22 +12,20 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sealstone_client::Client;
+use sealstone_daemon::metrics::{Observed, Page};
+use sealstone_daemon::{AUDIT_FILE, MetricsPort, Shutdown, check_data_folder};
+use sealstone_device_server::{DeviceServer, DeviceServerConfig, StorePlace, create_device};
+use sealstone_failure::text::{ShownPath as _, with_paths};
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_mds_server::ADMIN_SECRET_FILE;
 use serde::{Deserialize, Serialize};
 
 use super::mds::{self, ADMIN, MdsDaemon};
-use super::osd::OsdDaemon;
-use super::osd_create;
-use super::{AUDIT_FILE, MetricsPort, Shutdown, check_data_folder};
 use crate::cli::UpArgs;
 use crate::cli::keys::KeystoreArgs;
-use crate::config::{MdsOptions, OsdOptions, read_bounded};
-use crate::failure::{Failure, Outcome};
+use crate::config::{MdsOptions, read_bounded};
 use crate::limits::JOIN_S_MAX;
-use crate::metrics::{Observed, Page};
 use crate::output::Output;
-use crate::secret_file;
-use crate::text::{ShownPath as _, with_paths};
 
 /// Version of the folder layout.
 const VERSION: u32 = 1;
@@ -55,7 +53,7 @@ struct DeviceEntry {
 /// A running system.
 pub(crate) struct RunningSystem {
     pub(crate) mds: MdsDaemon,
-    pub(crate) osds: Vec<OsdDaemon>,
+    pub(crate) osds: Vec<DeviceServer>,
     pub(crate) admin_secret: PathBuf,
     pub(crate) data: PathBuf,
     /// Locked, so that a second process cannot use the folder.
@@ -78,17 +76,17 @@ impl Observed for AllDaemons {
 /// `sealstone up`.
 pub(crate) fn command(output: Output, arguments: &UpArgs) -> Outcome {
     super::run(async {
-        let shutdown = Shutdown::on_signals()?;
+        let shutdown = super::shutdown_on_signals()?;
         let metrics = MetricsPort::bind(arguments.metrics.as_deref()).await?;
         let running = start(output, arguments, &shutdown).await?;
         let mut pages = vec![running.mds.observed()];
-        pages.extend(running.osds.iter().map(|osd| Arc::clone(&osd.observed)));
+        pages.extend(running.osds.iter().map(DeviceServer::observed));
         let metrics = metrics.serve(Arc::new(AllDaemons(pages)), &shutdown);
         let audit = |folder: &str| running.data.join(folder).join(AUDIT_FILE);
-        let device = |osd: &OsdDaemon| {
-            let pin = osd.pin.map(|pin| pin.to_string());
-            let value = serde_json::json!({ "name": osd.name, "url": osd.url, "pin": pin });
-            with_paths(value, [("audit", &audit(&osd.name))])
+        let device = |osd: &DeviceServer| {
+            let pin = osd.pin().map(|pin| pin.to_string());
+            let value = serde_json::json!({ "name": osd.name(), "url": osd.url(), "pin": pin });
+            with_paths(value, [("audit", &audit(osd.name()))])
         };
         let value = serde_json::json!({
             "ready": "up", "address": running.mds.address.to_string(), "pin": running.mds.pin, "admin": ADMIN,
@@ -104,7 +102,7 @@ pub(crate) fn command(output: Output, arguments: &UpArgs) -> Outcome {
         let value = with_paths(value, paths);
         output.ready(&value, || {
             let mut lines = vec![format!("metadata server  {}", running.mds.address)];
-            lines.extend(running.osds.iter().map(|osd| format!("device {:9} {}", osd.name, osd.url)));
+            lines.extend(running.osds.iter().map(|osd| format!("device {:9} {}", osd.name(), osd.url())));
             lines.push(format!("admin's secret   {}", running.admin_secret.shown()));
             lines.push(format!(
                 "log in with      sealstone login {ADMIN} --cluster {} --password-file {}",
@@ -124,7 +122,7 @@ impl RunningSystem {
         // The lock of the folder is released when all have ended.
         let mut first = self.mds.finish().await;
         for osd in self.osds {
-            let ended = osd.finish().await;
+            let ended = osd.join().await;
             first = first.and(ended);
         }
         first
@@ -196,8 +194,11 @@ async fn serve(arguments: &UpArgs, system: &SystemFile, shutdown: &Shutdown) -> 
     let data = arguments.data.clone();
     let mut osds = Vec::new();
     for device in &system.osds {
-        let options = OsdOptions { listen: Some(device.listen.clone()), ..OsdOptions::default() };
-        let daemon = OsdDaemon::start(&data.join(&device.name), &options, shutdown.clone()).await;
+        let config = DeviceServerConfig {
+            listen: device.listen.clone(),
+            ..DeviceServerConfig::new(&data.join(&device.name))
+        };
+        let daemon = DeviceServer::start(config, shutdown).await;
         osds.push(
             daemon.map_err(|failure| device_failure(failure, arguments, data.as_path()).at(&device.name))?,
         );
@@ -239,8 +240,8 @@ async fn create(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outc
     let mut keys = Vec::new();
     for index in 0..count {
         let name = format!("osd{}", index + 1);
-        let place = osd_create::StorePlace::Files { capacity: arguments.capacity, preallocate: false };
-        let device = osd_create::init(&data.join(&name), place, Some(&name), None)?;
+        let place = StorePlace::Files { capacity: arguments.capacity, preallocate: false };
+        let device = create_device(&data.join(&name), place, Some(&name), None)?;
         // The plan of the last device includes the others.
         if let Some(warning) = device.warning.as_ref().filter(|_| index + 1 == count) {
             output.remark(warning);
@@ -255,11 +256,11 @@ async fn create(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outc
     let running = serve(arguments, &system, shutdown).await?;
     // Port 0 took a free port, which the metadata server stores: it must not change.
     for (device, daemon) in system.osds.iter_mut().zip(&running.osds) {
-        device.listen = daemon.address.to_string();
+        device.listen = daemon.address().to_string();
     }
     let client = admin_client(&running).await?;
     for (daemon, key) in running.osds.iter().zip(&keys) {
-        mds::add_osd(&client, &daemon.url, key, (daemon.pin, 0), JOIN_S_MAX).await?;
+        mds::add_osd(&client, daemon.url(), key, (daemon.pin(), 0), JOIN_S_MAX).await?;
         fs::remove_file(key).map_err(at)?;
     }
     client.logout().await?;

@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sealstone_client::{Client, Delegation, Method, PutOptions, SystemEnvironment};
 use sealstone_crypto::RustCrypto;
+use sealstone_daemon::AUDIT_FILE;
+use sealstone_daemon::machine::now_ms;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_initiator::{ScsiRequest, ScsiResponse, Session, SessionConfig, TargetUrl};
 use sealstone_mds_protocol::{Access, DeviceId, FilePath, Grant, Request, Response};
 use sealstone_osd::cdb::Extent;
@@ -19,11 +23,7 @@ use sealstone_scsi::Sense;
 use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential, Signer, signer::SentParts};
 use serde::Serialize;
 
-use crate::daemon::AUDIT_FILE;
-use crate::daemon::now_ms;
 use crate::daemon::up::RunningSystem;
-use crate::failure::{Failure, Outcome};
-use crate::text::ShownPath as _;
 
 /// Initiator name of the attacker in the audit log.
 const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use sealstone_client::functions::{FunctionDescription, FunctionPublication, FunctionRun};
 use sealstone_client::{Client, Method, PutOptions};
+use sealstone_failure::text::{ShownPath as _, human_bytes};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::{RecordText, ResultLine, find_function};
 use sealstone_osd::function::{ApiVersion, EngineType};
 use serde::Serialize;
 
 use crate::command::run::reduction::{FileResult, Reduction};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes};
-use crate::text::ShownPath as _;
+use crate::output::Output;
 
 /// Stored path of the log.
 const LOG: &str = "/log";

@@ -10,6 +10,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, FilePath, GetOptions, Method, PutOptions};
+use sealstone_daemon::machine::random;
+use sealstone_failure::text::{ShownPath as _, human_bytes};
+use sealstone_failure::{Failure, Outcome};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWrite;
@@ -18,11 +21,8 @@ use zeroize::Zeroizing;
 
 use crate::command::tree::join;
 use crate::command::walk::{EntryKind, TreeEntry};
-use crate::daemon::random;
 use crate::daemon::up::{self, RunningSystem};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes, utc};
-use crate::text::ShownPath as _;
+use crate::output::{Output, utc};
 
 /// User of the files.
 const USER: &str = "alice";

@@ -9,16 +9,17 @@ mod journey;
 
 use std::path::{Path, PathBuf};
 
+use sealstone_daemon::Shutdown;
+use sealstone_failure::text::{ShownPath as _, human_bytes};
+use sealstone_failure::{Failure, Outcome};
 use serde::Serialize;
 
 use crate::cli::{DemoArgs, UpArgs};
 use crate::command::tree::TreePath;
 use crate::command::walk;
+use crate::daemon;
 use crate::daemon::up::{self, RunningSystem};
-use crate::daemon::{self, Shutdown};
-use crate::failure::{Failure, Outcome};
-use crate::output::{Output, human_bytes};
-use crate::text::ShownPath as _;
+use crate::output::Output;
 
 /// Capacity of each device; the files are sparse.
 const CAPACITY: u64 = 4 << 30;
@@ -41,7 +42,7 @@ struct DemoReport {
 /// `sealstone demo`.
 pub(crate) fn command(output: Output, arguments: &DemoArgs) -> Outcome {
     daemon::run(async {
-        let signals = Shutdown::on_signals()?;
+        let signals = daemon::shutdown_on_signals()?;
         let within = temporary_folder();
         let folder = tempfile::Builder::new()
             .prefix("sealstone-demo-")

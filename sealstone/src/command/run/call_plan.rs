@@ -4,6 +4,8 @@ use sealstone_client::functions::{
     CallArguments, CallGrouping, CallPart, FunctionRun, JobStartHook, StartingJob,
 };
 use sealstone_client::{FilePath, Method};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_functions::{FunctionOutput, ShippedFunction, find_function};
 use sealstone_mds_protocol::shown;
 
@@ -14,9 +16,6 @@ use crate::cli::functions::{CallArgs, parse_pair};
 use crate::cli::shipped::is_reducible;
 use crate::command::functions::is_in_library;
 use crate::command::job_records::{JobRecord, JobRecords};
-use crate::failure::{Failure, Outcome};
-use crate::secret_file;
-use crate::text::ShownPath as _;
 
 /// A call of a command.
 pub(crate) struct CallPlan<'a> {

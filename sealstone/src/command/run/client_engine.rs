@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use sealstone_client::functions::{CallPart, CallReply, FUNCTION_CODE_MAX, FunctionDetails, FunctionRun};
 use sealstone_client::{Client, Devices, FilePath, GetOptions, Metadata, OpenFile};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_function_service::LocalFileObject;
 use sealstone_mds_protocol::shown;
 use sealstone_osd::function::EngineType;
@@ -22,7 +23,6 @@ use zeroize::Zeroizing;
 use crate::command::function_test::failure_of;
 use crate::command::functions::at_function;
 use crate::command::local_engine::{LocalCall, LocalEngine, LocalRunEnd, READS};
-use crate::failure::{Failure, Outcome};
 
 /// Bytes of an object that are fetched at once.
 const FETCH_BYTES: u64 = 4 << 20;

@@ -12,14 +12,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use sealstone_client::{Client, ClientError, Devices, FileKind, FilePath, Metadata, Method, PutOptions};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::{OutputLine, ResultLine, ShippedFunction};
 use sealstone_mds_protocol::{ErrorCode, shown};
 
 use super::files::InputFile;
 use crate::cli::StoredPath;
 use crate::command::result_sink::ResultSink;
-use crate::failure::{Failure, Outcome};
-use crate::text::ShownPath as _;
 
 /// Maximum bytes of all outputs that wait to be stored.
 const WAITING_BYTES_MAX: usize = 512 << 20;

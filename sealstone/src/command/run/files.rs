@@ -1,10 +1,10 @@
 //! Files of a command: operands, and all files below operands that are directories.
 
 use sealstone_client::{Client, FileKind, FilePath};
+use sealstone_failure::{Failure, Outcome};
 
 use crate::command::files::list_readable;
 use crate::command::tree::join;
-use crate::failure::{Failure, Outcome};
 
 /// A file of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sealstone_client::{Client, Devices, FilePath, Metadata, Method, OpenFile};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::local::{LocalObject, LocalRun};
 use sealstone_functions::{JobPart, OutputLine, PartObject, ResultLine, ShippedFunction, reduce_parts};
 use tokio::runtime::Handle;
 
 use super::file_output::SpooledResult;
-use crate::failure::{Failure, Outcome};
 
 /// Maximum bytes of a result.
 const RESULT_BYTES_MAX: usize = 64 << 20;

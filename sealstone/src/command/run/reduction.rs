@@ -6,14 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sealstone_client::functions::{CallGroup, CallPart, CallReply, FunctionError};
+use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::{
     FileReduction, FunctionErrno, JobPart, OutputLine, PartObject, ResultLine, ShippedFunction,
     StripeGeometry, reduce_files, total_of,
 };
 use sealstone_osd::function::ExitReason;
 use zeroize::Zeroizing;
-
-use crate::failure::{Failure, Outcome};
 
 /// Maximum bytes of all results that wait for other jobs of their files.
 const HELD_BYTES_MAX: usize = 512 << 20;

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
+use sealstone_failure::text::set_bytes;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::{CountLine, DigestLine, MatchLine, ResultLine};
 use sealstone_mds_protocol::{printable, shown};
 use serde_json::{Value, json};
-
-use crate::failure::{Failure, Outcome};
-use crate::text::set_bytes;
 
 /// Maximum bytes of text that wait for an earlier file. Beyond it, files are written as they end.
 const ORDERED_BYTES_MAX: usize = 64 << 20;

@@ -11,12 +11,12 @@ use std::path::Path;
 
 use sealstone_client::functions::{CallArguments, CallGroup, CallReply, FunctionRun, RESULTS_BYTES_MAX};
 use sealstone_client::{Client, Devices, FilePath, Metadata};
+use sealstone_failure::{Failure, Outcome};
 use zeroize::Zeroizing;
 
 use super::client_engine::ClientEngine;
 use crate::cli::functions::ReducePlace;
 use crate::command::functions::at_function;
-use crate::failure::{Failure, Outcome};
 
 /// The second function of a command.
 pub(crate) struct SecondFunction {

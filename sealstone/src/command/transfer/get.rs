@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, Stat};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
 use tokio::io::AsyncWriteExt;
 
 use super::local::{
@@ -27,9 +29,7 @@ use crate::cli::{GetArgs, GlobalArgs, MethodName, StoredPath};
 use crate::command::files::{kind, list_readable, stored};
 use crate::command::session::client;
 use crate::command::tree::{TreePath, join};
-use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::text::ShownPath as _;
 
 /// Options for all entries of a get.
 struct GetRules {

@@ -24,10 +24,10 @@ use rustix::fs::{
     Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
+use sealstone_daemon::machine::random;
+use sealstone_failure::text::ShownPath as _;
 
 use crate::command::tree::TreePath;
-use crate::daemon::random;
-use crate::text::ShownPath as _;
 
 /// Prefix of temporary names.
 pub(super) const TEMPORARY_PREFIX: &str = ".sealstone-";

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use sealstone_client::{Client, ClientError, FilePath, GetOptions, Method};
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_osd::SecurityMethod;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
@@ -28,7 +29,6 @@ use crate::cli::{CatArgs, GlobalArgs, MethodName};
 use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::command::tree::TreePath;
-use crate::failure::{Failure, FailureKind, Outcome};
 use crate::output::{Output, stdout_failure};
 
 pub(crate) use get::{get, write_whole};

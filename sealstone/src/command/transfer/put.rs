@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, PutOptions, Stat};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{NodeChange, SetTime, XattrName, XattrValue, shown};
 
 use super::local::{
@@ -27,9 +29,7 @@ use crate::cli::{GlobalArgs, PutArgs, StoredPath};
 use crate::command::session::client;
 use crate::command::tree::join;
 use crate::command::walk::{self, EntryKind};
-use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::text::ShownPath as _;
 
 /// Options for all entries of a put.
 struct PutRules {
@@ -499,7 +499,7 @@ async fn store(
             let set = client.set_attributes(stat.node(), change).await.map(drop).map_err(at_stored);
             // A writable file of another owner keeps its owner, who alone can set times.
             set.or_else(|failure| match failure.kind {
-                crate::failure::FailureKind::Denied if existing.is_some() && !rules.archive => Ok(()),
+                sealstone_failure::FailureKind::Denied if existing.is_some() && !rules.archive => Ok(()),
                 _ => Err(failure),
             })?;
         }
@@ -671,7 +671,7 @@ async fn finish_directories(
         match outcome {
             // A directory of another owner keeps its times.
             Err(failure)
-                if failure.kind == crate::failure::FailureKind::Denied
+                if failure.kind == sealstone_failure::FailureKind::Denied
                     && *state != DirectoryState::Made
                     && !rules.archive => {}
             Err(failure) => report.fail(failure),

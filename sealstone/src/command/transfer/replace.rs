@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_client::{Client, FilePath, Name};
+use sealstone_daemon::machine::random;
+use sealstone_failure::{Failure, Outcome};
 
 use super::local::TEMPORARY_PREFIX;
-use crate::daemon::random;
-use crate::failure::{Failure, Outcome};
 
 /// How often a temporary entry is removed that was not found: the request that makes it may still
 /// be under way.

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
+use sealstone_failure::text::{human_bytes, set_bytes};
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, FailureKind, Outcome};
-use crate::output::{Output, counted, human_bytes};
-use crate::text::set_bytes;
+use crate::output::{Output, counted};
 
 /// Maximum number of entries of each list; more are only counted.
 const LISTED_MAX: usize = 10_000;

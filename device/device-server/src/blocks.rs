@@ -15,6 +15,10 @@ use sealstone_block::{
 };
 use sealstone_block_e2e::{BLOCK_LEN, DiskHeader};
 use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
+use sealstone_daemon::machine::{now_ms, random};
+use sealstone_daemon::metrics::{MetricKind, Page};
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_initiator::{Environment as _, SystemEnvironment};
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::IscsiTarget;
@@ -22,91 +26,122 @@ use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::StoreOptions;
 use serde::{Deserialize, Serialize};
 
-use super::{now_ms, random};
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::metrics::{MetricKind, Page};
-use crate::secret_file;
-use crate::text::ShownPath as _;
-
 /// Parameters of a new unit, as the command line sends them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct UnitParams {
-    pub(crate) name: String,
-    pub(crate) size: u64,
-    pub(crate) block_size: u64,
-    pub(crate) lun: Option<u16>,
-    pub(crate) thin: bool,
-    pub(crate) removable: bool,
-    pub(crate) write_through: bool,
+pub struct UnitParams {
+    /// Name of the unit.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u64,
+    /// Logical unit number; `None`: the next free one.
+    pub lun: Option<u16>,
+    /// Whether space is allocated on write.
+    pub thin: bool,
+    /// Whether initiators see a removable medium.
+    pub removable: bool,
+    /// Whether every write is durable before it is acknowledged.
+    pub write_through: bool,
     /// Name of the least protection of sessions.
-    pub(crate) protect: String,
+    pub protect: String,
     /// Profile of a level with keys of blocks, if it is not paper+safe.
     #[serde(default)]
-    pub(crate) profile: Option<String>,
+    pub profile: Option<String>,
 }
 
 /// A unit as `--json` prints it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct UnitReport {
-    pub(crate) name: String,
-    pub(crate) lun: u16,
-    pub(crate) size: u64,
-    pub(crate) block_size: u64,
-    pub(crate) thin: bool,
-    pub(crate) removable: bool,
+pub struct UnitReport {
+    /// Name of the unit.
+    pub name: String,
+    /// Logical unit number.
+    pub lun: u16,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u64,
+    /// Whether space is allocated on write.
+    pub thin: bool,
+    /// Whether initiators see a removable medium.
+    pub removable: bool,
     /// Whether the administrator set write-through.
-    pub(crate) write_through: bool,
+    pub write_through: bool,
     /// Whether a write may be acknowledged before it is durable (WCE).
-    pub(crate) write_cache: bool,
+    pub write_cache: bool,
     /// Name of the least protection of sessions; e2e: the unit has the header of such a disk; none.
-    pub(crate) protect: String,
+    pub protect: String,
     /// Profile of a level with keys of blocks.
-    pub(crate) profile: Option<String>,
-    pub(crate) serial: String,
-    pub(crate) created_ms: u64,
-    pub(crate) used: u64,
-    pub(crate) reserved_by: u64,
+    pub profile: Option<String>,
+    /// Serial number.
+    pub serial: String,
+    /// Time of creation, milliseconds since 1970.
+    pub created_ms: u64,
+    /// Allocated bytes.
+    pub used: u64,
+    /// Number of initiators with a reservation or registration.
+    pub reserved_by: u64,
     /// iSCSI name of the target that exports it.
-    pub(crate) target: String,
+    pub target: String,
     /// URL for initiators; `None` if the device is stopped.
-    pub(crate) url: Option<String>,
+    pub url: Option<String>,
 }
 
+/// Prefix of every target name (RFC 7143 §4.2.7.1).
+pub(crate) const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
+
 /// Name of the protection of a unit with an end-to-end protected disk.
-pub(crate) const END_TO_END: &str = "e2e";
+pub const END_TO_END: &str = "e2e";
 
 /// A removed unit.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct RemovedUnit {
-    pub(crate) removed: String,
-    pub(crate) lun: u16,
+pub struct RemovedUnit {
+    /// Name of the removed unit.
+    pub removed: String,
+    /// Its logical unit number.
+    pub lun: u16,
     /// Identifier of the end-to-end protected disk that it had.
-    pub(crate) disk: Option<[u8; 16]>,
+    pub disk: Option<[u8; 16]>,
 }
 
 /// State of the protection of a unit, as `--json` prints it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct ProtectionReport {
-    pub(crate) name: String,
-    pub(crate) protect: String,
-    pub(crate) profile: Option<String>,
+pub struct ProtectionReport {
+    /// Name of the unit.
+    pub name: String,
+    /// Name of its protection.
+    pub protect: String,
+    /// Profile of a level with keys of blocks.
+    pub profile: Option<String>,
     /// Whether the device runs and can use the keys of the unit.
-    pub(crate) available: bool,
+    pub available: bool,
     /// Generation of the secret under which keys are sealed; 0 if they are not sealed.
-    pub(crate) key_epoch: u32,
-    pub(crate) unverified: u64,
-    pub(crate) unverifiable: u64,
-    pub(crate) oldest_ms: u64,
-    pub(crate) window_p99_ms: u64,
-    pub(crate) window_max_ms: u64,
-    pub(crate) log_bytes: u64,
-    pub(crate) log_bytes_max: u64,
-    pub(crate) verified: u64,
-    pub(crate) rejected: u64,
-    pub(crate) eager: u64,
-    pub(crate) busy: u64,
-    pub(crate) false_reports: u64,
+    pub key_epoch: u32,
+    /// Versions that wait for verification.
+    pub unverified: u64,
+    /// Blocks whose keys or versions are damaged.
+    pub unverifiable: u64,
+    /// Age of the oldest unverified version, milliseconds.
+    pub oldest_ms: u64,
+    /// Time from write to verification, 99th percentile, milliseconds.
+    pub window_p99_ms: u64,
+    /// Longest time from write to verification, milliseconds.
+    pub window_max_ms: u64,
+    /// Bytes of the version log.
+    pub log_bytes: u64,
+    /// Maximum bytes of the version log.
+    pub log_bytes_max: u64,
+    /// Versions that were verified.
+    pub verified: u64,
+    /// Acknowledged writes that were not authentic.
+    pub rejected: u64,
+    /// Writes that were verified at once.
+    pub eager: u64,
+    /// Writes refused because the version log was full.
+    pub busy: u64,
+    /// Reports of readers about intact blocks.
+    pub false_reports: u64,
 }
 
 /// File with the identifier of this boot of the machine.
@@ -164,6 +199,7 @@ struct BlockExport {
 /// How far the target is exposed to unauthenticated initiators.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exposure {
+    /// Address of the portal.
     pub(crate) address: SocketAddr,
     /// Whether CHAP or a list of initiators is required.
     pub(crate) restricted: bool,

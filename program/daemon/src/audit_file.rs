@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::audit_log::SESSION_DIGITS;
+/// Number of hexadecimal digits of the session at the start of a principal.
+pub const SESSION_DIGITS: usize = 32;
 
 /// Number of segments of the bound.
 const SEGMENTS: u64 = 16;
@@ -244,7 +245,7 @@ fn segment_path(path: &Path, number: u64) -> PathBuf {
 }
 
 /// Returns the older segments, the oldest first.
-pub(crate) fn segments(path: &Path) -> Vec<(u64, PathBuf)> {
+pub fn segments(path: &Path) -> Vec<(u64, PathBuf)> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

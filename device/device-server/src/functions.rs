@@ -5,23 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_function_service::{
     EngineSet, FunctionService, LimitError, RunLimits, RunRecorder, ServiceLimits, ServiceParts,
 };
 use sealstone_osd_device::{DeviceEnvironment, OsdUnit};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{IsolationName, OsdOptions};
-use crate::failure::{Failure, Outcome, chain};
-use crate::text::ShownPath as _;
+use crate::config::FunctionSettings;
 
 /// File in the device's folder with the asynchronous jobs that have not ended.
 const JOBS_FILE: &str = "function-jobs";
 
 /// Starts the engine programs. Call it before any key is loaded.
-pub(crate) fn start_engines(options: &OsdOptions) -> Outcome<EngineSet> {
-    let folders = engine_folders(options.engines.as_deref())?;
-    let strict = options.isolation == Some(IsolationName::Strict);
+pub(crate) fn start_engines(folder: Option<&Path>, strict: bool) -> Outcome<EngineSet> {
+    let folders = engine_folders(folder)?;
     let engines = EngineSet::start(&folders, strict);
     for status in engines.status().iter().filter(|status| status.program.is_some()) {
         if status.available {
@@ -46,7 +45,10 @@ pub(crate) fn start_engines(options: &OsdOptions) -> Outcome<EngineSet> {
 }
 
 /// Returns the folders with engine programs: the given one, or that of this program.
-pub(crate) fn engine_folders(folder: Option<&Path>) -> Outcome<Vec<PathBuf>> {
+///
+/// # Errors
+/// The given folder does not exist.
+pub fn engine_folders(folder: Option<&Path>) -> Outcome<Vec<PathBuf>> {
     match folder {
         Some(folder) if !folder.is_dir() => {
             Err(Failure::usage("no such folder of engine programs").at(folder.shown()))
@@ -60,18 +62,18 @@ fn beside_this_program() -> Option<PathBuf> {
     std::env::current_exe().ok()?.parent().map(Path::to_owned)
 }
 
-/// Returns the limits that the options set.
-pub(crate) fn limits(options: &OsdOptions) -> Outcome<ServiceLimits> {
+/// Returns the limits that the settings have.
+pub(crate) fn limits(settings: &FunctionSettings) -> Outcome<ServiceLimits> {
     let mut limits = ServiceLimits::for_cores(thread::available_parallelism().map_or(2, usize::from));
     let run = RunLimits::default();
     limits.run = RunLimits {
-        wall: options.function_wall_s_max.map_or(run.wall, |s| std::time::Duration::from_secs(s.get())),
-        cpu_s: options.function_cpu_s_max.map_or(run.cpu_s, |s| s.get()),
-        memory: options.function_memory_mib_max.map_or(run.memory, |mib| u64::from(mib.get()) << 20),
-        output: options.function_output_mib_max.map_or(run.output, |mib| u64::from(mib.get()) << 20),
+        wall: settings.wall_s_max.map_or(run.wall, |s| std::time::Duration::from_secs(s.get())),
+        cpu_s: settings.cpu_s_max.map_or(run.cpu_s, |s| s.get()),
+        memory: settings.memory_mib_max.map_or(run.memory, |mib| u64::from(mib.get()) << 20),
+        output: settings.output_mib_max.map_or(run.output, |mib| u64::from(mib.get()) << 20),
         ..run
     };
-    if let Some(jobs) = options.function_jobs_per_user_max {
+    if let Some(jobs) = settings.jobs_per_user_max {
         limits.jobs.per_user = jobs.get();
     }
     limits.check().map_err(|error| {
@@ -110,31 +112,43 @@ pub(crate) fn start_service(
 
 /// Status of the functions of a device, for `sealstone osd status`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct FunctionStatus {
+pub struct FunctionStatus {
     /// `strict` or `best-effort`.
-    pub(crate) isolation: String,
-    pub(crate) jobs_queued: usize,
-    pub(crate) jobs_running: usize,
-    pub(crate) jobs_kept: usize,
-    pub(crate) engines: Vec<EngineReport>,
+    pub isolation: String,
+    /// Jobs that wait for an engine.
+    pub jobs_queued: usize,
+    /// Running jobs.
+    pub jobs_running: usize,
+    /// Ended jobs whose results are kept.
+    pub jobs_kept: usize,
+    /// Status of each engine.
+    pub engines: Vec<EngineReport>,
 }
 
 /// Status of one engine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct EngineReport {
-    pub(crate) engine: String,
-    pub(crate) program: Option<String>,
-    pub(crate) available: bool,
-    pub(crate) detail: String,
-    pub(crate) layers: Vec<LayerReport>,
+pub struct EngineReport {
+    /// Name of the engine.
+    pub engine: String,
+    /// Path of its program, if it was found.
+    pub program: Option<String>,
+    /// Whether functions of this type can run.
+    pub available: bool,
+    /// Reason why not.
+    pub detail: String,
+    /// Layers of its isolation.
+    pub layers: Vec<LayerReport>,
 }
 
 /// Status of a layer of isolation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct LayerReport {
-    pub(crate) layer: String,
-    pub(crate) state: String,
-    pub(crate) detail: String,
+pub struct LayerReport {
+    /// Name of the layer.
+    pub layer: String,
+    /// Name of its state.
+    pub state: String,
+    /// Reason of the state.
+    pub detail: String,
 }
 
 /// Returns the status of the functions of a running device.
@@ -173,10 +187,10 @@ mod tests {
     #[test]
     fn limits_outside_range_name_their_setting() {
         let set = |memory, output| {
-            limits(&OsdOptions {
-                function_memory_mib_max: NonZeroU32::new(memory),
-                function_output_mib_max: NonZeroU32::new(output),
-                ..OsdOptions::default()
+            limits(&FunctionSettings {
+                memory_mib_max: NonZeroU32::new(memory),
+                output_mib_max: NonZeroU32::new(output),
+                ..FunctionSettings::default()
             })
             .map(|limits| (limits.run.memory >> 20, limits.run.output >> 20))
             .map_err(|failure| failure.to_string())

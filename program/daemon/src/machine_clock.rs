@@ -12,21 +12,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_initiator::machine;
 use sealstone_sntp::{BEHIND_OK_MS, ClockTrust, MachineState};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-use super::Shutdown;
-use super::time::{CLOCK_FILE, FollowedClock};
-use crate::failure::{Failure, Outcome};
-use crate::secret_file;
-use crate::text::ShownPath as _;
+use crate::shutdown::Shutdown;
+use crate::time::{CLOCK_FILE, FollowedClock};
 
 /// File with the state of the machine's clock, in a daemon's folder.
-pub(crate) const MACHINE_CLOCK_FILE: &str = "machine-clock.toml";
+pub const MACHINE_CLOCK_FILE: &str = "machine-clock.toml";
 /// File that requests a reset, in a daemon's folder.
-pub(crate) const RESET_FILE: &str = "clock-reset";
+pub const RESET_FILE: &str = "clock-reset";
 /// Maximum size of the state, bytes.
 const BYTES_MAX: u64 = 4096;
 /// Interval at which the clock is read and a reset is checked for.
@@ -115,7 +114,7 @@ fn read(folder: &Path) -> Outcome<Option<MachineState>> {
 }
 
 /// The machine's clock and the folder with its state.
-pub(crate) struct KeptClock {
+pub struct KeptClock {
     folder: PathBuf,
     /// Whether the time is that of a new boot, and far ahead of the last known time.
     is_unconfirmed: bool,
@@ -123,7 +122,7 @@ pub(crate) struct KeptClock {
 
 impl KeptClock {
     /// Continues from the state in the folder, or from the wall clock if a reset is requested.
-    pub(crate) fn open(folder: &Path) -> Outcome<Self> {
+    pub fn open(folder: &Path) -> Outcome<Self> {
         let mut kept = Self { folder: folder.to_owned(), is_unconfirmed: false };
         if kept.take_reset() {
             for name in [MACHINE_CLOCK_FILE, CLOCK_FILE] {
@@ -145,7 +144,7 @@ impl KeptClock {
     /// Waits after a boot until the wall clock ran for [`SETTLE`] without a step.
     ///
     /// A wrong time would end all sessions.
-    pub(crate) async fn settle(&self) {
+    pub async fn settle(&self) {
         if !self.is_unconfirmed {
             return;
         }
@@ -164,7 +163,7 @@ impl KeptClock {
     }
 
     /// Reads and stores the clock until the shutdown. A reset also resets `followed`.
-    pub(crate) fn start(self, followed: Option<Arc<FollowedClock>>, shutdown: &Shutdown) -> JoinHandle<()> {
+    pub fn start(self, followed: Option<Arc<FollowedClock>>, shutdown: &Shutdown) -> JoinHandle<()> {
         let until = shutdown.wait();
         tokio::spawn(async move {
             tokio::pin!(until);
@@ -230,18 +229,18 @@ fn text(state: &MachineState) -> String {
 }
 
 /// Whether the machine's clock is not behind an earlier confirmed time.
-pub(crate) fn is_sound() -> bool {
+pub fn is_sound() -> bool {
     known_behind_ms().is_none()
 }
 
 /// Returns how far the machine's clock is behind an earlier confirmed time, if that is too far,
 /// milliseconds.
-pub(crate) fn known_behind_ms() -> Option<u64> {
+pub fn known_behind_ms() -> Option<u64> {
     Some(machine::behind_ms()).filter(|&behind_ms| behind_ms > BEHIND_OK_MS)
 }
 
 /// Returns the clock of a folder as `clock show` prints it.
-pub(crate) fn show(folder: &Path) -> Outcome<serde_json::Value> {
+pub fn show(folder: &Path) -> Outcome<serde_json::Value> {
     let state = read(folder)?;
     let (wall_ms, boot_ms) = (machine::wall_ms(), machine::boot_ms());
     let same_boot = state.filter(|state| state.boot_id == machine::state().boot_id);
@@ -262,7 +261,7 @@ pub(crate) fn show(folder: &Path) -> Outcome<serde_json::Value> {
 const RESET_WAIT: Duration = Duration::from_secs(5);
 
 /// Requests a reset. Returns whether a running daemon did it; otherwise the next start does it.
-pub(crate) fn request_reset(folder: &Path) -> Outcome<bool> {
+pub fn request_reset(folder: &Path) -> Outcome<bool> {
     let path = folder.join(RESET_FILE);
     secret_file::write(&path, b"")?;
     let begun = Instant::now();

@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealstone_daemon::Shutdown;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_function_service::FunctionService;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,11 +25,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::blocks::{Blocks, UnitParams};
-use super::scrub::{ScrubAction, Scrubber};
-use super::{Shutdown, functions};
-use crate::failure::{Failure, FailureKind, Outcome};
-use crate::text::ShownPath as _;
+use crate::blocks::{Blocks, UnitParams};
+use crate::functions;
+use crate::scrub::{ScrubAction, Scrubber};
 
 /// Name of the socket in the device's folder.
 const SOCKET: &str = "control.sock";
@@ -42,19 +43,44 @@ const ADDRESS_MAX: usize = 108;
 /// A request about block units, or about scrub or functions of a running device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum ControlRequest {
+pub enum ControlRequest {
+    /// Create a unit.
     Create(UnitParams),
+    /// List all units.
     List,
-    Remove { name: String, force: bool },
-    Set { name: String, write_through: bool },
-    Show { name: String },
-    Status { name: String },
+    /// Remove a unit and its data.
+    Remove {
+        /// Name of the unit.
+        name: String,
+        /// Also remove a unit that is reserved.
+        force: bool,
+    },
+    /// Set or clear write-through of a unit.
+    Set {
+        /// Name of the unit.
+        name: String,
+        /// Whether every write is durable before it is acknowledged.
+        write_through: bool,
+    },
+    /// Report one unit.
+    Show {
+        /// Name of the unit.
+        name: String,
+    },
+    /// Report the state of the protection of one unit.
+    Status {
+        /// Name of the unit.
+        name: String,
+    },
+    /// Start, stop or report the scrub.
     Scrub(ScrubAction),
+    /// Report the functions of the device.
     Functions,
 }
 
 /// The parts of a device that requests use.
 pub(crate) struct ControlHandler {
+    /// Block units of the device.
     pub(crate) blocks: Arc<Blocks>,
     /// `None` if the device is stopped.
     pub(crate) scrubber: Option<Arc<Scrubber>>,
@@ -198,7 +224,7 @@ async fn converse(mut stream: UnixStream, handler: Arc<ControlHandler>) {
 }
 
 /// Sends a request to the device that runs in a folder; `None` if none does.
-pub(crate) fn send(folder: &Path, request: &ControlRequest) -> Outcome<Option<serde_json::Value>> {
+pub fn send_request(folder: &Path, request: &ControlRequest) -> Outcome<Option<serde_json::Value>> {
     let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).shown());
     let mut stream = match address(folder).and_then(|(path, _folder)| BlockingStream::connect(path)) {
         Ok(stream) => stream,

@@ -9,14 +9,14 @@ use std::path::Path;
 use sealstone_private::PrivateError;
 use zeroize::Zeroizing;
 
-use crate::failure::{Failure, FailureKind, Outcome};
 use crate::text::ShownPath as _;
+use crate::{Failure, FailureKind, Outcome};
 
 /// Maximum size of a secret, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Creates or replaces a file. It is durable when this returns.
-pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
+pub fn write(path: &Path, contents: &[u8]) -> Outcome {
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -39,7 +39,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
 }
 
 /// Writes a file unless it has this content already, so that an unchanged file needs no disk space.
-pub(crate) fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
+pub fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
     match read_bytes(path) {
         Ok(found) if **found == *contents => Ok(()),
         _ => write(path, contents),
@@ -47,7 +47,7 @@ pub(crate) fn write_changed(path: &Path, contents: &[u8]) -> Outcome {
 }
 
 /// Returns a secret as hex digits.
-pub(crate) fn to_hex(secret: &[u8]) -> Zeroizing<String> {
+pub fn to_hex(secret: &[u8]) -> Zeroizing<String> {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
     // Without the capacity, growth would leave copies behind.
     let mut text = Zeroizing::new(String::with_capacity(2 * secret.len()));
@@ -56,7 +56,7 @@ pub(crate) fn to_hex(secret: &[u8]) -> Zeroizing<String> {
 }
 
 /// Parses a secret of hex digits.
-pub(crate) fn from_hex(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
+pub fn from_hex(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
     let digits = digits.as_bytes();
     let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
     if !digits.len().is_multiple_of(2) {
@@ -67,12 +67,12 @@ pub(crate) fn from_hex(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
 }
 
 /// Reads a secret text. Refuses a file that others can read.
-pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
+pub fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     read_up_to(path, BYTES_MAX)
 }
 
 /// Reads a secret that is not text, as [`read`] does.
-pub(crate) fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
+pub fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let (mut file, length) = open(path, BYTES_MAX)?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length as usize + 1));
     file.read_to_end(&mut bytes).map_err(|error| Failure::from(error).at(path.shown()))?;
@@ -80,7 +80,7 @@ pub(crate) fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
 }
 
 /// Reads a secret text of at most `bytes_max` bytes, as [`read`] does.
-pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<String>> {
+pub fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<String>> {
     let (mut file, length) = open(path, bytes_max)?;
     let mut text = Zeroizing::new(String::with_capacity(length as usize + 1));
     file.read_to_string(&mut text).map_err(|error| Failure::from(error).at(path.shown()))?;
@@ -88,7 +88,7 @@ pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<Strin
 }
 
 /// Reads a small file that is not secret.
-pub(crate) fn read_public(path: &Path) -> Outcome<Vec<u8>> {
+pub fn read_public(path: &Path) -> Outcome<Vec<u8>> {
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let mut bytes = Vec::new();
     File::open(path).map_err(at)?.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(at)?;
@@ -130,7 +130,7 @@ fn not_private(error: &PrivateError, path: &Path) -> Failure {
 }
 
 /// Refuses a data folder of another user, or one that others can write.
-pub(crate) fn check_folder(path: &Path) -> Outcome {
+pub fn check_folder(path: &Path) -> Outcome {
     sealstone_private::check_folder(path).map_err(|error| not_private(&error, path))
 }
 

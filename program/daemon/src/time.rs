@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_initiator::machine;
 use sealstone_sntp::{
     BEHIND_MAX_MS, ClockSample, ClockState, FollowPolicy, Follower, ResponseError, SampleOutcome,
@@ -26,15 +28,13 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 use tokio::time::{timeout, timeout_at};
 
-use super::audit_log::AuditLog;
-use super::{Shutdown, now_ms, random};
-use crate::failure::{Failure, Outcome};
+use crate::audit_log::AuditLog;
+use crate::machine::{now_ms, random};
 use crate::metrics::Page;
-use crate::secret_file;
-use crate::text::ShownPath as _;
+use crate::shutdown::Shutdown;
 
 /// File with the state of a clock, in the daemon's folder.
-pub(crate) const CLOCK_FILE: &str = "clock.toml";
+pub const CLOCK_FILE: &str = "clock.toml";
 /// Maximum size of that file, bytes.
 const CLOCK_BYTES_MAX: u64 = 4096;
 /// Interval between two writes of the file.
@@ -42,7 +42,7 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Maximum time that the start waits for the first response.
-pub(crate) const START_WAIT: Duration = Duration::from_secs(3);
+pub const START_WAIT: Duration = Duration::from_secs(3);
 /// Maximum number of datagrams that are read per request.
 const DATAGRAMS_MAX: usize = 64;
 /// Interval between two audit records of the same reason; the record has the count.
@@ -76,7 +76,7 @@ fn read(path: &Path) -> Outcome<StoredClock> {
 }
 
 /// A clock that follows another one.
-pub(crate) struct FollowedClock {
+pub struct FollowedClock {
     follower: Mutex<Follower>,
     /// Time since the boot of the machine, which includes suspended time, at the start of the
     /// stopwatch.
@@ -88,7 +88,7 @@ pub(crate) struct FollowedClock {
 
 impl FollowedClock {
     /// Opens the clock of a daemon with this folder.
-    pub(crate) fn open(folder: &Path, policy: FollowPolicy) -> Outcome<Arc<Self>> {
+    pub fn open(folder: &Path, policy: FollowPolicy) -> Outcome<Arc<Self>> {
         let file = folder.join(CLOCK_FILE);
         let follower = Follower::resume(policy, now_ms(), read(&file)?);
         let (follower, began_ms) = (Mutex::new(follower), machine::boot_ms());
@@ -101,7 +101,7 @@ impl FollowedClock {
 
     /// Returns the time in milliseconds since 1970. If it would stand still for more than
     /// [`BEHIND_MAX_MS`], it goes back instead; daemons with a state of their own refuse that.
-    pub(crate) fn now_ms(&self) -> u64 {
+    pub fn now_ms(&self) -> u64 {
         let mut follower = self.follower.lock();
         let stopwatch_ms = self.stopwatch_ms();
         if !self.in_use.load(Ordering::Relaxed) || follower.behind_ms(stopwatch_ms) > BEHIND_MAX_MS {
@@ -111,13 +111,13 @@ impl FollowedClock {
     }
 
     /// Starts the use of the time: it does not go back from here on.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         self.in_use.store(true, Ordering::Relaxed);
     }
 
     /// Resets to the clock of this machine, for an administrator. The next response is treated as
     /// the first one.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         let mut follower = self.follower.lock();
         let stopwatch_ms = self.stopwatch_ms();
         *follower = Follower::new(follower.policy(), now_ms(), stopwatch_ms, 0, 0);
@@ -129,12 +129,17 @@ impl FollowedClock {
     }
 
     /// Returns how far it is behind the last served time before the start, milliseconds.
-    pub(crate) fn behind_ms(&self) -> u64 {
+    pub fn behind_ms(&self) -> u64 {
         self.follower.lock().behind_ms(self.stopwatch_ms())
     }
 
+    /// Whether the time is in use, and not too far behind the last served time.
+    pub fn is_sound(&self) -> bool {
+        self.in_use.load(Ordering::Relaxed) && self.behind_ms() <= BEHIND_MAX_MS
+    }
+
     /// Returns the path of its file.
-    pub(crate) fn file(&self) -> &Path {
+    pub fn file(&self) -> &Path {
         &self.file
     }
 
@@ -168,22 +173,8 @@ impl sealstone_initiator::Environment for FollowedClock {
     }
 }
 
-impl sealstone_osd_device::DeviceEnvironment for FollowedClock {
-    fn now_ms(&self) -> u64 {
-        Self::now_ms(self)
-    }
-
-    fn is_sound(&self) -> bool {
-        self.in_use.load(Ordering::Relaxed) && self.behind_ms() <= BEHIND_MAX_MS
-    }
-
-    fn fill_random(&self, into: &mut [u8]) {
-        getrandom::fill(into).expect("the system has random bytes");
-    }
-}
-
 /// Returns the state of a clock for the time service: a followed clock, or that of this machine.
-pub(crate) fn state(clock: Option<&FollowedClock>) -> ClockState {
+pub fn state(clock: Option<&FollowedClock>) -> ClockState {
     let Some(clock) = clock else { return ClockState::own(now_ms()) };
     match clock.latest() {
         None => ClockState::own(clock.now_ms()),
@@ -195,11 +186,11 @@ pub(crate) fn state(clock: Option<&FollowedClock>) -> ClockState {
 }
 
 /// Returns the current key of signed responses.
-pub(crate) type KeyNow = Arc<dyn Fn() -> Option<TimeKey> + Send + Sync>;
+pub type KeyNow = Arc<dyn Fn() -> Option<TimeKey> + Send + Sync>;
 
 /// Authentication of responses.
 #[derive(Clone)]
-pub(crate) enum ResponseAuth {
+pub enum ResponseAuth {
     /// Signed with this key.
     Key(KeyNow),
     /// Not authenticated.
@@ -216,7 +207,7 @@ struct ResultCount {
 }
 
 /// Requests the time of a server, and lets a clock follow it.
-pub(crate) struct Following {
+pub struct Following {
     server: String,
     proof: ResponseAuth,
     clock: Arc<FollowedClock>,
@@ -240,7 +231,8 @@ enum RequestResult {
 }
 
 impl Following {
-    pub(crate) fn new(
+    /// Follows a server with a clock; nothing is sent yet.
+    pub fn new(
         server: &str,
         proof: ResponseAuth,
         clock: Arc<FollowedClock>,
@@ -252,17 +244,17 @@ impl Following {
     }
 
     /// Returns the address of the server.
-    pub(crate) fn server(&self) -> &str {
+    pub fn server(&self) -> &str {
         &self.server
     }
 
     /// Returns the clock.
-    pub(crate) const fn clock(&self) -> &Arc<FollowedClock> {
+    pub const fn clock(&self) -> &Arc<FollowedClock> {
         &self.clock
     }
 
     /// Sends requests until a response is accepted, for at most [`START_WAIT`].
-    pub(crate) async fn first(&self) {
+    pub async fn first(&self) {
         let requests = async {
             loop {
                 match self.request().await {
@@ -283,7 +275,7 @@ impl Following {
     }
 
     /// Sends requests until the shutdown.
-    pub(crate) fn start(self: &Arc<Self>, shutdown: &Shutdown) -> JoinHandle<()> {
+    pub fn start(self: &Arc<Self>, shutdown: &Shutdown) -> JoinHandle<()> {
         let (this, until) = (Arc::clone(self), shutdown.wait());
         tokio::spawn(async move {
             tokio::pin!(until);
@@ -470,7 +462,7 @@ impl Following {
     }
 
     /// Adds the metrics of the clock.
-    pub(crate) fn observe(&self, daemon: &str, page: &mut Page) {
+    pub fn observe(&self, daemon: &str, page: &mut Page) {
         let label = daemon.replace(['\\', '"', '\n'], "_");
         let found = self.found.lock();
         let mut text = String::from(
@@ -505,7 +497,7 @@ impl Following {
 }
 
 /// Reads the single key of a private file.
-pub(crate) fn key_file(path: &Path) -> Outcome<TimeKey> {
+pub fn key_file(path: &Path) -> Outcome<TimeKey> {
     let at = |failure: Failure| failure.at(path.shown());
     let text = secret_file::read(path)?;
     let mut keys = Vec::new();
@@ -521,7 +513,7 @@ pub(crate) fn key_file(path: &Path) -> Outcome<TimeKey> {
 }
 
 /// Whether all addresses of a name are on this machine.
-pub(crate) async fn is_here(server: &str) -> bool {
+pub async fn is_here(server: &str) -> bool {
     let Ok(mut addresses) = tokio::net::lookup_host(server).await else { return false };
     let mut any = false;
     let all = addresses.all(|address| {

@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetricKind {
+pub enum MetricKind {
     /// A value that only grows.
     Counter,
     /// A value that can go down.
@@ -46,7 +46,7 @@ pub(crate) enum MetricKind {
 /// The page under construction. The format allows each family once, so samples of several devices
 /// are merged.
 #[derive(Default)]
-pub(crate) struct Page {
+pub struct Page {
     families: Vec<Family>,
 }
 
@@ -60,7 +60,7 @@ struct Family {
 
 impl Page {
     /// Adds samples, with their labels, to a family.
-    pub(crate) fn family<'a>(
+    pub fn family<'a>(
         &mut self,
         kind: MetricKind,
         name: &str,
@@ -89,7 +89,7 @@ impl Page {
     }
 
     /// Adds families in text format.
-    pub(crate) fn raw(&mut self, text: &str) {
+    pub fn raw(&mut self, text: &str) {
         for line in text.lines() {
             if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
                 help.clone_into(&mut self.family_named(name).help);
@@ -115,7 +115,9 @@ impl Page {
         &mut self.families[at]
     }
 
-    pub(crate) fn finish(self) -> String {
+    /// Returns the page as text.
+    #[must_use]
+    pub fn finish(self) -> String {
         let mut text = String::new();
         for Family { name, help, kind, samples } in self.families {
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}");
@@ -125,7 +127,7 @@ impl Page {
 }
 
 /// A source of metrics.
-pub(crate) trait Observed: Send + Sync + 'static {
+pub trait Observed: Send + Sync + 'static {
     /// Adds its metrics to the page.
     fn observe(&self, page: &mut Page);
     /// Returns `Err` with one line if the daemon is not healthy.
@@ -133,7 +135,7 @@ pub(crate) trait Observed: Send + Sync + 'static {
 }
 
 /// Serves both paths until `shutdown` completes.
-pub(crate) async fn serve(
+pub async fn serve(
     listener: TcpListener,
     observed: Arc<dyn Observed>,
     shutdown: impl Future<Output = ()> + Send + 'static,

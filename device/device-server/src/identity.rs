@@ -6,20 +6,18 @@
 use std::path::Path;
 
 use sealstone_channel::{ALPN_ISCSI, IdentityError, TOKEN_LABEL, TlsIdentity, TlsServer, device_name};
-
-use crate::failure::{Failure, FailureKind, Outcome, chain};
-use crate::secret_file;
-use crate::text::ShownPath as _;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 
 /// Certificate of the device, DER.
-pub(crate) const CERTIFICATE_FILE: &str = "certificate.der";
+pub const CERTIFICATE_FILE: &str = "certificate.der";
 /// Its key, PKCS #8, mode 0600.
-pub(crate) const KEY_FILE: &str = "certificate-key.der";
+pub const KEY_FILE: &str = "certificate-key.der";
 /// The certificate of the authority that signed it, DER; only if one did.
-pub(crate) const AUTHORITY_FILE: &str = "authority.der";
+pub const AUTHORITY_FILE: &str = "authority.der";
 
 /// Returns the identity in the folder; creates it if there is none.
-pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<TlsIdentity> {
+pub fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<TlsIdentity> {
     let [certificate, key, authority] =
         [CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE].map(|name| data.join(name));
     if !certificate.exists() {
@@ -40,7 +38,7 @@ pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<TlsIdentity> {
 }
 
 /// Writes an identity into a folder.
-pub(crate) fn write(data: &Path, identity: &TlsIdentity) -> Outcome {
+pub fn write(data: &Path, identity: &TlsIdentity) -> Outcome {
     secret_file::write(&data.join(KEY_FILE), &identity.key)?;
     if let Some(authority) = identity.chain.get(1) {
         secret_file::write(&data.join(AUTHORITY_FILE), authority)?;
@@ -50,7 +48,7 @@ pub(crate) fn write(data: &Path, identity: &TlsIdentity) -> Outcome {
 }
 
 /// Returns the TLS configuration of the listener of a device.
-pub(crate) fn server(identity: &TlsIdentity, data: &Path) -> Outcome<TlsServer> {
+pub fn server(identity: &TlsIdentity, data: &Path) -> Outcome<TlsServer> {
     TlsServer::new(identity, ALPN_ISCSI, TOKEN_LABEL).map_err(|error| {
         unusable(&error, data).hint("restore certificate and key from one backup, or remove both")
     })

@@ -1,4 +1,4 @@
-//! Creates a device for `sealstone osd init`, and a new initial key for one that is stopped.
+//! Creates a device, and a new initial key for one that is stopped.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -6,26 +6,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sealstone_channel::Pin;
+use sealstone_daemon::check_data_folder;
+use sealstone_daemon::machine::random;
+use sealstone_failure::text::{ShownPath as _, human_bytes};
+use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_osd_device::boot::{self, NewDevice};
 use sealstone_osd_device::provision::{DataDir, InitialKey};
 use sealstone_store::{FileMedium, bytes_with_reserve, free_space_of, survey_device};
 use zeroize::Zeroizing;
 
-use super::osd::{Machine, boot_failure, store_failure, store_hint};
-use super::{check_data_folder, identity, random};
-use crate::failure::{Failure, Outcome, chain};
-use crate::output::human_bytes;
-use crate::text::ShownPath as _;
+use crate::environment::MachineEnvironment;
+use crate::failures::{boot_failure, store_failure, store_hint};
+use crate::identity;
 
 /// A new device.
-pub(crate) struct CreatedOsd {
-    pub(crate) capacity: u64,
-    pub(crate) system_id: String,
-    pub(crate) name: String,
-    pub(crate) key: PathBuf,
-    pub(crate) pin: Pin,
+pub struct CreatedDevice {
+    /// Capacity in bytes.
+    pub capacity: u64,
+    /// System identifier, hexadecimal.
+    pub system_id: String,
+    /// Name of the device.
+    pub name: String,
+    /// File with its initial key.
+    pub key: PathBuf,
+    /// Pin of its certificate.
+    pub pin: Pin,
     /// Warning about overcommitment.
-    pub(crate) warning: Option<String>,
+    pub warning: Option<String>,
 }
 
 /// Space of a new device and of its neighbours, and the free space of their file system.
@@ -92,7 +99,7 @@ fn taken(folder: &Path) -> u64 {
 }
 
 /// Storage of a new device.
-pub(crate) enum StorePlace {
+pub enum StorePlace {
     /// Files in the data folder.
     Files {
         /// Capacity in bytes.
@@ -100,17 +107,27 @@ pub(crate) enum StorePlace {
         /// Whether all space is allocated now.
         preallocate: bool,
     },
-    /// A block device: path, capacity (default: all), and whether to overwrite its content.
-    Raw { path: PathBuf, capacity: Option<u64>, force: bool },
+    /// A block device.
+    Raw {
+        /// Path of the block device.
+        path: PathBuf,
+        /// Capacity in bytes; `None`: all.
+        capacity: Option<u64>,
+        /// Whether to overwrite its content.
+        force: bool,
+    },
 }
 
-/// Formats a device.
-pub(crate) fn init(
+/// Formats a device, and writes its initial key to a file [default: in its folder].
+///
+/// # Errors
+/// The folder, the block device or the file of the key cannot be used.
+pub fn create_device(
     data: &Path,
     place: StorePlace,
     name: Option<&str>,
     key_out: Option<&Path>,
-) -> Outcome<CreatedOsd> {
+) -> Outcome<CreatedDevice> {
     let name = match name {
         Some(name) => name.to_owned(),
         None => std::path::absolute(data)
@@ -169,7 +186,7 @@ pub(crate) fn init(
     }
     created.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
     let own = identity::open(data, &created.identity.system_id)?;
-    Ok(CreatedOsd {
+    Ok(CreatedDevice {
         warning,
         pin: own.pin().map_err(Failure::operation)?,
         capacity,
@@ -191,8 +208,11 @@ fn check_creatable(path: &Path) -> Outcome {
     created.and_then(|_| std::fs::remove_file(path)).map_err(|error| Failure::from(error).at(path.shown()))
 }
 
-/// Creates a new initial key for a stopped device.
-pub(super) fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
+/// Creates a new initial key for a stopped device, and writes it to a file.
+///
+/// # Errors
+/// The folder or the file of the key cannot be used.
+pub fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
     check_data_folder(data)?;
     let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
     if key.exists() {
@@ -200,8 +220,8 @@ pub(super) fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, 
     }
     key_out.map_or(Ok(()), check_creatable)?;
     let master_key = InitialKey(Zeroizing::new(random()));
-    let created =
-        boot::new_key(data, master_key, Arc::new(Machine)).map_err(|error| boot_failure(error, data))?;
+    let created = boot::new_key(data, master_key, Arc::new(MachineEnvironment))
+        .map_err(|error| boot_failure(error, data))?;
     created.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
     Ok((created, key))
 }

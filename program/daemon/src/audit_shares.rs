@@ -73,15 +73,15 @@ struct AuditShare {
 
 /// Subject of a record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordSubject<'a> {
+pub struct RecordSubject<'a> {
     /// Its principal.
-    pub(crate) owner: &'a str,
+    pub owner: &'a str,
     /// The requested action.
-    pub(crate) action: &'a str,
+    pub action: &'a str,
     /// Its result.
-    pub(crate) verdict: &'a str,
+    pub verdict: &'a str,
     /// Whether it succeeded.
-    pub(crate) is_done: bool,
+    pub is_done: bool,
 }
 
 /// Shares of all principals.

@@ -8,12 +8,12 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use sealstone_failure::{Failure, Outcome};
 use sealstone_function_service::FunctionService;
 use sealstone_osd_device::OsdUnit;
 use tokio::sync::oneshot;
 
-use super::blocks::Blocks;
-use crate::failure::{Failure, Outcome};
+use crate::blocks::Blocks;
 
 /// Interval of the renewal of the nonce lease.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(500);

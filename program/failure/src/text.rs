@@ -1,13 +1,11 @@
 //! Escaping of foreign text for terminals, logs and JSON.
 //!
-//! Contract: [`Output`](crate::output::Output) and [`LogWriter`] escape control, bidirectional and
-//! invisible characters in everything that they print. Names and paths are escaped reversibly
-//! before that, by their `Display` or [`ShownPath`].
+//! Contract: what a program prints has no control, bidirectional or invisible characters. Names and
+//! paths are escaped reversibly before that, by their `Display` or [`ShownPath`].
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -17,7 +15,7 @@ use sealstone_mds_protocol::{is_printable, shown};
 use serde_json::Value;
 
 /// Formats a local path as text, escaped reversibly like stored names.
-pub(crate) trait ShownPath {
+pub trait ShownPath {
     /// Returns the text: printable UTF-8 is itself, a backslash is doubled, every other byte is
     /// `\xNN`.
     fn shown(&self) -> Cow<'_, str>;
@@ -37,7 +35,7 @@ impl ShownPath for OsStr {
 
 /// Sets `KEY` of an object to a name or path. If it is not UTF-8, `KEY` is escaped for display and
 /// `KEY_base64` has the bytes.
-pub(crate) fn set_bytes(value: &mut Value, key: &str, bytes: impl AsRef<[u8]>) {
+pub fn set_bytes(value: &mut Value, key: &str, bytes: impl AsRef<[u8]>) {
     let bytes = bytes.as_ref();
     match std::str::from_utf8(bytes) {
         Ok(text) => value[key] = text.into(),
@@ -49,24 +47,42 @@ pub(crate) fn set_bytes(value: &mut Value, key: &str, bytes: impl AsRef<[u8]>) {
 }
 
 /// Sets `KEY` to a local path, as [`set_bytes`] does.
-pub(crate) fn set_path(value: &mut Value, key: &str, path: impl AsRef<OsStr>) {
+pub fn set_path(value: &mut Value, key: &str, path: impl AsRef<OsStr>) {
     set_bytes(value, key, path.as_ref().as_bytes());
 }
 
 /// Adds local paths to an object, as [`set_bytes`] does. `json!` of a path panics if it is not
 /// UTF-8.
-pub(crate) fn with_paths<const N: usize>(mut value: Value, paths: [(&str, &Path); N]) -> Value {
+pub fn with_paths<const N: usize>(mut value: Value, paths: [(&str, &Path); N]) -> Value {
     paths.into_iter().for_each(|(key, path)| set_path(&mut value, key, path));
     value
 }
 
+/// Returns a size with a unit: `1.5 MiB`.
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
 /// Returns bytes as hex digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns a name of the protocol, such as `PastEnd`, in the form of JSON: `past_end`.
-pub(crate) fn snake_case(name: &str) -> String {
+pub fn snake_case(name: &str) -> String {
     let mut out = String::with_capacity(name.len() + 2);
     let mut after_lower = false;
     for c in name.chars() {
@@ -81,7 +97,7 @@ pub(crate) fn snake_case(name: &str) -> String {
 
 /// Escapes JSON text: characters that are not printable occur only inside strings, where `\uNNNN`
 /// means the same.
-pub(crate) fn printable_json(text: String) -> String {
+pub fn printable_json(text: String) -> String {
     if text.chars().all(is_printable) {
         return text;
     }
@@ -99,55 +115,6 @@ pub(crate) fn printable_json(text: String) -> String {
         }
     }
     out
-}
-
-/// Writer of log lines that escapes characters that are not printable, in JSON lines by JSON
-/// escapes.
-#[derive(Debug)]
-pub(crate) struct LogWriter<W> {
-    /// Destination of the lines.
-    pub(crate) out: W,
-    /// Whether lines are JSON.
-    pub(crate) json: bool,
-    /// Whether lines have colours: then escape characters are kept; the formatter escapes those of
-    /// foreign text.
-    pub(crate) colours: bool,
-}
-
-impl<W> LogWriter<W> {
-    fn clean<'a>(&self, line: &'a str) -> Cow<'a, str> {
-        if self.json {
-            return Cow::Owned(printable_json(line.to_owned()));
-        }
-        let stays = |c: char| matches!(c, '\n' | '\t') || (self.colours && c == '\u{1B}') || is_printable(c);
-        if line.chars().all(stays) {
-            return Cow::Borrowed(line);
-        }
-        let mut out = String::with_capacity(line.len() + 16);
-        for c in line.chars() {
-            if stays(c) {
-                out.push(c);
-            } else {
-                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                    let _ = write!(out, "\\x{byte:02x}");
-                }
-            }
-        }
-        Cow::Owned(out)
-    }
-}
-
-impl<W: io::Write> io::Write for LogWriter<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(bytes);
-        let clean = self.clean(&text).into_owned();
-        self.out.write_all(clean.as_bytes())?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
 }
 
 #[cfg(test)]
@@ -180,11 +147,10 @@ mod tests {
     }
 
     #[test]
-    fn log_lines_keep_only_colour_escapes() {
-        let writer = |json, colours| LogWriter { out: (), json, colours };
-        let plain = writer(false, false);
-        assert_eq!(plain.clean("x\u{1B}[1m\u{2066}\n"), "x\\x1b[1m\\xe2\\x81\\xa6\n");
-        assert_eq!(writer(false, true).clean("\u{1B}[1m\n"), "\u{1B}[1m\n");
-        assert_eq!(writer(true, false).clean("\"\u{2028}\"\n"), "\"\\u2028\"\n");
+    fn sizes_format_with_units() {
+        assert_eq!(human_bytes(0), "0 B");
+        assert_eq!(human_bytes(1023), "1023 B");
+        assert_eq!(human_bytes(1536), "1.5 KiB");
+        assert_eq!(human_bytes(256 << 20), "256.0 MiB");
     }
 }

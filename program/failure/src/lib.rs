@@ -1,18 +1,24 @@
-//! Failures of commands: one line on standard error, the next step, and the exit code.
+//! Failures as a user sees them: a subject, a reason, the next step and a kind.
 //!
+//! Does: formats failures and errors on one line, escapes foreign text, and reads and writes secret
+//! files with such failures. Does not: print, log, or end the process.
+//! Contract: a failure has no secrets, and no characters that control a terminal.
 //! Truth: docs/reference/cli.md (exit codes), docs/reference/json.md (`error`).
+
+pub mod secret_file;
+pub mod text;
 
 use std::fmt;
 use std::path::Path;
-use std::process::ExitCode;
 
 use sealstone_mds_protocol::printable;
+use serde_json::{Value, json};
 
 use crate::text::ShownPath as _;
 
-/// Kind of a failure; decides the exit code.
+/// Kind of a failure; a command has an exit code for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureKind {
+pub enum FailureKind {
     /// The operation failed: exit code 1.
     Operation,
     /// The command line or a configuration file is wrong: exit code 2.
@@ -27,7 +33,7 @@ pub(crate) enum FailureKind {
 
 impl FailureKind {
     /// Returns the name that `--json` reports.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Operation => "failed",
             Self::Usage => "usage",
@@ -38,44 +44,33 @@ impl FailureKind {
     }
 
     /// Returns the kind of a name; `Operation` for an unknown one.
-    pub(crate) fn from_name(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         let known = [Self::Usage, Self::Denied, Self::NotFound];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Operation)
     }
 }
 
-impl From<FailureKind> for ExitCode {
-    fn from(kind: FailureKind) -> Self {
-        Self::from(match kind {
-            FailureKind::Operation => 1,
-            FailureKind::Usage => 2,
-            FailureKind::Denied => 3,
-            FailureKind::NotFound => 4,
-            FailureKind::Signal(number) => 128u8.saturating_add(number),
-        })
-    }
-}
-
 /// A failure as the user sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// Decides the exit code.
-    pub(crate) kind: FailureKind,
+    pub kind: FailureKind,
     /// `SUBJECT: reason`, one line.
-    pub(crate) message: String,
+    pub message: String,
     /// Advice to the user.
-    pub(crate) next_step: Option<String>,
+    pub next_step: Option<String>,
     /// Whether all other parts of the same command would fail too.
-    pub(crate) fatal: bool,
+    pub fatal: bool,
     /// Whether text output has a line for each part of this failure, and needs no other.
-    pub(crate) reported: bool,
+    pub reported: bool,
 }
 
 /// The outcome of every command.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    pub(crate) fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
+    /// Returns a failure without a next step.
+    pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         Self {
             kind,
             message: without_os_error(&message.to_string()),
@@ -85,46 +80,55 @@ impl Failure {
         }
     }
 
-    pub(crate) fn operation(message: impl fmt::Display) -> Self {
+    /// Returns the failure of an operation.
+    pub fn operation(message: impl fmt::Display) -> Self {
         Self::new(FailureKind::Operation, message)
     }
 
-    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+    /// Returns the failure of a wrong argument or file.
+    pub fn usage(message: impl fmt::Display) -> Self {
         Self::new(FailureKind::Usage, message)
     }
 
-    pub(crate) fn not_found(message: impl fmt::Display) -> Self {
+    /// Returns the failure of a name that does not exist.
+    pub fn not_found(message: impl fmt::Display) -> Self {
         Self::new(FailureKind::NotFound, message)
     }
 
     /// Returns the failure of a response that does not belong to the request.
-    pub(crate) fn unexpected_response() -> Self {
+    pub fn unexpected_response() -> Self {
         Self::operation("unexpected response of the metadata server")
             .hint("client and server may have different versions; `sealstone --version`")
     }
 
+    /// Returns the failure as an entry of `failed`, and as `error`.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({ "kind": self.kind.name(), "message": self.message, "next_step": self.next_step })
+    }
+
     /// Marks that all other parts of the same command would fail too.
     #[must_use]
-    pub(crate) fn fatal(self) -> Self {
+    pub fn fatal(self) -> Self {
         Self { fatal: true, ..self }
     }
 
     /// Sets the next step.
     #[must_use]
-    pub(crate) fn hint(mut self, next_step: impl fmt::Display) -> Self {
+    pub fn hint(mut self, next_step: impl fmt::Display) -> Self {
         self.next_step = Some(next_step.to_string());
         self
     }
 
     /// Sets the next step unless the failure has one.
     #[must_use]
-    pub(crate) fn or_hint(self, next_step: impl fmt::Display) -> Self {
+    pub fn or_hint(self, next_step: impl fmt::Display) -> Self {
         if self.next_step.is_some() { self } else { self.hint(next_step) }
     }
 
     /// Sets the next step by kind and command unless the failure has one.
     #[must_use]
-    pub(crate) fn or_default_hint(self, command: &str) -> Self {
+    pub fn or_default_hint(self, command: &str) -> Self {
         // Some messages of the daemons' crates have the next step themselves.
         if self.message.contains("; run `") {
             return self;
@@ -156,7 +160,7 @@ impl Failure {
     /// Puts the subject in front: `PATH: reason`. A message that names the same subject, or the
     /// last name of the same path, gets no second one.
     #[must_use]
-    pub(crate) fn at(mut self, subject: impl fmt::Display) -> Self {
+    pub fn at(mut self, subject: impl fmt::Display) -> Self {
         let subject = subject.to_string();
         let named = self.message.split_once(": ").map(|(named, _)| named.len());
         let is_last_name = |named: &str| subject.rsplit_once('/').is_some_and(|(_, name)| name == named);
@@ -173,7 +177,7 @@ impl Failure {
     /// Puts two subjects in front, `A JOIN B: reason`, unless the message names one of them
     /// already.
     #[must_use]
-    pub(crate) fn at_both(self, a: impl fmt::Display, join: &str, b: impl fmt::Display) -> Self {
+    pub fn at_both(self, a: impl fmt::Display, join: &str, b: impl fmt::Display) -> Self {
         let (a, b) = (a.to_string(), b.to_string());
         match self.message.split_once(": ") {
             Some((named, _)) if named == a || named == b => self,
@@ -182,7 +186,8 @@ impl Failure {
     }
 
     /// Adds the next step to the failure of a file system, at this path.
-    pub(crate) fn medium_hint(self, error: &std::io::Error, path: &Path) -> Self {
+    #[must_use]
+    pub fn medium_hint(self, error: &std::io::Error, path: &Path) -> Self {
         use std::io::ErrorKind as E;
         match error.kind() {
             E::PermissionDenied => Self { kind: FailureKind::Denied, ..self }
@@ -249,7 +254,7 @@ impl From<std::io::Error> for Failure {
 
 /// Joins an error and its causes on one line: `a: b: c`. A cause that its parent ends with is not
 /// repeated.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

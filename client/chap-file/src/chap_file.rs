@@ -8,14 +8,13 @@
 
 use std::path::{Path, PathBuf};
 
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_initiator::chap::ChapAlgorithm;
 use sealstone_initiator::{Proof, ProofError, Proofs};
 use serde::Deserialize;
 
-use crate::daemon::access::{self, FILE_BYTES_MAX};
-use crate::failure::{Failure, Outcome};
-use crate::secret_file;
-use crate::text::ShownPath as _;
+use crate::access::{self, FILE_BYTES_MAX};
 
 /// Maximum number of entries of a file.
 const TARGETS_MAX: usize = 1024;
@@ -45,7 +44,7 @@ struct ChapEntry {
 }
 
 /// Returns the CHAP accounts for targets; none without a file. Fails at once if the file is wrong.
-pub(crate) fn proofs(path: Option<&PathBuf>) -> Outcome<Proofs> {
+pub fn proofs(path: Option<&PathBuf>) -> Outcome<Proofs> {
     let Some(path) = path.cloned() else { return Ok(Proofs::default()) };
     read(&path)?;
     // Small: read without a blocking thread.

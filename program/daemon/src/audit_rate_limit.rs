@@ -27,13 +27,13 @@ const OTHERS_MAX: usize = 64;
 
 /// Key by which records are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RecordKind {
+pub struct RecordKind {
     /// Address of the peer, or the name that it claims.
-    pub(crate) source: String,
+    pub source: String,
     /// The attempted action.
-    pub(crate) action: String,
+    pub action: String,
     /// Its result.
-    pub(crate) verdict: String,
+    pub verdict: String,
 }
 
 struct KindState {

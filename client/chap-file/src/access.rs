@@ -8,15 +8,13 @@
 
 use std::path::Path;
 
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_iscsi::chap::{ChapAccount, ChapAlgorithm, ChapSecret};
 use sealstone_iscsi::limits::NAME_MAX;
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use serde::Deserialize;
 use zeroize::Zeroizing;
-
-use crate::failure::{Failure, Outcome};
-use crate::secret_file;
-use crate::text::ShownPath as _;
 
 /// Maximum number of entries of a file.
 const INITIATORS_MAX: usize = 1024;
@@ -53,7 +51,10 @@ struct Initiator {
 }
 
 /// Reads an access file. Refuses a file that others can read.
-pub(crate) fn read(path: &Path) -> Outcome<AccessRules> {
+///
+/// # Errors
+/// The file cannot be read, is not private, or has a wrong entry.
+pub fn read_access_file(path: &Path) -> Outcome<AccessRules> {
     let text = secret_file::read_up_to(path, FILE_BYTES_MAX)?;
     parse(&text)
         .map_err(|failure| failure.at(path.shown()).hint("docs/reference/files.md shows an access file"))
@@ -133,7 +134,10 @@ fn rule(entry: Initiator) -> Outcome<AccessRule> {
 }
 
 /// Returns an iSCSI name or pattern in lower case.
-pub(crate) fn iscsi_name(name: &str) -> Outcome<String> {
+///
+/// # Errors
+/// It is no iSCSI name.
+pub fn iscsi_name(name: &str) -> Outcome<String> {
     let lower = name.to_ascii_lowercase();
     let body = lower.strip_suffix('*').unwrap_or(&lower);
     let kind = ["iqn.", "eui.", "naa."].iter().any(|prefix| lower.starts_with(prefix)) || lower == "*";
@@ -221,7 +225,7 @@ names = ["eui.02004567A425678D"]
         for (count, right) in [(INITIATORS_MAX, true), (INITIATORS_MAX + 1, false)] {
             std::fs::write(&path, entries(count)).expect("written");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("narrowed");
-            assert_eq!(read(&path).is_ok(), right, "{count}");
+            assert_eq!(read_access_file(&path).is_ok(), right, "{count}");
         }
     }
 

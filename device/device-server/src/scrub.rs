@@ -10,18 +10,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use sealstone_daemon::machine::now_ms;
+use sealstone_daemon::metrics::{MetricKind, Page};
+use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_osd::ObjectId;
 use sealstone_osd_device::{Damage, OsdUnit, ScrubState, ScrubStep};
 use serde::{Deserialize, Serialize};
 
-use super::now_ms;
-use crate::failure::{Failure, Outcome, chain};
-use crate::metrics::{MetricKind, Page};
-
-/// Default rate, MiB per second.
-pub(crate) const MIB_S_DEFAULT: u64 = 32;
-/// Default interval between the starts of two passes, hours.
-pub(crate) const INTERVAL_H_DEFAULT: u64 = 168;
 /// Minimum time from the start of the device to an automatic pass.
 const FIRST_AFTER: Duration = Duration::from_secs(600);
 /// Interval at which an idle thread checks for work.
@@ -46,13 +41,14 @@ const RANGES_MAX: usize = 16;
 pub(crate) struct ScrubSettings {
     /// Interval between the starts of two passes; `None`: no automatic passes.
     pub(crate) interval: Option<Duration>,
+    /// Maximum rate, bytes per second.
     pub(crate) bytes_per_s: u64,
 }
 
 /// Action of a scrub request.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ScrubAction {
+pub enum ScrubAction {
     /// Start a pass, unless one is running.
     Begin,
     /// Stop the running pass.
@@ -63,21 +59,24 @@ pub(crate) enum ScrubAction {
 
 /// A byte range of an object.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct DamagedRange {
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
+pub struct DamagedRange {
+    /// Offset of its first byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
 }
 
 /// A damaged object.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct DamageReport {
-    pub(crate) object: String,
+pub struct DamageReport {
+    /// Identifier of the object.
+    pub object: String,
     /// Number of damaged bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Their first ranges, at most [`RANGES_MAX`].
-    pub(crate) ranges: Vec<DamagedRange>,
+    pub ranges: Vec<DamagedRange>,
     /// Whether its records or attributes are damaged.
-    pub(crate) records: bool,
+    pub records: bool,
 }
 
 impl DamageReport {
@@ -93,7 +92,8 @@ impl DamageReport {
     }
 
     /// Returns the finding as one line of text.
-    pub(crate) fn line(&self) -> String {
+    #[must_use]
+    pub fn line(&self) -> String {
         let ranges: Vec<String> =
             self.ranges.iter().map(|range| format!("{} at {}", range.length, range.offset)).collect();
         let listed: u64 = self.ranges.iter().map(|range| range.length).sum();
@@ -112,37 +112,49 @@ impl DamageReport {
 
 /// An object that could not be read completely.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct UnreadObject {
-    pub(crate) object: String,
+pub struct UnreadObject {
+    /// Identifier of the object.
+    pub object: String,
     /// Offset of the first byte that was not read.
-    pub(crate) at: u64,
-    pub(crate) error: String,
+    pub at: u64,
+    /// Why it was not read.
+    pub error: String,
 }
 
 /// State of the scrub of a device.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct ScrubReport {
-    pub(crate) device: String,
-    pub(crate) running: bool,
-    pub(crate) began_ms: u64,
-    pub(crate) ended_ms: u64,
-    pub(crate) objects: u64,
-    pub(crate) objects_total: u64,
-    pub(crate) bytes: u64,
-    pub(crate) bytes_total: u64,
+pub struct ScrubReport {
+    /// Name of the device.
+    pub device: String,
+    /// Whether a pass is running.
+    pub running: bool,
+    /// Start of the pass, milliseconds since 1970.
+    pub began_ms: u64,
+    /// End of the last complete pass, milliseconds since 1970.
+    pub ended_ms: u64,
+    /// Verified objects of the pass.
+    pub objects: u64,
+    /// Objects of the device.
+    pub objects_total: u64,
+    /// Verified bytes of the pass.
+    pub bytes: u64,
+    /// Bytes of the device.
+    pub bytes_total: u64,
     /// Objects that this pass could not read completely.
     #[serde(default)]
-    pub(crate) unread: u64,
+    pub unread: u64,
     /// The first of them since the start of the device, with the error.
     #[serde(default)]
-    pub(crate) unread_objects: Vec<UnreadObject>,
+    pub unread_objects: Vec<UnreadObject>,
     /// Missing digests that this pass computed.
     #[serde(default)]
-    pub(crate) digested: u64,
+    pub digested: u64,
     /// Known damaged objects; a lower bound if `more` is set.
-    pub(crate) damaged: u64,
-    pub(crate) more: bool,
-    pub(crate) findings: Vec<DamageReport>,
+    pub damaged: u64,
+    /// Whether more objects are damaged than `findings` has.
+    pub more: bool,
+    /// Damaged objects.
+    pub findings: Vec<DamageReport>,
 }
 
 /// The scrub thread; dropping it stops the thread.
