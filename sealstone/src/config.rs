@@ -5,13 +5,13 @@
 //! misspelt limit is not silently ignored.
 
 use std::any::TypeId;
-use std::fs;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::ValueRange;
 use sealstone_device_server::{DeviceServerConfig, FunctionSettings, PortalTls};
+use sealstone_failure::secret_file::read_bounded;
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_osd_device::OsdConfig;
@@ -19,9 +19,6 @@ use sealstone_seal::paper::mceliece::Parameters;
 use serde::Deserialize;
 
 use crate::cli::MethodName;
-
-/// Maximum size of a configuration file, bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// I/O mode of a device, as named in options and files.
 #[derive(Clone, Copy, Debug, Deserialize, clap::ValueEnum)]
@@ -513,20 +510,10 @@ pub(crate) fn read<T: Default + for<'a> Deserialize<'a>>(path: Option<&PathBuf>)
     })
 }
 
-/// Reads a small text file.
-pub(crate) fn read_bounded(path: &Path) -> Outcome<String> {
-    let at = |failure: Failure| failure.at(path.shown());
-    let length = fs::metadata(path).map_err(|error| at(error.into()))?.len();
-    if length > FILE_BYTES_MAX {
-        return Err(at(Failure::usage(format!(
-            "the file has {length} bytes, the limit is {FILE_BYTES_MAX}"
-        ))));
-    }
-    fs::read_to_string(path).map_err(|error| at(error.into()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn uncommented(text: &str) -> String {

@@ -14,6 +14,8 @@ use crate::{Failure, FailureKind, Outcome};
 
 /// Maximum size of a secret, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
+/// Maximum size of a configuration file, bytes.
+const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
 
 /// Creates or replaces a file. It is durable when this returns.
 pub fn write(path: &Path, contents: &[u8]) -> Outcome {
@@ -85,6 +87,18 @@ pub fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<String>> {
     let mut text = Zeroizing::new(String::with_capacity(length as usize + 1));
     file.read_to_string(&mut text).map_err(|error| Failure::from(error).at(path.shown()))?;
     Ok(text)
+}
+
+/// Reads a configuration file, which is not secret.
+pub fn read_bounded(path: &Path) -> Outcome<String> {
+    let at = |failure: Failure| failure.at(path.shown());
+    let length = fs::metadata(path).map_err(|error| at(error.into()))?.len();
+    if length > CONFIGURATION_BYTES_MAX {
+        return Err(at(Failure::usage(format!(
+            "the file has {length} bytes, the limit is {CONFIGURATION_BYTES_MAX}"
+        ))));
+    }
+    fs::read_to_string(path).map_err(|error| at(error.into()))
 }
 
 /// Reads a small file that is not secret.

@@ -11,37 +11,12 @@ use sealstone_client::{Client, DeviceConnectOptions, PaperOptions, Proofs, Revok
 use sealstone_failure::text::{ShownPath as _, with_paths};
 use sealstone_failure::{Failure, FailureKind, Outcome, secret_file};
 use sealstone_mds_protocol::printable;
-use serde::{Deserialize, Serialize};
+use sealstone_metadata_server::ClusterFile;
 use zeroize::Zeroizing;
 
 use crate::cli::{EnrolArgs, GlobalArgs, LoginArgs, PasswordArgs, ServerArgs};
 use crate::command::users::read_key;
-use crate::config::read_bounded;
 use crate::output::{Output, utc};
-
-/// The cluster file: address and pin of a metadata server. `up` and `mds serve` write it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Cluster {
-    /// `HOST:PORT` of the metadata server.
-    pub(crate) mds: String,
-    /// `sha256:` and the SHA-256 of its certificate.
-    pub(crate) pin: String,
-}
-
-impl Cluster {
-    pub(crate) fn read(path: &Path) -> Outcome<Self> {
-        toml::from_str(&read_bounded(path)?).map_err(|error| {
-            Failure::usage(error.message()).at(path.shown()).hint("`up` and `mds serve` write this file")
-        })
-    }
-
-    /// Returns the text of the file.
-    pub(crate) fn text(&self) -> String {
-        let body = toml::to_string(self).expect("two strings serialise");
-        format!("# Address and pin of the metadata server. Not secret, but it must not be altered.\n{body}")
-    }
-}
 
 /// Returns the path of the session file.
 pub(crate) fn path(global: &GlobalArgs) -> Outcome<PathBuf> {
@@ -109,14 +84,14 @@ pub(crate) fn password(source: &PasswordArgs, prompt: &str, new: bool) -> Outcom
 }
 
 /// Returns the metadata server of the arguments, or else of the last session.
-fn server(file: &Path, arguments: &ServerArgs) -> Outcome<(Cluster, Fingerprint)> {
+fn server(file: &Path, arguments: &ServerArgs) -> Outcome<(ClusterFile, Fingerprint)> {
     let cluster = match (&arguments.cluster, &arguments.mds, &arguments.pin) {
-        (Some(path), _, _) => Cluster::read(path)?,
-        (None, Some(mds), Some(pin)) => Cluster { mds: mds.clone(), pin: pin.clone() },
+        (Some(path), _, _) => ClusterFile::read(path)?,
+        (None, Some(mds), Some(pin)) => ClusterFile { mds: mds.clone(), pin: pin.clone() },
         _ => match SavedSession::load(file) {
             // A session of the paper's profile has no pin.
             Ok(Some(SavedSession { server, fingerprint: Some(pin), .. })) => {
-                Cluster { mds: server, pin: pin.to_string() }
+                ClusterFile { mds: server, pin: pin.to_string() }
             }
             _ => {
                 return Err(

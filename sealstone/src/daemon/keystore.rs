@@ -3,13 +3,11 @@
 use std::path::Path;
 
 use sealstone_failure::text::{ShownPath as _, human_bytes, with_paths};
-use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
-use sealstone_mds_server::{
-    BackupError, Environment, KeystoreError, KeystoreProtection, KeystoreSecrets, SetupError,
-};
+use sealstone_failure::{Failure, Outcome, chain, secret_file};
+use sealstone_mds_server::{BackupError, Environment, KeystoreProtection, KeystoreSecrets};
+use sealstone_metadata_server::{in_use, keystore_failure, setup_failure};
 use zeroize::Zeroizing;
 
-use super::mds::setup_failure;
 use crate::cli::keys::{BackupArgs, BackupSeal, KeystoreArgs, NewSeal, RestoreArgs};
 use crate::output::Output;
 
@@ -45,29 +43,6 @@ fn new_protection(new: &NewSeal) -> Outcome<KeystoreProtection> {
     })
 }
 
-/// Adds exit code and next step to the failure of a keystore that does not open.
-pub(crate) fn keystore_failure(error: &KeystoreError, failure: Failure) -> Failure {
-    match error {
-        KeystoreError::NeedsPassphrase(_) => Failure { kind: FailureKind::Denied, ..failure }
-            .hint("use --passphrase-file FILE or --keystore-credential NAME"),
-        KeystoreError::NeedsKeyFile(_) => {
-            Failure { kind: FailureKind::Denied, ..failure }.hint("use --backup-key FILE")
-        }
-        KeystoreError::WrongPassphrase(_)
-        | KeystoreError::WrongKey { .. }
-        | KeystoreError::WrongCredential { .. }
-        | KeystoreError::NoCredential(_) => Failure { kind: FailureKind::Denied, ..failure },
-        error if error.is_exposed() => Failure { kind: FailureKind::Denied, ..failure },
-        KeystoreError::Weak { .. } | KeystoreError::CredentialName(_) => {
-            Failure { kind: FailureKind::Usage, ..failure }
-        }
-        KeystoreError::Missing(_) => {
-            failure.hint("restore a backup: sealstone mds restore --from BACKUP --data NEW-DIR")
-        }
-        _ => failure,
-    }
-}
-
 fn backup_failure(error: BackupError) -> Failure {
     match error {
         BackupError::Folder(error) => setup_failure(error),
@@ -88,15 +63,6 @@ pub(crate) fn reseal(output: Output, data: &Path, keystore: &KeystoreArgs, new: 
         .map_err(|error| in_use(setup_failure(error), data))?;
     output.remark(format!("sealed the keystore in {} under a {kind}", data.shown()));
     output.done(&with_paths(serde_json::json!({ "sealed_under": kind.replace(' ', "_") }), [("data", data)]))
-}
-
-/// Adds the next step if another process has the store open.
-pub(crate) fn in_use(failure: Failure, data: &Path) -> Failure {
-    if failure.message.contains("in use") {
-        failure.at(data.shown()).hint("stop the metadata server first")
-    } else {
-        failure
-    }
 }
 
 /// `sealstone mds backup`.
@@ -142,12 +108,4 @@ pub(crate) fn restore(output: Output, arguments: &RestoreArgs) -> Outcome {
     ));
     let value = serde_json::json!({ "records": report.records });
     output.done(&with_paths(value, [("from", from), ("data", data)]))
-}
-
-/// Returns the keystore error in a setup error, if it is one.
-pub(crate) fn of_setup(error: &SetupError) -> Option<&KeystoreError> {
-    match error {
-        SetupError::Keystore(error) => Some(error),
-        _ => None,
-    }
 }

@@ -3,7 +3,6 @@
 mod directory;
 pub(crate) mod keystore;
 pub(crate) mod mds;
-mod mds_audit;
 pub(crate) mod osd;
 pub(crate) mod store;
 pub(crate) mod up;
@@ -21,9 +20,6 @@ const EXTRA_WORKERS: usize = 2;
 const BLOCKING_THREADS_MAX: usize = 32;
 /// Stack of each thread, in bytes; nothing here recurses deeply.
 const STACK_BYTES: usize = 1 << 20;
-
-/// MiB of a metadata server's audit log, unless it is configured.
-pub(crate) const MDS_AUDIT_MIB_DEFAULT: u64 = 1024;
 
 /// Runs a daemon to its end.
 pub(crate) fn run(daemon: impl Future<Output = Outcome>) -> Outcome {

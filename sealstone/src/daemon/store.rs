@@ -9,9 +9,9 @@ use sealstone_failure::{Failure, FailureKind, Outcome, chain};
 use sealstone_mds_server::{
     Environment, Location, PasswordSource, SetupError, TransferError, TransferReport,
 };
+use sealstone_metadata_server::{in_use, setup_failure};
 
 use super::keystore;
-use super::mds::setup_failure;
 use crate::cli::store::{ExportArgs, ImportArgs, JoinArgs, MetaArgs};
 use crate::config::MdsOptions;
 use crate::output::Output;
@@ -73,7 +73,7 @@ fn transfer_failure(error: TransferError, data: &Path) -> Failure {
         TransferError::Folder(error @ SetupError::StoreNotEmpty(_)) => {
             setup_failure(error).hint("import into an empty store, such as a new database")
         }
-        TransferError::Folder(error) => keystore::in_use(setup_failure(error), data),
+        TransferError::Folder(error) => in_use(setup_failure(error), data),
         error @ TransferError::NotSealed => {
             Failure::new(FailureKind::Denied, chain(&error)).hint("start the server once: it seals them")
         }

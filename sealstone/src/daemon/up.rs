@@ -15,15 +15,17 @@ use sealstone_client::Client;
 use sealstone_daemon::metrics::{Observed, Page};
 use sealstone_daemon::{AUDIT_FILE, MetricsPort, Shutdown, check_data_folder};
 use sealstone_device_server::{DeviceServer, DeviceServerConfig, StorePlace, create_device};
+use sealstone_failure::secret_file::read_bounded;
 use sealstone_failure::text::{ShownPath as _, with_paths};
 use sealstone_failure::{Failure, Outcome, secret_file};
-use sealstone_mds_server::ADMIN_SECRET_FILE;
+use sealstone_mds_server::{ADMIN_SECRET_FILE, KeystoreProtection};
+use sealstone_metadata_server::{
+    ADMIN, CLUSTER_FILE, MetadataServer, MetadataServerConfig, create_metadata_server,
+};
 use serde::{Deserialize, Serialize};
 
-use super::mds::{self, ADMIN, MdsDaemon};
+use super::mds;
 use crate::cli::UpArgs;
-use crate::cli::keys::KeystoreArgs;
-use crate::config::{MdsOptions, read_bounded};
 use crate::limits::JOIN_S_MAX;
 use crate::output::Output;
 
@@ -52,7 +54,7 @@ struct DeviceEntry {
 
 /// A running system.
 pub(crate) struct RunningSystem {
-    pub(crate) mds: MdsDaemon,
+    pub(crate) mds: MetadataServer,
     pub(crate) osds: Vec<DeviceServer>,
     pub(crate) admin_secret: PathBuf,
     pub(crate) data: PathBuf,
@@ -89,24 +91,24 @@ pub(crate) fn command(output: Output, arguments: &UpArgs) -> Outcome {
             with_paths(value, [("audit", &audit(osd.name()))])
         };
         let value = serde_json::json!({
-            "ready": "up", "address": running.mds.address.to_string(), "pin": running.mds.pin, "admin": ADMIN,
+            "ready": "up", "address": running.mds.address().to_string(), "pin": running.mds.pin(), "admin": ADMIN,
             "metrics": metrics.map(|address| address.to_string()),
             "osds": running.osds.iter().map(device).collect::<Vec<_>>(),
         });
         let secret = running.admin_secret.as_path();
         let paths = [
-            ("cluster", running.mds.cluster.as_path()),
+            ("cluster", running.mds.cluster_file()),
             ("admin_secret", secret),
             ("audit", &audit(MDS_FOLDER)),
         ];
         let value = with_paths(value, paths);
         output.ready(&value, || {
-            let mut lines = vec![format!("metadata server  {}", running.mds.address)];
+            let mut lines = vec![format!("metadata server  {}", running.mds.address())];
             lines.extend(running.osds.iter().map(|osd| format!("device {:9} {}", osd.name(), osd.url())));
             lines.push(format!("admin's secret   {}", running.admin_secret.shown()));
             lines.push(format!(
                 "log in with      sealstone login {ADMIN} --cluster {} --password-file {}",
-                running.mds.cluster.shown(),
+                running.mds.cluster_file().shown(),
                 running.admin_secret.shown(),
             ));
             lines.push("ready; stop with ^C".into());
@@ -120,7 +122,7 @@ impl RunningSystem {
     /// Serves until the shutdown; stops the metadata server first, then the devices.
     pub(crate) async fn finish(self) -> Outcome {
         // The lock of the folder is released when all have ended.
-        let mut first = self.mds.finish().await;
+        let mut first = self.mds.join().await;
         for osd in self.osds {
             let ended = osd.join().await;
             first = first.and(ended);
@@ -203,11 +205,14 @@ async fn serve(arguments: &UpArgs, system: &SystemFile, shutdown: &Shutdown) -> 
             daemon.map_err(|failure| device_failure(failure, arguments, data.as_path()).at(&device.name))?,
         );
     }
-    let options = MdsOptions { listen: Some(arguments.listen.clone()), ..MdsOptions::default() };
-    let mds = MdsDaemon::start(&data.join(MDS_FOLDER), &options, shutdown.clone()).await;
+    let config = MetadataServerConfig {
+        listen: arguments.listen.clone(),
+        ..MetadataServerConfig::new(&data.join(MDS_FOLDER))
+    };
+    let mds = MetadataServer::start(config, shutdown).await;
     let mds = mds.map_err(|failure| failure.at("metadata server"))?;
-    let cluster = secret_file::read_bytes(&mds.cluster)?;
-    secret_file::write_changed(&data.join(mds::CLUSTER_FILE), &cluster)?;
+    let cluster = secret_file::read_bytes(mds.cluster_file())?;
+    secret_file::write_changed(&data.join(CLUSTER_FILE), &cluster)?;
     let admin_secret = data.join(ADMIN_SECRET_FILE);
     Ok(RunningSystem { mds, osds, admin_secret, data, folder: None })
 }
@@ -234,7 +239,7 @@ async fn create(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outc
 
     let count = arguments.osds.unwrap_or(OSDS_DEFAULT);
     let mds_folder = data.join(MDS_FOLDER);
-    let secret = mds::init(&mds_folder, &KeystoreArgs::default(), None)?;
+    let secret = create_metadata_server(&mds_folder, &KeystoreProtection::KeyFile(None), None)?;
     fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
     let mut devices = Vec::new();
     let mut keys = Vec::new();
@@ -273,8 +278,8 @@ async fn create(output: Output, arguments: &UpArgs, shutdown: &Shutdown) -> Outc
 /// Returns a client that is logged in as the administrator.
 pub(crate) async fn admin_client(running: &RunningSystem) -> Outcome<Client> {
     let secret = secret_file::read(&running.admin_secret)?;
-    let pin = running.mds.pin.parse().expect("our own fingerprint parses");
-    Ok(Client::connect(&running.mds.address.to_string(), pin, ADMIN, secret.trim_end().as_bytes()).await?)
+    let pin = running.mds.pin().parse().expect("our own fingerprint parses");
+    Ok(Client::connect(&running.mds.address().to_string(), pin, ADMIN, secret.trim_end().as_bytes()).await?)
 }
 
 /// Adds the next step for a device whose port is in use.

@@ -64,8 +64,8 @@ pub(super) async fn enrol(running: &RunningSystem) -> Outcome<(Arc<Client>, Stri
     admin.mkdir("/home", true, 0o777).await?;
     admin.set_mode("/", 0o777).await?;
     admin.logout().await?;
-    let pin = running.mds.pin.parse().expect("our own fingerprint parses");
-    let client = Client::connect(&running.mds.address.to_string(), pin, USER, secret.as_bytes()).await?;
+    let pin = running.mds.pin().parse().expect("our own fingerprint parses");
+    let client = Client::connect(&running.mds.address().to_string(), pin, USER, secret.as_bytes()).await?;
     let who = client.whoami().await?;
     let session = format!("{}, until {} UTC", who.user.as_str(), utc(who.expires_ms));
     Ok((Arc::new(client), session))
