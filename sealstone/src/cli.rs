@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use sealstone_channel::Pin;
+use sealstone_cluster::JOIN_S_MAX;
 
 mod accounts;
 mod names;
@@ -33,7 +34,6 @@ pub(crate) use stored::StoredPath;
 pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs};
 
 use crate::config::{MdsOptions, OsdOptions};
-use crate::limits::JOIN_S_MAX;
 use crate::logging::LogFormat;
 use crate::output::parse_size;
 

@@ -7,7 +7,6 @@ mod command;
 mod config;
 mod daemon;
 mod demo;
-mod limits;
 mod log_limit;
 mod logging;
 mod output;

@@ -64,8 +64,8 @@ mod tests {
 
     use super::*;
 
-    /// Maximum length of a line, bytes: two texts of [`TEXT_BYTES_MAX`] with each byte escaped, and the
-    /// rest.
+    /// Maximum length of a line, bytes: two texts with each byte escaped, and
+    /// the rest.
     const LINE_BYTES_MAX: usize = 4096;
 
     #[test]

@@ -1,6 +1,7 @@
 //! A metadata server as a library: its configuration, its start, and the handle of the running one.
 //!
-//! Does: opens a data folder, serves it with its clock, audit log and metrics; creates such folders.
+//! Does: opens a data folder, serves it with its clock, audit log and metrics; creates such
+//! folders.
 //! Does not: parse options, print, take signals or end the process.
 //! Contract: [`MetadataServer::start`] returns when clients can connect. [`MetadataServer::join`]
 //! returns after the last response.

@@ -2,6 +2,7 @@
 
 use sealstone_channel::Pin;
 use sealstone_client::{Device, Metadata};
+use sealstone_cluster::wait_until_joined;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{DeviceState, Request, Response};
 use serde_json::{Value, json};
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use crate::cli::GlobalArgs;
 use crate::command::keys;
 use crate::command::session::client;
-use crate::daemon::mds::wait_until_joined;
 use crate::output::Output;
 
 /// Runs the command.

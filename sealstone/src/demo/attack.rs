@@ -23,7 +23,7 @@ use sealstone_scsi::Sense;
 use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential, Signer, signer::SentParts};
 use serde::Serialize;
 
-use crate::daemon::up::RunningSystem;
+use sealstone_cluster::Cluster;
 
 /// Initiator name of the attacker in the audit log.
 const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
@@ -73,14 +73,14 @@ struct Attacker {
 }
 
 /// Runs all attempts against a new file, then compares its content.
-pub(super) async fn run(client: &Client, running: &RunningSystem) -> Outcome<Vec<Finding>> {
+pub(super) async fn run(client: &Client, running: &Cluster) -> Outcome<Vec<Finding>> {
     let grant = &made(client, VICTIM).await?;
     let devices = client.device_list().await?;
     let device = devices
         .iter()
         .find(|device| device.id == grant.object.device)
         .ok_or_else(|| Failure::operation("the layout names an unknown device"))?;
-    let folder = |name: &str| running.data.join(name);
+    let folder = |name: &str| running.data().join(name);
 
     let genuine = credential(grant)?;
     let object = grant.object.object;

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use sealstone_client::{Client, FilePath, GetOptions, Method, PutOptions};
+use sealstone_cluster::Cluster;
 use sealstone_daemon::machine::random;
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
@@ -21,7 +22,6 @@ use zeroize::Zeroizing;
 
 use crate::command::tree::join;
 use crate::command::walk::{EntryKind, TreeEntry};
-use crate::daemon::up::{self, RunningSystem};
 use crate::output::{Output, utc};
 
 /// User of the files.
@@ -56,16 +56,18 @@ impl Leg {
 }
 
 /// Adds the user and logs in; also returns a description of the session.
-pub(super) async fn enrol(running: &RunningSystem) -> Outcome<(Arc<Client>, String)> {
-    let admin = up::admin_client(running).await?;
+pub(super) async fn enrol(running: &Cluster) -> Outcome<(Arc<Client>, String)> {
+    let admin = running.admin_client().await?;
     let secret =
         Zeroizing::new(random::<16>().map(|byte| char::from(b'a' + byte % 26)).iter().collect::<String>());
     admin.add_user(USER, secret.as_bytes(), sealstone_client::Role::User).await?;
     admin.mkdir("/home", true, 0o777).await?;
     admin.set_mode("/", 0o777).await?;
     admin.logout().await?;
-    let pin = running.mds.pin().parse().expect("our own fingerprint parses");
-    let client = Client::connect(&running.mds.address().to_string(), pin, USER, secret.as_bytes()).await?;
+    let pin = running.metadata_server().pin().parse().expect("our own fingerprint parses");
+    let client =
+        Client::connect(&running.metadata_server().address().to_string(), pin, USER, secret.as_bytes())
+            .await?;
     let who = client.whoami().await?;
     let session = format!("{}, until {} UTC", who.user.as_str(), utc(who.expires_ms));
     Ok((Arc::new(client), session))

@@ -9,16 +9,16 @@ mod journey;
 
 use std::path::{Path, PathBuf};
 
+use sealstone_cluster::{Cluster, ClusterConfig};
 use sealstone_daemon::Shutdown;
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
 use serde::Serialize;
 
-use crate::cli::{DemoArgs, UpArgs};
+use crate::cli::DemoArgs;
 use crate::command::tree::TreePath;
 use crate::command::walk;
 use crate::daemon;
-use crate::daemon::up::{self, RunningSystem};
 use crate::output::Output;
 
 /// Capacity of each device; the files are sparse.
@@ -50,15 +50,14 @@ pub(crate) fn command(output: Output, arguments: &DemoArgs) -> Outcome {
             .map_err(|error| Failure::from(error).at(within.shown()).hint("set TMPDIR to another folder"))?;
         let (stop, shutdown) = Shutdown::manual();
         let started = std::time::Instant::now();
-        let up = UpArgs {
+        let config = ClusterConfig {
             data: folder.path().join("system"),
             osds: Some(OSDS),
             listen: "127.0.0.1:0".into(),
             osd_port: None,
             capacity: CAPACITY,
-            metrics: None,
         };
-        let running = up::start(output, &up, &shutdown).await?;
+        let running = Cluster::start(&config, &shutdown, &|remark| output.remark(remark)).await?;
         let start_seconds = started.elapsed().as_secs_f64();
         output.remark(format!(
             "1. A metadata server and {OSDS} devices run in one process, created and started in {start_seconds:.1} s."
@@ -69,7 +68,7 @@ pub(crate) fn command(output: Output, arguments: &DemoArgs) -> Outcome {
             () = signals.wait() => Err(Failure::operation("stopped by a signal")),
         };
         let _ = stop.send(true);
-        let ended = running.finish().await;
+        let ended = running.join().await;
         let (tree, large, attacks, functions) = outcome?;
         ended?;
         let survived = attacks.iter().filter(|finding| !finding.as_expected).count();
@@ -99,7 +98,7 @@ fn temporary_folder() -> PathBuf {
 async fn play(
     output: Output,
     arguments: &DemoArgs,
-    running: &RunningSystem,
+    running: &Cluster,
     folder: &Path,
 ) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>, Vec<functions::FunctionComparison>)> {
     let (client, session) = journey::enrol(running).await?;

@@ -1,0 +1,409 @@
+//! A metadata server and some devices in one process, created on first use.
+//!
+//! Contract: `up.toml` is written last. A folder with `up.incomplete` is from an interrupted
+//! creation and has no user data: it is created again. A folder with neither file is refused unless
+//! it is empty.
+
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use sealstone_client::Client;
+use sealstone_daemon::metrics::{Observed, Page};
+use sealstone_daemon::{Shutdown, ShutdownTrigger, check_data_folder};
+use sealstone_device_server::{DeviceServer, DeviceServerConfig, StorePlace, create_device};
+use sealstone_failure::secret_file::read_bounded;
+use sealstone_failure::text::ShownPath as _;
+use sealstone_failure::{Failure, Outcome, secret_file};
+use sealstone_mds_server::{ADMIN_SECRET_FILE, KeystoreProtection};
+use sealstone_metadata_server::{
+    ADMIN, CLUSTER_FILE, MetadataServer, MetadataServerConfig, create_metadata_server,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::join::{JOIN_S_MAX, add_osd};
+
+/// Version of the folder layout.
+const VERSION: u32 = 1;
+const SYSTEM_FILE: &str = "up.toml";
+const MARKER_FILE: &str = "up.incomplete";
+const MDS_FOLDER: &str = "mds";
+/// Default number of devices on first use.
+const OSDS_DEFAULT: u16 = 3;
+
+/// Content of [`SYSTEM_FILE`].
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct SystemFile {
+    version: u32,
+    osds: Vec<DeviceEntry>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceEntry {
+    name: String,
+    listen: String,
+}
+
+/// Configuration of a cluster in one process.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// Folder of the cluster.
+    pub data: PathBuf,
+    /// Number of devices; on first use 3 unless set.
+    pub osds: Option<u16>,
+    /// Address of the metadata server; port 0 takes a free one on each start.
+    pub listen: String,
+    /// Port of the first device, on first use; 0 takes free ones. `None`: the ports above the one
+    /// of the metadata server.
+    pub osd_port: Option<u16>,
+    /// Capacity of each new device, bytes.
+    pub capacity: u64,
+}
+
+/// A running cluster.
+pub struct Cluster {
+    metadata_server: MetadataServer,
+    devices: Vec<DeviceServer>,
+    admin_secret: PathBuf,
+    data: PathBuf,
+    trigger: ShutdownTrigger,
+    /// Locked, so that a second process cannot use the folder.
+    _folder: File,
+}
+
+/// The metrics of all daemons on one page.
+struct AllDaemons(Vec<Arc<dyn Observed>>);
+
+impl Observed for AllDaemons {
+    fn observe(&self, page: &mut Page) {
+        self.0.iter().for_each(|one| one.observe(page));
+    }
+
+    fn health(&self) -> Result<(), String> {
+        self.0.iter().try_for_each(|one| one.health())
+    }
+}
+
+impl Cluster {
+    /// Starts the cluster in the folder; creates it first if necessary. `remark` receives warnings
+    /// about the creation, one line each.
+    ///
+    /// # Errors
+    /// The configuration does not fit the folder, or a daemon cannot start.
+    pub async fn start(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>) -> Outcome<Self> {
+        let data = config.data.as_path();
+        check_data_folder(data)?;
+        let folder = lock_folder(data)?;
+        let (trigger, shutdown) = shutdown.child();
+        let Daemons { metadata_server, devices } = start_in(config, &shutdown, remark).await?;
+        let admin_secret = data.join(ADMIN_SECRET_FILE);
+        Ok(Self { metadata_server, devices, admin_secret, data: data.to_owned(), trigger, _folder: folder })
+    }
+
+    /// Returns the metadata server.
+    #[must_use]
+    pub const fn metadata_server(&self) -> &MetadataServer {
+        &self.metadata_server
+    }
+
+    /// Returns the devices.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceServer] {
+        &self.devices
+    }
+
+    /// Returns the file with the administrator's password.
+    #[must_use]
+    pub fn admin_secret(&self) -> &Path {
+        &self.admin_secret
+    }
+
+    /// Returns the folder of the cluster.
+    #[must_use]
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Returns the folder of the metadata server.
+    #[must_use]
+    pub fn metadata_folder(&self) -> PathBuf {
+        self.data.join(MDS_FOLDER)
+    }
+
+    /// Returns the metrics of all daemons.
+    #[must_use]
+    pub fn observed(&self) -> Arc<dyn Observed> {
+        let mut pages = vec![self.metadata_server.observed()];
+        pages.extend(self.devices.iter().map(DeviceServer::observed));
+        Arc::new(AllDaemons(pages))
+    }
+
+    /// Returns a client that is logged in as the administrator.
+    ///
+    /// # Errors
+    /// The password cannot be read, or the login failed.
+    pub async fn admin_client(&self) -> Outcome<Client> {
+        admin_client(&self.metadata_server, &self.admin_secret).await
+    }
+
+    /// Stops the cluster and waits for its end, as [`Self::join`] does.
+    ///
+    /// # Errors
+    /// A daemon failed to stop in order.
+    pub async fn shutdown(self) -> Outcome {
+        self.trigger.trigger();
+        self.join().await
+    }
+
+    /// Serves until the shutdown; stops the metadata server first, then the devices.
+    ///
+    /// # Errors
+    /// A daemon failed to stop in order.
+    pub async fn join(self) -> Outcome {
+        // The lock of the folder is released when all have ended.
+        let mut first = self.metadata_server.join().await;
+        for device in self.devices {
+            let ended = device.join().await;
+            first = first.and(ended);
+        }
+        first
+    }
+}
+
+/// Receiver of warnings, one line each.
+pub type Remark<'a> = &'a (dyn Fn(&str) + Sync);
+
+/// The daemons of a cluster.
+struct Daemons {
+    metadata_server: MetadataServer,
+    devices: Vec<DeviceServer>,
+}
+
+/// Locks the folder, and creates it first if it does not exist.
+fn lock_folder(data: &Path) -> Outcome<File> {
+    let at = |error: std::io::Error| Failure::from(error).at(data.shown());
+    DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(at)?;
+    let folder = File::open(data).map_err(at)?;
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(Failure::operation("another `sealstone up` runs in this folder")
+            .at(data.shown())
+            .hint("stop it, or use another --data")),
+        // A file system without locks: the devices lock their own files.
+        _ => Ok(folder),
+    }
+}
+
+async fn start_in(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>) -> Outcome<Daemons> {
+    let data = config.data.as_path();
+    let system_file = data.join(SYSTEM_FILE);
+    if system_file.exists() {
+        let system = read_system(&system_file)?;
+        if config.osd_port.is_some() {
+            return Err(Failure::usage(
+                "the devices exist, and the metadata server has stored their addresses",
+            )
+            .at(data.shown())
+            .hint("--osd-port is allowed on first use only"));
+        }
+        if config.osds.is_some_and(|osds| usize::from(osds) != system.osds.len()) {
+            return Err(Failure::usage(format!("the system has {} devices", system.osds.len()))
+                .at(data.shown())
+                .hint("omit --osds, or use another --data"));
+        }
+        return serve(config, &system, shutdown).await;
+    }
+    create(config, shutdown, remark).await
+}
+
+fn read_system(path: &Path) -> Outcome<SystemFile> {
+    let text = read_bounded(path)?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| Failure::operation(error.message()).at(path.shown()))?;
+    let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
+    if found != i64::from(VERSION) {
+        return Err(Failure::operation(format!(
+            "the folder has version {found}, this program supports {VERSION}"
+        ))
+        .at(path.shown()));
+    }
+    toml::from_str(&text).map_err(|error| Failure::operation(error.message()).at(path.shown()))
+}
+
+async fn serve(config: &ClusterConfig, system: &SystemFile, shutdown: &Shutdown) -> Outcome<Daemons> {
+    let data = config.data.as_path();
+    let mut devices = Vec::new();
+    for entry in &system.osds {
+        let mut device = DeviceServerConfig::new(&data.join(&entry.name));
+        device.listen.clone_from(&entry.listen);
+        let started = DeviceServer::start(device, shutdown).await;
+        devices.push(started.map_err(|failure| device_failure(failure, config, data).at(&entry.name))?);
+    }
+    let mut server = MetadataServerConfig::new(&data.join(MDS_FOLDER));
+    server.listen.clone_from(&config.listen);
+    let started = MetadataServer::start(server, shutdown).await;
+    let metadata_server = started.map_err(|failure| failure.at("metadata server"))?;
+    let cluster = secret_file::read_bytes(metadata_server.cluster_file())?;
+    secret_file::write_changed(&data.join(CLUSTER_FILE), &cluster)?;
+    Ok(Daemons { metadata_server, devices })
+}
+
+/// Creates a cluster, by the same steps as on several machines.
+async fn create(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>) -> Outcome<Daemons> {
+    let data = config.data.as_path();
+    let at = |error: std::io::Error| Failure::from(error).at(data.shown());
+    let marker = data.join(MARKER_FILE);
+    if marker.exists() {
+        remark(&format!("{}: creation was interrupted; creating it again", data.shown()));
+        for entry in fs::read_dir(data).map_err(at)? {
+            let path = entry.map_err(at)?.path();
+            if path != marker {
+                if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.map_err(at)?;
+            }
+        }
+    } else if fs::read_dir(data).map_err(at)?.next().is_some() {
+        return Err(Failure::operation("not empty, and not a folder of `sealstone up`")
+            .at(data.shown())
+            .hint("use another --data"));
+    }
+    secret_file::write(&marker, b"")?;
+
+    let count = config.osds.unwrap_or(OSDS_DEFAULT);
+    let mds_folder = data.join(MDS_FOLDER);
+    let secret = create_metadata_server(&mds_folder, &KeystoreProtection::KeyFile(None), None)?;
+    fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
+    let mut devices = Vec::new();
+    let mut keys = Vec::new();
+    for index in 0..count {
+        let name = format!("osd{}", index + 1);
+        let place = StorePlace::Files { capacity: config.capacity, preallocate: false };
+        let device = create_device(&data.join(&name), place, Some(&name), None)?;
+        // The plan of the last device includes the others.
+        if let Some(warning) = device.warning.as_ref().filter(|_| index + 1 == count) {
+            remark(warning);
+        }
+        keys.push(device.key);
+        devices.push(DeviceEntry { name, listen: device_address(&config.listen, config.osd_port, index)? });
+    }
+    let mut system = SystemFile { version: VERSION, osds: devices };
+    let running = serve(config, &system, shutdown).await?;
+    // Port 0 took a free port, which the metadata server stores: it must not change.
+    for (device, daemon) in system.osds.iter_mut().zip(&running.devices) {
+        device.listen = daemon.address().to_string();
+    }
+    let client = admin_client(&running.metadata_server, &data.join(ADMIN_SECRET_FILE)).await?;
+    for (daemon, key) in running.devices.iter().zip(&keys) {
+        add_osd(&client, daemon.url(), key, (daemon.pin(), 0), JOIN_S_MAX).await?;
+        fs::remove_file(key).map_err(at)?;
+    }
+    client.logout().await?;
+    let text = toml::to_string(&system).expect("strings and numbers serialise");
+    secret_file::write(&data.join(SYSTEM_FILE), text.as_bytes())?;
+    fs::remove_file(&marker).map_err(at)?;
+    Ok(running)
+}
+
+async fn admin_client(server: &MetadataServer, secret: &Path) -> Outcome<Client> {
+    let secret = secret_file::read(secret)?;
+    let pin = server.pin().parse().expect("our own fingerprint parses");
+    let password = secret.trim_end().as_bytes();
+    Ok(Client::connect(&server.address().to_string(), pin, ADMIN, password).await?)
+}
+
+/// Adds the next step for a device whose port is in use.
+fn device_failure(failure: Failure, config: &ClusterConfig, data: &Path) -> Failure {
+    if !failure.next_step.as_deref().is_some_and(|hint| hint.contains("choose another port")) {
+        return failure;
+    }
+    if data.join(SYSTEM_FILE).exists() {
+        return failure
+            .hint("another program uses the port; stop it: the metadata server has stored this address");
+    }
+    match config.osd_port {
+        Some(_) => {
+            failure.hint("another program uses the port; choose another --osd-port, 0 takes free ports")
+        }
+        None => failure.hint("another program uses the port; choose --osd-port, 0 takes free ports"),
+    }
+}
+
+/// Returns the address of device `index`: the same host, `index` ports above `first` [default: the
+/// port after the metadata server's]. Port 0 stays 0.
+fn device_address(listen: &str, first: Option<u16>, index: u16) -> Outcome<String> {
+    let (host, port) = listen
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)))
+        .filter(|(host, _)| !host.is_empty())
+        .ok_or_else(|| Failure::usage("not HOST:PORT").at(listen))?;
+    let none_left = || Failure::usage("no ports left for devices").at(listen);
+    let first = match (first, port) {
+        (Some(first), _) => first,
+        (None, 0) => 0,
+        (None, port) => port.checked_add(1).ok_or_else(none_left)?,
+    };
+    let port = if first == 0 { 0 } else { first.checked_add(index).ok_or_else(none_left)? };
+    Ok(format!("{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use sealstone_client::{GetOptions, PutOptions};
+
+    use super::*;
+
+    fn config(folder: &Path) -> ClusterConfig {
+        ClusterConfig {
+            data: folder.to_owned(),
+            osds: Some(1),
+            listen: "127.0.0.1:0".to_owned(),
+            osd_port: None,
+            capacity: 1 << 30,
+        }
+    }
+
+    /// Nothing in the libraries is global to the process: two clusters run side by side, and one
+    /// that ended starts again in its folder.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn two_clusters_run_in_one_process() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
+        let (_stop, shutdown) = Shutdown::manual();
+        let start = async |index: usize| {
+            Cluster::start(&config(folders[index].path()), &shutdown, &|_| {}).await.expect("started")
+        };
+        let (first, second) = (start(0).await, start(1).await);
+        for (cluster, text) in [(&first, "first"), (&second, "second")] {
+            let client = cluster.admin_client().await.expect("logged in");
+            client.put("/name", text.as_bytes(), PutOptions::default()).await.expect("stored");
+        }
+        first.shutdown().await.expect("stopped");
+        let first = start(0).await;
+        for (cluster, text) in [(first, "first"), (second, "second")] {
+            let client = cluster.admin_client().await.expect("logged in");
+            let mut bytes = Vec::new();
+            client.get("/name", &mut bytes, GetOptions::default()).await.expect("read");
+            assert_eq!(bytes, text.as_bytes());
+            cluster.shutdown().await.expect("stopped");
+        }
+    }
+
+    #[test]
+    fn devices_get_following_ports() {
+        let address = |listen, first, index| device_address(listen, first, index).ok();
+        assert_eq!(address("127.0.0.1:3270", None, 0).as_deref(), Some("127.0.0.1:3271"));
+        assert_eq!(address("127.0.0.1:0", None, 5).as_deref(), Some("127.0.0.1:0"));
+        assert_eq!(address("[::1]:3270", None, 1).as_deref(), Some("[::1]:3272"));
+        assert_eq!(address("localhost:3270", None, 1).as_deref(), Some("localhost:3272"));
+        assert_eq!(address("localhost:3270", Some(5000), 1).as_deref(), Some("localhost:5001"));
+        assert_eq!(address("localhost:3270", Some(0), 1).as_deref(), Some("localhost:0"));
+        for (listen, first) in
+            [("127.0.0.1:65535", None), ("localhost", None), (":1", None), ("a:1", Some(65535))]
+        {
+            assert!(device_address(listen, first, 1).is_err(), "{listen}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! A whole cluster in one process: a metadata server and devices, created on first use.
+//!
+//! Does: creates the folder, starts and stops the daemons, adds devices to a metadata server.
+//! Does not: parse options, print, take signals or end the process.
+//! Contract: [`Cluster::start`] returns when clients can use the cluster. Several clusters can run
+//! in one process, each in its own folder.
+//! Truth: docs/reference/files.md (folder of `sealstone up`).
+
+mod cluster;
+mod join;
+
+pub use cluster::{Cluster, ClusterConfig, Remark};
+pub use join::{JOIN_S_MAX, add_osd, read_key_file, wait_until_joined};
