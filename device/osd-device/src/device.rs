@@ -28,9 +28,9 @@ use crate::hashing::Hashing;
 use crate::locks::ObjectLocks;
 use crate::paper::concealment::Concealment;
 use crate::partition_locks::PartitionLocks;
+use crate::running::RunningCommands;
 use crate::scrub_pass::DeviceScrub;
 use crate::stranded::Stranded;
-use crate::tracking::Tracking;
 
 /// Configuration of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub(crate) struct OsdDevice {
     pub(crate) damaged: DamageList,
     /// The scrub that searches for damage.
     pub(crate) scrub: DeviceScrub,
-    pub(crate) tracking: Tracking,
+    pub(crate) running: RunningCommands,
     /// Partitions whose duplication must be retried.
     pub(crate) stranded: Stranded,
     pub(crate) hashing: Hashing,

@@ -40,11 +40,12 @@ use crate::partition_locks::{PartitionBusy, PartitionUse};
 use crate::report::{self, FunctionProgress, OsdRefusal};
 use crate::source::{self, SourceAccess};
 use crate::timestamps::{self, TimestampEvents};
-use crate::tracking::{self, ImmediateJob};
+use crate::tracking::{self, ImmediateJob, JobQueue};
 
 /// A command in progress.
 pub(crate) struct Execution<'a> {
     pub(crate) device: &'a Arc<OsdDevice>,
+    jobs: &'a JobQueue,
     pub(crate) nexus: &'a Arc<OsdNexus>,
     pub(crate) command: &'a ScsiCommand<'a>,
     pub(crate) cdb: &'a Cdb,
@@ -83,7 +84,7 @@ struct ReplyParts {
 
 impl<'a> Execution<'a> {
     pub(crate) fn new(
-        device: &'a Arc<OsdDevice>,
+        (device, jobs): (&'a Arc<OsdDevice>, &'a JobQueue),
         nexus: &'a Arc<OsdNexus>,
         command: &'a ScsiCommand<'a>,
         cdb: &'a Cdb,
@@ -94,6 +95,7 @@ impl<'a> Execution<'a> {
         let isolation = Isolation::Default;
         Self {
             device,
+            jobs,
             nexus,
             command,
             cdb,
@@ -146,7 +148,7 @@ impl<'a> Execution<'a> {
     /// Queues the remaining work of an immediate command.
     fn hand_over(&mut self, admitted: Admitted<RustCrypto>) {
         let Some(plan) = self.pending.take() else { return };
-        self.device.tracking.push(ImmediateJob {
+        self.jobs.push(ImmediateJob {
             cdb: *self.cdb,
             admitted,
             source_access: self.source_access,

@@ -43,6 +43,7 @@ mod paper;
 mod partition_locks;
 pub mod provision;
 mod report;
+mod running;
 mod scrub;
 mod scrub_pass;
 pub mod sim;
@@ -51,6 +52,7 @@ mod spc;
 mod stranded;
 mod timestamps;
 mod tracking;
+mod tracking_page;
 mod unit;
 mod worker;
 

@@ -45,10 +45,11 @@ use crate::nexus::{OsdNexus, OsdNexusTable};
 use crate::paper::concealment::Concealment;
 use crate::partition_locks::PartitionLocks;
 use crate::report::OsdRefusal;
+use crate::running::RunningCommands;
 use crate::scrub_pass::DeviceScrub;
 use crate::spc::OsdServer;
 use crate::stranded::Stranded;
-use crate::tracking::Tracking;
+use crate::tracking::JobQueue;
 
 /// Name of an unknown OSD command in metrics and audit records.
 const UNKNOWN: &str = "UNKNOWN SERVICE ACTION";
@@ -94,6 +95,7 @@ pub enum StartError {
 pub struct OsdUnit {
     pub(crate) device: Arc<OsdDevice>,
     nexuses: OsdNexusTable,
+    jobs: JobQueue,
     pub(crate) audit: Arc<dyn AuditSink>,
     metrics: Metrics,
 }
@@ -148,12 +150,13 @@ impl OsdUnit {
                 checking: Mutex::new(()),
                 damaged,
                 scrub,
-                tracking: Tracking::default(),
+                running: RunningCommands::default(),
                 stranded: Stranded::default(),
                 hashing: Hashing::default(),
                 functions: OnceLock::new(),
             }),
             nexuses: OsdNexusTable::new(env),
+            jobs: JobQueue::default(),
             audit: parts.audit,
             metrics: Metrics::new(names),
         };
@@ -202,7 +205,7 @@ impl OsdUnit {
     pub fn work(&self) -> bool {
         // A job waits while its partition is being duplicated or replaced. Jobs of other partitions
         // do not.
-        let ready = self.device.tracking.take(|job| self.device.partition_locks.acquire(job.claim()).ok());
+        let ready = self.jobs.take(|job| self.device.partition_locks.acquire(job.claim()).ok());
         let Some((job, _contents)) = ready else { return commands::finish_stranded(&self.device) };
         let result = job.run(&self.device).and_then(|done| match self.device.config.write_through {
             true => self.device.flush().map(|()| done).map_err(OsdRefusal::from),
@@ -236,13 +239,14 @@ impl OsdUnit {
 
     /// Waits until there may be a job for [`work`](Self::work), at most for this time.
     pub fn wait_for_work(&self, at_most: Duration) {
-        self.device.tracking.wait(at_most);
+        self.jobs.wait(&self.device.running, at_most);
     }
 
     /// Stops all immediate commands at their next step, at a clean shutdown. They end with ABORTED
     /// COMMAND.
     pub fn stop_work(&self) {
-        self.device.tracking.stop();
+        self.device.running.stop();
+        self.jobs.wake();
     }
 
     /// Returns the key that authenticates time messages between the security manager and the
@@ -263,7 +267,7 @@ impl OsdUnit {
     /// Returns counts of background work, for metrics.
     #[must_use]
     pub fn work_counts(&self) -> WorkCounts {
-        let (immediate, immediate_ended) = self.device.tracking.counts();
+        let (immediate, immediate_ended) = self.device.running.counts();
         WorkCounts { immediate, immediate_ended, stranded: self.device.stranded.count() as u64 }
     }
 
@@ -341,7 +345,8 @@ impl OsdUnit {
             (Some(_), &Ok(now_ms)) if self.ends_no_exchange(nexus, &cdb, now_ms) => OsdFailure::Sequence,
             (Some(row), &Ok(now_ms)) => match self.device.guard.check_lease(now_ms) {
                 Ok(()) => {
-                    let execution = Execution::new(&self.device, nexus, command, &cdb, row, now_ms);
+                    let execution =
+                        Execution::new((&self.device, &self.jobs), nexus, command, &cdb, row, now_ms);
                     let outcome = execution.finish();
                     let changes = row.changes || row.executes || cdb.attributes.sets();
                     self.record(nexus, &cdb, changes, now_ms, &outcome);

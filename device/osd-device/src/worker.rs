@@ -4,7 +4,7 @@
 //! Does: wait for work, run it, stop on request.
 //! Does not: decide what may run; [`OsdUnit::work`] does.
 //! Contract: work starts as soon as there is some, and never delays periodic maintenance such as
-//! the nonce lease. Bounded: at most [`crate::tracking::QUEUE_MAX`] commands wait or run, each with
+//! the nonce lease. Bounded: at most [`crate::running::QUEUE_MAX`] commands wait or run, each with
 //! at most 2 MiB of data; beyond that the initiator gets BUSY. Dropping the worker ends the running
 //! command at its next step with ABORTED COMMAND.
 //! Truth: docs/standards/device.md, IMMED_TR.

@@ -21,7 +21,7 @@ use crate::commands::MemberSet;
 use crate::commands::collections::{self, CollectionKind};
 use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
-use crate::tracking;
+use crate::tracking_page;
 
 /// Runs of attributes longer than this are read from the store instead of number by number.
 const RUN_MAX: u32 = 64;
@@ -263,7 +263,7 @@ impl AttributeView<'_> {
             LiveValue::CollectionType => Ok(Some(vec![collections::kind(device, self.id)? as u8])),
             LiveValue::MemberCount => be(MemberSet::of(device, self.id)?.count(device)?),
             LiveValue::Tracking if collections::kind(device, self.id)? == CollectionKind::Tracking => {
-                tracking::value(device, self.id, id.number)
+                tracking_page::value(device, self.id, id.number)
             }
             LiveValue::Tracking => Ok(None),
             LiveValue::NonceListDepth => stored(&u16::MAX.to_be_bytes()),

@@ -14,7 +14,7 @@ use sealstone_store::{ObjectStore, StoreError};
 
 use super::data::partition_of;
 use super::objects::free_id;
-use super::walk::{self, MemberSet, StepAccess, StepControl, WalkProgress};
+use super::walk::{self, MemberSet, StepAccess, StepControl};
 use super::{CommandResult, CommandRun, ObjectEffect};
 use crate::attributes::rows::{COLLECTION, USER, page};
 use crate::catalog;
@@ -22,6 +22,7 @@ use crate::device::OsdDevice;
 use crate::failure::{self, OsdFailure};
 use crate::locks::LockScope;
 use crate::report::OsdRefusal;
+use crate::running::WalkProgress;
 
 /// The spontaneous collection of every partition, with all its user objects. The first number that
 /// the standard assigns to spontaneous collections.
@@ -175,7 +176,7 @@ pub(crate) fn remove(run: &CommandRun<'_>, id: ObjectId, force: bool) -> Result<
         }
         let _guards = run.steps.acquire(LockScope::Populate(id));
         run.steps.authority()?;
-        if device.tracking.is_active(id) {
+        if device.running.is_active(id) {
             return Err(OsdFailure::Field(failure::OBJECT).into());
         }
         let created_ms = device.facts(id)?.created_ms;

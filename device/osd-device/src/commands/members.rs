@@ -13,7 +13,7 @@ use sealstone_osd::cdb::{Action, Timestamps};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_seal::Denial;
 
-use super::walk::{self, MemberSet, StepAccess, WalkProgress};
+use super::walk::{self, MemberSet, StepAccess};
 use super::{CommandResult, CommandRun, ObjectEffect, objects};
 use crate::attributes::current::CurrentCommandPage;
 use crate::attributes::engine::AttributesToGet;
@@ -22,6 +22,7 @@ use crate::attributes::view::AttributeView;
 use crate::cache::AccessTimes;
 use crate::catalog;
 use crate::report::OsdRefusal;
+use crate::running::WalkProgress;
 
 /// GET MEMBER ATTRIBUTES and SET MEMBER ATTRIBUTES: applies the lists of the command to each
 /// member.

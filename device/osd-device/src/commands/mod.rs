@@ -35,7 +35,7 @@ pub(crate) use data::TransferSpan;
 pub(crate) use duplicates::{finish_all as finish_duplicates, finish_stranded};
 pub(crate) use list::ListEntries;
 pub(crate) use multi::MultiPlan;
-pub(crate) use walk::{MemberSet, StepControl, WalkProgress};
+pub(crate) use walk::{MemberSet, StepControl};
 
 use crate::continued;
 use crate::device::OsdDevice;

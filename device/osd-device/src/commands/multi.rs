@@ -13,10 +13,11 @@ use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{Command, pointer};
 
 use super::collections::{self, CollectionKind};
-use super::walk::{MemberSet, WalkProgress};
+use super::walk::MemberSet;
 use super::{CommandResult, CommandRun, ObjectEffect, members, query};
 use crate::failure::OsdFailure;
 use crate::report::OsdRefusal;
+use crate::running::WalkProgress;
 use crate::tracking;
 
 /// Longest Data-Out Buffer of an immediate command in bytes. It is kept until the command ends.
@@ -48,7 +49,7 @@ pub(crate) fn run(run: &mut CommandRun<'_>) -> Result<CommandResult, OsdRefusal>
     if run.data_out_whole > DATA_OUT_MAX {
         return Err(OsdFailure::ListLength.into());
     }
-    run.device.tracking.enter_queue()?;
+    run.device.running.enter_queue()?;
     match prepare(run) {
         Ok(plan) => {
             let created = matches!(run.cdb.command, Command::CreateTrackingCollection(_));
@@ -59,7 +60,7 @@ pub(crate) fn run(run: &mut CommandRun<'_>) -> Result<CommandResult, OsdRefusal>
             Ok(CommandResult { plan: Some(plan), effect, subjects, ..CommandResult::of(plan.object) })
         }
         Err(refusal) => {
-            run.device.tracking.leave_queue();
+            run.device.running.leave_queue();
             Err(refusal)
         }
     }

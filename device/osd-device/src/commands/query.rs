@@ -17,12 +17,13 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use super::collections::{self, CollectionKind, SECOND_COLLECTION};
 use super::data::partition_of;
 use super::members::{check_floor, current};
-use super::walk::{self, MemberSet, StepAccess, WalkProgress};
+use super::walk::{self, MemberSet, StepAccess};
 use super::{CommandResult, CommandRun};
 use crate::attributes::rows;
 use crate::attributes::view::AttributeView;
 use crate::failure::OsdFailure;
 use crate::report::OsdRefusal;
+use crate::running::WalkProgress;
 
 /// Bytes of an id in the answer.
 const ID: usize = 8;

@@ -19,6 +19,7 @@ use crate::device::OsdDevice;
 use crate::failure::OsdFailure;
 use crate::locks::{LockGuards, LockScope};
 use crate::report::OsdRefusal;
+use crate::running::WalkProgress;
 
 /// Members per step.
 pub(crate) const STEP: usize = 128;
@@ -84,15 +85,6 @@ pub(crate) enum StepAccess {
     Change,
     /// Removes them.
     Remove,
-}
-
-/// Progress of an iteration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WalkProgress {
-    /// Members visited.
-    pub(crate) processed: u64,
-    /// Members that were removed before they were visited.
-    pub(crate) missing: u64,
 }
 
 /// Some ids, ascending, and where to continue.
@@ -208,7 +200,7 @@ pub(crate) fn walk(
             return Ok(());
         }
         if let Some(collection) = steps.tracked.get() {
-            device.tracking.note(collection, progress.get());
+            device.running.note(collection, progress.get());
         }
     }
     Ok(())
