@@ -6,15 +6,9 @@ use sealstone_crypto::dh::DhGroup;
 use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};
 
 use crate::directory::DirectoryRoles;
+use crate::limits::{CREDENTIAL_LIFETIME_MAX_MS, GRANT_LIFETIME_MAX_MS, ISSUED_CREDENTIALS_MAX};
 use crate::placement::WIDTH_DEFAULT;
 use crate::shared::ServerName;
-
-/// Longest lifetime of a grant, milliseconds.
-pub(crate) const GRANT_LIFETIME_MAX_MS: u64 = 3_600_000;
-
-/// Longest lifetime of a delegated credential, and so of any, milliseconds. A superseded working
-/// key is kept until the last credential under it has expired, and a key has at most 16 versions.
-pub(crate) const CREDENTIAL_LIFETIME_MAX_MS: u64 = 8 * 3_600_000;
 
 /// Policy of one server.
 #[derive(Clone, Debug)]
@@ -81,7 +75,7 @@ impl Default for Config {
         Self {
             grant_lifetime_ms: 300_000,
             delegated_lifetime_ms: 3_600_000,
-            issued_max: crate::issued_credentials::ISSUED_CREDENTIALS_MAX,
+            issued_max: ISSUED_CREDENTIALS_MAX,
             intent_lifetime_ms: 600_000,
             method_floor: Method::CmdRsp,
             seal_capabilities: false,

@@ -23,7 +23,8 @@ use crate::leases::{ClientKey, RecoveredLease};
 use crate::namespace;
 use crate::quota;
 use crate::records::{counter, decode, load, next_numbers, save};
-use crate::server::{Mds, Wait};
+use crate::server::Mds;
+use crate::store::Wait;
 use crate::store::{MetaError, MetaStore, Snapshot, each_between};
 
 /// Maximum number of reserved ranges of one client; beyond it the oldest is dropped. A client
@@ -33,7 +34,7 @@ const RANGES_MAX: usize = 16;
 pub(crate) const RESERVED_BY_USER_MAX: usize = 1_024;
 /// Records of a client expire this long after it was last seen, like the answers in the replay
 /// cache.
-const FORGET_MS: u64 = crate::replay_cache::REPLAY_MS;
+const FORGET_MS: u64 = crate::limits::REPLAY_MS;
 /// Records deleted in one transaction.
 const FORGET_BATCH: usize = 256;
 

@@ -12,7 +12,8 @@ use crate::error::Result;
 use crate::keys;
 use crate::limiter::{Familiarity, LoginSource};
 use crate::records::{load, save};
-use crate::server::{Mds, Wait};
+use crate::server::Mds;
+use crate::store::Wait;
 use crate::store::{Snapshot, Transaction};
 
 /// Maximum number of addresses of one account; a further one replaces the least recently used.

@@ -18,14 +18,14 @@ use parking_lot::Mutex;
 use sealstone_mds_protocol::{ErrorCode, InodeId, UserName, record};
 
 use crate::audit::AuditRecord;
-use crate::config::GRANT_LIFETIME_MAX_MS;
 use crate::counters::add;
 use crate::error::{MdsError, Result};
-use crate::handle::leases::as_server;
 use crate::keys;
 use crate::leases::{self, ClientKey};
+use crate::limits::GRANT_LIFETIME_MAX_MS;
 use crate::locks::{self, LockRecord, LockTable};
 use crate::records::{decode, load, save};
+use crate::request_context::as_server;
 use crate::revoke::retag_file;
 use crate::server::Mds;
 use crate::share;

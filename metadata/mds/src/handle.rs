@@ -5,13 +5,6 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, InodeId, IssueKind, Layout, Method,
-    NewDevice, ObjectRef, OpenHandle, OpenedFile, PROTOCOL_VERSION, PlacementRecord, Request, Response, Text,
-};
-use sealstone_osd::{ObjectId, Permissions};
-
 use crate::access::Principal;
 use crate::audit::AuditRecord;
 use crate::devices::{
@@ -27,6 +20,7 @@ use crate::namespace::{self, CommitParams, FinalLink, NewIntent, NewOwner};
 use crate::placement::{DevicePool, FileShape, PlacementChoice};
 use crate::records::{Inode, counter, figure, next_number};
 use crate::replay_cache::ReplayKey;
+use crate::request_context::with_request_context;
 use crate::roles;
 use crate::server::Mds;
 use crate::store::{SERVER_DISK, Transaction};
@@ -43,6 +37,12 @@ mod quotas;
 
 use delegate::{DelegationRequest, IssueParams};
 use functions::ResultParams;
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, InodeId, IssueKind, Layout, Method,
+    NewDevice, ObjectRef, OpenHandle, OpenedFile, PROTOCOL_VERSION, PlacementRecord, Request, Response, Text,
+};
+use sealstone_osd::{ObjectId, Permissions};
 
 pub use leases::PendingRecalls;
 
@@ -82,7 +82,7 @@ impl Mds {
                         replay_key.as_ref(),
                         now_ms,
                     );
-                    leases::with_request_context(as_it, || match &replay_key {
+                    with_request_context(as_it, || match &replay_key {
                         Some(replay_key) => self.change(&principal, request, Some(replay_key), now_ms),
                         None => self.dispatch(&principal, request, now_ms, rng),
                     })

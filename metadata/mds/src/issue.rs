@@ -19,8 +19,8 @@ use sealstone_mds_protocol::{
 use sealstone_osd::Permissions;
 
 use crate::access::Principal;
-use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
+use crate::limits::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::namespace;
 use crate::records::{decode, encode};
 use crate::server::Mds;

@@ -4,7 +4,7 @@
 //! keep only the partitions of the dropped ones.
 //! Does not: revoke; a device does, by the policy access tag of an object or the key of a
 //! partition.
-//! Contract: the number of entries is limited ([`ISSUED_CREDENTIALS_MAX`] unless configured). A
+//! Contract: the number of entries is limited (`ISSUED_CREDENTIALS_MAX` unless configured). A
 //! full table drops entries of the user that has the most, never of a user with less than an equal
 //! share. For each user either all entries are here, or [`UnlistedCredentials`] names the
 //! partitions of the others, so a revocation of a user can always be complete. Entries of
@@ -17,12 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{CredentialHolder, DeviceId, ErrorCode, ObjectRef, UserName};
 
-use crate::config::GRANT_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
+use crate::limits::GRANT_LIFETIME_MAX_MS;
 use crate::share;
 
-/// Default maximum of entries, one for each session and object; about 300 bytes each.
-pub(crate) const ISSUED_CREDENTIALS_MAX: usize = 262_144;
 /// The smallest table that can be configured.
 const ISSUED_CREDENTIALS_MIN: usize = 1_024;
 /// At most one in this many entries may be of a capability file; a user has a share of these (see

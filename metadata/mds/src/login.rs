@@ -26,8 +26,9 @@ use crate::groups;
 use crate::limiter::LoginSource;
 use crate::records::{Account, AccountCredential, DirectoryGroups, SUITE_PAPER, SessionRecord};
 use crate::revoke;
-use crate::server::{Mds, Wait};
+use crate::server::Mds;
 use crate::sessions::{self, SessionTable};
+use crate::store::Wait;
 use crate::violation::{ProtocolViolation, ViolationContext};
 
 const fn error(code: LoginErrorCode) -> LoginError {

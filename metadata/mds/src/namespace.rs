@@ -13,10 +13,10 @@ use sealstone_mds_protocol::{
 
 use crate::access::{AccessRight, MODE_MASK, Principal, SETGID, STICKY};
 use crate::error::{MdsError, Result};
-use crate::handle::leases::recall_dir_writer;
 use crate::keys;
 use crate::quota;
 use crate::records::{Inode, count, counter, load, next_number, ns, save};
+use crate::request_context::recall_dir_writer;
 use crate::store::{MetaError, Snapshot, Transaction};
 
 mod acl;

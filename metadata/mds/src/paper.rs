@@ -27,8 +27,9 @@ use crate::error::{self, MdsError};
 use crate::keys;
 use crate::limiter::LoginSource;
 use crate::records::{Account, SUITE_PAPER, SessionRecord, load, save};
-use crate::server::{Mds, Wait};
+use crate::server::Mds;
 use crate::sessions::{self, SessionTable};
+use crate::store::Wait;
 use crate::store::{Snapshot, Transaction};
 
 pub use connection::PaperConnection;

@@ -6,7 +6,7 @@
 //! caller has counted the attempt, whether it is finished or not.
 //! Truth: docs/standards/mds/login.md §4.9.
 
-use sealstone_login::{AccountRecord, LoginContext, ServerStarted, Stretch};
+use sealstone_login::{AccountRecord, LoginContext, Stretch};
 use sealstone_mds_protocol::ErrorCode;
 use sealstone_mds_protocol::login::{LoginChallenge, LoginFinish, LoginStart};
 
@@ -18,18 +18,11 @@ use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::records::AccountCredential;
 use crate::server::Mds;
+use crate::sessions::Reauth;
 
 /// Time limit from the challenge to the change: the client stretches two passwords in it, on a slow
 /// machine perhaps.
 pub(crate) const REAUTH_MS: u64 = 60_000;
-
-/// A reauthentication with a challenge sent.
-pub(crate) struct Reauth {
-    started: ServerStarted,
-    /// None if the account has no such credential and the challenge is a fake.
-    credential: Option<AccountCredential>,
-    until_ms: u64,
-}
 
 impl Mds {
     /// Starts a reauthentication and returns its challenge.

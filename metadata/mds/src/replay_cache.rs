@@ -18,11 +18,10 @@ use sealstone_seal::{Hash, Provider, Tag, ct_eq};
 
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::limits::REPLAY_MS;
 use crate::server::Mds;
 use crate::store::{MetaError, Snapshot, Transaction, each_between};
 
-/// How long an answer is kept. Clients repeat requests for less time.
-pub(crate) const REPLAY_MS: u64 = 24 * 3600 * 1000;
 /// How long an answer is kept while a user has more than half of the maximum.
 pub(crate) const REPLAY_CROWDED_MS: u64 = 3600 * 1000;
 /// Maximum number of stored answers of one user.

@@ -23,11 +23,11 @@ use sealstone_mds_protocol::{
 
 use crate::access::Principal;
 use crate::accounts;
-use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
 use crate::issued_credentials::UnlistedCredentials;
 use crate::keys;
 use crate::leases::LeaseAccess;
+use crate::limits::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::namespace;
 use crate::records::{Inode, counter, decode, load, next_number, save};
 use crate::server::Mds;

@@ -28,7 +28,6 @@ use crate::directory::UserDirectory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::fence::Fences;
-use crate::handle::leases::advance_read_point;
 use crate::issue::{GrantLog, NoGrantLog};
 use crate::issued_credentials::{CredentialList, IssuedCredentials, WriteCredentials};
 use crate::key_rotation::SeedExchanges;
@@ -43,9 +42,10 @@ use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
 use crate::replay_cache::ReplayCounts;
+use crate::request_context::advance_read_point;
 use crate::sessions::{self, SessionTable};
 use crate::shared::{CacheEpochs, EPOCHS, LEASE_MS, LeaderState, PeerLiveness, SharedStore};
-use crate::store::{MetaError, MetaStore, Transaction};
+use crate::store::{MetaError, MetaStore, Transaction, Wait};
 
 /// Version of the record formats in the store.
 pub(crate) const STORE_VERSION: u64 = 9;
@@ -153,15 +153,6 @@ pub struct Mds {
     /// Change counters of all servers as known here.
     pub(crate) seen: Arc<Mutex<CacheEpochs>>,
     pub(crate) leading: Mutex<LeaderState>,
-}
-
-/// Whether a commit must be durable before its result is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// The commit is durable before its result is reported.
-    ForMedium,
-    /// A crash may discard the change without harm: only for changes of sessions.
-    No,
 }
 
 /// A login queued by the daemon.

@@ -13,18 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use sealstone_login::SessionKeys;
+use sealstone_login::{ServerStarted, SessionKeys};
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{ErrorCode, GroupName, Role, UserName};
 
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::reauth::Reauth;
 use crate::records::{
-    DirectoryGroups, SessionKey, SessionRecord, count, counter, decode, figure, load, save,
+    AccountCredential, DirectoryGroups, SessionKey, SessionRecord, count, counter, decode, figure, load, save,
 };
-use crate::server::Wait;
+use crate::store::Wait;
 use crate::store::{MetaStore, Transaction};
 
 /// Shortest interval between stored times of use of a session, milliseconds.
@@ -37,6 +36,14 @@ pub const SESSIONS_PER_USER_MAX: usize = 256;
 const NUMBERS_LOST_MAX: u32 = 1 << 20;
 /// Sessions checked in one transaction of a sweep.
 const SWEEP_PAGE: usize = 256;
+
+/// A reauthentication with a challenge sent.
+pub(crate) struct Reauth {
+    pub(crate) started: ServerStarted,
+    /// None if the account has no such credential and the challenge is a fake.
+    pub(crate) credential: Option<AccountCredential>,
+    pub(crate) until_ms: u64,
+}
 
 struct LiveSession {
     record: SessionRecord,

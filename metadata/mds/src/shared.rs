@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{ErrorCode, record};
 
-use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::limits::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::locks::LockRecord;
 use crate::open_files::CLIENT_TIMEOUT_MS;
 use crate::records::{counter, decode, load, next_number, save};

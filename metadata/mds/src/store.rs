@@ -35,6 +35,15 @@ pub const IMPORTING_KEY: &[u8] = b"mimporting";
 /// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
+/// Whether a commit must be durable before its result is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The commit is durable before its result is reported.
+    ForMedium,
+    /// A crash may discard the change without harm: only for changes of sessions.
+    No,
+}
+
 /// Errors of a metadata store.
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {

@@ -7,7 +7,6 @@
 //! request that has to wait is answered `Busy` and changed nothing.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0046-leases.md.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -30,70 +29,9 @@ use crate::namespace;
 use crate::open_files::OpenModes;
 use crate::records::{Inode, decode};
 use crate::replay_cache::ReplayKey;
+use crate::request_context::{RequestContext, as_server, current_request};
 use crate::server::Mds;
 use crate::store::{MetaError, Pair, Snapshot, Transaction};
-
-/// The request that this thread is working on.
-#[derive(Clone, Debug)]
-pub(super) struct RequestContext {
-    leases: Arc<Leases>,
-    /// Read point from before the request read anything.
-    read_point: u64,
-    client: Option<ClientKey>,
-    /// Whether it reports changes made under a lease, perhaps of before the restart.
-    reports_writes: bool,
-    now_ms: u64,
-}
-
-thread_local! {
-    /// `None`: the server itself, which needs no conflict check.
-    static CURRENT_REQUEST: RefCell<Option<RequestContext>> = const { RefCell::new(None) };
-}
-
-/// Runs `work` with this request context.
-pub(super) fn with_request_context<T>(
-    request_context: Option<RequestContext>,
-    work: impl FnOnce() -> T,
-) -> T {
-    struct Back(Option<RequestContext>);
-    impl Drop for Back {
-        fn drop(&mut self) {
-            CURRENT_REQUEST.set(self.0.take());
-        }
-    }
-    let _back = Back(CURRENT_REQUEST.replace(request_context));
-    work()
-}
-
-/// Runs `work` without a request context: for changes that no client sees, or that the lease's
-/// client knows of.
-pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> T {
-    with_request_context(None, work)
-}
-
-/// Recalls another client's delegation before names of the directory are read (Busy).
-pub(crate) fn recall_dir_writer(id: InodeId) -> Result<()> {
-    CURRENT_REQUEST.with_borrow(|request_context| {
-        let Some(RequestContext { leases, read_point, client, now_ms, .. }) = request_context else {
-            return Ok(());
-        };
-        match leases.recall_dir_writer(id, client.as_ref(), *read_point, *now_ms) {
-            ConflictVerdict::Free => return Ok(()),
-            ConflictVerdict::Wait => {}
-            ConflictVerdict::Fence(lost) => leases.queue_fence(id, lost),
-        }
-        Err(leases::busy())
-    })
-}
-
-/// Advances the read point before a transaction begins.
-pub(crate) fn advance_read_point() {
-    CURRENT_REQUEST.with_borrow_mut(|request_context| {
-        if let Some(request_context) = request_context {
-            request_context.read_point = request_context.leases.read_point();
-        }
-    });
-}
 
 /// Returns the context of a request.
 pub(super) fn request_context(
@@ -234,7 +172,7 @@ impl Mds {
         tx: &mut dyn Transaction,
         work: impl FnOnce(&mut dyn Transaction) -> Result<T>,
     ) -> (Result<T>, Option<ChangeGuard<'a>>) {
-        let Some(request_context) = CURRENT_REQUEST.with_borrow(Clone::clone) else {
+        let Some(request_context) = current_request() else {
             return (work(tx), None);
         };
         let only_files = self.leases.is_recovering(request_context.now_ms);
@@ -299,7 +237,7 @@ impl Mds {
 
     /// Fences such clients from within a request, if there are any.
     pub(crate) fn fence_unreturned_now(&self) {
-        let request_context = CURRENT_REQUEST.with_borrow(Clone::clone);
+        let request_context = current_request();
         if let Some(request_context) = request_context
             && self.leases.has_unreturned()
         {

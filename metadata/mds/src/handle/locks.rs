@@ -12,7 +12,8 @@ use crate::keys;
 use crate::leases::ClientKey;
 use crate::locks::{self, LockRecord, LockTable, StoredLocks};
 use crate::records::save;
-use crate::server::{Mds, Wait};
+use crate::server::Mds;
+use crate::store::Wait;
 
 /// Delay before a lock request is repeated during the grace period.
 const LOCK_RETRY_MS: u32 = 1_000;

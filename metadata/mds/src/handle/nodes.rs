@@ -12,7 +12,6 @@ use sealstone_mds_protocol::{
 use sealstone_osd::Permissions;
 
 use super::delegate::{IssueGuard, IssueParams};
-use super::leases::as_server;
 use crate::access::{AccessRight, Principal};
 use crate::devices::{READ_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
@@ -23,6 +22,7 @@ use crate::namespace::{self, NewNode, RenameParams, UnlinkContext, WriteReport};
 use crate::open_files::OpenModes;
 use crate::records::Inode;
 use crate::replay_cache::{self, OnceOutcome, ReplayEntry, ReplayKey};
+use crate::request_context::as_server;
 use crate::server::Mds;
 use crate::store::Transaction;
 

@@ -6,12 +6,12 @@ use sealstone_mds_protocol::{
     ErrorCode, FilePath, Node, Quota, QuotaChange, QuotaCursor, QuotaSubject, Request, Response, UserName,
 };
 
-use super::leases::as_server;
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::namespace;
 use crate::quota::{self, SpaceFigures};
 use crate::records::{counter, figure};
+use crate::request_context::as_server;
 use crate::server::Mds;
 use crate::store::Snapshot;
 

@@ -14,9 +14,9 @@ use super::walk::{FinalLink, resolve_entry};
 use super::{inode, touch};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
-use crate::handle::leases::recall_dir_writer;
 use crate::keys;
 use crate::records::Inode;
+use crate::request_context::recall_dir_writer;
 use crate::store::{MetaError, Pair, Transaction};
 
 /// Maximum number of files and directories removed by one request, so that other writers get their

@@ -37,7 +37,7 @@ fn logout_with_revoke_ends_own_credentials_only() {
         world.put(ALICE, at, 1);
         world.ask(ALICE, Request::SetMode { path: path(at), mode: 0o644 });
     }
-    world.now += crate::config::CREDENTIAL_LIFETIME_MAX_MS + 1;
+    world.now += crate::limits::CREDENTIAL_LIFETIME_MAX_MS + 1;
     for (id, name) in [(ADMIN, true), (BOB, false)] {
         world.session(id, if name { "admin" } else { "bob" }, name);
     }

@@ -12,8 +12,8 @@ use sealstone_mds_protocol::{
 use super::nodes::CLIENT;
 use super::world::{ALICE, BOB, World};
 use crate::audit::{AuditRecord, AuditSink};
-use crate::config::GRANT_LIFETIME_MAX_MS;
 use crate::leases::REVOKE_AFTER_MS;
+use crate::limits::GRANT_LIFETIME_MAX_MS;
 use crate::open_files::CLIENT_TIMEOUT_MS;
 use crate::shared::DEAD_MS;
 

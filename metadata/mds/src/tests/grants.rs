@@ -10,7 +10,7 @@ use sealstone_mds_protocol::{
 use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, Permissions};
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
-use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
+use crate::limits::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::{GrantLog, INITIAL_TAG, IssueStream, MemoryGrantLog};
 
 const MINUTE: u64 = 60_000;

@@ -360,7 +360,7 @@ fn group_lists_are_paged_and_limited() {
 #[test]
 fn credential_holders_are_listed_until_expiry() {
     let mut world = World::peopled();
-    world.now += crate::config::GRANT_LIFETIME_MAX_MS + 1;
+    world.now += crate::limits::GRANT_LIFETIME_MAX_MS + 1;
     world.session(ADMIN, "admin", true);
     world.session(ALICE, "alice", false);
     world.session(BOB, "bob", false);
@@ -380,7 +380,7 @@ fn credential_holders_are_listed_until_expiry() {
     assert_eq!(world.mds.credentials_of(&user("bob"), world.now).holders.len(), 1);
     world.now += world.mds.config.grant_lifetime_ms + 1;
     assert_eq!(holders(&mut world).0, []);
-    world.now += crate::config::GRANT_LIFETIME_MAX_MS;
+    world.now += crate::limits::GRANT_LIFETIME_MAX_MS;
     world.session(ADMIN, "admin", true);
     assert!(holders(&mut world).1, "after the longest life of a grant nothing is missing");
 }

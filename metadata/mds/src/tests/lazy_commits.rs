@@ -13,8 +13,8 @@ use super::accounts::register;
 use super::world::{ADMIN, World, user};
 use crate::accounts;
 use crate::records::{SessionRecord, counter, figure};
-use crate::server::Wait;
 use crate::sessions::{SESSIONS_PER_USER_MAX, SessionTable};
+use crate::store::Wait;
 use crate::store::{MemoryMeta, MetaStore};
 use crate::{Config, Mds};
 

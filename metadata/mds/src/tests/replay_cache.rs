@@ -8,7 +8,8 @@ use sealstone_mds_protocol::{
 
 use super::nodes::{make, name};
 use super::world::{ADMIN, ALICE, BOB, World};
-use crate::replay_cache::{ANSWERS_BY_USER_MAX, REPLAY_CROWDED_MS, REPLAY_MS};
+use crate::limits::REPLAY_MS;
+use crate::replay_cache::{ANSWERS_BY_USER_MAX, REPLAY_CROWDED_MS};
 use crate::{Config, Mds};
 
 const CLIENT: ClientId = ClientId { number: 5 };
