@@ -49,8 +49,8 @@ use serde::Serialize;
 use crate::client::DeviceClient;
 use crate::daemon::{Osd, StartTimes};
 use crate::machine::{CoreWaker, MachineInfo};
-use crate::measure::TurnSample;
 use crate::settings::{BenchCommand, Settings};
+use crate::statistics::TurnSample;
 use crate::statistics::{MemoryUse, WorkloadResults};
 use crate::targets::Verdict;
 

@@ -2,47 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use crate::client::{DeviceClient, TurnResult};
 use crate::contender::Contender;
 use crate::daemon::Osd;
 use crate::process::{own, usage};
 use crate::settings::Settings;
+use crate::statistics::TurnSample;
 use crate::workload::{Direction, Pattern, Workload};
 use crate::{Outcome, ceiling};
 
 /// Fraction of a turn before each turn that does not count.
 const LEAD_IN: u32 = 5;
-
-/// Result of one contender in one turn.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct TurnSample {
-    pub(crate) run: usize,
-    /// Round of this run: a round has one turn of each contender.
-    pub(crate) round: usize,
-    pub(crate) contender: Contender,
-    #[serde(flatten)]
-    pub(crate) workload: Workload,
-    pub(crate) operations: u64,
-    pub(crate) seconds: f64,
-    /// CPU seconds of the device; 0 for plain TCP.
-    pub(crate) device_cpu_s: f64,
-    /// CPU seconds of this process: the client, or both ends of plain TCP.
-    pub(crate) client_cpu_s: f64,
-}
-
-impl TurnSample {
-    /// Returns MiB per second.
-    pub(crate) fn rate(&self) -> f64 {
-        self.mib() / self.seconds
-    }
-
-    /// Returns the data moved, in MiB.
-    pub(crate) fn mib(&self) -> f64 {
-        self.operations as f64 * self.workload.bytes as f64 / f64::from(1 << 20)
-    }
-}
 
 /// Results of all runs.
 pub(crate) struct MeasuredRuns {

@@ -221,8 +221,8 @@ fn panel(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::TurnSample;
     use crate::statistics;
+    use crate::statistics::TurnSample;
     use crate::workload::algorithm_grid;
 
     /// Digests cost the same for each command, a MAC over all bytes grows with their number: they

@@ -10,8 +10,36 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::contender::Contender;
-use crate::measure::TurnSample;
 use crate::workload::{Workload, median};
+
+/// Result of one contender in one turn.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TurnSample {
+    pub(crate) run: usize,
+    /// Round of this run: a round has one turn of each contender.
+    pub(crate) round: usize,
+    pub(crate) contender: Contender,
+    #[serde(flatten)]
+    pub(crate) workload: Workload,
+    pub(crate) operations: u64,
+    pub(crate) seconds: f64,
+    /// CPU seconds of the device; 0 for plain TCP.
+    pub(crate) device_cpu_s: f64,
+    /// CPU seconds of this process: the client, or both ends of plain TCP.
+    pub(crate) client_cpu_s: f64,
+}
+
+impl TurnSample {
+    /// Returns MiB per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.mib() / self.seconds
+    }
+
+    /// Returns the data moved, in MiB.
+    pub(crate) fn mib(&self) -> f64 {
+        self.operations as f64 * self.workload.bytes as f64 / f64::from(1 << 20)
+    }
+}
 
 /// Result of one contender in one workload.
 #[derive(Clone, Debug, Serialize)]
