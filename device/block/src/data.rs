@@ -13,15 +13,11 @@ use crate::command::{BlockCommand, CommandOutcome, YieldPoint};
 use crate::failure::BlockFailure;
 use crate::geometry::BlockExtent;
 use crate::lazy;
+use crate::limits::TRANSFER_MAX;
 use crate::transfer::{BlockTransfer, CdbForm, be16, no_protection};
 
-/// Bytes of one transfer: MAXIMUM TRANSFER LENGTH, and the longest data-out that the target
-/// accepts.
-pub(crate) const TRANSFER_MAX: u64 = 16 << 20;
 /// Bytes of one VERIFY without data-out of its length: what a disk reads in about a second.
 pub(crate) const VERIFY_MAX: u64 = 128 << 20;
-/// Blocks of one COMPARE AND WRITE, limited by its length field.
-pub(crate) const COMPARE_BLOCKS_MAX: u8 = 255;
 /// Bytes that are processed in one piece where the initiator supplies no buffer.
 pub(crate) const PIECE: usize = 1 << 20;
 

@@ -9,21 +9,16 @@
 //! order command lock, port table.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use sealstone_scsi::lu::NexusId;
-use sealstone_store::{ObjectStore, PreviousShutdown, StoreError};
-
-use crate::catalog::{self, UnitDescription};
+use crate::catalog;
+use crate::durability::LossReport;
 use crate::failure::BlockFailure;
-use crate::lazy::LazyOptions;
-use crate::nexus::{BlockNexus, PortIdentity};
-use crate::ports::{PortFlags, PortTable};
+use crate::nexus::BlockNexus;
+use crate::options::LostWrites;
+use crate::ports::{PortFlags, PortIdentity, PortTable};
 use crate::unit::BlockUnit;
 
 /// Time without a write after which the mark of a port is removed.
@@ -31,142 +26,6 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Ports that a unit remembers, in memory, as informed of lost writes. Further ones are informed
 /// again.
 const INFORMED_MAX: usize = 4096;
-
-/// Report that acknowledged writes may be lost.
-#[derive(Clone, Copy, Debug)]
-pub struct LostWrites<'a> {
-    /// Name of the block unit.
-    pub unit: &'a str,
-    /// Logical unit number.
-    pub lun: u16,
-    /// The nexus that received the failed SYNCHRONIZE CACHE.
-    pub nexus: NexusId,
-    /// iSCSI name of the initiator.
-    pub initiator: &'a str,
-}
-
-/// Receives reports of lost writes.
-pub trait LossSink: Send + Sync {
-    /// Receives one report.
-    fn record(&self, lost: &LostWrites<'_>);
-}
-
-/// Drops every report. For tests, and for a store that serves no initiator.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoLossSink;
-
-impl LossSink for NoLossSink {
-    fn record(&self, _: &LostWrites<'_>) {}
-}
-
-/// Options of all block units of a device.
-#[derive(Clone)]
-pub struct UnitOptions {
-    /// Whether every write is durable before it is acknowledged. Initiators cannot change that.
-    pub write_through: bool,
-    /// Identifies the boot of the machine. Unflushed writes of an earlier boot may be lost.
-    pub boot_id: [u8; 16],
-    /// Receiver of reports of lost writes.
-    pub losses: Arc<dyn LossSink>,
-    /// For units whose blocks have keys. Without it they are unavailable.
-    pub lazy: Option<LazyOptions>,
-}
-
-impl Default for UnitOptions {
-    fn default() -> Self {
-        Self { write_through: false, boot_id: [0; 16], losses: Arc::new(NoLossSink), lazy: None }
-    }
-}
-
-impl fmt::Debug for UnitOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnitOptions").field("write_through", &self.write_through).finish_non_exhaustive()
-    }
-}
-
-/// Whether the nexus must be informed of lost writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum LossReport {
-    #[default]
-    None,
-    /// The next SYNCHRONIZE CACHE fails.
-    Pending,
-    /// A SYNCHRONIZE CACHE has failed. The next one shows that the initiator received the status.
-    Reported,
-}
-
-/// Durable state of the ports of one unit.
-pub(crate) struct UnitDurability {
-    table: Mutex<PortTable>,
-    /// Whether any port is dirty.
-    dirty: AtomicBool,
-    /// Time of the last [`BlockUnit::tick`], in milliseconds.
-    now_ms: AtomicU64,
-    losses: Arc<dyn LossSink>,
-    /// Whether writes may be lost; every nexus then receives POWER ON OCCURRED.
-    power_failed: bool,
-    informed: Mutex<BTreeSet<PortIdentity>>,
-}
-
-impl UnitDurability {
-    /// Reads the port table of a unit, and handles marks that an earlier run left in it.
-    pub(crate) fn open(
-        store: &dyn ObjectStore,
-        unit: &UnitDescription,
-        options: &UnitOptions,
-    ) -> Result<Self, StoreError> {
-        let record = catalog::load_ports(store, unit.object())?.unwrap_or_default();
-        let mut table = PortTable::decode(&record);
-        let was_dirty = table.any(PortFlags::DIRTY);
-        // If only the process died, the store has every acknowledged write.
-        let power_failed = was_dirty
-            && (store.previous_shutdown() == PreviousShutdown::PossiblePowerLoss
-                || table.boot_id() != options.boot_id
-                || store.flush().is_err());
-        if power_failed {
-            table.lose_dirty();
-            tracing::warn!(
-                unit = unit.name,
-                "unflushed writes may be lost after a power failure; SYNCHRONIZE CACHE of their initiators fails once"
-            );
-        } else if was_dirty {
-            table.clear_all(PortFlags::DIRTY);
-        } else {
-            // A mark of several ports is not cleared by any of them. It lasts until a shutdown
-            // without unflushed writes.
-            table.clear_shared(PortFlags::LOST);
-        }
-        table.set_boot_id(options.boot_id);
-        let settled = table.encode();
-        if settled != record {
-            let stored = catalog::store_ports(store, unit.object(), &settled).and_then(|()| store.flush());
-            if let Err(error) = stored {
-                // A read-only store still serves its units.
-                tracing::error!(unit = unit.name, %error, "cannot store marks of unflushed writes");
-            }
-        }
-        Ok(Self {
-            table: Mutex::new(table),
-            dirty: AtomicBool::new(false),
-            now_ms: AtomicU64::new(0),
-            losses: Arc::clone(&options.losses),
-            power_failed,
-            informed: Mutex::default(),
-        })
-    }
-
-    pub(crate) const fn power_failed(&self) -> bool {
-        self.power_failed
-    }
-
-    /// Returns the state of a port that logs in: whether it uses write-through, and whether it has
-    /// lost writes.
-    pub(crate) fn of_port(&self, port: &PortIdentity) -> (bool, LossReport) {
-        let flags = self.table.lock().flags(port);
-        let lost = flags.contains(PortFlags::LOST) && !self.informed.lock().contains(port);
-        (flags.contains(PortFlags::WRITE_THROUGH), if lost { LossReport::Pending } else { LossReport::None })
-    }
-}
 
 impl BlockUnit {
     /// Stores the table durably.

@@ -4,10 +4,10 @@ use sealstone_scsi::spc::vpd;
 use sealstone_scsi::spc::{DEVICE_TYPE_BLOCK, Identity, VENDOR, version};
 
 use crate::catalog::UnitDescription;
-use crate::data::{COMPARE_BLOCKS_MAX, TRANSFER_MAX};
 use crate::geometry::Geometry;
-use crate::provisioning::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_MAX};
-use crate::reserve::TARGET_PORT;
+use crate::limits::{
+    COMPARE_BLOCKS_MAX, TARGET_PORT, TRANSFER_MAX, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_MAX,
+};
 
 /// PRODUCT IDENTIFICATION.
 const PRODUCT: &str = "SEALSTONE BLOCK";

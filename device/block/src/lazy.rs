@@ -15,8 +15,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_block_lazy::{
-    LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, PageSecret, RandomSource,
-    ReadVerdict, RejectedVersion, VersionedBlocks, WriterId,
+    LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, ReadVerdict, RejectedVersion,
+    VersionedBlocks, WriterId,
 };
 use sealstone_block_protection::{BlockSeal, MAC_LEN, MacTag, ProtectedBlock};
 use sealstone_scsi::additional;
@@ -26,10 +26,11 @@ use zeroize::Zeroizing;
 
 use crate::catalog::UnitDescription;
 use crate::command::{BlockCommand, CommandOutcome};
-use crate::data::TRANSFER_MAX;
 use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, BlockSize};
-use crate::nexus::PortIdentity;
+use crate::limits::TRANSFER_MAX;
+use crate::options::LazyOptions;
+use crate::ports::PortIdentity;
 use crate::transfer::{CdbForm, be32};
 use crate::unit::BlockUnit;
 
@@ -41,15 +42,6 @@ const REPORTS_MAX: usize = 1024;
 const WRITERS_MAX: usize = 4096;
 /// Bytes that one call discards.
 const DISCARD_BYTES: u64 = 16 << 20;
-
-/// Secret and random bytes for lazily protected units.
-#[derive(Clone)]
-pub struct LazyOptions {
-    /// Secret under which keys of blocks are sealed at rest.
-    pub secret: PageSecret,
-    /// Random bytes.
-    pub random: RandomSource,
-}
 
 /// State of the blocks of a unit.
 pub(crate) enum UnitBlocks {

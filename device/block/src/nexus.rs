@@ -12,29 +12,12 @@ use parking_lot::{Mutex, RwLock};
 use sealstone_scsi::lu::{InitiatorPort, NexusId};
 use sealstone_scsi::{AdditionalSense, Attentions, additional};
 
-use crate::durable::{LossReport, UnitDurability};
+use crate::durability::{LossReport, UnitDurability};
+use crate::ports::PortIdentity;
 
 /// Nexuses remembered. Beyond that an arbitrary one is forgotten, and starts afresh with its next
 /// command.
 const NEXUSES_MAX: usize = 65_536;
-
-/// A SCSI initiator port as iSCSI identifies it (name and ISID, RFC 7143 §4.4.3.1), with its
-/// authenticated account. Names are not authenticated, so state of a port must not pass to another
-/// account with the same name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PortIdentity {
-    pub(crate) name: String,
-    pub(crate) isid: [u8; 6],
-    /// CHAP name; `None` if CHAP was not required.
-    pub(crate) account: Option<String>,
-}
-
-impl PortIdentity {
-    /// Whether both have the same name and ISID, regardless of the account.
-    pub(crate) fn is_named_as(&self, other: &Self) -> bool {
-        self.name == other.name && self.isid == other.isid
-    }
-}
 
 /// State of one nexus.
 #[derive(Debug)]

@@ -7,8 +7,6 @@
 //! table is full.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.
 
-use crate::nexus::PortIdentity;
-
 /// Rows of a unit. Beyond that a flag holds for every port of the unit.
 pub(crate) const ROWS_MAX: usize = 128;
 /// Rows with one iSCSI name. Beyond that one row holds for every port of that name.
@@ -18,6 +16,24 @@ pub(crate) const ROWS_PER_NAME_MAX: usize = 16;
 const TEXT_MAX: usize = 223;
 /// Layout version of the record.
 const VERSION: u8 = 1;
+
+/// A SCSI initiator port as iSCSI identifies it (name and ISID, RFC 7143 §4.4.3.1), with its
+/// authenticated account. Names are not authenticated, so state of a port must not pass to another
+/// account with the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PortIdentity {
+    pub(crate) name: String,
+    pub(crate) isid: [u8; 6],
+    /// CHAP name; `None` if CHAP was not required.
+    pub(crate) account: Option<String>,
+}
+
+impl PortIdentity {
+    /// Whether both have the same name and ISID, regardless of the account.
+    pub(crate) fn is_named_as(&self, other: &Self) -> bool {
+        self.name == other.name && self.isid == other.isid
+    }
+}
 
 /// Set of flags of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,14 +13,9 @@ use crate::command::{BlockCommand, CommandOutcome, YieldPoint};
 use crate::data::{PIECE, exact_data_out};
 use crate::failure::BlockFailure;
 use crate::geometry::BlockExtent;
+use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_MAX};
 use crate::transfer::{CdbForm, be16, be32, no_protection};
 
-/// Blocks that one UNMAP can free: MAXIMUM UNMAP LBA COUNT.
-pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
-/// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
-pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
-/// Bytes of one WRITE SAME: MAXIMUM WRITE SAME LENGTH.
-pub(crate) const WRITE_SAME_MAX: u64 = 16 << 20;
 /// LBA status descriptors of one answer.
 const STATUSES_MAX: usize = 1024;
 

@@ -15,7 +15,7 @@ use sealstone_scsi::lu::NexusId;
 use sealstone_scsi::{AdditionalSense, additional};
 
 use crate::failure::BlockFailure;
-use crate::nexus::PortIdentity;
+use crate::ports::PortIdentity;
 
 /// Registrations of a unit.
 pub(crate) const REGISTRANTS_MAX: usize = 64;

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use crate::catalog;
 use crate::command::{BlockCommand, CommandOutcome};
 use crate::failure::BlockFailure;
-use crate::nexus::PortIdentity;
+use crate::limits::TARGET_PORT;
+use crate::ports::PortIdentity;
 use crate::reservation::{ReservationKeys, ReservationNotices, ReservationState, ReservationType};
 use crate::transfer::{be16, be32};
 use crate::transport_id;
@@ -36,8 +37,6 @@ pub(crate) mod output {
     pub(crate) const REGISTER_AND_MOVE: u16 = 0x07;
 }
 
-/// RELATIVE TARGET PORT IDENTIFIER of the only port.
-pub(crate) const TARGET_PORT: u16 = 1;
 /// Bytes of the parameter list of all actions except REGISTER AND MOVE; in the latter, bytes before
 /// the TransportID.
 const LIST_LENGTH: usize = 24;

@@ -1,6 +1,6 @@
 //! iSCSI TransportID (SPC-4 §7.6.4.6), which names an initiator port in persistent reservations.
 
-use crate::nexus::PortIdentity;
+use crate::ports::PortIdentity;
 
 /// FORMAT CODE 01b (name and ISID) and PROTOCOL IDENTIFIER 5 (iSCSI).
 const PORT_OF_ISCSI: u8 = 0x45;

@@ -29,13 +29,14 @@ use crate::command::{
     self, BlockCommand, BlockCommandRow, BlockingKind, CommandFunction, CommandOutcome, UnknownCommand,
 };
 use crate::counters::{UnitCounterCells, UnitCounters};
-use crate::durable::{UnitDurability, UnitOptions};
+use crate::durability::UnitDurability;
 use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, Geometry};
 use crate::inquiry;
 use crate::lazy::{LazyBlocks, UnitBlocks};
 use crate::mode::{ModeSettings, ModeValues};
 use crate::nexus::{BlockNexus, NexusTable};
+use crate::options::UnitOptions;
 use crate::reservation::{CommandAccess, LegacyReservation, ReservationState};
 use crate::transfer::has_fua;
 

@@ -15,7 +15,7 @@ use sealstone_store::ObjectStore;
 use crate::BlockUnit;
 use crate::catalog::{self, CatalogError, NewUnit, UnitDescription};
 use crate::counters::UnitCounters;
-use crate::durable::UnitOptions;
+use crate::options::UnitOptions;
 
 /// Current state of a unit.
 #[derive(Clone, Debug)]

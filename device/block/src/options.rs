@@ -1,0 +1,68 @@
+//! Options of the block units of a device, and the receiver of reports of lost writes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sealstone_block_lazy::{PageSecret, RandomSource};
+use sealstone_scsi::lu::NexusId;
+
+/// Secret and random bytes for lazily protected units.
+#[derive(Clone)]
+pub struct LazyOptions {
+    /// Secret under which keys of blocks are sealed at rest.
+    pub secret: PageSecret,
+    /// Random bytes.
+    pub random: RandomSource,
+}
+
+/// Report that acknowledged writes may be lost.
+#[derive(Clone, Copy, Debug)]
+pub struct LostWrites<'a> {
+    /// Name of the block unit.
+    pub unit: &'a str,
+    /// Logical unit number.
+    pub lun: u16,
+    /// The nexus that received the failed SYNCHRONIZE CACHE.
+    pub nexus: NexusId,
+    /// iSCSI name of the initiator.
+    pub initiator: &'a str,
+}
+
+/// Receives reports of lost writes.
+pub trait LossSink: Send + Sync {
+    /// Receives one report.
+    fn record(&self, lost: &LostWrites<'_>);
+}
+
+/// Drops every report. For tests, and for a store that serves no initiator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLossSink;
+
+impl LossSink for NoLossSink {
+    fn record(&self, _: &LostWrites<'_>) {}
+}
+
+/// Options of all block units of a device.
+#[derive(Clone)]
+pub struct UnitOptions {
+    /// Whether every write is durable before it is acknowledged. Initiators cannot change that.
+    pub write_through: bool,
+    /// Identifies the boot of the machine. Unflushed writes of an earlier boot may be lost.
+    pub boot_id: [u8; 16],
+    /// Receiver of reports of lost writes.
+    pub losses: Arc<dyn LossSink>,
+    /// For units whose blocks have keys. Without it they are unavailable.
+    pub lazy: Option<LazyOptions>,
+}
+
+impl Default for UnitOptions {
+    fn default() -> Self {
+        Self { write_through: false, boot_id: [0; 16], losses: Arc::new(NoLossSink), lazy: None }
+    }
+}
+
+impl fmt::Debug for UnitOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnitOptions").field("write_through", &self.write_through).finish_non_exhaustive()
+    }
+}
