@@ -10,6 +10,7 @@ mod language;
 mod purity;
 mod tests;
 mod tidy;
+mod walks;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{attacks, cycles, language};
+use crate::{attacks, cycles, language, walks};
 
 /// Crates that do no I/O and read no clock; each is `no_std`.
 pub(crate) const PURE_CRATES: &[&str] = &[
@@ -64,6 +64,7 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     check_names(&files, &mut findings);
     check_paths(&files, &mut findings);
     attacks::check(&mut findings);
+    walks::check(&mut findings);
     match areas() {
         Ok(areas) => {
             language::check(&files, &areas, &mut findings);

@@ -1,7 +1,7 @@
-//! Durable state of the initiator ports of one block unit: unflushed and lost writes, write-through.
+//! Durable state of the initiator ports of a block unit: unflushed and lost writes, write-through.
 //!
-//! Does: reads the table of a unit and handles marks that an earlier run left in it. Does not: set
-//! marks; `durable` does.
+//! Does: reads the table of a unit and handles marks that an earlier run left in it.
+//! Does not: set marks; `durable` does.
 //! Truth: docs/adr/0054-write-through-and-power-loss.md.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! A device as a library: its configuration, its start, and the handle of the running device.
 //!
 //! Does: serves the logical unit, block units and functions of a data folder over iSCSI; creates
-//! and administers such folders. Does not: parse options, print, take signals or end the process.
+//! and administers such folders.
+//! Does not: parse options, print, take signals or end the process.
 //! Contract: [`DeviceServer::start`] returns when clients can connect. [`DeviceServer::join`]
 //! returns after the last flush. Several devices can run in one process.
 //! Truth: docs/design/architecture.md; docs/reference/files.md (data folder).

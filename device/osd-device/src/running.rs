@@ -1,7 +1,7 @@
 //! State of the commands that a device runs: tracked ones, and how many immediate ones there are.
 //!
-//! Does: keeps progress, counts, and whether the device shuts down. Does not: run or store anything;
-//! `tracking` does.
+//! Does: keeps progress, counts, and whether the device shuts down.
+//! Does not: run or store anything; `tracking` does.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

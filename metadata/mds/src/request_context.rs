@@ -1,7 +1,8 @@
 //! The request that a thread is working on, which decides whether a change recalls leases.
 //!
 //! Does: keeps the context while a request runs, and recalls delegations of directories that it
-//! reads. Does not: find conflicts; `leases` does.
+//! reads.
+//! Does not: find conflicts; `leases` does.
 //! Truth: docs/standards/mds/leases.md §5.11.
 
 use std::cell::RefCell;

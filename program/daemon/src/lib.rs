@@ -1,8 +1,9 @@
 //! Common parts of device server and metadata server: ports, clocks, audit log, metrics.
 //!
 //! Does: binds ports, checks data folders, follows and stores clocks, writes the audit log, serves
-//! `/metrics` and `/healthz`. Does not: parse options, print, take signals or end the process; the
-//! program does. Contract: a part that runs until a [`Shutdown`] ends in order after it.
+//! `/metrics` and `/healthz`.
+//! Does not: parse options, print, take signals or end the process; the program does.
+//! Contract: a part that runs until a [`Shutdown`] ends in order after it.
 //! Truth: docs/standards/time.md; docs/reference/files.md (audit log).
 
 mod audit_file;

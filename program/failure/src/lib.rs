@@ -1,7 +1,8 @@
 //! Failures as a user sees them: a subject, a reason, the next step and a kind.
 //!
 //! Does: formats failures and errors on one line, escapes foreign text, and reads and writes secret
-//! files with such failures. Does not: print, log, or end the process.
+//! files with such failures.
+//! Does not: print, log, or end the process.
 //! Contract: a failure has no secrets, and no characters that control a terminal.
 //! Truth: docs/reference/cli.md (exit codes), docs/reference/json.md (`error`).
 
