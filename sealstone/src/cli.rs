@@ -30,8 +30,8 @@ mod transfer;
 pub(crate) use accounts::{CodeArgs, EnrolArgs, Group, LoginArgs, PasswordArgs, ServerArgs, User};
 pub(crate) use block::{AttachArgs, Block, ProtectChoice};
 pub(crate) use names::{LnArgs, MkdirArgs, MvArgs};
-pub(crate) use stored::StoredPath;
-pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs};
+pub(crate) use sealstone_transfer::StoredPath;
+pub(crate) use transfer::{CatArgs, GetArgs, MethodName, PutArgs, TreeOptions};
 
 use crate::config::{MdsOptions, OsdOptions};
 use crate::logging::LogFormat;

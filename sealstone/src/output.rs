@@ -188,11 +188,6 @@ pub(crate) fn stdout_failure(error: io::Error) -> Failure {
     Failure::from(error).at("standard output").hint("the result is incomplete; run the command again")
 }
 
-/// Returns a number with its noun: `1 file`, `2 files`.
-pub(crate) fn counted(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
 /// Maximum number of digits after the point of a size.
 const FRACTION_DIGITS_MAX: usize = 9;
 
@@ -383,10 +378,5 @@ mod tests {
         ] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn nouns_follow_their_number() {
-        assert_eq!([0, 1, 2].map(|count| counted(count, "file")), ["0 files", "1 file", "2 files"]);
     }
 }

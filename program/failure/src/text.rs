@@ -76,6 +76,12 @@ pub fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
+/// Returns a number with its noun: `1 file`, `2 files`.
+#[must_use]
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Returns bytes as hex digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -152,5 +158,10 @@ mod tests {
         assert_eq!(human_bytes(1023), "1023 B");
         assert_eq!(human_bytes(1536), "1.5 KiB");
         assert_eq!(human_bytes(256 << 20), "256.0 MiB");
+    }
+
+    #[test]
+    fn nouns_follow_their_number() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "file")), ["0 files", "1 file", "2 files"]);
     }
 }

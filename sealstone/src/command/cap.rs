@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use sealstone_client::{CapabilityFile, Delegated, Delegation, RUN_FILE_DATA_MAX, RunFile};
-use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_bytes, snake_case};
+use sealstone_failure::text::{ShownPath as _, counted, hex, human_bytes, set_bytes, snake_case};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::PinKind;
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions, SecurityMethod};
@@ -18,7 +18,7 @@ use crate::command::cap_run;
 use crate::command::functions::function_path;
 use crate::command::session::{client, reach};
 use crate::command::transfer::{standard_input, standard_output, write_whole};
-use crate::output::{Output, counted, stdout_failure, utc};
+use crate::output::{Output, stdout_failure, utc};
 
 /// `sealstone cap …`.
 pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Cap) -> Outcome {

@@ -6,10 +6,11 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-use sealstone_client::{ChecksumKind, Client, ClientError, DirEntry, FileKind, FilePath, Stat};
+use sealstone_client::{ChecksumKind, Client, ClientError, FileKind, FilePath, Stat};
 use sealstone_failure::text::{human_bytes, set_bytes};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{LinkTarget, shown};
+use sealstone_transfer::{ListEntry, TreePath, kind_name, list_readable};
 use serde_json::{Value, json};
 
 use crate::cli::{
@@ -19,7 +20,6 @@ use crate::cli::{
 use crate::command::keys::state_name;
 use crate::command::parts::{PartResults, for_each};
 use crate::command::session::client;
-use crate::command::tree::{TreePath, join};
 use crate::command::{drain, placement};
 use crate::output::{Output, mode_string, utc};
 
@@ -35,7 +35,7 @@ pub(crate) fn stat_json(path: impl AsRef<[u8]>, stat: &Stat) -> Value {
         format!("{kind}:{hex}")
     });
     let mut value = json!({
-        "kind": kind(stat.kind), "size": stat.size, "mode": format!("{:04o}", stat.mode),
+        "kind": kind_name(stat.kind), "size": stat.size, "mode": format!("{:04o}", stat.mode),
         "owner": stat.owner.as_str(), "group": group(stat), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
         "links": stat.links, "rdev": stat.rdev, "mtime_ms": Stat::ms(stat.mtime_ns), "ctime_ms": Stat::ms(stat.ctime_ns),
         "created_ms": Stat::ms(stat.birth_ns), "atime_ns": stat.atime_ns, "mtime_ns": stat.mtime_ns,
@@ -49,28 +49,6 @@ fn group(stat: &Stat) -> Option<&str> {
     stat.group.as_ref().map(sealstone_client::GroupName::as_str)
 }
 
-pub(crate) fn kind(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::File => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-        FileKind::CharDevice => "character_device",
-        FileKind::BlockDevice => "block_device",
-    }
-}
-
-/// An entry of a listing.
-pub(crate) struct ListEntry {
-    /// Path below the listed directory.
-    pub(crate) path: TreePath,
-    pub(crate) inode: u64,
-    pub(crate) kind: FileKind,
-    /// `None` in a directory that the user may read but not search.
-    pub(crate) stat: Option<Stat>,
-}
-
 /// The columns of one line of `ls -l`.
 struct LongLine {
     /// Mode, links, owner, group, size, time.
@@ -81,13 +59,23 @@ struct LongLine {
 /// Columns of a long list that are aligned to the right: links and size.
 const RIGHT_ALIGNED: [bool; 6] = [false, true, false, false, true, false];
 
-impl ListEntry {
+/// Forms of an entry of a listing.
+trait ShownEntry {
+    /// Returns the entry as `--json` prints it.
+    fn json(&self, target: Option<&LinkTarget>) -> Value;
+    /// Returns its name; that of a directory ends in a slash.
+    fn name(&self) -> String;
+    /// Returns its line of a long list.
+    fn long(&self, target: Option<&LinkTarget>) -> LongLine;
+}
+
+impl ShownEntry for ListEntry {
     fn json(&self, target: Option<&LinkTarget>) -> Value {
         let mut value = match &self.stat {
             Some(stat) => stat_json(&self.path, stat),
             None => {
                 let mut value = json!({
-                    "kind": kind(self.kind), "inode": self.inode, "size": null, "mode": null, "owner": null,
+                    "kind": kind_name(self.kind), "inode": self.inode, "size": null, "mode": null, "owner": null,
                     "group": null, "version": null, "width": null, "links": null, "rdev": null,
                     "mtime_ms": null, "ctime_ms": null, "created_ms": null, "atime_ns": null, "mtime_ns": null,
                     "ctime_ns": null, "checksum": null,
@@ -204,7 +192,7 @@ pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) 
     let value: Vec<Value> = entries().map(|(listed, target)| listed.json(target)).collect();
     let text = match arguments.long {
         true => align(&entries().map(|(listed, target)| listed.long(target)).collect::<Vec<_>>()),
-        false => results.done.iter().map(ListEntry::name).collect::<Vec<_>>().join("\n"),
+        false => results.done.iter().map(ShownEntry::name).collect::<Vec<_>>().join("\n"),
     };
     results.finish_with_text(json!({ "entries": value }), || text)
 }
@@ -216,53 +204,6 @@ pub(crate) async fn list(client: &Client, top: &FilePath, recursive: bool) -> Ou
         Some((_, failure)) => Err(failure),
         None => Ok(found),
     }
-}
-
-/// As [`list`], but continues after directories that cannot be listed, and returns them with the
-/// reason. Stops after a fatal failure.
-pub(crate) async fn list_readable(
-    client: &Client,
-    top: &FilePath,
-    recursive: bool,
-) -> (Vec<ListEntry>, Vec<(TreePath, Failure)>) {
-    let (mut found, mut failed) = (Vec::new(), Vec::new());
-    let mut waiting = vec![TreePath::top()];
-    while let Some(below) = waiting.pop() {
-        let mut deeper = Vec::new();
-        let listed = list_directory(client, top, &below, &mut found, &mut deeper).await;
-        if let Err(failure) = listed {
-            let fatal = failure.fatal;
-            failed.push((below, failure));
-            if fatal {
-                break;
-            }
-        }
-        if recursive {
-            deeper.reverse();
-            waiting.append(&mut deeper);
-        }
-    }
-    (found, failed)
-}
-
-async fn list_directory(
-    client: &Client,
-    top: &FilePath,
-    below: &TreePath,
-    found: &mut Vec<ListEntry>,
-    deeper: &mut Vec<TreePath>,
-) -> Outcome {
-    let directory = join(top, below)?;
-    let at = |error| Failure::from(error).at(&directory);
-    let mut entries = client.list(&directory).map_err(at)?;
-    while let Some(DirEntry { name, inode, kind, stat }) = entries.next().await.map_err(at)? {
-        let path = below.join(&name);
-        if kind == FileKind::Directory {
-            deeper.push(path.clone());
-        }
-        found.push(ListEntry { path, inode: inode.0, kind, stat });
-    }
-    Ok(())
 }
 
 /// `sealstone stat`.
@@ -282,7 +223,7 @@ async fn stat_one(client: &Client, path: &StoredPath) -> Outcome<(Value, String)
     set_target(&mut value, target.as_ref());
     let mut lines = vec![
         format!("    path  {path}"),
-        format!("    kind  {}", kind(stat.kind)),
+        format!("    kind  {}", kind_name(stat.kind)),
         format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
         format!("    mode  {} {:04o}", mode_string(stat.kind, stat.mode), stat.mode),
         format!("   owner  {}", stat.owner.as_str()),

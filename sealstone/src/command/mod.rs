@@ -33,9 +33,7 @@ pub(crate) mod run;
 pub(crate) mod scrub;
 pub(crate) mod session;
 pub(crate) mod transfer;
-pub(crate) mod tree;
 pub(crate) mod users;
-pub(crate) mod walk;
 
 use std::future::Future;
 

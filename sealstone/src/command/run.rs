@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use sealstone_client::functions::{CallArguments, CallReply, CallSummary, FunctionRun};
 use sealstone_client::{Client, Devices, FilePath, Metadata, function_failure};
-use sealstone_failure::text::{ShownPath as _, human_bytes, set_bytes};
+use sealstone_failure::text::{ShownPath as _, counted, human_bytes, set_bytes};
 use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_functions::{FunctionOutput, OutputLine, ResultLine, ShippedFunction};
 use sealstone_mds_protocol::shown;
@@ -48,7 +48,7 @@ use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::jobs::failure_of_ended;
 use crate::command::result_sink::ResultSink;
 use crate::command::session::client;
-use crate::output::{Output, counted, stdout_failure};
+use crate::output::{Output, stdout_failure};
 
 /// Maximum bytes of results in the JSON of a command.
 const JSON_RESULT_BYTES_MAX: usize = 256 << 20;

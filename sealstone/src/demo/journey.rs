@@ -14,14 +14,13 @@ use sealstone_cluster::Cluster;
 use sealstone_daemon::machine::random;
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
+use sealstone_transfer::{EntryKind, TreeEntry, join};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWrite;
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
-use crate::command::tree::join;
-use crate::command::walk::{EntryKind, TreeEntry};
 use crate::output::{Output, utc};
 
 /// User of the files.

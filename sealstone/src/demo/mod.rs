@@ -13,11 +13,10 @@ use sealstone_cluster::{Cluster, ClusterConfig};
 use sealstone_daemon::Shutdown;
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
+use sealstone_transfer::{TreePath, walk};
 use serde::Serialize;
 
 use crate::cli::DemoArgs;
-use crate::command::tree::TreePath;
-use crate::command::walk;
 use crate::daemon;
 use crate::output::Output;
 
@@ -110,7 +109,7 @@ async fn play(
     let wanted = |below: &TreePath| {
         !below.names().any(|name| LEFT_OUT.iter().any(|left| left.as_bytes() == name.as_bytes()))
     };
-    let found = walk::walk(&arguments.tree, true, wanted)?;
+    let found = walk(&arguments.tree, true, wanted)?;
     if let Some(failure) = found.failed.into_iter().next() {
         return Err(failure);
     }

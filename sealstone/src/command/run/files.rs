@@ -3,8 +3,7 @@
 use sealstone_client::{Client, FileKind, FilePath};
 use sealstone_failure::{Failure, Outcome};
 
-use crate::command::files::list_readable;
-use crate::command::tree::join;
+use sealstone_transfer::{join, list_readable};
 
 /// A file of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,22 +11,24 @@ use sealstone_mds_protocol::shown;
 
 /// A path relative to the top of a tree; empty for the top itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct TreePath(Vec<u8>);
+pub struct TreePath(Vec<u8>);
 
 impl TreePath {
     /// Returns the path of the top.
-    pub(crate) const fn top() -> Self {
+    #[must_use]
+    pub const fn top() -> Self {
         Self(Vec::new())
     }
 
     /// Whether this is the top.
-    pub(crate) const fn is_top(&self) -> bool {
+    #[must_use]
+    pub const fn is_top(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Appends a name.
     #[must_use]
-    pub(crate) fn join(&self, name: &Name) -> Self {
+    pub fn join(&self, name: &Name) -> Self {
         let mut whole = Vec::with_capacity(self.0.len() + 1 + name.as_bytes().len());
         if !self.is_top() {
             whole.extend_from_slice(&self.0);
@@ -37,20 +39,22 @@ impl TreePath {
     }
 
     /// Returns the names from the top down.
-    pub(crate) fn names(&self) -> impl DoubleEndedIterator<Item = Name> {
+    pub fn names(&self) -> impl DoubleEndedIterator<Item = Name> {
         let names = self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         names.map(|name| Name::new(name).expect("a path below a top is made of names"))
     }
 
     /// Splits off the last name; `None` for the top.
-    pub(crate) fn split_last(&self) -> Option<(Self, Name)> {
+    #[must_use]
+    pub fn split_last(&self) -> Option<(Self, Name)> {
         let name = self.names().next_back()?;
         let above = self.0.len() - name.as_bytes().len();
         Some((Self(self.0[..above.saturating_sub(1)].to_vec()), name))
     }
 
     /// Returns the relative local path.
-    pub(crate) fn as_path(&self) -> &Path {
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
 }
@@ -68,7 +72,10 @@ impl fmt::Display for TreePath {
 }
 
 /// Returns the stored path of an entry below `top`.
-pub(crate) fn join(top: &FilePath, below: &TreePath) -> Outcome<FilePath> {
+///
+/// # Errors
+/// The path is too long.
+pub fn join(top: &FilePath, below: &TreePath) -> Outcome<FilePath> {
     let mut path = top.clone();
     for name in below.names() {
         path = path.join(&name).map_err(|error| Failure::operation(error).at(format!("{top}/{below}")))?;

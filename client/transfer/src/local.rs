@@ -24,22 +24,22 @@ use rustix::fs::{
     Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
-use sealstone_daemon::machine::random;
 use sealstone_failure::text::ShownPath as _;
 
-use crate::command::tree::TreePath;
+use crate::random::random_number;
+use crate::tree::TreePath;
 
 /// Prefix of temporary names.
-pub(super) const TEMPORARY_PREFIX: &str = ".sealstone-";
+pub(crate) const TEMPORARY_PREFIX: &str = ".sealstone-";
 /// Age from which an unlocked temporary file is removed, seconds.
 const STALE_AFTER_S: i64 = 600;
 /// Permission bits that a transfer keeps; of a directory also set-group and sticky bit.
-pub(super) const FILE_MODE: u16 = 0o777;
+pub(crate) const FILE_MODE: u16 = 0o777;
 /// See [`FILE_MODE`].
-pub(super) const DIRECTORY_MODE: u16 = 0o3777;
+pub(crate) const DIRECTORY_MODE: u16 = 0o3777;
 /// Mode of a directory during a transfer. The sticky bit marks it as unfinished, so that the next
 /// transfer sets its mode.
-pub(super) const UNFINISHED_MODE: u16 = 0o1700;
+pub(crate) const UNFINISHED_MODE: u16 = 0o1700;
 /// Maximum bytes of the names of a file's extended attributes, and of one value, as in Linux.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Extended attributes that grant rights to the bytes of a file, or sign them.
@@ -56,7 +56,7 @@ const NS: i64 = 1_000_000_000;
 static TEMPORARIES: Mutex<Option<BTreeMap<u64, (Arc<OwnedFd>, CString)>>> = Mutex::new(Some(BTreeMap::new()));
 
 /// Removes all temporary files of this process and prevents new ones.
-pub(super) fn remove_temporaries() {
+pub fn remove_temporaries() {
     for (directory, name) in TEMPORARIES.lock().take().unwrap_or_default().into_values() {
         let _ = sys::unlinkat(&*directory, &name, AtFlags::empty());
     }
@@ -64,7 +64,7 @@ pub(super) fn remove_temporaries() {
 
 /// State of a directory before a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DirectoryState {
+pub(crate) enum DirectoryState {
     /// The directory was created.
     Made,
     /// An earlier transfer created the directory and did not finish it.
@@ -75,12 +75,12 @@ pub(super) enum DirectoryState {
 
 impl DirectoryState {
     /// Returns the state of an existing directory, by its mode. A set-group bit can be inherited.
-    pub(super) const fn of_mode(mode: u16) -> Self {
+    pub(crate) const fn of_mode(mode: u16) -> Self {
         if mode & 0o5777 == UNFINISHED_MODE { Self::Unfinished } else { Self::Existing }
     }
 
     /// Whether the directory gets the mode of its source.
-    pub(super) const fn gets_mode(self) -> bool {
+    pub(crate) const fn gets_mode(self) -> bool {
         matches!(self, Self::Made | Self::Unfinished)
     }
 
@@ -93,14 +93,14 @@ impl DirectoryState {
 
 /// The directory of a get.
 #[derive(Clone, Debug)]
-pub(super) struct LocalTree {
+pub(crate) struct LocalTree {
     root: Arc<OwnedFd>,
     path: PathBuf,
 }
 
 /// Destination of an entry: its open directory and its name.
 #[derive(Clone, Debug)]
-pub(super) struct LocalPlace {
+pub(crate) struct LocalPlace {
     directory: Arc<OwnedFd>,
     name: CString,
     path: PathBuf,
@@ -128,20 +128,20 @@ fn unfinished() -> Mode {
 
 impl LocalTree {
     /// Opens the directory. Symbolic links in its own path are followed.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = Arc::new(sys::openat(CWD, path, flags, Mode::empty())?);
         Ok(Self { root, path: path.to_owned() })
     }
 
     /// Returns a placeholder for a directory that a dry run would create; only its path is used.
-    pub(super) fn planned(path: &Path) -> io::Result<Self> {
+    pub(crate) fn planned(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), ..Self::open(Path::new("."))? })
     }
 
     /// Creates the directory if it does not exist, and opens it. Symbolic links in its own path are
     /// followed.
-    pub(super) fn make(path: &Path) -> io::Result<(Self, DirectoryState)> {
+    pub(crate) fn make(path: &Path) -> io::Result<(Self, DirectoryState)> {
         let is_made = match sys::mkdirat(CWD, path, unfinished()) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
@@ -153,12 +153,12 @@ impl LocalTree {
     }
 
     /// Returns a subdirectory as a tree. Symbolic links are not followed.
-    pub(super) fn subtree(&self, below: &TreePath) -> io::Result<Self> {
+    pub(crate) fn subtree(&self, below: &TreePath) -> io::Result<Self> {
         Ok(Self { root: self.directory(below)?, path: self.path(below) })
     }
 
     /// Returns the path of an entry, for messages.
-    pub(super) fn path(&self, below: &TreePath) -> PathBuf {
+    pub(crate) fn path(&self, below: &TreePath) -> PathBuf {
         if below.is_top() { self.path.clone() } else { self.path.join(below.as_path()) }
     }
 
@@ -172,7 +172,7 @@ impl LocalTree {
     }
 
     /// Returns the destination of an entry, whose directory must exist.
-    pub(super) fn place(&self, below: &TreePath) -> io::Result<LocalPlace> {
+    pub(crate) fn place(&self, below: &TreePath) -> io::Result<LocalPlace> {
         let Some((above, name)) = below.split_last() else {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         };
@@ -182,7 +182,7 @@ impl LocalTree {
 
     /// Creates a private directory if it does not exist; [`LocalTree::finish_directory`] sets its
     /// mode.
-    pub(super) fn make_directory(&self, below: &TreePath) -> io::Result<DirectoryState> {
+    pub(crate) fn make_directory(&self, below: &TreePath) -> io::Result<DirectoryState> {
         let place = self.place(below)?;
         match sys::mkdirat(&*place.directory, &place.name, unfinished()) {
             Ok(()) => Ok(DirectoryState::Made),
@@ -203,7 +203,7 @@ impl LocalTree {
     }
 
     /// Sets extended attributes of a directory.
-    pub(super) fn set_directory_xattrs(
+    pub(crate) fn set_directory_xattrs(
         &self,
         below: &TreePath,
         xattrs: &[(CString, Vec<u8>)],
@@ -216,7 +216,7 @@ impl LocalTree {
     }
 
     /// Sets the times of a directory, and its mode if one is given.
-    pub(super) fn finish_directory(
+    pub(crate) fn finish_directory(
         &self,
         below: &TreePath,
         mode: Option<u16>,
@@ -230,16 +230,16 @@ impl LocalTree {
     }
 
     /// Removes temporary files of killed processes in a directory.
-    pub(super) fn remove_stale(&self, below: &TreePath) -> io::Result<()> {
+    pub(crate) fn remove_stale(&self, below: &TreePath) -> io::Result<()> {
         remove_stale(&*self.directory(below)?)
     }
 }
 
 /// Access and modification time, nanoseconds since 1970.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    pub(super) atime_ns: i64,
-    pub(super) mtime_ns: i64,
+pub(crate) struct Times {
+    pub(crate) atime_ns: i64,
+    pub(crate) mtime_ns: i64,
 }
 
 impl Times {
@@ -251,20 +251,20 @@ impl Times {
 
 /// Attributes of a fetched file.
 #[derive(Clone, Debug)]
-pub(super) struct FileAttributes {
+pub(crate) struct FileAttributes {
     /// Stored permission bits.
-    pub(super) mode: u16,
+    pub(crate) mode: u16,
     /// Whether an existing file gets exactly these bits. Otherwise it keeps its own, restricted to
     /// them.
-    pub(super) exact: bool,
-    pub(super) times: Times,
+    pub(crate) exact: bool,
+    pub(crate) times: Times,
     /// Extended attributes to be set.
-    pub(super) xattrs: Vec<(CString, Vec<u8>)>,
+    pub(crate) xattrs: Vec<(CString, Vec<u8>)>,
 }
 
 impl LocalPlace {
     /// Returns the destination of a local path. A symbolic link is followed.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let is_link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
         let path = if is_link { std::fs::canonicalize(path)? } else { path.to_owned() };
         let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::IsADirectory))?;
@@ -274,12 +274,12 @@ impl LocalPlace {
     }
 
     /// Returns the path, for messages.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         self.path.shown().into_owned()
     }
 
     /// Returns the existing entry. A symbolic link is not followed.
-    pub(super) fn existing(&self) -> io::Result<Option<Stat>> {
+    pub(crate) fn existing(&self) -> io::Result<Option<Stat>> {
         match sys::statat(&*self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
@@ -288,12 +288,12 @@ impl LocalPlace {
     }
 
     /// Removes temporary files of killed processes in the same directory.
-    pub(super) fn remove_stale(&self) -> io::Result<()> {
+    pub(crate) fn remove_stale(&self) -> io::Result<()> {
         remove_stale(&self.directory)
     }
 
     /// Creates an empty private file under a temporary name.
-    pub(super) fn temporary(&self) -> io::Result<Temporary> {
+    pub(crate) fn temporary(&self) -> io::Result<Temporary> {
         let mut temporary = Temporary::register(&self.directory)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = sys::openat(&*self.directory, &temporary.name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -306,7 +306,7 @@ impl LocalPlace {
 
     /// Creates a symbolic link, which can replace an entry that is no directory. Returns false if
     /// the link exists.
-    pub(super) fn symlink(&self, target: &[u8], times: Times, replace: bool) -> io::Result<bool> {
+    pub(crate) fn symlink(&self, target: &[u8], times: Times, replace: bool) -> io::Result<bool> {
         let target = c_name(OsStr::from_bytes(target))?;
         let made = match sys::symlinkat(&target, &*self.directory, &self.name) {
             Ok(()) => true,
@@ -330,7 +330,7 @@ impl LocalPlace {
 
     /// Creates a hard link, which can replace an entry that is no directory. Returns false if the
     /// link exists.
-    pub(super) fn link(&self, existing: &Self, replace: bool) -> io::Result<bool> {
+    pub(crate) fn link(&self, existing: &Self, replace: bool) -> io::Result<bool> {
         let (from, to) = (&*existing.directory, &*self.directory);
         match sys::linkat(from, &existing.name, to, &self.name, AtFlags::empty()) {
             Ok(()) => Ok(true),
@@ -355,7 +355,7 @@ impl LocalPlace {
 }
 
 /// A file under a temporary name. Dropping it removes the file.
-pub(super) struct Temporary {
+pub(crate) struct Temporary {
     number: u64,
     directory: Arc<OwnedFd>,
     name: CString,
@@ -365,7 +365,7 @@ pub(super) struct Temporary {
 impl Temporary {
     /// Chooses an unused name.
     fn register(directory: &Arc<OwnedFd>) -> io::Result<Self> {
-        let number = u64::from_ne_bytes(random());
+        let number = random_number();
         let name = CString::new(format!("{TEMPORARY_PREFIX}{number:016x}")).expect("digits and letters");
         match &mut *TEMPORARIES.lock() {
             Some(all) => all.insert(number, (directory.clone(), name.clone())),
@@ -384,7 +384,7 @@ impl Temporary {
     }
 
     /// Returns the file.
-    pub(super) fn file(&self) -> io::Result<File> {
+    pub(crate) fn file(&self) -> io::Result<File> {
         self.file.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.try_clone()
     }
 
@@ -407,7 +407,7 @@ impl Temporary {
 
     /// Sets the attributes of the file and renames it. Owner, group and extended attributes of a
     /// replaced file are kept, and unless `exact` is set its mode, restricted to the new one.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         self,
         place: &LocalPlace,
         attributes: &FileAttributes,
@@ -477,7 +477,7 @@ fn copy_xattrs(from: &OwnedFd, to: &File) {
 }
 
 /// Returns the extended attributes of a file in the namespace `user`.
-pub(super) fn user_xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn user_xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let length = match sys::flistxattr(&file, &mut names[..]) {
         Ok(length) => length,
@@ -499,12 +499,12 @@ pub(super) fn user_xattrs(file: impl AsFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>
 /// Returns the permission bits of a source. The group bits of a file with an access control list
 /// are the mask of the list; they are reduced to the bits of the owning group, since lists are not
 /// transferred.
-pub(super) fn source_mode(path: &Path, metadata: &Metadata) -> u16 {
+pub(crate) fn source_mode(path: &Path, metadata: &Metadata) -> u16 {
     limited(metadata, |list| sys::getxattr(path, ACL_XATTR, list))
 }
 
 /// Returns the permission bits of an open source, as [`source_mode`] does.
-pub(super) fn open_mode(file: &File, metadata: &Metadata) -> u16 {
+pub(crate) fn open_mode(file: &File, metadata: &Metadata) -> u16 {
     limited(metadata, |list| sys::fgetxattr(file, ACL_XATTR, list))
 }
 
@@ -555,7 +555,7 @@ fn remove_stale(directory: &OwnedFd) -> io::Result<()> {
 }
 
 /// Returns the last name of an operand; `None` for `/` and for paths that end in `.` or `..`.
-pub(super) fn last_name(path: &OsStr) -> Option<OsString> {
+pub(crate) fn last_name(path: &OsStr) -> Option<OsString> {
     let bytes = path.as_bytes();
     let last = bytes.split(|byte| *byte == b'/').rfind(|name| !name.is_empty())?;
     (last != b"." && last != b"..").then(|| OsString::from_vec(last.to_vec()))

@@ -11,25 +11,28 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use indicatif::ProgressBar;
 use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, PutOptions, Stat};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{NodeChange, SetTime, XattrName, XattrValue, shown};
+use tokio::io::AsyncRead;
 
-use super::local::{
+use crate::destination::{Destination, Position, ends_in_slash, is_earlier_copy, position};
+use crate::excluded::Excluded;
+use crate::jobs::{Job, run_all};
+use crate::listing::kind_name;
+use crate::local::{
     self, DIRECTORY_MODE, DirectoryState, FILE_MODE, UNFINISHED_MODE, last_name, source_mode,
 };
-use super::replace::{self, replace};
-use super::report::{EntryResult, TransferReport};
-use super::{
-    Destination, Excluded, Job, Position, READS_MAX, is_earlier_copy, position, run_all, umask, until_signal,
-};
-use crate::cli::{GlobalArgs, PutArgs, StoredPath};
-use crate::command::session::client;
-use crate::command::tree::join;
-use crate::command::walk::{self, EntryKind};
-use crate::output::Output;
+use crate::replace::replace;
+use crate::report::{EntryResult, TransferReport};
+use crate::request::{TransferObserver, TransferOptions, TransferProgress};
+use crate::stored_path::StoredPath;
+use crate::tree::join;
+use crate::walk::{self, EntryKind};
+
+/// Maximum number of reads of a file that changes while it is read; the last one is stored.
+const READS_MAX: u32 = 3;
 
 /// Options for all entries of a put.
 struct PutRules {
@@ -46,9 +49,7 @@ struct PutRules {
 }
 
 impl PutRules {
-    fn of(arguments: &PutArgs) -> Self {
-        let options = &arguments.tree;
-        let exact = options.recursive || options.archive || options.preserve;
+    const fn of(options: &TransferOptions) -> Self {
         Self {
             recursive: options.recursive || options.archive,
             archive: options.archive || options.preserve,
@@ -56,8 +57,8 @@ impl PutRules {
             replace: !options.no_replace,
             xattrs: options.xattrs,
             dry_run: options.dry_run,
-            umask: if exact { 0 } else { umask() },
-            method: options.transfer.method.into(),
+            umask: options.removed_mode(),
+            method: options.method,
         }
     }
 }
@@ -102,58 +103,52 @@ struct PutPlan {
     linked: BTreeMap<(u64, u64), FilePath>,
 }
 
-/// `sealstone put`.
-pub(crate) async fn put(global: &GlobalArgs, output: Output, arguments: &PutArgs) -> Outcome {
-    let (place, sources) = arguments.paths.split_last().expect("the command line asks for two or more");
-    let place = global.stored(place)?;
-    let (client, _) = client(global)?;
-    let client = Arc::new(client);
-    if sources.iter().any(|source| source == "-") {
-        return match sources {
-            [_] => until_signal(put_stdin(&client, output, &place, arguments), async || {}).await,
-            _ => Err(Failure::usage("standard input cannot be combined with other sources")),
-        };
-    }
-    let work = put_all(Arc::clone(&client), output, &place, sources, arguments);
-    until_signal(work, async || replace::remove_temporaries(&client).await).await
-}
-
-async fn put_stdin(client: &Client, output: Output, place: &StoredPath, arguments: &PutArgs) -> Outcome {
+/// Stores a stream in one file.
+///
+/// # Errors
+/// The stream cannot be read, or the file cannot be stored.
+pub async fn put_stream(
+    client: &Client,
+    source: impl AsyncRead + Unpin + Send,
+    place: &StoredPath,
+    options: &TransferOptions,
+    observer: &Arc<dyn TransferObserver>,
+) -> Outcome<TransferReport> {
     let at = |error| Failure::from(error).at(place);
-    // Standard input has no mode: a new file gets 0666 without the umask, an existing one keeps its
-    // own.
+    // A stream has no mode: a new file gets 0666 without the umask, an existing one keeps its own.
     let mode = match client.stat(place).await {
         Ok(stat) => stat.mode & FILE_MODE,
-        Err(error) if error.is_not_found() => 0o666 & !umask(),
+        Err(error) if error.is_not_found() => 0o666 & !options.umask,
         Err(error) => return Err(at(error)),
     };
-    let bar = output.progress(None, &place.to_string());
-    let rules = PutRules::of(arguments);
-    let options = PutOptions { mode, ..put_options(&rules, Some(&bar)) };
-    let stat = client.put(place, super::standard_input()?, options).await.map_err(at)?;
-    bar.finish_and_clear();
+    let progress = TransferProgress::begin(observer, None, &place.to_string());
+    let options = PutOptions { mode, ..put_options(&PutRules::of(options), &progress) };
+    let stored = client.put(place, source, options).await.map_err(at);
+    progress.end();
     let mut report = TransferReport::new();
-    report.done(|| place.as_bytes().to_vec(), EntryResult::File(stat.size));
-    report.finish(output, "stored")
+    report.done(|| place.as_bytes().to_vec(), EntryResult::File(stored?.size));
+    Ok(report)
 }
 
-async fn put_all(
+/// Stores files and trees. Entries that fail are in the report, and do not stop the others.
+///
+/// # Errors
+/// The destination does not fit the sources, or a failure affects all entries.
+pub async fn put(
     client: Arc<Client>,
-    output: Output,
-    place: &StoredPath,
     sources: &[OsString],
-    arguments: &PutArgs,
-) -> Outcome {
-    let rules = Arc::new(PutRules::of(arguments));
-    let excluded = Excluded::new(&arguments.tree.exclude);
+    place: &StoredPath,
+    options: &TransferOptions,
+    observer: &Arc<dyn TransferObserver>,
+) -> Outcome<TransferReport> {
+    let rules = Arc::new(PutRules::of(options));
+    let excluded = Excluded::new(&options.exclude);
     let mut report = TransferReport::new();
-    let operands = operands(&client, place, sources, (&rules, arguments), &mut report).await?;
+    let operands = operands(&client, place, sources, (&rules, options), &mut report).await?;
     let mut plan = PutPlan::default();
     for (local, target, position) in operands {
-        let tree = walk::walk(&local, !rules.recursive || super::ends_in_slash(local.as_os_str()), |below| {
-            !excluded.has(below)
-        });
-        match tree {
+        let follows = !rules.recursive || ends_in_slash(local.as_os_str());
+        match walk::walk(&local, follows, |below| !excluded.has(below)) {
             Ok(tree) => {
                 plan_tree(&client, tree, (&target, position), &rules, &mut plan, &mut report).await?;
             }
@@ -161,7 +156,8 @@ async fn put_all(
         }
     }
     if rules.dry_run {
-        return report_dry_run(output, &plan, report);
+        report_dry_run(&**observer, &plan, &mut report);
+        return Ok(report);
     }
     let PutPlan { directories, entries, links, linked } = plan;
     let total = entries.iter().map(|entry| bytes(&entry.metadata)).sum();
@@ -169,44 +165,42 @@ async fn put_all(
         [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
         entries => format!("{} files", entries.len()),
     };
-    let bar = output.progress(Some(total), &format!("put {label}"));
-    let mut completed = run_all(entries, &bar, &mut report, |entry| {
-        let (client, rules, bar) = (Arc::clone(&client), Arc::clone(&rules), bar.clone());
-        async move { store(&client, entry, &rules, &bar).await }
+    let progress = TransferProgress::begin(observer, Some(total), &format!("put {label}"));
+    let mut completed = run_all(entries, &mut report, |entry| {
+        let (client, rules, progress) = (Arc::clone(&client), Arc::clone(&rules), progress.clone());
+        async move { store(&client, entry, &rules, &progress).await }
     })
     .await;
     if completed {
         let linked = Arc::new(linked);
         let links = links.into_iter().map(|(file, entry)| PutLink { file, entry }).collect();
-        completed = run_all(links, &bar, &mut report, |link| {
+        completed = run_all(links, &mut report, |link| {
             let (client, rules, linked) = (Arc::clone(&client), Arc::clone(&rules), Arc::clone(&linked));
             async move { store_link(&client, &link, &linked, &rules).await }
         })
         .await;
     }
-    bar.finish_and_clear();
+    progress.end();
     if completed {
         finish_directories(&client, &directories, &rules, &mut report).await;
     }
-    report.finish(output, "stored")
+    Ok(report)
 }
 
 fn bytes(metadata: &Metadata) -> u64 {
     if metadata.is_file() { metadata.len() } else { 0 }
 }
 
-fn put_options(rules: &PutRules, bar: Option<&ProgressBar>) -> PutOptions {
+fn put_options(rules: &PutRules, progress: &TransferProgress) -> PutOptions {
+    let progress = progress.clone();
+    let mut before = 0;
     PutOptions {
         replace: rules.replace,
         method: rules.method,
-        progress: bar.map(|bar| {
-            let bar = bar.clone();
-            let mut before = 0;
-            Box::new(move |done: u64| {
-                bar.inc(done.saturating_sub(before));
-                before = done;
-            }) as Box<dyn FnMut(u64) + Send>
-        }),
+        progress: Some(Box::new(move |done: u64| {
+            progress.inc(done.saturating_sub(before));
+            before = done;
+        })),
         ..PutOptions::default()
     }
 }
@@ -217,7 +211,7 @@ async fn operands(
     client: &Client,
     place: &StoredPath,
     sources: &[OsString],
-    (rules, arguments): (&PutRules, &PutArgs),
+    (rules, options): (&PutRules, &TransferOptions),
     report: &mut TransferReport,
 ) -> Outcome<Vec<(PathBuf, FilePath, Position)>> {
     let found = match client.stat(place).await {
@@ -232,7 +226,7 @@ async fn operands(
     if found.is_none() && (sources.len() > 1 || (place.trailing_slash && !rules.recursive)) {
         return Err(Failure::not_found("not found").at(place).hint("create it first: sealstone mkdir"));
     }
-    if sources.len() > 1 && arguments.tree.no_target_directory {
+    if sources.len() > 1 && options.no_target_directory {
         return Err(Failure::usage("--no-target-directory allows only one source"));
     }
     let place_name = place.split_last().map(|(_, name)| OsStr::from_bytes(name.as_bytes()).to_owned());
@@ -245,7 +239,7 @@ async fn operands(
     let (mut operands, mut targets) = (Vec::new(), BTreeSet::new());
     for source in sources {
         let local = Path::new(source);
-        let follow = !rules.recursive || super::ends_in_slash(source);
+        let follow = !rules.recursive || ends_in_slash(source);
         let metadata = if follow { fs::metadata(local) } else { fs::symlink_metadata(local) };
         let metadata = match metadata {
             Ok(metadata) => metadata,
@@ -261,7 +255,7 @@ async fn operands(
         let name = last_name(source);
         let is_copy = async || is_copy_of(client, place, local).await;
         let here = (name.as_deref(), metadata.is_dir());
-        let position = position(&destination, here, arguments.tree.no_target_directory, is_copy).await?;
+        let position = position(&destination, here, options.no_target_directory, is_copy).await?;
         let target = match position {
             Position::Itself => (**place).clone(),
             Position::Inside => {
@@ -280,7 +274,10 @@ async fn operands(
         operands.push((local.to_owned(), target, position));
     }
     if found.is_none() && place.trailing_slash && !operands.is_empty() && !rules.dry_run {
-        client.mkdir(place, false, 0o777 & !umask()).await.map_err(|error| Failure::from(error).at(place))?;
+        client
+            .mkdir(place, false, 0o777 & !options.umask)
+            .await
+            .map_err(|error| Failure::from(error).at(place))?;
     }
     Ok(operands)
 }
@@ -412,7 +409,7 @@ async fn make_directory(
         stat = client.stat(stored).await.map_err(at)?;
     }
     if stat.kind != FileKind::Directory {
-        let kind = crate::command::files::kind(stat.kind);
+        let kind = kind_name(stat.kind);
         return Err(
             Failure::operation(format!("the stored {kind} cannot be replaced by a directory")).at(stored)
         );
@@ -448,7 +445,7 @@ async fn store(
     client: &Client,
     entry: PutEntry,
     rules: &PutRules,
-    bar: &ProgressBar,
+    progress: &TransferProgress,
 ) -> Outcome<EntryResult> {
     if entry.metadata.is_symlink() {
         return store_symlink(client, &entry, rules).await;
@@ -475,7 +472,7 @@ async fn store(
         && stat.size == entry.metadata.len()
         && stat.mtime_ns == mtime_ns(&entry.metadata)
     {
-        bar.inc(stat.size);
+        progress.inc(stat.size);
         let wanted = source_mode(&entry.local, &entry.metadata) & FILE_MODE;
         if rules.archive && stat.mode & FILE_MODE != wanted {
             let change = NodeChange { mode: Some(wanted), ..NodeChange::default() };
@@ -490,7 +487,7 @@ async fn store(
     }
     let mask = if existing.is_some() { 0 } else { rules.umask };
     let store_as = async |stored: FilePath| {
-        let (done, stat) = send(client, &entry, &stored, mask, rules, bar).await?;
+        let (done, stat) = send(client, &entry, &stored, mask, rules, progress).await?;
         let wanted = source_mode(&entry.local, &entry.metadata) & FILE_MODE;
         let mut change =
             if rules.recursive || rules.archive { times(&entry.metadata) } else { NodeChange::default() };
@@ -522,11 +519,11 @@ async fn send(
     stored: &FilePath,
     mask: u16,
     rules: &PutRules,
-    bar: &ProgressBar,
+    progress: &TransferProgress,
 ) -> Outcome<(EntryResult, Stat)> {
     let at_local = |error: std::io::Error| Failure::from(error).at(entry.local.shown());
     for read in 1.. {
-        let before = bar.position();
+        let before = progress.position();
         let mut options = fs::OpenOptions::new();
         options.read(true);
         if rules.recursive {
@@ -539,11 +536,11 @@ async fn send(
             return Err(Failure::operation("replaced while it was read").at(entry.local.shown()));
         }
         let mode = local::open_mode(&file, &metadata) & mode_of_walk(entry) & FILE_MODE & !mask;
-        let options = PutOptions { mode, ..put_options(rules, Some(bar)) };
+        let options = PutOptions { mode, ..put_options(rules, progress) };
         match client.put_open_file(stored, file, options, read >= READS_MAX).await {
             Ok(sent) if sent.source_changed => return Ok((EntryResult::Changed(sent.stat.size), sent.stat)),
             Ok(sent) => return Ok((EntryResult::File(sent.stat.size), sent.stat)),
-            Err(ClientError::SourceChanged) if read < READS_MAX => bar.set_position(before),
+            Err(ClientError::SourceChanged) if read < READS_MAX => progress.set_position(before),
             Err(error @ (ClientError::Source(_) | ClientError::SourceChanged)) => {
                 return Err(Failure::from(error).at(entry.local.shown()));
             }
@@ -680,9 +677,9 @@ async fn finish_directories(
     }
 }
 
-fn report_dry_run(output: Output, plan: &PutPlan, mut report: TransferReport) -> Outcome {
+fn report_dry_run(observer: &dyn TransferObserver, plan: &PutPlan, report: &mut TransferReport) {
     for entry in plan.entries.iter().chain(plan.links.iter().map(|(_, entry)| entry)) {
-        output.remark(format!("{} -> {}", entry.local.shown(), entry.stored));
+        observer.planned(&format!("{} -> {}", entry.local.shown(), entry.stored));
         let done = if entry.metadata.is_symlink() {
             EntryResult::Link
         } else {
@@ -690,5 +687,4 @@ fn report_dry_run(output: Output, plan: &PutPlan, mut report: TransferReport) ->
         };
         report.done(Vec::new, done);
     }
-    report.finish(output, "stored")
 }

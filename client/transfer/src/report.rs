@@ -2,19 +2,17 @@
 
 use std::time::Instant;
 
-use sealstone_failure::text::{human_bytes, set_bytes};
+use sealstone_failure::text::{counted, human_bytes, set_bytes};
 use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
-
-use crate::output::{Output, counted};
 
 /// Maximum number of entries of each list; more are only counted.
 const LISTED_MAX: usize = 10_000;
 
 /// Result of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EntryResult {
+pub(crate) enum EntryResult {
     /// A file of this many bytes was transferred.
     File(u64),
     /// A file of this many bytes was transferred, but its source changed while it was read.
@@ -26,12 +24,12 @@ pub(super) enum EntryResult {
 }
 
 /// Result of a transfer.
-pub(super) struct TransferReport {
+pub struct TransferReport {
     files: u64,
     links: u64,
     unchanged: u64,
     bytes: u64,
-    pub(super) directories: u64,
+    pub(crate) directories: u64,
     /// Path and reason.
     skipped: Vec<(Vec<u8>, String)>,
     changed: Vec<Vec<u8>>,
@@ -44,7 +42,7 @@ pub(super) struct TransferReport {
 }
 
 impl TransferReport {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             files: 0,
             links: 0,
@@ -63,7 +61,7 @@ impl TransferReport {
     }
 
     /// Counts an entry.
-    pub(super) fn done(&mut self, path: impl FnOnce() -> Vec<u8>, result: EntryResult) {
+    pub(crate) fn done(&mut self, path: impl FnOnce() -> Vec<u8>, result: EntryResult) {
         match result {
             EntryResult::File(bytes) => self.transferred(bytes),
             EntryResult::Changed(bytes) => {
@@ -82,43 +80,56 @@ impl TransferReport {
     }
 
     /// Counts an entry that cannot be transferred by its kind.
-    pub(super) fn skip(&mut self, path: impl AsRef<[u8]>, reason: String) {
+    pub(crate) fn skip(&mut self, path: impl AsRef<[u8]>, reason: String) {
         self.skipped_count += 1;
         push(&mut self.skipped, (path.as_ref().to_vec(), reason));
     }
 
     /// Counts a failure.
-    pub(super) fn fail(&mut self, failure: Failure) {
+    pub(crate) fn fail(&mut self, failure: Failure) {
         self.failed_count += 1;
         push(&mut self.failed, failure);
     }
 
     /// Counts entries that were not tried after a fatal failure.
-    pub(super) fn leave_out(&mut self, count: u64) {
+    pub(crate) fn leave_out(&mut self, count: u64) {
         self.left_count += count;
     }
 
-    /// Prints the result. Fails if an entry failed, was skipped, or changed while it was read.
-    pub(super) fn finish(self, output: Output, verb: &str) -> Outcome {
-        let nothing_else =
-            self.files + self.links + self.unchanged + self.skipped_count + self.changed_count == 0;
-        if let ([only], 1, true) =
-            (&self.failed[..], self.failed_count + self.left_count, nothing_else && self.directories == 0)
-        {
-            return Err(only.clone());
+    /// Whether nothing was transferred, skipped or found unchanged.
+    const fn did_nothing_else(&self) -> bool {
+        self.files + self.links + self.unchanged + self.skipped_count + self.changed_count == 0
+    }
+
+    /// Returns the failure of a transfer of one entry, which needs no other report.
+    #[must_use]
+    pub fn single_failure(&self) -> Option<&Failure> {
+        let is_alone = self.did_nothing_else() && self.directories == 0;
+        match (&self.failed[..], self.failed_count + self.left_count, is_alone) {
+            ([only], 1, true) => Some(only),
+            _ => None,
         }
-        let seconds = self.started.elapsed().as_secs_f64();
-        for (path, reason) in &self.skipped {
-            output.complain(&format!("{}: skipped: {reason}", shown(path)));
-        }
-        for path in &self.changed {
-            output.complain(&format!("{}: changed while it was read", shown(path)));
-        }
-        for failure in &self.failed {
-            output.complain(&failure.to_string());
-        }
-        output.remark(self.summary(verb, seconds));
-        output.done(&self.json(seconds))?;
+    }
+
+    /// Returns a line for each entry that was skipped, changed while it was read, or failed.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        let skipped = self.skipped.iter().map(|(path, reason)| format!("{}: skipped: {reason}", shown(path)));
+        let changed = self.changed.iter().map(|path| format!("{}: changed while it was read", shown(path)));
+        skipped.chain(changed).chain(self.failed.iter().map(ToString::to_string)).collect()
+    }
+
+    /// Returns seconds since the start of the transfer.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// Returns the outcome; `verb` is `stored` or `fetched`.
+    ///
+    /// # Errors
+    /// An entry failed, was skipped, or changed while it was read.
+    pub fn outcome(&self, verb: &str) -> Outcome {
         let parts = [
             (self.failed_count, "failed"),
             (self.left_count, "not tried"),
@@ -132,14 +143,20 @@ impl TransferReport {
         }
         // Failures of one kind keep its exit code.
         let kind = match self.failed.first() {
-            Some(first) if nothing_else && self.failed.iter().all(|one| one.kind == first.kind) => first.kind,
+            Some(first)
+                if self.did_nothing_else() && self.failed.iter().all(|one| one.kind == first.kind) =>
+            {
+                first.kind
+            }
             _ => FailureKind::Operation,
         };
         Err(Failure::new(kind, format!("not everything was {verb}: {}", parts.join(", ")))
             .hint("see the list of failures; all other entries are done"))
     }
 
-    fn summary(&self, verb: &str, seconds: f64) -> String {
+    /// Returns the result on one line.
+    #[must_use]
+    pub fn summary(&self, verb: &str, seconds: f64) -> String {
         let rate = if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 };
         let mut text = format!(
             "{verb} {}, {} in {seconds:.2} s, {}/s",
@@ -163,7 +180,9 @@ impl TransferReport {
         text
     }
 
-    fn json(&self, seconds: f64) -> Value {
+    /// Returns the result as `--json` prints it.
+    #[must_use]
+    pub fn json(&self, seconds: f64) -> Value {
         let skipped = |(path, reason): &(Vec<u8>, String)| {
             let mut value = json!({ "reason": reason });
             set_bytes(&mut value, "path", path);

@@ -12,31 +12,35 @@ use sealstone_client::Name;
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 
-use crate::command::tree::TreePath;
+use crate::tree::TreePath;
 
 /// Maximum number of entries of a tree, so that a loop of mounts ends.
-pub(crate) const ENTRIES_MAX: usize = 10_000_000;
+pub const ENTRIES_MAX: usize = 10_000_000;
 
 /// An entry of a local tree.
 #[derive(Clone, Debug)]
-pub(crate) struct TreeEntry {
+pub struct TreeEntry {
     /// Local path.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Path below the top.
-    pub(crate) below: TreePath,
+    pub below: TreePath,
     /// Its type.
-    pub(crate) kind: EntryKind,
+    pub kind: EntryKind,
     /// Its attributes when it was found.
-    pub(crate) metadata: Metadata,
+    pub metadata: Metadata,
 }
 
 /// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryKind {
+pub enum EntryKind {
+    /// A directory.
     Directory,
+    /// A file.
     File {
+        /// Its length.
         bytes: u64,
     },
+    /// A symbolic link.
     Symlink,
     /// A pipe, socket or device, with the name of its type.
     Special(&'static str),
@@ -44,7 +48,7 @@ pub(crate) enum EntryKind {
 
 impl EntryKind {
     /// Returns the type of an entry with these attributes.
-    pub(crate) fn of(metadata: &Metadata) -> Self {
+    pub fn of(metadata: &Metadata) -> Self {
         let kind = metadata.file_type();
         match () {
             () if kind.is_dir() => Self::Directory,
@@ -61,11 +65,11 @@ impl EntryKind {
 
 /// Result of a walk.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub struct Tree {
     /// Each directory before its entries, names in byte order.
-    pub(crate) entries: Vec<TreeEntry>,
+    pub entries: Vec<TreeEntry>,
     /// Failures of unreadable entries.
-    pub(crate) failed: Vec<Failure>,
+    pub failed: Vec<Failure>,
 }
 
 /// Walks a tree from `top` down; `wanted` selects entries and subtrees. Symbolic links are not
@@ -73,7 +77,7 @@ pub(crate) struct Tree {
 ///
 /// # Errors
 /// The top itself cannot be read; there are more than [`ENTRIES_MAX`] entries.
-pub(crate) fn walk(top: &Path, follow_top: bool, wanted: impl Fn(&TreePath) -> bool) -> Outcome<Tree> {
+pub fn walk(top: &Path, follow_top: bool, wanted: impl Fn(&TreePath) -> bool) -> Outcome<Tree> {
     let at = |path: &Path, error: std::io::Error| Failure::from(error).at(path.shown());
     let metadata = if follow_top { fs::metadata(top) } else { fs::symlink_metadata(top) };
     let metadata = metadata.map_err(|error| at(top, error))?;

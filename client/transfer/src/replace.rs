@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_client::{Client, FilePath, Name};
-use sealstone_daemon::machine::random;
 use sealstone_failure::{Failure, Outcome};
 
-use super::local::TEMPORARY_PREFIX;
+use crate::local::TEMPORARY_PREFIX;
+use crate::random::random_number;
 
 /// How often a temporary entry is removed that was not found: the request that makes it may still
 /// be under way.
@@ -25,7 +25,7 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(200);
 static TEMPORARIES: Mutex<BTreeSet<FilePath>> = Mutex::new(BTreeSet::new());
 
 /// Makes an entry by `make` under a temporary name, and renames it over `stored`.
-pub(super) async fn replace<T>(
+pub(crate) async fn replace<T>(
     client: &Client,
     stored: &FilePath,
     make: impl AsyncFnOnce(FilePath) -> Outcome<T>,
@@ -46,7 +46,7 @@ pub(super) async fn replace<T>(
 }
 
 /// Removes the temporary entries of replacements that were aborted.
-pub(super) async fn remove_temporaries(client: &Client) {
+pub async fn remove_temporaries(client: &Client) {
     for attempt in 0..REMOVE_TRIES {
         let left: Vec<FilePath> = TEMPORARIES.lock().iter().cloned().collect();
         if left.is_empty() {
@@ -66,7 +66,7 @@ pub(super) async fn remove_temporaries(client: &Client) {
 /// A name beside another one that no entry has.
 fn temporary_beside(stored: &FilePath) -> Outcome<FilePath> {
     let (above, _) = stored.split_last().ok_or_else(|| Failure::operation("has no name").at(stored))?;
-    let name = format!("{TEMPORARY_PREFIX}{:016x}", u64::from_be_bytes(random()));
+    let name = format!("{TEMPORARY_PREFIX}{:016x}", random_number());
     let name = Name::new(name).map_err(|error| Failure::operation(error).at(stored))?;
     above.join(&name).map_err(|error| Failure::operation(error).at(stored))
 }

@@ -4,32 +4,29 @@
 //! entries, `report` collects the results.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use indicatif::ProgressBar;
-use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, Stat};
+use sealstone_client::{Client, ClientError, FileKind, FilePath, Method, Name, Stat};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 use tokio::io::AsyncWriteExt;
 
-use super::local::{
+use crate::destination::{Destination, Position, ends_in_slash, is_earlier_copy, local_entries, position};
+use crate::excluded::Excluded;
+use crate::jobs::{Job, run_all};
+use crate::listing::{kind_name, list_readable};
+use crate::local::{
     self, DIRECTORY_MODE, DirectoryState, FILE_MODE, FileAttributes, LocalPlace, LocalTree, Times,
 };
-use super::report::{EntryResult, TransferReport};
-use super::{
-    Destination, Excluded, Job, Position, get_options, is_earlier_copy, local_entries, position, run_all,
-    to_stdout, umask, until_signal,
-};
-use crate::cli::{GetArgs, GlobalArgs, MethodName, StoredPath};
-use crate::command::files::{kind, list_readable, stored};
-use crate::command::session::client;
-use crate::command::tree::{TreePath, join};
-use crate::output::Output;
+use crate::report::{EntryResult, TransferReport};
+use crate::request::{TransferObserver, TransferOptions, TransferProgress, get_options};
+use crate::stored_path::StoredPath;
+use crate::tree::{TreePath, join};
 
 /// Options for all entries of a get.
 struct GetRules {
@@ -40,21 +37,19 @@ struct GetRules {
     xattrs: bool,
     /// Permission bits that are removed from a new file outside a tree.
     umask: u16,
-    method: MethodName,
+    method: Method,
 }
 
 impl GetRules {
-    fn of(arguments: &GetArgs) -> Self {
-        let options = &arguments.tree;
-        let exact = options.recursive || options.archive || options.preserve;
+    const fn of(options: &TransferOptions) -> Self {
         Self {
             recursive: options.recursive || options.archive,
             archive: options.archive || options.preserve,
             update: options.update,
             replace: !options.no_replace,
             xattrs: options.xattrs,
-            umask: if exact { 0 } else { umask() },
-            method: options.transfer.method,
+            umask: options.removed_mode(),
+            method: options.method,
         }
     }
 }
@@ -190,39 +185,23 @@ impl OperandTarget {
     }
 }
 
-/// `sealstone get`.
-pub(crate) async fn get(global: &GlobalArgs, output: Output, arguments: &GetArgs) -> Outcome {
-    let here = OsString::from(".");
-    let (sources, place) = match arguments.paths.as_slice() {
-        [only] => (std::slice::from_ref(only), &here),
-        [sources @ .., place] => (sources, place),
-        [] => return Err(Failure::usage("missing argument PATH")),
-    };
-    let sources = stored(global, sources)?;
-    let (client, _) = client(global)?;
-    if place == "-" {
-        for path in &sources {
-            to_stdout(&client, path, arguments.tree.transfer.method).await?;
-        }
-        return Ok(());
-    }
-    until_signal(get_all(Arc::new(client), output, &sources, place, arguments), async || {}).await
-}
-
-async fn get_all(
+/// Fetches files and trees. Entries that fail are in the report, and do not stop the others.
+///
+/// # Errors
+/// The destination does not fit the sources, or a failure affects all entries.
+pub async fn get(
     client: Arc<Client>,
-    output: Output,
     sources: &[StoredPath],
     place: &OsStr,
-    arguments: &GetArgs,
-) -> Outcome {
-    let rules = Arc::new(GetRules::of(arguments));
-    let excluded = Excluded::new(&arguments.tree.exclude);
+    options: &TransferOptions,
+    observer: &Arc<dyn TransferObserver>,
+) -> Outcome<TransferReport> {
+    let rules = Arc::new(GetRules::of(options));
+    let excluded = Excluded::new(&options.exclude);
     let mut report = TransferReport::new();
-    let dry_run = arguments.tree.dry_run;
+    let dry_run = options.dry_run;
     let mut plan = GetPlan::default();
-    for (stored, stat, operand) in operands(&client, sources, place, (&rules, arguments), &mut report).await?
-    {
+    for (stored, stat, operand) in operands(&client, sources, place, (&rules, options), &mut report).await? {
         match stat.kind {
             FileKind::Directory => {
                 plan_tree(&client, (&stored, &stat), &operand, (&excluded, dry_run), &mut plan, &mut report)
@@ -236,11 +215,12 @@ async fn get_all(
                 Ok(target) => plan.add(GetEntry { stored, stat: Some(stat), target }, rules.recursive),
                 Err(error) => report.fail(Failure::from(error).at(operand.path().shown())),
             },
-            other => report.skip(&stored, format!("is a {}", kind(other))),
+            other => report.skip(&stored, format!("is a {}", kind_name(other))),
         }
     }
     if dry_run {
-        return report_dry_run(output, &plan, report);
+        report_dry_run(&**observer, &plan, &mut report);
+        return Ok(report);
     }
     let GetPlan { directories, entries, links, .. } = plan;
     let size = |entry: &GetEntry| entry.stat.as_ref().map_or(0, |stat| stat.size);
@@ -249,14 +229,14 @@ async fn get_all(
         [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
         entries => format!("{} files", entries.len()),
     };
-    let bar = output.progress(Some(total), &format!("get {label}"));
-    let mut completed = run_all(entries, &bar, &mut report, |entry| {
-        let (client, rules, bar) = (Arc::clone(&client), Arc::clone(&rules), bar.clone());
-        async move { fetch(&client, entry, &rules, &bar).await }
+    let progress = TransferProgress::begin(observer, Some(total), &format!("get {label}"));
+    let mut completed = run_all(entries, &mut report, |entry| {
+        let (client, rules, progress) = (Arc::clone(&client), Arc::clone(&rules), progress.clone());
+        async move { fetch(&client, entry, &rules, &progress).await }
     })
     .await;
     if completed {
-        completed = run_all(links, &bar, &mut report, |link| {
+        completed = run_all(links, &mut report, |link| {
             let replace = rules.replace;
             async move {
                 let place = link.entry.target.place()?;
@@ -268,7 +248,7 @@ async fn get_all(
         })
         .await;
     }
-    bar.finish_and_clear();
+    progress.end();
     if completed {
         for directory in directories.iter().rev() {
             if let Err(failure) = finish_directory(&client, directory, &rules).await {
@@ -276,7 +256,7 @@ async fn get_all(
             }
         }
     }
-    report.finish(output, "fetched")
+    Ok(report)
 }
 
 /// Returns the destination of each source. Fails before anything is fetched if two sources would
@@ -285,7 +265,7 @@ async fn operands(
     client: &Client,
     sources: &[StoredPath],
     place: &OsStr,
-    (rules, arguments): (&GetRules, &GetArgs),
+    (rules, options): (&GetRules, &TransferOptions),
     report: &mut TransferReport,
 ) -> Outcome<Vec<(FilePath, Stat, OperandTarget)>> {
     let path = Path::new(place);
@@ -295,7 +275,7 @@ async fn operands(
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(at(error)),
     };
-    let (several, slash) = (sources.len() > 1, super::ends_in_slash(place));
+    let (several, slash) = (sources.len() > 1, ends_in_slash(place));
     let is_directory = found.as_ref().is_some_and(fs::Metadata::is_dir);
     if found.is_some() && !is_directory && (slash || several) {
         return Err(Failure::operation("not a directory").at(path.shown()));
@@ -303,7 +283,7 @@ async fn operands(
     if found.is_none() && (several || (slash && !rules.recursive)) {
         return Err(at(io::Error::from(io::ErrorKind::NotFound)).hint("create it first: mkdir"));
     }
-    if several && arguments.tree.no_target_directory {
+    if several && options.no_target_directory {
         return Err(Failure::usage("--no-target-directory allows only one source"));
     }
     let place_name = local::last_name(place);
@@ -338,7 +318,7 @@ async fn operands(
         let name = source.split_last().map(|(_, name)| name);
         let is_copy = async || is_copy_of(client, source, path).await;
         let here = (name.as_ref().map(|name| OsStr::from_bytes(name.as_bytes())), is_tree);
-        let position = position(&destination, here, arguments.tree.no_target_directory, is_copy).await?;
+        let position = position(&destination, here, options.no_target_directory, is_copy).await?;
         let target = match (position, name) {
             (Position::Inside, Some(name)) => OperandTarget::Inside(path.to_owned(), name),
             _ => OperandTarget::Itself(path.to_owned()),
@@ -353,7 +333,7 @@ async fn operands(
         }
         operands.push(((**source).clone(), stat, target));
     }
-    if found.is_none() && slash && !operands.is_empty() && !arguments.tree.dry_run {
+    if found.is_none() && slash && !operands.is_empty() && !options.dry_run {
         fs::create_dir(path).map_err(at)?;
     }
     Ok(operands)
@@ -455,7 +435,7 @@ async fn plan_tree(
                 let target = GetTarget::Below(tree.clone(), below);
                 plan.add(GetEntry { stored, stat: entry.stat, target }, true);
             }
-            other => report.skip(&stored, format!("is a {}", kind(other))),
+            other => report.skip(&stored, format!("is a {}", kind_name(other))),
         }
     }
     Ok(())
@@ -514,7 +494,7 @@ async fn fetch(
     client: &Client,
     entry: GetEntry,
     rules: &GetRules,
-    bar: &ProgressBar,
+    progress: &TransferProgress,
 ) -> Outcome<EntryResult> {
     let GetEntry { stored, stat, target } = entry;
     let at_stored = |error| Failure::from(error).at(&stored);
@@ -527,7 +507,7 @@ async fn fetch(
     if let GetTarget::Named(path) = &target
         && fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     {
-        return into_special(client, &stored, path, rules, bar).await;
+        return into_special(client, &stored, path, rules, progress).await;
     }
     let place = target.place()?;
     let shown = place.shown();
@@ -541,7 +521,7 @@ async fn fetch(
         let is_file = rustix::fs::FileType::from_raw_mode(old.st_mode).is_file();
         let mtime_ns = old.st_mtime.saturating_mul(1_000_000_000).saturating_add(old.st_mtime_nsec as i64);
         if rules.update && is_file && old.st_size as u64 == stat.size && mtime_ns == stat.mtime_ns {
-            bar.inc(stat.size);
+            progress.inc(stat.size);
             return Ok(EntryResult::Unchanged);
         }
         if !rules.replace {
@@ -556,7 +536,7 @@ async fn fetch(
     let temporary = place.temporary().map_err(at)?;
     let mut file = tokio::fs::File::from_std(temporary.file().map_err(at)?);
     let got = client
-        .get_file(&stored, &mut file, get_options(rules.method, Some(bar)))
+        .get_file(&stored, &mut file, get_options(rules.method, progress))
         .await
         .map_err(|error| client_failure(error, &stored, &shown))?;
     file.flush().await.map_err(at)?;
@@ -573,51 +553,49 @@ async fn into_special(
     stored: &FilePath,
     path: &Path,
     rules: &GetRules,
-    bar: &ProgressBar,
+    progress: &TransferProgress,
 ) -> Outcome<EntryResult> {
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let mut file = tokio::fs::OpenOptions::new().write(true).open(path).await.map_err(at)?;
     let got = client
-        .get(stored, &mut file, get_options(rules.method, Some(bar)))
+        .get(stored, &mut file, get_options(rules.method, progress))
         .await
         .map_err(|error| client_failure(error, stored, &path.shown()))?;
     file.flush().await.map_err(at)?;
     Ok(EntryResult::File(got.size))
 }
 
-fn report_dry_run(output: Output, plan: &GetPlan, mut report: TransferReport) -> Outcome {
+fn report_dry_run(observer: &dyn TransferObserver, plan: &GetPlan, report: &mut TransferReport) {
     let links = plan.links.iter().map(|link| &link.entry);
     for entry in plan.entries.iter().chain(links) {
-        output.remark(format!("{} -> {}", entry.stored, entry.target.path().shown()));
+        observer.planned(&format!("{} -> {}", entry.stored, entry.target.path().shown()));
         let (size, kind) = entry.stat.as_ref().map_or((0, FileKind::File), |stat| (stat.size, stat.kind));
         report.done(
             Vec::new,
             if kind == FileKind::Symlink { EntryResult::Link } else { EntryResult::File(size) },
         );
     }
-    report.finish(output, "fetched")
 }
 
 /// Writes a local file, which gets its name when `write` has succeeded. A new file is private.
-pub(crate) async fn write_whole<T>(
+///
+/// # Errors
+/// Those of `write`, or the file cannot be written.
+pub async fn write_whole<T>(
     path: &OsStr,
     write: impl AsyncFnOnce(&mut tokio::fs::File) -> Outcome<T>,
 ) -> Outcome<T> {
-    let mut written = None;
-    let work = async {
-        let at = |error: io::Error| Failure::from(error).at(path.shown());
-        let place = LocalPlace::of(Path::new(path)).map_err(at)?;
-        let temporary = place.temporary().map_err(at)?;
-        let mut file = tokio::fs::File::from_std(temporary.file().map_err(at)?);
-        written = Some(write(&mut file).await?);
-        file.flush().await.map_err(at)?;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
-        let times = Times { atime_ns: now_ns, mtime_ns: now_ns };
-        let mode = if place.existing().map_err(at)?.is_some() { FILE_MODE } else { 0o600 };
-        let attributes = FileAttributes { mode, exact: false, times, xattrs: Vec::new() };
-        temporary.finish(&place, &attributes, true).map_err(at)
-    };
-    until_signal(work, async || {}).await?;
-    written.ok_or_else(|| Failure::operation("nothing was written").at(path.shown()))
+    let at = |error: io::Error| Failure::from(error).at(path.shown());
+    let place = LocalPlace::of(Path::new(path)).map_err(at)?;
+    let temporary = place.temporary().map_err(at)?;
+    let mut file = tokio::fs::File::from_std(temporary.file().map_err(at)?);
+    let written = write(&mut file).await?;
+    file.flush().await.map_err(at)?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+    let times = Times { atime_ns: now_ns, mtime_ns: now_ns };
+    let mode = if place.existing().map_err(at)?.is_some() { FILE_MODE } else { 0o600 };
+    let attributes = FileAttributes { mode, exact: false, times, xattrs: Vec::new() };
+    temporary.finish(&place, &attributes, true).map_err(at)?;
+    Ok(written)
 }

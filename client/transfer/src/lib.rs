@@ -1,0 +1,34 @@
+//! Transfers of files and trees between this machine and a store.
+//!
+//! Does: plans operands, transfers several entries in parallel, keeps modes, times, links and
+//! holes, reports entries that failed.
+//! Does not: parse arguments, print, or take signals.
+//! Contract: an entry gets its name when it is complete. Temporary entries of an aborted transfer
+//! are removed by [`remove_local_temporaries`] and [`remove_stored_temporaries`].
+//! Truth: docs/how-to/transfers.md.
+
+mod destination;
+mod excluded;
+mod get;
+mod jobs;
+mod listing;
+mod local;
+mod put;
+mod random;
+mod replace;
+mod report;
+mod request;
+mod stored_path;
+mod tree;
+mod walk;
+
+pub use get::{get, write_whole};
+pub use listing::{ListEntry, kind_name, list_readable};
+pub use local::remove_temporaries as remove_local_temporaries;
+pub use put::{put, put_stream};
+pub use replace::remove_temporaries as remove_stored_temporaries;
+pub use report::TransferReport;
+pub use request::{TransferObserver, TransferOptions};
+pub use stored_path::StoredPath;
+pub use tree::{TreePath, join};
+pub use walk::{ENTRIES_MAX, EntryKind, Tree, TreeEntry, walk};
