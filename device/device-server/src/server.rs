@@ -40,7 +40,7 @@ use crate::{functions, identity};
 /// Interval at which the store checks whether a commit is due.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A running device.
+/// A running device. Dropping it stops it without waiting for its end.
 pub struct DeviceServer {
     name: String,
     url: String,

@@ -56,7 +56,7 @@ async fn paper_listener(address: &str, accepted: bool) -> Outcome<tokio::net::Tc
     Ok(listener)
 }
 
-/// A running metadata server.
+/// A running metadata server. Dropping it stops it without waiting for its end.
 pub struct MetadataServer {
     address: SocketAddr,
     /// Address of the paper's login, if it is served.

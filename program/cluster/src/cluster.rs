@@ -65,7 +65,7 @@ pub struct ClusterConfig {
     pub capacity: u64,
 }
 
-/// A running cluster.
+/// A running cluster. Dropping it stops it without waiting for its end.
 pub struct Cluster {
     metadata_server: MetadataServer,
     devices: Vec<DeviceServer>,

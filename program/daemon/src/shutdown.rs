@@ -9,8 +9,8 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub struct Shutdown(watch::Receiver<bool>);
 
-/// Starts the shutdown of one daemon.
-#[derive(Clone, Debug)]
+/// Starts the shutdown of one daemon, at the latest when it is dropped.
+#[derive(Debug)]
 pub struct ShutdownTrigger(Arc<watch::Sender<bool>>);
 
 impl ShutdownTrigger {
@@ -20,19 +20,27 @@ impl ShutdownTrigger {
     }
 }
 
+impl Drop for ShutdownTrigger {
+    fn drop(&mut self) {
+        self.trigger();
+    }
+}
+
 impl Shutdown {
     /// Returns a shutdown that starts with this one, or by its trigger. Must be called in a
     /// runtime.
     #[must_use]
     pub fn child(&self) -> (ShutdownTrigger, Self) {
         let (sender, receiver) = watch::channel(false);
-        let trigger = ShutdownTrigger(Arc::new(sender));
-        let (parent, started) = (self.wait(), trigger.clone());
+        let (sender, parent) = (Arc::new(sender), self.wait());
+        let trigger = ShutdownTrigger(Arc::clone(&sender));
         tokio::spawn(async move {
             tokio::select! {
-                () = parent => started.trigger(),
+                () = parent => {
+                    sender.send_replace(true);
+                }
                 // All parts of the daemon have ended.
-                () = started.0.closed() => {}
+                () = sender.closed() => {}
             }
         });
         (trigger, Self(receiver))
@@ -62,12 +70,15 @@ mod tests {
     async fn child_starts_alone_or_with_its_parent() {
         let (stop, parent) = Shutdown::manual();
         let (first, one) = parent.child();
-        let (_second, two) = parent.child();
+        let (second, two) = parent.child();
         first.trigger();
         one.wait().await;
-        let waits = std::pin::pin!(two.wait());
+        let waits = two.wait();
         assert!(tokio::time::timeout(std::time::Duration::from_millis(20), waits).await.is_err());
-        stop.send(true).expect("the parent waits");
+        drop(second);
         two.wait().await;
+        let (_third, three) = parent.child();
+        stop.send(true).expect("the parent waits");
+        three.wait().await;
     }
 }
