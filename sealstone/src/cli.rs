@@ -768,11 +768,7 @@ mod tests {
         visit(&mut all, &mut examples);
         assert!(examples.len() > 40, "{examples:?}");
         for example in examples {
-            // Two blanks begin a remark; a pipe or `>` ends the command.
-            let line = example.split("  ").next().unwrap_or_default();
-            let line = line.split(['|', '>']).next().unwrap_or_default();
-            let words = line.split_whitespace().map(|word| word.trim_matches('\''));
-            let words: Vec<&str> = core::iter::once("sealstone").chain(words).collect();
+            let words = help::example_words(&example);
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{words:?}: {error}");
             }

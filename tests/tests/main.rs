@@ -29,6 +29,7 @@ mod full_device;
 mod function_jobs;
 mod function_keys;
 mod function_outputs;
+mod function_parquet;
 mod function_reduction;
 mod function_runs;
 mod function_wasm;

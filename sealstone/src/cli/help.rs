@@ -218,6 +218,26 @@ fn overview(root: &Command) -> String {
     format!("{}{groups}{more}{}", &help[..at], &help[at..])
 }
 
+/// Returns the words of an example, of which a text in quotes is one. Two blanks begin a remark; a
+/// pipe or `>` ends the command.
+#[cfg(test)]
+pub(super) fn example_words(example: &str) -> Vec<&str> {
+    let line = example.split("  ").next().unwrap_or_default();
+    let mut words = vec!["sealstone"];
+    for (at, part) in line.split('\'').enumerate() {
+        let is_quoted = at % 2 == 1;
+        let end = part.find(['|', '>']).filter(|_| !is_quoted);
+        match is_quoted {
+            true => words.push(part),
+            false => words.extend(part[..end.unwrap_or(part.len())].split_whitespace()),
+        }
+        if end.is_some() {
+            break;
+        }
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Cli;

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::functions::{FunctionTestArgs, parse_pair};
 use crate::command::functions::{engine_of, enumeration, read_file};
-use crate::command::local_engine::{LocalCall, LocalEngine, LocalRunEnd, READS};
+use crate::command::local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS};
 use crate::command::parts::for_each;
 use crate::command::result_sink::ResultSink;
 use crate::output::Output;
@@ -125,7 +125,8 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
     let engine = engine_of(&options.function, options.engine, &code)?;
     let arguments = call_arguments(options)?;
     let runs = runs(options)?;
-    let function = LocalEngine::start(engine, options.engines.as_deref(), code, options.timeout)?;
+    let limits = LocalLimits::of_device(options.timeout);
+    let function = LocalEngine::start(engine, options.engines.as_deref(), code, limits)?;
     if !function.lacking.is_empty() {
         let lacking = function.lacking.join(", ");
         output.remark(format!("the sandbox lacks these layers on this machine: {lacking}"));

@@ -70,9 +70,26 @@ pub(super) struct LocalRunEnd {
     pub(super) result: Vec<u8>,
 }
 
-fn start_service(engines: EngineSet, timeout_ms: u32, folder: &Path) -> Outcome<FunctionService> {
+/// Limits of runs that differ from those of devices.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalLimits {
+    /// Longest run in milliseconds.
+    pub(super) timeout_ms: u32,
+    /// Maximum bytes of a result.
+    pub(super) output: u64,
+}
+
+impl LocalLimits {
+    /// Returns the limits of a device, with this longest run.
+    pub(super) fn of_device(timeout_ms: u32) -> Self {
+        Self { timeout_ms, output: ServiceLimits::for_cores(1).run.output }
+    }
+}
+
+fn start_service(engines: EngineSet, local: LocalLimits, folder: &Path) -> Outcome<FunctionService> {
     let mut limits = ServiceLimits::for_cores(1);
-    limits.run.wall = Duration::from_millis(timeout_ms.into());
+    limits.run.wall = Duration::from_millis(local.timeout_ms.into());
+    limits.run.output = local.output;
     // Each run gets an engine of its own, so that its memory is its own too.
     limits.warm_engines = 0;
     FunctionService::start(ServiceParts {
@@ -107,12 +124,12 @@ impl LocalEngine {
         engine: EngineType,
         engines: Option<&Path>,
         code: Vec<u8>,
-        timeout_ms: u32,
+        limits: LocalLimits,
     ) -> Outcome<Self> {
         let (engines, lacking) = start_engines(engine, engines)?;
         let folder = tempfile::tempdir()?;
         Ok(Self {
-            service: start_service(engines, timeout_ms, folder.path())?,
+            service: start_service(engines, limits, folder.path())?,
             engine,
             digest: *blake3::hash(&code).as_bytes(),
             code: code.into(),

@@ -13,6 +13,7 @@ mod local_run;
 pub(crate) mod reduction;
 mod result_text;
 mod second;
+mod stored_object;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -425,7 +426,8 @@ impl RunReport<'_> {
             );
             self.bar.suspend(|| self.output.remark(text));
         }
-        let engine = match function.is_linked || self.at_client.is_empty() {
+        let is_linked = function.is_linked_for(call.arguments.bytes());
+        let engine = match is_linked || self.at_client.is_empty() {
             true => None,
             false => Some(ClientEngine::start(client, call, path, engines).await),
         };
@@ -453,7 +455,7 @@ impl RunReport<'_> {
                 return Ok(FileResult::Lines(run_results(function, &arguments, &result)?, None));
             }
             Some(Err(failure)) if is_read => return Err(failure.clone()),
-            _ if !function.is_linked => return Err(Failure::operation("the file is empty")),
+            _ if !function.is_linked_for(&arguments) => return Err(Failure::operation("the file is empty")),
             _ if !is_read => return Ok(FileResult::Lines(run_on_empty(function, &arguments)?, None)),
             _ => {}
         }
@@ -639,7 +641,9 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     let function = reducible(plan);
     let mut call = call_of(plan, function, &found.files)?;
     let local = arguments.output.as_os_str();
-    let outputs = match function.filter(|function| function.output == FunctionOutput::File) {
+    let makes_files =
+        |function: &&ShippedFunction| function.output_of(call.arguments.bytes()) == FunctionOutput::File;
+    let outputs = match function.filter(makes_files) {
         Some(function) => {
             let files = (&found.files[..], found.files.len() > 1 || found.has_directory);
             let target = (local, plan.to.as_ref(), plan.security);
@@ -654,6 +658,14 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
         true => ResultSink::Standard,
         false => ResultSink::open(local)?,
     };
+    if outputs.as_ref().is_some_and(FileOutputs::is_joined)
+        && output.is_json()
+        && local == "-"
+        && plan.to.is_none()
+    {
+        return Err(Failure::usage("the output of several files is not part of the JSON")
+            .hint("name a local file with --output FILE, or a stored one with --to PATH"));
+    }
     if outputs.as_ref().is_some_and(FileOutputs::is_sink)
         && matches!(sink, ResultSink::Standard)
         && !output.is_json()
@@ -698,7 +710,8 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
     };
     found.failed.iter().for_each(|failure| report.fail(failure.clone()));
     if let Some(function) = function {
-        for file in (0..found.files.len()).filter(|file| found.files[*file].is_empty && function.is_linked) {
+        let is_linked = function.is_linked_for(call.arguments.bytes());
+        for file in (0..found.files.len()).filter(|file| found.files[*file].is_empty && is_linked) {
             let result = match run_on_empty(function, call.arguments.bytes()) {
                 Ok(lines) => FileResult::Lines(lines, None),
                 Err(failure) => FileResult::Failed(failure),
@@ -721,6 +734,12 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
             report.results.retain(|(number, _)| *number != file);
             report.fail(failure);
         }
+    }
+    if let Some(outputs) = report.outputs.as_mut().filter(|_| summary.is_ok())
+        && let Err(failure) =
+            outputs.write_joined(client, &found.files, &mut report.sink, report.failed_count).await
+    {
+        report.fail(failure);
     }
     let reduced = match summary {
         Ok(_) => report.run_second(client, &call, plan).await,

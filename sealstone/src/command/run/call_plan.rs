@@ -17,6 +17,9 @@ use crate::cli::shipped::is_reducible;
 use crate::command::functions::is_in_library;
 use crate::command::job_records::{JobRecord, JobRecords};
 
+/// End of the names of Parquet files.
+const PARQUET_END: &[u8] = b".parquet";
+
 /// A call of a command.
 pub(crate) struct CallPlan<'a> {
     pub(crate) arguments: &'a CallArgs,
@@ -35,10 +38,11 @@ pub(crate) struct CallPlan<'a> {
 
 /// Returns the arguments of the command line and of the private file, and their names.
 fn call_arguments(
-    arguments: &CallArgs,
+    plan: &CallPlan<'_>,
     function: Option<&ShippedFunction>,
     files: &[InputFile],
 ) -> Outcome<CallArguments> {
+    let arguments = plan.arguments;
     let (mut all, mut names) = (CallArguments::default(), Vec::new());
     let mut add = |name: &str, value: &str| {
         names.push(name.to_owned());
@@ -62,10 +66,28 @@ fn call_arguments(
             names.push("format".to_owned());
             all.add("format", format).map_err(Failure::from)?;
         }
+        let has_form = names.iter().any(|name| matches!(name.as_str(), "count" | "result-format"));
+        let is_table = function.name == "filter" && has_value(all.bytes(), "format=parquet");
+        if is_table && !has_form && names_parquet(plan) {
+            names.push("result-format".to_owned());
+            all.add("result-format", "parquet").map_err(Failure::from)?;
+        }
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         arguments.shipped.check(function, &names)?;
     }
     Ok(all)
+}
+
+/// Whether an argument has this value.
+fn has_value(arguments: &[u8], pair: &str) -> bool {
+    arguments.split(|byte| *byte == 0).any(|one| one == pair.as_bytes())
+}
+
+/// Whether the output has the name of a Parquet file.
+fn names_parquet(plan: &CallPlan<'_>) -> bool {
+    let stored = plan.to.as_ref().map(|path| path.as_bytes());
+    let name = stored.unwrap_or(plan.arguments.output.as_encoded_bytes());
+    name.ends_with(PARQUET_END)
 }
 
 /// Returns the format of tables whose names agree about it.
@@ -76,6 +98,7 @@ fn format_of(files: &[InputFile]) -> Option<&'static str> {
         () if files.is_empty() => None,
         () if all(&[b".csv"]) => Some("csv"),
         () if all(&[b".jsonl", b".ndjson"]) => Some("jsonl"),
+        () if all(&[PARQUET_END]) => Some("parquet"),
         () => None,
     }
 }
@@ -102,18 +125,18 @@ pub(super) fn call_of(
     let CallPlan { arguments, function, .. } = plan;
     let mut call = FunctionRun::new(function);
     call.method.clone_from(&arguments.method);
-    call.arguments = call_arguments(arguments, reducible, files)?;
+    call.arguments = call_arguments(plan, reducible, files)?;
     call.secret_arguments = arguments.arg_file.is_some();
     call.commit_on_success = plan.commit;
     call.grouping = if arguments.together { CallGrouping::PerDevice } else { CallGrouping::PerFile };
     call.timeout_ms = if plan.is_async { 0 } else { arguments.timeout };
     call.security = plan.security;
     call.key_file = plan.key_file.as_ref().map(|path| path.as_bytes().to_vec());
-    call.header_rows = reducible.is_some_and(|function| function.name == "filter")
-        && call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"format=csv");
+    let is_filter = reducible.is_some_and(|function| function.name == "filter");
+    call.header_rows = is_filter && has_value(call.arguments.bytes(), "format=csv");
     // The other shipped functions return a few lines.
     call.long_results = reducible.is_none_or(|function| {
-        let counts = call.arguments.bytes().split(|byte| *byte == 0).any(|one| one == b"count=true");
+        let counts = has_value(call.arguments.bytes(), "count=true");
         let is_long = matches!(function.name, "grep" | "filter") || function.output == FunctionOutput::File;
         is_long && !counts
     });

@@ -11,7 +11,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use sealstone_client::functions::{CallPart, CallReply, FUNCTION_CODE_MAX, FunctionDetails, FunctionRun};
+use sealstone_client::functions::{
+    CallPart, CallReply, FUNCTION_CODE_MAX, FunctionDetails, FunctionRun, RESULTS_BYTES_MAX,
+};
 use sealstone_client::{Client, Devices, FilePath, GetOptions, Metadata, OpenFile};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_service::LocalFileObject;
@@ -20,14 +22,18 @@ use sealstone_osd::function::EngineType;
 use sealstone_osd_device::GrantedObject;
 use zeroize::Zeroizing;
 
+use super::stored_object::StoredFileObject;
 use crate::command::function_test::failure_of;
 use crate::command::functions::at_function;
-use crate::command::local_engine::{LocalCall, LocalEngine, LocalRunEnd, READS};
+use crate::command::local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS};
 
 /// Bytes of an object that are fetched at once.
 const FETCH_BYTES: u64 = 4 << 20;
 /// Maximum bytes of an object that is copied for a run.
 const OBJECT_BYTES_MAX: u64 = 4 << 30;
+
+/// Maximum bytes of the result of a run: those of a call. Devices return less.
+const OUTPUT_BYTES_MAX: u64 = RESULTS_BYTES_MAX as u64;
 
 /// A stored function, and the engine of this machine that runs it.
 pub(super) struct ClientEngine(Arc<LocalEngine>);
@@ -73,7 +79,8 @@ impl ClientEngine {
         let options = GetOptions { method: call.security, ..GetOptions::default() };
         let mut code = Vec::new();
         client.get(path, &mut code, options).await.map_err(|error| Failure::from(error).at(path))?;
-        let engine = LocalEngine::start(engine, engines, code, call.timeout_ms)?;
+        let limits = LocalLimits { timeout_ms: call.timeout_ms, output: OUTPUT_BYTES_MAX };
+        let engine = LocalEngine::start(engine, engines, code, limits)?;
         if found.digest != Some(engine.digest) {
             return Err(Failure::operation("its code differs from its digest").at(path));
         }
@@ -107,10 +114,10 @@ impl ClientEngine {
     ) -> Outcome<Vec<u8>> {
         let at = |failure: Failure| failure.at(path);
         let stored = client.open(path, call.security).await.map_err(|error| at(error.into()))?;
-        let whole = 0..stored.stat().size;
-        let file = fetch_ranges(&stored, std::iter::once(whole)).await.map_err(at)?;
+        // Only the bytes that the function reads are fetched.
+        let object = Arc::new(StoredFileObject::new(stored));
         let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
-        let end = self.run(call, arguments, vec![file]).await.map_err(at)?;
+        let end = self.run_on(call, arguments, vec![object]).await.map_err(at)?;
         match failure_of("a local engine", &end.header) {
             None => Ok(end.result),
             Some(failure) if end.log.is_empty() => Err(at(failure)),
@@ -128,8 +135,17 @@ impl ClientEngine {
         let object = |(number, file)| -> Arc<dyn GrantedObject> {
             Arc::new(LocalFileObject::new(file, number, READS))
         };
+        self.run_on(call, arguments, (0..).zip(files).map(object).collect()).await
+    }
+
+    async fn run_on(
+        &self,
+        call: &FunctionRun,
+        arguments: Zeroizing<Vec<u8>>,
+        objects: Vec<Arc<dyn GrantedObject>>,
+    ) -> Outcome<LocalRunEnd> {
         let local = LocalCall {
-            objects: (0..).zip(files).map(object).collect(),
+            objects,
             method: call.method.clone(),
             arguments,
             secret_arguments: call.secret_arguments,

@@ -1,6 +1,7 @@
 //! Outputs of functions that make a new file of each file, such as `compress`.
 //!
-//! Does: choose the destination and the names before any job starts, and write the bytes there.
+//! Does: choose the destination and the names before any job starts, and write the bytes there. The
+//! tables that `filter` selected from several files become one file if one is named.
 //! Contract: an output replaces a stored file only when all its bytes are there. No output replaces
 //! a file that the command reads.
 
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use sealstone_client::{Client, ClientError, Devices, FileKind, FilePath, Metadata, Method, PutOptions};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
-use sealstone_functions::{OutputLine, ResultLine, ShippedFunction};
+use sealstone_functions::{JoinError, OutputLine, ResultLine, ShippedFunction, join_parquet};
 use sealstone_mds_protocol::{ErrorCode, shown};
 
 use super::files::InputFile;
@@ -46,6 +47,8 @@ pub(super) struct FileOutputs {
     method: Method,
     waiting: Vec<(usize, Vec<u8>)>,
     waiting_bytes: usize,
+    /// Whether the outputs of all files are parts of one Parquet file.
+    is_joined: bool,
 }
 
 /// Returns the name of the output of a file.
@@ -90,7 +93,11 @@ impl FileOutputs {
                 None => Ok(names),
             }
         };
-        let new = |target, names| Self { target, names, method, waiting: Vec::new(), waiting_bytes: 0 };
+        let is_joined = is_many && function.name == "filter";
+        let new = |target, names: Vec<Vec<u8>>| {
+            let is_joined = is_joined && names.is_empty();
+            Self { target, names, method, waiting: Vec::new(), waiting_bytes: 0, is_joined }
+        };
         let Some(stored) = stored else {
             let is_folder = local != "-" && Path::new(local).is_dir();
             return match is_folder {
@@ -104,7 +111,7 @@ impl FileOutputs {
             Err(ClientError::Refused(refused)) if refused.code == ErrorCode::NotFound => false,
             Err(error) => return Err(Failure::from(error).at(top)),
         };
-        if !is_directory && (is_many || stored.trailing_slash) {
+        if !is_directory && ((is_many && !is_joined) || stored.trailing_slash) {
             return Err(Failure::usage("not a directory; outputs of several files need one")
                 .at(top)
                 .hint(format!("sealstone mkdir {}", top.shown())));
@@ -125,6 +132,11 @@ impl FileOutputs {
         matches!(self.target, OutputTarget::Sink)
     }
 
+    /// Whether the outputs of all files become one file.
+    pub(super) const fn is_joined(&self) -> bool {
+        self.is_joined
+    }
+
     /// Returns the local or stored path of an output; none in the sink.
     pub(super) fn path_of(&self, file: usize) -> Option<Vec<u8>> {
         match &self.target {
@@ -140,12 +152,12 @@ impl FileOutputs {
     /// Takes an output that is in memory; returns the bytes if they belong in the sink.
     pub(super) fn take(&mut self, file: usize, bytes: Vec<u8>) -> Outcome<Option<Vec<u8>>> {
         match &self.target {
-            OutputTarget::Sink => return Ok(Some(bytes)),
+            OutputTarget::Sink if !self.is_joined => return Ok(Some(bytes)),
             OutputTarget::Folder(folder) => {
                 let name = self.names.get(file).ok_or_else(Failure::unexpected_response)?;
                 write_local(&folder.join(OsStr::from_bytes(name)), &mut bytes.as_slice())?;
             }
-            OutputTarget::Stored(_) => {
+            OutputTarget::Sink | OutputTarget::Stored(_) => {
                 if self.waiting_bytes + bytes.len() > WAITING_BYTES_MAX {
                     return Err(Failure::operation("the outputs have more than 512 MiB together")
                         .hint("run the function on fewer files"));
@@ -208,6 +220,9 @@ impl FileOutputs {
     ) -> Vec<(usize, Failure)> {
         let mut failed = Vec::new();
         let OutputTarget::Stored(paths) = &self.target else { return failed };
+        if self.is_joined {
+            return failed;
+        }
         for (file, bytes) in std::mem::take(&mut self.waiting) {
             let (Some(path), Some(input)) = (paths.get(file), files.get(file)) else { continue };
             let options = self.put_options(input.output_mode(), bytes.len() as u64);
@@ -217,6 +232,57 @@ impl FileOutputs {
         }
         self.waiting_bytes = 0;
         failed
+    }
+}
+
+impl FileOutputs {
+    /// Writes one Parquet file of the outputs of all files, in the order of the files.
+    ///
+    /// # Errors
+    /// For outputs that are missing or have other columns, with the path of their file.
+    pub(super) async fn write_joined<M: Metadata, D: Devices>(
+        &mut self,
+        client: &Client<M, D>,
+        files: &[InputFile],
+        sink: &mut ResultSink,
+        failed_count: usize,
+    ) -> Outcome {
+        if !self.is_joined {
+            return Ok(());
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if failed_count > 0 || waiting.len() != files.len() {
+            return Err(Failure::operation("the output is not written, because results are missing"));
+        }
+        waiting.sort_unstable_by_key(|(file, _)| *file);
+        let (numbers, parts): (Vec<usize>, Vec<Vec<u8>>) = waiting.into_iter().unzip();
+        let mut spool = tempfile::tempfile()?;
+        let mut buffered = io::BufWriter::new(&mut spool);
+        let size = join_parquet(&parts, &mut buffered).map_err(|error| {
+            let (JoinError::Malformed { part, .. } | JoinError::Schema { part }) = error else {
+                return Failure::operation(error);
+            };
+            let failure = Failure::operation(error).hint("run the function on files with the same columns");
+            match numbers.get(part).and_then(|file| files.get(*file)) {
+                Some(file) => failure.at(&file.path),
+                None => failure,
+            }
+        })?;
+        buffered.flush()?;
+        drop(buffered);
+        spool.seek(SeekFrom::Start(0))?;
+        match (&self.target, sink) {
+            (OutputTarget::Stored(paths), _) => {
+                let (path, file) =
+                    paths.first().zip(files.first()).ok_or_else(Failure::unexpected_response)?;
+                let options = self.put_options(file.output_mode(), size);
+                let spool = tokio::fs::File::from_std(spool);
+                client.put(path, spool, options).await.map_err(|error| Failure::from(error).at(path))?;
+            }
+            (_, ResultSink::File(out)) => drop(io::copy(&mut spool, out)?),
+            (_, ResultSink::Standard) => drop(io::copy(&mut spool, &mut io::stdout().lock())?),
+        }
+        Ok(())
     }
 }
 
