@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sealstone_tests::{Daemon, System, command, run, run_with_input, text};
+use sealstone_tests::{Daemon, Signal, System, command, run, run_with_input, text};
 use serde_json::Value;
 
 use crate::function_jobs::{HeldRun, until};
@@ -508,4 +508,22 @@ fn added_device_has_policy_of_cluster() {
     system.run(&["osd", "drain", "osd0", "--wait", "120"]).ok();
     assert_eq!(system.run(&["run", "good", "/a"]).ok().text(), "1");
     system.run(&["run", "other", "/a"]).fails(3).says(&["policy of the partition"]);
+}
+
+#[test]
+fn returned_device_gets_missed_policy() {
+    let mut system = System::start(2);
+    let main =
+        "#include \"osd.h\"\nint64_t osd_main(const osd_call *call) { return osd_result(\"1\", 1); }\n";
+    store_text(&system, "good", main);
+    store_text(&system, "other", &main.replace("\"1\"", "\"2\""));
+    system.end_osd(1, Signal::Terminate);
+    system.run(&["fn", "policy", "--set", "listed", "--function", "good"]).fails(1);
+    system.start_osd(1);
+    until("the policy of both devices", || {
+        let shown = system.run(&["--json", "fn", "policy"]);
+        let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+        let devices = shown["devices"].as_array().expect("a list");
+        devices.len() == 2 && devices.iter().all(|device| device["policy"] == "listed")
+    });
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealstone_mds::{
-    DeviceAddress, KeyStep, KeyStepsResult, Mds, MdsError, ReapItem, ServerPurpose, StepOutcome,
+    DeviceAddress, DuePolicy, KeyStep, KeyStepsResult, Mds, MdsError, ReapItem, ServerPurpose, StepOutcome,
 };
 use sealstone_mds_protocol::{DeviceId, DeviceState, ErrorCode};
 use sealstone_seal::Credential;
@@ -99,6 +99,9 @@ impl Housekeeper {
                 }
                 if self.is_leader() {
                     self.prepare_devices().await;
+                }
+                if self.is_leader() {
+                    self.give_policies(due).await;
                 }
                 if due {
                     self.poll_devices().await;
@@ -205,6 +208,12 @@ impl Housekeeper {
     /// Returns false if it was registered again meanwhile.
     async fn prepare(&self, device: &DeviceAddress) -> Result<bool, DeviceError> {
         self.measure(device).await?;
+        self.set_policies(device).await?;
+        self.blocking(|mds| mds.device_prepared(device)).map_err(store_failed)
+    }
+
+    /// Sets policy and missing tags of the partitions of a device.
+    async fn set_policies(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
         for partition in self.mds.file_partitions() {
             let credential = self.credential(device.id, ServerPurpose::TagPartition(partition))?;
             let policy = self.blocking(|mds| mds.whole_policy_attributes(partition)).map_err(store_failed)?;
@@ -216,7 +225,47 @@ impl Housekeeper {
                 );
             }
         }
-        self.blocking(|mds| mds.device_prepared(device)).map_err(store_failed)
+        Ok(())
+    }
+
+    /// Sets the recorded policy about functions on devices that do not have it yet. With `all`,
+    /// also tries devices that were unreachable.
+    pub async fn give_policies(&self, all: bool) {
+        let due = match self.blocking(Mds::due_policies) {
+            Ok(due) => due,
+            Err(error) => {
+                tracing::error!(%error, "devices without the policy of functions could not be read");
+                return;
+            }
+        };
+        let devices = self.mds.devices();
+        let mut givers = JoinSet::new();
+        for due in due {
+            let known = devices.iter().find(|(device, _)| device.id == due.device);
+            if all || known.is_none() || self.mds.is_device_healthy(due.device) {
+                let (this, device) = (self.clone(), known.map(|(device, _)| device.clone()));
+                givers.spawn(async move { this.give_policy(due, device).await });
+            }
+        }
+        while givers.join_next().await.is_some() {}
+    }
+
+    async fn give_policy(&self, due: DuePolicy, device: Option<DeviceAddress>) {
+        let given = match &device {
+            Some(device) => self.set_policies(device).await,
+            // It was removed.
+            None => Ok(()),
+        };
+        let recorded = match given {
+            Ok(()) => self.blocking(|mds| mds.policy_given(&due)),
+            Err(error) => {
+                tracing::warn!(device = due.device.0, %error, "policy of functions not set; retrying");
+                self.blocking(|mds| mds.policy_missed(&due))
+            }
+        };
+        if let Err(error) = recorded {
+            tracing::error!(device = due.device.0, %error, "state of the policy of functions not stored");
+        }
     }
 
     /// Performs pending key changes of all devices concurrently. With `all`, also tries devices

@@ -24,6 +24,17 @@ record! {
     }
 }
 
+record! {
+    /// A device that does not have the recorded policy yet.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PolicyDueRecord {
+        /// Names the change of the policy; random.
+        pub change: u64,
+        /// Whether the device could not be reached when it was to get the policy.
+        pub is_missed: bool,
+    }
+}
+
 /// An attribute and its value; an empty value removes it.
 pub type AttributeValue = (AttributeId, Vec<u8>);
 

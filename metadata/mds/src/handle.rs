@@ -365,6 +365,7 @@ impl Mds {
                 principal,
                 partition,
                 &FunctionPolicyRecord { policy, keys, digests },
+                rng,
             ),
             Request::FunctionPolicyAccess { id, partition, change, method } => {
                 self.function_policy_access(principal, (id, partition, change), method, now_ms, rng)

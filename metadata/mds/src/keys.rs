@@ -10,9 +10,13 @@ use sealstone_mds_protocol::{
 use sealstone_osd::ObjectId;
 
 mod disks;
+mod function_policy;
 
 pub(crate) use disks::{
     disk, disk_key, disk_key_user, disk_keys, disk_of_user, disk_of_user_name, disk_public_key, disks_of_user,
+};
+pub(crate) use function_policy::{
+    device_of_policy_due, function_policies, function_policy, policies_due, policy_due,
 };
 
 /// Version marker, server id, login keys, counters.
@@ -27,8 +31,6 @@ const CREATE_CHARGE: u8 = b'E';
 const CREATE_COUNT: u8 = b'C';
 /// Creates that ended before their credentials expired; they count until then.
 const CREATE_SPENT: u8 = b'S';
-/// Policy about functions of partitions.
-const FUNCTION_POLICY: u8 = b'O';
 /// Reservations for results of users.
 const RESULT_COUNTS: u8 = b'I';
 /// Reservations for results that ended before their credentials expired.
@@ -451,15 +453,6 @@ pub(crate) fn create_bytes(id: IntentId) -> Vec<u8> {
 
 pub(crate) fn function_result(id: IntentId) -> Vec<u8> {
     key(FUNCTION_RESULT, &[&id.0.to_be_bytes()])
-}
-
-/// Returns the key of the policy of a partition, or of all without one of their own.
-pub(crate) fn function_policy(partition: Option<u64>) -> Vec<u8> {
-    key(FUNCTION_POLICY, &[&partition.unwrap_or_default().to_be_bytes()])
-}
-
-pub(crate) fn function_policies() -> Vec<u8> {
-    vec![FUNCTION_POLICY]
 }
 
 pub(crate) fn function_results() -> Vec<u8> {

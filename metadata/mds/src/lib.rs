@@ -74,6 +74,7 @@ pub use directory::{
 };
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};
+pub use function_policy::DuePolicy;
 pub use function_policy_record::{AttributeValue, FunctionPolicyRecord};
 pub use handle::PendingRecalls;
 pub use issue::{GrantLog, IssueRecord, IssueStream, MemoryGrantLog, NoGrantLog};

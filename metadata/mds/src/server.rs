@@ -609,8 +609,13 @@ impl Mds {
         self.devices.addresses()
     }
 
-    /// Whether a device was added or its address changed since the last call. Then it has to be
-    /// prepared.
+    /// Requests a round of the tasks for devices.
+    pub(crate) fn wake_for_devices(&self) {
+        self.devices_changed.store(true, Ordering::Release);
+    }
+
+    /// Whether a device was added, its address or the policy about functions changed since the last
+    /// call. Then there is work for the daemon.
     #[must_use]
     pub fn take_devices_changed(&self) -> bool {
         // Called after every request, so a plain load comes first.

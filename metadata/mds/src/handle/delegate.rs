@@ -137,6 +137,12 @@ impl Mds {
         for (object, range) in &issue.parts {
             to_sign.push(ObjectToSign { object: *object, range: *range, tag: tags::of(&*view, *object)? });
         }
+        let mut withheld = Vec::new();
+        if permissions.contains(Permissions::EXECUTE) {
+            for (object, _) in &issue.parts {
+                withheld.push(Self::lacks_policy(&*view, object.device)?);
+            }
+        }
         drop(view);
         let number = self.sessions.next_grant(&principal.session);
         let audit = audit_field(principal, number);
@@ -159,7 +165,20 @@ impl Mds {
         if rights.writes && kind != IssueKind::Create {
             self.check_lengths_later(LengthTarget::File(inode), &principal.user, expires_ms)?;
         }
-        let grants = self.devices.grants(&to_sign, &terms, rng)?;
+        let grants = match withheld.contains(&true) {
+            false => self.devices.grants(&to_sign, &terms, rng)?,
+            // A credential for each object is expected; that of a device with an older policy
+            // permits nothing.
+            true => {
+                let nothing = CapabilityTerms { permissions: Permissions::NONE, ..terms };
+                let pairs = to_sign.iter().zip(&withheld);
+                let one = |(sign, withheld): (&ObjectToSign, &bool)| {
+                    let terms = if *withheld { &nothing } else { &terms };
+                    self.devices.grants(std::slice::from_ref(sign), terms, &mut *rng)
+                };
+                pairs.map(one).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect()
+            }
+        };
         let entry = IssueEntry {
             time_ms: now_ms,
             kind,

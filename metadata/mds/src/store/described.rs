@@ -98,6 +98,7 @@ const fn family_name(family: u8) -> &'static str {
         b'I' => "reservations for results of a user",
         b'J' => "ended reservation that still counts",
         b'O' => "policy about functions",
+        b'Q' => "device that has to get a policy about functions",
         b'r' => "object to be removed",
         b'v' => "device",
         b'k' => "sealed keys of a device",

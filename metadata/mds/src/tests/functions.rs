@@ -555,6 +555,40 @@ fn recorded_policy_applies_to_new_partitions() {
 }
 
 #[test]
+fn missed_policy_withholds_execute_right() {
+    let mut world = World::with_function(2, 0o755);
+    let set =
+        Request::FunctionPolicySet { partition: None, policy: 1, keys: Vec::new(), digests: Vec::new() };
+    let rights = |world: &mut World| -> Vec<Permissions> {
+        let file = world.open_ok(ALICE, "/fn", Access::Execute);
+        file.grants.iter().map(|grant| parsed(grant.capability.as_slice()).permissions).collect()
+    };
+    let execute = Permissions::EXECUTE | Permissions::GET_ATTR;
+    let before = rights(&mut world);
+    assert!(!before.is_empty() && before.iter().all(|rights| *rights == execute));
+    world.ask(ADMIN, set.clone());
+    let due = world.mds.due_policies().unwrap();
+    assert_eq!(due.len(), 2, "one for each device");
+    assert_eq!(rights(&mut world), before, "they are reachable");
+    for one in &due {
+        world.mds.policy_missed(one).unwrap();
+    }
+    assert!(rights(&mut world).iter().all(|rights| *rights == Permissions::NONE));
+    // A change since then counts, not the earlier one.
+    world.ask(ADMIN, set);
+    for one in &due {
+        world.mds.policy_given(one).unwrap();
+    }
+    let due = world.mds.due_policies().unwrap();
+    assert_eq!(due.len(), 2);
+    for one in &due {
+        world.mds.policy_given(one).unwrap();
+    }
+    assert_eq!(world.mds.due_policies().unwrap(), []);
+    assert_eq!(rights(&mut world), before);
+}
+
+#[test]
 fn policy_access_is_for_administrators_only() {
     let mut world = World::with_devices(1);
     let id = world.mds.devices()[0].0.id;
