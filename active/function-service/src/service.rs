@@ -311,6 +311,10 @@ impl ServiceState {
         owner: JobOwner,
         call: FunctionCall,
     ) -> Result<ReplyParts, FunctionRefusal> {
+        let end_ms = self.environment.now_ms().saturating_add(self.limits.run.wall.as_millis() as u64);
+        if call.result_object.as_ref().is_some_and(|object| (1..end_ms).contains(&object.expires_ms())) {
+            return Err(FunctionRefusal::ResultExpires);
+        }
         // Without this check a refused job would cost a flush of the disk.
         let check = |active: &mut ActiveJobs, id: JobId| {
             if active.table.state_of(id).is_some() || active.starting.contains(&id) {

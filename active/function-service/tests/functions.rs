@@ -590,6 +590,23 @@ fn client_chooses_unused_job_id() {
 }
 
 #[test]
+fn job_that_outlives_result_credential_is_refused() {
+    let test = TestService::new();
+    let object = GrantedMemory::partition();
+    let run = |timeout_ms| {
+        let long =
+            FunctionCall { result_object: Some(object.clone()), ..call(1, "large", timeout_ms, Vec::new()) };
+        test.service.reserve_and_run(long)
+    };
+    *object.expires_ms.lock() = TestEnvironment.now_ms() + 1;
+    assert_eq!(run(0).unwrap_err(), FunctionRefusal::ResultExpires);
+    // The client of a synchronous job is there to request another credential.
+    assert!(run(20_000).is_ok());
+    *object.expires_ms.lock() = u64::MAX;
+    assert!(run(0).is_ok());
+}
+
+#[test]
 fn asynchronous_job_stores_long_result() {
     let test = TestService::new();
     let object = GrantedMemory::partition();

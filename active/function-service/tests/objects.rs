@@ -15,6 +15,8 @@ pub(crate) struct GrantedMemory {
     pub(crate) bytes: Mutex<Vec<u8>>,
     pub(crate) children: Mutex<Vec<Arc<GrantedMemory>>>,
     pub(crate) range: Mutex<Range>,
+    /// When its authority ends; 0 for never.
+    pub(crate) expires_ms: Mutex<u64>,
     /// Reads that reach this offset fail.
     pub(crate) damaged_from: Mutex<u64>,
     pub(crate) is_removed: AtomicBool,
@@ -51,6 +53,7 @@ impl GrantedMemory {
             bytes: Mutex::new(bytes.to_vec()),
             children: Mutex::default(),
             range: Mutex::new(Range::ALL),
+            expires_ms: Mutex::default(),
             damaged_from: Mutex::new(u64::MAX),
             is_removed: AtomicBool::default(),
             fails_writes: AtomicBool::default(),
@@ -81,6 +84,10 @@ impl GrantedObject for GrantedMemory {
 
     fn range(&self) -> Range {
         *self.range.lock()
+    }
+
+    fn expires_ms(&self) -> u64 {
+        *self.expires_ms.lock()
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, GrantError> {

@@ -12,7 +12,7 @@ use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
 
-use crate::function_fields::{API_FIELD, JOB_FIELD, OPERATION_FIELD};
+use crate::function_fields::{API_FIELD, JOB_FIELD, OPERATION_FIELD, TIMEOUT_FIELD};
 use crate::function_runner::FunctionRefusal;
 
 /// Position of an error in the request.
@@ -172,6 +172,7 @@ impl OsdFailure {
                 FunctionRefusal::TooManyJobs => "too_many_jobs",
                 FunctionRefusal::UnknownJob => "unknown_job",
                 FunctionRefusal::JobIdInUse => "job_id_in_use",
+                FunctionRefusal::ResultExpires => "result_expires",
                 FunctionRefusal::Stopping => "stopping",
                 FunctionRefusal::ServiceFailed => "function_service",
             },
@@ -257,6 +258,9 @@ impl OsdFailure {
             }
             Self::Function(FunctionRefusal::UnknownJob | FunctionRefusal::JobIdInUse) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(JOB_FIELD)))
+            }
+            Self::Function(FunctionRefusal::ResultExpires) => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(TIMEOUT_FIELD)))
             }
             Self::Function(FunctionRefusal::ApiUnsupported { .. }) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(ErrorPointer::DataOut(API_FIELD)))

@@ -10,5 +10,7 @@ pub(crate) const DIGEST_FIELD: u16 = REQUEST_AT + 48;
 pub(crate) const OPERATION_FIELD: u16 = REQUEST_AT + 1;
 /// Byte of API VERSION in the segment.
 pub(crate) const API_FIELD: u16 = REQUEST_AT + 4;
+/// Byte of TIMEOUT in the segment.
+pub(crate) const TIMEOUT_FIELD: u16 = REQUEST_AT + 8;
 /// Byte of JOB ID in the segment.
 pub(crate) const JOB_FIELD: u16 = REQUEST_AT + 32;

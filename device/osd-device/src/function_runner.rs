@@ -195,6 +195,9 @@ pub enum FunctionRefusal {
     /// The client chose the id of a job that exists.
     #[error("the job id is in use")]
     JobIdInUse,
+    /// An asynchronous job may run for longer than the credential for its result is valid.
+    #[error("the job may end after the credential for its result")]
+    ResultExpires,
     /// The device is shutting down.
     #[error("the device is shutting down")]
     Stopping,
@@ -216,6 +219,10 @@ pub trait GrantedObject: Send + Sync {
     fn rights(&self) -> Permissions;
     /// Returns the bytes that may be accessed.
     fn range(&self) -> Range;
+    /// Returns the time at which its authority ends, milliseconds since 1970; 0 for never.
+    fn expires_ms(&self) -> u64 {
+        0
+    }
     /// Reads from an offset; returns the number of bytes, short only at the end of the object.
     ///
     /// # Errors

@@ -52,6 +52,12 @@ impl VerifiedExtension {
         self.capability.check_expiry(clock_ms)
     }
 
+    /// Returns the time at which it expires, milliseconds since 1970; 0 for never.
+    #[must_use]
+    pub fn expires_ms(&self) -> u64 {
+        self.capability.expires_ms
+    }
+
     /// Returns the bytes that it allows; all of them for another type than a user object.
     #[must_use]
     pub fn range(&self) -> Range {

@@ -140,6 +140,15 @@ pub enum FunctionError {
         /// The problem.
         problem: String,
     },
+    /// An asynchronous job could end after the credential for its long result.
+    #[error(
+        "device {device} may run the job for longer than the credential for its result is valid; raise \
+         delegated_s_max of the metadata server, or lower function_wall_s_max of the device"
+    )]
+    ResultExpires {
+        /// Name of the device.
+        device: String,
+    },
     /// The device refuses the call.
     #[error("device {device} refuses the call: {error}")]
     Refused {

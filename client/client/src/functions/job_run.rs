@@ -26,6 +26,8 @@ use crate::{Client, ClientError, Devices, Metadata};
 
 /// Offset of FLAGS in the request for a run.
 const FLAGS_AT: u16 = 3;
+/// Offset of TIMEOUT in the request for a run.
+const TIMEOUT_AT: u16 = 8;
 
 /// A file of a call, opened.
 pub(super) struct OpenData<M, D> {
@@ -231,6 +233,12 @@ impl<M: Metadata, D: Devices> CallState<M, D> {
                 Ok(done) => break (job::parse(&done.data)?, object),
                 // Nothing was started. A credential may have been revoked or its key replaced.
                 Err(error) if error.is_denied() && !renew => renew = true,
+                // The timeout of an asynchronous job is 0, which is valid.
+                Err(OsdError::FunctionRequestUnknown { at: TIMEOUT_AT })
+                    if result_object.is_some() && self.call.timeout_ms == 0 =>
+                {
+                    return Err(FunctionError::ResultExpires { device: device_name.to_owned() });
+                }
                 // An older device knows no entry for a result, and returns short results.
                 Err(OsdError::FunctionRequestUnknown { at: FLAGS_AT }) if result_object.is_some() => {
                     result_object = None;

@@ -85,6 +85,9 @@ pub(crate) struct ExecuteAuthority {
     pub(crate) signed: Option<SignedBy>,
     /// Rights that the command needed.
     pub(crate) need: RequiredRights,
+    /// Whether the device uses it to store the result after the run. Then only the capability for
+    /// the result limits the time.
+    pub(crate) is_for_result: bool,
 }
 
 impl ExecuteAuthority {
@@ -97,7 +100,9 @@ impl ExecuteAuthority {
             return Ok(());
         };
         capability.check_unfrozen(signed, device)?;
-        capability.check_expiry(now_ms)?;
+        if !self.is_for_result {
+            capability.check_expiry(now_ms)?;
+        }
         capability.permit(&self.need, device)?;
         Ok(())
     }
@@ -332,6 +337,13 @@ fn range(start: u64, length: usize) -> BytesNeeded {
 }
 
 impl GrantedObject for DeviceGrant {
+    fn expires_ms(&self) -> u64 {
+        match &self.basis {
+            GrantBasis::Proven(extended) => extended.expires_ms(),
+            GrantBasis::Unsecured(_) => 0,
+        }
+    }
+
     fn object(&self) -> ObjectId {
         match self.target {
             GrantTarget::Entry => self.entry.object,

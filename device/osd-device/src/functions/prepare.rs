@@ -149,11 +149,15 @@ fn grants(
     proofs: &[[u8; 32]],
 ) -> Result<Vec<Arc<dyn GrantedObject>>, OsdRefusal> {
     let FunctionContext { device, command, admitted, permit, .. } = context;
-    let execute = Arc::new(ExecuteAuthority {
-        capability: admitted.capability().copied(),
-        signed: admitted.signed_by(),
-        need: RequiredRights::of(command.cdb),
-    });
+    let authority = |is_for_result: bool| {
+        Arc::new(ExecuteAuthority {
+            capability: admitted.capability().copied(),
+            signed: admitted.signed_by(),
+            need: RequiredRights::of(command.cdb),
+            is_for_result,
+        })
+    };
+    let (execute, store) = (authority(false), authority(true));
     let is_secured = admitted.capability().is_some();
     if is_secured && (extensions.len(), proofs.len()) != (request.objects.len(), request.objects.len()) {
         return Err(match extensions.len() < request.objects.len() {
@@ -171,7 +175,9 @@ fn grants(
             // NOSEC: nothing is authenticated anyway.
             _ => GrantBasis::Unsecured(**permit),
         };
-        grants.push(Arc::new(DeviceGrant::new(device, &execute, basis, *entry, command.now_ms)?));
+        let is_result = request.result_entry && index + 1 == request.objects.len();
+        let execute = if is_result { &store } else { &execute };
+        grants.push(Arc::new(DeviceGrant::new(device, execute, basis, *entry, command.now_ms)?));
     }
     Ok(grants)
 }
