@@ -44,7 +44,7 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     let mut part = |name: &str, of: fn(&str) -> Outcome<Vec<Verdict>>| -> Outcome {
         match fs::read_to_string(folder.join(name)) {
             Ok(text) => verdicts.extend(of(&text).map_err(|error| format!("{name}: {error}"))?),
-            Err(_) => missing.push(name.to_owned()),
+            Err(_) => missing.push(format!("{} does not exist", folder.join(name).display())),
         }
         Ok(())
     };
@@ -58,15 +58,26 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     part(LOGINS, trust::login_verdicts)?;
     part(FILES, of_run)?;
     part(ACTIVE, of_run)?;
+    if let Ok(text) = fs::read_to_string(folder.join(ACTIVE)) {
+        missing.extend(left_out_rows(&text)?);
+    }
     fs::write(folder.join("aims.json"), serde_json::to_vec_pretty(&verdicts)?)?;
     for verdict in &verdicts {
         let word = if verdict.reached { "reached" } else { "not reached" };
         println!("{word:12} {:66} {}", verdict.aim, verdict.measured);
     }
     for name in missing {
-        println!("not measured: {} is not there", folder.join(name).display());
+        println!("not measured: {name}");
     }
     Ok(())
+}
+
+/// Returns the rows of tables that a run could not measure, with the reasons.
+fn left_out_rows(text: &str) -> Outcome<Vec<String>> {
+    let findings: Value = serde_json::from_str(text)?;
+    let tables = findings["tables"].as_array().into_iter().flatten();
+    let rows = tables.flat_map(|table| table["left_out"].as_array().into_iter().flatten());
+    Ok(rows.filter_map(|row| row.as_str().map(str::to_owned)).collect())
 }
 
 /// Returns the verdicts of a run; targets without workloads are omitted.
@@ -149,6 +160,13 @@ mod tests {
         let verdicts = of_open(open).unwrap();
         assert_eq!(verdicts.iter().map(|verdict| verdict.reached).collect::<Vec<_>>(), [false, true]);
         assert!(verdicts[1].measured.contains("20.0 MiB"), "{verdicts:?}");
+    }
+
+    #[test]
+    fn rows_that_were_left_out_are_listed() {
+        let active = r#"{"verdicts":[],"tables":[{"left_out":[]},{"left_out":["Java: no JDK"]}]}"#;
+        assert_eq!(left_out_rows(active).unwrap(), ["Java: no JDK"]);
+        assert!(left_out_rows("{}").unwrap().is_empty());
     }
 
     #[test]

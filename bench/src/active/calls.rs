@@ -8,6 +8,7 @@ use sealstone_osd::function::{JobAction, JobState};
 use super::figures::{MeasuredTable, ratio};
 use super::{ActiveStage, FigureTable, JOB_TIMEOUT_MS};
 use crate::Outcome;
+use crate::process::usage;
 use crate::targets::Verdict;
 use crate::workload::median;
 
@@ -24,6 +25,8 @@ const SMALL_JOB_BYTES: u64 = 64 << 10;
 const SMALL_JOB_INTERVAL: Duration = Duration::from_millis(10);
 /// Cold starts for each round.
 const COLD_STARTS: usize = 5;
+/// Time after which a device has stopped the threads of an idle engine, until its next call.
+const IDLE: Duration = Duration::from_millis(30);
 /// Reads of a client at one time, and their sizes.
 const READS_IN_FLIGHT: u64 = 4;
 const READ_BYTES: [usize; 2] = [4 << 10, 64 << 10];
@@ -44,39 +47,67 @@ pub(super) fn empty_and_cold(stage: &ActiveStage) -> MeasuredTable {
     let mut table = FigureTable::new(
         "empty function, us",
         "415 us with the network; no cold start is quoted",
-        &["p50", "p99"],
+        &["p50", "p99", "CPU"],
     );
-    let (mut warm, mut status, mut cold, mut first) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut warm, mut served, mut status, mut cold, mut first) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut engine_cpu, mut paused) = (Vec::new(), Vec::new());
+    let (mut call_cpu, mut status_cpu, mut paused_cpu, mut cold_cpu) = (0.0, 0.0, 0.0, 0.0);
+    let device_cpu = || Outcome::Ok(usage(device.osd.pid())?.cpu_s * 1e6);
     stage.runtime.block_on(async {
         let (_, reply) = device.run_empty(false).await?;
         let job = reply.header.job;
         for number in 0..stage.settings.calls {
             // In turns, so that other load affects both alike.
-            let call = microseconds(device.run_empty(false).await?.0);
+            let (call, reply) = device.run_empty(false).await?;
             let command = microseconds(device.job(job, JobAction::Status).await?.0);
             if number >= stage.settings.calls / 20 {
-                warm.push(call);
+                warm.push(microseconds(call));
+                served.push(reply.header.wall_us as f64);
+                engine_cpu.push(reply.header.cpu_us as f64);
                 status.push(command);
             }
         }
+        let calls = stage.settings.calls;
+        let begin = device_cpu()?;
+        for _ in 0..calls {
+            device.run_empty(false).await?;
+        }
+        let middle = device_cpu()?;
+        for _ in 0..calls {
+            device.job(job, JobAction::Status).await?;
+        }
+        (call_cpu, status_cpu) = ((middle - begin) / calls as f64, (device_cpu()? - middle) / calls as f64);
+        let starts = stage.settings.rounds * COLD_STARTS;
+        let begin = device_cpu()?;
+        for _ in 0..starts {
+            tokio::time::sleep(IDLE).await;
+            paused.push(microseconds(device.run_empty(false).await?.0));
+        }
+        paused_cpu = (device_cpu()? - begin) / starts as f64;
         // An engine that received a secret is not used again.
         device.run_empty(true).await?;
-        for _ in 0..stage.settings.rounds * COLD_STARTS {
+        let begin = device_cpu()?;
+        for _ in 0..starts {
             let (time, _) = device.run_empty(true).await?;
             cold.push(microseconds(time));
             first.push(microseconds(device.job(job, JobAction::Status).await?.0));
         }
+        cold_cpu = (device_cpu()? - begin) / starts as f64 - status_cpu;
         Outcome::Ok(())
     })?;
-    let mut row = |name: &str, values: (f64, f64)| table.add(name, &[vec![values.0, values.1]]);
+    let mut row = |name: &str, values: (f64, f64), cpu| table.add(name, &[vec![values.0, values.1, cpu]]);
     let both = |times: &mut Vec<f64>| (percentile(times, 50), percentile(times, 99));
-    let (warm, status, cold) = (both(&mut warm), both(&mut status), both(&mut cold));
+    let (warm, served) = (both(&mut warm), both(&mut served));
+    let (status, cold) = (both(&mut status), both(&mut cold));
     let beyond = (warm.0 - status.0, warm.1 - status.1);
     let start_ms = (cold.0 - percentile(&mut first, 50)) / 1e3;
-    row("warm engine", warm);
-    row("status of a job", status);
-    row("difference", beyond);
-    row("new engine", cold);
+    row("warm engine", warm, call_cpu);
+    row("of that in the engine", served, percentile(&mut engine_cpu, 50));
+    row("status of a job", status, status_cpu);
+    row("difference", beyond, call_cpu - status_cpu);
+    row("engine idle for 30 ms", both(&mut paused), paused_cpu);
+    row("new engine", cold, cold_cpu);
     let verdicts = vec![
         Verdict {
             aim: format!("empty function beyond its command: p50 {} us, p99 {} us", EMPTY_US.0, EMPTY_US.1),

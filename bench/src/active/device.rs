@@ -103,12 +103,11 @@ impl ActiveDevice {
 
     fn request(&self, method: &str, length: Option<u64>, timeout_ms: u32) -> (RunRequest, Vec<Bearer>) {
         let object = |object, rights| FunctionObject { object, kind: ObjectType::User, rights };
-        let writable = if method == "write" { INPUT } else { OUTPUT };
+        let writes_only = matches!(method, "write" | "stream-write");
+        let writable = if writes_only { INPUT } else { OUTPUT };
         let (objects, bearers) = match length {
             None => (Vec::new(), Vec::new()),
-            Some(_) if method == "write" => {
-                (vec![object(writable, Permissions::WRITE)], vec![self.input.clone()])
-            }
+            Some(_) if writes_only => (vec![object(writable, Permissions::WRITE)], vec![self.input.clone()]),
             Some(_) => (
                 vec![object(INPUT, Permissions::READ), object(writable, Permissions::WRITE)],
                 vec![self.input.clone(), self.output.clone()],

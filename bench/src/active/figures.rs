@@ -177,19 +177,22 @@ pub(super) fn direct_against_calls(stage: &ActiveStage) -> MeasuredTable {
     std::fs::write(&target, &stage.data)?;
     let mut writer = FileEngine::start(stage.programs(), &stage.built, &target)?;
     let mut verdicts = Vec::new();
-    for (method, name, limit) in [
-        ("read", "reads", None),
-        ("wordcount", "reads, and a count", Some(READ_PERCENT_MAX)),
-        ("write", "writes", Some(WRITE_PERCENT_MAX)),
+    // Streams are beside the direct calls that do the same work.
+    for (method, direct_method, name, limit) in [
+        ("read", "read", "reads", None),
+        ("wordcount", "wordcount", "reads, and a count", Some(READ_PERCENT_MAX)),
+        ("stream-read", "wordcount", "a stream, and a count", Some(READ_PERCENT_MAX)),
+        ("write", "write", "writes", Some(WRITE_PERCENT_MAX)),
+        ("stream-write", "write", "writes by a stream", Some(WRITE_PERCENT_MAX)),
     ] {
-        let (file, engine): (&Path, _) = match method {
+        let (file, engine): (&Path, _) = match direct_method {
             "write" => (&target, &mut writer),
             _ => (&stage.file, &mut engine),
         };
         let rounds = stage.rounds(|_| {
-            let direct = milliseconds(stage.built.run_locally(method, bytes, &[file])?.total);
+            let direct = milliseconds(stage.built.run_locally(direct_method, bytes, &[file])?.total);
             let shared = milliseconds(engine.run(method, bytes)?.total);
-            let socket = milliseconds(run_over_socket(&stage.built, method, bytes, file)?.total);
+            let socket = milliseconds(run_over_socket(&stage.built, direct_method, bytes, file)?.total);
             let run = stage.runtime.block_on(device.run(method, bytes))?;
             let change = |time: f64| 100.0 * (time / direct - 1.0);
             let on_device = milliseconds(run.measured.total);

@@ -211,6 +211,36 @@ static int64_t run(const char *method, uint64_t length, measured *result) {
     return 0;
 }
 
+#ifndef LOCAL
+/* Counts or writes through a stream, whose buffers the device shares. */
+static int64_t run_stream(int writes, uint64_t length, measured *result) {
+    uint64_t start = now(), offset = 0;
+    int64_t stream = writes ? osd_writer_open(0, 0) : osd_reader_open(0, 0, length);
+    if (stream < 0) return stream;
+    while (offset < length) {
+        if (writes) {
+            void *to;
+            int64_t status = osd_writer_buffer(stream, &to);
+            if (status < 0) return status;
+            uint64_t count = length - offset < OSD_BUFFER_BYTES ? length - offset : OSD_BUFFER_BYTES;
+            for (uint64_t index = 0; index < count / 8; index++) ((uint64_t *)to)[index] = offset % CHUNK + index;
+            status = osd_writer_commit(stream, count);
+            if (status < 0) return status;
+            offset += count;
+        } else {
+            const void *from;
+            int64_t count = osd_reader_next(stream, &from);
+            if (count <= 0) return count < 0 ? count : -OSD_EIO;
+            result->value += count_byte(from, count);
+            offset += (uint64_t)count;
+        }
+    }
+    int64_t status = writes ? osd_writer_close(stream) : 0;
+    result->total = now() - start;
+    return status;
+}
+#endif
+
 #ifdef LOCAL
 static int files[2] = {-1, -1};
 static int server = -1;
@@ -295,7 +325,8 @@ int64_t osd_main(const osd_call *call) {
     measured result = {0};
     if (call->arguments_length != sizeof length) return -OSD_EINVAL;
     memcpy(&length, osd_arguments(call), sizeof length);
-    int64_t error = run(method, length, &result);
+    int streams = !strcmp(method, "stream-read") ? 1 : !strcmp(method, "stream-write") ? 2 : 0;
+    int64_t error = streams ? run_stream(streams == 2, length, &result) : run(method, length, &result);
     return error != 0 ? error : osd_result(&result, sizeof result);
 }
 #endif

@@ -17,6 +17,8 @@ use crate::targets::Verdict;
 
 /// Cold starts for each round and language.
 const STARTS: usize = 5;
+/// Calls in Java before the measured ones, in which the virtual machine compiles the loops.
+const WARM_CALLS: usize = 10;
 /// Highest time of a function in Java, of that in C.
 const JAVA_TIMES_MAX: f64 = 1.3;
 
@@ -122,7 +124,7 @@ fn jar(folder: &Path, class: &str) -> Outcome<EngineCode> {
 /// Starts of engines until the end of the first call, and empty calls of a warm engine.
 pub(super) fn starts(stage: &ActiveStage) -> MeasuredTable {
     let mut table = FigureTable::new(
-        "start of an engine until the end of its first call, and an empty call, without a device",
+        "start of an engine until the end of its first call; an empty call of a waiting engine; no device",
         "no value is quoted",
         &["start p50, ms", "least, ms", "aim, ms", "call p50, us", "p99, us"],
     );
@@ -201,6 +203,9 @@ pub(super) fn c_against_java(stage: &ActiveStage) -> MeasuredTable {
         };
         let first = in_java.run(&call, &mut data)?.0.as_secs_f64() * 1e3;
         in_c.run(&call, &mut data)?;
+        for _ in 0..WARM_CALLS {
+            in_java.run(&call, &mut data)?;
+        }
         let rounds = stage.rounds(|_| {
             let (java_time, java_result) = in_java.run(&call, &mut data)?;
             let (c_time, c_result) = in_c.run(&call, &mut data)?;
