@@ -17,7 +17,9 @@ use alloc::vec::Vec;
 
 use crate::cipher::{MAC_LEN, MacTag};
 use crate::header::{BHS_LEN, HeaderError, HeaderOpener, HeaderSealer, OpeningHeader};
-use crate::key_list::{AHS_UNCOUNTED, BlockKeyList, KEY_LIST_TYPE, KeyListError, KeyListForm};
+use crate::key_list::{
+    AHS_UNCOUNTED, BlockKeyList, KEY_LIST_FIXED, KEY_LIST_TYPE, KeyListError, KeyListForm,
+};
 
 /// Maximum bytes of a data segment.
 pub const PDU_DATA_MAX: usize = 1 << 20;
@@ -85,7 +87,19 @@ pub type AppendedPdu = Option<(PduHeader, Vec<u8>)>;
 enum ReceivingStage {
     Bhs,
     Ahs(OpeningHeader),
-    Data { bhs: PduHeader, ahs: Vec<u8>, list: Option<BlockKeyList>, counter: u64 },
+    Data(ReceivingData),
+}
+
+/// A data segment of which a part was received.
+struct ReceivingData {
+    bhs: PduHeader,
+    ahs: Vec<u8>,
+    list: Option<BlockKeyList>,
+    counter: u64,
+    /// Bytes of the segment on the wire, without padding, and of all that follows the header.
+    segment_len: usize,
+    wire_len: usize,
+    body: Vec<u8>,
 }
 
 /// Protection of the PDUs of a connection, both directions.
@@ -94,7 +108,9 @@ pub struct PduProtection {
     sealer: HeaderSealer,
     opener: HeaderOpener,
     blocks: Box<dyn PduBlocks>,
+    /// The beginning of a PDU to be sealed.
     plain: Vec<u8>,
+    /// The beginning of a received header.
     wire: Vec<u8>,
     stage: ReceivingStage,
     failed: bool,
@@ -103,6 +119,35 @@ pub struct PduProtection {
 /// Returns DataSegmentLength.
 const fn data_length(bhs: &PduHeader) -> usize {
     (bhs[DATA_LENGTH] as usize) << 16 | (bhs[DATA_LENGTH + 1] as usize) << 8 | bhs[DATA_LENGTH + 2] as usize
+}
+
+/// Lengths of a plain PDU: of the header with its AHS, of the data, and of all with padding.
+struct PlainLengths {
+    head: usize,
+    data: usize,
+    total: usize,
+}
+
+impl PlainLengths {
+    /// Returns the lengths of the PDU that begins here; `None` if its header is not complete.
+    fn of(bytes: &[u8]) -> Result<Option<Self>, PduError> {
+        let Some(bhs) = bytes.first_chunk::<BHS_LEN>() else { return Ok(None) };
+        let (head, data) = (BHS_LEN + usize::from(bhs[TOTAL_AHS]) * 4, data_length(bhs));
+        if data > PDU_DATA_MAX {
+            return Err(PduError::DataLength(data));
+        }
+        Ok(Some(Self { head, data, total: head + data.next_multiple_of(4) }))
+    }
+}
+
+/// Moves bytes to `held` until it has `length`; returns whether it has.
+fn fill<'a>(held: &mut Vec<u8>, bytes: &mut &'a [u8], length: usize) -> bool {
+    let missing = length.saturating_sub(held.len()).min(bytes.len());
+    let whole: &'a [u8] = bytes;
+    let (part, rest) = whole.split_at(missing);
+    held.extend_from_slice(part);
+    *bytes = rest;
+    held.len() >= length
 }
 
 fn set_lengths(bhs: &mut PduHeader, ahs: usize, data: usize) {
@@ -124,59 +169,108 @@ impl PduProtection {
         Self { form, sealer, opener, blocks, plain, wire, stage, failed: false }
     }
 
-    /// Takes bytes of the plain stream, and appends all complete PDUs as they go to the wire.
+    /// Takes bytes of the plain stream, and appends all complete PDUs as they go to the wire. Data
+    /// that arrive in one piece with their header, or after it, are copied once.
     ///
     /// # Errors
     /// See [`PduError`].
-    pub fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), PduError> {
-        self.plain.extend_from_slice(bytes);
+    pub fn seal(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), PduError> {
         let mut plain = core::mem::take(&mut self.plain);
-        let mut rest = &plain[..];
-        while let Some(bhs) = rest.first_chunk::<BHS_LEN>() {
-            let (ahs, data) = (usize::from(bhs[TOTAL_AHS]) * 4, data_length(bhs));
-            if data > PDU_DATA_MAX {
-                return Err(PduError::DataLength(data));
+        loop {
+            if plain.is_empty()
+                && let Some(lengths) = PlainLengths::of(bytes)?
+                && let Some((pdu, rest)) = bytes.split_at_checked(lengths.total)
+            {
+                let (head, data) = pdu.split_at(lengths.head);
+                self.seal_pdu(head, &data[..lengths.data], out)?;
+                bytes = rest;
+                continue;
             }
-            let total = BHS_LEN + ahs + data.next_multiple_of(4);
-            let Some((pdu, next)) = rest.split_at_checked(total) else { break };
-            let (ahs, data) = (&pdu[BHS_LEN..BHS_LEN + ahs], &pdu[BHS_LEN + ahs..BHS_LEN + ahs + data]);
-            self.seal_pdu(*bhs, ahs.to_vec(), data.to_vec(), out)?;
-            rest = next;
+            if !fill(&mut plain, &mut bytes, BHS_LEN) {
+                break;
+            }
+            let Some(lengths) = PlainLengths::of(&plain)? else { break };
+            if !fill(&mut plain, &mut bytes, lengths.head) {
+                break;
+            }
+            match bytes.split_at_checked(lengths.total - lengths.head) {
+                Some((data, rest)) if plain.len() == lengths.head => {
+                    self.seal_pdu(&plain, &data[..lengths.data], out)?;
+                    bytes = rest;
+                }
+                _ if fill(&mut plain, &mut bytes, lengths.total) => {
+                    let (head, data) = plain.split_at(lengths.head);
+                    self.seal_pdu(head, &data[..lengths.data], out)?;
+                }
+                _ => break,
+            }
+            plain.clear();
         }
-        let used = plain.len() - rest.len();
-        plain.drain(..used);
         self.plain = plain;
         Ok(())
     }
 
-    fn seal_pdu(
-        &mut self,
-        mut bhs: PduHeader,
-        mut ahs: Vec<u8>,
-        mut data: Vec<u8>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), PduError> {
-        let seals = self.blocks.sending(&bhs, &mut data)?;
+    /// Appends one PDU as it goes to the wire; nothing after an error.
+    fn seal_pdu(&mut self, head: &[u8], data: &[u8], out: &mut Vec<u8>) -> Result<(), PduError> {
+        let start = out.len();
+        let sealed = self.seal_at(start, head, data, out);
+        if sealed.is_err() {
+            out.truncate(start);
+        }
+        sealed
+    }
+
+    fn seal_at(&mut self, start: usize, head: &[u8], data: &[u8], out: &mut Vec<u8>) -> Result<(), PduError> {
+        let (bhs, ahs) = head.split_first_chunk::<BHS_LEN>().ok_or(PduError::Failed)?;
+        let (mut bhs, mut ahs) = (*bhs, ahs.to_vec());
+        // Data are sealed at their place on the wire, which is right if whole blocks have keys.
+        let expected = self.expected_head_len(ahs.len(), data.len());
+        let place = start + expected;
+        out.resize(place, 0);
+        out.extend_from_slice(data);
+        let seals = self.blocks.sending(&bhs, &mut out[place..])?;
         let mut data_mac = None;
         if let Some(seals) = &seals {
             seals.list.check_data(self.form, data.len())?;
             ahs.extend_from_slice(&seals.list.encode(self.form)?);
             set_lengths(&mut bhs, ahs.len(), data.len());
         } else if !data.is_empty() {
-            data_mac = self.sealer.seal_segment(&bhs, &mut data);
+            let mut segment = out.split_off(place);
+            data_mac = self.sealer.seal_segment(&bhs, &mut segment);
+            out.extend_from_slice(&segment);
         }
         let mac = self.sealer.seal(&mut bhs, &mut ahs)?;
-        out.extend_from_slice(&bhs);
-        out.extend_from_slice(&ahs);
-        out.extend_from_slice(mac.as_ref().map_or(&[][..], |mac| mac));
-        let padded = out.len() + data.len().next_multiple_of(4);
-        out.extend_from_slice(&data);
-        out.resize(padded, 0);
+        let mac = mac.as_ref().map_or(&[][..], |mac| mac);
+        let found = BHS_LEN + ahs.len() + mac.len();
+        if found != expected {
+            out.splice(start..place, core::iter::repeat_n(0, found));
+        }
+        let mut rest = &mut out[start..start + found];
+        for part in [&bhs[..], &ahs, mac] {
+            let (place, next) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = next;
+        }
+        let padded = (out.len() - start - found).next_multiple_of(4);
+        out.resize(start + found + padded, 0);
         out.extend_from_slice(data_mac.as_ref().map_or(&[][..], |mac| mac));
         for mac in seals.iter().flat_map(|seals| &seals.macs) {
             out.extend_from_slice(mac);
         }
         Ok(())
+    }
+
+    /// Returns the length of a header on the wire if whole blocks have keys.
+    fn expected_head_len(&self, ahs: usize, data: usize) -> usize {
+        let block = self.form.block.bytes();
+        let list = match data / block {
+            blocks @ 1.. if data.is_multiple_of(block) => {
+                (KEY_LIST_FIXED + blocks * self.form.scheme.entry_len()).next_multiple_of(4)
+            }
+            _ => 0,
+        };
+        let mac = if self.sealer.has_header_mac() { MAC_LEN } else { 0 };
+        BHS_LEN + self.sealer.wire_segment_len(ahs + list) + mac
     }
 
     /// Takes bytes from the wire, and appends all complete PDUs as plain ones.
@@ -187,9 +281,12 @@ impl PduProtection {
         if self.failed {
             return Err(PduError::Failed);
         }
-        self.wire.extend_from_slice(bytes);
         let mut wire = core::mem::take(&mut self.wire);
-        let mut rest = &wire[..];
+        let is_held = !wire.is_empty();
+        if is_held {
+            wire.extend_from_slice(bytes);
+        }
+        let mut rest = if is_held { &wire[..] } else { bytes };
         loop {
             match self.advance(&mut rest, out) {
                 Ok(true) => {}
@@ -200,32 +297,37 @@ impl PduProtection {
                 }
             }
         }
-        // Bytes of a PDU that is not complete stay where they are: no copy for each piece of it.
-        let used = wire.len() - rest.len();
-        wire.drain(..used);
+        // At most a part of a header remains: data are collected as they arrive.
+        let left = rest.len();
+        if is_held {
+            let used = wire.len() - left;
+            wire.drain(..used);
+        } else {
+            wire.extend_from_slice(&bytes[bytes.len() - left..]);
+        }
         self.wire = wire;
         Ok(())
     }
 
     /// Processes the next part of a PDU; returns false if it is not complete.
-    fn advance<'a>(&mut self, rest: &mut &'a [u8], out: &mut Vec<u8>) -> Result<bool, PduError> {
-        let mut take = |length: usize| -> Option<&'a [u8]> {
+    fn advance(&mut self, rest: &mut &[u8], out: &mut Vec<u8>) -> Result<bool, PduError> {
+        fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
             let whole: &'a [u8] = rest;
             let (part, next) = whole.split_at_checked(length)?;
             *rest = next;
             Some(part)
-        };
+        }
         let has_header_mac = self.sealer.has_header_mac();
         match &mut self.stage {
             ReceivingStage::Bhs => {
-                let Some(part) = take(BHS_LEN) else { return Ok(false) };
+                let Some(part) = take(rest, BHS_LEN) else { return Ok(false) };
                 let bhs = part.try_into().expect("a header has 48 bytes");
                 self.stage = ReceivingStage::Ahs(self.opener.begin(bhs));
             }
             ReceivingStage::Ahs(header) => {
                 let length = header.wire_ahs_len();
                 let mac_len = if has_header_mac { MAC_LEN } else { 0 };
-                let Some(part) = take(length + mac_len) else { return Ok(false) };
+                let Some(part) = take(rest, length + mac_len) else { return Ok(false) };
                 let (ahs, mac) = part.split_at(length);
                 let mut ahs = ahs.to_vec();
                 let mac: Option<&MacTag> = mac.first_chunk();
@@ -237,40 +339,57 @@ impl PduProtection {
                     return Err(PduError::DataLength(data_length(&bhs)));
                 }
                 let list = BlockKeyList::find(&ahs, self.form)?;
-                self.stage = ReceivingStage::Data { bhs, ahs, list, counter };
+                self.stage = ReceivingStage::Data(self.begin_data(bhs, ahs, list, counter));
             }
-            ReceivingStage::Data { bhs, list, .. } => {
-                let data = data_length(bhs);
-                let wire_data = match list {
-                    None => self.sealer.wire_segment_len(data),
-                    Some(_) => data,
-                };
-                let macs = match list {
-                    Some(list) if self.form.scheme.has_authentication() => list.keys.len(),
-                    None if data > 0 && has_header_mac => 1,
-                    _ => 0,
-                };
-                let padded = wire_data.next_multiple_of(4);
-                let Some(part) = take(padded + macs * MAC_LEN) else { return Ok(false) };
+            ReceivingStage::Data(receiving) => {
+                fill(&mut receiving.body, rest, receiving.wire_len);
+                if receiving.body.len() < receiving.wire_len {
+                    return Ok(false);
+                }
                 let stage = core::mem::replace(&mut self.stage, ReceivingStage::Bhs);
-                let ReceivingStage::Data { bhs, ahs, list, counter } = stage else {
-                    return Err(PduError::Failed);
-                };
-                let (segment, macs) = part.split_at(padded);
-                let (macs, _) = macs.as_chunks::<MAC_LEN>();
-                let mut segment = segment[..wire_data].to_vec();
-                let seals = match list {
-                    Some(list) => Some(SegmentSeals { list, macs: macs.to_vec() }),
-                    None if data == 0 => None,
-                    None => {
-                        self.opener.open_segment(&bhs, counter, &mut segment, data, macs.first())?;
-                        None
-                    }
-                };
-                self.emit(bhs, &ahs, segment, seals, out)?;
+                let ReceivingStage::Data(received) = stage else { return Err(PduError::Failed) };
+                self.finish_data(received, out)?;
             }
         }
         Ok(true)
+    }
+
+    /// Computes which bytes follow a header.
+    fn begin_data(
+        &self,
+        bhs: PduHeader,
+        ahs: Vec<u8>,
+        list: Option<BlockKeyList>,
+        counter: u64,
+    ) -> ReceivingData {
+        let data = data_length(&bhs);
+        let segment_len = if list.is_some() { data } else { self.sealer.wire_segment_len(data) };
+        let macs = match &list {
+            Some(list) if self.form.scheme.has_authentication() => list.keys.len(),
+            None if data > 0 && self.sealer.has_header_mac() => 1,
+            _ => 0,
+        };
+        let wire_len = segment_len.next_multiple_of(4) + macs * MAC_LEN;
+        // The length was compared with its limit.
+        let body = Vec::with_capacity(wire_len);
+        ReceivingData { bhs, ahs, list, counter, segment_len, wire_len, body }
+    }
+
+    /// Opens a data segment that is complete, and appends its PDU.
+    fn finish_data(&mut self, received: ReceivingData, out: &mut Vec<u8>) -> Result<(), PduError> {
+        let ReceivingData { bhs, ahs, list, counter, segment_len, mut body, .. } = received;
+        let macs: Vec<MacTag> = body[segment_len.next_multiple_of(4)..].as_chunks().0.to_vec();
+        body.truncate(segment_len);
+        let data = data_length(&bhs);
+        let seals = match list {
+            Some(list) => Some(SegmentSeals { list, macs }),
+            None if data == 0 => None,
+            None => {
+                self.opener.open_segment(&bhs, counter, &mut body, data, macs.first())?;
+                None
+            }
+        };
+        self.emit(bhs, &ahs, body, seals, out)
     }
 
     fn emit(

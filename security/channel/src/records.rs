@@ -18,8 +18,9 @@ use crate::receive::poll_receive;
 
 /// Bytes that are read from the stream below at once.
 const RAW_BYTES: usize = 64 * 1024;
-/// Maximum data bytes that are sealed at once. The next data are accepted when these are written.
-const SEALED_AT_ONCE: usize = 64 * 1024;
+/// Maximum data bytes that are sealed at once: a few PDUs with 64 KiB of data and their headers.
+/// The next data are accepted when these are written.
+const SEALED_AT_ONCE: usize = 160 * 1024;
 
 /// Fills a slice with unpredictable bytes.
 pub type FillRandom = Box<dyn FnMut(&mut [u8]) + Send>;
@@ -121,23 +122,33 @@ impl ActiveProtection {
         Ok(())
     }
 
-    /// Seals plain bytes for writing.
-    fn seal(&mut self, data: &[u8]) -> io::Result<()> {
-        let plain = match &mut self.keys.pdus {
-            None => data,
-            Some(pdus) => {
-                self.between.clear();
-                pdus.seal(data, &mut self.between).map_err(io::Error::other)?;
-                &self.between[..]
+    /// Seals pieces for writing, up to a limit; returns how many bytes it took.
+    fn seal(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut taken = 0;
+        let is_record_only = self.keys.pdus.is_none();
+        self.between.clear();
+        for piece in pieces {
+            let room = SEALED_AT_ONCE - taken;
+            if piece.len() > room && taken > 0 {
+                // Whole pieces: a data segment that is cut would be copied once more.
+                break;
             }
-        };
-        match &mut self.keys.records {
-            None => self.sealed.extend_from_slice(plain),
-            Some(StreamRecords { sealer, random, .. }) => {
-                sealer.seal(plain, random, &mut self.sealed).map_err(io::Error::other)?;
+            let plain = &piece[..piece.len().min(room)];
+            match (&mut self.keys.pdus, &self.keys.records) {
+                (None, _) => self.between.extend_from_slice(plain),
+                (Some(pdus), Some(_)) => pdus.seal(plain, &mut self.between).map_err(io::Error::other)?,
+                (Some(pdus), None) => pdus.seal(plain, &mut self.sealed).map_err(io::Error::other)?,
             }
+            taken += plain.len();
         }
-        Ok(())
+        match &mut self.keys.records {
+            Some(StreamRecords { sealer, random, .. }) => {
+                sealer.seal(&self.between, random, &mut self.sealed).map_err(io::Error::other)?;
+            }
+            None if is_record_only => self.sealed.extend_from_slice(&self.between),
+            None => {}
+        }
+        Ok(taken)
     }
 
     /// Writes sealed bytes until none wait.
@@ -207,17 +218,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RecordStream<S> {
             return Poll::Ready(Ok(count));
         }
         ready!(active.poll_drain(inner, cx))?;
-        let mut data = Vec::new();
-        for piece in pieces {
-            let room = SEALED_AT_ONCE - data.len();
-            data.extend_from_slice(&piece[..piece.len().min(room)]);
-        }
-        active.seal(&data)?;
+        let taken = active.seal(pieces)?;
         // The data are taken. An error of the stream is returned by the next call.
         if let Poll::Ready(Err(error)) = active.poll_drain(inner, cx) {
             return Poll::Ready(Err(error));
         }
-        Poll::Ready(Ok(data.len()))
+        Poll::Ready(Ok(taken))
     }
 
     fn is_write_vectored(&self) -> bool {
