@@ -211,7 +211,8 @@ impl KeyPages {
     }
 
     fn touch(&mut self, address: PageAddress) {
-        if let Some(page) = self.cached.get_mut(&address) {
+        // Neighbouring blocks use the page that was used last.
+        if let Some(page) = self.cached.get_mut(&address).filter(|page| page.used != self.clock) {
             self.clock += 1;
             self.by_use.remove(&page.used);
             page.used = self.clock;

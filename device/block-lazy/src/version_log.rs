@@ -21,6 +21,8 @@ const SEGMENT_MIN: u64 = 64 << 10;
 const SEGMENT_MAX: u64 = 4 << 20;
 /// Longest segment that is read: the bound and one write with its keys.
 const SEGMENT_READ_MAX: u64 = 64 << 20;
+/// Bytes that are read at once when records are verified, in the order in which they were written.
+const READ_AHEAD: u64 = 256 << 10;
 /// Segments per capacity of the log.
 const SEGMENTS_PER_LOG: u64 = 16;
 
@@ -55,6 +57,25 @@ pub(crate) struct VersionLog {
     segment_bytes: u64,
     /// Lengths of the segments; the last one is appended to.
     segments: BTreeMap<u32, u64>,
+    ahead: RecordReadAhead,
+}
+
+/// Bytes of a segment that were read for the next records. Records are never overwritten, so they
+/// are valid until segments are removed or emptied.
+#[derive(Default)]
+struct RecordReadAhead {
+    segment: u32,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl RecordReadAhead {
+    /// Returns the bytes of a record, if all were read.
+    fn record(&self, place: RecordPlace, length: usize) -> Option<&[u8]> {
+        let at = place.offset.checked_sub(self.start).filter(|_| place.segment == self.segment)?;
+        let at = usize::try_from(at).ok()?;
+        self.bytes.get(at..at.checked_add(length)?)
+    }
 }
 
 impl VersionLog {
@@ -71,6 +92,7 @@ impl VersionLog {
             random: unit.random.clone(),
             segment_bytes: (unit.limits.log_bytes_max / SEGMENTS_PER_LOG).clamp(SEGMENT_MIN, SEGMENT_MAX),
             segments: BTreeMap::new(),
+            ahead: RecordReadAhead::default(),
         };
         let mut found = Vec::new();
         let mut from = layout::segment(unit.lun, 0);
@@ -196,10 +218,49 @@ impl VersionLog {
         version: VersionNumber,
         place: RecordPlace,
     ) -> Result<(BlockSeal, Vec<u8>), LazyError> {
-        let damaged = LazyError::LogDamaged { segment: place.segment, offset: place.offset };
         let mut record = vec![0; usize::try_from(self.record_len()).unwrap_or(0)];
         let read = store.read(layout::segment(self.lun, place.segment), place.offset, &mut record)?;
-        match self.split(&record[..read]) {
+        self.open_record(lba, version, place, &record[..read])
+    }
+
+    /// As [`Self::read`], for records that are read one after the other. The following records are
+    /// read in the same operation.
+    pub(crate) fn read_ahead(
+        &mut self,
+        store: &dyn ObjectStore,
+        lba: u64,
+        version: VersionNumber,
+        place: RecordPlace,
+    ) -> Result<(BlockSeal, Vec<u8>), LazyError> {
+        let record_len = usize::try_from(self.record_len()).unwrap_or(0);
+        if self.ahead.record(place, record_len).is_none() {
+            let length = self.segments.get(&place.segment).copied().unwrap_or(0);
+            let count = length.saturating_sub(place.offset).min(READ_AHEAD.max(self.record_len()));
+            let mut ahead = core::mem::take(&mut self.ahead);
+            ahead.bytes.resize(usize::try_from(count).unwrap_or(0), 0);
+            let segment = layout::segment(self.lun, place.segment);
+            let read = match store.read(segment, place.offset, &mut ahead.bytes) {
+                Ok(read) => read,
+                // Damage of a later record concerns that one only.
+                Err(_) => return self.read(store, lba, version, place),
+            };
+            ahead.bytes.truncate(read);
+            (ahead.segment, ahead.start) = (place.segment, place.offset);
+            self.ahead = ahead;
+        }
+        let record = self.ahead.record(place, record_len).unwrap_or_default();
+        self.open_record(lba, version, place, record)
+    }
+
+    fn open_record(
+        &self,
+        lba: u64,
+        version: VersionNumber,
+        place: RecordPlace,
+        record: &[u8],
+    ) -> Result<(BlockSeal, Vec<u8>), LazyError> {
+        let damaged = LazyError::LogDamaged { segment: place.segment, offset: place.offset };
+        match self.split(record) {
             Some((head, seal, data)) if head.lba == lba && head.version == version => {
                 let plain = match &self.seal {
                     None => seal.first_chunk().map(BlockSeal::decode),
@@ -224,6 +285,10 @@ impl VersionLog {
     ) -> Result<(), LazyError> {
         let Some((&last, &length)) = self.segments.last_key_value() else { return Ok(()) };
         let keep = oldest_in_use.unwrap_or(last);
+        if oldest_in_use.is_none() {
+            // A segment that is emptied gets new records at the same offsets.
+            self.ahead = RecordReadAhead::default();
+        }
         while let Some((&first, _)) = self.segments.first_key_value()
             && first < keep
         {

@@ -367,14 +367,29 @@ impl LazyVolume {
     /// no version of this age; see [`LazyError`].
     pub fn read(&self, first_lba: u64, count: u64, back: usize) -> Result<VersionedBlocks, LazyError> {
         self.check_extent(first_lba, count)?;
+        let mut data = vec![0; usize::try_from(count << self.unit.block.shift()).unwrap_or(0)];
+        let (seals, versions) = self.read_into(first_lba, &mut data, back)?;
+        Ok(VersionedBlocks { data, seals, versions })
+    }
+
+    /// As [`Self::read`], into a buffer of whole blocks. Returns the seal and the version of each.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; the content of the buffer is then unspecified.
+    pub fn read_into(
+        &self,
+        first_lba: u64,
+        data: &mut [u8],
+        back: usize,
+    ) -> Result<(Vec<BlockSeal>, Vec<VersionNumber>), LazyError> {
+        self.check_extent(first_lba, data.len() as u64 >> self.unit.block.shift())?;
         if back > 0 && !self.policy.commits_on_report {
             return Err(LazyError::NoVersion { lba: first_lba, back });
         }
         let mut state = self.state.lock();
         let block = self.unit.block.bytes();
-        let mut data = vec![0; usize::try_from(count << self.unit.block.shift()).unwrap_or(0)];
         let offset = first_lba << self.unit.block.shift();
-        let read = self.store.read(self.unit.data, offset, &mut data)?;
+        let read = self.store.read(self.unit.data, offset, data)?;
         if read != data.len() {
             return Err(StoreError::IndexDamaged { object: self.unit.data }.into());
         }
@@ -402,7 +417,7 @@ impl LazyVolume {
                 versions.push(slot.version);
             }
         }
-        Ok(VersionedBlocks { data, seals, versions })
+        Ok((seals, versions))
     }
 
     fn read_version(
@@ -585,10 +600,11 @@ impl LazyVolume {
         slot.version = newest.max(floor);
         let mut block = CollectedBlock { lba, data: None, slot, rejected: Vec::new() };
         for entry in versions.iter().rev().take_while(|entry| entry.version > floor) {
-            let VersionEntry { version, writer, .. } = *entry;
+            let VersionEntry { version, segment, offset, writer, .. } = *entry;
             // A damaged record cannot be authentic; the store reports damage of the medium itself.
             // Keys that cannot be opened are no such proof: the secret may be a wrong one.
-            let found = match self.read_version(&state.log, lba, *entry) {
+            let place = RecordPlace { segment, offset };
+            let found = match state.log.read_ahead(&*self.store, lba, version, place) {
                 Err(LazyError::LogDamaged { .. }) => None,
                 other => Some(other?),
             };

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_block_lazy::{
     LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, ReadVerdict, RejectedVersion,
-    VersionedBlocks, WriterId,
+    WriterId,
 };
 use sealstone_block_protection::{BlockSeal, MAC_LEN, MacTag, ProtectedBlock};
 use sealstone_scsi::additional;
@@ -135,12 +135,12 @@ impl LazyBlocks {
         if length == 0 {
             return Ok(CommandOutcome { wanted, ..CommandOutcome::GOOD });
         }
-        let VersionedBlocks { data, seals, .. } =
-            self.volume.read(extent.lba(), length / block, back).map_err(BlockFailure::lazy_read)?;
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let mut buffer = run.command.buffers.take(length).ok_or(BlockFailure::NoBuffer)?;
+        let (seals, _) =
+            self.volume.read_into(extent.lba(), &mut buffer, back).map_err(BlockFailure::lazy_read)?;
         let mut bytes = Zeroizing::new(Vec::with_capacity(seals.len() * BlockSeal::LEN));
         seals.iter().for_each(|seal| bytes.extend_from_slice(&*seal.encode()));
-        let mut buffer = run.command.buffers.take(data.len()).ok_or(BlockFailure::NoBuffer)?;
-        buffer.copy_from_slice(&data);
         let data_in = run.command.buffers.freeze(buffer);
         run.command.buffers.put_seals(BlockSeals { first_lba: extent.lba(), bytes });
         Ok(CommandOutcome { moved: (data_in.len() as u64, 0), data_in, wanted, ..CommandOutcome::GOOD })
