@@ -3,7 +3,7 @@
 use crate::targets::{
     block, block_e2e, block_lazy, block_protection, device, function_ring, functions, initiator, iscsi,
     iscsi_login, java_archive, ldap, login, mds, mds_connection, nbd, osd, osd_function, osd_lists, paper,
-    receipt, scsi, seal, shell, sntp, store, wasm_module,
+    receipt, scsi, seal, shell, sntp, store, tables, wasm_module,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link, fuse};
@@ -41,6 +41,8 @@ pub static TARGETS: &[Target] = &[
     functions::COMPRESSED,
     functions::EXPRESSION,
     functions::RESULT,
+    tables::TABLE,
+    tables::PARTS,
     java_archive::ARCHIVE,
     wasm_module::MODULE,
     osd_lists::ATTRIBUTE_LISTS,

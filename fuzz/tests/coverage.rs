@@ -93,6 +93,9 @@ const OTHERS: &[&str] = &[
     "fuse::examine",
     "functions::entry::run_decompress",
     "functions::reduce_files",
+    "functions::join_parquet",
+    "functions::ThriftReader::structure",
+    "function-formats::run_filter",
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

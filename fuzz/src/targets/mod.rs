@@ -32,4 +32,5 @@ pub(crate) mod seal;
 pub(crate) mod shell;
 pub(crate) mod sntp;
 pub(crate) mod store;
+pub(crate) mod tables;
 pub(crate) mod wasm_module;
