@@ -104,6 +104,8 @@ bench: dist ## All figures and aims, as tables, as JSON and as plots in target/b
 		--scenarios metadata,small,durable,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
 	echo "== functions on devices" && $$bin/sealstone-bench active --count-mib 1024 --folder $(BENCH_FOLDER)/scratch \
 		--json $(BENCH_FOLDER)/active.json
+	echo "== protection of block units" && $$bin/sealstone-bench lazy --folder $(BENCH_FOLDER)/scratch \
+		--json $(BENCH_FOLDER)/lazy.json --plots $(BENCH_FOLDER)
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 
 bench-pace: dist ## Small requests beside large ones, with each switch that orders them: a table, and JSON

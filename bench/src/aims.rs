@@ -36,6 +36,7 @@ const ROTATION: &str = "rotation.json";
 pub(crate) const LOGINS: &str = "logins.json";
 const FILES: &str = "files.json";
 const ACTIVE: &str = "active.json";
+const LAZY: &str = "lazy.json";
 
 /// Prints the list, and writes it to `aims.json` beside the other files.
 pub(crate) fn run(folder: &Path) -> Outcome {
@@ -58,8 +59,11 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     part(LOGINS, trust::login_verdicts)?;
     part(FILES, of_run)?;
     part(ACTIVE, of_run)?;
-    if let Ok(text) = fs::read_to_string(folder.join(ACTIVE)) {
-        missing.extend(left_out_rows(&text)?);
+    part(LAZY, of_run)?;
+    for name in [ACTIVE, LAZY] {
+        if let Ok(text) = fs::read_to_string(folder.join(name)) {
+            missing.extend(left_out_rows(&text)?);
+        }
     }
     fs::write(folder.join("aims.json"), serde_json::to_vec_pretty(&verdicts)?)?;
     for verdict in &verdicts {

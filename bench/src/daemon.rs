@@ -147,6 +147,20 @@ impl Osd {
         Self::serve(binary, data, flags)
     }
 
+    /// Formats a device, creates block units with these arguments, and starts it with more flags.
+    pub(crate) fn with_units(
+        binary: &Path,
+        data: &Path,
+        units: &[Vec<&str>],
+        flags: &[&str],
+    ) -> Outcome<Self> {
+        init(binary, &OSD_INIT, data)?;
+        for unit in units {
+            init(binary, &[&["block", "create"], &unit[..]].concat(), data)?;
+        }
+        Self::serve(binary, data, flags)
+    }
+
     /// Starts the device in `data`.
     pub(crate) fn start(binary: &Path, data: &Path) -> Outcome<Self> {
         Self::serve(binary, data, &[])
@@ -166,6 +180,12 @@ impl Osd {
 
     pub(crate) fn pid(&self) -> u32 {
         self.daemon.pid()
+    }
+
+    /// Returns a field of its ready line.
+    pub(crate) fn field(&self, name: &str) -> Outcome<&str> {
+        let text = self.daemon.ready.get(name).and_then(Value::as_str);
+        Ok(text.ok_or_else(|| format!("the device does not say its {name}"))?)
     }
 
     pub(crate) fn stop(self) -> Outcome {

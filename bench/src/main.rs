@@ -12,6 +12,7 @@ mod active;
 mod aims;
 mod ceiling;
 mod client;
+mod command_line;
 mod commands;
 mod contender;
 mod copies;
@@ -22,6 +23,7 @@ mod fairness;
 mod files;
 mod keys;
 mod latency;
+mod lazy;
 mod logins;
 mod machine;
 mod measure;
@@ -36,6 +38,7 @@ mod rotation;
 mod settings;
 mod statistics;
 mod stores;
+mod table;
 mod targets;
 mod trust;
 mod workload;
@@ -47,11 +50,11 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::client::DeviceClient;
+use crate::command_line::BenchCommand;
 use crate::daemon::{Osd, StartTimes};
 use crate::machine::{CoreWaker, MachineInfo};
-use crate::settings::{BenchCommand, Settings};
-use crate::statistics::TurnSample;
-use crate::statistics::{MemoryUse, WorkloadResults};
+use crate::settings::Settings;
+use crate::statistics::{MemoryUse, TurnSample, WorkloadResults};
 use crate::targets::Verdict;
 
 /// Any error, for display.
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         BenchCommand::Files(arguments) => files::run(&arguments),
         BenchCommand::Stores(arguments) => stores::run(&arguments),
         BenchCommand::Active(arguments) => active::run(&arguments),
+        BenchCommand::Lazy(arguments) => lazy::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -104,7 +104,7 @@ fn turn(
 }
 
 /// Shuffles (Fisher and Yates) with a generator seeded by `seed`, so that a run can be repeated.
-fn shuffle<T>(items: &mut [T], seed: u64) {
+pub(crate) fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for last in (1..items.len()).rev() {
         state ^= state >> 12;

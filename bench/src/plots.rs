@@ -23,7 +23,7 @@ use crate::workload::{Direction, OFF, Pattern};
 /// Pixels of a plot.
 const SIZE: (u32, u32) = (1200, 480);
 /// One curve: its name, and cost by bytes of the command.
-type Curve = (String, Vec<(f64, f64)>);
+pub(crate) type Curve = (String, Vec<(f64, f64)>);
 
 /// Draws all results into `folder`.
 pub(crate) fn draw(folder: &Path, figures: &[WorkloadResults]) -> Outcome {
@@ -57,20 +57,24 @@ fn plot(
     root.fill(&WHITE)?;
     let panels = root.split_evenly((1, 2));
     let [left, right] = &panels[..] else { return Err("two panels".into()) };
-    panel(left, &format!("{title}: model, device, SHA-1 compressions"), model)?;
-    panel(right, &format!("{title}: measured, device CPU above NOSEC, us a command"), measured)?;
+    panel(left, &format!("{title}: model, device, SHA-1 compressions"), "bytes", model)?;
+    panel(right, &format!("{title}: measured, device CPU above NOSEC, us a command"), "bytes", measured)?;
     root.present()?;
     Ok(())
 }
 
-fn panel(
+/// Draws curves with logarithmic axes, and a legend.
+pub(crate) fn panel(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     title: &str,
+    x: &str,
     curves: &[Curve],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let points = || curves.iter().flat_map(|(_, points)| points);
     let (low, high) =
         points().fold((f64::MAX, 1.0_f64), |(low, high), point| (low.min(point.0), high.max(point.0)));
+    // A single position needs an axis too.
+    let high = high.max(2.0 * low.min(high));
     let top = points().fold(1.0_f64, |top, point| top.max(point.1));
     let bottom = 0.1_f64.min(top / 10.0);
     let mut chart = ChartBuilder::on(area)
@@ -79,7 +83,7 @@ fn panel(
         .x_label_area_size(30)
         .y_label_area_size(60)
         .build_cartesian_2d((low.min(high)..high).log_scale(), (bottom..top * 1.2).log_scale())?;
-    chart.configure_mesh().x_desc("bytes").draw()?;
+    chart.configure_mesh().x_desc(x).draw()?;
     for (index, (name, points)) in curves.iter().enumerate() {
         let color = Palette99::pick(index).to_rgba();
         let drawn = points.iter().map(|(x, y)| (*x, y.max(bottom)));

@@ -52,6 +52,11 @@ pub(crate) fn whole_cpu_s(pid: u32) -> io::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
+/// Returns the CPU seconds of this process, as [`whole_cpu_s`].
+pub(crate) fn own_whole_cpu_s() -> io::Result<f64> {
+    whole_cpu_s(process::id())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

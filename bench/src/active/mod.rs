@@ -19,8 +19,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::Outcome;
 use crate::machine::{CoreWaker, MachineInfo};
 use crate::settings::{Common, Stage};
+use crate::table::FigureTable;
 use crate::targets::Verdict;
-use crate::workload::median;
 
 mod calls;
 mod device;
@@ -136,71 +136,6 @@ impl Active {
             devices,
             window_s: if self.quick { WINDOW_QUICK } else { WINDOW }.as_secs_f64(),
         })
-    }
-}
-
-/// One table.
-#[derive(Debug, Serialize)]
-struct FigureTable {
-    title: String,
-    /// Values of the paper that the design documents quote.
-    paper: String,
-    columns: Vec<String>,
-    rows: Vec<FigureRow>,
-    /// Rows that this machine cannot measure, with the reasons.
-    left_out: Vec<String>,
-}
-
-/// One row: the medians of the rounds.
-#[derive(Debug, Serialize)]
-struct FigureRow {
-    name: String,
-    values: Vec<f64>,
-}
-
-impl FigureTable {
-    fn new(title: &str, paper: &str, columns: &[&str]) -> Self {
-        Self {
-            title: title.to_owned(),
-            paper: paper.to_owned(),
-            columns: columns.iter().map(|column| (*column).to_owned()).collect(),
-            rows: Vec::new(),
-            left_out: Vec::new(),
-        }
-    }
-
-    /// Notes a row that cannot be measured.
-    fn left_out(&mut self, name: &str, reason: &str) {
-        self.left_out.push(format!("{name}: {reason}"));
-    }
-
-    /// Adds the medians of rows with one value for each column.
-    fn add(&mut self, name: &str, rounds: &[Vec<f64>]) {
-        let column = |at: usize| {
-            median(&mut rounds.iter().filter_map(|round| round.get(at).copied()).collect::<Vec<_>>())
-        };
-        let values = (0..self.columns.len()).map(column).collect();
-        self.rows.push(FigureRow { name: name.to_owned(), values });
-    }
-
-    fn print(&self) {
-        println!("{}\n  paper: {}", self.title, self.paper);
-        print!("  {:26}", "");
-        for column in &self.columns {
-            print!(" {column:>15}");
-        }
-        println!();
-        for row in &self.rows {
-            print!("  {:26}", row.name);
-            for value in &row.values {
-                print!(" {value:>15.3}");
-            }
-            println!();
-        }
-        for reason in &self.left_out {
-            println!("  not measured: {reason}");
-        }
-        println!();
     }
 }
 
@@ -363,12 +298,5 @@ mod tests {
         };
         assert_eq!(only("starts,calls").unwrap(), ["calls", "starts"]);
         assert!(only("nothing").unwrap_err().to_string().contains("aes, devices"));
-    }
-
-    #[test]
-    fn rows_have_median_of_each_column() {
-        let mut table = FigureTable::new("t", "p", &["a", "b"]);
-        table.add("x", &[vec![3.0, 1.0], vec![1.0, 5.0], vec![2.0, 9.0]]);
-        assert_eq!(table.rows[0].values, [2.0, 5.0]);
     }
 }
