@@ -119,7 +119,7 @@ const fn switch(name: &'static str, help: &'static str) -> FunctionParameter {
 const COUNT_SWITCH: FunctionParameter = switch("count", "return the number of matches only");
 
 /// Stands for code that is only in a module.
-fn run_elsewhere(_: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
+fn run_in_engine(_: &mut FunctionCall<'_>) -> Result<(), FunctionFailure> {
     Err(FunctionFailure::new(FunctionErrno::UNSUPPORTED, "the code of the function is only in its module"))
 }
 
@@ -182,7 +182,7 @@ pub static SHIPPED_FUNCTIONS: &[ShippedFunction] = &[
         summary: "Makes small pictures of JPEG and PNG files",
         parameters: &[parameter("size", "longer side in pixels, 16 to 4096 (default 256)")],
         output: FunctionOutput::File,
-        run: run_elsewhere,
+        run: run_in_engine,
         is_linked: false,
         reduction: ReductionRule::Data,
     },
