@@ -92,8 +92,8 @@ async fn objects_are_copied_rewritten_mapped_and_cloned() {
     let wrong = vec![(step(RewriteAction::Replace, 3, 2), Bytes::from_static(b"xx"))];
     assert!(osd.rewrite(&held, rewrite, wrong, Vec::new()).await.is_err());
     let map = osd.map(&held, copy, 0).await.unwrap();
-    let told: Vec<_> = map.iter().map(|stretch| (stretch.kind, stretch.offset, stretch.length)).collect();
-    assert_eq!(told, [(HOLE, 0, 8192), (WRITTEN, 8192, 4)]);
+    let reported: Vec<_> = map.iter().map(|stretch| (stretch.kind, stretch.offset, stretch.length)).collect();
+    assert_eq!(reported, [(HOLE, 0, 8192), (WRITTEN, 8192, 4)]);
 
     let clone = ObjectId::of_partition(CLONE);
     let made = osd.create_clone(&bearer(clone, true), CLONE, PID).await.unwrap();

@@ -477,8 +477,8 @@ async fn closed_file_is_removed_with_last_name() {
                 one.nodes.rename((Node::ROOT, &from), (Node::ROOT, &to), RenameMode::Replace).await.unwrap();
             }
         }
-        let gone = other.nodes.node(stat.node()).await;
-        assert!(gone.is_err(), "nothing keeps it for a moment");
+        let removed = other.nodes.node(stat.node()).await;
+        assert!(removed.is_err(), "nothing keeps it for a moment");
     }
     // A removal that is refused leaves the file, which opens as before.
     let (stat, file) = one.nodes.create(Node::ROOT, &name("h"), create_params(NodeKind::File)).await.unwrap();

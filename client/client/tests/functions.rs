@@ -261,8 +261,8 @@ async fn job_of_replaced_function_is_unknown() {
     let unknown = client.job_status(&job, METHOD).await;
     assert!(matches!(unknown, Err(FunctionError::UnknownJob { .. })), "{unknown:?}");
     client.remove("/fn", false).await.unwrap();
-    let gone = client.cancel_job(&job, METHOD).await;
+    let removed = client.cancel_job(&job, METHOD).await;
     let is_not_found = |error: &ClientError| matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::NotFound);
-    assert!(matches!(gone, Err(FunctionError::Client(error)) if is_not_found(&error)));
+    assert!(matches!(removed, Err(FunctionError::Client(error)) if is_not_found(&error)));
     assert!(!OsdError::UnknownJob.is_denied());
 }

@@ -66,11 +66,11 @@ async fn every_device_key_changes_with_its_identifier() {
         manager.set_master_key(group, [round; 7]).await.unwrap();
         set_all_below(&mut manager, 0x10 + round).await;
         let root = [(0x9000_0005, 0x7FFD), (0x9000_0005, 0x7FFE)];
-        let told = identifiers(&world, &manager, ObjectId::ROOT, &root).await;
-        assert_eq!(told, [[round; 7], [0x10 + round; 7]], "{group:?}");
+        let reported = identifiers(&world, &manager, ObjectId::ROOT, &root).await;
+        assert_eq!(reported, [[round; 7], [0x10 + round; 7]], "{group:?}");
         let below = [(0x3000_0005, 0x7FFF), (0x3000_0005, 0x8000), (0x3000_0005, 0x8001)];
-        let told = identifiers(&world, &manager, ObjectId::of_partition(PID), &below).await;
-        assert_eq!(told, [vec![0x10 + round; 7], vec![0x10 + round; 7], vec![]]);
+        let reported = identifiers(&world, &manager, ObjectId::of_partition(PID), &below).await;
+        assert_eq!(reported, [vec![0x10 + round; 7], vec![0x10 + round; 7], vec![]]);
     }
 }
 
@@ -98,8 +98,8 @@ async fn set_key_over_broken_sessions_keeps_keys_equal() {
         world.faults.next([Some(Fault::CutReads(cut)), Some(Fault::CutWrites(cut))]);
         manager.set_key(KeyToSet::Root, 0, [7; 7]).await.unwrap();
         set_all_below(&mut manager, 8).await;
-        let told = identifiers(&world, &manager, ObjectId::ROOT, &[(0x9000_0005, 0x7FFE)]).await;
-        assert_eq!(told, [[8; 7]], "cut at {cut}");
+        let reported = identifiers(&world, &manager, ObjectId::ROOT, &[(0x9000_0005, 0x7FFE)]).await;
+        assert_eq!(reported, [[8; 7]], "cut at {cut}");
     }
 }
 
@@ -135,8 +135,8 @@ async fn lost_answer_to_change_step_is_settled() {
             }
         }
         set_all_below(&mut manager, 3).await;
-        let told = identifiers(&world, &manager, ObjectId::ROOT, &[(0x9000_0005, 0x7FFE)]).await;
-        assert_eq!(told, [[3; 7]], "{fault:?}");
+        let reported = identifiers(&world, &manager, ObjectId::ROOT, &[(0x9000_0005, 0x7FFE)]).await;
+        assert_eq!(reported, [[3; 7]], "{fault:?}");
     }
     for outcome in ["done", "new", "old"] {
         assert!(seen.contains(&outcome), "never {outcome}: {seen:?}");

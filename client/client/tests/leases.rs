@@ -196,8 +196,8 @@ async fn client_missing_recall_stops_before_others_proceed() {
         theirs.write(0, b"new").await.unwrap();
         theirs.sync().await.unwrap();
         if unsaved {
-            let told = file.sync().await.unwrap_err();
-            assert!(fenced(&told), "{told}");
+            let reported = file.sync().await.unwrap_err();
+            assert!(fenced(&reported), "{reported}");
         } else {
             // It lost nothing, so no error is reported.
             assert_eq!(file.read(0, 9).await.unwrap()[..3], *b"new");

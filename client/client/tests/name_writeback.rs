@@ -481,8 +481,8 @@ async fn each_mount_sees_changes_of_the_other() {
             }
             sleep(Duration::from_millis(rng.gen_range(0..4000))).await;
         }
-        let told: usize = mounts.iter().map(|mount| mount.called("NameBatch")).sum();
-        assert!(told > 10, "seed {seed}: {told}");
+        let reported: usize = mounts.iter().map(|mount| mount.called("NameBatch")).sum();
+        assert!(reported > 10, "seed {seed}: {reported}");
         for mount in &mounts {
             mount.nodes.shut_down().await.unwrap();
         }
