@@ -218,7 +218,7 @@ impl OpenDirectory {
             if let Some(last) = last {
                 place.pages.insert(end, Some(last.clone()));
                 if more && !nodes.is_listable(self.node) {
-                    place.next = Some(self.ask(nodes, last));
+                    place.next = Some(self.request_page(nodes, last));
                 }
             }
         }
@@ -247,7 +247,7 @@ impl OpenDirectory {
         nodes.read_directory(self.node, after).await
     }
 
-    fn ask(&self, nodes: &Nodes, after: Name) -> Next {
+    fn request_page(&self, nodes: &Nodes, after: Name) -> Next {
         let (mut gives, page) = oneshot::channel();
         let (asked, name) = (Asked::now(nodes), after.clone());
         let (others, node) = (nodes.clone(), self.node);

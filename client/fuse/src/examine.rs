@@ -19,7 +19,7 @@ pub fn examine(request: &[u8]) -> Result<u64, Option<u64>> {
         | Operation::Create { name: entry, .. } => drop(name(entry)),
         Operation::Rename { from, to, .. } => drop((name(from), name(to))),
         Operation::GetXattr { name, .. } | Operation::SetXattr { name, .. } => drop(xattr_name(name)),
-        Operation::GetLock(wish) | Operation::SetLock { wish, .. } => drop(lock_of(&wish)),
+        Operation::GetLock(request) | Operation::SetLock { request, .. } => drop(lock_of(&request)),
         Operation::SetAttr(changes) => drop((changes.atime.map(nanoseconds), changes.mtime.map(nanoseconds))),
         Operation::BatchForget { nodes } => drop(forgets(nodes).count()),
         _ => {}

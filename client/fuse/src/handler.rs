@@ -220,8 +220,8 @@ impl RequestHandler for MountHandler {
             }
             Operation::Seek { handle, offset, whence } => self.seek(handle, offset, whence, reply),
             Operation::Destroy => reply.ok(),
-            Operation::GetLock(wish) => self.test_lock(node, wish, reply),
-            Operation::SetLock { wish, wait } => self.lock(node, wish, wait, reply),
+            Operation::GetLock(request) => self.test_lock(node, request, reply),
+            Operation::SetLock { request, wait } => self.lock(node, request, wait, reply),
             // The kernel then works without it: it copies ranges through memory, for instance.
             Operation::Other { .. } => reply.error(Errno::NOSYS),
             // These have no answer, or are handled before.
@@ -529,16 +529,16 @@ impl MountHandler {
         });
     }
 
-    fn lock(&self, ino: u64, wish: LockRequest, wait: bool, reply: KernelReply) {
+    fn lock(&self, ino: u64, request: LockRequest, wait: bool, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
-        let lock = or_reply!(reply, lock_of(&wish));
+        let lock = or_reply!(reply, lock_of(&request));
         self.task(|inner| async move {
             let mut pause = LOCK_PAUSE_MIN;
             loop {
                 match inner.nodes.lock(node, lock).await {
                     Ok(None) => {
                         if lock.kind != LockKind::Unlock {
-                            inner.lock_owners.insert(ino, wish.handle, lock.owner);
+                            inner.lock_owners.insert(ino, request.handle, lock.owner);
                             inner.revalidate(ino, node).await;
                         }
                         // The waiting program was interrupted and does not know of the lock.
@@ -561,12 +561,14 @@ impl MountHandler {
         });
     }
 
-    fn test_lock(&self, ino: u64, wish: LockRequest, reply: KernelReply) {
+    fn test_lock(&self, ino: u64, request: LockRequest, reply: KernelReply) {
         let node = or_reply!(reply, self.inner.node(ino));
-        let lock = or_reply!(reply, lock_of(&wish));
+        let lock = or_reply!(reply, lock_of(&request));
         self.task(|inner| async move {
             match inner.nodes.test_lock(node, lock).await {
-                Ok(None) => reply.bytes(AnswerFields::lock(wish.start, wish.end, F_UNLCK, 0).as_bytes()),
+                Ok(None) => {
+                    reply.bytes(AnswerFields::lock(request.start, request.end, F_UNLCK, 0).as_bytes())
+                }
                 Ok(Some(held)) => {
                     let kind = if held.kind == LockKind::Read { F_RDLCK } else { F_WRLCK };
                     let end = if held.end == LOCK_TO_END { OFFSET_MAX } else { held.end - 1 };
@@ -606,8 +608,8 @@ impl MountHandler {
                 Ok(stat) => {
                     let free = stat.total.saturating_sub(stat.used) / BLOCK;
                     let nodes = (stat.nodes.saturating_add(stat.nodes_free), stat.nodes_free);
-                    let told = AnswerFields::file_system((stat.total / BLOCK, free), nodes, BLOCK as u32);
-                    reply.bytes(told.as_bytes());
+                    let answer = AnswerFields::file_system((stat.total / BLOCK, free), nodes, BLOCK as u32);
+                    reply.bytes(answer.as_bytes());
                 }
                 Err(error) => reply.error(errno(&error)),
             }
@@ -709,19 +711,19 @@ const fn acts_for_caller(operation: &Operation<'_>) -> bool {
 }
 
 /// Returns a lock in the protocol's form, whose end is exclusive.
-pub(crate) fn lock_of(wish: &LockRequest) -> Result<Lock, Errno> {
-    let kind = match wish.kind {
+pub(crate) fn lock_of(request: &LockRequest) -> Result<Lock, Errno> {
+    let kind = match request.kind {
         F_RDLCK => LockKind::Read,
         F_WRLCK => LockKind::Write,
         F_UNLCK => LockKind::Unlock,
         _ => return Err(Errno::INVAL),
     };
-    let (start, end) = match wish.whole {
+    let (start, end) = match request.whole {
         true => (0, LOCK_TO_END),
-        false if wish.end >= OFFSET_MAX => (wish.start, LOCK_TO_END),
-        false => (wish.start, wish.end + 1),
+        false if request.end >= OFFSET_MAX => (request.start, LOCK_TO_END),
+        false => (request.start, request.end + 1),
     };
-    Ok(Lock { kind, whole: wish.whole, start, end, owner: wish.owner, pid: wish.pid })
+    Ok(Lock { kind, whole: request.whole, start, end, owner: request.owner, pid: request.pid })
 }
 
 pub(crate) fn xattr_name(name: &OsStr) -> Result<XattrName, Errno> {

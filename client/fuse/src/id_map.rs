@@ -273,10 +273,10 @@ impl IdMap {
     pub fn by_number(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
         let named = |uid| uid != self.mounter.uid && !self.user(uid).is_number();
         let named_group = |gid| self.group(gid).is_some_and(|name| !name.is_number());
-        self.told_by_number(uid.filter(|uid| named(*uid)), gid.filter(|gid| named_group(*gid)))
+        self.record_unnamed(uid.filter(|uid| named(*uid)), gid.filter(|gid| named_group(*gid)))
     }
 
-    fn told_by_number(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
+    fn record_unnamed(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
         let mut tables = self.tables.lock();
         let user = uid.is_some_and(|uid| tables.unnamed.0.insert(uid));
         let group = gid.is_some_and(|gid| tables.unnamed.1.insert(gid));
@@ -288,10 +288,10 @@ impl IdMap {
     pub fn listed_by_number(&self, acl: &Acl, name: &str) -> bool {
         let user = acl.users.iter().find(|(user, _)| user.as_str() == name);
         if let Some((user, _)) = user {
-            return self.told_by_number(self.known_uid(user).filter(|uid| *uid != self.mounter.uid), None);
+            return self.record_unnamed(self.known_uid(user).filter(|uid| *uid != self.mounter.uid), None);
         }
         let group = acl.groups.iter().find(|(group, _)| group.as_str() == name);
-        self.told_by_number(None, group.and_then(|(group, _)| self.known_gid(group)))
+        self.record_unnamed(None, group.and_then(|(group, _)| self.known_gid(group)))
     }
 
     /// Returns owner and group of a node that this user creates; none for the session's own.

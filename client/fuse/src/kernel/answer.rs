@@ -84,16 +84,16 @@ impl AnswerFields {
     pub(crate) fn entry(
         self,
         attributes: Option<&Attributes>,
-        (cache_time, node_believed): (Duration, Duration),
+        (cache_time, attribute_time): (Duration, Duration),
     ) -> Self {
         let none = Attributes::default();
         let a = attributes.unwrap_or(&none);
         self.u64(a.ino)
             .u64(0)
             .u64(cache_time.as_secs())
-            .u64(node_believed.as_secs())
+            .u64(attribute_time.as_secs())
             .u32(cache_time.subsec_nanos())
-            .u32(node_believed.subsec_nanos())
+            .u32(attribute_time.subsec_nanos())
             .attributes(a)
     }
 

@@ -213,16 +213,16 @@ impl FuseChannel {
     /// Invalidates the kernel's attributes of a node, so that it requests them before the next use.
     /// Does not wait.
     pub(crate) fn invalidate_attributes(&self, ino: u64) {
-        self.tell_of_inode(ino, -1, 0);
+        self.notify_inode(ino, -1, 0);
     }
 
     /// Drops all pages of a file in the kernel, after writing back what programs wrote through a
     /// mapping. Waits for requests on these pages.
     pub(crate) fn drop_pages(&self, ino: u64) {
-        self.tell_of_inode(ino, 0, 0);
+        self.notify_inode(ino, 0, 0);
     }
 
-    fn tell_of_inode(&self, ino: u64, offset: i64, length: i64) {
+    fn notify_inode(&self, ino: u64, offset: i64, length: i64) {
         let range = [ino.to_ne_bytes(), offset.to_ne_bytes(), length.to_ne_bytes()].concat();
         // A notification has its code in place of the error, and no request number.
         if let Err(error) = self.write(0, -INVALIDATE_INODE, &[&range]) {

@@ -186,8 +186,9 @@ fn by_helper(helper: &Path, options: &MountOptions) -> Result<OwnedFd, MountErro
         Ok(Some(device)) => Ok(device),
         Err(error) if ended.status.success() => Err(failed(error)),
         Ok(None) | Err(_) => {
-            let said = String::from_utf8_lossy(&ended.stderr);
-            let line = said.lines().next().unwrap_or("it sent no device").trim_start_matches("fusermount3: ");
+            let message = String::from_utf8_lossy(&ended.stderr);
+            let line =
+                message.lines().next().unwrap_or("it sent no device").trim_start_matches("fusermount3: ");
             Err(MountError::Helper(line.to_owned()))
         }
     }

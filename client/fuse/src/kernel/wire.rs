@@ -187,7 +187,7 @@ pub(crate) enum Operation<'a> {
     FsyncDirectory,
     GetLock(LockRequest),
     SetLock {
-        wish: LockRequest,
+        request: LockRequest,
         wait: bool,
     },
     Create {
@@ -374,8 +374,8 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
         }
         29 => Operation::ReleaseDirectory { handle: fields.u64()? },
         30 => Operation::FsyncDirectory,
-        31 => Operation::GetLock(wish(fields)?),
-        32 | 33 => Operation::SetLock { wish: wish(fields)?, wait: code == 33 },
+        31 => Operation::GetLock(lock_request(fields)?),
+        32 | 33 => Operation::SetLock { request: lock_request(fields)?, wait: code == 33 },
         35 => {
             let (flags, mode, umask) = (fields.u32()?, fields.u32()?, fields.u32()?);
             fields.skip(4)?;
@@ -433,7 +433,7 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
     })
 }
 
-fn wish(fields: &mut Fields<'_>) -> Option<LockRequest> {
+fn lock_request(fields: &mut Fields<'_>) -> Option<LockRequest> {
     let handle = fields.u64()?;
     let (owner, start, end) = (fields.u64()?, fields.u64()?, fields.u64()?);
     let (kind, pid, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
@@ -526,8 +526,8 @@ mod tests {
         let mut body: Vec<u8> = [11u64, 12, 5, 9].iter().flat_map(|number| number.to_ne_bytes()).collect();
         body.extend([1u32, 77, 0, 0].iter().flat_map(|number| number.to_ne_bytes()));
         let bytes = request(32, &body);
-        let wish = LockRequest { handle: 11, owner: 12, start: 5, end: 9, kind: 1, pid: 77, whole: false };
-        assert_eq!(parse(&bytes).unwrap().1, Operation::SetLock { wish, wait: false });
+        let request = LockRequest { handle: 11, owner: 12, start: 5, end: 9, kind: 1, pid: 77, whole: false };
+        assert_eq!(parse(&bytes).unwrap().1, Operation::SetLock { request, wait: false });
     }
 
     proptest! {
