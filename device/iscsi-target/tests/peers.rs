@@ -24,8 +24,8 @@ fn text(output: &Output) -> String {
 async fn iscsi_ls_finds_the_target_and_its_unit() {
     let running = Running::start(TargetConfig::new(NAME), Disk::new(16 << 20, Cost::Inline)).await;
     let output = run("iscsi-ls", &["-s", &format!("iscsi://{}", running.address)]).await;
-    let said = text(&output);
-    assert!(output.status.success() && said.contains(NAME) && said.contains("Lun:0"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains(NAME) && printed.contains("Lun:0"), "{printed}");
     running.stop().await;
 }
 
@@ -33,8 +33,8 @@ async fn iscsi_ls_finds_the_target_and_its_unit() {
 async fn iscsi_inq_reads_the_unit() {
     let running = Running::start(TargetConfig::new(NAME), Disk::new(16 << 20, Cost::Blocking)).await;
     let output = run("iscsi-inq", &[&running.url()]).await;
-    let said = text(&output);
-    assert!(output.status.success() && said.contains("SEALSTON"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains("SEALSTON"), "{printed}");
     running.stop().await;
 }
 
@@ -44,9 +44,9 @@ async fn judge(tests: &[&str], cost: Cost, config: TargetConfig) {
     let mut failures = String::new();
     for test in tests {
         let output = run("iscsi-test-cu", &["-d", "-S", "-t", test, &running.url()]).await;
-        let said = text(&output);
-        if !passed(&said) || !output.status.success() {
-            failures += &format!("== {test}: {}\n{said}\n", output.status);
+        let printed = text(&output);
+        if !passed(&printed) || !output.status.success() {
+            failures += &format!("== {test}: {}\n{printed}\n", output.status);
         }
     }
     running.stop().await;
@@ -55,13 +55,13 @@ async fn judge(tests: &[&str], cost: Cost, config: TargetConfig) {
 
 /// Whether tests ran, none failed and none was skipped; the summary counts skips as passed.
 /// Requests that the program sends to every disk before its tests do not count.
-fn passed(said: &str) -> bool {
-    let skipped = said.lines().any(|line| {
+fn passed(printed: &str) -> bool {
+    let skipped = printed.lines().any(|line| {
         line.contains("[SKIPPED]")
             && !line.contains("PERSISTENT RESERVE")
             && !line.contains("REPORT_SUPPORTED")
     });
-    let summary = said.lines().find_map(|line| line.trim().strip_prefix("tests"));
+    let summary = printed.lines().find_map(|line| line.trim().strip_prefix("tests"));
     let numbers: Vec<u32> =
         summary.into_iter().flat_map(str::split_whitespace).map_while(|n| n.parse().ok()).collect();
     matches!(numbers[..], [total, ran, passed, 0, ..] if total == ran && ran == passed && ran > 0) && !skipped
