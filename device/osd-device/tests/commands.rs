@@ -506,6 +506,6 @@ fn restricted_capability_leaves_length_and_other_bytes_alone() {
     let beyond = Command::Write(Extent { object: user(OID), start: 20, length: 4 });
     run(beyond, ListPair::default(), b"DATA", (20, 4)).good();
     assert_eq!(bench.store.stat(user(OID)).unwrap().length, 24);
-    let gone = Command::Append(Append { object: user(0x7_7777), length: 4 });
-    denied(&run(gone, ListPair::default(), b"more", (9, 1)));
+    let removed = Command::Append(Append { object: user(0x7_7777), length: 4 });
+    denied(&run(removed, ListPair::default(), b"more", (9, 1)));
 }

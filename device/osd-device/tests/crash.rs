@@ -297,7 +297,7 @@ fn store_crash_leaves_partitions_with_keys() {
 /// If a crash left a partition removed, its factory keys are removed too.
 #[test]
 fn interrupted_removal_restores_no_factory_keys() {
-    let mut gone = 0;
+    let mut removed = 0;
     for change in [Change::RemovePartition, Change::Format] {
         let prepared = prepared(5);
         for (of_disk, step) in (1..60).map(|step| (true, step)).chain((1..=6).map(|step| (false, step))) {
@@ -316,7 +316,7 @@ fn interrupted_removal_restores_no_factory_keys() {
             if partitions(&again).contains(&PID) {
                 continue;
             }
-            gone += 1;
+            removed += 1;
             let create = Command::CreatePartition(CreatePartition { partition: PID });
             again.run(create, ListPair::default(), &[]).good();
             again.keys.lock().add_partition(PID).unwrap();
@@ -325,7 +325,7 @@ fn interrupted_removal_restores_no_factory_keys() {
             assert_eq!(answer.sense(), (5, 0x2400), "{change:?} {of_disk} {step}");
         }
     }
-    assert!(gone > 10, "{gone}");
+    assert!(removed > 10, "{removed}");
 }
 
 #[test]

@@ -134,13 +134,13 @@ fn corruption_found_by_client_or_fua_read() {
         bench.ready(command, &ListPair { fua, ..ListPair::default() }, &[], &capability)
     };
     let (all, signed) = (SecurityMethod::AllData, SecurityMethod::CmdRsp);
-    let heard = |slot, method, start, length, fua| {
+    let received = |slot, method, start, length, fua| {
         let ready = ready(slot, method, start, length, fua);
         let reply = bench.send(&ready);
         (reply.status, bench.verify(&ready, &reply).map(|answer| (answer.data, answer.sense)))
     };
     // As the device sends it, with the digests of the original data.
-    let (status, answer) = heard(SLOT_UNITS_BLAKE3, all, 0, 100_000, false);
+    let (status, answer) = received(SLOT_UNITS_BLAKE3, all, 0, 100_000, false);
     assert_eq!((status, answer.unwrap_err()), (Status::Good, ReplyError::DataInIcv));
     assert!(bench.store.known_damage(user(OID)).is_empty());
     // The device verifies in these cases: a unit cut by the range, a MAC over all bytes, digests
@@ -154,7 +154,7 @@ fn corruption_found_by_client_or_fua_read() {
         // Now the damage is known and reported in any case.
         (SLOT_UNITS_BLAKE3, all, 0, 100_000, false),
     ] {
-        let (status, answer) = heard(slot, method, start, length, fua);
+        let (status, answer) = received(slot, method, start, length, fua);
         let sense = answer.unwrap().1.unwrap();
         assert_eq!((status, sense.key), (Status::CheckCondition, SenseKey::MediumError), "{slot} {start}");
         assert_eq!((sense.code, sense.information), (additional::UNRECOVERED_READ_ERROR, Some(40_960)));

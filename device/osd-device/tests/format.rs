@@ -33,7 +33,7 @@ fn format_in_progress_reported_until_done() {
     let read = plain.cdb(Command::Read(Extent { object: user(OID), start: 0, length: 0 })).encode().unwrap();
     let in_progress = Some((2, 0x0404));
     let [begun, seen, over] = [false; 3].map(AtomicBool::new);
-    let [told, read_told]: [BTreeSet<Option<(u8, u16)>>; 2] = std::thread::scope(|scope| {
+    let [reported, read_told]: [BTreeSet<Option<(u8, u16)>>; 2] = std::thread::scope(|scope| {
         let others = scope.spawn(|| {
             let ask = |cdb: &[u8]| loop {
                 let reply = plain.bench.raw(OTHER, cdb, &[], 0);
@@ -42,17 +42,17 @@ fn format_in_progress_reported_until_done() {
                     return Sense::parse(&reply.sense).ok().map(|sense| triple(&sense));
                 }
             };
-            let mut heard = [BTreeSet::new(), BTreeSet::new()];
+            let mut received = [BTreeSet::new(), BTreeSet::new()];
             while !over.load(Ordering::SeqCst) {
                 let ready = ask(&[0; 6]);
-                heard[0].insert(ready);
+                received[0].insert(ready);
                 if ready.is_some() {
-                    heard[1].insert(ask(&read));
+                    received[1].insert(ask(&read));
                 }
-                seen.store(heard[1].contains(&in_progress), Ordering::SeqCst);
+                seen.store(received[1].contains(&in_progress), Ordering::SeqCst);
                 begun.store(true, Ordering::SeqCst);
             }
-            heard
+            received
         });
         while !begun.load(Ordering::SeqCst) {
             std::thread::yield_now();
@@ -65,7 +65,7 @@ fn format_in_progress_reported_until_done() {
         over.store(true, Ordering::SeqCst);
         others.join().unwrap()
     });
-    assert_eq!(told, BTreeSet::from([None, in_progress]));
+    assert_eq!(reported, BTreeSet::from([None, in_progress]));
     assert!(read_told.contains(&in_progress), "{read_told:?}");
     // The last command may run after the end of the format: the object is removed.
     assert!(read_told.iter().all(|one| [in_progress, Some((5, 0x2400))].contains(one)), "{read_told:?}");

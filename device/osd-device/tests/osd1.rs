@@ -109,8 +109,8 @@ fn osd1_session_works_under_signed_methods() {
         assert_eq!(current.attributes[32..40], PID.to_be_bytes());
         assert_ne!(current.attributes[8..28], [0; 20], "the response integrity check value");
         run(Command::Remove(target(user(OID))), ListPair::default(), &[]).good();
-        let gone = run(Command::Read(extent(0, 1)), ListPair::default(), &[]);
-        assert_eq!((gone.status, gone.sense()), (Status::CheckCondition, (5, 0x2400)));
+        let ended = run(Command::Read(extent(0, 1)), ListPair::default(), &[]);
+        assert_eq!((ended.status, ended.sense()), (Status::CheckCondition, (5, 0x2400)));
         // Root level.
         let made = Command::CreatePartition(CreatePartition { partition: PID + 1 });
         run(made, ListPair::default(), &[]).good();

@@ -244,8 +244,8 @@ fn second_collection_requires_own_capability() {
         let refused = |further: &[sealstone_osd::Capability], pointer: Option<u16>| {
             let answer = send_with(&bench, command, list, further, &first);
             assert_eq!(answer.sense(), (5, 0x2400), "{further:?}");
-            let heard = answer.sense.unwrap().field.map(|field| field.byte);
-            assert_eq!(heard, pointer, "{further:?}");
+            let received = answer.sense.unwrap().field.map(|field| field.byte);
+            assert_eq!(received, pointer, "{further:?}");
             assert_eq!(bench.state_hash(), before);
         };
         let is = |allowed, scope| sealstone_osd::Capability {

@@ -133,8 +133,8 @@ fn failed_restore_recreates_object_as_new() {
                 let born = bench.store.attribute(object, sealstone_osd::AttributeId::new(3, 1)).unwrap();
                 born.expect("a created time")
             };
-            let heard = bench.run(get, ListPair::get(&[tag]), &[]).good();
-            assert_eq!(value(&heard.attributes), [0, 0, 0, 9], "{nth}");
+            let received = bench.run(get, ListPair::get(&[tag]), &[]).good();
+            assert_eq!(value(&received.attributes), [0, 0, 0, 9], "{nth}");
             assert!(born(id(OID + 1)) >= born(id(OID)), "{nth}");
         }
     }
@@ -176,10 +176,10 @@ fn revoked(command: Command, at: u64) -> (Bench, Answer) {
     let set = SetKey { partition, key: KeyToSet::Working(0), identifier: [4; 7], seed: [4; 20] };
     let begun = Arc::new(AtomicBool::new(false));
     let answer = std::thread::scope(|scope| {
-        let (bench, told) = (&bench, Arc::clone(&begun));
+        let (bench, reported) = (&bench, Arc::clone(&begun));
         store.after(move |number| {
             if number == at {
-                told.store(true, Ordering::SeqCst);
+                reported.store(true, Ordering::SeqCst);
                 // Time for SET KEY to change the keys.
                 std::thread::sleep(std::time::Duration::from_millis(300));
             }

@@ -173,12 +173,12 @@ fn fire(bench: &Bench, case: &Case, shot: &Shot, expected: &Condition) -> Result
     if sense.information != clock {
         return Err(format!("information {:?}", sense.information));
     }
-    let told = sense.osd.is_some_and(|osd| {
+    let reported = sense.osd.is_some_and(|osd| {
         osd.not_initiated.0 & COMMAND_FUNCTION != 0
             && osd.completed.0 & COMMAND_FUNCTION == 0
             && ObjectId::new(osd.partition, osd.object) == parsed.command.object()
     });
-    if told != expected.proven || sense.osd.is_some() != expected.proven {
+    if reported != expected.proven || sense.osd.is_some() != expected.proven {
         return Err(format!("error identification {:?}", sense.osd));
     }
     let sealed = (expected.proven || expected.further) && case.method >= SecurityMethod::CmdRsp;
