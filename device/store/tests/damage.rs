@@ -391,10 +391,10 @@ fn missing_segment_loses_and_reports_its_objects() {
             }
         }
         assert!(!lost.is_empty() && lost.len() < OBJECTS as usize / 2, "{how}: {lost:?}");
-        let gone = matches!(how, "missing" | "short");
-        assert_eq!(store.is_poisoned(), gone, "{how}");
+        let removed = matches!(how, "missing" | "short");
+        assert_eq!(store.is_poisoned(), removed, "{how}");
         let store = open(&medium).unwrap();
-        if gone {
+        if removed {
             let named: BTreeSet<ObjectId> =
                 store.health().damage.iter().map(|damage| damage.object).collect();
             assert_eq!(named.into_iter().collect::<Vec<_>>(), lost, "{how}: opening says it");
@@ -474,13 +474,13 @@ fn data_damage_is_confined_and_repaired_by_writing() {
 }
 
 /// Corrupts the record of a tag and an object, on a page that is intact afterwards; or removes it.
-fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, gone: bool) {
+fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, removed: bool) {
     // Inline blocks belong to no object.
     let owner = ObjectId::new(u64::from(tag != INLINE), object);
     edit_record(medium, record_key(tag, owner, sub), |value| {
         let mut value = value.expect("it is there");
         value[1] ^= 4;
-        (!gone).then_some(value)
+        (!removed).then_some(value)
     });
 }
 

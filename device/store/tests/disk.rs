@@ -103,15 +103,15 @@ fn removed_objects_return_space_to_file_system() {
             let of = |file: &std::path::Path| file.metadata().unwrap().blocks() * 512;
             if raw { of(&device) } else { segments.map(|file| of(&file)).sum() }
         };
-        let (kept, gone) = (ObjectId::new(1, 1), ObjectId::new(1, 2));
-        for id in [kept, gone] {
+        let (kept, removed) = (ObjectId::new(1, 1), ObjectId::new(1, 2));
+        for id in [kept, removed] {
             store.create(id, ObjectType::User).unwrap();
         }
         store.write(kept, 0, &[7; 100_000]).unwrap();
-        store.write(gone, 0, &vec![8; LENGTH as usize]).unwrap();
+        store.write(removed, 0, &vec![8; LENGTH as usize]).unwrap();
         store.flush().unwrap();
         let full = allocated();
-        store.remove(gone).unwrap();
+        store.remove(removed).unwrap();
         store.flush().unwrap();
         let after = allocated();
         if asked && after < full {

@@ -121,8 +121,8 @@ fn remove(
     random: &mut SeededRandom,
     which: impl Fn(u64) -> bool,
 ) {
-    let gone: Vec<u64> = model.keys().copied().filter(|object| which(*object)).collect();
-    for object in gone {
+    let removed: Vec<u64> = model.keys().copied().filter(|object| which(*object)).collect();
+    for object in removed {
         // A device's command is one scope: there is no commit in it.
         let scope = (object % 3 == 0).then(|| store.begin());
         store.remove(id(object)).unwrap_or_else(|error| panic!("removing {object}: {error:?}"));

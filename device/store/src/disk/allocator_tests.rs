@@ -98,8 +98,8 @@ fn unseen_page_is_not_free() {
     verified_file.hand_over(false).unwrap();
     let walked = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut builder = Builder::new();
-    let told = walked.clone();
-    builder.set_repair_callback(move |_| told.store(true, std::sync::atomic::Ordering::Relaxed));
+    let reported = walked.clone();
+    builder.set_repair_callback(move |_| reported.store(true, std::sync::atomic::Ordering::Relaxed));
     // It requests pages that were not verified, and receives none of them.
     assert!(
         builder
