@@ -12,9 +12,9 @@ fn message_seeds() -> Vec<Vec<u8>> {
         b"\x30\x84\x00\x00\x00\x10\x02\x01\x02\x65\x84\x00\x00\x00\x07\x0A\x01\x00\x04\x00\x04\x00".to_vec();
     let entry = b"\x30\x2C\x02\x01\x02\x64\x27\x04\x0Duid=a,dc=test\x30\x16\x30\x14\x04\x03uid\x31\x0D\x04\x01a\x04\x08another ".to_vec();
     let reference = b"\x30\x14\x02\x01\x02\x73\x0F\x04\x0Dldap://h/dc=x".to_vec();
-    let gone =
+    let removed =
         b"\x30\x22\x02\x01\x00\x78\x1D\x0A\x01\x34\x04\x00\x04\x00\x8A\x141.3.6.1.4.1.1466.200".to_vec();
-    vec![bound, refused, four_bytes, entry, reference, gone]
+    vec![bound, refused, four_bytes, entry, reference, removed]
 }
 
 fn message(input: &[u8]) {

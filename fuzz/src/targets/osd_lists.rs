@@ -89,8 +89,8 @@ fn retrieved_list(generation: Generation, bytes: &[u8], allocation: usize) {
     assert_eq!(whole.len() as u64, full);
     let again = Values::parse_retrieved(generation, &whole).expect("our own list");
     assert!(again.iter().eq(pairs.iter().copied()) && again.full_len() == full);
-    let (cut, told) = write(allocation);
-    assert!(cut.len() <= allocation && told == full && whole.starts_with(&cut[..cut.len().min(2)]));
+    let (cut, reported) = write(allocation);
+    assert!(cut.len() <= allocation && reported == full && whole.starts_with(&cut[..cut.len().min(2)]));
     if let Ok(values) = Values::parse_retrieved(generation, &cut) {
         assert!(values.iter().zip(&pairs).all(|(cut, whole)| cut == *whole));
         assert!(cut.len() < list::header_len(generation) || values.full_len() == full);
