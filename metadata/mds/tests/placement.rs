@@ -41,9 +41,9 @@ fn correction_is_better_than_hashing_alone() {
 #[test]
 fn removed_device_moves_only_its_objects() {
     let mut world = World::fill(&hundred(), Policy::Corrected);
-    let gone = DeviceId(2);
-    let least = world.used(gone);
-    assert_eq!(world.drain(gone), least);
+    let removed = DeviceId(2);
+    let least = world.used(removed);
+    assert_eq!(world.drain(removed), least);
     assert!(world.balance().worst < 0.1, "{:?}", world.balance());
 }
 

@@ -111,10 +111,10 @@ fn check_finds_each_kind_of_damage() {
         world.mds.check_paths(&job).unwrap();
         job.finish(ended.map_err(|error| error.to_string()));
         let findings = world.findings();
-        let told = |finding: &CheckFinding| {
+        let reported = |finding: &CheckFinding| {
             finding.kind == kind && (path.is_empty() || finding.path.as_str().starts_with(path))
         };
-        assert!(findings.iter().any(told), "{at}: {findings:?}");
+        assert!(findings.iter().any(reported), "{at}: {findings:?}");
     }
 }
 

@@ -417,7 +417,7 @@ fn error_of_one_user_spares_other_queries() {
         office.says(&name, entry(number, &["g"]));
         office.invites(&name, false);
         let id = [number; 16];
-        let said = crate::records::DirectoryGroups { groups: Vec::new(), asked_ms: office.world.now };
+        let printed = crate::records::DirectoryGroups { groups: Vec::new(), asked_ms: office.world.now };
         let record = SessionRecord {
             user: user(&name),
             role: Role::User,
@@ -425,7 +425,7 @@ fn error_of_one_user_spares_other_queries() {
             expires_ms: u64::MAX,
             last_used_ms: office.world.now,
             keys: [0; 32],
-            directory: Some(said),
+            directory: Some(printed),
         };
         office.world.mds.update_and(|tx| SessionTable::open(tx, &id, &record)).unwrap();
         office.world.mds.sessions.insert(id, record);

@@ -306,8 +306,8 @@ fn late_lease_return_is_fenced() {
     assert_ne!(now_era, epoch, "it gets a new epoch");
     world.poll_recalls(ALICE, HERS, now_era, 0);
     world.opened(ALICE, open(hers, Access::Update, HERS, true));
-    let told = world.ask(ALICE, written);
-    assert!(!matches!(told, Response::Failed { .. }), "{told:?}");
+    let reported = world.ask(ALICE, written);
+    assert!(!matches!(reported, Response::Failed { .. }), "{reported:?}");
 }
 
 #[test]

@@ -296,10 +296,10 @@ fn large_tree_removal_leaves_no_object() {
     assert_eq!(world.stat(ALICE, "/t"), Err(ErrorCode::NotFound));
     world.now += GIB;
     world.session(ADMIN, "admin", true);
-    let mut gone = world.reap_all();
-    gone.sort_unstable();
+    let mut removed = world.reap_all();
+    removed.sort_unstable();
     objects.sort_unstable();
-    assert_eq!(gone, objects);
+    assert_eq!(removed, objects);
     let Response::ServerInfo { files, directories, reap_queue, .. } =
         world.ask(ADMIN, Request::ServerInfo {})
     else {

@@ -187,8 +187,8 @@ fn committed_copy_joins_layout_of_file() {
     // The objects are removed with the file.
     world.ask(ALICE, Request::Remove { path: path("/fn"), recursive: false });
     world.now += 3_600_000;
-    let gone: BTreeSet<_> = world.reap_all().into_iter().collect();
-    assert!(after.objects().iter().all(|object| gone.contains(object)));
+    let removed: BTreeSet<_> = world.reap_all().into_iter().collect();
+    assert!(after.objects().iter().all(|object| removed.contains(object)));
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn abandoned_and_expired_copies_are_removed() {
     world.ask(ALICE, Request::Abandon { intent: left.intent });
     world.now += 24 * 3_600_000;
     world.session(ALICE, "alice", false);
-    let gone: BTreeSet<_> = world.reap_all().into_iter().collect();
+    let removed: BTreeSet<_> = world.reap_all().into_iter().collect();
     for begun in [left, expired] {
-        assert!(gone.contains(&begun.layout.objects()[0]));
+        assert!(removed.contains(&begun.layout.objects()[0]));
         assert_eq!(world.commit(ALICE, begun.intent, CODE_BYTES), Err(ErrorCode::Stale));
     }
     assert_eq!(world.code_layout().width(), 1);

@@ -379,10 +379,10 @@ fn revoked_object_stays_until_create_credentials_expire() {
     world.now = until;
     assert_eq!(world.reap_all(), [], "the credentials are alive still");
     world.now = until + 1;
-    let gone: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+    let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
     let expected =
         [&committed.layout, &under_way.layout].iter().flat_map(|one| one.objects().to_vec()).collect();
-    assert_eq!(gone, expected);
+    assert_eq!(removed, expected);
     assert!(!world.disk.dump().iter().any(|(key, _)| key[0] == b'a'), "nothing is known of them any more");
 }
 

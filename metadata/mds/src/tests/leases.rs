@@ -119,13 +119,13 @@ impl World {
 impl World {
     /// Each device gets the tags of its objects.
     pub(super) fn apply_device_tags(&mut self) -> usize {
-        let mut told = 0;
+        let mut reported = 0;
         for device in self.mds.retag_devices().unwrap() {
             let items = self.mds.next_retags(device, 99).unwrap();
-            told += items.len();
+            reported += items.len();
             self.mds.retagged(&items, self.now).unwrap();
         }
-        told
+        reported
     }
 }
 

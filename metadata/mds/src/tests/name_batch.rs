@@ -411,8 +411,8 @@ fn batch_refuses_changes_of_directories() {
         renamed((there, "sub"), sub, (there, "other"), None),
         renamed((there, "f"), f, (there, "sub"), Some(sub)),
     ] {
-        let told = hers.send_batch(&mut world, std::slice::from_ref(&change));
-        assert_eq!(told, (0, Some(ErrorCode::IsADirectory), vec![]), "{change:?}");
+        let reported = hers.send_batch(&mut world, std::slice::from_ref(&change));
+        assert_eq!(reported, (0, Some(ErrorCode::IsADirectory), vec![]), "{change:?}");
     }
     assert_eq!(world.names_in(d), names);
 }
@@ -456,8 +456,8 @@ fn change_time_is_limited_to_delegation_period() {
     let (first, last) = (since - 250, now + 250);
     let times =
         [(since + 5, since + 5), (0, first), (now - 1, now - 1), (last - 1, last - 1), (u64::MAX, last)];
-    for (number, (told, counts)) in times.into_iter().enumerate() {
-        assert_eq!(at(&mut world, &mut hers, number, told), counts as i64);
+    for (number, (reported, counts)) in times.into_iter().enumerate() {
+        assert_eq!(at(&mut world, &mut hers, number, reported), counts as i64);
     }
     // Requested again, the time of the first grant stays: there may be older unsent changes.
     assert!(hers.request_delegation(&mut world, Some(there.inode), 0).0.is_some());
@@ -539,8 +539,8 @@ fn closed_file_is_removed_with_batch() {
     let held = NameChange::Create(CreateOp { held: true, ..made(there, "a", id) });
     assert_eq!(hers.send_batch(&mut world, &[held]), (1, None, vec![id]));
     let out = world.mds.lease_count();
-    let gone = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
-    hers.send_all(&mut world, &[NameChange::Unlink(gone)]);
+    let removal = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
+    hers.send_all(&mut world, &[NameChange::Unlink(removal)]);
     assert!(!world.is_stored(id) && !world.mds.open_files.is_open(id));
     assert_eq!((world.mds.lease_count(), world.counted().1), (out - 1, 0));
 }
@@ -576,8 +576,8 @@ fn reserved_inodes_are_used_once_in_order() {
     world.mkdir(ALICE, "/own", 0o755);
     let own = world.inode("/own");
     let third_place = second_mount.acquire_delegation(&mut world, own);
-    let told = second_mount.send_batch(&mut world, &[make_file(third_place, "x", third)]);
-    assert_eq!(told, (0, Some(ErrorCode::Invalid), vec![]));
+    let reported = second_mount.send_batch(&mut world, &[make_file(third_place, "x", third)]);
+    assert_eq!(reported, (0, Some(ErrorCode::Invalid), vec![]));
     hers.send_all(&mut world, &[make_file(there, "c", third)]);
     his.send_all(&mut world, &[make_file(beside, "x", his_number)]);
     world.restart();
@@ -586,8 +586,8 @@ fn reserved_inodes_are_used_once_in_order() {
     hers.epoch = world.register_caching(ALICE, HERS);
     let (again, ..) = hers.request_delegation(&mut world, Some(there.inode), 0);
     let there = DirLeaseId { epoch: hers.epoch, lease: again.unwrap().number, ..there };
-    let told = hers.send_batch(&mut world, &[make_file(there, "y", third)]);
-    assert_eq!(told, (0, Some(ErrorCode::Invalid), vec![]), "used, whatever crashed");
+    let reported = hers.send_batch(&mut world, &[make_file(there, "y", third)]);
+    assert_eq!(reported, (0, Some(ErrorCode::Invalid), vec![]), "used, whatever crashed");
     let fourth = hers.number();
     hers.send_all(&mut world, &[make_file(there, "y", fourth)]);
 }

@@ -470,12 +470,12 @@ fn rename_follows_posix_and_link_counts() {
     assert_eq!(world.refused(ALICE, rename(a, "f", a, "none", Exchange)), ErrorCode::NotFound);
     assert_eq!(world.refused(ALICE, rename(Node::ROOT, "a", x, "z", Exchange)), ErrorCode::NotFound);
     // A directory replaces an empty one.
-    let Response::Renamed { moved, other: Some(gone) } =
+    let Response::Renamed { moved, other: Some(removed) } =
         world.ask(ALICE, rename(a, "x", Node::ROOT, "b", Replace))
     else {
         panic!("moved")
     };
-    assert_eq!((moved.inode, gone.inode, gone.links), (x.inode, b.inode, 0));
+    assert_eq!((moved.inode, removed.inode, removed.links), (x.inode, b.inode, 0));
     assert_eq!((links(&mut world, Node::ROOT), links(&mut world, a)), (4, 2));
     // A file and a directory are exchanged.
     assert!(code(&world.ask(ALICE, rename(a, "f", Node::ROOT, "b", Exchange))).is_none());

@@ -106,8 +106,8 @@ fn new_device_gets_its_share_only() {
     // The new device's missing share, and the differences of the others.
     let (least, moved) = (begun.left_bytes, state.moved_bytes);
     assert!(moved + state.left_bytes >= least && moved <= least + 3 * MIB, "{state:?}, at least {least}");
-    let came = live(&world).difference(&before).filter(|object| object.device == new).count() as u64;
-    assert!(came * FILE * 10 >= state.moved_bytes * 9, "what moves goes to the new one");
+    let arrived = live(&world).difference(&before).filter(|object| object.device == new).count() as u64;
+    assert!(arrived * FILE * 10 >= state.moved_bytes * 9, "what moves goes to the new one");
     // Quota usage is unchanged.
     assert_eq!(world.run_check(CheckScope::Names, false), []);
     // A second rebalance has nothing to move.

@@ -192,13 +192,13 @@ impl World {
     /// objects.
     pub(crate) fn reap_all(&mut self) -> Vec<sealstone_mds_protocol::ObjectRef> {
         while self.mds.tidy(self.now).unwrap() {}
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         loop {
             let items = self.mds.next_reap(None, 3, self.now).unwrap();
             if items.is_empty() {
-                return gone;
+                return removed;
             }
-            gone.extend(items.iter().map(|item| item.object));
+            removed.extend(items.iter().map(|item| item.object));
             self.mds.reaped(&items, self.now).unwrap();
         }
     }

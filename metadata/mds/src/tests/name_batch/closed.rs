@@ -68,12 +68,12 @@ fn repeated_close_keeps_later_opens() {
     hers.send_all(&mut world, &nothing.map(NameChange::Close));
     assert_eq!(world.mds.lease_count(), out);
     assert!(world.mds.open_files.is_open_by(&user("bob"), HIS, his.inode));
-    let gone = [NameChange::Close(id)];
-    hers.send_all(&mut world, &gone);
+    let removal = [NameChange::Close(id)];
+    hers.send_all(&mut world, &removal);
     assert_eq!(world.mds.lease_count(), out - 1);
     let node = world.node(ALICE, id);
     world.opened(ALICE, Request::OpenNode { node, access, method, client_id: HERS, reclaim: false });
-    assert_eq!(hers.resend_batch(&mut world, &gone), (1, None, vec![]));
+    assert_eq!(hers.resend_batch(&mut world, &removal), (1, None, vec![]));
     assert!(is_held(&world, id));
     assert_eq!(world.mds.lease_count(), out);
     // The delegation is still valid, and no other client waits.

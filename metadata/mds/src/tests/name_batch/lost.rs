@@ -72,14 +72,14 @@ fn repeated_unlink_keeps_later_open() {
     let parent = world.node(ALICE, there.inode);
     let link = Request::LinkNode { node, parent, name: name("b") };
     world.ask(ALICE, Request::Once { id: turn, request: ChangeRequest::new(link).unwrap() });
-    let gone = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
-    let gone = [NameChange::Unlink(gone)];
-    hers.send_all(&mut world, &gone);
+    let removal = UnlinkOp { directory: there, name: name("a"), inode: id, at_ms: 0, close: true };
+    let removal = [NameChange::Unlink(removal)];
+    hers.send_all(&mut world, &removal);
     let open =
         Request::OpenNode { node, access: Access::Update, method: METHOD, client_id: HERS, reclaim: false };
     assert!(world.opened(ALICE, open).lease.is_some());
     let out = world.mds.lease_count();
-    assert_eq!(hers.resend_batch(&mut world, &gone), (1, None, vec![]));
+    assert_eq!(hers.resend_batch(&mut world, &removal), (1, None, vec![]));
     assert!(world.mds.open_files.is_open_by(&user("alice"), HERS, id));
     assert_eq!(world.mds.lease_count(), out);
 }
@@ -94,11 +94,11 @@ fn crash_leaves_batch_whole_or_absent() {
         hers.sequence += 1;
         world.disk.fail_after(Some(crash_at));
         let answer = world.ask(ALICE, hers.once(&changes));
-        let told = matches!(answer, Response::NameBatchApplied { .. });
+        let reported = matches!(answer, Response::NameBatchApplied { .. });
         world.restart();
         let names = world.names_in(there.inode);
         assert!(names == before || (names.len() == 2 && !names.contains(&before[0])), "{names:?}");
-        assert!(!told || names != before, "crash at {crash_at}: what was promised is there");
+        assert!(!reported || names != before, "crash at {crash_at}: what was promised is there");
         let (epoch, ..) = world.poll_recalls(ALICE, HERS, hers.epoch, 0);
         let (done, failure, _) = hers.resend_batch(&mut world, &changes);
         assert_eq!((done, failure), (3, None), "crash at {crash_at}");
@@ -129,8 +129,8 @@ fn records_of_silent_client_expire_after_day() {
     hours(&mut world, 1, false);
     let id = hers.numbers.pop().unwrap();
     hers.sequence += 1;
-    let told = hers.resend_batch(&mut world, &[make_file(there, "x", id)]);
-    assert_eq!(told, (1, None, vec![]));
+    let reported = hers.resend_batch(&mut world, &[make_file(there, "x", id)]);
+    assert_eq!(reported, (1, None, vec![]));
     assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.lease_count()), (1, 1, 1));
     hours(&mut world, 25, false);
     assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.lease_count()), (0, 0, 0));

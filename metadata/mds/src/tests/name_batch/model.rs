@@ -90,9 +90,9 @@ impl Model {
                 self.reserved.retain(|id| *id > made.inode);
                 self.names.insert((*dir, *name), made.inode);
             }
-            (Op::Remove { dir, name, .. }, NameChange::Unlink(gone)) => {
-                self.is_ahead(*dir, gone.directory)?;
-                self.leads_to((*dir, *name), Some(gone.inode))?;
+            (Op::Remove { dir, name, .. }, NameChange::Unlink(removed)) => {
+                self.is_ahead(*dir, removed.directory)?;
+                self.leads_to((*dir, *name), Some(removed.inode))?;
                 self.names.remove(&(*dir, *name));
             }
             (Op::Rename { from, to, .. }, NameChange::Rename(moved)) => {
@@ -230,10 +230,10 @@ impl History {
                 assert_eq!((done, failure), expected);
                 self.note_held(&changes[..done]);
                 if *again {
-                    let told = self.hers.resend_batch(&mut self.world, &asked);
-                    assert_eq!((told.0, told.1), (done, failure), "told again");
+                    let reported = self.hers.resend_batch(&mut self.world, &asked);
+                    assert_eq!((reported.0, reported.1), (done, failure), "told again");
                     if done > 0 {
-                        assert!(told.2.iter().all(|id| leases.contains(id)), "no more than at first");
+                        assert!(reported.2.iter().all(|id| leases.contains(id)), "no more than at first");
                     }
                 }
             }
@@ -256,8 +256,8 @@ impl History {
                 }
                 let (epoch, ..) = self.world.poll_recalls(ALICE, HERS, self.hers.epoch, 0);
                 assert_ne!(epoch, self.hers.epoch);
-                let told = self.hers.resend_batch(&mut self.world, &asked);
-                assert_eq!((told.0, told.1), expected, "the client reconnects");
+                let reported = self.hers.resend_batch(&mut self.world, &asked);
+                assert_eq!((reported.0, reported.1), expected, "the client reconnects");
                 self.model = after;
                 self.poll();
             }

@@ -40,8 +40,8 @@ fn batch_checks_permissions_when_applied() {
             removed(there, "his", his),
             renamed((there, "his"), his, (there, "x"), None),
         ] {
-            let told = hers.send_batch(&mut world, &[change]);
-            assert_eq!(told, (0, Some(ErrorCode::Denied), vec![]), "{mode:o}");
+            let reported = hers.send_batch(&mut world, &[change]);
+            assert_eq!(reported, (0, Some(ErrorCode::Denied), vec![]), "{mode:o}");
         }
     }
     assert_eq!(world.names_in(there.inode), before);
@@ -58,8 +58,8 @@ fn batch_checks_owners_groups_and_limits() {
         (CreateOp { owner: Some(user("bob")), ..made(there, "x", id) }, ErrorCode::NotPermitted),
         (CreateOp { group, ..made(there, "x", id) }, ErrorCode::NotPermitted),
     ] {
-        let told = hers.send_batch(&mut world, &[NameChange::Create(made.clone())]);
-        assert_eq!(told, (0, Some(why), vec![]), "{made:?}");
+        let reported = hers.send_batch(&mut world, &[NameChange::Create(made.clone())]);
+        assert_eq!(reported, (0, Some(why), vec![]), "{made:?}");
     }
     let masked = CreateOp { mode: 0o4666, umask: 0o22, ..made(there, "m", id) };
     hers.send_all(&mut world, &[NameChange::Create(masked)]);
@@ -69,8 +69,8 @@ fn batch_checks_owners_groups_and_limits() {
     let change = QuotaChange { bytes_max: None, nodes_max: Some(Some(2)) };
     world.ask(ADMIN, Request::QuotaSet { of: QuotaSubject::User(user("alice")), change });
     let id = hers.number();
-    let told = hers.send_batch(&mut world, &[make_file(there, "x", id)]);
-    assert_eq!(told, (0, Some(ErrorCode::Quota), vec![]));
+    let reported = hers.send_batch(&mut world, &[make_file(there, "x", id)]);
+    assert_eq!(reported, (0, Some(ErrorCode::Quota), vec![]));
     world.counted();
 }
 

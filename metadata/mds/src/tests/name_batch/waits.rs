@@ -278,8 +278,8 @@ fn batch_under_returned_delegation_is_fenced() {
         DirLeaseId { inode: InodeId(u64::MAX), ..there },
         beside,
     ] {
-        let told = hers.send_batch(&mut world, &[make_file(wrong, "x", id)]);
-        assert_eq!(told, (0, Some(ErrorCode::Fenced), vec![]), "{wrong:?}");
+        let reported = hers.send_batch(&mut world, &[make_file(wrong, "x", id)]);
+        assert_eq!(reported, (0, Some(ErrorCode::Fenced), vec![]), "{wrong:?}");
         let f = before[0].1;
         let across = renamed((there, "f"), f, (wrong, "x"), None);
         assert_eq!(hers.send_batch(&mut world, &[across]).1, Some(ErrorCode::Fenced));
@@ -315,8 +315,8 @@ fn close_keeps_directory_delegation() {
     let stat = || Request::Stat { path: path("/d/f") };
     assert!(is_busy(&world.ask(BOB, stat())), "his changes may be unsent");
     let inode = there.inode;
-    let gone = UnlinkOp { directory: there, name: name("none"), inode, at_ms: 0, close: true };
-    assert_eq!(hers.send_batch(&mut world, &[NameChange::Unlink(gone)]).0, 0);
+    let removal = UnlinkOp { directory: there, name: name("none"), inode, at_ms: 0, close: true };
+    assert_eq!(hers.send_batch(&mut world, &[NameChange::Unlink(removal)]).0, 0);
     assert!(is_busy(&world.ask(BOB, stat())));
     let id = hers.number();
     hers.send_all(&mut world, &[make_file(there, "x", id)]);

@@ -56,8 +56,8 @@ fn credentials_create_objects_only_once() {
     world.now += 10_000_000;
     world.reap_all();
     world.now += 10_000_000;
-    let gone = world.reap_all();
-    assert!(objects.iter().all(|object| gone.contains(object)));
+    let removed = world.reap_all();
+    assert!(objects.iter().all(|object| removed.contains(object)));
 }
 
 #[test]

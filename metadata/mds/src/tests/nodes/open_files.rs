@@ -328,7 +328,7 @@ fn audit_log_has_no_proofs_or_clients() {
         }
     }
     let subjects = subjects.0.lock();
-    let said = format!("node {}", file.inode.0);
-    assert!(subjects.iter().filter(|one| **one == said).count() >= 6, "{subjects:?}");
+    let output = format!("node {}", file.inode.0);
+    assert!(subjects.iter().filter(|one| **one == output).count() >= 6, "{subjects:?}");
     assert!(subjects.iter().all(|one| !one.contains("proof") && !one.contains("number")), "{subjects:?}");
 }
