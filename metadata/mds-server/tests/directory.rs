@@ -222,8 +222,8 @@ fn missing_endless_and_malformed_answers_fail() {
         (&[&bound[..], &reference.repeat(2000)].concat(), false, 20, "unexpected response to search"),
     ] {
         let impostor = FakeDirectory::start(answer, endless);
-        let said = ask(&impostor, seconds);
-        assert!(said.contains(says), "{answer:?}: {said}");
+        let message = ask(&impostor, seconds);
+        assert!(message.contains(says), "{answer:?}: {message}");
     }
     // Endless entries: two show that the name is ambiguous.
     let impostor = FakeDirectory::start(&[&bound[..], &entry.repeat(3)].concat(), false);
@@ -302,13 +302,16 @@ fn tls_requires_a_certificate_for_the_host() {
             ask(url.clone(), &ca)
         );
         assert!(matches!(ask(url.clone(), &both), Ok(DirectoryLookup::Entry(_))), "one of two authorities");
-        let said = ask(url.clone(), &wrong).unwrap_err().to_string();
-        assert!(said.contains("UnknownIssuer") || said.contains("BadSignature"), "{url}: {said}");
+        let message = ask(url.clone(), &wrong).unwrap_err().to_string();
+        assert!(message.contains("UnknownIssuer") || message.contains("BadSignature"), "{url}: {message}");
     }
     // Signed by the right authority, for another name.
     for url in [ldaps("127.0.0.1"), starttls("127.0.0.1")] {
-        let said = ask(url.clone(), &ca).unwrap_err().to_string();
-        assert!(said.contains("not valid for name") || said.contains("NotValidForName"), "{url}: {said}");
+        let message = ask(url.clone(), &ca).unwrap_err().to_string();
+        assert!(
+            message.contains("not valid for name") || message.contains("NotValidForName"),
+            "{url}: {message}"
+        );
     }
     // A server without TLS where TLS is required.
     assert!(matches!(
@@ -338,8 +341,8 @@ fn no_credentials_are_sent_without_required_tls() {
         let impostor = FakeDirectory::start(answer, false);
         let url = format!("ldap://localhost:{}", impostor.address.port());
         let settings = DirectorySettings { ca_file: Some(ca.clone()), ..settings(&url) };
-        let said = found(settings, "erika").unwrap_err().to_string();
-        assert!(said.contains(says), "{said}");
+        let message = found(settings, "erika").unwrap_err().to_string();
+        assert!(message.contains(says), "{message}");
         let heard = impostor.heard.lock();
         let has = |part: &str| heard.windows(part.len()).any(|window| window == part.as_bytes());
         assert!(
@@ -366,8 +369,8 @@ fn referrals_are_not_followed() {
     assert!(matches!(found(settings(&slapd.url()), "nobody"), Ok(DirectoryLookup::NotFound)));
     // The base of users is a referral to another server.
     let moved = DirectorySettings { user_base: format!("ou=elsewhere,{USERS}"), ..settings(&slapd.url()) };
-    let said = found(moved, "erika").unwrap_err().to_string();
-    assert!(said.contains("(referral)"), "{said}");
+    let message = found(moved, "erika").unwrap_err().to_string();
+    assert!(message.contains("(referral)"), "{message}");
     assert_eq!(elsewhere.came(), 0);
 }
 
