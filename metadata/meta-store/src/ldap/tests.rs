@@ -357,10 +357,10 @@ fn records_are_readable_ldap_entries() {
     let mut titles = Vec::new();
     connection
         .search::<RequestError>(&base, sealstone_ldap::SearchScope::Below, &[&title, &text], |entry| {
-            let said =
+            let output =
                 |one| entry.values(one).next().map(|value| String::from_utf8_lossy(value).into_owned());
-            if said(&text).as_deref() == Some("name of node 7 in directory 1") {
-                titles.push(said(&title).unwrap());
+            if output(&text).as_deref() == Some("name of node 7 in directory 1") {
+                titles.push(output(&title).unwrap());
             }
             Ok(())
         })

@@ -274,8 +274,8 @@ fn interrupted_commit_is_resolved_not_guessed() {
         let mut tx = store.begin().unwrap();
         tx.put(&key, b"there").unwrap();
         *proxy.cut.lock() = cut;
-        let told = tx.commit();
-        match told {
+        let reported = tx.commit();
+        match reported {
             Ok(()) => assert!(happened, "{cut:?}"),
             Err(MetaError::Conflict) => assert!(!happened, "{cut:?}"),
             Err(error) => panic!("{cut:?}: {error:?}"),

@@ -40,7 +40,7 @@ impl CutProxy {
         let port = listener.local_addr().unwrap().port();
         let state = Arc::<Mutex<ProxyState>>::default();
         let shared = Arc::clone(&state);
-        let (told, swallowed) = channel();
+        let (reported, swallowed) = channel();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let Ok(client) = client else { return };
@@ -49,8 +49,8 @@ impl CutProxy {
                 let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
                 let swallow = Arc::<AtomicBool>::default();
                 std::thread::spawn({
-                    let (swallow, told) = (Arc::clone(&swallow), told.clone());
-                    move || answer(back.0, back.1, &swallow, &told)
+                    let (swallow, reported) = (Arc::clone(&swallow), reported.clone());
+                    move || answer(back.0, back.1, &swallow, &reported)
                 });
                 std::thread::spawn(move || forward(client, server, &state, &swallow));
             }
@@ -89,11 +89,11 @@ fn is_meant(cut: CutPoint, bytes: &[u8]) -> bool {
     }
 }
 
-fn answer(mut server: TcpStream, mut client: TcpStream, swallow: &AtomicBool, told: &Sender<usize>) {
+fn answer(mut server: TcpStream, mut client: TcpStream, swallow: &AtomicBool, reported: &Sender<usize>) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = server.read(&mut bytes) {
         if swallow.load(Ordering::Acquire) {
-            let _ = told.send(count);
+            let _ = reported.send(count);
             let _ = server.shutdown(Shutdown::Both);
             break;
         }
