@@ -76,8 +76,8 @@ impl Bench {
 
     fn say(&mut self, flags: u8, keys: &str) -> String {
         feed(&mut self.target, &login(flags, keys));
-        let said = answers(&mut self.target);
-        let text = said.last().map(|(_, data)| String::from_utf8(data.clone()).unwrap());
+        let output = answers(&mut self.target);
+        let text = output.last().map(|(_, data)| String::from_utf8(data.clone()).unwrap());
         text.unwrap_or_default().replace('\0', "|")
     }
 
@@ -211,13 +211,16 @@ fn mutual_chap_refuses_the_targets_own_challenge() {
     let run = |access: AccessRules, keys: &str| {
         let mut bench = Bench::new(access, RecordingGuard::default());
         bench.challenged("8");
-        let said = bench.say(GO, keys);
-        (bench.refused(), said)
+        let output = bench.say(GO, keys);
+        (bench.refused(), output)
     };
-    let (refused, said) = run(access(), &with("CHAP_C=0x0102030405060708|"));
+    let (refused, output) = run(access(), &with("CHAP_C=0x0102030405060708|"));
     let expected = ChapAlgorithm::Sha3.response(7, &access().own.unwrap().secret, &[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(refused, None);
-    assert!(said.contains(&std::format!("CHAP_N=osd|CHAP_R={}|", chap::hexadecimal(&expected))), "{said}");
+    assert!(
+        output.contains(&std::format!("CHAP_N=osd|CHAP_R={}|", chap::hexadecimal(&expected))),
+        "{output}"
+    );
 
     let own = std::format!("CHAP_C={}|", chap::hexadecimal(&[0x5A; 32]));
     assert_eq!(run(access(), &with(&own)).0, Some(Refusal::Authentication), "our challenge, reflected");
@@ -231,8 +234,8 @@ fn mutual_chap_refuses_the_targets_own_challenge() {
     let longest = std::format!("CHAP_C=0x{}|", "00".repeat(1024));
     assert_eq!(run(access(), &with(&longest)).0, None);
     // After a wrong response we do not answer the mutual challenge.
-    let (refused, said) = run(access(), "CHAP_N=ann|CHAP_R=0x00|CHAP_I=7|CHAP_C=0x0102030405060708|");
-    assert!(refused == Some(Refusal::Authentication) && !said.contains("CHAP_R"));
+    let (refused, output) = run(access(), "CHAP_N=ann|CHAP_R=0x00|CHAP_I=7|CHAP_C=0x0102030405060708|");
+    assert!(refused == Some(Refusal::Authentication) && !output.contains("CHAP_R"));
 }
 
 #[test]

@@ -14,9 +14,9 @@ const KEYS: &str =
 const BURST: u32 = limits::PULL_BURST;
 
 /// Returns the R2Ts among the sent PDUs: tag, transfer tag, offset, length.
-fn asked(said: &[(Bhs, Vec<u8>)]) -> Vec<(u32, u32, u32, u32)> {
+fn asked(output: &[(Bhs, Vec<u8>)]) -> Vec<(u32, u32, u32, u32)> {
     let r2t =
-        said.iter().filter(|(bhs, _)| pdu::opcode_of(bhs) == opcode::R2T).map(|(bhs, _)| pdu::R2t::of(bhs));
+        output.iter().filter(|(bhs, _)| pdu::opcode_of(bhs) == opcode::R2T).map(|(bhs, _)| pdu::R2t::of(bhs));
     r2t.map(|pdu| (pdu.tag.get(), pdu.transfer.get(), pdu.offset.get(), pdu.desired.get())).collect()
 }
 
@@ -96,8 +96,8 @@ fn aborted_command_releases_its_pull_share() {
     let mut abort = pdu::TaskManagement::new(opcode::TASK_MANAGEMENT | opcode::IMMEDIATE, 0x81);
     abort.tag.set(9);
     abort.referenced.set(1);
-    let said = bench.say(&abort.wire());
-    assert_eq!(asked(&said).first().map(|r2t| r2t.0), Some(2), "{said:?}");
+    let output = bench.say(&abort.wire());
+    assert_eq!(asked(&output).first().map(|r2t| r2t.0), Some(2), "{output:?}");
 }
 
 /// Found with both ends together: the end of one command requested data of the next that was
@@ -116,9 +116,9 @@ fn arriving_immediate_data_is_not_requested() {
     let task = bench.ready().expect("all its data is there");
     assert_eq!(asked(&bench.say(&more[..500])), []);
     bench.target.complete(task, CommandReply::default());
-    let said = answers(&mut bench.target);
-    assert_eq!(said.len(), 2, "an answer and a request: {said:?}");
-    let rest = asked(&said)[0];
+    let output = answers(&mut bench.target);
+    assert_eq!(output.len(), 2, "an answer and a request: {output:?}");
+    let rest = asked(&output)[0];
     assert_eq!((rest.0, rest.2, rest.3), (3, 600, 100));
     assert_eq!(asked(&bench.say(&more[500..])), []);
     assert!(bench.ready().is_none(), "100 bytes are missing");
