@@ -445,9 +445,9 @@ fn response() -> impl Strategy<Value = Response> {
         stat().prop_map(|stat| Response::Stat { stat }),
         (prop::collection::vec((name(), stat(), any::<bool>()), 0..40), any::<bool>()).prop_map(
             |(entries, more)| {
-                let entry = |(name, stat, told): (_, Stat, bool)| {
+                let entry = |(name, stat, reported): (_, Stat, bool)| {
                     let (inode, kind) = (stat.inode, stat.kind);
-                    DirEntry { name, inode, kind, stat: told.then_some(stat) }
+                    DirEntry { name, inode, kind, stat: reported.then_some(stat) }
                 };
                 let entries = entries.into_iter().map(entry).collect();
                 Response::Directory { entries, more }
