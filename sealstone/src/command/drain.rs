@@ -25,7 +25,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &DrainAr
         .await?
         .ok_or_else(|| Failure::not_found("no such device").at(name))?;
     if arguments.show {
-        let device = look(&client, id).await?;
+        let device = fetch_device(&client, id).await?;
         return output.result(&device_json(&device), || text(&device));
     }
     let request = if arguments.undo {
@@ -55,7 +55,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &DrainAr
             bar.set_position(drain.moved_bytes);
         }
         tokio::time::sleep(POLL_INTERVAL).await;
-        device = look(&client, id).await?;
+        device = fetch_device(&client, id).await?;
     }
     bar.finish_and_clear();
     if device.drain.is_none() {
@@ -64,7 +64,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &DrainAr
     output.result(&device_json(&device), || text(&device))
 }
 
-async fn look(client: &Client, id: DeviceId) -> Outcome<Device> {
+async fn fetch_device(client: &Client, id: DeviceId) -> Outcome<Device> {
     let devices = client.device_list().await?;
     devices
         .into_iter()

@@ -70,22 +70,22 @@ fn state_json(state: Option<&RebalanceState>) -> Value {
 
 fn text(state: Option<&RebalanceState>) -> String {
     let Some(state) = state else { return "no rebalance has run".to_owned() };
-    let mut said = match state.done_ms {
+    let mut line = match state.done_ms {
         None => format!("since {}", utc(state.began_ms)),
         Some(done_ms) if state.stopped => format!("ended by command at {}", utc(done_ms)),
         Some(done_ms) => format!("done at {}", utc(done_ms)),
     };
-    said += &format!(": {} objects ({}) moved", state.moved_objects, human_bytes(state.moved_bytes));
+    line += &format!(": {} objects ({}) moved", state.moved_objects, human_bytes(state.moved_bytes));
     match (state.left_bytes, state.done_ms) {
-        (0, Some(_)) => said += ", every device is as full as the others, within 2 %",
-        (left, None) => said += &format!(", {} to be moved at least", human_bytes(left)),
-        (left, Some(_)) => said += &format!(", {} could not be moved", human_bytes(left)),
+        (0, Some(_)) => line += ", every device is as full as the others, within 2 %",
+        (left, None) => line += &format!(", {} to be moved at least", human_bytes(left)),
+        (left, Some(_)) => line += &format!(", {} could not be moved", human_bytes(left)),
     }
     if state.in_use > 0 {
-        said += &format!(", {} objects were in use", state.in_use);
+        line += &format!(", {} objects were in use", state.in_use);
     }
     if !state.problem.as_str().is_empty() {
-        said += &format!("; {}", state.problem.as_str());
+        line += &format!("; {}", state.problem.as_str());
     }
-    said
+    line
 }
