@@ -139,19 +139,19 @@ async fn non_tls_bytes_fail_at_both_ends() {
     near.read_to_end(&mut alert).await.unwrap();
     assert_eq!(alert.first(), Some(&0x15), "an alert and nothing else: {alert:02x?}");
 
-    for said in [&b""[..], b"login response in plain text, as from who strips TLS", &[0x16]] {
+    for output in [&b""[..], b"login response in plain text, as from who strips TLS", &[0x16]] {
         let (near, mut far) = duplex(64 * 1024);
         let strip = async move {
             let mut hello = [0; 64];
             far.read_exact(&mut hello).await?;
-            far.write_all(said).await?;
+            far.write_all(output).await?;
             far.shutdown().await?;
             io::Result::Ok(hello[0])
         };
         let (near, first) =
             tokio::join!(connect(near, own.pin().unwrap(), NAME, ALPN_ISCSI, TOKEN_LABEL), strip);
         assert_eq!(first.unwrap(), sealstone_channel::FIRST_BYTE, "nothing but a hello was sent");
-        assert!(matches!(near.err().unwrap(), TlsError::NoTls | TlsError::Closed), "{said:?}");
+        assert!(matches!(near.err().unwrap(), TlsError::NoTls | TlsError::Closed), "{output:?}");
     }
 }
 
