@@ -371,8 +371,8 @@ fn a_reflected_direction_is_found() {
         ] {
             let mut block = exchange.forge(&wrong, &values);
             block[..8].copy_from_slice(&16_384_u64.to_be_bytes());
-            let heard = exchange.verify(&exchange.buffer(&data, &block));
-            assert_eq!(heard, Err(ReplyError::DataInIcv), "{wrong:?}");
+            let received = exchange.verify(&exchange.buffer(&data, &block));
+            assert_eq!(received, Err(ReplyError::DataInIcv), "{wrong:?}");
         }
     }
 }
@@ -402,17 +402,18 @@ fn a_wrong_edge_is_found() {
         let (unit, len) = (profile.unit_bytes() as usize, profile.value_bytes());
         let good = values(profile, 5000, 40_000, data);
         let header = exchange.header(data.len() as u64, 40_000, (good.len() / len) as u32);
-        let heard = |values: &[u8]| exchange.verify(&exchange.buffer(data, &exchange.forge(&header, values)));
-        assert!(heard(&good).is_ok());
+        let received =
+            |values: &[u8]| exchange.verify(&exchange.buffer(data, &exchange.forge(&header, values)));
+        assert!(received(&good).is_ok());
         // The digest of the whole first unit instead of that of its end, and edges one byte too
         // long.
         let whole = values(profile, 0, 40_000, &object[..unit]);
-        assert_eq!(heard(&[&whole, &good[len..]].concat()), Err(ReplyError::DataInIcv));
+        assert_eq!(received(&[&whole, &good[len..]].concat()), Err(ReplyError::DataInIcv));
         let early = values(profile, 4999, 40_000, &object[4999..unit]);
-        assert_eq!(heard(&[&early, &good[len..]].concat()), Err(ReplyError::DataInIcv));
+        assert_eq!(received(&[&early, &good[len..]].concat()), Err(ReplyError::DataInIcv));
         let late = values(profile, 16_384, 40_000, &object[16_384..21_001]);
-        assert_eq!(heard(&[&good[..good.len() - len], &late[..]].concat()), Err(ReplyError::DataInIcv));
-        assert_eq!(heard(&good[..good.len() - len]), Err(ReplyError::DataInIcv));
+        assert_eq!(received(&[&good[..good.len() - len], &late[..]].concat()), Err(ReplyError::DataInIcv));
+        assert_eq!(received(&good[..good.len() - len]), Err(ReplyError::DataInIcv));
     }
 }
 
@@ -522,10 +523,10 @@ fn a_reply_by_another_algorithm_is_found() {
         let mut field = [0; 32];
         assert!(tag.place(&mut field));
         let block = [&counts[..], &place.encode(), &field].concat();
-        let heard = exchange.verify(&exchange.buffer(&data, &block));
+        let received = exchange.verify(&exchange.buffer(&data, &block));
         match row.algorithm {
-            Algorithm::UnitsBlake3 => assert_eq!(heard.unwrap(), data),
-            _ => assert_eq!(heard, Err(ReplyError::DataInIcv), "{}", row.name),
+            Algorithm::UnitsBlake3 => assert_eq!(received.unwrap(), data),
+            _ => assert_eq!(received, Err(ReplyError::DataInIcv), "{}", row.name),
         }
     }
 }
