@@ -23,16 +23,16 @@ struct CommandLine {
 }
 
 fn main() -> ExitCode {
-    let Some(wish) = wish(std::env::args().skip(1), std::env::var("SEALSTONE_SEED").ok()) else {
+    let Some(options) = command_line(std::env::args().skip(1), std::env::var("SEALSTONE_SEED").ok()) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     let began = Instant::now();
     let mut failed = Vec::new();
-    for (done, seed) in (wish.from..wish.from.saturating_add(wish.count)).enumerate() {
+    for (done, seed) in (options.from..options.from.saturating_add(options.count)).enumerate() {
         let report =
-            if wish.trace { sealstone_simulation::trace(seed) } else { sealstone_simulation::run(seed) };
-        if wish.log && report.is_good() {
+            if options.trace { sealstone_simulation::trace(seed) } else { sealstone_simulation::run(seed) };
+        if options.log && report.is_good() {
             report.lines.iter().for_each(|line| println!("{line}"));
         }
         println!("{report}");
@@ -42,29 +42,29 @@ fn main() -> ExitCode {
         let done = done as u64 + 1;
         if done.is_multiple_of(20) {
             let rate = done as f64 / began.elapsed().as_secs_f64();
-            eprintln!("{done} of {} worlds, {rate:.1} a second, failed: {failed:?}", wish.count);
+            eprintln!("{done} of {} worlds, {rate:.1} a second, failed: {failed:?}", options.count);
         }
     }
-    println!("{} worlds, failed: {failed:?}", wish.count);
+    println!("{} worlds, failed: {failed:?}", options.count);
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn wish(arguments: impl Iterator<Item = String>, seed: Option<String>) -> Option<CommandLine> {
-    let mut wish = CommandLine { from: 0, count: 100, log: false, trace: false };
+fn command_line(arguments: impl Iterator<Item = String>, seed: Option<String>) -> Option<CommandLine> {
+    let mut options = CommandLine { from: 0, count: 100, log: false, trace: false };
     if let Some(seed) = seed {
-        wish = CommandLine { from: seed.parse().ok()?, count: 1, log: false, trace: false };
+        options = CommandLine { from: seed.parse().ok()?, count: 1, log: false, trace: false };
     }
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next()?.parse::<u64>().ok();
         match argument.as_str() {
-            "--seeds" => wish.count = number()?,
-            "--from" => wish.from = number()?,
-            "--seed" => (wish.from, wish.count) = (number()?, 1),
-            "--log" => wish.log = true,
-            "--trace" => (wish.log, wish.trace) = (true, true),
+            "--seeds" => options.count = number()?,
+            "--from" => options.from = number()?,
+            "--seed" => (options.from, options.count) = (number()?, 1),
+            "--log" => options.log = true,
+            "--trace" => (options.log, options.trace) = (true, true),
             _ => return None,
         }
     }
-    Some(wish)
+    Some(options)
 }
