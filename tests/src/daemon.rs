@@ -78,7 +78,7 @@ impl Daemon {
                 let _ = sender.send(line);
             }
         });
-        let heard = || said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let received = || said.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let line = match receiver.recv_timeout(Duration::from_secs(READY_S_MAX)) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => {
@@ -88,13 +88,13 @@ impl Daemon {
                 return Err(CommandResult {
                     code: status.code().unwrap_or(-1),
                     stdout: Vec::new(),
-                    stderr: heard(),
+                    stderr: received(),
                 });
             }
             Err(RecvTimeoutError::Timeout) => {
                 let _ = child.kill();
                 let status = child.wait();
-                panic!("no ready line within {READY_S_MAX} s; status {status:?}; it said: {}", heard());
+                panic!("no ready line within {READY_S_MAX} s; status {status:?}; it said: {}", received());
             }
         };
         // From here on a panic kills the child.

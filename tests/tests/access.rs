@@ -76,9 +76,9 @@ fn tool(name: &str, arguments: &[&str]) -> (bool, String) {
         .args(arguments)
         .output()
         .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup --tests (package libiscsi-bin)"));
-    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    let printed = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     // Some versions report a failure on standard error only.
-    (status.success() && !said.to_lowercase().contains("fail"), said)
+    (status.success() && !printed.to_lowercase().contains("fail"), printed)
 }
 
 const PROVEN: &str = "iqn.2026-11.org.example:proven";
@@ -87,11 +87,11 @@ const PROVEN: &str = "iqn.2026-11.org.example:proven";
 #[test]
 fn chap_accepts_only_the_right_secret() {
     let guarded = DeviceWithAccess::start(ACCESS, &[]);
-    let (ok, said) = guarded.inquiry(PROVEN, "ann%ann's long secret@", "");
-    assert!(ok && said.contains("SEALSTON"), "{said}");
+    let (ok, printed) = guarded.inquiry(PROVEN, "ann%ann's long secret@", "");
+    assert!(ok && printed.contains("SEALSTON"), "{printed}");
     let mutual = "?target_user=osd0&target_password=the device says so";
-    let (ok, said) = guarded.inquiry(PROVEN, "ann%ann's long secret@", mutual);
-    assert!(ok && said.contains("SEALSTON"), "mutual: {said}");
+    let (ok, printed) = guarded.inquiry(PROVEN, "ann%ann's long secret@", mutual);
+    assert!(ok && printed.contains("SEALSTON"), "mutual: {printed}");
     for (initiator, account, query) in [
         (PROVEN, "ann%some other secret@", ""),
         (PROVEN, "bob%ann's long secret@", ""),
@@ -100,11 +100,11 @@ fn chap_accepts_only_the_right_secret() {
         ("iqn.2026-11.org.example:stranger", "", ""),
         (PROVEN, "ann%ann's long secret@", "?target_user=osd0&target_password=not what it says"),
     ] {
-        let (ok, said) = guarded.inquiry(initiator, account, query);
-        assert!(!ok && !said.contains("SEALSTON"), "{initiator} {account} {query}: {said}");
+        let (ok, printed) = guarded.inquiry(initiator, account, query);
+        assert!(!ok && !printed.contains("SEALSTON"), "{initiator} {account} {query}: {printed}");
     }
-    let (ok, said) = guarded.inquiry("iqn.2026-11.org.example:open-1", "", "");
-    assert!(ok, "no proof is asked of these: {said}");
+    let (ok, printed) = guarded.inquiry("iqn.2026-11.org.example:open-1", "", "");
+    assert!(ok, "no proof is asked of these: {printed}");
 }
 
 #[test]
@@ -114,16 +114,19 @@ fn discovery_and_report_luns_follow_access_rules() {
     let list = |initiator: &str, account: &str| {
         tool("iscsi-ls", &["-s", "-i", initiator, &format!("iscsi://{account}{address}")])
     };
-    let (ok, said) = list(PROVEN, "ann%ann's long secret@");
-    assert!(ok && said.contains("osd.osd0") && said.contains("Lun:0"), "{said}");
-    let (ok, said) = list(PROVEN, "");
-    assert!(!ok && !said.contains("osd.osd0"), "{said}");
-    let (ok, said) = list("iqn.2026-11.org.example:stranger", "");
-    assert!(!ok && !said.contains("osd.osd0"), "{said}");
-    let (_, said) = list("iqn.2026-11.org.example:blind", "");
-    assert!(said.contains("osd.osd0") && !said.contains("Lun:0"), "its only unit is not there: {said}");
-    let (ok, said) = guarded.inquiry("iqn.2026-11.org.example:blind", "", "");
-    assert!(!ok || !said.contains("SEALSTONE OSD"), "a unit that is not shown is not there: {said}");
+    let (ok, printed) = list(PROVEN, "ann%ann's long secret@");
+    assert!(ok && printed.contains("osd.osd0") && printed.contains("Lun:0"), "{printed}");
+    let (ok, printed) = list(PROVEN, "");
+    assert!(!ok && !printed.contains("osd.osd0"), "{printed}");
+    let (ok, printed) = list("iqn.2026-11.org.example:stranger", "");
+    assert!(!ok && !printed.contains("osd.osd0"), "{printed}");
+    let (_, printed) = list("iqn.2026-11.org.example:blind", "");
+    assert!(
+        printed.contains("osd.osd0") && !printed.contains("Lun:0"),
+        "its only unit is not there: {printed}"
+    );
+    let (ok, printed) = guarded.inquiry("iqn.2026-11.org.example:blind", "", "");
+    assert!(!ok || !printed.contains("SEALSTONE OSD"), "a unit that is not shown is not there: {printed}");
 }
 
 #[test]
@@ -186,6 +189,6 @@ fn incomplete_pdu_closes_connection_after_timeout() {
         assert!(start.elapsed() < Duration::from_secs(100), "the connection is still open");
     };
     assert!(ended >= Duration::from_millis(900), "not before its time: {ended:?}");
-    let (ok, said) = guarded.inquiry("iqn.2026-11.org.example:open", "", "");
-    assert!(ok, "others are served: {said}");
+    let (ok, printed) = guarded.inquiry("iqn.2026-11.org.example:open", "", "");
+    assert!(ok, "others are served: {printed}");
 }

@@ -89,10 +89,10 @@ pub(crate) fn tool(name: &str, arguments: &[&str]) -> String {
         .args(arguments)
         .output()
         .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup --tests"));
-    let said =
+    let printed =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{name} {arguments:?}: {said}");
-    said
+    assert!(output.status.success(), "{name} {arguments:?}: {printed}");
+    printed
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn the_control_socket_bears_anything() {
         ("\"list\"\n", "done"),
         ("", ""),
     ] {
-        let said = say(request.as_bytes());
-        assert!(said.contains(answer), "{request}: {said}");
+        let printed = say(request.as_bytes());
+        assert!(printed.contains(answer), "{request}: {printed}");
     }
     assert!(!say(&vec![b'['; 3 << 20]).contains("done"), "longer than any request");
     let _held = UnixStream::connect(&path).expect("connects");
@@ -268,10 +268,10 @@ fn libiscsis_own_tests_pass() {
     ];
     for (family, lun) in families {
         let url = device.url(lun);
-        let said = tool("iscsi-test-cu", &["-d", "-S", "-t", &format!("SCSI.{family}"), &url]);
-        let tests = said.lines().find(|line| line.trim_start().starts_with("tests")).unwrap_or_default();
+        let printed = tool("iscsi-test-cu", &["-d", "-S", "-t", &format!("SCSI.{family}"), &url]);
+        let tests = printed.lines().find(|line| line.trim_start().starts_with("tests")).unwrap_or_default();
         let failed = tests.split_whitespace().nth(4);
-        assert_eq!(failed, Some("0"), "{family}: {said}");
+        assert_eq!(failed, Some("0"), "{family}: {printed}");
     }
 }
 
@@ -298,9 +298,9 @@ fn qemu_stores_an_image_and_reads_it_back() {
     tool("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", text(&image), &url]);
     tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", text(&image), &url]);
     let script = ["-f", "raw", "-c", "write -P 0x5a 1M 64k", "-c", "flush", "-c", "read -P 0x5a 1M 64k"];
-    let said =
+    let printed =
         tool("qemu-io", &[&script[..], &["-c", "discard 2M 1M", "-c", "read -P 0 2M 1M", &url]].concat());
-    assert!(!said.contains("failed"), "{said}");
+    assert!(!printed.contains("failed"), "{printed}");
     let used = device.block(&["list"]).ok().json()["units"][0]["used"].as_u64().expect("bytes");
     assert!(used < 20 << 20, "{used} bytes: what is zero takes no space");
 }

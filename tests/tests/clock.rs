@@ -241,17 +241,17 @@ impl TimeTestSystem {
         let name = format!("/probe-{before}");
         run_with_input(self.system.command(&["put", "-", &name]), b"probe").ok();
         let log = self.system.path("osd").join("audit.jsonl");
-        let mut told = 0;
+        let mut reported = 0;
         eventually("the put is in the log", || {
-            told = records(&log)
+            reported = records(&log)
                 .iter()
                 .filter(|record| record["action"] != "TIME")
                 .filter_map(|record| record["time_ms"].as_u64())
                 .next_back()
                 .unwrap_or_default();
-            told > 0
+            reported > 0
         });
-        told as i64 - before as i64
+        reported as i64 - before as i64
     }
 }
 
@@ -409,14 +409,14 @@ fn time_port_limits_rate_and_response_length() {
         socket.send(query.bytes()).expect("sent");
     }
     let mut buffer = [0; 256];
-    let mut heard = 0;
+    let mut answers_seen = 0;
     while let Ok(length) = socket.recv(&mut buffer) {
         let (packet, _) = NtpPacket::parse(&buffer[..length]).expect("a packet");
         assert!(length <= query.bytes().len());
-        heard += 1;
+        answers_seen += 1;
         kisses += usize::from(packet.stratum == 0 && packet.reference_id == *b"RATE");
     }
-    assert!(kisses <= 1 && heard < 40, "{heard} answers, {kisses} kisses");
+    assert!(kisses <= 1 && answers_seen < 40, "{answers_seen} answers, {kisses} kisses");
     eventually("the flood is counted", || {
         sample_of(system.mds(), "limited") > 0 && sample_of(system.mds(), "malformed") >= 6
     });
@@ -511,11 +511,11 @@ fn time_interoperates_with_other_implementations() {
         .arg(format!("server 127.0.0.1 port {ours} iburst maxsamples 1"))
         .output()
         .expect("chronyd starts");
-    let said =
+    let printed =
         format!("{}{}", String::from_utf8_lossy(&asked.stdout), String::from_utf8_lossy(&asked.stderr));
     let wrong_by =
-        said.split("wrong by ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
-    assert!(wrong_by.is_some_and(|seconds| seconds.abs() < 1.0), "{said}");
+        printed.split("wrong by ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    assert!(wrong_by.is_some_and(|seconds| seconds.abs() < 1.0), "{printed}");
 }
 
 /// Returns the path of chronyd, if it is installed.

@@ -68,12 +68,12 @@ fn drill(victim: Victim) {
     let after = system.run(&["cat", "/large"]);
     // A restarted device gets unflushed data again: the put must succeed.
     if output.status.success() || matches!(victim, Victim::Osd(_)) {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{victim:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{victim:?}: {printed}");
         assert!(after.ok().stdout == large, "{victim:?}: put said it was stored");
     } else {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(said.trim_end().lines().count(), 1, "{victim:?}: one line of error: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(printed.trim_end().lines().count(), 1, "{victim:?}: one line of error: {printed}");
         // The put reported failure: then there is no file, or the whole one if only the answer was
         // lost.
         assert!(after.code == 4 || after.stdout == large, "{victim:?}: neither nothing nor everything");

@@ -71,13 +71,14 @@ fn damage_is_reported_and_repaired_by_put() {
     assert_eq!(finding["kind"], "user");
     let piece = serde_json::json!([{ "what": "data", "offset": 98_304, "length": 4096 }]);
     assert_eq!(finding["pieces"], piece, "{finding}");
-    let said = run(&["osd", "check", "--data", data]);
+    let output = run(&["osd", "check", "--data", data]);
     assert!(
-        said.clone()
+        output
+            .clone()
             .text()
             .contains(&format!("user object {object}: 4096 bytes at 98304 fail their checksum"))
     );
-    said.fails(1).says(&["1 object is damaged", "put it again"]);
+    output.fails(1).says(&["1 object is damaged", "put it again"]);
 
     // Online: no wrong byte, and one line that says which file, where, and what to do.
     system.start_osd(0);
@@ -89,11 +90,15 @@ fn damage_is_reported_and_repaired_by_put() {
     // The scrub finds it again, and reports it in the log, the metrics and its answer.
     let scrub = run(&["--json", "scrub", "--data", data]);
     assert_eq!(scrub.code, 1, "{}", scrub.stderr);
-    let told = &scrub.json()["devices"][0];
-    assert_eq!((told["damaged"].as_u64(), told["running"].as_bool()), (Some(1), Some(false)), "{told}");
-    assert_eq!(told["findings"][0]["object"], object.as_str());
+    let reported = &scrub.json()["devices"][0];
+    assert_eq!(
+        (reported["damaged"].as_u64(), reported["running"].as_bool()),
+        (Some(1), Some(false)),
+        "{reported}"
+    );
+    assert_eq!(reported["findings"][0]["object"], object.as_str());
     let ranges = serde_json::json!([{ "offset": 98_304, "length": 4096 }]);
-    assert_eq!(told["findings"][0]["ranges"], ranges);
+    assert_eq!(reported["findings"][0]["ranges"], ranges);
     let (_, page) = sealstone_tests::get(system.osd(0).field("metrics"), "/metrics");
     assert!(page.contains("sealstone_osd_damaged_objects{device=\"osd0\"} 1"), "{page}");
     assert!(page.contains("sealstone_osd_scrub_passes_total{device=\"osd0\"} 1"), "{page}");

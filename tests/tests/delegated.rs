@@ -59,9 +59,9 @@ fn operate(file: &CapabilityFile, index: usize, operation: Operation) -> Result<
         )
         .expect("a way there");
         let client = OsdClient::new(Arc::new(dial), &url, environment, options);
-        let heard = client.execute(&bearer, operation).await;
+        let received = client.execute(&bearer, operation).await;
         client.close().await;
-        heard.map(|done| done.data)
+        received.map(|done| done.data)
     })
 }
 
@@ -304,8 +304,8 @@ fn a_stolen_file_does_not_get_around_tls() {
         DeviceConnectOptions { tls: TlsPolicy::Required, ..DeviceConnectOptions::from(Proofs::default()) };
     let delegated = Delegated::open(stripped, reach).expect("it parses");
     let mut sink = Vec::new();
-    let heard = runtime().block_on(delegated.read(None, &mut sink, &mut |_, _| {}));
-    assert_eq!(heard.expect_err("refused").exit_code(), 3);
+    let received = runtime().block_on(delegated.read(None, &mut sink, &mut |_, _| {}));
+    assert_eq!(received.expect_err("refused").exit_code(), 3);
     assert!(sink.is_empty());
     assert_eq!(file.delegated.grants[0].method, Method::AllData);
 }

@@ -142,8 +142,8 @@ fn directory_user_works_until_removed() {
         all.extend(["--directory-user-base", USERS, "--directory-group-base", GROUPS]);
         run(&all)
     };
-    let said = tried("erika").ok().text();
-    assert!(said.contains(r#""groups":["all","board","research"]"#), "{said}");
+    let printed = tried("erika").ok().text();
+    assert!(printed.contains(r#""groups":["all","board","research"]"#), "{printed}");
     tried("*)(uid=*").fails(4).says(&["not in the directory"]);
     tried("twin").fails(1).says(&["several entries"]);
     // Names without an entry in the directory get no account.

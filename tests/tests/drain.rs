@@ -68,9 +68,9 @@ fn device_drains_while_its_files_are_used() {
     assert_eq!(before["placement"]["reason"]["bound"], "devices", "{before}");
     assert_eq!(devices_of(&system, "/large").len(), 3);
     let leaves = devices_of(&system, "/small-0").remove(0);
-    let said = system.run(&["stat", "/large"]).ok().text();
+    let printed = system.run(&["stat", "/large"]).ok().text();
     for words in ["3 devices were eligible", "good when chosen", "now active"] {
-        assert!(said.contains(words), "{said}");
+        assert!(printed.contains(words), "{printed}");
     }
 
     let (done, reads) = (AtomicBool::new(false), AtomicU32::new(0));

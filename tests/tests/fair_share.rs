@@ -333,14 +333,14 @@ fn newcomers_get_in_during_a_flood() {
         })
     };
     let log = system.path("osd0").join("audit.jsonl");
-    let told = || -> Vec<String> {
+    let reported = || -> Vec<String> {
         let log = fs::read_to_string(&log).expect("readable");
         log.lines().filter(|line| line.contains("\"too-fast\"")).map(str::to_owned).collect()
     };
     let began = Instant::now();
     for index in 0.. {
         // Until it counts as a flood, and some more.
-        if index >= 20 && !told().is_empty() {
+        if index >= 20 && !reported().is_empty() {
             break;
         }
         assert!(began.elapsed() < Duration::from_secs(60), "nobody is turned away");
@@ -351,7 +351,7 @@ fn newcomers_get_in_during_a_flood() {
     stop.store(true, Ordering::Relaxed);
     attacker.join().expect("no panic");
     // Rejected connections are reported in a few records.
-    let told = told();
-    assert!(!told.is_empty() && told.len() < 20, "{} records", told.len());
-    assert!(told.iter().all(|line| line.contains("\"source\":\"127.0.0.2\"")), "{told:?}");
+    let reported = reported();
+    assert!(!reported.is_empty() && reported.len() < 20, "{} records", reported.len());
+    assert!(reported.iter().all(|line| line.contains("\"source\":\"127.0.0.2\"")), "{reported:?}");
 }

@@ -321,8 +321,8 @@ fn revoke_in_all_ways(system: &System, bytes: &[u8]) {
         capability
     };
     let get = |capability: &std::path::Path| run(&["cap", "get", text(capability), "-"]);
-    let is_complete = |told: CommandResult| {
-        let revocation = &told.json()["revocation"];
+    let is_complete = |reported: CommandResult| {
+        let revocation = &reported.json()["revocation"];
         assert_eq!(revocation["complete"], true, "{revocation}");
     };
     let (own, bobs) = (issue(None, "/own", "own.cap"), issue(Some("bob"), "/shared", "bob.cap"));

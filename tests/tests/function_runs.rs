@@ -330,8 +330,8 @@ fn changed_function_finishes_with_old_code() {
     let held = HeldRun::start(&[], &[]);
     let output = |client: std::process::Child| {
         let done = client.wait_with_output().expect("it ends");
-        let said = text_of(&done.stderr).to_owned();
-        assert!(done.status.success(), "{said}");
+        let printed = text_of(&done.stderr).to_owned();
+        assert!(done.status.success(), "{printed}");
         text_of(&done.stdout).to_owned()
     };
     let overwritten = held.spawn(&[]);

@@ -36,9 +36,9 @@ fn unhex(text: &str) -> Vec<u8> {
 
 /// Returns the factory hierarchy, from the key file of `osd init`.
 fn factory(key_file: &Path) -> Keys {
-    let said = std::fs::read_to_string(key_file).expect("the key file is there");
+    let output = std::fs::read_to_string(key_file).expect("the key file is there");
     let value = |name: &str| {
-        let line = said.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
+        let line = output.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
         unhex(line.split('"').nth(1).expect("a quoted value"))
     };
     let system_id = value("system_id").try_into().expect("20 bytes");
@@ -115,9 +115,9 @@ async fn enters(device: &Device, keys: &Keys, command: Command, operation: impl 
     let begun = Instant::now();
     loop {
         let client = device.client();
-        let heard = client.execute(&bearer, operation()).await;
+        let received = client.execute(&bearer, operation()).await;
         client.close().await;
-        match heard {
+        match received {
             Ok(_) => return true,
             Err(error) if error.is_denied() => return false,
             Err(error) => assert!(begun.elapsed() < PATIENCE, "{error:?}"),

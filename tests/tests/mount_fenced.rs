@@ -45,8 +45,8 @@ fn stopped_mount_is_fenced_and_gets_the_error() {
     assert_eq!(system.figure("sealstone_mds_leases_fenced_total", |_| true), 1);
     drop(stopper);
     std::thread::sleep(Duration::from_secs(2));
-    let told = mine.sync_all().and_then(|()| mine.sync_all());
-    assert_eq!(told.unwrap_err().raw_os_error(), Some(5), "EIO");
+    let reported = mine.sync_all().and_then(|()| mine.sync_all());
+    assert_eq!(reported.unwrap_err().raw_os_error(), Some(5), "EIO");
     drop(mine);
     theirs.read_exact_at(&mut seen, 0).unwrap();
     assert!(seen == [3; 9000], "nothing arrived late");

@@ -114,6 +114,6 @@ fn mount_needs_no_temporary_folder() {
     // Errors in the background are still reported.
     let mut mount = system.command(&["mount", text(&place), "--path", "/none"]);
     let output = mount.env("TMPDIR", "/nonexistent").output().expect("the binary starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(4) && said.contains("/none"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(4) && printed.contains("/none"), "{printed}");
 }

@@ -26,12 +26,12 @@ fn full_device_returns_enospc_and_the_stored_length() {
     // Non-zero bytes, so that a hole is not taken for them.
     let piece = vec![7; 1 << 20];
     let mut taken = 0;
-    let told = (0..200).find_map(|_| {
+    let reported = (0..200).find_map(|_| {
         let error = file.write_all(&piece).err();
         taken += usize::from(error.is_none());
         error
     });
-    let error = told.expect("it is told while it goes on writing");
+    let error = reported.expect("it is told while it goes on writing");
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!((40..200).contains(&taken), "{taken} MiB");
     assert_eq!(file.sync_all().expect_err("and in the end").kind(), ErrorKind::StorageFull);

@@ -411,8 +411,8 @@ fn qemu_opens_its_image_again_at_another_mount() {
     settle();
     let run = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+        let printed = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
     };
     let (here, there) = (one.path("disk.qcow2"), two.path("disk.qcow2"));
     let (here, there) = (text(&here), text(&there));
@@ -425,8 +425,8 @@ fn qemu_opens_its_image_again_at_another_mount() {
         ("qemu-img", &["resize", here, "96M"]),
         ("qemu-img", &["check", there]),
     ] {
-        let (well, said) = run(program, arguments);
-        assert!(well && !said.contains("verification failed"), "{program} {arguments:?}: {said}");
+        let (well, printed) = run(program, arguments);
+        assert!(well && !printed.contains("verification failed"), "{program} {arguments:?}: {printed}");
     }
     let (_, info) = run("qemu-img", &["info", there]);
     assert!(info.contains("96 MiB"), "{info}");
@@ -435,8 +435,8 @@ fn qemu_opens_its_image_again_at_another_mount() {
     let mut holder = holder.arg(here).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     holder.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
     holder.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
-    let (well, said) = run("qemu-io", &["-c", "write 0 1k", there]);
-    assert!(!well && said.contains("lock"), "{said}");
+    let (well, printed) = run("qemu-io", &["-c", "write 0 1k", there]);
+    assert!(!well && printed.contains("lock"), "{printed}");
     holder.kill().unwrap();
     holder.wait().unwrap();
     let until = Instant::now() + Duration::from_secs(30);

@@ -89,7 +89,7 @@ fn listing_shows_completed_changes_of_another_mount() {
         // Listed twice, so that the kernel caches it.
         assert_eq!((names(&here), names(&here)), (all.clone(), all.clone()));
         assert_eq!(again(&mut open), all);
-        let (made, moved, gone) = (format!("n{round}"), format!("f{round}"), format!("f{}", round + 20));
+        let (made, moved, removed) = (format!("n{round}"), format!("f{round}"), format!("f{}", round + 20));
         File::create(there.join(&made)).unwrap();
         all.insert(made.clone());
         assert_eq!(names(&here), all, "round {round}: made");
@@ -98,8 +98,8 @@ fn listing_shows_completed_changes_of_another_mount() {
         all.remove(&moved);
         all.insert(format!("m{round}"));
         assert_eq!(names(&here), all, "round {round}: moved");
-        fs::remove_file(there.join(&gone)).unwrap();
-        all.remove(&gone);
+        fs::remove_file(there.join(&removed)).unwrap();
+        all.remove(&removed);
         assert_eq!(names(&here), all, "round {round}: gone");
         assert_eq!(again(&mut open), all, "round {round}: gone");
         // From here on there is a lease again.
@@ -136,12 +136,12 @@ fn directory_is_emptied_while_listed() {
         File::create(one.path(&format!("d/a-name-that-takes-some-room-{number:05}"))).unwrap();
     }
     assert_eq!(names(&one.path("d")).len(), 3000);
-    let mut gone = 0;
+    let mut removed = 0;
     for entry in fs::read_dir(one.path("d")).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
-        gone += 1;
+        removed += 1;
     }
-    assert_eq!(gone, 3000);
+    assert_eq!(removed, 3000);
     fs::remove_dir(one.path("d")).unwrap();
 }
 

@@ -46,7 +46,8 @@ fn stopped_lock_holder_is_fenced_first() {
     theirs.sync_all().unwrap();
     drop(stopper);
     std::thread::sleep(Duration::from_secs(2));
-    let eio = |told: std::io::Result<()>| assert_eq!(told.unwrap_err().raw_os_error(), Some(5), "EIO");
+    let eio =
+        |reported: std::io::Result<()>| assert_eq!(reported.unwrap_err().raw_os_error(), Some(5), "EIO");
     eio(mine.sync_all());
     // Until all programs there have closed the file, writes fail and the lock is invalid.
     eio(mine.write_all_at(&[4; 10], 0).and_then(|()| mine.sync_all()));

@@ -71,8 +71,12 @@ fn recorded_paper_login_reveals_the_passphrase() {
     };
     let (wire, recording) = recorder(&server);
     let login = ["login", "carol", "--paper-profile", &wire, "--password-file", text(&password), "--json"];
-    let said = as_carol(&login, b"").ok().json();
-    assert_eq!((said["user"].as_str(), said["profile"].as_str()), (Some("carol"), Some("paper")), "{said}");
+    let output = as_carol(&login, b"").ok().json();
+    assert_eq!(
+        (output["user"].as_str(), output["profile"].as_str()),
+        (Some("carol"), Some("paper")),
+        "{output}"
+    );
     // The session continues in further processes, over their own connections.
     as_carol(&["put", "-", "/paper"], b"through the paper's profile").ok();
     assert_eq!(as_carol(&["cat", "/paper"], b"").ok().text(), "through the paper's profile");

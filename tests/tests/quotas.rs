@@ -38,8 +38,8 @@ fn file(system: &System, name: &str, length: usize) -> String {
 fn sh(folder: &Path, script: &str) -> (bool, String) {
     let output = Command::new("sh").args(["-ec", script]).current_dir(folder).env("LC_ALL", "C").output();
     let output = output.expect("sh runs");
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&printed).into_owned())
 }
 
 #[test]
@@ -121,18 +121,18 @@ fn programs_on_a_mount_get_edquot() {
     assert_eq!((room[0] * room[2], room[1] * room[2]), (1 << 20, 1 << 20));
     // A writer gets an error, and the bytes that fit are stored, for all mounts.
     fs::write(tree.join("old"), vec![b'o'; 300_000]).unwrap();
-    let (done, said) = sh(&tree, "dd if=/dev/zero of=new bs=64k count=40 conv=fsync");
-    assert!(!done && said.contains("quota exceeded"), "{said}");
+    let (done, printed) = sh(&tree, "dd if=/dev/zero of=new bs=64k count=40 conv=fsync");
+    assert!(!done && printed.contains("quota exceeded"), "{printed}");
     let fits = (1u64 << 20) - 300_000;
     assert_eq!(fs::metadata(tree.join("new")).unwrap().len(), fits);
     assert_eq!(system.run(&["cat", "/t/new"]).ok().stdout, vec![0; fits as usize]);
     let shown = system.run(&["--json", "quota", "show", "--tree", "/t"]).ok().json();
     assert_eq!((&shown["bytes"], &shown["files"]), (&(1 << 20).into(), &3.into()));
-    let (done, said) = sh(&tree, "truncate -s 2M old");
-    assert!(!done && said.contains("quota exceeded"), "{said}");
+    let (done, printed) = sh(&tree, "truncate -s 2M old");
+    assert!(!done && printed.contains("quota exceeded"), "{printed}");
     // mv copies where a rename would leave the tree.
-    let (done, said) = sh(mount.place(), "mv t/new . && test ! -e t/new");
-    assert!(done, "{said}");
+    let (done, printed) = sh(mount.place(), "mv t/new . && test ! -e t/new");
+    assert!(done, "{printed}");
     assert_eq!(fs::metadata(mount.path("new")).unwrap().len(), fits);
     // It no longer counts as soon as the mount has released it.
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -140,8 +140,8 @@ fn programs_on_a_mount_get_edquot() {
         assert!(Instant::now() < deadline, "what was removed is counted still");
         std::thread::sleep(Duration::from_millis(100));
     }
-    let (done, said) = sh(&tree, "dd if=/dev/zero of=new bs=64k count=10 conv=fsync");
-    assert!(done, "{said}");
+    let (done, printed) = sh(&tree, "dd if=/dev/zero of=new bs=64k count=10 conv=fsync");
+    assert!(done, "{printed}");
     assert!(system.run(&["quota", "check"]).ok().text().contains("all counts are correct"));
 }
 

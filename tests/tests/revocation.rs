@@ -71,11 +71,14 @@ fn file_revocation_reaches_every_device() {
     put(&system, "/b", &bytes);
     let (a, b) = (delegate(&system, "admin", "/a"), delegate(&system, "admin", "/b"));
     assert!(program(&["cap", "get", &a]).ok().stdout == bytes);
-    let told = system.run(&["--json", "revoke", "--object", "/a"]).ok().json();
-    let revocation = &told["revocation"];
+    let reported = system.run(&["--json", "revoke", "--object", "/a"]).ok().json();
+    let revocation = &reported["revocation"];
     assert_eq!((&revocation["open"], &revocation["waiting"]), (&Value::from(0), &Value::Array(Vec::new())));
-    assert!(revocation["objects"].as_u64() >= Some(3) && revocation["last_refusal_ms"].is_u64(), "{told}");
-    assert!(told["elapsed_ms"].is_f64());
+    assert!(
+        revocation["objects"].as_u64() >= Some(3) && revocation["last_refusal_ms"].is_u64(),
+        "{reported}"
+    );
+    assert!(reported["elapsed_ms"].is_f64());
     program(&["cap", "get", &a]).fails(3);
     assert!(program(&["cap", "get", &b]).ok().stdout == bytes, "another file's go on");
     // Clients with rights get new credentials; so do files that are written later.
@@ -112,8 +115,8 @@ fn a_partitions_credentials_end_with_its_key() {
     put(&system, "/a", b"0123456789");
     let cap = delegate(&system, "admin", "/a");
     program(&["cap", "get", &cap]).ok();
-    let told = system.run(&["--json", "revoke", "--partition", "0x10000"]).ok().json();
-    assert!(told["elapsed_ms"].is_f64() && told["open"] == 0, "{told}");
+    let reported = system.run(&["--json", "revoke", "--partition", "0x10000"]).ok().json();
+    assert!(reported["elapsed_ms"].is_f64() && reported["open"] == 0, "{reported}");
     program(&["cap", "get", &cap]).fails(3);
     assert_eq!(system.run(&["cat", "/a"]).ok().stdout, b"0123456789");
     system.run(&["revoke", "--partition", "0x99999"]).fails(4);
@@ -137,10 +140,10 @@ fn user_revocation_reaches_every_device() {
         .collect();
     assert_eq!(devices.len(), 3, "one on each device: {shown}");
     assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
-    let told = system.run(&["--json", "user", "disable", "bob"]).ok().json();
+    let reported = system.run(&["--json", "user", "disable", "bob"]).ok().json();
     assert!(
-        told["revocation"]["last_refusal_ms"].is_u64() && told["revocation"]["complete"] == true,
-        "{told}"
+        reported["revocation"]["last_refusal_ms"].is_u64() && reported["revocation"]["complete"] == true,
+        "{reported}"
     );
     // Each unit of the stripe is on another device, and each device refuses.
     let unit = 1 << 20;
@@ -173,10 +176,13 @@ fn revocation_continues_after_a_kill() {
     }
     // The account is disabled even if devices are down: they are named, and only a command that
     // waits for them fails.
-    let told = system.run(&["--json", "user", "disable", "bob"]).ok().json();
-    let pending = told["pending"].as_array().expect("a list").clone();
-    assert!(!pending.is_empty() && pending.iter().all(|one| one["objects"].as_u64() > Some(0)), "{told}");
-    assert_eq!((&told["enabled"], &told["revocation"]["done_ms"]), (&Value::from(false), &Value::Null));
+    let reported = system.run(&["--json", "user", "disable", "bob"]).ok().json();
+    let pending = reported["pending"].as_array().expect("a list").clone();
+    assert!(!pending.is_empty() && pending.iter().all(|one| one["objects"].as_u64() > Some(0)), "{reported}");
+    assert_eq!(
+        (&reported["enabled"], &reported["revocation"]["done_ms"]),
+        (&Value::from(false), &Value::Null)
+    );
     login(&system, "bob").fails(3);
     let at_once = system.run(&["--json", "user", "disable", "bob", "--no-wait"]).ok().json();
     assert!(at_once["revocation"]["done_ms"].is_null(), "{at_once}");
@@ -236,15 +242,15 @@ fn logout_revokes_only_the_sessions_credentials() {
     let (his, hers) = (delegate(&system, "bob", "/a"), delegate(&system, "carol", "/b"));
     assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
     // Without the flag they stay valid.
-    let told = other(&system, "bob", &["--json", "logout"]).ok().json();
-    assert_eq!(told, serde_json::json!({ "user": "bob", "revocation": null }));
+    let reported = other(&system, "bob", &["--json", "logout"]).ok().json();
+    assert_eq!(reported, serde_json::json!({ "user": "bob", "revocation": null }));
     assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
     login(&system, "bob").ok();
     let second = delegate(&system, "bob", "/a");
-    let told = other(&system, "bob", &["--json", "logout", "--revoke"]).ok().json();
-    let revocation = &told["revocation"];
-    assert!(revocation["objects"].as_u64() > Some(0) && revocation["until_ms"].is_u64(), "{told}");
-    assert_eq!(revocation["complete"], true, "{told}");
+    let reported = other(&system, "bob", &["--json", "logout", "--revoke"]).ok().json();
+    let revocation = &reported["revocation"];
+    assert!(revocation["objects"].as_u64() > Some(0) && revocation["until_ms"].is_u64(), "{reported}");
+    assert_eq!(revocation["complete"], true, "{reported}");
     other(&system, "bob", &["whoami"]).fails(3);
     let started = Instant::now();
     loop {
@@ -264,9 +270,9 @@ fn logout_revokes_only_the_sessions_credentials() {
     let nothing = other(&system, "carol", &["logout"]).ok();
     drop(nothing);
     login(&system, "carol").ok();
-    let told = other(&system, "carol", &["--json", "logout", "--revoke"]).ok().json();
+    let reported = other(&system, "carol", &["--json", "logout", "--revoke"]).ok().json();
     assert_eq!(
-        (&told["revocation"]["objects"], &told["revocation"]["until_ms"]),
+        (&reported["revocation"]["objects"], &reported["revocation"]["until_ms"]),
         (&Value::from(0), &Value::Null)
     );
 }
@@ -281,9 +287,9 @@ fn restarted_server_revokes_earlier_credentials() {
     let cap = delegate(&system, "bob", "/shared");
     system.end_mds(Signal::Kill);
     system.start_mds();
-    let told = system.run(&["--json", "revoke", "--user", "bob"]).ok().json();
+    let reported = system.run(&["--json", "revoke", "--user", "bob"]).ok().json();
     assert_eq!(
-        (&told["revocation"]["complete"], &told["revocation"]["objects"]),
+        (&reported["revocation"]["complete"], &reported["revocation"]["objects"]),
         (&Value::from(true), &Value::from(1))
     );
     program(&["cap", "get", &cap]).fails(3);
@@ -369,27 +375,31 @@ fn flood_of_one_user_preserves_complete_revocation() {
     let dropped = system.figure("sealstone_mds_issued_credentials_dropped_total", |_| true);
     assert!(dropped > 0, "the table is full");
 
-    let told = system.run(&["--json", "revoke", "--user", "bob"]).ok().json();
-    let revocation = &told["revocation"];
+    let reported = system.run(&["--json", "revoke", "--user", "bob"]).ok().json();
+    let revocation = &reported["revocation"];
     assert_eq!(
         (&revocation["complete"], &revocation["objects"]),
         (&Value::from(true), &Value::from(1)),
-        "{told}"
+        "{reported}"
     );
-    assert_eq!(revocation["keys"], 0, "{told}");
+    assert_eq!(revocation["keys"], 0, "{reported}");
     program(&["cap", "get", &of_bob]).fails(3);
     // The logout of eve cannot revoke all credentials of eve, and reports it; the administrator
     // can.
     program(&["cap", "get", &of_eve]).ok();
     other(&system, "eve", &["logout", "--revoke"]).fails(1).says(&["not all of its credentials are listed"]);
-    let told = system.run(&["--json", "revoke", "--user", "eve"]).ok().json();
-    let revocation = &told["revocation"];
+    let reported = system.run(&["--json", "revoke", "--user", "eve"]).ok().json();
+    let revocation = &reported["revocation"];
     assert_eq!(
         (&revocation["complete"], &revocation["keys"]),
         (&Value::from(true), &Value::from(1)),
-        "{told}"
+        "{reported}"
     );
-    assert_eq!((&revocation["keys_open"], revocation["done_ms"].is_u64()), (&Value::from(0), true), "{told}");
+    assert_eq!(
+        (&revocation["keys_open"], revocation["done_ms"].is_u64()),
+        (&Value::from(0), true),
+        "{reported}"
+    );
     program(&["cap", "get", &of_eve]).fails(3);
     assert_eq!(system.run(&["cat", "/for-eve"]).ok().stdout, b"0123456789");
 }

@@ -98,20 +98,20 @@ fn client(
 ) -> BTreeMap<String, ObservedOutcome> {
     let mut known = BTreeMap::new();
     let home = format!("/c{number}");
-    let told = |ended: &CommandResult, if_so: ObservedOutcome| {
+    let reported = |ended: &CommandResult, if_so: ObservedOutcome| {
         if ended.code == 0 { if_so } else { ObservedOutcome::Nothing }
     };
     for round in 0..rounds {
         let (made, moved) = (format!("{home}/d{round}"), format!("{home}/m{round}"));
         let ended = in_session(session, &["mkdir", &made]);
-        known.insert(made.clone(), told(&ended, ObservedOutcome::There));
+        known.insert(made.clone(), reported(&ended, ObservedOutcome::There));
         if ended.code == 0 && round % 2 == 1 {
             let ended = in_session(session, &["mv", &made, &moved]);
-            known.insert(made, told(&ended, ObservedOutcome::Gone));
-            known.insert(moved.clone(), told(&ended, ObservedOutcome::There));
+            known.insert(made, reported(&ended, ObservedOutcome::Gone));
+            known.insert(moved.clone(), reported(&ended, ObservedOutcome::There));
             if ended.code == 0 && round % 4 == 3 {
                 let ended = in_session(session, &["rm", "-r", &moved]);
-                known.insert(moved, told(&ended, ObservedOutcome::Gone));
+                known.insert(moved, reported(&ended, ObservedOutcome::Gone));
             }
         }
         done.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +133,7 @@ fn acknowledged_operations_survive_server_kills() {
         .collect();
     let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let mut kills = 0;
-    let told: Vec<BTreeMap<String, ObservedOutcome>> = std::thread::scope(|scope| {
+    let reported: Vec<BTreeMap<String, ObservedOutcome>> = std::thread::scope(|scope| {
         let done = &done;
         let clients: Vec<_> = sessions
             .iter()
@@ -160,12 +160,15 @@ fn acknowledged_operations_survive_server_kills() {
         clients.into_iter().map(|client| client.join().expect("a client ends")).collect()
     });
     assert!(kills >= 4, "{kills}");
-    let acknowledged =
-        told.iter().flat_map(BTreeMap::values).filter(|told| **told != ObservedOutcome::Nothing).count();
+    let acknowledged = reported
+        .iter()
+        .flat_map(BTreeMap::values)
+        .filter(|reported| **reported != ObservedOutcome::Nothing)
+        .count();
     assert!(acknowledged >= CLIENTS * ROUNDS / 2, "with two servers most is answered: {acknowledged}");
-    for (path, told) in told.iter().flatten() {
+    for (path, reported) in reported.iter().flatten() {
         let there = in_session(&sessions[0], &["stat", path]);
-        match told {
+        match reported {
             ObservedOutcome::There => assert_eq!(there.code, 0, "{path} was made: {}", there.stderr),
             ObservedOutcome::Gone => assert_eq!(there.code, 4, "{path} is gone: {}", there.stderr),
             ObservedOutcome::Nothing => assert!([0, 4].contains(&there.code), "{path}: {}", there.stderr),
@@ -185,14 +188,14 @@ fn store_migrates_to_a_database_and_back() {
     let in_use = run(&["mds", "export", text(&export), "--data", text(&data)]);
     in_use.fails(1).says(&["in use", "stop the metadata server"]);
     system.end_mds(Signal::Terminate);
-    let told = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
-    assert!(told["records"].as_u64().expect("a number") > 10, "{told}");
+    let reported = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
+    assert!(reported["records"].as_u64().expect("a number") > 10, "{reported}");
     assert_eq!(std::fs::metadata(&export).expect("written").permissions().mode() & 0o777, 0o600);
     let checked = run(&["--json", "mds", "import", text(&export)]).ok().json();
-    assert_eq!(checked["blake3"], told["blake3"]);
+    assert_eq!(checked["blake3"], reported["blake3"]);
     let url = postgres.url(&postgres.database());
     let import = ["--json", "mds", "import", text(&export), "--data", text(&data), "--meta", &url];
-    assert_eq!(run(&import).ok().json()["records"], told["records"]);
+    assert_eq!(run(&import).ok().json()["records"], reported["records"]);
     run(&import).fails(1).says(&["not empty"]);
     system.start_mds();
     assert_eq!(system.run(&["cat", "/f"]).ok().stdout, vec![3; 1 << 20]);
@@ -248,8 +251,8 @@ fn unusable_database_error_names_the_remedy() {
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("private");
     init(&postgres.tcp_url(&database), &with).ok();
     // The folder has the location of the metadata, but not the password.
-    let said = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
-    assert!(said.contains("postgres://") && !said.contains(PASSWORD), "{said}");
+    let printed = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
+    assert!(printed.contains("postgres://") && !printed.contains(PASSWORD), "{printed}");
     init(&postgres.tcp_url(&database), &with).fails(1).says(&["set up already"]);
     let other = folder.path().join("other");
     run(&["mds", "init", "--data", text(&other), "--meta", &postgres.url(&database)])

@@ -78,7 +78,7 @@ fn tour_and_then_tutorial_work_as_written() {
     // Without mounts all other lines are run.
     let skips = |line: &str| !sealstone_tests::can_mount() && line.contains("mount ");
     let typed: Vec<_> = second.lines().filter(|line| !skips(line)).collect();
-    let said = newcomer.types(&typed.join("\n")).ok().text();
+    let printed = newcomer.types(&typed.join("\n")).ok().text();
     assert!(start.elapsed() < Duration::from_secs(300), "a tour of five minutes");
     for word in [
         "design/",
@@ -90,7 +90,7 @@ fn tour_and_then_tutorial_work_as_written() {
         "osd3",
         "3 of 3 active",
     ] {
-        assert!(said.contains(word), "'{word}' is missing in: {said}");
+        assert!(printed.contains(word), "'{word}' is missing in: {printed}");
     }
     // The session is invalid after logout.
     newcomer.types("export SEALSTONE_CLUSTER=~/sealstone/cluster.toml; sealstone ls").fails(3);
@@ -112,9 +112,9 @@ fn tutorial_works_as_written(newcomer: &mut NewUser) {
     rest.insert(0, "cd ~; cp -r OLDPWD/README.md . 2>/dev/null || true".replace("OLDPWD", text(&root())));
     // One terminal: exports of a block apply to the next; the large file is in the home.
     let script = rest.join("\n");
-    let said = newcomer.types(&script).ok().text();
+    let printed = newcomer.types(&script).ok().text();
     for word in ["admin", "README.md", "width", "osd1"] {
-        assert!(said.contains(word), "'{word}' is missing in: {said}");
+        assert!(printed.contains(word), "'{word}' is missing in: {printed}");
     }
     // Everything is still there after a kill.
     assert_eq!(newcomer.up.end(Signal::Kill), -1);

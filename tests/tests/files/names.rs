@@ -86,9 +86,9 @@ fn decode_base64(text: &str) -> Vec<u8> {
 /// Checks that no output reorders, hides or moves text on a terminal.
 #[track_caller]
 fn assert_printable(ended: &CommandResult) {
-    for said in [ended.text(), ended.stderr.clone()] {
-        let bad = said.chars().find(|c| *c != '\n' && !is_printable(*c));
-        assert_eq!(bad, None, "{said:?}");
+    for printed in [ended.text(), ended.stderr.clone()] {
+        let bad = printed.chars().find(|c| *c != '\n' && !is_printable(*c));
+        assert_eq!(bad, None, "{printed:?}");
     }
 }
 

@@ -101,9 +101,9 @@ impl One {
             // A login response that accepts everything.
             let mut answer = [0; 48];
             (answer[0], answer[1]) = (0x23, 0x87);
-            let mut heard = [0; 4096];
-            while let Ok(count @ 1..) = near.read(&mut heard).await {
-                self.remember(&heard[..count]);
+            let mut received = [0; 4096];
+            while let Ok(count @ 1..) = near.read(&mut received).await {
+                self.remember(&received[..count]);
                 let _ = near.write_all(&answer).await;
             }
             return;
