@@ -104,16 +104,16 @@ fn clone_diverges_from_source(device: &mut Device) {
 }
 
 fn a_restore_brings_the_past_back(device: &mut Device) {
-    let (object, gone) = (device.object(b"then"), device.object(b"removed"));
+    let (object, removed) = (device.object(b"then"), device.object(b"removed"));
     let id = snapshot(device);
     device.write(object, 0, b"now and longer");
-    let request = device.user(cdb::REMOVE, gone);
+    let request = device.user(cdb::REMOVE, removed);
     device.run(request).good();
     device.create();
     let request = duplicate(device, cdb::RESTORE, device.partition, id);
     device.run(request).good();
     device.holds(object, b"then");
-    device.holds(gone, b"removed");
+    device.holds(removed, b"removed");
     assert_eq!(device.list().len(), 2);
     remove(device, id);
 }
@@ -159,8 +159,8 @@ fn comparison_lists_changes_since_the_snapshot(device: &mut Device) {
         device.write(object, 500_000, b"changed");
         let request = device.user(cdb::READ_MAPS_AND_COMPARE, object).fetches(1024);
         let data = device.run(request).good().data;
-        let told = crate::device::number(&data[..8]) as usize;
-        assert_eq!(told, 16, "one stretch differs");
+        let reported = crate::device::number(&data[..8]) as usize;
+        assert_eq!(reported, 16, "one stretch differs");
         let (length, at) = (crate::device::number(&data[12..16]), crate::device::number(&data[16..24]));
         assert!(at <= 500_000 && at + length >= 500_007 && length < 1 << 20, "{at} {length}");
     });

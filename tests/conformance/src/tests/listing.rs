@@ -60,8 +60,11 @@ fn short_list_has_whole_entries_and_continuation(device: &mut Device) {
     let end = 24 + 8 * 4;
     assert_eq!(ids(&data[..end.min(data.len())]), all[..4]);
     assert_eq!(number(&data[8..16]), all[4]);
-    let told = number(&data[..8]);
-    assert!(told == 16 + 80 || told == u64::MAX, "the length of the whole list, or unknown: {told:#x}");
+    let reported = number(&data[..8]);
+    assert!(
+        reported == 16 + 80 || reported == u64::MAX,
+        "the length of the whole list, or unknown: {reported:#x}"
+    );
 }
 
 fn continued_lists_cover_all_objects(device: &mut Device) {

@@ -143,8 +143,8 @@ fn an_unsupported_version_is_refused(portal: &Portal) {
 
 fn an_unknown_authentication_method_is_refused(portal: &Portal) {
     let body = [who(portal), keys(&[("AuthMethod", "KRB5,SRP")])].concat();
-    let heard = refused(portal, 0x81, &body);
-    assert!(matches!(heard, Some((2, 0 | 1))), "{heard:?}");
+    let received = refused(portal, 0x81, &body);
+    assert!(matches!(received, Some((2, 0 | 1))), "{received:?}");
 }
 
 fn unknown_session_handle_is_refused(portal: &Portal) {
@@ -174,8 +174,8 @@ fn keys_may_be_cut_by_continuation(portal: &Portal) {
 
 fn a_key_twice_ends_the_login(portal: &Portal) {
     let body = [who(portal), keys(&[("MaxBurstLength", "8192"), ("MaxBurstLength", "8192")])].concat();
-    let heard = refused(portal, 0x87, &body);
-    assert!(matches!(heard, None | Some((2, _))), "{heard:?}");
+    let received = refused(portal, 0x87, &body);
+    assert!(matches!(received, None | Some((2, _))), "{received:?}");
 }
 
 fn an_unknown_key_is_not_understood(portal: &Portal) {
@@ -186,16 +186,16 @@ fn an_unknown_key_is_not_understood(portal: &Portal) {
 
 fn text_that_is_no_pair_ends_the_login(portal: &Portal) {
     for bad in [&b"Nothing\0"[..], b"=value\0", b"a b=c\0", &[0xFF, 0xFE, 0]] {
-        let heard = refused(portal, 0x87, &[&who(portal), bad].concat());
-        assert!(matches!(heard, None | Some((2, _))), "{heard:?}");
+        let received = refused(portal, 0x87, &[&who(portal), bad].concat());
+        assert!(matches!(received, None | Some((2, _))), "{received:?}");
     }
 }
 
 fn too_many_keys_end_the_login(portal: &Portal) {
     let mut body = who(portal);
     (0..400).for_each(|at| body.extend(format!("X-n{at}=1\0").into_bytes()));
-    let heard = refused(portal, 0x87, &body);
-    assert!(matches!(heard, None | Some((2 | 3, _))), "{heard:?}");
+    let received = refused(portal, 0x87, &body);
+    assert!(matches!(received, None | Some((2 | 3, _))), "{received:?}");
 }
 
 fn digests_are_agreed_when_offered_alone(portal: &Portal) {

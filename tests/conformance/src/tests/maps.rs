@@ -30,10 +30,10 @@ fn map(
     let request = device.user(cdb::READ_MAP, object).fetches(allocation).start(start);
     let request = request.with(48, &kind.to_be_bytes());
     let data = device.run(request).good().data;
-    let told = number(&data[..8]);
-    let there = (told as usize).min(data.len() - 8) / 16;
+    let reported = number(&data[..8]);
+    let there = (reported as usize).min(data.len() - 8) / 16;
     let one = |bytes: &[u8]| (number(&bytes[2..4]) as u16, number(&bytes[8..16]), number(&bytes[4..8]));
-    (data[8..8 + 16 * there].chunks_exact(16).map(one).collect(), told)
+    (data[8..8 + 16 * there].chunks_exact(16).map(one).collect(), reported)
 }
 
 /// Creates an object with data in the second of four mebibytes.
@@ -46,8 +46,8 @@ fn sparse(device: &mut Device) -> u64 {
 
 fn map_distinguishes_data_and_holes(device: &mut Device) {
     let object = sparse(device);
-    let (stretches, told) = map(device, object, 4096, 0, 0);
-    assert_eq!(told, 16 * stretches.len() as u64);
+    let (stretches, reported) = map(device, object, 4096, 0, 0);
+    assert_eq!(reported, 16 * stretches.len() as u64);
     let mut end = 0;
     for (kind, offset, length) in &stretches {
         assert!(*offset == end && matches!(*kind, WRITTEN | HOLE), "{stretches:x?}");
@@ -75,8 +75,8 @@ fn map_of_one_type_lists_only_that_type(device: &mut Device) {
 fn short_map_has_whole_descriptors_and_length(device: &mut Device) {
     let object = sparse(device);
     let (whole, full) = map(device, object, 4096, 0, 0);
-    let (cut, told) = map(device, object, 8 + 16 + 9, 0, 0);
-    assert_eq!((cut, told), (whole[..1].to_vec(), full));
+    let (cut, reported) = map(device, object, 8 + 16 + 9, 0, 0);
+    assert_eq!((cut, reported), (whole[..1].to_vec(), full));
 }
 
 fn zero_allocation_returns_no_map(device: &mut Device) {

@@ -53,9 +53,9 @@ fn embedded_command_has_data_and_length(device: &mut Device) {
         let inquiry = [0x12, 1, 0, 0, length, 0];
         let plain = device.connection.command(&inquiry, &[], 255).data_in;
         let request = embedded(device, &inquiry, 255);
-        let heard = device.run(request).good().data;
-        assert!(heard.starts_with(&plain), "{heard:x?} {plain:x?}");
-        assert!(heard[plain.len()..].iter().all(|byte| *byte == 0), "and nothing behind it");
+        let received = device.run(request).good().data;
+        assert!(received.starts_with(&plain), "{received:x?} {plain:x?}");
+        assert!(received[plain.len()..].iter().all(|byte| *byte == 0), "and nothing behind it");
     }
 }
 

@@ -43,8 +43,8 @@ fn sensed(device: &mut Device, shot: &SentCommand) -> Sense {
 /// Checks for 5/2400 without pointer, functions or check value: the answer to unauthenticated
 /// clients.
 fn bare(sense: &Sense) {
-    let heard = (sense.key, sense.code, sense.field, sense.osd.is_some(), sense.response_icv.is_some());
-    assert_eq!(heard, (ILLEGAL, INVALID_FIELD, None, false, false), "{sense:04x?}");
+    let received = (sense.key, sense.code, sense.field, sense.osd.is_some(), sense.response_icv.is_some());
+    assert_eq!(received, (ILLEGAL, INVALID_FIELD, None, false, false), "{sense:04x?}");
 }
 
 fn read(device: &mut Device) -> (u64, Request) {
@@ -222,7 +222,7 @@ fn every_reply_under_cmdrsp_is_sealed(device: &mut Device) {
 fn unauthenticated_refusal_reveals_nothing(device: &mut Device) {
     // An existing object, a missing one, a missing partition: no difference.
     let (object, _) = read(device);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for (partition, object) in
         [(device.partition, object), (device.partition, 0x55_5555), (device.partition + 9, 1)]
     {
@@ -231,9 +231,9 @@ fn unauthenticated_refusal_reveals_nothing(device: &mut Device) {
         let at = icv(device);
         shot.cdb[at] ^= 1;
         let reply = device.connection.command(&shot.cdb, &shot.data_out, shot.data_in_max);
-        heard.push((reply.status, reply.sense, reply.data_in));
+        received.push((reply.status, reply.sense, reply.data_in));
     }
-    assert!(heard.iter().all(|one| *one == heard[0]), "{heard:02x?}");
+    assert!(received.iter().all(|one| *one == received[0]), "{received:02x?}");
 }
 
 fn a_frozen_key_is_refused(device: &mut Device) {

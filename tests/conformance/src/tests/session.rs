@@ -213,17 +213,17 @@ fn a_gap_in_data_out_fails_the_command(portal: &Portal) {
         pdu.data = vec![0; 500];
         connection.send(&pdu);
     }
-    let heard = connection.answer();
+    let received = connection.answer();
     let aborted = |pdu: &Pdu| {
         // ABORTED COMMAND, in either format: no logical unit has received the command.
         let key = if pdu.data[2] & 0x7F >= 0x72 { pdu.data[3] } else { pdu.data[4] };
         pdu.header[3] == 2 && key & 0x0F == 0x0B
     };
-    let fails = heard.as_ref().is_none_or(|pdu| match pdu.opcode() {
+    let fails = received.as_ref().is_none_or(|pdu| match pdu.opcode() {
         SCSI_RESPONSE => aborted(pdu),
         opcode => opcode == REJECT,
     });
-    assert!(fails, "{heard:?}");
+    assert!(fails, "{received:?}");
 }
 
 fn data_out_of_unknown_transfer_is_rejected(portal: &Portal) {

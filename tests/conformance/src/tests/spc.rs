@@ -188,7 +188,7 @@ fn fresh(portal: &Portal) -> Connection {
 
 fn new_nexus_gets_one_unit_attention(portal: &Portal) {
     let mut connection = fresh(portal);
-    let mut heard = 0;
+    let mut received = 0;
     loop {
         let reply = ask(&mut connection, &[0; 6], 0);
         if reply.status == 0 {
@@ -196,10 +196,10 @@ fn new_nexus_gets_one_unit_attention(portal: &Portal) {
         }
         let (key, code) = sense::codes(&reply.sense);
         assert_eq!((key, code >> 8), (6, 0x29), "{:02x?}", reply.sense);
-        heard += 1;
-        assert!(heard < 4);
+        received += 1;
+        assert!(received < 4);
     }
-    assert!(heard >= 1, "power on, reset or nexus loss");
+    assert!(received >= 1, "power on, reset or nexus loss");
 }
 
 fn inquiry_and_report_luns_bypass_unit_attention(portal: &Portal) {
