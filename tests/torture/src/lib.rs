@@ -122,8 +122,8 @@ const NAMES_SHARE: f64 = 0.5;
 ///
 /// # Errors
 /// A violation.
-pub fn run(wish: &RunOptions, mut show_part: impl FnMut(&'static str)) -> Result<RunReport, Violation> {
-    let mut report = RunReport { seed: wish.seed, ..RunReport::default() };
+pub fn run(options: &RunOptions, mut show_part: impl FnMut(&'static str)) -> Result<RunReport, Violation> {
+    let mut report = RunReport { seed: options.seed, ..RunReport::default() };
     let began = Instant::now();
     let tally = Arc::new(WorkerCounters::default());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -131,36 +131,36 @@ pub fn run(wish: &RunOptions, mut show_part: impl FnMut(&'static str)) -> Result
         .enable_all()
         .build()
         .expect("the system gives threads");
-    let all = if wish.system { 1.0 } else { SHARES.iter().map(|(_, share)| share).sum() };
+    let all = if options.system { 1.0 } else { SHARES.iter().map(|(_, share)| share).sum() };
     for (number, (ground, share)) in SHARES.into_iter().enumerate() {
-        if wish.names_alone {
+        if options.names_alone {
             break;
         }
         show_part(ground.name());
-        let seed = wish.seed.wrapping_add((number as u64) << 32);
-        let Some(mut rig) = DeviceRig::new(ground, wish.workers, seed) else {
+        let seed = options.seed.wrapping_add((number as u64) << 32);
+        let Some(mut rig) = DeviceRig::new(ground, options.workers, seed) else {
             report.left_out.push(ground.name());
             continue;
         };
-        let until = Instant::now() + wish.time.mul_f64(share / all);
+        let until = Instant::now() + options.time.mul_f64(share / all);
         if let Err(what) = rig.torture(&runtime, until, &tally, &mut report) {
             return Err(Violation { place: ground.name(), what, folder: rig.keep() });
         }
     }
-    if wish.system {
+    if options.system {
         show_part("names");
         let wrong = |what: String| Violation { place: "names", what, folder: None };
         let share = 1.0 - SHARES.iter().map(|(_, share)| share).sum::<f64>();
-        let share = if wish.names_alone { 1.0 } else { share * NAMES_SHARE };
-        let until = Instant::now() + wish.time.mul_f64(share);
-        let mut crowd = ClientCrowd::new(&runtime, wish.seed).map_err(wrong)?;
+        let share = if options.names_alone { 1.0 } else { share * NAMES_SHARE };
+        let until = Instant::now() + options.time.mul_f64(share);
+        let mut crowd = ClientCrowd::new(&runtime, options.seed).map_err(wrong)?;
         crowd.torture(&runtime, until, &mut report).map_err(wrong)?;
     }
-    if wish.system && !wish.names_alone {
+    if options.system && !options.names_alone {
         show_part("system");
-        let mut drill = SystemDrill::new(wish.seed);
+        let mut drill = SystemDrill::new(options.seed);
         // For the rest of the time, and at least one round.
-        let until = began + wish.time;
+        let until = began + options.time;
         drill
             .torture(until.max(Instant::now() + Duration::from_millis(1)), &mut report)
             .map_err(|what| Violation { place: "system", what, folder: None })?;

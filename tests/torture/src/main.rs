@@ -21,18 +21,18 @@ device; both take root. Without a loop device a file stands for the raw device."
 
 /// Parsed command line.
 struct Arguments {
-    wish: RunOptions,
+    options: RunOptions,
     json: bool,
 }
 
 fn main() -> ExitCode {
-    let Some(Arguments { wish, json }) = arguments(std::env::args().skip(1)) else {
+    let Some(Arguments { options, json }) = arguments(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     // Built before the time starts.
     sealstone_tests::binary();
-    let bar = ProgressBar::new(wish.time.as_secs());
+    let bar = ProgressBar::new(options.time.as_secs());
     if json || !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
@@ -45,11 +45,11 @@ fn main() -> ExitCode {
     let ticking = bar.clone();
     std::thread::spawn(move || {
         while !ticking.is_finished() {
-            ticking.set_position(began.elapsed().as_secs().min(wish.time.as_secs()));
+            ticking.set_position(began.elapsed().as_secs().min(options.time.as_secs()));
             std::thread::sleep(Duration::from_millis(250));
         }
     });
-    let outcome = run(&wish, |what| bar.set_message(what));
+    let outcome = run(&options, |what| bar.set_message(what));
     bar.finish_and_clear();
     match outcome {
         Ok(report) => {
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
             if let Some(folder) = violation.folder {
                 eprintln!("the folder is kept: {}", folder.display());
             }
-            eprintln!("seed {}: SEALSTONE_SEED={} make torture", wish.seed, wish.seed);
+            eprintln!("seed {}: SEALSTONE_SEED={} make torture", options.seed, options.seed);
             ExitCode::FAILURE
         }
     }
@@ -102,19 +102,19 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         Ok(seed) => seed.parse().ok()?,
         Err(_) => rand::random(),
     };
-    let wish =
+    let options =
         RunOptions { seed, time: Duration::from_secs(120), workers: 5, system: true, names_alone: false };
-    let mut all = Arguments { wish, json: false };
+    let mut all = Arguments { options, json: false };
     while let Some(word) = words.next() {
         let mut number = || words.next()?.parse::<u64>().ok();
         match word.as_str() {
-            "--seconds" => all.wish.time = Duration::from_secs(number()?),
-            "--seed" => all.wish.seed = number()?,
+            "--seconds" => all.options.time = Duration::from_secs(number()?),
+            "--seed" => all.options.seed = number()?,
             "--workers" => {
-                all.wish.workers = usize::try_from(number()?).ok().filter(|n| (1..=64).contains(n))?
+                all.options.workers = usize::try_from(number()?).ok().filter(|n| (1..=64).contains(n))?
             }
-            "--device-only" => all.wish.system = false,
-            "--names-only" => all.wish.names_alone = true,
+            "--device-only" => all.options.system = false,
+            "--names-only" => all.options.names_alone = true,
             "--json" => all.json = true,
             _ => return None,
         }

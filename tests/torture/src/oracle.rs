@@ -250,9 +250,9 @@ impl WorkerStep {
             }
             Self::Restore(partition, snapshot) => return replace(state, *snapshot, *partition),
             Self::RemovePartition(partition) => {
-                let gone: Vec<ObjectId> = state.range(all_of(*partition)).map(|(id, _)| *id).collect();
-                gone.iter().for_each(|id| drop(state.remove(id)));
-                return gone;
+                let removed: Vec<ObjectId> = state.range(all_of(*partition)).map(|(id, _)| *id).collect();
+                removed.iter().for_each(|id| drop(state.remove(id)));
+                return removed;
             }
             _ => {
                 let entry = state.entry(self.object()).or_insert_with(|| Entry::User(Object::default()));
@@ -535,8 +535,8 @@ mod tests {
             run(&mut history, &[WorkerStep::Append(id(1), vec![9]), WorkerStep::Append(id(2), vec![9])]);
         let mut mix = states[2].clone();
         mix.insert(id(1), states[0][&id(1)].clone());
-        let said = history.settle(mix).unwrap_err();
-        assert!(said.contains(&id(1).to_string()) && !said.contains(&id(2).to_string()), "{said}");
+        let output = history.settle(mix).unwrap_err();
+        assert!(output.contains(&id(1).to_string()) && !output.contains(&id(2).to_string()), "{output}");
     }
 
     #[test]
@@ -603,10 +603,10 @@ mod tests {
             state
         };
         assert_eq!(history.clone().settle(left(1, 1)), Ok(()));
-        let said = history.clone().settle(left(2, 3)).unwrap_err();
-        assert!(said.contains("REMOVE COLLECTION"), "{said}");
-        let mut gone = all.clone();
-        WorkerStep::RemoveCollection(id(9)).apply(&mut gone);
-        assert_eq!(history.settle(gone), Ok(()));
+        let output = history.clone().settle(left(2, 3)).unwrap_err();
+        assert!(output.contains("REMOVE COLLECTION"), "{output}");
+        let mut removed = all.clone();
+        WorkerStep::RemoveCollection(id(9)).apply(&mut removed);
+        assert_eq!(history.settle(removed), Ok(()));
     }
 }

@@ -11,8 +11,8 @@ const TIME: Duration = Duration::from_secs(24);
 fn killed_daemons_keep_their_promises() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(rand::random);
-    let wish = RunOptions { seed, time: TIME, workers: 4, system: true, names_alone: false };
-    let report = run(&wish, |_| {}).unwrap_or_else(|violation| {
+    let options = RunOptions { seed, time: TIME, workers: 4, system: true, names_alone: false };
+    let report = run(&options, |_| {}).unwrap_or_else(|violation| {
         panic!(
             "{}: {} (SEALSTONE_SEED={seed}; folder kept: {:?})",
             violation.place, violation.what, violation.folder
