@@ -1,9 +1,9 @@
 //! Runs all tests of the workspace, several processes in parallel.
 //!
-//! Builds all test programs, runs them from their crates' folders as cargo does, prints failures,
-//! and then runs the examples in the docs. A program of many modules runs as one process for each
-//! module. Cargo itself runs one test program at a time, although end-to-end tests mostly wait, for
-//! daemons that start and for time to pass.
+//! Builds all test programs, runs them from their crates' folders as cargo does, and prints
+//! failures. The examples in the docs run beside them. A program of many modules runs as one
+//! process for each module. Cargo itself runs one test program at a time, although end-to-end tests
+//! mostly wait, for daemons that start and for time to pass.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::env;
@@ -33,16 +33,26 @@ const SHOWN_MAX: u64 = 256 * 1024;
 /// The name of a program whose modules run as processes of their own.
 const PROGRAM_OF_MODULES: &str = "all";
 
-/// The slowest programs, which start first.
-const LONGEST: [&str; 8] = [
-    "sealstone-client/nodes",
-    "sealstone-client/carries",
+/// The programs that take longest, mostly because they wait, which start first.
+const LONGEST: [&str; 18] = [
+    "sealstone-tests/shared_locks",
+    "sealstone-tests/full_device",
+    "sealstone-tests/files",
+    "sealstone-tests/drain",
     "sealstone-meta-store/sealstone_meta_store",
+    "sealstone-tests/restriping",
+    "sealstone-tests/function_runs",
+    "sealstone-tests/mount",
+    "sealstone-tests/mount_listings",
+    "sealstone-tests/mount_locks",
+    "sealstone-tests/clock",
+    "sealstone-function-modules/confined",
     "sealstone-store/crash",
+    "sealstone-store/index_space",
     "sealstone-store/faults",
-    "sealstone-store/room",
-    "sealstone-store/damage",
-    "sealstone-client/sealstone_client",
+    "sealstone-mds/sealstone_mds",
+    "sealstone-fuzz/smoke",
+    "sealstone-simulation/seeds",
 ];
 
 /// One test program, or one module of it.
@@ -74,7 +84,12 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     let failed = Mutex::new(Vec::new());
     let left_out = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..=cores {
+        scope.spawn(|| {
+            let finding = run_examples(&cargo);
+            failed.lock().unwrap_or_else(PoisonError::into_inner).extend(finding);
+        });
+        // Half of the programs wait for daemons or for time at any moment.
+        for _ in 0..2 * cores {
             scope.spawn(|| {
                 loop {
                     // The queue is free again before the program runs.
@@ -91,12 +106,6 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     });
     let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let took = begin.elapsed().as_secs();
-    let mut examples = Command::new(&cargo);
-    match examples.args(["test", "--workspace", "--doc", "--quiet"]).stdout(Stdio::null()).status() {
-        Ok(status) if status.success() => {}
-        Ok(_) => failed.push("tests: an example in the docs fails: cargo test --workspace --doc".to_owned()),
-        Err(error) => failed.push(format!("tests: cannot start cargo: {error}")),
-    }
     let mut left_out = left_out.into_inner().unwrap_or_else(PoisonError::into_inner);
     left_out.sort();
     left_out.iter().for_each(|test| println!("{LEFT_OUT}{test}"));
@@ -109,6 +118,16 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     match failed.is_empty() {
         true => Ok(format!("tests: {count} programs passed in {took} s; {count_left_out} tests left out")),
         false => Err(failed),
+    }
+}
+
+/// Runs the examples in the docs. Returns a finding if one fails.
+fn run_examples(cargo: &OsString) -> Option<String> {
+    let mut examples = Command::new(cargo);
+    match examples.args(["test", "--workspace", "--doc", "--quiet"]).stdout(Stdio::null()).status() {
+        Ok(status) if status.success() => None,
+        Ok(_) => Some("tests: an example in the docs fails: cargo test --workspace --doc".to_owned()),
+        Err(error) => Some(format!("tests: cannot start cargo: {error}")),
     }
 }
 
