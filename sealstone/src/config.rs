@@ -347,6 +347,9 @@ options! {
     /// Allow plain text to a database or LDAP server beyond this machine. A man in the middle can
     /// read and change all records that are not sealed.
     insecure_meta: bool, "SEALSTONE_MDS_INSECURE_META", "false";
+    /// Seconds, from 1 to 600, that a start and a request wait for an unavailable database or LDAP
+    /// server.
+    meta_wait_s_max: u64, "SEALSTONE_MDS_META_WAIT_S_MAX", "20";
     /// Key file of the keystore (mode 0600) [default: keystore.key in the server's folder].
     keystore_key: PathBuf, "SEALSTONE_MDS_KEYSTORE_KEY", "\"/etc/sealstone/mds.key\"";
     /// Private file (mode 0600) whose first line is the passphrase of the keystore.

@@ -42,7 +42,7 @@ pub use keystore::{
     systemd_credential,
 };
 pub use limits::Limits;
-pub use location::{Location, LocationError, PasswordSource};
+pub use location::{Location, LocationError, PasswordSource, UNAVAILABLE_WAIT_S};
 pub use serve::Server;
 pub use setup::{
     ADMIN_SECRET_FILE, AUTHORITY_FILE, CERTIFICATE_FILE, InitReport, OpenedServer, SetupError, init,

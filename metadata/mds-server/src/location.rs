@@ -6,13 +6,18 @@
 //! Truth: docs/standards/mds/store.md §8.7, §8.9.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(any(feature = "postgres", feature = "ldap"))]
+use std::time::Duration;
 
 use sealstone_mds::store::MetaStore;
 use sealstone_mds_protocol::shown;
 use sealstone_meta_store::EmbeddedMeta;
+#[cfg(any(feature = "postgres", feature = "ldap"))]
+use sealstone_meta_store::UNAVAILABLE_WAIT_DEFAULT;
 #[cfg(feature = "ldap")]
 use sealstone_meta_store::{LdapMeta, LdapSettings};
 #[cfg(feature = "postgres")]
@@ -56,7 +61,13 @@ pub struct Location {
     pub password: PasswordSource,
     /// Whether plain text to another machine is allowed.
     pub insecure: bool,
+    /// Seconds that a start and a new transaction wait for an unavailable server, within
+    /// [`UNAVAILABLE_WAIT_S`]; 20 if `None`.
+    pub unavailable_wait_s: Option<u64>,
 }
+
+/// Allowed values of [`Location::unavailable_wait_s`].
+pub const UNAVAILABLE_WAIT_S: RangeInclusive<u64> = 1..=600;
 
 /// Reason why a location cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +151,9 @@ impl Location {
         if self.insecure {
             line("insecure", b"");
         }
+        if let Some(seconds) = self.unavailable_wait_s {
+            line("unavailable-wait-s", seconds.to_string().as_bytes());
+        }
         text
     }
 
@@ -160,6 +174,11 @@ impl Location {
                     this.password = PasswordSource::Credential(name.to_owned());
                 }
                 (b"insecure", true) => this.insecure = true,
+                (b"unavailable-wait-s", false) => {
+                    let seconds = value.to_str().and_then(|text| text.parse().ok());
+                    let seconds = seconds.filter(|seconds| UNAVAILABLE_WAIT_S.contains(seconds));
+                    this.unavailable_wait_s = Some(seconds.ok_or(number + 1)?);
+                }
                 _ => return Err(number + 1),
             }
         }
@@ -224,6 +243,11 @@ impl Location {
         Err(LocationError::Url(self.shown()).into())
     }
 
+    #[cfg(any(feature = "postgres", feature = "ldap"))]
+    fn unavailable_wait(&self) -> Duration {
+        self.unavailable_wait_s.map_or(UNAVAILABLE_WAIT_DEFAULT, Duration::from_secs)
+    }
+
     #[cfg(feature = "postgres")]
     fn open_postgres(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
         let variable = || {
@@ -235,6 +259,7 @@ impl Location {
             password: self.password()?.or_else(variable),
             ca_file: self.ca_file.clone(),
             insecure: self.insecure,
+            unavailable_wait: self.unavailable_wait(),
         })?;
         if store.is_exposed() {
             tracing::warn!(
@@ -251,6 +276,7 @@ impl Location {
             password: self.password()?,
             ca_file: self.ca_file.clone(),
             insecure: self.insecure,
+            unavailable_wait: self.unavailable_wait(),
         })?;
         if store.is_exposed() {
             tracing::warn!(
@@ -296,6 +322,7 @@ mod tests {
                 ca_file: Some("/etc/ca file.pem".into()),
                 password: PasswordSource::File("/etc/pw".into()),
                 insecure: true,
+                unavailable_wait_s: Some(600),
             },
             Location { url: "ldaps://cn=s,dc=a@h/ou=f,dc=a".into(), ..Location::default() },
             Location {
@@ -328,6 +355,8 @@ mod tests {
             (b"url a\nurl b\n", 2),
             (b"url a\nco-file x\n", 2),
             (b"url a\ninsecure yes\n", 2),
+            (b"url a\nunavailable-wait-s 0\n", 2),
+            (b"url a\nunavailable-wait-s 601\n", 2),
             (b"insecure\n", 2),
             (b"\xFF", 1),
         ] {

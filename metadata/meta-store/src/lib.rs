@@ -4,6 +4,8 @@
 //! Does not: interpret them. The in-memory backend is next to the trait.
 //! Truth: docs/standards/mds/store.md §8.
 
+use core::time::Duration;
+
 mod embedded;
 #[cfg(feature = "ldap")]
 mod ldap;
@@ -15,3 +17,6 @@ pub use embedded::{EmbeddedMeta, OpenError};
 pub use ldap::{LdapMeta, LdapSettings, LdapStoreError};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresError, PostgresMeta, PostgresSettings};
+
+/// Default wait of a start and of a new transaction for an unavailable server behind the store.
+pub const UNAVAILABLE_WAIT_DEFAULT: Duration = Duration::from_secs(20);

@@ -181,7 +181,7 @@ fn heading(path: &str, id: &str) -> Option<&'static str> {
             "block attach",
             "export" | "timeout" | "sessions" | "initiator_name" | "pin" | "protect" | "protect_block",
         ) => Some(ADVANCED),
-        (_, "meta" | "meta_ca_file" | "meta_password_file" | "meta_credential") => {
+        (_, "meta" | "meta_ca_file" | "meta_password_file" | "meta_credential" | "meta_wait_s_max") => {
             Some("Options for the metadata store")
         }
         _ => None,

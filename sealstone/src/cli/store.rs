@@ -28,6 +28,10 @@ pub(crate) struct MetaArgs {
     /// read and change all records that are not sealed.
     #[arg(long, env = "SEALSTONE_MDS_INSECURE_META")]
     pub(crate) insecure_meta: bool,
+    /// Seconds, from 1 to 600, that a start and a request wait for an unavailable database or LDAP
+    /// server [default: 20].
+    #[arg(long, env = "SEALSTONE_MDS_META_WAIT_S_MAX", value_name = "SECONDS")]
+    pub(crate) meta_wait_s_max: Option<u64>,
 }
 
 /// Arguments of `mds join`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use sealstone_failure::text::{ShownPath as _, human_bytes, set_path, with_paths};
 use sealstone_failure::{Failure, FailureKind, Outcome, chain};
 use sealstone_mds_server::{
-    Environment, Location, PasswordSource, SetupError, TransferError, TransferReport,
+    Environment, Location, PasswordSource, SetupError, TransferError, TransferReport, UNAVAILABLE_WAIT_S,
 };
 use sealstone_metadata_server::{in_use, setup_failure};
 
@@ -24,12 +24,17 @@ pub(crate) fn location(meta: &MetaArgs) -> Outcome<Option<Location>> {
             ("--meta-password-file", meta.meta_password_file.is_some()),
             ("--meta-credential", meta.meta_credential.is_some()),
             ("--insecure-meta", meta.insecure_meta),
+            ("--meta-wait-s-max", meta.meta_wait_s_max.is_some()),
         ];
         return match alone.iter().find(|(_, is_there)| *is_there) {
             Some((flag, _)) => Err(Failure::usage(format!("{flag} requires --meta"))),
             None => Ok(None),
         };
     };
+    if meta.meta_wait_s_max.is_some_and(|seconds| !UNAVAILABLE_WAIT_S.contains(&seconds)) {
+        let (least, most) = (UNAVAILABLE_WAIT_S.start(), UNAVAILABLE_WAIT_S.end());
+        return Err(Failure::usage(format!("--meta-wait-s-max must be {least} to {most} seconds")));
+    }
     Ok(Some(Location {
         url: url.clone(),
         ca_file: meta.meta_ca_file.clone(),
@@ -39,6 +44,7 @@ pub(crate) fn location(meta: &MetaArgs) -> Outcome<Option<Location>> {
             (None, None) => PasswordSource::Environment,
         },
         insecure: meta.insecure_meta,
+        unavailable_wait_s: meta.meta_wait_s_max,
     }))
 }
 
@@ -53,6 +59,7 @@ pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
         meta_password_file: options.meta_password_file.clone(),
         meta_credential: options.meta_credential.clone(),
         insecure_meta: options.insecure_meta.unwrap_or(false),
+        meta_wait_s_max: options.meta_wait_s_max,
     })
 }
 

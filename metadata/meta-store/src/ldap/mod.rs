@@ -42,8 +42,6 @@ use worker::{PendingCommit, RecordQueue};
 pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Timeout of the next bytes of a response.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// How long a start, or a new transaction, waits for an unavailable server.
-const RECONNECT_MAX: Duration = Duration::from_secs(20);
 /// Interval of connection attempts.
 pub(crate) const RECONNECT_EVERY: Duration = Duration::from_millis(100);
 /// How long an interrupted commit waits for the server to learn its outcome.
@@ -229,6 +227,8 @@ struct WriterState {
 
 pub(crate) struct LdapStore {
     target: LdapTarget,
+    /// How long a new transaction waits for an unavailable server.
+    unavailable_wait: Duration,
     tree: StoreTree,
     records: RwLock<Arc<RecordVersions>>,
     /// Current owner name, if the store was claimed.
@@ -256,7 +256,7 @@ impl LdapMeta {
     pub fn open(settings: &LdapSettings) -> Result<Self, LdapStoreError> {
         let target = LdapTarget::new(settings)?;
         let tree = StoreTree::new(&target.base, &target.name);
-        let until = Instant::now() + RECONNECT_MAX;
+        let until = Instant::now() + settings.unavailable_wait;
         let loaded = loop {
             let mut connection =
                 open_until(&target, until, RECONNECT_EVERY).map_err(|error| tree.explain(error))?;
@@ -268,6 +268,7 @@ impl LdapMeta {
         };
         let store_state = Arc::new(LdapStore {
             tree,
+            unavailable_wait: settings.unavailable_wait,
             records: RwLock::new(loaded.versions),
             owner: Mutex::default(),
             tried: Mutex::default(),
@@ -406,7 +407,7 @@ impl LdapStore {
     fn check_writing(&self, writer: &mut WriterState) -> Result<(), MetaError> {
         let records_state = *self.records_state.lock();
         let RecordsState::Unresolved(number) = records_state else { return self.check_sure(records_state) };
-        let known = match self.commit_outcome(writer, number, Instant::now() + RECONNECT_MAX) {
+        let known = match self.commit_outcome(writer, number, Instant::now() + self.unavailable_wait) {
             // The commit was reported as failed, which is correct.
             Ok(CommitOutcome::Never) => RecordsState::Sure,
             Ok(CommitOutcome::Committed) => RecordsState::Poisoned,
@@ -499,7 +500,7 @@ impl LdapStore {
 
     /// Claims the store, and reads it again if it changed since it was read.
     fn claim(&self, writer: &mut WriterState) -> Result<(), MetaError> {
-        let (before, mut connection) = self.rename(Instant::now() + RECONNECT_MAX)?;
+        let (before, mut connection) = self.rename(Instant::now() + self.unavailable_wait)?;
         let owner = self.owner();
         // The store is claimed only after its content is known.
         let newest = self.tree.newest(&mut connection, &owner);
@@ -550,7 +551,7 @@ impl LdapStore {
         {
             return Ok(&mut writer.connection.insert((connection, Instant::now())).0);
         }
-        let connection = open_until(&self.target, Instant::now() + RECONNECT_MAX, RECONNECT_EVERY);
+        let connection = open_until(&self.target, Instant::now() + self.unavailable_wait, RECONNECT_EVERY);
         let connection = connection.map_err(|error| self.explain(error))?;
         Ok(&mut writer.connection.insert((connection, Instant::now())).0)
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
@@ -11,6 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use zeroize::Zeroizing;
 
 use super::LdapStoreError;
+use crate::UNAVAILABLE_WAIT_DEFAULT;
 
 /// Maximum bytes of the CA file.
 const CA_BYTES_MAX: u64 = 1 << 20;
@@ -34,13 +36,21 @@ pub struct LdapSettings {
     pub ca_file: Option<PathBuf>,
     /// Whether plain text to another machine is allowed.
     pub insecure: bool,
+    /// How long a start and a new transaction wait for an unavailable server.
+    pub unavailable_wait: Duration,
 }
 
 impl LdapSettings {
     /// Returns settings without a password and without TLS.
     #[must_use]
     pub fn new(url: &str) -> Self {
-        Self { url: url.to_owned(), password: None, ca_file: None, insecure: false }
+        Self {
+            url: url.to_owned(),
+            password: None,
+            ca_file: None,
+            insecure: false,
+            unavailable_wait: UNAVAILABLE_WAIT_DEFAULT,
+        }
     }
 
     /// Whether this is the URL of an LDAP server.

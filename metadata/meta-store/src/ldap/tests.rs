@@ -260,7 +260,12 @@ fn unanswered_commit_is_resolved() {
 fn unsent_request_to_unreachable_server_is_retryable() {
     let mut server = Slapd::start();
     let url = server.new_store();
-    let (store, idle) = (open(&url), open(&server.new_store()));
+    // Long enough for a restarted server on a busy machine.
+    let hasty = |url: &str| {
+        let unavailable_wait = Duration::from_secs(5);
+        LdapMeta::open(&LdapSettings { unavailable_wait, ..settings(url) }).unwrap()
+    };
+    let (store, idle) = (hasty(&url), hasty(&server.new_store()));
     put(&store, &[(b"a", b"1")]).unwrap();
     let mut tx = store.begin().unwrap();
     server.stop();

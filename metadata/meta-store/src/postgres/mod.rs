@@ -36,8 +36,6 @@ pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(10);
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(35);
 /// Time after which a peer without acknowledgements counts as dead.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(15);
-/// How long a new transaction waits for an unavailable database.
-const RECONNECT_MAX: Duration = Duration::from_secs(20);
 /// Interval of connection attempts.
 pub(crate) const RECONNECT_EVERY: Duration = Duration::from_millis(100);
 /// How long an interrupted commit waits for the database to learn its outcome.
@@ -125,6 +123,8 @@ pub struct PostgresMeta {
     /// Whether a commit that was reported as failed is stored.
     poisoned: Mutex<bool>,
     exposed: bool,
+    /// How long a new transaction waits for an unavailable database.
+    unavailable_wait: Duration,
 }
 
 impl PostgresMeta {
@@ -137,7 +137,7 @@ impl PostgresMeta {
         let (name, exposed) = (target.name.clone(), target.exposed);
         let connect = |source: ConnectionError| PostgresError::Connect { name: name.clone(), source };
         let pool = ConnectionPool::new(target).map_err(|error| connect(error.into()))?;
-        let prepared = schema::prepare(&pool)?;
+        let prepared = schema::prepare(&pool, settings.unavailable_wait)?;
         let writer = Mutex::new(WriterId::new().map_err(|error| connect(error.into()))?);
         let this = Self {
             pool,
@@ -146,6 +146,7 @@ impl PostgresMeta {
             unresolved: Mutex::default(),
             poisoned: Mutex::default(),
             exposed,
+            unavailable_wait: settings.unavailable_wait,
         };
         Ok(this)
     }
@@ -169,7 +170,7 @@ impl PostgresMeta {
         }
         let mut unresolved = self.unresolved.lock();
         while let Some((writer, number)) = unresolved.last().copied() {
-            match self.commit_outcome(&writer, number, Instant::now() + RECONNECT_MAX) {
+            match self.commit_outcome(&writer, number, Instant::now() + self.unavailable_wait) {
                 // The commit was reported as failed, which is correct.
                 Some(CommitOutcome::Never) => {
                     unresolved.pop();
@@ -270,7 +271,8 @@ fn is_refusal(error: &(dyn Error + Send + Sync + 'static)) -> bool {
 impl MetaStore for PostgresMeta {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
         self.check()?;
-        let pooled = self.pool.acquire(BEGIN_VIEW, Instant::now() + RECONNECT_MAX).map_err(read_failed)?;
+        let pooled =
+            self.pool.acquire(BEGIN_VIEW, Instant::now() + self.unavailable_wait).map_err(read_failed)?;
         Ok(Box::new(SnapshotConnection(RefCell::new(pooled))))
     }
 
@@ -280,7 +282,7 @@ impl MetaStore for PostgresMeta {
             writer.ok_or_else(|| MetaError::Away("timed out waiting for another metadata change".into()))?;
         self.check()?;
         let begin = if self.has_writer_lock { BEGIN_IN_TURN } else { BEGIN };
-        let pooled = self.pool.acquire(begin, Instant::now() + RECONNECT_MAX).map_err(read_failed)?;
+        let pooled = self.pool.acquire(begin, Instant::now() + self.unavailable_wait).map_err(read_failed)?;
         Ok(Box::new(PostgresTransaction {
             store: self,
             view: SnapshotConnection(RefCell::new(pooled)),

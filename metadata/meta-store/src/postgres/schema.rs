@@ -14,8 +14,6 @@ use super::{ANSWER_MAX, PostgresError, RECONNECT_EVERY};
 
 /// Version of the tables; the records have their own (see `sealstone-mds`).
 pub(super) const FORMAT_VERSION: i64 = 1;
-/// How long a start waits for an unavailable or busy database.
-const PREPARE_MAX: Duration = Duration::from_secs(20);
 /// Removes marks that no writer needs any more.
 const FORGET: &str = "DELETE FROM sealstone_outcome WHERE made < CURRENT_TIMESTAMP - INTERVAL '7 days'";
 
@@ -46,9 +44,13 @@ fn run<T>(
     }
 }
 
-/// Creates or finds the tables, and tests the capabilities of the database.
-pub(super) fn prepare(pool: &ConnectionPool) -> Result<DatabaseCapabilities, PostgresError> {
-    let until = Instant::now() + PREPARE_MAX;
+/// Creates or finds the tables, and tests the capabilities of the database. Waits for an
+/// unavailable or busy one.
+pub(super) fn prepare(
+    pool: &ConnectionPool,
+    unavailable_wait: Duration,
+) -> Result<DatabaseCapabilities, PostgresError> {
+    let until = Instant::now() + unavailable_wait;
     loop {
         match try_prepare(pool) {
             Ok((FORMAT_VERSION, prepared)) => return Ok(prepared),

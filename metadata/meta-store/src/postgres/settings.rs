@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -12,6 +13,7 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use zeroize::Zeroizing;
 
 use super::{CONNECT_MAX, KEEPALIVE, PostgresError};
+use crate::UNAVAILABLE_WAIT_DEFAULT;
 
 /// Allowed keys behind `?` in the URL; others are rejected, so that a misspelt key is not ignored.
 const KEYS: [&str; 4] = ["host", "port", "user", "dbname"];
@@ -31,13 +33,21 @@ pub struct PostgresSettings {
     pub ca_file: Option<PathBuf>,
     /// Whether plain text to another machine is allowed.
     pub insecure: bool,
+    /// How long a start and a new transaction wait for an unavailable server.
+    pub unavailable_wait: Duration,
 }
 
 impl PostgresSettings {
     /// Returns settings without a password and without TLS.
     #[must_use]
     pub fn new(url: &str) -> Self {
-        Self { url: url.to_owned(), password: None, ca_file: None, insecure: false }
+        Self {
+            url: url.to_owned(),
+            password: None,
+            ca_file: None,
+            insecure: false,
+            unavailable_wait: UNAVAILABLE_WAIT_DEFAULT,
+        }
     }
 
     /// Whether this is the URL of a PostgreSQL database.

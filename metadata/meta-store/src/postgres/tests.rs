@@ -1,6 +1,7 @@
 //! Tests of the PostgreSQL store on a real server: contract, restarts, lost answers, TLS.
 
 use super::*;
+use crate::UNAVAILABLE_WAIT_DEFAULT;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sealstone_mds::store::{MemoryMeta, contract};
@@ -14,9 +15,13 @@ use zeroize::Zeroizing;
 mod server;
 use server::{PASSWORD, Postgres};
 
-fn open(url: &str) -> PostgresMeta {
+fn settings(url: &str) -> PostgresSettings {
     let password = Some(Zeroizing::new(PASSWORD.as_bytes().to_vec()));
-    PostgresMeta::open(&PostgresSettings { password, ..PostgresSettings::new(url) }).unwrap()
+    PostgresSettings { password, ..PostgresSettings::new(url) }
+}
+
+fn open(url: &str) -> PostgresMeta {
+    PostgresMeta::open(&settings(url)).unwrap()
 }
 
 fn put(store: &PostgresMeta, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
@@ -291,7 +296,7 @@ fn interrupted_commit_is_resolved_not_guessed() {
 fn unresolved_commit_blocks_the_store() {
     let mut server = Postgres::start();
     let database = server.database();
-    let store = open(&server.tcp_url(&database));
+    let mut store = open(&server.tcp_url(&database));
     put(&store, b"a", b"1").unwrap();
     // Simulates a commit with this number that was not answered for a minute.
     let unknown = |store: &PostgresMeta, number| {
@@ -300,11 +305,13 @@ fn unresolved_commit_blocks_the_store() {
     };
     unknown(&store, 2);
     server.stop();
+    store.unavailable_wait = Duration::from_millis(500);
     let shut = std::thread::scope(|scope| {
         let asking = scope.spawn(|| store.snapshot().err());
         asking.join().unwrap()
     });
     assert!(matches!(shut, Some(MetaError::Poisoned)), "{shut:?}");
+    store.unavailable_wait = UNAVAILABLE_WAIT_DEFAULT;
     server.restart();
     assert_eq!(get(&store, b"a"), Some(b"1".to_vec()), "it never happened, as was told: the store goes on");
     put(&store, b"a", b"2").unwrap();
