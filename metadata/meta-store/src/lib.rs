@@ -9,6 +9,8 @@ use core::time::Duration;
 mod embedded;
 #[cfg(feature = "ldap")]
 mod ldap;
+#[cfg(test)]
+mod model_tests;
 #[cfg(feature = "postgres")]
 mod postgres;
 

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
 
-use super::{MetaError, Pair, check_limits};
+use super::{MetaError, Pair, Snapshot, check_limits};
 
 /// The changes of a transaction, for stores that collect them until the commit.
 #[derive(Debug, Default)]
@@ -57,11 +57,31 @@ impl Overlay {
         self.0.range::<[u8], _>((Bound::Included(from), Bound::Excluded(until)))
     }
 
-    /// Returns the number of changes in a range: at most so many pairs of the underlying state are
-    /// hidden by them.
-    #[must_use]
-    pub fn count(&self, from: &[u8], until: &[u8]) -> usize {
-        if from >= until { 0 } else { self.between(from, until).count() }
+    /// Returns the value of a key of `view` with the changes applied.
+    ///
+    /// # Errors
+    /// Those of `view`.
+    pub fn get_over(&self, view: &dyn Snapshot, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        self.get(key).map_or_else(|| view.get(key), Ok)
+    }
+
+    /// Returns the first `limit` pairs of a range of `view` with the changes applied.
+    ///
+    /// # Errors
+    /// Those of `view`.
+    pub fn scan_over(
+        &self,
+        view: &dyn Snapshot,
+        from: &[u8],
+        until: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Pair>, MetaError> {
+        if from >= until || limit == 0 {
+            return Ok(Vec::new());
+        }
+        // Reads more, because deleted and changed keys are dropped from the result.
+        let below = limit.saturating_add(self.between(from, until).count());
+        Ok(self.scan(view.scan(from, until, below)?, from, until, limit))
     }
 
     /// Returns the first `limit` pairs of a range. `below` yields the pairs of the underlying

@@ -1,9 +1,8 @@
 //! Tests of the LDAP store with a real slapd: the contract of stores, takeovers, lost answers, TLS.
 
 use super::*;
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
-use sealstone_mds::store::{MemoryMeta, contract};
+use crate::model_tests::compare_with_memory;
+use sealstone_mds::store::contract;
 use std::sync::atomic::AtomicU64;
 use zeroize::Zeroizing;
 
@@ -58,42 +57,10 @@ fn is_taken_over(error: &MetaError) -> bool {
 fn ldap_store_fulfils_the_contract() {
     let server = Slapd::start();
     contract::check(&|| Box::new(open(&server.new_store())));
-    let steps = prop::collection::vec(
-        prop::collection::vec((any::<u8>(), prop::option::of(any::<u8>())), 1..8),
-        1..8,
-    );
     let url = server.new_store();
     let store = open(&url);
-    let mut runner =
-        TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(8) });
-    let run = runner.run(&(steps, 0..20usize), |(steps, limit)| {
-        let memory = MemoryMeta::new();
-        let mut tx = store.begin().unwrap();
-        for (key, _) in tx.scan(b"", b"\xFF", usize::MAX).unwrap() {
-            tx.delete(&key).unwrap();
-        }
-        tx.commit().unwrap();
-        for step in steps {
-            let mut seen = Vec::new();
-            for store in [&store as &dyn MetaStore, &memory] {
-                let mut tx = store.begin().unwrap();
-                for (key, value) in &step {
-                    match value {
-                        Some(value) => tx.put(&[key % 16], &[*value]).unwrap(),
-                        None => tx.delete(&[key % 16]).unwrap(),
-                    }
-                }
-                let inside = tx.scan(b"", b"\xFF", limit).unwrap();
-                tx.commit().unwrap();
-                seen.push((inside, store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap()));
-            }
-            prop_assert_eq!(&seen[0], &seen[1]);
-        }
-        // Another reader sees the same state from records and journal, wherever the changes are.
-        prop_assert_eq!(all(&open(&url)), all(&store));
-        Ok(())
-    });
-    run.unwrap();
+    // Another reader sees the same state from records and journal, wherever the changes are.
+    compare_with_memory(&store, 8, || assert_eq!(all(&open(&url)), all(&store)));
 }
 
 struct Crashing {

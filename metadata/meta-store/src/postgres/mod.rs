@@ -330,16 +330,11 @@ struct PostgresTransaction<'a> {
 
 impl Snapshot for PostgresTransaction<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        self.changes.get(key).map_or_else(|| self.view.get(key), Ok)
+        self.changes.get_over(&self.view, key)
     }
 
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        // Reads more, because deleted and changed keys are dropped from the result.
-        let below = limit.saturating_add(self.changes.count(from, until));
-        Ok(self.changes.scan(self.view.scan(from, until, below)?, from, until, limit))
+        self.changes.scan_over(&self.view, from, until, limit)
     }
 }
 

@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::UNAVAILABLE_WAIT_DEFAULT;
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
-use sealstone_mds::store::{MemoryMeta, contract};
+use crate::model_tests::compare_with_memory;
+use sealstone_mds::store::contract;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -38,39 +37,7 @@ fn get(store: &PostgresMeta, key: &[u8]) -> Option<Vec<u8>> {
 fn postgres_store_fulfils_the_contract() {
     let server = Postgres::start();
     contract::check(&|| Box::new(open(&server.url(&server.database()))));
-    let steps = prop::collection::vec(
-        prop::collection::vec((any::<u8>(), prop::option::of(any::<u8>())), 1..8),
-        1..8,
-    );
-    let store = open(&server.url(&server.database()));
-    let mut runner =
-        TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(32) });
-    let run = runner.run(&(steps, 0..20usize), |(steps, limit)| {
-        let memory = MemoryMeta::new();
-        let mut tx = store.begin().unwrap();
-        for (key, _) in tx.scan(b"", b"\xFF", usize::MAX).unwrap() {
-            tx.delete(&key).unwrap();
-        }
-        tx.commit().unwrap();
-        for step in steps {
-            let mut seen = Vec::new();
-            for store in [&store as &dyn MetaStore, &memory] {
-                let mut tx = store.begin().unwrap();
-                for (key, value) in &step {
-                    match value {
-                        Some(value) => tx.put(&[key % 16], &[*value]).unwrap(),
-                        None => tx.delete(&[key % 16]).unwrap(),
-                    }
-                }
-                let inside = tx.scan(b"", b"\xFF", limit).unwrap();
-                tx.commit().unwrap();
-                seen.push((inside, store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap()));
-            }
-            prop_assert_eq!(&seen[0], &seen[1]);
-        }
-        Ok(())
-    });
-    run.unwrap();
+    compare_with_memory(&open(&server.url(&server.database())), 32, || {});
 }
 
 #[test]
