@@ -19,20 +19,14 @@ struct AttachedUnit {
 
 impl AttachedUnit {
     fn new(create: &[&str], flags: &[&str]) -> Self {
-        let mut device = UnitDevice::new();
-        device.block(&[&["create", "disk", "--size", "32M"], create].concat()).ok();
-        device.start();
+        let device = UnitDevice::with_disk(create);
         let attach = Self::attach(&device, flags);
         Self { device, attach }
     }
 
     fn attach(device: &UnitDevice, flags: &[&str]) -> Daemon {
-        let data = device.data();
         let socket = format!("unix:{}", text(&Self::socket(device)));
-        let mut command =
-            command(&["--json", "block", "attach", "disk", "--data", text(&data), "--nbd", &socket]);
-        command.args(flags);
-        Daemon::start(command)
+        device.attach(&["--nbd", &socket], flags)
     }
 
     fn socket(device: &UnitDevice) -> PathBuf {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom as HoleSeek, fallocate, seek};
 use rustix::io::Errno;
-use sealstone_tests::{Daemon, Signal, can_mount, command, is_installed, run, text};
+use sealstone_tests::{Daemon, Signal, can_mount, is_installed, run, text};
 
 use crate::block_units::{UnitDevice, start_after_power_failure, tool};
 
@@ -24,27 +24,13 @@ struct MountedUnit {
 
 impl MountedUnit {
     fn new(create: &[&str], flags: &[&str]) -> Self {
-        let mut device = UnitDevice::new();
-        device.block(&[&["create", "disk", "--size", "32M"], create].concat()).ok();
-        device.start();
+        let device = UnitDevice::with_disk(create);
         let attach = Self::attach(&device, flags);
         Self { device, attach }
     }
 
     fn attach(device: &UnitDevice, flags: &[&str]) -> Daemon {
-        let (data, file) = (device.data(), Self::file_of(device));
-        let mut command = command(&[
-            "--json",
-            "block",
-            "attach",
-            "disk",
-            "--data",
-            text(&data),
-            "--mount-file",
-            text(&file),
-        ]);
-        command.args(flags);
-        Daemon::start(command)
+        device.attach(&["--mount-file", text(&Self::file_of(device))], flags)
     }
 
     fn file_of(device: &UnitDevice) -> PathBuf {

@@ -39,6 +39,21 @@ impl UnitDevice {
         device
     }
 
+    /// Starts a device with the unit `disk` of 32 MiB.
+    pub(crate) fn with_disk(create: &[&str]) -> Self {
+        let mut device = Self::new();
+        device.block(&[&["create", "disk", "--size", "32M"], create].concat()).ok();
+        device.start();
+        device
+    }
+
+    /// Attaches the unit `disk` at this address.
+    pub(crate) fn attach(&self, address: &[&str], flags: &[&str]) -> Daemon {
+        let data = self.data();
+        let unit = ["--json", "block", "attach", "disk", "--data", text(&data)];
+        Daemon::start(command(&[&unit[..], address, flags].concat()))
+    }
+
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("device")
     }

@@ -13,16 +13,16 @@ use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, ObjectI
 use sealstone_tests::{CommandResult, Signal, System, command, run_with_input, text};
 use std::sync::Arc;
 
-fn content(length: u32) -> Vec<u8> {
+pub(crate) fn content(length: u32) -> Vec<u8> {
     (0..length).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-fn put(system: &System, path: &str, bytes: &[u8]) {
+pub(crate) fn put(system: &System, path: &str, bytes: &[u8]) {
     run_with_input(system.command(&["put", "-", path]), bytes).ok();
 }
 
 /// Runs a program that has only the file: no session, no metadata server.
-fn program(arguments: &[&str]) -> CommandResult {
+pub(crate) fn program(arguments: &[&str]) -> CommandResult {
     let mut command = command(arguments);
     command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
     CommandResult::from(command.output().expect("the binary starts"))

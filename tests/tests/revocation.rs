@@ -4,26 +4,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{CommandResult, Signal, System, command, run_with_input, text};
+use sealstone_tests::{CommandResult, Signal, System, run_with_input, text};
 use serde_json::Value;
+
+use crate::delegated::{content, program, put};
 
 /// Generous, because tests share two cores.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn content(length: u32) -> Vec<u8> {
-    (0..length).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
-}
-
-fn put(system: &System, path: &str, bytes: &[u8]) {
-    run_with_input(system.command(&["put", "-", path]), bytes).ok();
-}
-
-/// Runs a program that has only a capability file.
-fn program(arguments: &[&str]) -> CommandResult {
-    let mut command = command(arguments);
-    command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
-    CommandResult::from(command.output().expect("the binary starts"))
-}
 
 /// Runs a command in another user's session.
 pub(crate) fn other(system: &System, name: &str, arguments: &[&str]) -> CommandResult {
