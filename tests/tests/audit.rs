@@ -109,11 +109,23 @@ fn both_daemons_reopen_a_rotated_log() {
         find(&log, action, |record| record["action"] == action);
         let old = system.path(&format!("{daemon}.old"));
         fs::rename(&log, &old).expect("moved");
-        // The writer checks the file once a second.
-        std::thread::sleep(Duration::from_millis(1500));
-        let count = records(&old).len();
-        run_with_input(system.command(&["put", "-", "/after"]), b"x").ok();
-        find(&log, action, |record| record["action"] == action);
+        // The writer checks the file once a second; until then, records go to the old one.
+        let written = || match log.exists() {
+            true => records(&log).iter().filter(|record| record["action"] == action).count(),
+            false => 0,
+        };
+        let begin = Instant::now();
+        while written() == 0 {
+            assert!(begin.elapsed() < WRITTEN_MAX, "{daemon}: nothing is written to the new one");
+            run_with_input(system.command(&["put", "-", "/after"]), b"x").ok();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let (count, seen) = (records(&old).len(), written());
+        run_with_input(system.command(&["put", "-", "/last"]), b"x").ok();
+        while written() == seen {
+            assert!(begin.elapsed() < WRITTEN_MAX, "{daemon}: nothing more is written to the new one");
+            std::thread::sleep(Duration::from_millis(50));
+        }
         assert_eq!(fs::metadata(&log).expect("there").permissions().mode() & 0o777, 0o600);
         assert_eq!(records(&old).len(), count, "{daemon}: nothing is written to the old one");
     }

@@ -180,6 +180,14 @@ impl TestService {
         self.service.reserve_and_run(call(1, method, 30_000, objects)).unwrap()
     }
 
+    fn wait_until_running(&self, user: u8, id: JobId) {
+        let began = Instant::now();
+        while self.job(user, id, JobAction::Status).unwrap().header.state != JobState::Running {
+            assert!(began.elapsed() < Duration::from_secs(60), "the job does not run");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn job(&self, user: u8, id: JobId, action: JobAction) -> Result<ReplyParts, FunctionRefusal> {
         let request = JobRequest { action, job: id };
         self.service.job(JobCall {
@@ -463,8 +471,7 @@ fn cancel_stops_patient_and_endless_functions() {
     let test = TestService::new();
     for method in ["patient", "loop"] {
         let id = test.service.reserve_and_run(call(1, method, 0, Vec::new())).unwrap().header.job;
-        std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(test.job(1, id, JobAction::Status).unwrap().header.state, JobState::Running);
+        test.wait_until_running(1, id);
         test.job(1, id, JobAction::Cancel).unwrap();
         let header = test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap().header;
         assert_eq!((header.state, header.exit), (JobState::Cancelled, ExitReason::Cancelled), "{method}");
@@ -483,8 +490,7 @@ fn hundred_jobs_of_user_are_limited() {
     for reply in &started {
         test.job(1, reply.header.job, JobAction::Cancel).unwrap();
     }
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(test.job(2, other.job, JobAction::Status).unwrap().header.state, JobState::Running);
+    test.wait_until_running(2, other.job);
     test.service.shut_down();
 }
 
