@@ -16,7 +16,6 @@ pub(crate) mod function_project;
 mod function_test;
 pub(crate) mod functions;
 pub(crate) mod groups;
-pub(crate) mod job_records;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 mod local_engine;

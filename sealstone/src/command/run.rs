@@ -27,6 +27,7 @@ use sealstone_client::{Client, Devices, FilePath, Metadata, function_failure};
 use sealstone_failure::text::{ShownPath as _, counted, human_bytes, set_bytes};
 use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_functions::{FunctionOutput, OutputLine, ResultLine, ShippedFunction};
+use sealstone_job_records::{JobRecord, JobRecords};
 use sealstone_mds_protocol::shown;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -45,10 +46,9 @@ use self::second::{CollectedResults, reduce};
 use crate::cli::GlobalArgs;
 use crate::cli::functions::RunArgs;
 use crate::command::functions::{at_function, enumeration, function_path};
-use crate::command::job_records::{JobRecord, JobRecords};
 use crate::command::jobs::failure_of_ended;
 use crate::command::result_sink::ResultSink;
-use crate::command::session::client;
+use crate::command::session::{client, path as session_path};
 use crate::output::{Output, stdout_failure};
 
 /// Maximum bytes of results in the JSON of a command.
@@ -603,7 +603,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
     let operands: Vec<FilePath> =
         arguments.paths.iter().map(|path| Ok((*global.stored(path)?).clone())).collect::<Outcome<_>>()?;
     let (client, _) = client(global)?;
-    let records = JobRecords::of(global)?;
+    let records = JobRecords::beside(&session_path(global)?);
     if arguments.is_async {
         // An asynchronous job can be found only by its record.
         records.all()?;

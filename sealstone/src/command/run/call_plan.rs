@@ -7,6 +7,7 @@ use sealstone_client::{FilePath, Method};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_functions::{FunctionOutput, ShippedFunction, find_function};
+use sealstone_job_records::{JobRecord, JobRecords};
 use sealstone_mds_protocol::shown;
 
 use super::files::InputFile;
@@ -15,7 +16,6 @@ use crate::cli::StoredPath;
 use crate::cli::functions::{CallArgs, parse_pair};
 use crate::cli::shipped::is_reducible;
 use crate::command::functions::is_in_library;
-use crate::command::job_records::{JobRecord, JobRecords};
 
 /// End of the names of Parquet files.
 const PARQUET_END: &[u8] = b".parquet";

@@ -8,7 +8,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealstone_client::functions::JobHandle;
@@ -18,9 +18,6 @@ use sealstone_mds_protocol::{DeviceId, FilePath, IntentId, unshown};
 use sealstone_osd::ObjectId;
 use sealstone_osd::function::{JOB_ID_LEN, JobId};
 use serde::{Deserialize, Serialize};
-
-use crate::cli::GlobalArgs;
-use crate::command::session;
 
 /// Maximum number of recorded jobs.
 const RECORDS_MAX: usize = 1000;
@@ -35,31 +32,31 @@ const STARTING_MS: u64 = 300_000;
 
 /// A started job.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct JobRecord {
+pub struct JobRecord {
     /// Job id, in hex digits.
-    pub(crate) job: String,
+    pub job: String,
     /// Path of the function, escaped for display.
-    pub(crate) function: String,
+    pub function: String,
     device: u32,
     /// Name of the device.
-    pub(crate) device_name: String,
+    pub device_name: String,
     partition: u64,
     object: u64,
     /// Files, escaped for display; the first ones.
-    pub(crate) files: Vec<String>,
+    pub files: Vec<String>,
     /// Whether the device has not confirmed the start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     starting: bool,
     /// Reservation of the object for a long result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) reserved: Option<u64>,
+    pub reserved: Option<u64>,
     /// Time at which the job was recorded, milliseconds since 1970.
-    pub(crate) recorded_ms: u64,
+    pub recorded_ms: u64,
 }
 
 /// The file with the records.
 #[derive(Clone)]
-pub(crate) struct JobRecords {
+pub struct JobRecords {
     path: PathBuf,
 }
 
@@ -70,7 +67,8 @@ struct RecordFile {
 
 impl JobRecord {
     /// Returns the record of a job.
-    pub(crate) fn new(handle: &JobHandle, files: &[String], reserved: Option<IntentId>) -> Self {
+    #[must_use]
+    pub fn new(handle: &JobHandle, files: &[String], reserved: Option<IntentId>) -> Self {
         Self {
             job: handle.job.to_string(),
             function: handle.function.shown().into_owned(),
@@ -86,17 +84,22 @@ impl JobRecord {
     }
 
     /// Returns the record of a job that is about to start.
-    pub(crate) fn starting(handle: &JobHandle, files: &[String], reserved: Option<IntentId>) -> Self {
+    #[must_use]
+    pub fn starting(handle: &JobHandle, files: &[String], reserved: Option<IntentId>) -> Self {
         Self { starting: true, ..Self::new(handle, files, reserved) }
     }
 
     /// Whether the device may receive the start of the job later.
-    pub(crate) fn may_start(&self) -> bool {
+    #[must_use]
+    pub fn may_start(&self) -> bool {
         self.starting && now_ms().saturating_sub(self.recorded_ms) < STARTING_MS
     }
 
     /// Returns the handle of the job.
-    pub(crate) fn handle(&self) -> Outcome<JobHandle> {
+    ///
+    /// # Errors
+    /// The record is damaged.
+    pub fn handle(&self) -> Outcome<JobHandle> {
         let damaged = || Failure::operation("damaged record of a job").at(&self.job);
         let function =
             unshown(&self.function).and_then(|bytes| FilePath::new(bytes).ok()).ok_or_else(damaged)?;
@@ -128,9 +131,10 @@ fn parse_id(text: &str) -> Option<JobId> {
 }
 
 impl JobRecords {
-    /// Returns the records of the session file's folder.
-    pub(crate) fn of(global: &GlobalArgs) -> Outcome<Self> {
-        Ok(Self { path: session::path(global)?.with_extension("jobs.toml") })
+    /// Returns the records beside a session file.
+    #[must_use]
+    pub fn beside(session_file: &Path) -> Self {
+        Self { path: session_file.with_extension("jobs.toml") }
     }
 
     fn read(&self) -> Outcome<Vec<JobRecord>> {
@@ -165,7 +169,10 @@ impl JobRecords {
     }
 
     /// Adds jobs, or replaces their records; the oldest ones beyond the limit are dropped.
-    pub(crate) fn add(&self, new: &[JobRecord]) -> Outcome {
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn add(&self, new: &[JobRecord]) -> Outcome {
         if new.is_empty() {
             return Ok(());
         }
@@ -178,13 +185,19 @@ impl JobRecords {
     }
 
     /// Removes the reservation of a job that does not need it.
-    pub(crate) fn clear_reservation(&self, job: &str) -> Outcome {
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn clear_reservation(&self, job: &str) -> Outcome {
         let clear = |known: &mut JobRecord| known.reserved = None;
         self.change(|jobs| jobs.iter_mut().filter(|known| known.job == job).for_each(clear))
     }
 
     /// Removes jobs that their devices do not know any more.
-    pub(crate) fn forget(&self, ids: &[String]) -> Outcome {
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn forget(&self, ids: &[String]) -> Outcome {
         if ids.is_empty() {
             return Ok(());
         }
@@ -192,12 +205,18 @@ impl JobRecords {
     }
 
     /// Returns all records, the oldest first.
-    pub(crate) fn all(&self) -> Outcome<Vec<JobRecord>> {
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn all(&self) -> Outcome<Vec<JobRecord>> {
         self.read()
     }
 
     /// Returns the job whose id begins with this text.
-    pub(crate) fn find(&self, beginning: &str) -> Outcome<JobRecord> {
+    ///
+    /// # Errors
+    /// The file cannot be read, or no job or several begin so.
+    pub fn find(&self, beginning: &str) -> Outcome<JobRecord> {
         let wanted = beginning.to_ascii_lowercase();
         let mut found = self.read()?.into_iter().filter(|known| known.job.starts_with(&wanted));
         match (found.next(), found.next()) {
