@@ -380,7 +380,8 @@ impl PathState {
     /// Connects once, logs in, and compares the unit with the one that was opened.
     async fn establish(&self) -> Result<UnitLink, BlockError> {
         let dialed = self.dial.dial().await?;
-        let session = Session::over(dialed.stream, self.config.clone()).await?;
+        let config = SessionConfig { channel_secret: dialed.secret, ..self.config.clone() };
+        let session = Session::over(dialed.stream, config).await?;
         let identity = self.identify(&session).await?;
         let capacity = self.capacity(&session).await?;
         let known = self.known.lock().clone();

@@ -5,6 +5,7 @@ use core::time::Duration;
 use sealstone_iscsi::{DigestChoice, Policy};
 
 use sealstone_block_protection::ProtectionSettings;
+use sealstone_channel::ChannelSecret;
 
 use crate::proof::Proof;
 use crate::{Environment, Proofs};
@@ -28,9 +29,12 @@ pub struct SessionConfig {
     pub isid: [u8; 6],
     /// CHAP accounts for authentication in both directions.
     pub proofs: Proofs,
-    /// Protection that the session must have; needs an account. A target without exactly this
-    /// protection is refused.
+    /// Protection that the session must have; needs an account or TLS. A target without exactly
+    /// this protection is refused.
     pub protection: Option<ProtectionSettings>,
+    /// Secret of the TLS channel around the session, from [`Dialed`](crate::Dialed). It becomes
+    /// part of the keys of a protection.
+    pub channel_secret: Option<ChannelSecret>,
     /// Logical unit whose blocks have keys, at protection levels with such keys.
     pub protected_lun: u16,
     /// CRC32C over headers: refused, offered, or required.
@@ -68,6 +72,7 @@ impl SessionConfig {
             isid,
             proofs: Proofs::default(),
             protection: None,
+            channel_secret: None,
             protected_lun: 0,
             header_digest: DigestChoice::default(),
             data_digest: DigestChoice::default(),

@@ -146,8 +146,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> SessionDriver<S> {
         let mut connection = InitiatorConnection::new(config.machine(proof), 0);
         let mut protection = ProtectionOutcome::default();
         if let Some(settings) = config.protection.filter(|_| config.target_name.is_some()) {
+            let lun = crate::session::wire_lun(config.protected_lun);
             let (offer, outcome) =
-                ProtectionOffer::new(settings, crate::session::wire_lun(config.protected_lun), reports);
+                ProtectionOffer::new(settings, lun, reports, config.channel_secret.clone());
             connection = connection.with_login_extension(Box::new(offer));
             protection = outcome;
         }

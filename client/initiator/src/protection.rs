@@ -12,7 +12,7 @@ use sealstone_block_protection::{
     ProofRole, ProtectedBlock, ProtectionSettings, ReceivedSettings, RecordOpener, RecordSealer, SessionKeys,
     SessionSecrets,
 };
-use sealstone_channel::{StreamProtection, StreamRecords};
+use sealstone_channel::{ChannelSecret, StreamProtection, StreamRecords};
 use sealstone_iscsi::{ExtensionOutcome, ExtensionRefused, LoginExtension, LoginFacts};
 
 use crate::block_seals::{BlockReports, InitiatorPduBlocks};
@@ -39,6 +39,8 @@ pub(crate) struct ProtectionOffer {
     /// Logical unit with blocks, in wire form.
     lun: u64,
     reports: BlockReports,
+    /// Secret of the TLS channel, if there is one.
+    channel: Option<ChannelSecret>,
 }
 
 impl ProtectionOffer {
@@ -46,13 +48,14 @@ impl ProtectionOffer {
         settings: ProtectionSettings,
         lun: u64,
         reports: BlockReports,
+        channel: Option<ChannelSecret>,
     ) -> (Self, ProtectionOutcome) {
         let mut nonce = [0; NONCE_LEN];
         // Always from the system, in simulations too: a repeated nonce would repeat keys.
         SystemEnvironment.fill_random(&mut nonce);
         let outcome = ProtectionOutcome::default();
         let received = ReceivedSettings::default();
-        (Self { settings, nonce, received, outcome: Arc::clone(&outcome), lun, reports }, outcome)
+        (Self { settings, nonce, received, outcome: Arc::clone(&outcome), lun, reports, channel }, outcome)
     }
 
     fn agree(&self, facts: &LoginFacts<'_>) -> Option<StreamProtection> {
@@ -66,7 +69,8 @@ impl ProtectionOffer {
             initiator_nonce: self.nonce,
             target_nonce,
         };
-        let secrets = SessionSecrets { chap: facts.chap_secret, tls_exporter: &[] };
+        let tls_exporter = self.channel.as_ref().map_or(&[][..], ChannelSecret::bytes);
+        let secrets = SessionSecrets { chap: facts.chap_secret, tls_exporter };
         let keys = SessionKeys::derive(secrets, &transcript).ok()?;
         if !keys.is_proof_text(ProofRole::Target, self.received.proof().ok()?) {
             return None;

@@ -17,7 +17,7 @@ use std::{
 };
 
 use sealstone_block_protection::ProtectionSettings;
-use sealstone_channel::RecordStream;
+use sealstone_channel::{ChannelSecret, RecordStream};
 use sealstone_iscsi::{
     Pool, TaskId,
     target_side::{
@@ -67,7 +67,7 @@ pub(crate) async fn serve<S>(
     stream: S,
     local: String,
     peer: String,
-    channel: Option<ChannelToken>,
+    channel: Option<(ChannelToken, Option<ChannelSecret>)>,
     leaving: watch::Receiver<bool>,
     slot: ConnectionSlot,
 ) where
@@ -83,7 +83,8 @@ pub(crate) async fn serve<S>(
         random: shared.config.random.clone(),
         source: slot.place.source().to_owned(),
     };
-    let (negotiation, protection) = ProtectionNegotiation::new(Arc::clone(&shared));
+    let (channel, secret) = channel.map_or((None, None), |(token, secret)| (Some(token), secret));
+    let (negotiation, protection) = ProtectionNegotiation::new(Arc::clone(&shared), secret);
     let machine =
         TargetConnection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now)
             .with_login_guard(Arc::new(throttle))

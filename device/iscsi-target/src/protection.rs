@@ -14,7 +14,7 @@ use sealstone_block_protection::{
     HeaderOpener, HeaderSealer, LoginTranscript, NONCE_LEN, PduDirection, PduProtection, ProofRole,
     ProtectionSettings, ReceivedSettings, RecordOpener, RecordSealer, SessionKeys, SessionSecrets,
 };
-use sealstone_channel::{StreamProtection, StreamRecords};
+use sealstone_channel::{ChannelSecret, StreamProtection, StreamRecords};
 use sealstone_iscsi::{ExtensionOutcome, ExtensionRefused, LoginExtension, LoginFacts};
 
 use crate::{
@@ -39,12 +39,15 @@ pub(crate) struct ProtectionNegotiation {
     shared: Arc<TargetState>,
     received: ReceivedSettings,
     outcome: ProtectionOutcome,
+    /// Secret of the TLS channel, if there is one.
+    channel: Option<ChannelSecret>,
 }
 
 impl ProtectionNegotiation {
-    pub(crate) fn new(shared: Arc<TargetState>) -> (Self, ProtectionOutcome) {
+    pub(crate) fn new(shared: Arc<TargetState>, channel: Option<ChannelSecret>) -> (Self, ProtectionOutcome) {
         let outcome = ProtectionOutcome::default();
-        (Self { shared, received: ReceivedSettings::default(), outcome: Arc::clone(&outcome) }, outcome)
+        let received = ReceivedSettings::default();
+        (Self { shared, received, outcome: Arc::clone(&outcome), channel }, outcome)
     }
 
     fn agree(&self, facts: &LoginFacts<'_>) -> Option<(ProtectionSettings, Vec<(&'static str, String)>)> {
@@ -63,7 +66,8 @@ impl ProtectionNegotiation {
             initiator_nonce,
             target_nonce,
         };
-        let secrets = SessionSecrets { chap: facts.chap_secret, tls_exporter: &[] };
+        let tls_exporter = self.channel.as_ref().map_or(&[][..], ChannelSecret::bytes);
+        let secrets = SessionSecrets { chap: facts.chap_secret, tls_exporter };
         let keys = SessionKeys::derive(secrets, &transcript).ok()?;
         let records = settings.level.records().zip(settings.record).map(|(protection, size)| StreamRecords {
             sealer: RecordSealer::new(keys.record_keys(PduDirection::ToInitiator), protection, size),
@@ -105,7 +109,7 @@ impl LoginExtension for ProtectionNegotiation {
             None => {
                 tracing::warn!(
                     initiator = facts.initiator,
-                    "login refused: no unit requires the stated protection, or the login has no CHAP secret"
+                    "login refused: no unit requires the stated protection, or the login has neither CHAP nor TLS"
                 );
                 Err(ExtensionRefused)
             }

@@ -6,7 +6,7 @@
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use sealstone_block_protection::ProtectionSettings;
-use sealstone_channel::{Admission, AdmissionTicket, ConnectionOrigin};
+use sealstone_channel::{Admission, AdmissionTicket, ChannelSecret, ConnectionOrigin};
 use sealstone_iscsi::target_side::SenseFormat;
 use sealstone_scsi::{
     additional::REPORTED_LUNS_CHANGED,
@@ -246,7 +246,7 @@ impl IscsiTarget {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         if let Ok(slot) = self.slot(&peer) {
-            self.run(stream, local, peer, channel, slot).await;
+            self.run(stream, local, peer, channel.map(|token| (token, None)), slot).await;
         }
     }
 
@@ -299,7 +299,7 @@ impl IscsiTarget {
         stream: S,
         local: String,
         peer: String,
-        channel: Option<ChannelToken>,
+        channel: Option<(ChannelToken, Option<ChannelSecret>)>,
         slot: ConnectionSlot,
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -70,11 +70,12 @@ impl IscsiTarget {
         let failed = match begun {
             Ok(Ok(OpenedStream::Plain(stream))) => return self.run(stream, local, peer, None, slot).await,
             Ok(Ok(OpenedStream::Sealed(accepted))) => {
-                let AcceptedStream { stream, export, suite } = *accepted;
+                let AcceptedStream { stream, export, secret, suite } = *accepted;
                 self.counters().add(Counter::TlsHandshakes, 1);
                 self.counters().add(Counter::of_suite(suite), 1);
                 slot.ticket.advance(LoginStage::Secured);
-                return self.run(stream, local, peer, Some(ChannelToken(export)), slot).await;
+                let channel = Some((ChannelToken(export), Some(secret)));
+                return self.run(stream, local, peer, channel, slot).await;
             }
             Ok(Err(failed)) => failed,
             Err(_) => SLOW,

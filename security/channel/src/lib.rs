@@ -18,6 +18,7 @@ mod identity;
 mod pin;
 mod receive;
 mod records;
+mod secret;
 mod serve;
 
 pub use admission::{Admission, AdmissionLimits, AdmissionTicket, ConnectionOrigin, LoginStage, NoFreeSlot};
@@ -28,6 +29,7 @@ pub use pin::{Pin, PinError, PinKind};
 pub use receive::{ByteStream, poll_receive};
 pub use records::{FillRandom, RecordStream, StreamProtection, StreamRecords};
 pub use rustls::CipherSuite;
+pub use secret::ChannelSecret;
 pub use serve::{AcceptedStream, TlsServer};
 
 /// The application protocol of iSCSI inside TLS (ALPN).
@@ -35,6 +37,9 @@ pub const ALPN_ISCSI: &[u8] = b"osd-iscsi/1";
 /// Label of the exporter whose value is the security token of a nexus (VPD page B1h). The context
 /// is empty.
 pub const TOKEN_LABEL: &[u8] = b"EXPORTER-sealstone-osd-security-token";
+/// Label of the exporter whose value is the secret of a protection inside the channel. The context
+/// is empty.
+pub const PROTECTION_LABEL: &[u8] = b"EXPORTER-sealstone-block-protection";
 /// Bytes of a value that is exported from a channel.
 pub const EXPORT_LEN: usize = 32;
 /// First byte of every TLS connection: a record with a handshake message. No iSCSI login begins

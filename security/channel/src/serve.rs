@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::{EXPORT_LEN, IdentityError, TlsError, TlsIdentity, provider};
+use crate::{ChannelSecret, EXPORT_LEN, IdentityError, TlsError, TlsIdentity, provider};
 
 /// Maximum ciphertext buffered in one connection until the socket takes it, in bytes.
 const WAITING_MAX: usize = 64 * 1024;
@@ -27,6 +27,8 @@ pub struct AcceptedStream<S> {
     pub stream: TlsStream<S>,
     /// The exported value, which both ends of this channel have, and no other channel.
     pub export: [u8; EXPORT_LEN],
+    /// The secret for a protection inside the channel.
+    pub secret: ChannelSecret,
     /// The cipher suite.
     pub suite: CipherSuite,
 }
@@ -81,7 +83,8 @@ impl TlsServer {
         let export = session
             .export_keying_material([0; EXPORT_LEN], self.label, None)
             .map_err(|error| TlsError::Handshake(error.to_string()))?;
-        Ok(AcceptedStream { stream, export, suite })
+        let secret = ChannelSecret::of(session)?;
+        Ok(AcceptedStream { stream, export, secret, suite })
     }
 
     fn protocol(&self) -> &[u8] {

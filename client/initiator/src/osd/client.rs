@@ -393,8 +393,9 @@ impl OsdClient {
             number = nexus.number;
         }
         *held = None;
-        let Dialed { stream, token } = self.0.dial.dial().await?;
-        let session = Session::over(stream, self.0.options.session.clone()).await?;
+        let Dialed { stream, token, secret } = self.0.dial.dial().await?;
+        let config = SessionConfig { channel_secret: secret, ..self.0.options.session.clone() };
+        let session = Session::over(stream, config).await?;
         for _ in 0..TEST_UNIT_READY_MAX {
             let cdb = Bytes::from_static(&TEST_UNIT_READY);
             let request = ScsiRequest { lun: self.0.lun, cdb, ..ScsiRequest::default() };

@@ -5,7 +5,7 @@ use core::pin::Pin as Pinned;
 use core::time::Duration;
 use std::net::IpAddr;
 
-use sealstone_channel::{ALPN_ISCSI, ByteStream, Pin, TOKEN_LABEL, TlsError};
+use sealstone_channel::{ALPN_ISCSI, ByteStream, ChannelSecret, Pin, TOKEN_LABEL, TlsError};
 use sealstone_seal::SecurityToken;
 
 use crate::session::tcp;
@@ -20,13 +20,15 @@ pub struct Dialed {
     pub stream: Box<dyn ByteStream>,
     /// With TLS: the token that CAPKEY signs, computed at this end.
     pub token: Option<SecurityToken>,
+    /// With TLS: the secret for a protection inside the channel.
+    pub secret: Option<ChannelSecret>,
 }
 
 impl Dialed {
     /// Wraps a connection without TLS.
     #[must_use]
     pub fn plain(stream: Box<dyn ByteStream>) -> Self {
-        Self { stream, token: None }
+        Self { stream, token: None, secret: None }
     }
 }
 
@@ -117,7 +119,9 @@ impl Dial for TcpDial {
             let (stream, export) = tokio::time::timeout(CONNECT_TIMEOUT, shaking)
                 .await
                 .map_err(|_| TlsError::Handshake("no answer in time".to_owned()))??;
-            Ok(Dialed { stream: Box::new(stream), token: Some(SecurityToken(export)) })
+            let secret = ChannelSecret::of(stream.get_ref().1)?;
+            let token = Some(SecurityToken(export));
+            Ok(Dialed { stream: Box::new(stream), token, secret: Some(secret) })
         })
     }
 }
