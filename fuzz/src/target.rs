@@ -111,6 +111,7 @@ pub static TARGETS: &[Target] = &[
     block_protection::PDUS,
     block_protection::RECORDS,
     block_protection::SETTINGS,
+    block_protection::UNIT_KEYS,
 ];
 
 /// Finds a target by name.

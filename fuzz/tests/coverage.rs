@@ -51,6 +51,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("login::PassphraseKey::from_bytes", "any twenty bytes are a key"),
     ("block::BlockSize::from_bytes", "a number of bytes, not bytes"),
     ("block-protection::BlockSeal::decode", "any bytes of its length are keys and a MAC"),
+    ("block-protection::Generation::from_bytes", "any eight bytes are a generation"),
     ("block-protection::RecordSize::from_bytes", "a number of bytes, not bytes"),
     ("block-protection::UnitProtection::parse", "a name, compared with each of a few"),
 ];

@@ -5,6 +5,8 @@
 //! Truth: SBC-3 §5, SPC-4 §6.
 
 use bytes::Bytes;
+use sealstone_initiator::RECEIVE_UNIT_KEYS;
+pub(crate) use sealstone_initiator::UNIT_KEYS_BYTES_MAX as UNIT_KEYS_BYTES;
 
 /// Bytes of the header of GET LBA STATUS, and of each descriptor.
 const STATUS_HEADER: usize = 8;
@@ -66,6 +68,12 @@ pub(crate) fn read(lba: u64, blocks: u32) -> Bytes {
 
 pub(crate) fn write(lba: u64, blocks: u32, durable: bool) -> Bytes {
     sixteen(0x8A, if durable { FUA } else { 0 }, lba, blocks)
+}
+
+/// Returns RECEIVE UNIT KEYS, which only our targets have.
+pub(crate) fn receive_unit_keys() -> Bytes {
+    let length = u32::try_from(UNIT_KEYS_BYTES).unwrap_or(u32::MAX);
+    sixteen(RECEIVE_UNIT_KEYS, 0, 0, length)
 }
 
 pub(crate) fn synchronize_cache() -> Bytes {

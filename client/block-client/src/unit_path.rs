@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_initiator::{
-    BlockReport, Dial, ScsiRequest, ScsiResponse, Session, SessionConfig, SessionError,
+    BlockReport, Dial, ProtectionSettings, ScsiRequest, ScsiResponse, Session, SessionConfig, SessionError,
 };
 use sealstone_scsi::{AdditionalSense, additional};
 use tokio::sync::{Notify, watch};
@@ -185,6 +185,16 @@ impl UnitPath {
                 }
                 StatusClass::Attention(code) => {
                     path.handle_unit_attention(code);
+                    if code == additional::UNIT_KEYS_CHANGED {
+                        match path.request_unit_keys(&link.session).await {
+                            Ok(()) => {}
+                            Err(BlockError::Session(error)) => {
+                                path.drop_link(&link, &error);
+                                command_deadline.check(error)?;
+                            }
+                            Err(error) => return Err(error),
+                        }
+                    }
                     command_deadline.attentions += 1;
                     if command_deadline.attentions > ATTENTIONS_MAX {
                         return Err(BlockError::Busy);
@@ -199,6 +209,15 @@ impl UnitPath {
     pub(crate) fn falls_back(&self) -> bool {
         let protection = self.0.config.protection.as_ref();
         protection.is_some_and(|own| own.level.is_lazily_authenticated() && !own.profile.binds_address())
+    }
+
+    /// Requests the keys of the unit again, if it has any: blocks of a newer epoch than that of the
+    /// session are not authentic to it.
+    pub(crate) async fn refresh_unit_keys(&self) -> Result<(), BlockError> {
+        match self.session() {
+            Some(session) => self.0.request_unit_keys(&session).await,
+            None => Ok(()),
+        }
     }
 
     /// Returns the number of reports about blocks that wait.
@@ -383,6 +402,7 @@ impl PathState {
         let config = SessionConfig { channel_secret: dialed.secret, ..self.config.clone() };
         let session = Session::over(dialed.stream, config).await?;
         let identity = self.identify(&session).await?;
+        self.request_unit_keys(&session).await?;
         let capacity = self.capacity(&session).await?;
         let known = self.known.lock().clone();
         match known {
@@ -412,6 +432,17 @@ impl PathState {
         let identity = UnitIdentity::new(&inquiry, serial, designators)?;
         self.run_setup_command(session, "TEST UNIT READY", command::test_unit_ready(), 0).await?;
         Ok(identity)
+    }
+
+    /// Makes a session request the keys of the unit, at levels with such keys.
+    async fn request_unit_keys(&self, session: &Session) -> Result<(), BlockError> {
+        let form = self.config.protection.as_ref().and_then(ProtectionSettings::key_list_form);
+        if form.is_none_or(|form| !form.scheme.has_generations()) {
+            return Ok(());
+        }
+        let (cdb, most) = (command::receive_unit_keys(), command::UNIT_KEYS_BYTES);
+        // The session keeps the keys; the answer is zeros.
+        self.run_setup_command(session, "RECEIVE UNIT KEYS", cdb, most).await.map(drop)
     }
 
     async fn capacity(&self, session: &Session) -> Result<CapacityData, BlockError> {

@@ -51,6 +51,7 @@ impl UnitPath {
                 Err(error) => {
                     let corrupt = corrupt_block(&error).ok_or(error)?;
                     tracing::warn!(block = corrupt, "a block that was read is not authentic");
+                    self.refresh_unit_keys().await?;
                     self.send_reports().await?;
                     attempts += 1;
                     if attempts < ATTEMPTS_MAX {

@@ -16,8 +16,8 @@ use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions, Zer
 use sealstone_initiator::chap::{ChapAccount, ChapSecret};
 use sealstone_initiator::{
     BlockReport, Dial, Dialed, Dialing, Environment as _, Proof, Proofs, ProtectedBlock, ProtectionLevel,
-    ProtectionProfile, ProtectionSettings, REPORT_BLOCKS, ScsiRequest, Session, SessionConfig, SessionError,
-    SystemEnvironment, TargetUrl,
+    ProtectionProfile, ProtectionSettings, RECEIVE_UNIT_KEYS, REPORT_BLOCKS, ScsiRequest, Session,
+    SessionConfig, SessionError, SystemEnvironment, TargetUrl,
 };
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::{IscsiTarget, TargetConfig};
@@ -29,9 +29,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, W
 const NAME: &str = "iqn.2026-11.org.sealstone:osd.test";
 const BYTES: u64 = 4 << 20;
 const S1_2: ProtectionLevel = ProtectionLevel::S1LazyMac;
-const LEVELS: [ProtectionLevel; 3] = [S1_2, ProtectionLevel::S2LazyCipher, ProtectionLevel::S2LazyCipherMac];
+const M_LAZY: ProtectionLevel = ProtectionLevel::ModernLazy;
+const LEVELS: [ProtectionLevel; 4] =
+    [S1_2, ProtectionLevel::S2LazyCipher, ProtectionLevel::S2LazyCipherMac, M_LAZY];
 const SAFE: ProtectionProfile = ProtectionProfile::PaperSafe;
 const PAPER: ProtectionProfile = ProtectionProfile::Paper;
+const MODERN: ProtectionProfile = ProtectionProfile::Modern;
+/// Shortest piece that has data of a block of 4 KiB.
+const LARGE: usize = 4096;
 
 /// Direction and kind of a change on the way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +45,10 @@ enum Change {
     Write,
     /// Data with the marker, to the client.
     Read,
+    /// Encrypted data to the target: a bit in the middle of a large piece.
+    LargeWrite,
+    /// Encrypted data to the client.
+    LargeRead,
     /// A bit of the header of the next PDU to the target.
     Header,
     /// The next piece to the target is sent twice.
@@ -62,9 +71,16 @@ impl Middle {
     fn pass(&self, piece: &mut Vec<u8>, to_target: bool) {
         let mut armed = self.0.lock().unwrap();
         let Some((change, marker, times)) = armed.as_mut().filter(|(_, _, times)| *times > 0) else { return };
-        let is_direction = to_target != (*change == Change::Read);
+        let is_direction = to_target != matches!(change, Change::Read | Change::LargeRead);
         match change {
             _ if !is_direction => {}
+            Change::LargeWrite | Change::LargeRead => {
+                let middle = piece.len() / 2;
+                if let Some(byte) = piece.get_mut(middle).filter(|_| middle >= LARGE / 2) {
+                    *byte ^= 1;
+                    *times -= 1;
+                }
+            }
             Change::Header => {
                 piece[20] ^= 1;
                 *times -= 1;
@@ -514,6 +530,7 @@ async fn other_settings_are_refused() {
         Some(ProtectionSettings { block: ProtectedBlock::B4096, ..device.settings }),
         UnitProtection::new(ProtectionLevel::S2LazyCipherMac, SAFE).settings(ProtectedBlock::B512),
         UnitProtection::new(ProtectionLevel::S2RecordCipher, SAFE).settings(ProtectedBlock::B512),
+        UnitProtection::new(M_LAZY, MODERN).settings(ProtectedBlock::B512),
     ] {
         let config = SessionConfig { protection: settings, ..device.config() };
         let refused = Session::over(device.stream(), config).await.err();
@@ -522,4 +539,116 @@ async fn other_settings_are_refused() {
             "{settings:?}: {refused:?}"
         );
     }
+}
+
+/// L6 for M-lazy: no other level is a substitute for it.
+#[tokio::test]
+async fn sessions_below_modern_level_are_refused() {
+    let device = KeyedDevice::new(M_LAZY, MODERN, BlockSize::B512);
+    for settings in [
+        None,
+        Some(ProtectionSettings { profile: SAFE, ..device.settings }),
+        Some(ProtectionSettings { block: ProtectedBlock::B4096, ..device.settings }),
+        UnitProtection::new(ProtectionLevel::S2LazyCipherMac, SAFE).settings(ProtectedBlock::B512),
+        UnitProtection::new(S1_2, SAFE).settings(ProtectedBlock::B512),
+    ] {
+        let config = SessionConfig { protection: settings, ..device.config() };
+        let refused = Session::over(device.stream(), config).await.err();
+        assert!(
+            matches!(refused, Some(SessionError::LoginRefused { class: 2, detail: 0 })),
+            "{settings:?}: {refused:?}"
+        );
+    }
+}
+
+/// A block of 4 KiB with one value.
+fn large(value: u8) -> Vec<u8> {
+    vec![value; LARGE]
+}
+
+/// L1 for M-lazy: an error at the flush or within a second, and never the older block.
+#[tokio::test]
+async fn changed_modern_write_is_an_error_within_a_second() {
+    for by_flush in [true, false] {
+        let device = KeyedDevice::new(M_LAZY, MODERN, BlockSize::B4096);
+        let client = device.client().await;
+        let cursor = client.flush_cursor();
+        client.write(4096, large(1).into(), true).await.unwrap();
+        device.middle.arm(Change::LargeWrite, &[], 1);
+        client.write(4096, large(2).into(), false).await.unwrap();
+        if !by_flush {
+            device.verified().await;
+        }
+        let flushed = client.flush(&cursor).await;
+        assert!(matches!(flushed, Err(BlockError::LostWrites)), "{flushed:?}");
+        assert_eq!((device.status().rejected, device.status().unverified), (1, 0));
+        assert!(matches!(client.read(4096, 4096).await, Err(BlockError::Medium { .. })));
+        device.middle.arm(Change::LargeWrite, &[], 1);
+        let durable = client.write(8192, large(3).into(), true).await;
+        assert!(matches!(durable, Err(BlockError::Medium { .. })), "{durable:?}");
+        client.write(4096, large(3).into(), true).await.unwrap();
+        assert_eq!(client.read(4096, 8192).await.unwrap(), [large(3), large(0)].concat());
+        client.flush(&cursor).await.unwrap();
+    }
+}
+
+/// L2 for M-lazy: a changed reply destroys nothing.
+#[tokio::test]
+async fn changed_modern_reply_keeps_write() {
+    let device = KeyedDevice::new(M_LAZY, MODERN, BlockSize::B4096);
+    let client = device.client().await;
+    client.write(4096, large(1).into(), false).await.unwrap();
+    device.middle.arm(Change::LargeRead, &[], 1);
+    assert_eq!(client.read(4096, 4096).await.unwrap(), large(1), "it is read again");
+    device.middle.arm(Change::LargeRead, &[], usize::MAX);
+    let read = client.read(4096, 4096).await;
+    assert!(matches!(read, Err(BlockError::NotAuthentic(1))), "{read:?}");
+    device.middle.disarm();
+    assert_eq!(client.read(4096, 4096).await.unwrap(), large(1));
+    assert_eq!(device.status().rejected, 0);
+}
+
+/// After a rotation both clients continue in their sessions, and read all blocks.
+#[tokio::test]
+async fn clients_follow_rotated_unit_key() {
+    let device = KeyedDevice::new(M_LAZY, MODERN, BlockSize::B4096);
+    let (writer, reader) = (device.client().await, device.client().await);
+    writer.write(0, large(1).into(), false).await.unwrap();
+    assert_eq!(reader.read(0, 8192).await.unwrap(), [large(1), large(0)].concat());
+    for round in 2..5 {
+        assert_eq!(device.units.rotate_key("disk").unwrap(), u32::from(round));
+        writer.write(u64::from(round) * 4096, large(round).into(), false).await.unwrap();
+        assert_eq!(reader.read(u64::from(round) * 4096, 4096).await.unwrap(), large(round));
+        assert_eq!(reader.read(0, 4096).await.unwrap(), large(1), "the earlier key is kept");
+        reader.write(4096, large(round).into(), true).await.unwrap();
+        assert_eq!(writer.read(4096, 4096).await.unwrap(), large(round));
+    }
+    writer.flush(&writer.flush_cursor()).await.unwrap();
+    assert_eq!((device.status().rejected, device.status().key_epoch), (0, 4));
+    assert_eq!(device.sessions.load(Ordering::SeqCst), 2, "no session was lost");
+    drop((writer, reader));
+    let device = device.restarted();
+    let client = device.client().await;
+    assert_eq!(client.read(0, 4096 * 5).await.unwrap()[4096 * 2..4096 * 3], large(2)[..]);
+    assert!(KeyedDevice::new(S1_2, SAFE, BlockSize::B512).units.rotate_key("disk").is_err());
+}
+
+/// The session takes the keys of the unit; its caller never sees them.
+#[tokio::test]
+async fn unit_keys_do_not_leave_the_session() {
+    let device = KeyedDevice::new(M_LAZY, MODERN, BlockSize::B512);
+    let session = Session::over(device.stream(), device.config()).await.unwrap();
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[12]) = (RECEIVE_UNIT_KEYS, 0x10);
+    let request =
+        ScsiRequest { lun: 1, cdb: Bytes::copy_from_slice(&cdb), data_in_max: 4096, ..Default::default() };
+    let mut lengths = Vec::new();
+    for _ in 0..6 {
+        let response = session.execute(request.clone()).await.unwrap();
+        assert!(response.data_in.iter().all(|byte| *byte == 0));
+        lengths.push(response.data_in.len());
+    }
+    // The first commands of a session end with unit attentions.
+    assert_eq!(lengths.last(), Some(&(32 + 40)), "{lengths:?}");
+    session.logout().await;
 }

@@ -1,24 +1,30 @@
 //! Blocks of a protected unit in the PDUs of a session: sealed when sent, opened when received.
 //!
-//! Does: generates keys for each written block; verifies and decrypts each block that is read;
-//! turns the status of a read with blocks that are not authentic into CHECK CONDITION.
+//! Does: generates keys for each written block, or derives them from the keys of the unit; verifies
+//! and decrypts each block that is read; turns the status of a read with blocks that are not
+//! authentic into CHECK CONDITION.
 //! Does not: read such blocks again; the client of the unit does.
-//! Contract: bytes of a block that is not authentic never leave this module; they are zero.
+//! Contract: bytes of a block that is not authentic never leave this module; they are zero. Neither
+//! do the keys of the unit.
 //! Truth: docs/standards/block-protection.md, "PDUs".
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sealstone_block_protection::{
-    AppendedPdu, BlockSealer, KeyListForm, MAC_LEN, MacTag, PduBlocks, PduError, PduHeader, SegmentSeals,
+    AppendedPdu, BlockSealer, GenerationCounter, KeyListForm, MAC_LEN, MacTag, PduBlocks, PduError,
+    PduHeader, SegmentSeals, UnitKeys,
 };
 
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey};
+use zeroize::Zeroize as _;
 
 use crate::{Environment as _, SystemEnvironment};
 
 /// Tasks that are remembered; the oldest are those of aborted commands.
 const TASKS_MAX: usize = 4096;
+/// Requests for the keys of the unit in flight; further ones replace others.
+const KEY_TASKS_MAX: usize = 64;
 /// Reports that wait for [`BlockReports::take`]; further ones replace the oldest.
 const REPORTS_MAX: usize = 4096;
 
@@ -40,6 +46,9 @@ const WRITE: u8 = 0x8A;
 pub const READ_OLDER_VERSION: u8 = 0xC1;
 /// Operation code of REPORT BLOCKS: data-out is a list of [`BlockReport`].
 pub const REPORT_BLOCKS: u8 = 0xC2;
+/// Operation code of RECEIVE UNIT KEYS: data-in are the keys of the unit and a number of the
+/// session. The session takes them, and its caller receives zeros.
+pub const RECEIVE_UNIT_KEYS: u8 = 0xC3;
 /// Additional sense code of a block that this end found not authentic: UNRECOVERED
 /// READ ERROR with a vendor-specific qualifier.
 pub const BLOCK_NOT_AUTHENTIC: AdditionalSense = AdditionalSense::from_bytes(0x11, 0x80);
@@ -112,6 +121,12 @@ struct BlockTask {
     corrupt: Option<u64>,
 }
 
+/// Keys of the unit, and the generations of this session.
+struct UnitKeyring {
+    keys: UnitKeys,
+    generations: GenerationCounter,
+}
+
 /// The initiator's end of the PDUs of a session.
 pub(crate) struct InitiatorPduBlocks {
     form: KeyListForm,
@@ -119,6 +134,10 @@ pub(crate) struct InitiatorPduBlocks {
     lun: [u8; 8],
     tasks: BTreeMap<u32, BlockTask>,
     serial: u64,
+    /// Tasks of RECEIVE UNIT KEYS.
+    key_tasks: BTreeSet<u32>,
+    /// Present after such a task, at levels with generations.
+    unit_keys: Option<UnitKeyring>,
     reports: BlockReports,
     /// Whether blocks that are authentic are reported too.
     reports_success: bool,
@@ -127,7 +146,16 @@ pub(crate) struct InitiatorPduBlocks {
 impl InitiatorPduBlocks {
     pub(crate) fn new(form: KeyListForm, lun: u64, reports: BlockReports) -> Self {
         let reports_success = !form.profile.binds_address() && form.scheme.has_authentication();
-        Self { form, lun: lun.to_be_bytes(), tasks: BTreeMap::new(), serial: 0, reports, reports_success }
+        Self {
+            form,
+            lun: lun.to_be_bytes(),
+            tasks: BTreeMap::new(),
+            serial: 0,
+            key_tasks: BTreeSet::new(),
+            unit_keys: None,
+            reports,
+            reports_success,
+        }
     }
 
     fn begin(&mut self, tag: u32, lba: u64) {
@@ -139,6 +167,39 @@ impl InitiatorPduBlocks {
         }
         self.serial += 1;
         self.tasks.insert(tag, BlockTask { serial: self.serial, lba, corrupt: None });
+    }
+
+    fn begin_key_task(&mut self, tag: u32) {
+        if self.key_tasks.len() >= KEY_TASKS_MAX {
+            self.key_tasks.pop_first();
+        }
+        self.key_tasks.insert(tag);
+    }
+
+    /// Takes the keys of the unit, and replaces them by zeros.
+    fn take_keys(&mut self, data: &mut [u8]) -> Result<(), PduError> {
+        let parsed = UnitKeys::parse(data);
+        data.zeroize();
+        let (keys, session) = parsed.map_err(|_| PduError::Keys(DATA_IN))?;
+        let is_other_unit = |known: &UnitKeyring| known.keys.unit() != keys.unit();
+        if self.unit_keys.as_ref().is_some_and(is_other_unit) {
+            return Err(PduError::Keys(DATA_IN));
+        }
+        self.unit_keys = Some(UnitKeyring { keys, generations: GenerationCounter::new(session) });
+        Ok(())
+    }
+
+    /// Seals whole blocks in place.
+    fn seal(&mut self, opcode: u8, first_lba: u64, data: &mut [u8]) -> Result<SegmentSeals, PduError> {
+        let (list, macs) = if self.form.scheme.has_generations() {
+            let UnitKeyring { keys, generations } = self.unit_keys.as_mut().ok_or(PduError::Keys(opcode))?;
+            let sealed = keys.seal(first_lba, self.form.block.bytes(), data, generations);
+            sealed.ok_or(PduError::GenerationsExhausted)?
+        } else {
+            let mut random = |into: &mut [u8]| SystemEnvironment.fill_random(into);
+            BlockSealer::new(self.form).seal(first_lba, data, &mut random)
+        };
+        Ok(SegmentSeals { list, macs })
     }
 
     /// Verifies and decrypts the blocks of a segment. Blocks that are not authentic become zero.
@@ -159,7 +220,11 @@ impl InitiatorPduBlocks {
         let blocks = data.chunks_exact_mut(block).zip(&seals.list.keys).enumerate();
         for (lba, (at, (block, keys))) in (seals.list.first_lba..).zip(blocks) {
             let mac = seals.macs.get(at);
-            let is_authentic = sealer.open_block(lba, keys, mac, block);
+            let is_authentic = match &self.unit_keys {
+                _ if !self.form.scheme.has_generations() => sealer.open_block(lba, keys, mac, block),
+                Some(unit) => mac.is_some_and(|tag| unit.keys.open_block(lba, keys.generation, tag, block)),
+                None => false,
+            };
             if !is_authentic {
                 block.fill(0);
                 task.corrupt.get_or_insert(lba);
@@ -191,6 +256,11 @@ impl PduBlocks for InitiatorPduBlocks {
         let offset = match opcode {
             COMMAND => {
                 self.tasks.remove(&tag);
+                self.key_tasks.remove(&tag);
+                let is_key_task = self.form.scheme.has_generations() && bhs[32] == RECEIVE_UNIT_KEYS;
+                if is_key_task && bhs[8..16] == self.lun {
+                    self.begin_key_task(tag);
+                }
                 let has_blocks =
                     bhs[8..16] == self.lun && matches!(bhs[32], READ | WRITE | READ_OLDER_VERSION);
                 if !has_blocks {
@@ -208,10 +278,8 @@ impl PduBlocks for InitiatorPduBlocks {
         if !offset.is_multiple_of(block) || !data.len().is_multiple_of(block) {
             return Err(PduError::Keys(opcode));
         }
-        let mut random = |into: &mut [u8]| SystemEnvironment.fill_random(into);
         let first_lba = task.lba + (offset / block) as u64;
-        let (list, macs) = BlockSealer::new(self.form).seal(first_lba, data, &mut random);
-        Ok(Some(SegmentSeals { list, macs }))
+        self.seal(opcode, first_lba, data).map(Some)
     }
 
     fn received(
@@ -223,6 +291,7 @@ impl PduBlocks for InitiatorPduBlocks {
         let (opcode, tag) = (bhs[0] & OPCODE, word(bhs, 16));
         match (opcode, &seals) {
             (DATA_IN, Some(seals)) => self.open(tag, word(bhs, 40) as usize, data, seals)?,
+            (DATA_IN, None) if self.key_tasks.contains(&tag) && !data.is_empty() => self.take_keys(data)?,
             (DATA_IN, None) if self.tasks.contains_key(&tag) && !data.is_empty() => {
                 return Err(PduError::Keys(opcode));
             }
@@ -230,6 +299,9 @@ impl PduBlocks for InitiatorPduBlocks {
             _ => {}
         }
         let has_status = opcode == SCSI_RESPONSE || opcode == DATA_IN && bhs[1] & STATUS != 0;
+        if has_status {
+            self.key_tasks.remove(&tag);
+        }
         let corrupt = if has_status { self.tasks.remove(&tag).and_then(|task| task.corrupt) } else { None };
         let Some(lba) = corrupt else { return Ok(None) };
         if opcode == SCSI_RESPONSE {

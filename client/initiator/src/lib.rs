@@ -22,7 +22,9 @@ mod protection;
 mod session;
 mod url;
 
-pub use block_seals::{BLOCK_NOT_AUTHENTIC, BlockReport, BlockReports, READ_OLDER_VERSION, REPORT_BLOCKS};
+pub use block_seals::{
+    BLOCK_NOT_AUTHENTIC, BlockReport, BlockReports, READ_OLDER_VERSION, RECEIVE_UNIT_KEYS, REPORT_BLOCKS,
+};
 pub use collections::{
     AttributeRange, COLLECTIONS_PAGE, CollectionOperation, EVERY_OBJECT, MemberAttributes, QueryCriteria,
 };
@@ -39,7 +41,7 @@ pub use osd::{
 };
 pub use proof::{Proof, ProofError, Proofs};
 pub use sealstone_block_protection::{
-    ProtectedBlock, ProtectionLevel, ProtectionProfile, ProtectionSettings, RecordSize,
+    ProtectedBlock, ProtectionLevel, ProtectionProfile, ProtectionSettings, RecordSize, UNIT_KEYS_BYTES_MAX,
 };
 pub use sealstone_channel::{ByteStream, Pin, PinError, PinKind, TlsError};
 pub use sealstone_iscsi::chap;

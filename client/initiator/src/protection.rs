@@ -22,11 +22,13 @@ use crate::{Environment as _, SystemEnvironment};
 pub(crate) type ProtectionOutcome = Arc<Mutex<Option<StreamProtection>>>;
 
 /// Returns the maximum data segment of a session whose PDUs have keys of blocks: 16 blocks, whose
-/// keys fit into the additional headers. `None` for other sessions.
+/// keys fit into the additional headers, or 64 with generations. `None` for other sessions.
 pub(crate) fn segment_max(settings: &ProtectionSettings) -> Option<u32> {
-    settings.key_list_form().map(|form| match form.block {
-        ProtectedBlock::B512 => 8 << 10,
-        ProtectedBlock::B4096 => 64 << 10,
+    settings.key_list_form().map(|form| match (form.block, form.scheme.has_generations()) {
+        (ProtectedBlock::B512, false) => 8 << 10,
+        (ProtectedBlock::B512, true) => 32 << 10,
+        (ProtectedBlock::B4096, false) => 64 << 10,
+        (ProtectedBlock::B4096, true) => 256 << 10,
     })
 }
 

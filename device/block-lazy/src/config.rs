@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 
 /// Milliseconds after which the `paper` profile verifies a version itself.
 const PAPER_AGE_MS: u64 = 30_000;
-/// Milliseconds within which `paper+safe` verifies a version. Half of the promised second remains
-/// for the call interval of [`crate::LazyVolume::verify_due`] and its work.
+/// Milliseconds within which `paper+safe` and `modern` verify a version. Half of the promised
+/// second remains for the call interval of [`crate::LazyVolume::verify_due`] and its work.
 const SAFE_AGE_MS: u64 = 500;
 /// Versions of one block that are kept without verification.
 const VERSIONS_MAX: usize = 8;
@@ -27,6 +27,10 @@ pub type RandomSource = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
 
 /// Secret under which keys of blocks are sealed at rest.
 pub type PageSecret = Zeroizing<[u8; 32]>;
+
+/// Number of a writer, chosen by the caller: a nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WriterId(pub u64);
 
 /// Limits of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +55,7 @@ impl LazyLimits {
     pub fn for_unit(bytes: u64, profile: ProtectionProfile) -> Self {
         let age_due_ms = match profile {
             ProtectionProfile::Paper | ProtectionProfile::PaperTaskTag => PAPER_AGE_MS,
-            ProtectionProfile::PaperSafe => SAFE_AGE_MS,
+            ProtectionProfile::PaperSafe | ProtectionProfile::Modern => SAFE_AGE_MS,
         };
         let log_bytes_max = (bytes / 4).max(LOG_MIN);
         Self {
@@ -84,7 +88,7 @@ pub struct LazyUnit {
     pub profile: ProtectionProfile,
     /// Limits of versions and caches.
     pub limits: LazyLimits,
-    /// Secret of keys at rest; present exactly with `paper+safe`.
+    /// Secret of keys at rest; present exactly with `paper+safe` and `modern`.
     pub secret: Option<PageSecret>,
     /// Random bytes for sealing.
     pub random: RandomSource,

@@ -78,8 +78,23 @@ pub enum LazyError {
     #[error("version numbers of the unit are exhausted")]
     VersionsExhausted,
     /// The unit's secret for keys at rest is missing or superfluous for its profile.
-    #[error("profile {0} and the secret for stored keys do not match: only paper+safe has one")]
+    #[error("profile {0} and the secret for stored keys do not match: only paper+safe and modern have one")]
     PageSecret(&'static str),
+    /// The generation of a block is not of the session that writes, or of an earlier epoch.
+    #[error("generation of block {0} is not one of the session: request the keys of the unit")]
+    StaleGeneration(u64),
+    /// The unit has no key of its own.
+    #[error("profile {0} derives no keys from a key of the unit")]
+    NoUnitKeys(&'static str),
+    /// The stored keys of the unit were changed, removed, or sealed under another secret.
+    #[error("keys of the unit are damaged or were sealed under another secret")]
+    UnitKeysDamaged,
+    /// The unit keeps the keys of as many epochs as it can.
+    #[error("limit of {0} key epochs reached: copy the data to a new unit")]
+    EpochsExhausted(usize),
+    /// All numbers of sessions were used.
+    #[error("session numbers of the unit are exhausted: copy the data to a new unit")]
+    SessionsExhausted,
     /// The store failed.
     #[error("store failed")]
     Store(#[from] StoreError),
@@ -93,6 +108,7 @@ impl LazyError {
             Self::ZeroKeys(lba)
             | Self::NotAuthentic(lba)
             | Self::WriteLost(lba)
+            | Self::StaleGeneration(lba)
             | Self::KeyPageDamaged(lba)
             | Self::NoVersion { lba, .. } => Some(*lba),
             _ => None,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::config::WriterId;
 use crate::layout::VersionNumber;
-use crate::volume::WriterId;
 
 /// Location of a version, and the time of its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

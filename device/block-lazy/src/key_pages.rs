@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use sealstone_block_protection::KeyScheme;
 use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{ExtentKind, ObjectStore, StoreError};
@@ -14,16 +15,22 @@ use zeroize::Zeroizing;
 
 use crate::config::{LazyUnit, RandomSource};
 use crate::error::LazyError;
-use crate::layout::{self, BLOCKS_PER_KEY_FILE, KeySlot, SLOT_LEN};
+use crate::layout::{self, BLOCKS_PER_KEY_FILE, KeySlot, slot_len};
 
 /// Bytes of a page on the medium.
 pub(crate) const PAGE_LEN: usize = 4096;
-/// Slots of a page whose keys are not sealed.
-const PLAIN_SLOTS: u64 = (PAGE_LEN / SLOT_LEN) as u64;
-/// Slots of a sealed page: nonce and tag use the bytes of one slot.
-const SEALED_SLOTS: u64 = PLAIN_SLOTS - 1;
 
-const _: () = assert!(SEALED_SLOTS as usize * SLOT_LEN + RECORD_OVERHEAD <= PAGE_LEN);
+/// Returns the slots of a page. Nonce and tag of a sealed page use the bytes of one slot.
+const fn slots_of_page(scheme: KeyScheme, is_sealed: bool) -> usize {
+    let overhead = if is_sealed { RECORD_OVERHEAD } else { 0 };
+    (PAGE_LEN - overhead) / slot_len(scheme)
+}
+
+const _: () = assert!(
+    slots_of_page(KeyScheme::Both, false) == 64
+        && slots_of_page(KeyScheme::Both, true) == 63
+        && slots_of_page(KeyScheme::Generation, true) == 127
+);
 
 type PageBytes = Zeroizing<Box<[u8]>>;
 
@@ -44,6 +51,7 @@ struct CachedPage {
 
 pub(crate) struct KeyPages {
     lun: u16,
+    scheme: KeyScheme,
     seal: Option<RecordSeal>,
     random: RandomSource,
     cached_max: usize,
@@ -53,9 +61,10 @@ pub(crate) struct KeyPages {
 }
 
 impl KeyPages {
-    pub(crate) fn new(unit: &LazyUnit) -> Self {
+    pub(crate) fn new(unit: &LazyUnit, scheme: KeyScheme) -> Self {
         Self {
             lun: unit.lun,
+            scheme,
             seal: unit.secret.as_ref().map(|secret| RecordSeal::new(secret, unit.serial)),
             random: unit.random.clone(),
             cached_max: unit.limits.cached_pages.max(1),
@@ -66,14 +75,22 @@ impl KeyPages {
     }
 
     const fn slots_per_page(&self) -> u64 {
-        if self.seal.is_some() { SEALED_SLOTS } else { PLAIN_SLOTS }
+        slots_of_page(self.scheme, self.seal.is_some()) as u64
+    }
+
+    /// Returns the bytes of all slots of a page.
+    const fn slot_bytes(&self) -> usize {
+        slots_of_page(self.scheme, self.seal.is_some()) * slot_len(self.scheme)
     }
 
     fn address(&self, lba: u64) -> (PageAddress, usize) {
         let within = lba % BLOCKS_PER_KEY_FILE;
         let slots = self.slots_per_page();
-        let slot = usize::try_from(within % slots).expect("fewer than 64 slots");
-        (PageAddress { file: layout::key_file(self.lun, lba), page: within / slots }, slot * SLOT_LEN)
+        let slot = usize::try_from(within % slots).expect("at most 127 slots");
+        (
+            PageAddress { file: layout::key_file(self.lun, lba), page: within / slots },
+            slot * slot_len(self.scheme),
+        )
     }
 
     fn name(address: PageAddress) -> [u8; 16] {
@@ -92,8 +109,7 @@ impl KeyPages {
         }
         self.touch(address);
         let bytes = &self.cached[&address].bytes;
-        let slot = bytes[at..].first_chunk::<SLOT_LEN>().expect("slots lie within the page");
-        Ok(KeySlot::decode(slot))
+        Ok(KeySlot::decode(self.scheme, &bytes[at..at + slot_len(self.scheme)]))
     }
 
     /// Writes the pages of these blocks as they are, where the medium has none, so that a later
@@ -147,7 +163,7 @@ impl KeyPages {
             };
             while let Some((lba, slot)) = slots.next_if(|(lba, _)| self.address(*lba).0 == address) {
                 let at = self.address(*lba).1;
-                slot.encode(bytes[at..].first_chunk_mut().expect("slots lie within the page"));
+                slot.encode(self.scheme, &mut bytes[at..at + slot_len(self.scheme)]);
             }
             // The cache follows the store, so a failed write leaves both as they were.
             self.store_page(store, address, &bytes)?;
@@ -168,7 +184,7 @@ impl KeyPages {
         if raw.iter().all(|byte| *byte == 0) {
             return Ok(raw);
         }
-        let sealed = SEALED_SLOTS as usize * SLOT_LEN + RECORD_OVERHEAD;
+        let sealed = self.slot_bytes() + RECORD_OVERHEAD;
         let open = seal.open(&Self::name(address), &raw[..sealed]);
         let open = open.map_err(|_| LazyError::KeyPageDamaged(lba))?;
         let mut bytes: PageBytes = Zeroizing::new(vec![0; PAGE_LEN].into());
@@ -188,7 +204,7 @@ impl KeyPages {
             Some(seal) => {
                 let random = &self.random;
                 let mut fill = |into: &mut [u8]| random(into);
-                let slots = &bytes[..SEALED_SLOTS as usize * SLOT_LEN];
+                let slots = &bytes[..self.slot_bytes()];
                 let mut sealed = seal.seal(&Self::name(address), slots, &mut fill);
                 sealed.resize(PAGE_LEN, 0);
                 store.write(address.file, offset, &sealed)?;

@@ -2,15 +2,19 @@
 //!
 //! ```text
 //! slot of a block, 64: BEK 24 | BAK 16 | MAC 16 | flags 2 | version 6
+//! slot of M-lazy, 32:  generation 8 | tag 16 | flags 2 | version 6
 //! record of the log:   LBA 8 | version 6 | length 2 | CRC-32C 4 | BEK, BAK, MAC 56 | data
+//! record of M-lazy:    LBA 8 | version 6 | length 2 | CRC-32C 4 | generation, tag 24 | data
 //! ```
-//! With a secret, the 56 bytes of a record are sealed (85 bytes), and so is each page of slots.
+//! With a secret, the 56 bytes of a record are sealed (85 bytes), and so is each page of slots. The
+//! 24 bytes of M-lazy are not secret, and are not sealed.
 //! The CRC covers all other bytes of the record.
 //!
 //! Source of truth: `docs/design/block-lazy.md`.
 
-use sealstone_block_protection::BlockSeal;
+use sealstone_block_protection::{BlockSeal, KeyScheme};
 use sealstone_osd::ObjectId;
+use zeroize::Zeroizing;
 
 /// The partition of keys and versions. T10 reserves ids below 10000h, and OSD commands refuse them.
 pub const LAZY_PARTITION: u64 = 0xB10D;
@@ -28,14 +32,17 @@ pub(crate) const KEY_FILES_MAX: u64 = FIRST_SEGMENT - 1;
 /// Number of the object that has the unit's state as attributes.
 const STATE: u64 = FIRST_SEGMENT - 1;
 
-/// Bytes of a slot.
-pub(crate) const SLOT_LEN: usize = 64;
-/// Bytes of BEK, BAK and MAC.
-pub(crate) const SEAL_LEN: usize = BlockSeal::LEN;
+/// Bytes of a slot after its seal: flags and version.
+const SLOT_REST: usize = 8;
 /// Bytes of a record before its keys.
 pub(crate) const RECORD_HEAD: usize = 20;
 
-const _: () = assert!(SEAL_LEN + 8 == SLOT_LEN);
+const _: () = assert!(slot_len(KeyScheme::Both) == 64 && slot_len(KeyScheme::Generation) == 32);
+
+/// Returns the bytes of a slot.
+pub(crate) const fn slot_len(scheme: KeyScheme) -> usize {
+    scheme.seal_len() + SLOT_REST
+}
 
 /// Number of a version. Later writes of a unit have higher ones; 0 is a block never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,20 +87,24 @@ pub(crate) struct KeySlot {
 impl KeySlot {
     const WRITE_LOST: u16 = 1;
 
-    pub(crate) fn encode(&self, into: &mut [u8; SLOT_LEN]) {
+    /// Writes the slot to its bytes. Panics unless there are [`slot_len`] of them.
+    pub(crate) fn encode(&self, scheme: KeyScheme, into: &mut [u8]) {
         let flags = if self.write_lost { Self::WRITE_LOST } else { 0 };
-        into[..SEAL_LEN].copy_from_slice(&*self.seal.encode());
-        into[SEAL_LEN..SEAL_LEN + 2].copy_from_slice(&flags.to_be_bytes());
-        into[SEAL_LEN + 2..].copy_from_slice(&self.version.encode());
+        let mut bytes = Zeroizing::new(Vec::with_capacity(slot_len(scheme)));
+        self.seal.append_to(scheme, &mut bytes);
+        bytes.extend_from_slice(&flags.to_be_bytes());
+        bytes.extend_from_slice(&self.version.encode());
+        into.copy_from_slice(&bytes);
     }
 
-    pub(crate) fn decode(bytes: &[u8; SLOT_LEN]) -> Self {
-        let (seal, rest) = bytes.split_first_chunk().expect("56 of 64 bytes");
-        let [high, low, version @ ..] = rest else { unreachable!("8 bytes follow") };
+    /// Returns the slot of these bytes. Panics unless there are [`slot_len`] of them.
+    pub(crate) fn decode(scheme: KeyScheme, bytes: &[u8]) -> Self {
+        let (seal, rest) = bytes.split_last_chunk::<SLOT_REST>().expect("a slot is longer");
+        let [high, low, version @ ..] = rest;
         Self {
-            seal: BlockSeal::decode(seal),
+            seal: BlockSeal::decode(scheme, seal).expect("a slot has the length of its scheme"),
             write_lost: u16::from_be_bytes([*high, *low]) & Self::WRITE_LOST != 0,
-            version: VersionNumber::decode(version.try_into().expect("6 of 8 bytes")),
+            version: VersionNumber::decode(*version),
         }
     }
 }
@@ -171,26 +182,30 @@ pub(crate) fn first_object(lun: u16) -> ObjectId {
 
 #[cfg(test)]
 mod tests {
-    use sealstone_block_protection::{BAK_LEN, BEK_LEN, BlockKeys, MAC_LEN};
+    use sealstone_block_protection::{BAK_LEN, BEK_LEN, BlockKeys, Generation, MAC_LEN};
 
     use super::*;
 
     #[test]
     fn slots_and_heads_read_back() {
-        let keys = BlockKeys { encryption: [1; BEK_LEN], authentication: [2; BAK_LEN] };
-        for write_lost in [false, true] {
-            let version = VersionNumber::new((1 << 48) - 1).unwrap();
-            let seal = BlockSeal { keys: keys.clone(), mac: [3; MAC_LEN] };
-            let slot = KeySlot { seal, write_lost, version };
-            let mut bytes = [0; SLOT_LEN];
-            slot.encode(&mut bytes);
-            assert_eq!(KeySlot::decode(&bytes), slot);
-            let head = RecordHead { lba: 1 << 40, version, length: 4096, crc: 0x0102_0304 };
-            assert_eq!(RecordHead::decode(&head.encode()), head);
+        let random =
+            BlockKeys { encryption: [1; BEK_LEN], authentication: [2; BAK_LEN], ..BlockKeys::UNWRITTEN };
+        let generation = BlockKeys::of_generation(Generation::new(4, 5));
+        let version = VersionNumber::new((1 << 48) - 1).unwrap();
+        for (scheme, keys) in [(KeyScheme::Both, random), (KeyScheme::Generation, generation)] {
+            for write_lost in [false, true] {
+                let seal = BlockSeal { keys: keys.clone(), mac: [3; MAC_LEN] };
+                let slot = KeySlot { seal, write_lost, version };
+                let mut bytes = vec![0; slot_len(scheme)];
+                slot.encode(scheme, &mut bytes);
+                assert_eq!(KeySlot::decode(scheme, &bytes), slot);
+            }
+            let empty = KeySlot::decode(scheme, &vec![0; slot_len(scheme)]);
+            assert!(empty.seal.keys.is_unwritten() && empty.version.get() == 0 && !empty.write_lost);
         }
+        let head = RecordHead { lba: 1 << 40, version, length: 4096, crc: 0x0102_0304 };
+        assert_eq!(RecordHead::decode(&head.encode()), head);
         assert_eq!(VersionNumber::new(1 << 48), None);
-        let empty = KeySlot::decode(&[0; SLOT_LEN]);
-        assert!(empty.seal.keys.is_unwritten() && empty.version.get() == 0 && !empty.write_lost);
     }
 
     #[test]

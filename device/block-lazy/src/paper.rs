@@ -12,4 +12,5 @@ pub(crate) const POLICY: VersionPolicy = VersionPolicy {
     marks_lost_writes: false,
     eager_percent: 100,
     seals_keys: false,
+    has_unit_keys: false,
 };

@@ -13,4 +13,5 @@ pub(crate) const POLICY: VersionPolicy = VersionPolicy {
     marks_lost_writes: true,
     eager_percent: 90,
     seals_keys: true,
+    has_unit_keys: false,
 };

@@ -2,9 +2,9 @@
 
 use sealstone_block_protection::ProtectionProfile;
 
+use crate::config::WriterId;
 use crate::layout::VersionNumber;
-use crate::volume::WriterId;
-use crate::{paper, paper_safe};
+use crate::{modern, paper, paper_safe};
 
 /// Result of a client's verification of a block that it read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(crate) struct VersionPolicy {
     pub(crate) eager_percent: u64,
     /// Keys are sealed at rest.
     pub(crate) seals_keys: bool,
+    /// Keys of blocks are derived from those of the unit.
+    pub(crate) has_unit_keys: bool,
 }
 
 impl VersionPolicy {
@@ -48,6 +50,7 @@ impl VersionPolicy {
         match profile {
             ProtectionProfile::Paper | ProtectionProfile::PaperTaskTag => paper::POLICY,
             ProtectionProfile::PaperSafe => paper_safe::POLICY,
+            ProtectionProfile::Modern => modern::POLICY,
         }
     }
 }

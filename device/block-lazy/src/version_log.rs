@@ -7,14 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use sealstone_block_protection::BlockSeal;
+use sealstone_block_protection::{BlockSeal, KeyScheme};
 use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal};
 use sealstone_osd::ObjectType;
 use sealstone_store::ObjectStore;
+use zeroize::Zeroizing;
 
 use crate::config::{LazyUnit, RandomSource};
 use crate::error::LazyError;
-use crate::layout::{self, RECORD_HEAD, RecordHead, SEAL_LEN, SEGMENTS_MAX, VersionNumber};
+use crate::layout::{self, RECORD_HEAD, RecordHead, SEGMENTS_MAX, VersionNumber};
 
 /// Bounds of a segment's length in bytes; one write may exceed it.
 const SEGMENT_MIN: u64 = 64 << 10;
@@ -50,8 +51,10 @@ pub(crate) struct FoundVersion {
 
 pub(crate) struct VersionLog {
     lun: u16,
+    scheme: KeyScheme,
     block: usize,
     blocks: u64,
+    /// Seals keys of blocks; `None` where there are none, or where they are not sealed.
     seal: Option<RecordSeal>,
     random: RandomSource,
     segment_bytes: u64,
@@ -83,12 +86,15 @@ impl VersionLog {
     pub(crate) fn open(
         store: &dyn ObjectStore,
         unit: &LazyUnit,
+        scheme: KeyScheme,
     ) -> Result<(Self, Vec<FoundVersion>), LazyError> {
+        let secret = unit.secret.as_ref().filter(|_| !scheme.has_generations());
         let mut log = Self {
             lun: unit.lun,
+            scheme,
             block: unit.block.bytes(),
             blocks: unit.blocks,
-            seal: unit.secret.as_ref().map(|secret| RecordSeal::new(secret, unit.serial)),
+            seal: secret.map(|secret| RecordSeal::new(secret, unit.serial)),
             random: unit.random.clone(),
             segment_bytes: (unit.limits.log_bytes_max / SEGMENTS_PER_LOG).clamp(SEGMENT_MIN, SEGMENT_MAX),
             segments: BTreeMap::new(),
@@ -112,7 +118,7 @@ impl VersionLog {
     }
 
     const fn seal_len(&self) -> usize {
-        if self.seal.is_some() { SEAL_LEN + RECORD_OVERHEAD } else { SEAL_LEN }
+        self.scheme.seal_len() + if self.seal.is_some() { RECORD_OVERHEAD } else { 0 }
     }
 
     /// Returns the bytes of a record.
@@ -187,7 +193,8 @@ impl VersionLog {
         };
         let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
         for version in versions {
-            let plain = version.seal.encode();
+            let mut plain = Zeroizing::new(Vec::with_capacity(self.scheme.seal_len()));
+            version.seal.append_to(self.scheme, &mut plain);
             let seal = match &self.seal {
                 None => plain.to_vec(),
                 Some(seal) => {
@@ -263,11 +270,11 @@ impl VersionLog {
         match self.split(record) {
             Some((head, seal, data)) if head.lba == lba && head.version == version => {
                 let plain = match &self.seal {
-                    None => seal.first_chunk().map(BlockSeal::decode),
+                    None => BlockSeal::decode(self.scheme, seal),
                     Some(sealed) => {
                         let open = sealed.open(&Self::name(lba, version), seal);
                         let open = open.map_err(|_| LazyError::KeyPageDamaged(lba))?;
-                        open.first_chunk().map(BlockSeal::decode)
+                        BlockSeal::decode(self.scheme, &open)
                     }
                 };
                 Ok((plain.ok_or(damaged)?, data.to_vec()))

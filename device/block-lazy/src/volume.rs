@@ -11,16 +11,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_block_protection::{BlockKeys, BlockSeal, MAC_LEN, MacTag, verify_block};
-use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::{AttributeId, ObjectStore, StoreError};
+use sealstone_store::{ObjectStore, StoreError};
 use subtle::ConstantTimeEq as _;
 
-use crate::config::LazyUnit;
+use crate::config::{LazyUnit, WriterId};
 use crate::error::LazyError;
 use crate::index::{VersionEntry, VersionIndex};
 use crate::key_pages::KeyPages;
 use crate::layout::{self, KEY_FILES_MAX, KeySlot, VersionNumber};
 use crate::policy::{ReadVerdict, RejectedVersion, VersionPolicy};
+use crate::unit_keys::{NEXT_VERSION, StoredUnitKeys, load_state};
 use crate::version_log::{NewVersion, RecordPlace, VersionLog};
 use crate::window::WindowHistogram;
 
@@ -32,12 +32,6 @@ const COLLECT_BATCH: usize = 128;
 const VERSION_CHUNK: u64 = 1 << 16;
 /// Deleted writes that are kept until the caller takes them; more are only counted.
 const REJECTED_MAX: usize = 1024;
-/// Attribute of the unit's state: all version numbers below it may be in use.
-const NEXT_VERSION: AttributeId = AttributeId { page: 0, number: 1 };
-
-/// Number of a writer, chosen by the caller: a nexus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WriterId(pub u64);
 
 /// A write of consecutive blocks.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +46,8 @@ pub struct LazyWrite<'a> {
     pub data: &'a [u8],
     /// The writer.
     pub writer: WriterId,
+    /// Number of the session, from [`LazyVolume::begin_session`]; 0 for the paper's profiles.
+    pub session: u32,
     /// Whether the write must survive a power failure before it is acknowledged.
     pub durable: bool,
 }
@@ -99,6 +95,8 @@ pub struct LazyStatus {
     pub unverifiable: usize,
     /// Pages of keys in memory.
     pub cached_pages: usize,
+    /// Epoch of the unit's key; 0 for the paper's profiles.
+    pub key_epoch: u32,
 }
 
 /// A lazily protected unit.
@@ -110,6 +108,10 @@ pub struct LazyVolume {
 }
 
 struct VolumeState {
+    /// Keys of the unit, in the profile that has any.
+    unit_keys: Option<StoredUnitKeys>,
+    /// Buffer for a block that is verified.
+    scratch: Vec<u8>,
     pages: KeyPages,
     log: VersionLog,
     index: VersionIndex,
@@ -145,7 +147,8 @@ impl LazyVolume {
     /// `KeyPageDamaged` or `Store` if the unit cannot be read.
     pub fn open(store: Arc<dyn ObjectStore>, unit: LazyUnit, now_ms: u64) -> Result<Self, LazyError> {
         let policy = VersionPolicy::of(unit.profile);
-        if unit.level.key_scheme().is_none() {
+        let scheme = unit.level.key_scheme().ok_or(LazyError::Level(unit.level.name()))?;
+        if policy.has_unit_keys != scheme.has_generations() {
             return Err(LazyError::Level(unit.level.name()));
         }
         if policy.seals_keys != unit.secret.is_some() {
@@ -154,9 +157,9 @@ impl LazyVolume {
         if unit.blocks > KEY_FILES_MAX * layout::BLOCKS_PER_KEY_FILE {
             return Err(LazyError::Range { lba: 0, count: unit.blocks });
         }
-        let next_version = load_next_version(&*store, layout::state_object(unit.lun))?;
-        let mut pages = KeyPages::new(&unit);
-        let (log, found) = VersionLog::open(&*store, &unit)?;
+        let (next_version, unit_keys) = load_state(&*store, &unit, policy.has_unit_keys)?;
+        let mut pages = KeyPages::new(&unit, scheme);
+        let (log, found) = VersionLog::open(&*store, &unit, scheme)?;
         let mut index = VersionIndex::default();
         let mut unverifiable = BTreeSet::new();
         for found in found {
@@ -176,6 +179,8 @@ impl LazyVolume {
             }
         }
         let state = VolumeState {
+            unit_keys,
+            scratch: Vec::new(),
             pages,
             log,
             index,
@@ -238,6 +243,13 @@ impl LazyVolume {
         }
         {
             let mut state = self.state.lock();
+            if let Some(stored) = &state.unit_keys {
+                let is_current = stored.keys.is_current(write.session);
+                let is_own = |keys: &BlockKeys| is_current && keys.generation.session() == write.session;
+                if let Some(at) = keys.iter().position(|keys| !is_own(keys)) {
+                    return Err(LazyError::StaleGeneration(first_lba + at as u64));
+                }
+            }
             if scheme.has_authentication() {
                 self.write_versions(&mut state, write, now_ms)?;
             } else {
@@ -268,7 +280,7 @@ impl LazyVolume {
             for ((lba, block), (keys, mac)) in
                 (write.first_lba..).zip(blocks).zip(write.keys.iter().zip(write.macs))
             {
-                if !verify_block(self.unit.profile, lba, keys, block, mac) {
+                if !self.is_authentic(state, lba, keys, block, mac) {
                     return Err(LazyError::NotAuthentic(lba));
                 }
             }
@@ -302,6 +314,38 @@ impl LazyVolume {
             state.index.push(new.lba, VersionEntry { version, segment, offset, since_ms: now_ms, writer });
         }
         Ok(())
+    }
+
+    /// Whether a stored block is authentic.
+    fn is_authentic(
+        &self,
+        state: &mut VolumeState,
+        lba: u64,
+        keys: &BlockKeys,
+        data: &[u8],
+        mac: &MacTag,
+    ) -> bool {
+        match &state.unit_keys {
+            Some(stored) => stored.keys.verify_block(lba, keys, data, mac, &mut state.scratch),
+            None => verify_block(self.unit.profile, lba, keys, data, mac),
+        }
+    }
+
+    pub(crate) const fn store(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    pub(crate) const fn unit(&self) -> &LazyUnit {
+        &self.unit
+    }
+
+    /// Runs an operation on the keys of the unit.
+    pub(crate) fn with_unit_keys<T>(
+        &self,
+        operation: impl FnOnce(&mut StoredUnitKeys) -> Result<T, LazyError>,
+    ) -> Result<T, LazyError> {
+        let mut state = self.state.lock();
+        operation(state.unit_keys.as_mut().ok_or(LazyError::NoUnitKeys(self.unit.profile.name()))?)
     }
 
     /// Reserves version numbers, durably with the scope that is open, and returns the first one.
@@ -608,8 +652,8 @@ impl LazyVolume {
                 Err(LazyError::LogDamaged { .. }) => None,
                 other => Some(other?),
             };
-            let found = found
-                .filter(|(seal, data)| verify_block(self.unit.profile, lba, &seal.keys, data, &seal.mac));
+            let found =
+                found.filter(|(seal, data)| self.is_authentic(state, lba, &seal.keys, data, &seal.mac));
             if let Some((seal, data)) = found {
                 block.slot.seal = seal;
                 block.slot.write_lost = false;
@@ -712,6 +756,7 @@ impl LazyVolume {
             log_bytes: state.log.used(),
             unverifiable: state.unverifiable.len(),
             cached_pages: state.pages.cached(),
+            key_epoch: state.unit_keys.as_ref().map_or(0, |stored| stored.keys.epoch()),
             ..state.status
         }
     }
@@ -728,23 +773,4 @@ fn consecutive(blocks: &[CollectedBlock], block: usize) -> Vec<(u64, Vec<u8>)> {
         }
     }
     runs
-}
-
-/// Returns the first version number that no write has used; creates the state of a new unit.
-fn load_next_version(store: &dyn ObjectStore, object: ObjectId) -> Result<u64, LazyError> {
-    let stored = match store.attribute(object, NEXT_VERSION) {
-        Err(StoreError::NotFound(_)) => None,
-        other => Some(other?),
-    };
-    match stored {
-        None => {
-            store.create(object, ObjectType::User)?;
-            Ok(1)
-        }
-        Some(None) => Ok(1),
-        Some(Some(bytes)) => {
-            let bytes = bytes.try_into().map_err(|_| StoreError::IndexDamaged { object })?;
-            Ok(u64::from_be_bytes(bytes))
-        }
-    }
 }

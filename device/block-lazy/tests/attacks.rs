@@ -6,7 +6,7 @@
 use sealstone_block_lazy::{LazyError, LazyVolume, ReadVerdict, VersionNumber};
 use sealstone_osd::ObjectId;
 
-use crate::support::{Bench, PAPER, S2_5, SAFE, WRITER, unit};
+use crate::support::{Bench, MODERN, PAPER, S2_5, SAFE, WRITER, unit};
 
 /// L1, write suppression: the data of a write is changed on its way.
 #[test]
@@ -22,41 +22,45 @@ fn suppressed_write_is_silent_in_paper_profile() {
 
 #[test]
 fn suppressed_write_is_an_error_with_counter_measures() {
-    let bench = Bench::new(S2_5, SAFE);
-    bench.write(9, 1, 1);
-    bench.write_corrupted(9, 2, 1_000).unwrap();
-    bench.volume.verify_due(1_500).unwrap();
-    let rejected = bench.volume.take_rejected();
-    assert_eq!(rejected.len(), 1);
-    assert_eq!((rejected[0].lba, rejected[0].writer), (9, Some(WRITER)));
-    assert_eq!(bench.volume.status(0).rejected, 1);
-    // No reader receives the older version, also after a restart, until the block is written.
-    assert!(matches!(bench.volume.read(9, 1, 0), Err(LazyError::WriteLost(9))));
-    let bench = bench.reopen();
-    assert!(matches!(bench.volume.read(8, 3, 0), Err(LazyError::WriteLost(9))));
-    bench.write(9, 1, 3);
-    assert_eq!(bench.number(9), Some(3));
-    bench.volume.synchronize(2_000).unwrap();
-    assert_eq!(bench.reopen().number(9), Some(3));
+    for profile in [SAFE, MODERN] {
+        let bench = Bench::new(S2_5, profile);
+        bench.write(9, 1, 1);
+        bench.write_corrupted(9, 2, 1_000).unwrap();
+        bench.volume.verify_due(1_500).unwrap();
+        let rejected = bench.volume.take_rejected();
+        assert_eq!(rejected.len(), 1);
+        assert_eq!((rejected[0].lba, rejected[0].writer), (9, Some(WRITER)));
+        assert_eq!(bench.volume.status(0).rejected, 1);
+        // No reader receives the older version, also after a restart, until the block is written.
+        assert!(matches!(bench.volume.read(9, 1, 0), Err(LazyError::WriteLost(9))));
+        let bench = bench.reopen();
+        assert!(matches!(bench.volume.read(8, 3, 0), Err(LazyError::WriteLost(9))));
+        bench.write(9, 1, 3);
+        assert_eq!(bench.number(9), Some(3));
+        bench.volume.synchronize(2_000).unwrap();
+        assert_eq!(bench.reopen().number(9), Some(3));
+    }
 }
 
 /// L1 with FLUSH and FUA: the error reaches the writer before GOOD.
 #[test]
 fn flush_and_fua_verify_before_acknowledgement() {
-    let bench = Bench::new(S2_5, SAFE);
-    bench.write(9, 1, 1);
-    bench.volume.synchronize(0).unwrap();
-    assert_eq!(bench.rejected(), []);
-    let mut blocks = bench.seal(9, 2, 2);
-    blocks.data[600] ^= 1;
-    let error = bench.send(&blocks, true, 0).unwrap_err();
-    assert!(matches!(error, LazyError::NotAuthentic(10)), "{error}");
-    assert_eq!((bench.number(9), bench.number(10)), (Some(1), Some(0)), "nothing was written");
-    bench.send(&bench.seal(9, 2, 3), true, 0).unwrap();
-    assert_eq!(bench.volume.status(0).unverified, 0);
-    bench.write_corrupted(9, 4, 0).unwrap();
-    bench.volume.synchronize(0).unwrap();
-    assert_eq!(bench.rejected(), [9]);
+    for profile in [SAFE, MODERN] {
+        let bench = Bench::new(S2_5, profile);
+        bench.write(9, 1, 1);
+        bench.volume.synchronize(0).unwrap();
+        assert_eq!(bench.rejected(), []);
+        let mut blocks = bench.seal(9, 2, 2);
+        blocks.data[600] ^= 1;
+        let error = bench.send(&blocks, true, 0).unwrap_err();
+        assert!(matches!(error, LazyError::NotAuthentic(10)), "{error}");
+        assert_eq!((bench.number(9), bench.number(10)), (Some(1), Some(0)), "nothing was written");
+        bench.send(&bench.seal(9, 2, 3), true, 0).unwrap();
+        assert_eq!(bench.volume.status(0).unverified, 0);
+        bench.write_corrupted(9, 4, 0).unwrap();
+        bench.volume.synchronize(0).unwrap();
+        assert_eq!(bench.rejected(), [9]);
+    }
 }
 
 /// L2, rollback with destruction: the reply with the newest version is changed on its way, and the
@@ -78,20 +82,22 @@ fn changed_read_reply_destroys_write_in_paper_profile() {
 
 #[test]
 fn changed_read_reply_keeps_write_with_counter_measures() {
-    let bench = Bench::new(S2_5, SAFE);
-    bench.write(9, 1, 1);
-    bench.write(9, 1, 2);
-    let newest = bench.volume.read(9, 1, 0).unwrap().versions[0];
-    bench.volume.report(9, newest, ReadVerdict::Corrupt, 0).unwrap();
-    let status = bench.volume.status(0);
-    assert_eq!((status.false_reports, status.rejected, status.unverified), (1, 0, 0));
-    assert_eq!((bench.number(9), bench.reopen().number(9)), (Some(2), Some(2)));
+    for profile in [SAFE, MODERN] {
+        let bench = Bench::new(S2_5, profile);
+        bench.write(9, 1, 1);
+        bench.write(9, 1, 2);
+        let newest = bench.volume.read(9, 1, 0).unwrap().versions[0];
+        bench.volume.report(9, newest, ReadVerdict::Corrupt, 0).unwrap();
+        let status = bench.volume.status(0);
+        assert_eq!((status.false_reports, status.rejected, status.unverified), (1, 0, 0));
+        assert_eq!((bench.number(9), bench.reopen().number(9)), (Some(2), Some(2)));
+    }
 }
 
 /// L8: a client reports success for a version of its choice.
 #[test]
 fn false_report_commits_garbage_in_paper_profile_only() {
-    for (profile, found) in [(PAPER, None), (SAFE, Some(2))] {
+    for (profile, found) in [(PAPER, None), (SAFE, Some(2)), (MODERN, Some(2))] {
         let bench = Bench::new(S2_5, profile);
         bench.write_corrupted(9, 1, 0).unwrap();
         let garbage = bench.volume.read(9, 1, 0).unwrap().versions[0];
@@ -134,19 +140,22 @@ fn full_log_is_busy_until_verified() {
 /// L7 with counter-measures: writes are verified at once from 90 % on, so the log never is full.
 #[test]
 fn nearly_full_log_makes_writes_eager() {
-    let mut description = unit(S2_5, SAFE, 4096);
-    description.limits.log_bytes_max = 256 << 10;
-    let bench = Bench::with(description);
-    for lba in 0..1_000 {
-        bench.write(lba, 1, lba + 1);
+    // A record of M-lazy is shorter, so that more of them fit.
+    for profile in [SAFE, MODERN] {
+        let mut description = unit(S2_5, profile, 4096);
+        description.limits.log_bytes_max = 256 << 10;
+        let bench = Bench::with(description);
+        for lba in 0..1_000 {
+            bench.write(lba, 1, lba + 1);
+        }
+        let status = bench.volume.status(0);
+        assert!(status.log_bytes <= 236_000 && status.log_bytes > 230_000, "{status:?}");
+        assert_eq!((status.busy, status.unverified as u64 + status.eager), (0, 1_000));
+        let error = bench.write_corrupted(5, 9, 0).unwrap_err();
+        assert!(matches!(error, LazyError::NotAuthentic(5)), "{error}");
+        let bench = bench.reopen();
+        assert!((0..1_000).all(|lba| bench.number(lba) == Some(lba + 1)));
     }
-    let status = bench.volume.status(0);
-    assert!(status.log_bytes <= 236_000 && status.log_bytes > 230_000, "{status:?}");
-    assert_eq!((status.busy, status.unverified as u64 + status.eager), (0, 1_000));
-    let error = bench.write_corrupted(5, 9, 0).unwrap_err();
-    assert!(matches!(error, LazyError::NotAuthentic(5)), "{error}");
-    let bench = bench.reopen();
-    assert!((0..1_000).all(|lba| bench.number(lba) == Some(lba + 1)));
 }
 
 /// L10, a stolen disk: keys beside the data are readable in the paper's profile only.
@@ -218,7 +227,7 @@ fn sealed_keys_open_at_their_place_only() {
 /// L12: blocks that change places on the disk, with their keys and MACs.
 #[test]
 fn moved_blocks_are_detected_with_counter_measures() {
-    for (profile, detected) in [(PAPER, false), (SAFE, true)] {
+    for (profile, detected) in [(PAPER, false), (SAFE, true), (MODERN, true)] {
         let bench = Bench::new(S2_5, profile);
         let sealed = bench.seal(9, 1, 1);
         let mut moved = sealed.clone();

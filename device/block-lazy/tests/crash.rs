@@ -12,7 +12,7 @@ use sealstone_store::contract::SeededRandom;
 use sealstone_store::sim::{DiskFault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, StoreOptions, format};
 
-use crate::support::{BLOCK, Bench, PAPER, S2_5, SAFE, stamped, unit};
+use crate::support::{BLOCK, Bench, MODERN, PAPER, S2_5, SAFE, stamped, unit};
 
 const BLOCKS: u64 = 130;
 /// Number of histories for each profile; `SEALSTONE_SEED` selects one.
@@ -170,7 +170,9 @@ impl CrashWorld {
 
 #[test]
 fn synchronized_blocks_survive_every_crash() {
-    for (seed, profile) in seeds(SEEDS).into_iter().flat_map(|seed| [(seed, PAPER), (seed, SAFE)]) {
+    for (seed, profile) in
+        seeds(SEEDS).into_iter().flat_map(|seed| [(seed, PAPER), (seed, SAFE), (seed, MODERN)])
+    {
         let mut world = CrashWorld::new(seed, profile);
         for _ in 0..4 {
             let calls = world.medium.calls();
@@ -186,7 +188,7 @@ fn synchronized_blocks_survive_every_crash() {
 /// The power fails in each single write and sync of commits, slots and log segments.
 #[test]
 fn short_history_survives_every_crash_point() {
-    for profile in [PAPER, SAFE] {
+    for profile in [PAPER, SAFE, MODERN] {
         let mut point = 1;
         loop {
             let mut world = CrashWorld::new(3, profile);

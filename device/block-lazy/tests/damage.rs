@@ -3,7 +3,7 @@
 use sealstone_block_lazy::LazyError;
 use sealstone_osd::ObjectId;
 
-use crate::support::{Bench, PAPER, S2_5, SAFE, stamped};
+use crate::support::{Bench, MODERN, PAPER, S2_5, SAFE, stamped};
 
 /// First segment of the log of LUN 1.
 fn log() -> ObjectId {
@@ -17,7 +17,7 @@ fn keys() -> ObjectId {
 
 #[test]
 fn every_changed_byte_of_log_is_detected() {
-    for profile in [PAPER, SAFE] {
+    for profile in [PAPER, SAFE, MODERN] {
         let mut bench = Bench::new(S2_5, profile);
         bench.write(9, 1, 1);
         bench.write(9, 1, 2);
@@ -47,12 +47,16 @@ fn every_changed_byte_of_log_is_detected() {
 
 #[test]
 fn every_changed_byte_of_keys_is_detected() {
-    for profile in [PAPER, SAFE] {
+    for profile in [PAPER, SAFE, MODERN] {
         let bench = Bench::new(S2_5, profile);
         bench.write(0, 2, 1);
         bench.volume.verify_due(100_000).unwrap();
         // The sealed part of a page, or the two slots.
-        let length = if profile == SAFE { 63 * 64 + 29 } else { 128 };
+        let length = match profile {
+            PAPER => 128,
+            SAFE => 63 * 64 + 29,
+            _ => 127 * 32 + 29,
+        };
         for at in 0..length {
             let mut byte = [0];
             bench.store.read(keys(), at, &mut byte).unwrap();
@@ -116,7 +120,7 @@ fn damaged_key_page_spares_other_blocks() {
 #[test]
 fn log_smaller_than_longest_write_is_refused() {
     // With counter-measures, such writes are verified at once and not logged.
-    for (profile, is_refused) in [(PAPER, true), (SAFE, false)] {
+    for (profile, is_refused) in [(PAPER, true), (SAFE, false), (MODERN, false)] {
         let bench = Bench::new(S2_5, profile);
         let mut description = bench.unit.clone();
         description.limits.log_bytes_max = 128 << 10;

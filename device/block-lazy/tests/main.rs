@@ -3,5 +3,6 @@
 mod attacks;
 mod crash;
 mod damage;
+mod modern;
 mod support;
 mod versions;

@@ -1,13 +1,14 @@
 //! A unit on a store, and a client that seals and verifies its blocks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use sealstone_block_lazy::{
     LazyError, LazyLimits, LazyUnit, LazyVolume, LazyWrite, RejectedVersion, VersionedBlocks, WriterId,
 };
 use sealstone_block_protection::{
-    BlockKeyList, BlockSealer, KeyListForm, MacTag, ProtectedBlock, ProtectionLevel, ProtectionProfile,
+    BlockKeyList, BlockSealer, GenerationCounter, KeyListForm, MacTag, ProtectedBlock, ProtectionLevel,
+    ProtectionProfile, UnitKeys,
 };
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{MemoryStore, ObjectStore};
@@ -19,6 +20,7 @@ pub(crate) const BLOCK: usize = 512;
 const CAPACITY: u64 = 64 << 20;
 pub(crate) const PAPER: ProtectionProfile = ProtectionProfile::Paper;
 pub(crate) const SAFE: ProtectionProfile = ProtectionProfile::PaperSafe;
+pub(crate) const MODERN: ProtectionProfile = ProtectionProfile::Modern;
 pub(crate) const S2_5: ProtectionLevel = ProtectionLevel::S2LazyCipherMac;
 pub(crate) const WRITER: WriterId = WriterId(7);
 
@@ -36,9 +38,11 @@ pub(crate) struct Bench {
     pub(crate) volume: LazyVolume,
     pub(crate) unit: LazyUnit,
     seed: AtomicU64,
+    /// Keys of the unit, generations and the number of the session, in the profile that has them.
+    session: Option<Mutex<(UnitKeys, GenerationCounter, u32)>>,
 }
 
-/// Returns a description of LUN 1 with this number of blocks.
+/// Returns a description of LUN 1 with this number of blocks. The modern profile has its own level.
 pub(crate) fn unit(level: ProtectionLevel, profile: ProtectionProfile, blocks: u64) -> LazyUnit {
     let random = AtomicU64::new(1);
     LazyUnit {
@@ -47,10 +51,10 @@ pub(crate) fn unit(level: ProtectionLevel, profile: ProtectionProfile, blocks: u
         serial: [5; 16],
         block: ProtectedBlock::B512,
         blocks,
-        level,
+        level: if profile == MODERN { ProtectionLevel::ModernLazy } else { level },
         profile,
         limits: LazyLimits::for_unit(blocks * BLOCK as u64, profile),
-        secret: (profile == SAFE).then(|| Zeroizing::new([9; 32])),
+        secret: profile.binds_address().then(|| Zeroizing::new([9; 32])),
         random: Arc::new(move |into| fill(&random, into)),
     }
 }
@@ -95,7 +99,19 @@ impl Bench {
 
     pub(crate) fn open(store: Arc<dyn ObjectStore>, unit: LazyUnit) -> Result<Self, LazyError> {
         let volume = LazyVolume::open(Arc::clone(&store), unit.clone(), 0)?;
-        Ok(Self { store, volume, unit, seed: AtomicU64::new(42) })
+        let mut bench = Self { store, volume, unit, seed: AtomicU64::new(42), session: None };
+        bench.begin_session()?;
+        Ok(bench)
+    }
+
+    /// Requests the keys of the unit, as each session does.
+    pub(crate) fn begin_session(&mut self) -> Result<(), LazyError> {
+        if self.unit.profile == MODERN {
+            let encoded = self.volume.begin_session()?.encoded;
+            let (keys, session) = UnitKeys::parse(&encoded).expect("keys of the unit");
+            self.session = Some(Mutex::new((keys, GenerationCounter::new(session), session)));
+        }
+        Ok(())
     }
 
     /// Opens the unit again, as after a restart.
@@ -113,6 +129,12 @@ impl Bench {
     /// Seals stamped blocks.
     pub(crate) fn seal(&self, lba: u64, count: u64, number: u64) -> SealedBlocks {
         let mut data: Vec<u8> = (lba..lba + count).flat_map(|lba| stamp(lba, number)).collect();
+        if let Some(session) = &self.session {
+            let (keys, generations, _) = &mut *session.lock().expect("not poisoned");
+            let sealed = keys.seal(lba, BLOCK, &mut data, generations);
+            let (list, macs) = sealed.expect("generations are left");
+            return SealedBlocks { list, macs, data };
+        }
         let mut random = |into: &mut [u8]| fill(&self.seed, into);
         let (list, macs) = BlockSealer::new(self.form()).seal(lba, &mut data, &mut random);
         SealedBlocks { list, macs, data }
@@ -121,7 +143,9 @@ impl Bench {
     pub(crate) fn send(&self, blocks: &SealedBlocks, durable: bool, now_ms: u64) -> Result<(), LazyError> {
         let SealedBlocks { list, macs, data } = blocks;
         let first_lba = list.first_lba;
-        let write = LazyWrite { first_lba, keys: &list.keys, macs, data, writer: WRITER, durable };
+        let session = self.session.as_ref().map_or(0, |session| session.lock().expect("not poisoned").2);
+        let keys = &list.keys[..];
+        let write = LazyWrite { first_lba, keys, macs, data, writer: WRITER, session, durable };
         self.volume.write(write, now_ms)
     }
 
@@ -140,6 +164,15 @@ impl Bench {
     /// Verifies and decrypts blocks as a client does; `None` if they are not authentic.
     pub(crate) fn verify(&self, lba: u64, read: VersionedBlocks) -> Option<Vec<u8>> {
         let VersionedBlocks { mut data, seals, .. } = read;
+        if let Some(session) = &self.session {
+            let unit = &session.lock().expect("not poisoned").0;
+            let blocks = (lba..).zip(data.chunks_exact_mut(BLOCK)).zip(&seals);
+            let mut is_authentic = true;
+            for ((lba, block), seal) in blocks {
+                is_authentic &= unit.open_block(lba, seal.keys.generation, &seal.mac, block);
+            }
+            return is_authentic.then_some(data);
+        }
         let keys = seals.iter().map(|seal| seal.keys.clone()).collect();
         let has_macs = self.form().scheme.has_authentication();
         let macs: Vec<MacTag> = seals.iter().filter(|_| has_macs).map(|seal| seal.mac).collect();

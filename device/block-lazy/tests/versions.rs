@@ -3,14 +3,16 @@
 use sealstone_block_lazy::{LazyError, LazyVolume, LazyWrite, ReadVerdict};
 use sealstone_block_protection::{BlockKeys, ProtectionLevel};
 
-use crate::support::{BLOCK, Bench, PAPER, S2_5, SAFE, WRITER, unit};
+use crate::support::{BLOCK, Bench, MODERN, PAPER, S2_5, SAFE, WRITER, unit};
 
 const LEVELS: [ProtectionLevel; 3] =
     [ProtectionLevel::S1LazyMac, ProtectionLevel::S2LazyCipher, ProtectionLevel::S2LazyCipherMac];
 
 #[test]
 fn every_level_reads_back_its_writes() {
-    for (level, profile) in LEVELS.into_iter().flat_map(|level| [(level, PAPER), (level, SAFE)]) {
+    for (level, profile) in
+        LEVELS.into_iter().flat_map(|level| [(level, PAPER), (level, SAFE), (level, MODERN)])
+    {
         let mut bench = Bench::new(level, profile);
         assert_eq!(bench.number(3), Some(0), "an unwritten block is zero");
         bench.write(0, 64, 1);
@@ -43,7 +45,7 @@ fn eager_level_commits_without_versions() {
 
 #[test]
 fn reader_falls_back_in_paper_profile_only() {
-    for (profile, falls_back) in [(PAPER, true), (SAFE, false)] {
+    for (profile, falls_back) in [(PAPER, true), (SAFE, false), (MODERN, false)] {
         let bench = Bench::new(S2_5, profile);
         for number in 1..=3 {
             bench.write(9, 1, number);
@@ -73,7 +75,7 @@ fn successful_read_commits_newest_version() {
 
 #[test]
 fn garbage_collection_follows_age_and_count() {
-    for (profile, age_ms) in [(PAPER, 30_000), (SAFE, 500)] {
+    for (profile, age_ms) in [(PAPER, 30_000), (SAFE, 500), (MODERN, 500)] {
         let bench = Bench::new(S2_5, profile);
         bench.send(&bench.seal(1, 1, 1), false, 1_000).unwrap();
         bench.send(&bench.seal(2, 1, 1), false, 1_001).unwrap();
@@ -107,7 +109,7 @@ fn version_limit_verifies_before_next_write() {
 
 #[test]
 fn discarded_blocks_are_unwritten_after_restart() {
-    for profile in [PAPER, SAFE] {
+    for profile in [PAPER, SAFE, MODERN] {
         let bench = Bench::new(S2_5, profile);
         bench.write(0, 20, 1);
         bench.volume.discard(5, 10).unwrap();
@@ -129,6 +131,7 @@ fn malformed_writes_change_nothing() {
         macs: &good.macs,
         data: &good.data,
         writer: WRITER,
+        session: 0,
         durable: false,
     };
     // L5: the number of keys, of MACs, or of bytes differs.
@@ -164,11 +167,15 @@ fn description_must_fit_the_profile() {
     let records = unit(ProtectionLevel::S1RecordMac, PAPER, 256);
     let opened = LazyVolume::open(bench.store.clone(), records, 0);
     assert!(matches!(opened, Err(LazyError::Level("S1-1u"))));
+    let mixed = sealstone_block_lazy::LazyUnit { profile: MODERN, ..bench.unit.clone() };
+    let opened = LazyVolume::open(bench.store.clone(), mixed, 0);
+    assert!(matches!(opened, Err(LazyError::Level("S2-5"))));
+    assert!(matches!(bench.volume.begin_session(), Err(LazyError::NoUnitKeys("paper+safe"))));
 }
 
 #[test]
 fn removal_leaves_no_objects_of_unit() {
-    let bench = Bench::new(S2_5, SAFE);
+    let bench = Bench::new(S2_5, MODERN);
     bench.write(0, 100, 1);
     bench.volume.synchronize(0).unwrap();
     bench.write(0, 100, 2);
@@ -180,15 +187,17 @@ fn removal_leaves_no_objects_of_unit() {
 /// Pages are read again after they were displaced.
 #[test]
 fn key_cache_stays_within_its_limit() {
-    let mut description = unit(S2_5, SAFE, 4096);
-    description.limits.cached_pages = 2;
-    let bench = Bench::with(description);
-    for lba in (0..4096).step_by(100) {
-        bench.write(lba, 1, lba + 1);
-    }
-    bench.volume.synchronize(0).unwrap();
-    for lba in (0..4096).step_by(100) {
-        assert_eq!(bench.number(lba), Some(lba + 1));
-        assert!(bench.volume.status(0).cached_pages <= 2);
+    for profile in [SAFE, MODERN] {
+        let mut description = unit(S2_5, profile, 4096);
+        description.limits.cached_pages = 2;
+        let bench = Bench::with(description);
+        for lba in (0..4096).step_by(100) {
+            bench.write(lba, 1, lba + 1);
+        }
+        bench.volume.synchronize(0).unwrap();
+        for lba in (0..4096).step_by(100) {
+            assert_eq!(bench.number(lba), Some(lba + 1));
+            assert!(bench.volume.status(0).cached_pages <= 2);
+        }
     }
 }

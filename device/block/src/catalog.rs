@@ -8,7 +8,7 @@
 //! as a whole: an object without a record is an unfinished unit, which the next start removes.
 //! Truth: docs/adr/0008-block-units-in-a-reserved-partition.md; docs/standards/block.md.
 
-use sealstone_block_lazy::LazyVolume;
+use sealstone_block_lazy::{LazyError, LazyVolume};
 use sealstone_block_protection::UnitProtection;
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{AttributeId, ObjectStore, StoreError};
@@ -87,6 +87,15 @@ pub enum CatalogError {
     /// The stored record of the unit is damaged.
     #[error("the record of LUN {0} is damaged")]
     Damaged(u64),
+    /// The key of the unit was not replaced.
+    #[error("cannot rotate the key of {name}")]
+    Rotation {
+        /// Name of the unit.
+        name: String,
+        /// Cause of the failure.
+        #[source]
+        cause: LazyError,
+    },
     /// The store failed.
     #[error("store failed")]
     Store(#[from] StoreError),

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use sealstone_block_protection::KeyScheme;
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::ScsiCommand;
 use sealstone_scsi::spc::supported::CommandRow;
@@ -154,16 +155,19 @@ pub(crate) enum UnitSupport {
     Plain,
     /// Units whose blocks have keys.
     Keyed,
+    /// Units with a key of their own.
+    UnitKeys,
 }
 
 impl UnitSupport {
-    /// Whether it includes a unit that is thinly provisioned, or whose blocks have keys.
-    const fn includes(self, thin: bool, keyed: bool) -> bool {
+    /// Whether it includes a unit that is thinly provisioned, or whose blocks have these keys.
+    fn includes(self, thin: bool, keys: Option<KeyScheme>) -> bool {
         match self {
             Self::Every => true,
             Self::Thin => thin,
-            Self::Plain => !keyed,
-            Self::Keyed => keyed,
+            Self::Plain => keys.is_none(),
+            Self::Keyed => keys.is_some(),
+            Self::UnitKeys => keys.is_some_and(KeyScheme::has_generations),
         }
     }
 }
@@ -237,6 +241,10 @@ impl BlockCommandRow {
 
     const fn keyed(self) -> Self {
         Self { offer: UnitSupport::Keyed, ..self }
+    }
+
+    const fn unit_keys(self) -> Self {
+        Self { offer: UnitSupport::UnitKeys, ..self }
     }
 
     const fn waits(self, wait: BlockingKind) -> Self {
@@ -544,6 +552,14 @@ pub(crate) static ROWS: &[BlockCommandRow] = &[
     )
     .keyed()
     .waits(BlockingKind::Always),
+    row(
+        CommandRow::new(0xC3, 16, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04]),
+        CommandAccess::Any,
+        CommandFunction::Shared(lazy::unit_keys),
+    )
+    .any_time()
+    .unit_keys()
+    .waits(BlockingKind::Always),
 ];
 
 /// Why a CDB has no row.
@@ -569,18 +585,22 @@ pub(crate) fn find(cdb: &[u8], unit: &UnitDescription) -> Result<&'static BlockC
 }
 
 fn is_offered(row: &BlockCommandRow, unit: &UnitDescription) -> bool {
-    row.offer.includes(unit.thin, unit.protection.stores_block_keys())
+    row.offer.includes(unit.thin, unit.protection.level().key_scheme())
 }
 
 /// Returns the rows of this unit for REPORT SUPPORTED OPERATION CODES.
 pub(crate) fn shared_rows(unit: &UnitDescription) -> &'static [CommandRow] {
-    type Rows = LazyLock<[Vec<CommandRow>; 4]>;
-    fn rows(thin: bool, keyed: bool) -> Vec<CommandRow> {
-        ROWS.iter().filter(|row| row.offer.includes(thin, keyed)).map(|row| row.shared).collect()
+    type Rows = LazyLock<[[Vec<CommandRow>; 2]; 3]>;
+    const SCHEMES: [Option<KeyScheme>; 3] = [None, Some(KeyScheme::Both), Some(KeyScheme::Generation)];
+    fn rows(thin: bool, keys: Option<KeyScheme>) -> Vec<CommandRow> {
+        ROWS.iter().filter(|row| row.offer.includes(thin, keys)).map(|row| row.shared).collect()
     }
-    static OFFERED: Rows =
-        LazyLock::new(|| [rows(false, false), rows(true, false), rows(false, true), rows(true, true)]);
-    &OFFERED[usize::from(unit.thin) + 2 * usize::from(unit.protection.stores_block_keys())]
+    static OFFERED: Rows = LazyLock::new(|| SCHEMES.map(|keys| [rows(false, keys), rows(true, keys)]));
+    let scheme = match unit.protection.level().key_scheme() {
+        None => 0,
+        Some(keys) => 1 + usize::from(keys.has_generations()),
+    };
+    &OFFERED[scheme][usize::from(unit.thin)]
 }
 
 /// Returns the access class of commands common to all device types, which `primary` runs (SPC-4,

@@ -65,6 +65,9 @@ pub(crate) enum BlockFailure {
     /// Keys and MACs are missing, or are not those of exactly the written blocks.
     #[error("keys and MACs of the written blocks are missing or do not fit")]
     NoSeals,
+    /// The session has no keys of the unit, or those of an earlier epoch.
+    #[error("the session does not have the current keys of the unit")]
+    StaleUnitKeys,
     /// The keys of the unit cannot be used.
     #[error("the keys of the unit are unavailable")]
     KeysUnavailable,
@@ -122,7 +125,7 @@ impl BlockFailure {
 
     /// Returns the sense data of CHECK CONDITION.
     pub(crate) fn sense(&self) -> Sense {
-        use SenseKey::{DataProtect, HardwareError, IllegalRequest, Miscompare, NotReady};
+        use SenseKey::{DataProtect, HardwareError, IllegalRequest, Miscompare, NotReady, UnitAttention};
         let illegal = |code| Sense::new(IllegalRequest, code);
         match self {
             Self::OperationCode => illegal(additional::INVALID_COMMAND_OPERATION_CODE),
@@ -137,6 +140,7 @@ impl BlockFailure {
             Self::DataOutLength(_) | Self::NoSeals => {
                 illegal(additional::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
             }
+            Self::StaleUnitKeys => Sense::new(UnitAttention, additional::UNIT_KEYS_CHANGED),
             Self::OutOfRange(lba) => {
                 Sense { information: Some(*lba), ..illegal(additional::LBA_OUT_OF_RANGE) }
             }

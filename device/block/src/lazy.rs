@@ -1,14 +1,14 @@
 //! Units whose blocks are stored with the keys and MACs of their writers.
 //!
-//! Does: READ, WRITE and our two vendor-specific commands for such units; verification in the
-//! background; reports of writes that were not authentic.
+//! Does: READ, WRITE and our vendor-specific commands for such units; verification in the
+//! background; reports of writes that were not authentic; keys of units for sessions.
 //! Does not: see plain blocks, unless the level has no encryption.
 //! Contract: a write without seals of exactly its blocks changes nothing. A write that was
 //! acknowledged and is deleted fails the next SYNCHRONIZE CACHE of its writer, and raises a unit
 //! attention for it.
 //! Truth: docs/design/block-lazy.md; docs/standards/block-protection.md.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,9 +18,9 @@ use sealstone_block_lazy::{
     LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, ReadVerdict, RejectedVersion,
     WriterId,
 };
-use sealstone_block_protection::{BlockSeal, MAC_LEN, MacTag, ProtectedBlock};
+use sealstone_block_protection::{BlockSeal, KeyScheme, MAC_LEN, MacTag, ProtectedBlock};
 use sealstone_scsi::additional;
-use sealstone_scsi::lu::BlockSeals;
+use sealstone_scsi::lu::{BlockSeals, NexusId};
 use sealstone_store::ObjectStore;
 use zeroize::Zeroizing;
 
@@ -57,7 +57,9 @@ pub(crate) enum UnitBlocks {
 pub(crate) struct LazyBlocks {
     volume: LazyVolume,
     began: Instant,
-    has_macs: bool,
+    scheme: KeyScheme,
+    /// Number of the session of each nexus that received the keys of the unit.
+    sessions: Mutex<BTreeMap<NexusId, u32>>,
     /// Ports that wrote; the index is the number of the writer.
     writers: Mutex<Vec<PortIdentity>>,
 }
@@ -92,9 +94,8 @@ impl UnitBlocks {
         };
         match LazyVolume::open(Arc::clone(store), description, 0) {
             Ok(volume) => {
-                let has_macs = scheme.has_authentication();
-                let (began, writers) = (Instant::now(), Mutex::default());
-                Self::Lazy(Box::new(LazyBlocks { volume, began, has_macs, writers }))
+                let (began, sessions, writers) = (Instant::now(), Mutex::default(), Mutex::default());
+                Self::Lazy(Box::new(LazyBlocks { volume, began, scheme, sessions, writers }))
             }
             Err(error) => {
                 tracing::error!(unit = unit.name, %error, "the block unit is unavailable: its keys or versions cannot be opened");
@@ -139,8 +140,8 @@ impl LazyBlocks {
         let mut buffer = run.command.buffers.take(length).ok_or(BlockFailure::NoBuffer)?;
         let (seals, _) =
             self.volume.read_into(extent.lba(), &mut buffer, back).map_err(BlockFailure::lazy_read)?;
-        let mut bytes = Zeroizing::new(Vec::with_capacity(seals.len() * BlockSeal::LEN));
-        seals.iter().for_each(|seal| bytes.extend_from_slice(&*seal.encode()));
+        let mut bytes = Zeroizing::new(Vec::with_capacity(seals.len() * self.scheme.seal_len()));
+        seals.iter().for_each(|seal| seal.append_to(self.scheme, &mut bytes));
         let data_in = run.command.buffers.freeze(buffer);
         run.command.buffers.put_seals(BlockSeals { first_lba: extent.lba(), bytes });
         Ok(CommandOutcome { moved: (data_in.len() as u64, 0), data_in, wanted, ..CommandOutcome::GOOD })
@@ -157,22 +158,27 @@ impl LazyBlocks {
             return Ok(());
         }
         let seals = run.command.buffers.take_seals().ok_or(BlockFailure::NoSeals)?;
-        let (entries, rest) = seals.bytes.as_chunks::<{ BlockSeal::LEN }>();
+        let entries = seals.bytes.chunks_exact(self.scheme.seal_len());
         let blocks = extent.length() / run.unit.geometry().block().bytes();
-        if seals.first_lba != extent.lba() || entries.len() as u64 != blocks || !rest.is_empty() {
+        if seals.first_lba != extent.lba()
+            || entries.len() as u64 != blocks
+            || !entries.remainder().is_empty()
+        {
             return Err(BlockFailure::NoSeals);
         }
         let mut keys = Vec::with_capacity(entries.len());
         let mut macs: Vec<MacTag> = Vec::with_capacity(entries.len());
         for entry in entries {
-            let seal = BlockSeal::decode(entry);
+            let seal = BlockSeal::decode(self.scheme, entry).ok_or(BlockFailure::NoSeals)?;
             keys.push(seal.keys);
-            if self.has_macs {
+            if self.scheme.has_authentication() {
                 macs.push(seal.mac);
             }
         }
         let writer = self.writer(&run.nexus.port);
-        let write = LazyWrite { first_lba: extent.lba(), keys: &keys, macs: &macs, data, writer, durable };
+        let session = self.sessions.lock().get(&run.nexus.id).copied().unwrap_or_default();
+        let write =
+            LazyWrite { first_lba: extent.lba(), keys: &keys, macs: &macs, data, writer, session, durable };
         self.volume.write(write, self.now_ms()).map_err(BlockFailure::lazy_write)
     }
 
@@ -266,6 +272,20 @@ pub(crate) fn report(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFail
     Ok(CommandOutcome { used: length as u64, ..CommandOutcome::GOOD })
 }
 
+/// RECEIVE UNIT KEYS: the keys of the unit, and a new number for the generations of this session.
+/// Only sessions that protect their data under the session key see such a unit.
+pub(crate) fn unit_keys(run: &BlockCommand<'_>) -> Result<CommandOutcome, BlockFailure> {
+    let Some(lazy) = run.unit.blocks().lazy()? else { return Err(BlockFailure::OperationCode) };
+    let keys = lazy.volume.begin_session().map_err(BlockFailure::lazy_write)?;
+    let length = be32(run.wire(), 10) as usize;
+    if length < keys.encoded.len() {
+        return Err(BlockFailure::field(10));
+    }
+    lazy.sessions.lock().insert(run.nexus.id, keys.session);
+    // Wiped when the last copy of the reference is dropped.
+    Ok(CommandOutcome::data(Bytes::from_owner(keys.encoded), run))
+}
+
 /// The whole rest of the unit as one mapped extent: whether a block was written is not known
 /// without its keys.
 pub(crate) fn mapped_rest(run: &BlockCommand<'_>, lba: u64) -> CommandOutcome {
@@ -286,6 +306,23 @@ impl BlockUnit {
             tracing::error!(unit = self.name(), %error, "blocks cannot be verified");
         }
         self.report_rejected();
+    }
+
+    /// Begins the next epoch of the unit's key. Sessions that have the earlier keys receive a unit
+    /// attention, and their writes fail until they have requested the new ones.
+    pub(crate) fn rotate_key(&self) -> Result<u32, LazyError> {
+        let lazy = self.blocks().lazy().ok().flatten();
+        let lazy = lazy.ok_or(LazyError::NoUnitKeys(self.description().protection.profile().name()))?;
+        let epoch = lazy.volume.rotate_key()?;
+        self.nexuses().raise(additional::UNIT_KEYS_CHANGED, None);
+        Ok(epoch)
+    }
+
+    /// Forgets the number of a session that ended.
+    pub(crate) fn end_key_session(&self, nexus: NexusId) {
+        if let Ok(Some(lazy)) = self.blocks().lazy() {
+            lazy.sessions.lock().remove(&nexus);
+        }
     }
 
     /// Verifies all blocks and makes all writes durable.
@@ -334,6 +371,7 @@ impl BlockFailure {
         match error {
             LazyError::Store(error) => Self::Write(error),
             LazyError::Busy { .. } => Self::NoBuffer,
+            LazyError::StaleGeneration(_) => Self::StaleUnitKeys,
             LazyError::Shape { .. } | LazyError::ZeroKeys(_) => Self::NoSeals,
             error => Self::LazyWrite(error),
         }

@@ -518,6 +518,7 @@ impl LogicalUnit for BlockUnit {
         // An SPC-2 reservation ends with its nexus; registrations do not.
         self.legacy.end(nexus);
         self.medium.prevent(nexus, false);
+        self.end_key_session(nexus);
         self.nexuses.lose(nexus);
     }
 

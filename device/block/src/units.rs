@@ -111,6 +111,18 @@ impl BlockUnits {
         found.ok_or_else(|| CatalogError::NotFound(name.to_owned()))
     }
 
+    /// Begins the next epoch of a unit's key, and returns its number. It is durable when this
+    /// returns. Sessions of the unit request the new key.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`]; [`CatalogError::Rotation`] if the unit has no key of its own, or
+    /// none that can be used.
+    pub fn rotate_key(&self, name: &str) -> Result<u32, CatalogError> {
+        let _changing = self.changing.lock();
+        let rotated = self.named(name)?.rotate_key();
+        rotated.map_err(|cause| CatalogError::Rotation { name: name.to_owned(), cause })
+    }
+
     /// Removes the marks of unflushed writes of idle initiators. Call it periodically, with a
     /// monotonic clock.
     pub fn tick(&self, now: Duration) {

@@ -10,15 +10,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use sealstone_block_protection::{
-    AppendedPdu, BlockKeyList, BlockSeal, KeyListForm, MAC_LEN, PduBlocks, PduError, PduHeader, SegmentSeals,
+    AppendedPdu, BlockKeyList, BlockSeal, Generation, KeyListForm, KeyScheme, MAC_LEN, PduBlocks, PduError,
+    PduHeader, SegmentSeals,
 };
 use sealstone_scsi::lu::BlockSeals;
 use zeroize::Zeroizing;
 
 /// Blocks of one connection whose seals wait: 28 MiB. A task counts as one more.
 const WAITING_MAX: usize = 1 << 19;
-/// Bytes of a seal: BEK, BAK and MAC.
-const SEAL_LEN: usize = BlockSeal::LEN;
 
 const COMMAND: u8 = 0x01;
 const DATA_OUT: u8 = 0x05;
@@ -33,6 +32,8 @@ const STATUS: u8 = 0x01;
 struct TaskSeals {
     /// Address of the first block.
     first_lba: u64,
+    /// Number of blocks.
+    blocks: usize,
     bytes: Zeroizing<Vec<u8>>,
     /// Whether seals were missing or out of order.
     is_malformed: bool,
@@ -47,8 +48,9 @@ struct WaitingSeals {
 }
 
 impl TaskSeals {
-    fn count(&self) -> usize {
-        self.bytes.len() / SEAL_LEN + 1
+    /// Returns the blocks, and one more for the task.
+    const fn count(&self) -> usize {
+        self.blocks + 1
     }
 }
 
@@ -82,7 +84,10 @@ impl ConnectionSeals {
 
     /// Puts the seals of a reply's data-in, before the reply is sent.
     pub(crate) fn put_read(&self, tag: u32, seals: BlockSeals) {
-        let seals = TaskSeals { first_lba: seals.first_lba, bytes: seals.bytes, is_malformed: false };
+        // No seal is shorter than one of M-lazy, so that memory stays bounded at each level.
+        let blocks = seals.bytes.len() / KeyScheme::Generation.seal_len();
+        let BlockSeals { first_lba, bytes } = seals;
+        let seals = TaskSeals { first_lba, blocks, bytes, is_malformed: false };
         let mut waiting = self.0.lock();
         // Without its seals a reply ends the session. So seals of aborted commands do not
         // accumulate.
@@ -103,11 +108,13 @@ pub(crate) struct MalformedSeals;
 pub(crate) struct TargetPduBlocks {
     form: KeyListForm,
     seals: ConnectionSeals,
+    /// Highest generation that was received.
+    last_generation: Generation,
 }
 
 impl TargetPduBlocks {
     pub(crate) const fn new(form: KeyListForm, seals: ConnectionSeals) -> Self {
-        Self { form, seals }
+        Self { form, seals, last_generation: Generation::UNWRITTEN }
     }
 
     fn collect(&self, tag: u32, offset: usize, data: usize, seals: &SegmentSeals) -> Result<(), PduError> {
@@ -121,7 +128,7 @@ impl TargetPduBlocks {
         }
         waiting.count += usize::from(is_new);
         let task = waiting.written.entry(tag).or_default();
-        let done = task.bytes.len() / SEAL_LEN;
+        let done = task.blocks;
         if done == 0 {
             task.first_lba = seals.list.first_lba;
         }
@@ -133,9 +140,24 @@ impl TargetPduBlocks {
             return Ok(());
         }
         waiting.count = count;
+        task.blocks += seals.list.keys.len();
         for (at, keys) in seals.list.keys.iter().enumerate() {
             let mac = seals.macs.get(at).copied().unwrap_or([0; MAC_LEN]);
-            task.bytes.extend_from_slice(&*BlockSeal { keys: keys.clone(), mac }.encode());
+            BlockSeal { keys: keys.clone(), mac }.append_to(self.form.scheme, &mut task.bytes);
+        }
+        Ok(())
+    }
+
+    /// Checks that generations ascend, in the order in which the initiator sent them.
+    fn check_generations(&mut self, seals: &SegmentSeals) -> Result<(), PduError> {
+        if !self.form.scheme.has_generations() {
+            return Ok(());
+        }
+        for (lba, keys) in (seals.list.first_lba..).zip(&seals.list.keys) {
+            if keys.generation <= self.last_generation {
+                return Err(PduError::Generation(lba));
+            }
+            self.last_generation = keys.generation;
         }
         Ok(())
     }
@@ -153,12 +175,13 @@ impl PduBlocks for TargetPduBlocks {
             Some(seals) if opcode == DATA_IN && !data.is_empty() => {
                 let first = word(bhs, 40) as usize / self.form.block.bytes();
                 let count = data.len() / self.form.block.bytes();
-                let part = seals.bytes.get(first * SEAL_LEN..(first + count) * SEAL_LEN);
-                let (entries, _) = part.ok_or(PduError::Keys(opcode))?.as_chunks::<SEAL_LEN>();
+                let length = self.form.scheme.seal_len();
+                let part = seals.bytes.get(first * length..(first + count) * length);
+                let entries = part.ok_or(PduError::Keys(opcode))?.chunks_exact(length);
                 let mut list = BlockKeyList { first_lba: seals.first_lba + first as u64, keys: Vec::new() };
                 let mut macs = Vec::new();
                 for entry in entries {
-                    let seal = BlockSeal::decode(entry);
+                    let seal = BlockSeal::decode(self.form.scheme, entry).ok_or(PduError::Keys(opcode))?;
                     list.keys.push(seal.keys);
                     if self.form.scheme.has_authentication() {
                         macs.push(seal.mac);
@@ -188,6 +211,9 @@ impl PduBlocks for TargetPduBlocks {
             waiting.remove_written(tag);
             waiting.remove_read(tag);
         }
+        if let (COMMAND | DATA_OUT, Some(seals)) = (opcode, &seals) {
+            self.check_generations(seals)?;
+        }
         match (opcode, &seals) {
             (COMMAND, Some(seals)) => self.collect(tag, 0, data.len(), seals)?,
             (DATA_OUT, Some(seals)) => self.collect(tag, word(bhs, 40) as usize, data.len(), seals)?,
@@ -205,7 +231,7 @@ impl PduBlocks for TargetPduBlocks {
 
 #[cfg(test)]
 mod tests {
-    use sealstone_block_protection::{BlockSealer, KeyScheme, ProtectedBlock, ProtectionProfile};
+    use sealstone_block_protection::{BlockKeys, BlockSealer, ProtectedBlock, ProtectionProfile};
 
     use super::*;
 
@@ -242,7 +268,7 @@ mod tests {
             end.received(&mut header(opcode, 9, offset), &mut data, Some(segment)).unwrap();
         }
         let written = seals.take_written(9).unwrap().unwrap();
-        assert_eq!((written.first_lba, written.bytes.len()), (40, 6 * SEAL_LEN));
+        assert_eq!((written.first_lba, written.bytes.len()), (40, 6 * FORM.scheme.seal_len()));
         assert!(seals.take_written(9).unwrap().is_none(), "taken once");
         seals.put_read(9, written);
         let segment = end.sending(&header(DATA_IN, 9, 1024), &mut [0; 1536]).unwrap().unwrap();
@@ -283,6 +309,35 @@ mod tests {
         let (mut data, segment) = sealed(40, 1);
         let superfluous = end.received(&mut header(0x00, 9, 0), &mut data, Some(segment));
         assert_eq!(superfluous, Err(PduError::Keys(0)));
+    }
+
+    /// L3 for M-lazy: a generation that was used, or that was left out, never seals another block.
+    #[test]
+    fn repeated_and_reordered_generations_end_connections() {
+        let form = KeyListForm { scheme: KeyScheme::Generation, profile: ProtectionProfile::Modern, ..FORM };
+        let segment = |counts: &[u32]| {
+            let keys =
+                counts.iter().map(|count| BlockKeys::of_generation(Generation::new(3, *count))).collect();
+            let macs = vec![[1; MAC_LEN]; counts.len()];
+            SegmentSeals { list: BlockKeyList { first_lba: 40, keys }, macs }
+        };
+        let seals = ConnectionSeals::default();
+        let mut end = TargetPduBlocks::new(form, seals.clone());
+        let mut receive = |tag, counts: &[u32]| {
+            let mut data = vec![0; counts.len() * 512];
+            end.received(&mut header(COMMAND, tag, 0), &mut data, Some(segment(counts)))
+        };
+        receive(1, &[1, 2, 5]).unwrap();
+        receive(2, &[6]).unwrap();
+        assert_eq!(receive(3, &[6]), Err(PduError::Generation(40)));
+        assert_eq!(receive(4, &[3]), Err(PduError::Generation(40)));
+        assert_eq!(receive(5, &[9, 8]), Err(PduError::Generation(41)));
+        let written = seals.take_written(1).unwrap().unwrap();
+        assert_eq!(written.bytes.len(), 3 * form.scheme.seal_len());
+        seals.put_read(1, written);
+        let sent = end.sending(&header(DATA_IN, 1, 512), &mut [0; 1024]).unwrap().unwrap();
+        let generations: Vec<_> = sent.list.keys.iter().map(|keys| keys.generation).collect();
+        assert_eq!(generations, [Generation::new(3, 2), Generation::new(3, 5)]);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use sealstone_block_lazy::{
     LAZY_PARTITION, LazyLimits, LazyUnit, LazyVolume, LazyWrite, ReadVerdict, WriterId,
 };
 use sealstone_block_protection::{
-    BlockSealer, ProtectedBlock, ProtectionLevel, ProtectionProfile, verify_block,
+    BlockSealer, GenerationCounter, KeyListForm, ProtectedBlock, ProtectionLevel, ProtectionProfile,
+    UnitKeys, verify_block,
 };
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{MemoryStore, ObjectStore};
@@ -16,23 +17,25 @@ use crate::Target;
 use crate::input::Input;
 
 const BLOCKS: u64 = 64;
-const PROFILES: [ProtectionProfile; 2] = [ProtectionProfile::Paper, ProtectionProfile::PaperSafe];
+const PROFILES: [ProtectionProfile; 3] =
+    [ProtectionProfile::Paper, ProtectionProfile::PaperSafe, ProtectionProfile::Modern];
 /// First segment and first file of keys of LUN 1.
 const LOG: ObjectId = ObjectId::new(LAZY_PARTITION, (2 << 32) | (1 << 31));
 const KEYS: ObjectId = ObjectId::new(LAZY_PARTITION, 2 << 32);
 
 fn unit(choice: u8) -> LazyUnit {
-    let profile = PROFILES[usize::from(choice) % 2];
+    let profile = PROFILES[usize::from(choice) % PROFILES.len()];
+    let is_modern = profile == ProtectionProfile::Modern;
     LazyUnit {
         lun: 1,
         data: ObjectId::new(0xB10C, 1),
         serial: [5; 16],
         block: ProtectedBlock::B512,
         blocks: BLOCKS,
-        level: ProtectionLevel::S2LazyCipherMac,
+        level: if is_modern { ProtectionLevel::ModernLazy } else { ProtectionLevel::S2LazyCipherMac },
         profile,
         limits: LazyLimits::for_unit(BLOCKS * 512, profile),
-        secret: (profile == ProtectionProfile::PaperSafe).then(|| Zeroizing::new([9; 32])),
+        secret: profile.binds_address().then(|| Zeroizing::new([9; 32])),
         random: Arc::new(|into| into.fill(3)),
     }
 }
@@ -72,36 +75,69 @@ fn volume(input: &[u8]) {
         let status = volume.status(0);
         assert!(status.unverified == 0 || status.unverifiable > 0);
     }
-    let scheme = unit.level.key_scheme().expect("the level has block keys");
-    let form = sealstone_block_protection::KeyListForm { scheme, block: unit.block, profile: unit.profile };
     let mut data = vec![1; 512];
-    let (list, macs) = BlockSealer::new(form).seal(0, &mut data, &mut |into| into.fill(7));
-    let (keys, writer) = (&list.keys[..], WriterId(1));
-    let write = LazyWrite { first_lba: 0, keys, macs: &macs, data: &data, writer, durable: true };
-    if volume.write(write, 0).is_ok() {
+    let mut writer = BlockWriter::new(&unit, &volume);
+    if writer.write(&volume, 0, &mut data, true, 7) {
         let read = volume.read(0, 1, 0).expect("it was just written");
         assert_eq!(read.data, data);
-        assert!(verify_block(unit.profile, 0, &read.seals[0].keys, &read.data, &read.seals[0].mac));
+        let (keys, mac) = (&read.seals[0].keys, &read.seals[0].mac);
+        assert!(match &writer.unit_keys {
+            Some((unit, _, _)) => unit.verify_block(0, keys, &read.data, mac, &mut Vec::new()),
+            None => verify_block(unit.profile, 0, keys, &read.data, mac),
+        });
+    }
+}
+
+/// A client that seals blocks as the profile of the unit requires.
+struct BlockWriter {
+    form: KeyListForm,
+    /// Keys of the unit, generations and number of the session.
+    unit_keys: Option<(UnitKeys, GenerationCounter, u32)>,
+}
+
+impl BlockWriter {
+    fn new(unit: &LazyUnit, volume: &LazyVolume) -> Self {
+        let scheme = unit.level.key_scheme().expect("the level has block keys");
+        let form = KeyListForm { scheme, block: unit.block, profile: unit.profile };
+        let unit_keys = scheme.has_generations().then(|| {
+            let begun = volume.begin_session().expect("numbers are left");
+            let (keys, session) = UnitKeys::parse(&begun.encoded).expect("keys of the unit");
+            (keys, GenerationCounter::new(session), session)
+        });
+        Self { form, unit_keys }
+    }
+
+    /// Seals and writes blocks; returns whether they were acknowledged.
+    fn write(
+        &mut self,
+        volume: &LazyVolume,
+        first_lba: u64,
+        data: &mut [u8],
+        durable: bool,
+        value: u8,
+    ) -> bool {
+        let (list, macs) = match &mut self.unit_keys {
+            Some((keys, generations, _)) => {
+                keys.seal(first_lba, 512, data, generations).expect("generations are left")
+            }
+            None => BlockSealer::new(self.form).seal(first_lba, data, &mut |into| into.fill(value)),
+        };
+        let session = self.unit_keys.as_ref().map_or(0, |(_, _, session)| *session);
+        let (keys, macs, writer) = (&list.keys[..], &macs[..], WriterId(1));
+        volume.write(LazyWrite { first_lba, keys, macs, data, writer, session, durable }, 0).is_ok()
     }
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    (0..2)
+    (0..3)
         .map(|choice| {
             let unit = unit(choice);
             let store = store(&unit);
             let volume = LazyVolume::open(Arc::clone(&store), unit.clone(), 0).expect("a new unit");
-            let scheme = unit.level.key_scheme().expect("the level has block keys");
-            let form =
-                sealstone_block_protection::KeyListForm { scheme, block: unit.block, profile: unit.profile };
+            let mut writer = BlockWriter::new(&unit, &volume);
             for round in 0..2 {
                 let mut data = vec![round; 1024];
-                let mut random = |into: &mut [u8]| into.fill(round + 7);
-                let (list, macs) = BlockSealer::new(form).seal(3, &mut data, &mut random);
-                let (keys, writer) = (&list.keys[..], WriterId(1));
-                let write =
-                    LazyWrite { first_lba: 3, keys, macs: &macs, data: &data, writer, durable: false };
-                volume.write(write, 0).expect("there is space");
+                assert!(writer.write(&volume, 3, &mut data, false, round + 7), "there is space");
                 if round == 0 {
                     volume.verify_due(u64::MAX).expect("they are authentic");
                 }

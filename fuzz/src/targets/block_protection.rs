@@ -1,16 +1,21 @@
 //! `sealstone-block-protection`: headers with key lists, records, settings of a login.
 
 use sealstone_block_protection::{
-    AppendedPdu, BHS_LEN, BlockKeyList, BlockKeys, BlockSealer, HeaderOpener, HeaderSealer, KeyListForm,
-    KeyScheme, LoginTranscript, PduBlocks, PduDirection, PduError, PduHeader, PduProtection, ProtectedBlock,
-    ProtectionLevel, ProtectionProfile, ProtectionSettings, ReceivedSettings, RecordOpener, RecordProtection,
-    RecordSealer, RecordSize, SegmentSeals, SessionKeys, SessionSecrets,
+    AppendedPdu, BHS_LEN, BlockKeyList, BlockKeys, BlockSealer, EPOCHS_MAX, Generation, HeaderOpener,
+    HeaderSealer, KeyListForm, KeyScheme, LoginTranscript, PduBlocks, PduDirection, PduError, PduHeader,
+    PduProtection, ProtectedBlock, ProtectionLevel, ProtectionProfile, ProtectionSettings, ReceivedSettings,
+    RecordOpener, RecordProtection, RecordSealer, RecordSize, SegmentSeals, SessionKeys, SessionSecrets,
+    UnitKeys,
 };
+use zeroize::Zeroizing;
 
 use crate::Target;
 use crate::input::{Input, seed};
 
-const SCHEMES: [KeyScheme; 3] = [KeyScheme::Encryption, KeyScheme::Authentication, KeyScheme::Both];
+const SCHEMES: [KeyScheme; 4] =
+    [KeyScheme::Encryption, KeyScheme::Authentication, KeyScheme::Both, KeyScheme::Generation];
+const MAC_LEVELS: [ProtectionLevel; 3] =
+    [ProtectionLevel::S1LazyMac, ProtectionLevel::S2LazyCipherMac, ProtectionLevel::ModernLazy];
 
 fn settings() -> ProtectionSettings {
     ProtectionSettings {
@@ -19,6 +24,11 @@ fn settings() -> ProtectionSettings {
         profile: ProtectionProfile::PaperSafe,
         record: None,
     }
+}
+
+fn modern_settings() -> ProtectionSettings {
+    let (level, profile) = (ProtectionLevel::ModernLazy, ProtectionProfile::Modern);
+    ProtectionSettings { level, profile, ..settings() }
 }
 
 fn session() -> SessionKeys {
@@ -53,12 +63,20 @@ fn headers(input: &[u8]) {
         assert!(ahs.windows(again.len()).any(|bytes| bytes == &again[..]));
         let mut data = vec![1; list.keys.len() * form.block.bytes()];
         let macs = vec![[0; 16]; if form.scheme.has_authentication() { list.keys.len() } else { 0 }];
+        if form.scheme.has_generations() {
+            let unit = UnitKeys::new([5; 16], Zeroizing::new([6; 32]));
+            for (lba, (keys, block)) in
+                (list.first_lba..).zip(list.keys.iter().zip(data.chunks_exact_mut(512)))
+            {
+                assert!(!unit.open_block(lba, keys.generation, &[0; 16], block), "a guessed tag fits");
+            }
+        }
         let opened = BlockSealer::new(form).open(&list, &macs, &mut data);
         assert!(opened.is_err() || !form.scheme.has_authentication(), "a guessed MAC fits");
     }
     let Some((bhs, rest)) = ahs.split_first_chunk::<BHS_LEN>() else { return };
     let Some((found, mac)) = rest.split_last_chunk::<16>() else { return };
-    for level in [ProtectionLevel::S1LazyMac, ProtectionLevel::S2LazyCipherMac] {
+    for level in MAC_LEVELS {
         let mut opener =
             HeaderOpener::new(session().header_keys(), level, settings().profile, PduDirection::ToTarget, 1);
         let header = opener.begin(*bhs);
@@ -68,10 +86,14 @@ fn headers(input: &[u8]) {
 }
 
 fn header_seeds() -> Vec<Vec<u8>> {
-    let lists = (0..3).map(|choice| {
+    let lists = (0..4).map(|choice| {
         let form = form(choice);
         let mut random = |into: &mut [u8]| into.fill(7);
-        let keys = (0..2).map(|_| BlockKeys::generate(form.scheme, &mut random)).collect();
+        let keys = (0..2).map(|at| match form.scheme.has_generations() {
+            true => BlockKeys::of_generation(Generation::new(3, at)),
+            false => BlockKeys::generate(form.scheme, &mut random),
+        });
+        let keys = keys.collect();
         let list = BlockKeyList { first_lba: 9, keys }.encode(form).expect("two blocks fit");
         seed(&[choice], &list)
     });
@@ -145,8 +167,7 @@ fn pdu_end(level: ProtectionLevel) -> PduProtection {
 /// of the stream opens. The stream is also opened as an attacker's.
 fn pdus(input: &[u8]) {
     let mut input = Input::new(input);
-    let level =
-        if input.byte() & 1 == 0 { ProtectionLevel::S1LazyMac } else { ProtectionLevel::S2LazyCipherMac };
+    let level = MAC_LEVELS[usize::from(input.byte()) % MAC_LEVELS.len()];
     let (at, change) = (usize::from(input.short()), input.byte());
     let plain = input.rest();
     let mut out = Vec::new();
@@ -173,7 +194,7 @@ fn pdu_seeds() -> Vec<Vec<u8>> {
     let mut command = [0; BHS_LEN + 20];
     (command[0], command[7]) = (0x01, 20);
     let stream = [&command[..], &[0; BHS_LEN]].concat();
-    vec![seed(&[0, 0, 0, 0], &stream), seed(&[1, 0, 60, 4], &stream)]
+    vec![seed(&[0, 0, 0, 0], &stream), seed(&[1, 0, 60, 4], &stream), seed(&[2, 0, 60, 4], &stream)]
 }
 
 /// Lines of key=value, as a login's text.
@@ -185,8 +206,9 @@ fn login_settings(input: &[u8]) {
         let known = received.take(key, value);
         assert_eq!(known.unwrap_or(true), ProtectionSettings::is_login_key(key));
     }
-    if let Ok(nonce) = received.check(&settings(), None) {
-        for (key, value) in settings().login_keys(&nonce, None) {
+    for own in [settings(), modern_settings()] {
+        let Ok(nonce) = received.check(&own, None) else { continue };
+        for (key, value) in own.login_keys(&nonce, None) {
             let pair = format!("{key}={value}");
             assert!(text.to_lowercase().contains(&pair.to_lowercase()), "{pair}");
         }
@@ -201,8 +223,37 @@ fn setting_seeds() -> Vec<Vec<u8>> {
     let role = sealstone_block_protection::ProofRole::Initiator;
     let keys = settings().login_keys(&[0xAB; 32], Some(session().proof_text(role)));
     let text: String = keys.iter().map(|(key, value)| format!("{key}={value}\0")).collect();
-    vec![text.clone().into_bytes(), text.replace("S2-5", "S1-2").into_bytes()]
+    let modern = text.replace("S2-5", "M-lazy").replace("paper+safe", "modern");
+    vec![text.clone().into_bytes(), text.replace("S2-5", "S1-2").into_bytes(), modern.into_bytes()]
 }
+
+/// Keys of a unit, as a session receives them.
+fn unit_keys(input: &[u8]) {
+    let Ok((keys, session)) = UnitKeys::parse(input) else { return };
+    assert_eq!(keys.encode(session)[..], *input);
+    assert!(keys.is_current(session) && (1..=EPOCHS_MAX).contains(&keys.epoch_count()));
+    let mut block = vec![1; 512];
+    let generation = Generation::new(session, 0);
+    let tag = keys.seal_block(9, generation, &mut block).expect("the session has an epoch");
+    assert!(keys.open_block(9, generation, &tag, &mut block) && block == vec![1; 512]);
+}
+
+fn unit_key_seeds() -> Vec<Vec<u8>> {
+    let mut keys = UnitKeys::new([5; 16], Zeroizing::new([6; 32]));
+    let first = keys.encode(1).to_vec();
+    keys.rotate(4, Zeroizing::new([7; 32])).expect("the second epoch");
+    vec![first, keys.encode(9).to_vec()]
+}
+
+pub(crate) const UNIT_KEYS: Target = Target {
+    name: "block-protection-unit-keys",
+    about: "keys of a unit, which encode to the same bytes and open what they seal",
+    run: unit_keys,
+    seeds: unit_key_seeds,
+    cost: 2,
+    quarantine: None,
+    covers: &["block-protection::UnitKeys::parse"],
+};
 
 pub(crate) const HEADERS: Target = Target {
     name: "block-protection-headers",

@@ -1,9 +1,13 @@
-//! The keys of one block, random for each write, with its MAC.
+//! The keys of one block, random for each write, with its MAC; at M-lazy the generation of the
+//! write from which its key is derived, with its tag.
+
+use alloc::vec::Vec;
 
 use subtle::ConstantTimeEq as _;
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::cipher::{MAC_LEN, MacTag};
+use crate::generation::{GENERATION_LEN, Generation};
 use crate::key_list::KeyScheme;
 
 /// Bytes of a block encryption key (AES-192).
@@ -11,18 +15,29 @@ pub const BEK_LEN: usize = 24;
 /// Bytes of a block authentication key (HMAC-MD5).
 pub const BAK_LEN: usize = 16;
 
-/// Encryption key and authentication key of one block. A key that the level does not use is zero.
+/// Encryption key and authentication key of one block, or the generation of its write. A part that
+/// the level does not use is zero.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct BlockKeys {
     /// Block encryption key (BEK).
     pub encryption: [u8; BEK_LEN],
     /// Block authentication key (BAK).
     pub authentication: [u8; BAK_LEN],
+    /// Generation of the write; not secret.
+    #[zeroize(skip)]
+    pub generation: Generation,
 }
 
 impl BlockKeys {
     /// The keys of a block that was never written: it reads as zeros and has no MAC.
-    pub const UNWRITTEN: Self = Self { encryption: [0; BEK_LEN], authentication: [0; BAK_LEN] };
+    pub const UNWRITTEN: Self =
+        Self { encryption: [0; BEK_LEN], authentication: [0; BAK_LEN], generation: Generation::UNWRITTEN };
+
+    /// Returns the entry of a block whose key is derived from a generation.
+    #[must_use]
+    pub fn of_generation(generation: Generation) -> Self {
+        Self { generation, ..Self::UNWRITTEN }
+    }
 
     /// Generates the keys that a scheme uses. `random` fills a slice with unpredictable bytes.
     pub fn generate(scheme: KeyScheme, random: &mut dyn FnMut(&mut [u8])) -> Self {
@@ -30,7 +45,7 @@ impl BlockKeys {
         if scheme.has_encryption() {
             random(&mut keys.encryption);
         }
-        if scheme.has_authentication() {
+        if scheme.has_random_authentication() {
             random(&mut keys.authentication);
         }
         keys
@@ -39,7 +54,8 @@ impl BlockKeys {
     /// Whether these are the keys of a block that was never written.
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
-        bool::from(self.encryption.ct_eq(&[0; BEK_LEN]) & self.authentication.ct_eq(&[0; BAK_LEN]))
+        let has_no_keys = self.encryption.ct_eq(&[0; BEK_LEN]) & self.authentication.ct_eq(&[0; BAK_LEN]);
+        self.generation == Generation::UNWRITTEN && bool::from(has_no_keys)
     }
 }
 
@@ -53,42 +69,44 @@ pub struct BlockSeal {
 }
 
 impl BlockSeal {
-    /// Bytes of BEK, BAK and MAC.
-    pub const LEN: usize = BEK_LEN + BAK_LEN + MAC_LEN;
     /// The seal of a block that was never written.
     pub const UNWRITTEN: Self = Self { keys: BlockKeys::UNWRITTEN, mac: [0; MAC_LEN] };
 
-    /// Returns the seal as bytes.
-    #[must_use]
-    pub fn encode(&self) -> Zeroizing<[u8; Self::LEN]> {
-        let mut out = Zeroizing::new([0; Self::LEN]);
-        let (encryption, rest) = out.split_at_mut(BEK_LEN);
-        let (authentication, mac) = rest.split_at_mut(BAK_LEN);
-        encryption.copy_from_slice(&self.keys.encryption);
-        authentication.copy_from_slice(&self.keys.authentication);
-        mac.copy_from_slice(&self.mac);
-        out
+    /// Appends the seal as the target stores it, [`KeyScheme::seal_len`] bytes: BEK, BAK and MAC,
+    /// or generation and tag.
+    pub fn append_to(&self, scheme: KeyScheme, out: &mut Vec<u8>) {
+        if scheme.has_generations() {
+            out.extend_from_slice(&self.keys.generation.to_bytes());
+        } else {
+            out.extend_from_slice(&self.keys.encryption);
+            out.extend_from_slice(&self.keys.authentication);
+        }
+        out.extend_from_slice(&self.mac);
     }
 
-    /// Returns the seal of these bytes.
+    /// Returns the seal of bytes that [`Self::append_to`] made; `None` if their number differs.
     #[must_use]
-    pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
+    pub fn decode(scheme: KeyScheme, bytes: &[u8]) -> Option<Self> {
         let mut seal = Self::UNWRITTEN;
-        let (encryption, rest) = bytes.split_at(BEK_LEN);
-        let (authentication, mac) = rest.split_at(BAK_LEN);
-        seal.keys.encryption.copy_from_slice(encryption);
-        seal.keys.authentication.copy_from_slice(authentication);
-        seal.mac.copy_from_slice(mac);
-        seal
+        let (keys, mac) = bytes.split_last_chunk::<MAC_LEN>()?;
+        seal.mac = *mac;
+        if scheme.has_generations() {
+            seal.keys.generation = Generation::from_bytes(<[u8; GENERATION_LEN]>::try_from(keys).ok()?);
+            return Some(seal);
+        }
+        let (encryption, authentication) = keys.split_first_chunk::<BEK_LEN>()?;
+        seal.keys.encryption = *encryption;
+        seal.keys.authentication = authentication.try_into().ok()?;
+        Some(seal)
     }
 }
 
 impl PartialEq for BlockKeys {
     /// Compares in constant time.
     fn eq(&self, other: &Self) -> bool {
-        bool::from(
-            self.encryption.ct_eq(&other.encryption) & self.authentication.ct_eq(&other.authentication),
-        )
+        let has_same_keys =
+            self.encryption.ct_eq(&other.encryption) & self.authentication.ct_eq(&other.authentication);
+        self.generation == other.generation && bool::from(has_same_keys)
     }
 }
 
@@ -116,11 +134,33 @@ mod tests {
             assert!(!keys.is_unwritten());
         }
         assert!(BlockKeys::UNWRITTEN.is_unwritten());
+        assert!(!BlockKeys::of_generation(Generation::from_bytes([1; 8])).is_unwritten());
+    }
+
+    #[test]
+    fn stored_seals_read_back_by_scheme() {
+        let generation = Generation::from_bytes([4; 8]);
+        let keys =
+            BlockKeys { encryption: [1; BEK_LEN], authentication: [2; BAK_LEN], ..BlockKeys::UNWRITTEN };
+        for (scheme, keys) in
+            [(KeyScheme::Both, keys), (KeyScheme::Generation, BlockKeys::of_generation(generation))]
+        {
+            let seal = BlockSeal { keys, mac: [3; MAC_LEN] };
+            let mut bytes = Vec::new();
+            seal.append_to(scheme, &mut bytes);
+            assert_eq!(bytes.len(), scheme.seal_len());
+            assert_eq!(BlockSeal::decode(scheme, &bytes), Some(seal));
+            assert_eq!(BlockSeal::decode(scheme, &bytes[1..]), None);
+        }
     }
 
     #[test]
     fn printed_keys_reveal_nothing() {
-        let keys = BlockKeys { encryption: [0xAB; BEK_LEN], authentication: [0xAB; BAK_LEN] };
+        let keys = BlockKeys {
+            encryption: [0xAB; BEK_LEN],
+            authentication: [0xAB; BAK_LEN],
+            ..BlockKeys::UNWRITTEN
+        };
         assert_eq!(std::format!("{keys:?}"), "BlockKeys(..)");
     }
 }

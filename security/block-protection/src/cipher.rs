@@ -1,21 +1,25 @@
-//! The paper's algorithms: HMAC-MD5 and AES-192-CBC.
+//! The paper's algorithms, HMAC-MD5 and AES-192-CBC, and those of M-lazy for headers:
+//! HMAC-SHA-256-128 and AES-256-CTR.
 //!
-//! Source of truth: RFC 2104 and RFC 2202, NIST SP 800-38A.
+//! Source of truth: RFC 2104 and RFC 2202, NIST SP 800-38A; RFC 4868 for the truncated MAC.
 
-use aes::Aes192;
+use aes::{Aes192, Aes256};
 use cbc::cipher::array::Array;
 use cbc::cipher::{
     BlockCipherEncrypt as _, BlockModeDecrypt as _, BlockModeEncrypt as _, KeyInit, KeyIvInit as _,
 };
+use ctr::Ctr32BE;
+use ctr::cipher::StreamCipher as _;
 use hmac::{Hmac, Mac as _};
 use md5::Md5;
+use sha2::Sha256;
 
-/// Bytes of a MAC of HMAC-MD5.
+/// Bytes of a MAC.
 pub const MAC_LEN: usize = 16;
 /// Bytes of a block of AES.
 pub(crate) const CIPHER_BLOCK: usize = 16;
 
-/// A MAC of HMAC-MD5.
+/// A MAC of HMAC-MD5 or HMAC-SHA-256-128, or a tag of AES-256-GCM-SIV.
 pub type MacTag = [u8; MAC_LEN];
 
 /// Computes HMAC-MD5 of the concatenation of the parts.
@@ -25,6 +29,20 @@ pub(crate) fn hmac_md5(key: &[u8], parts: &[&[u8]]) -> MacTag {
         mac.update(part);
     }
     mac.finalize().into_bytes().into()
+}
+
+/// Computes HMAC-SHA-256-128 of the concatenation of the parts.
+pub(crate) fn hmac_sha256_128(key: &[u8], parts: &[&[u8]]) -> MacTag {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
+    for part in parts {
+        mac.update(part);
+    }
+    *mac.finalize().into_bytes().first_chunk().expect("16 of 32 bytes")
+}
+
+/// Encrypts or decrypts in place with AES-256-CTR. The last 4 bytes of `first` count cipher blocks.
+pub(crate) fn ctr_apply(key: &[u8; 32], first: &[u8; CIPHER_BLOCK], data: &mut [u8]) {
+    Ctr32BE::<Aes256>::new(key.into(), first.into()).apply_keystream(data);
 }
 
 /// Encrypts whole cipher blocks in place. Panics if the length is no multiple of 16.
@@ -84,6 +102,20 @@ mod tests {
             let (head, tail) = data.split_at(data.len() / 3);
             assert_eq!(hmac_md5(&key, &[head, tail]).to_vec(), unhex(mac));
         }
+    }
+
+    /// RFC 4231, test cases 1 and 2, truncated; NIST SP 800-38A, F.5.5.
+    #[test]
+    fn modern_algorithms_match_published_vectors() {
+        let mac = hmac_sha256_128(&[0x0B; 20], &[b"Hi ", b"There"]);
+        assert_eq!(mac.to_vec(), unhex("b0344c61d8db38535ca8afceaf0bf12b"));
+        let mac = hmac_sha256_128(b"Jefe", &[b"what do ya want for nothing?"]);
+        assert_eq!(mac.to_vec(), unhex("5bdcc146bf60754e6a042426089575c7"));
+        let key = unhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4");
+        let first = unhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff").try_into().unwrap();
+        let mut data = unhex("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51");
+        ctr_apply(&key.try_into().unwrap(), &first, &mut data);
+        assert_eq!(data, unhex("601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"));
     }
 
     /// NIST SP 800-38A, F.2.3, F.2.4, and F.1.3 for the single block.

@@ -9,14 +9,17 @@
 //!
 //! MAC input: direction 1, connection 2, counter 8, BHS, all AHS, as on the wire.
 //! MAC input of a data segment: direction plus 128, connection, counter, data as on the wire.
-//! Initialisation vector: AES-ECB(counter 8, direction 1, part 1, zeros 6).
+//! Initialisation vector: AES-ECB(counter 8, direction 1, part 1, zeros 6). M-lazy uses the same 16
+//! bytes as first counter block of AES-256-CTR.
 
 use alloc::vec::Vec;
 
 use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::cipher::{CIPHER_BLOCK, MacTag, cbc_decrypt, cbc_encrypt, ecb_encrypt, hmac_md5};
+use crate::cipher::{
+    CIPHER_BLOCK, MacTag, cbc_decrypt, cbc_encrypt, ctr_apply, ecb_encrypt, hmac_md5, hmac_sha256_128,
+};
 use crate::level::{ProtectionLevel, ProtectionProfile};
 
 /// Bytes of a basic header segment.
@@ -50,11 +53,17 @@ impl PduDirection {
     }
 }
 
-/// Keys of headers, derived from the session key.
+/// Keys of headers, derived from the session key. The paper's algorithms use 24 and 16 bytes.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct HeaderKeys {
-    pub(crate) encryption: [u8; 24],
-    pub(crate) authentication: [u8; 16],
+    pub(crate) encryption: [u8; 32],
+    pub(crate) authentication: [u8; 32],
+}
+
+impl HeaderKeys {
+    fn paper_cipher(&self) -> &[u8; 24] {
+        self.encryption.first_chunk().expect("24 of 32 bytes")
+    }
 }
 
 impl core::fmt::Debug for HeaderKeys {
@@ -88,7 +97,11 @@ pub enum HeaderError {
 /// Returns the length on the wire of AHS of this length at a level.
 #[must_use]
 pub const fn padded_ahs_length(level: ProtectionLevel, length: usize) -> usize {
-    if level.encrypts_headers() { length.next_multiple_of(CIPHER_BLOCK) } else { length }
+    if level.encrypts_headers() && !level.is_modern() {
+        length.next_multiple_of(CIPHER_BLOCK)
+    } else {
+        length
+    }
 }
 
 /// State that both ends of one direction have.
@@ -102,17 +115,39 @@ struct HeaderState {
 }
 
 impl HeaderState {
-    fn iv(&self, part: u8) -> [u8; CIPHER_BLOCK] {
-        self.iv_at(part, self.counter)
-    }
-
-    fn iv_at(&self, part: u8, counter: u64) -> [u8; CIPHER_BLOCK] {
+    /// Returns 16 bytes that no other part of a PDU of the session has.
+    fn unique_block(&self, part: u8, counter: u64) -> [u8; CIPHER_BLOCK] {
         let mut block = [0; CIPHER_BLOCK];
         // Without a counter the receiver has no unique value of the PDU before it has decrypted it.
         let counter = if self.counts_pdus { counter } else { 0 };
         block[..8].copy_from_slice(&counter.to_be_bytes());
         (block[8], block[9]) = (self.direction.code(), part);
-        ecb_encrypt(&self.keys.encryption, block)
+        block
+    }
+
+    /// Encrypts a part of the PDU with this number in place.
+    fn encrypt(&self, part: u8, counter: u64, data: &mut [u8]) {
+        let block = self.unique_block(part, counter);
+        if self.level.is_modern() {
+            return ctr_apply(&self.keys.encryption, &block, data);
+        }
+        let key = self.keys.paper_cipher();
+        cbc_encrypt(key, &ecb_encrypt(key, block), data);
+    }
+
+    /// Reverts [`Self::encrypt`].
+    fn decrypt(&self, part: u8, counter: u64, data: &mut [u8]) {
+        let block = self.unique_block(part, counter);
+        if self.level.is_modern() {
+            return ctr_apply(&self.keys.encryption, &block, data);
+        }
+        let key = self.keys.paper_cipher();
+        cbc_decrypt(key, &ecb_encrypt(key, block), data);
+    }
+
+    fn tag(&self, parts: &[&[u8]]) -> MacTag {
+        let key = &self.keys.authentication;
+        if self.level.is_modern() { hmac_sha256_128(key, parts) } else { hmac_md5(&key[..16], parts) }
     }
 
     fn nonce(&self, plain: &[u8; BHS_LEN], counter: u64) -> u64 {
@@ -127,14 +162,14 @@ impl HeaderState {
     fn segment_mac(&self, plain: &[u8; BHS_LEN], counter: u64, wire: &[u8]) -> MacTag {
         let nonce = self.nonce(plain, counter).to_be_bytes();
         let direction = [self.direction.code() | DATA_DIRECTION];
-        hmac_md5(&self.keys.authentication, &[&direction, &self.connection.to_be_bytes(), &nonce, wire])
+        self.tag(&[&direction, &self.connection.to_be_bytes(), &nonce, wire])
     }
 
     fn mac(&self, plain: &[u8; BHS_LEN], bhs: &[u8; BHS_LEN], ahs: &[u8]) -> MacTag {
         let nonce = self.nonce(plain, self.counter);
         let parts: [&[u8]; 5] =
             [&[self.direction.code()], &self.connection.to_be_bytes(), &nonce.to_be_bytes(), bhs, ahs];
-        hmac_md5(&self.keys.authentication, &parts)
+        self.tag(&parts)
     }
 
     fn announced(&self, plain: &[u8; BHS_LEN]) -> usize {
@@ -180,7 +215,7 @@ impl HeaderSealer {
         let state = &self.0;
         if state.level.encrypts_headers() {
             data.resize(self.wire_segment_len(data.len()), 0);
-            cbc_encrypt(&state.keys.encryption, &state.iv(PART_DATA), data);
+            state.encrypt(PART_DATA, state.counter, data);
         }
         state.level.has_header_mac().then(|| state.segment_mac(bhs, state.counter, data))
     }
@@ -205,9 +240,9 @@ impl HeaderSealer {
             return Err(HeaderError::CounterExhausted);
         }
         if state.level.encrypts_headers() {
-            cbc_encrypt(&state.keys.encryption, &state.iv(PART_BHS), bhs);
+            state.encrypt(PART_BHS, state.counter, bhs);
             ahs.resize(found, 0);
-            cbc_encrypt(&state.keys.encryption, &state.iv(PART_AHS), ahs);
+            state.encrypt(PART_AHS, state.counter, ahs);
         }
         let mac = state.level.has_header_mac().then(|| state.mac(&plain, bhs, ahs));
         state.advance()?;
@@ -272,7 +307,7 @@ impl HeaderOpener {
             return Err(HeaderError::Segment);
         }
         if state.level.encrypts_headers() {
-            cbc_decrypt(&state.keys.encryption, &state.iv_at(PART_DATA, counter), data);
+            state.decrypt(PART_DATA, counter, data);
         }
         if data.get(length..).is_none_or(|padding| padding.iter().any(|byte| *byte != 0)) {
             return Err(HeaderError::Segment);
@@ -287,7 +322,7 @@ impl HeaderOpener {
         let state = &self.0;
         let mut plain = wire;
         if state.level.encrypts_headers() {
-            cbc_decrypt(&state.keys.encryption, &state.iv(PART_BHS), &mut plain);
+            state.decrypt(PART_BHS, state.counter, &mut plain);
         }
         OpeningHeader { ahs_len: state.announced(&plain), plain, wire }
     }
@@ -321,7 +356,7 @@ impl HeaderOpener {
             _ => return Err(HeaderError::Mac),
         }
         if state.level.encrypts_headers() {
-            cbc_decrypt(&state.keys.encryption, &state.iv(PART_AHS), ahs);
+            state.decrypt(PART_AHS, state.counter, ahs);
             ahs.truncate(usize::from(header.plain[TOTAL_AHS]) * 4);
         }
         state.advance()?;
@@ -336,10 +371,11 @@ mod tests {
 
     use super::*;
 
-    const LEVELS: [ProtectionLevel; 2] = [ProtectionLevel::S1LazyMac, ProtectionLevel::S2LazyCipherMac];
+    const LEVELS: [ProtectionLevel; 3] =
+        [ProtectionLevel::S1LazyMac, ProtectionLevel::S2LazyCipherMac, ProtectionLevel::ModernLazy];
 
     fn keys() -> HeaderKeys {
-        HeaderKeys { encryption: [3; 24], authentication: [4; 16] }
+        HeaderKeys { encryption: [3; 32], authentication: [4; 32] }
     }
 
     fn ends(level: ProtectionLevel, profile: ProtectionProfile) -> (HeaderSealer, HeaderOpener) {
@@ -475,7 +511,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_opens_as_sealed(bhs: [u8; 32], words in 0..=255_u8, level in 0..2_usize) {
+        fn any_header_opens_as_sealed(bhs: [u8; 32], words in 0..=255_u8, level in 0..3_usize) {
             let (mut sealer, mut opener) = ends(LEVELS[level], ProtectionProfile::Paper);
             let (mut plain, plain_ahs) = header(words, 1);
             plain[16..].copy_from_slice(&bhs);

@@ -1,8 +1,9 @@
 //! The list of block keys that a PDU carries as an additional header segment (AHS).
 //!
 //! ```text
-//! 0 AHSLength 2 | 2 AHSType 1 = 3Fh | 3 scheme 1: bit 0 BEK, bit 1 BAK | 4 log2 of the block 1
-//! 5 algorithms 1 | 6 blocks n 2 | 8 first LBA 8 | 16 n times { BEK 24 } { BAK 16 } | zeros to 4
+//! 0 AHSLength 2 | 2 AHSType 1 = 3Fh | 3 scheme 1: bit 0 BEK, bit 1 BAK, bit 2 generation
+//! 4 log2 of the block 1 | 5 algorithms 1 | 6 blocks n 2 | 8 first LBA 8
+//! 16 n times { BEK 24 } { BAK 16 } or { generation 8 } | zeros to 4
 //! ```
 //!
 //! Source of truth: RFC 7143 section 11.2.2 for AHSLength; `docs/standards/block-protection.md`.
@@ -12,6 +13,8 @@ use alloc::vec::Vec;
 use zeroize::Zeroizing;
 
 use crate::block_keys::{BAK_LEN, BEK_LEN, BlockKeys};
+use crate::cipher::MAC_LEN;
+use crate::generation::{GENERATION_LEN, Generation};
 use crate::level::{ProtectedBlock, ProtectionProfile};
 
 /// AHSType of a key list.
@@ -32,6 +35,8 @@ pub enum KeyScheme {
     Authentication,
     /// Both keys.
     Both,
+    /// No key, but the generation of the write from which the block's key is derived.
+    Generation,
 }
 
 impl KeyScheme {
@@ -40,19 +45,38 @@ impl KeyScheme {
             Self::Encryption => 1,
             Self::Authentication => 2,
             Self::Both => 3,
+            Self::Generation => 4,
         }
     }
 
-    /// Whether blocks have an encryption key.
+    /// Whether blocks have a random encryption key.
     #[must_use]
     pub const fn has_encryption(self) -> bool {
         self.code() & 1 != 0
     }
 
-    /// Whether blocks have an authentication key.
+    /// Whether blocks have a random authentication key.
+    #[must_use]
+    pub(crate) const fn has_random_authentication(self) -> bool {
+        self.code() & 2 != 0
+    }
+
+    /// Whether blocks have generations instead of keys.
+    #[must_use]
+    pub const fn has_generations(self) -> bool {
+        self.code() & 4 != 0
+    }
+
+    /// Whether blocks have MACs.
     #[must_use]
     pub const fn has_authentication(self) -> bool {
-        self.code() & 2 != 0
+        self.has_random_authentication() || self.has_generations()
+    }
+
+    /// Returns the bytes of keys and MAC of one block, as a target stores them.
+    #[must_use]
+    pub const fn seal_len(self) -> usize {
+        MAC_LEN + if self.has_generations() { GENERATION_LEN } else { BEK_LEN + BAK_LEN }
     }
 
     /// Returns the bytes of one block's entry.
@@ -62,6 +86,7 @@ impl KeyScheme {
             Self::Encryption => BEK_LEN,
             Self::Authentication => BAK_LEN,
             Self::Both => BEK_LEN + BAK_LEN,
+            Self::Generation => GENERATION_LEN,
         }
     }
 
@@ -167,8 +192,11 @@ impl BlockKeyList {
             if form.scheme.has_encryption() {
                 out.extend_from_slice(&keys.encryption);
             }
-            if form.scheme.has_authentication() {
+            if form.scheme.has_random_authentication() {
                 out.extend_from_slice(&keys.authentication);
+            }
+            if form.scheme.has_generations() {
+                out.extend_from_slice(&keys.generation.to_bytes());
             }
         }
         out.resize(used.next_multiple_of(4), 0);
@@ -212,6 +240,10 @@ impl BlockKeyList {
             return Err(KeyListError::Padding);
         }
         let keys = entries.chunks_exact(form.scheme.entry_len()).map(|entry| {
+            if form.scheme.has_generations() {
+                let generation = entry.try_into().expect("8 bytes");
+                return BlockKeys::of_generation(Generation::from_bytes(generation));
+            }
             let mut keys = BlockKeys::UNWRITTEN;
             let split = if form.scheme.has_encryption() { BEK_LEN } else { 0 };
             let (encryption, authentication) = entry.split_at(split);
@@ -271,7 +303,8 @@ mod tests {
 
     use super::*;
 
-    const SCHEMES: [KeyScheme; 3] = [KeyScheme::Encryption, KeyScheme::Authentication, KeyScheme::Both];
+    const SCHEMES: [KeyScheme; 4] =
+        [KeyScheme::Encryption, KeyScheme::Authentication, KeyScheme::Both, KeyScheme::Generation];
 
     fn form(scheme: KeyScheme) -> KeyListForm {
         KeyListForm { scheme, block: ProtectedBlock::B512, profile: ProtectionProfile::Paper }
@@ -283,14 +316,20 @@ mod tests {
             into.fill(next);
             next = next.wrapping_add(1);
         };
-        let keys = (0..blocks).map(|_| BlockKeys::generate(scheme, &mut random)).collect();
+        let of_generation = |at: usize| BlockKeys::of_generation(Generation::from_bytes([at as u8; 8]));
+        let keys = (0..blocks)
+            .map(|at| match scheme.has_generations() {
+                true => of_generation(at),
+                false => BlockKeys::generate(scheme, &mut random),
+            })
+            .collect();
         BlockKeyList { first_lba: 7, keys }
     }
 
     #[test]
     fn limits_of_blocks_follow_ahs_length() {
         let limits = SCHEMES.map(|scheme| (scheme.blocks_max(0), scheme.blocks_max(224)));
-        assert_eq!(limits, [(41, 32), (62, 48), (25, 19)]);
+        assert_eq!(limits, [(41, 32), (62, 48), (25, 19), (125, 97)]);
         for scheme in SCHEMES {
             let most = scheme.blocks_max(0);
             let full = list(scheme, most);
@@ -362,7 +401,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsed_bytes_encode_to_themselves(scheme in 0..3_usize, bytes: Vec<u8>, blocks in 0..70_u16) {
+        fn parsed_bytes_encode_to_themselves(scheme in 0..4_usize, bytes: Vec<u8>, blocks in 0..130_u16) {
             let form = form(SCHEMES[scheme]);
             let used = KEY_LIST_FIXED + usize::from(blocks) * form.scheme.entry_len();
             let mut ahs = vec![0; used.next_multiple_of(4)];

@@ -20,6 +20,9 @@ pub enum ProtectionLevel {
     S2LazyCipher,
     /// Lazy decryption and lazy authentication.
     S2LazyCipherMac,
+    /// As S2-5 with today's algorithms: keys of blocks are derived from a key of the unit, and
+    /// only generations are on the wire.
+    ModernLazy,
 }
 
 /// Protection of the records of a connection.
@@ -33,13 +36,14 @@ pub enum RecordProtection {
 
 impl ProtectionLevel {
     /// Every level, weakest first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::S0,
         Self::S1RecordMac,
         Self::S1LazyMac,
         Self::S2RecordCipher,
         Self::S2LazyCipher,
         Self::S2LazyCipherMac,
+        Self::ModernLazy,
     ];
 
     /// Returns the level's name in texts and login keys.
@@ -52,6 +56,7 @@ impl ProtectionLevel {
             Self::S2RecordCipher => "S2-1u",
             Self::S2LazyCipher => "S2-3",
             Self::S2LazyCipherMac => "S2-5",
+            Self::ModernLazy => "M-lazy",
         }
     }
 
@@ -69,19 +74,26 @@ impl ProtectionLevel {
             Self::S1LazyMac => Some(KeyScheme::Authentication),
             Self::S2LazyCipher => Some(KeyScheme::Encryption),
             Self::S2LazyCipherMac => Some(KeyScheme::Both),
+            Self::ModernLazy => Some(KeyScheme::Generation),
         }
     }
 
     /// Whether each header ends with a MAC under the session key.
     #[must_use]
     pub const fn has_header_mac(self) -> bool {
-        matches!(self, Self::S1LazyMac | Self::S2LazyCipherMac)
+        matches!(self, Self::S1LazyMac | Self::S2LazyCipherMac | Self::ModernLazy)
     }
 
     /// Whether headers are encrypted under the session key.
     #[must_use]
     pub const fn encrypts_headers(self) -> bool {
-        matches!(self, Self::S2LazyCipher | Self::S2LazyCipherMac)
+        matches!(self, Self::S2LazyCipher | Self::S2LazyCipherMac | Self::ModernLazy)
+    }
+
+    /// Whether headers have today's algorithms instead of those of the paper.
+    #[must_use]
+    pub const fn is_modern(self) -> bool {
+        matches!(self, Self::ModernLazy)
     }
 
     /// Returns how records of the whole stream are protected; `None` if they are not.
@@ -90,7 +102,7 @@ impl ProtectionLevel {
         match self {
             Self::S1RecordMac | Self::S2LazyCipher => Some(RecordProtection::Mac),
             Self::S2RecordCipher => Some(RecordProtection::CipherMac),
-            Self::S0 | Self::S1LazyMac | Self::S2LazyCipherMac => None,
+            Self::S0 | Self::S1LazyMac | Self::S2LazyCipherMac | Self::ModernLazy => None,
         }
     }
 
@@ -117,11 +129,13 @@ pub enum ProtectionProfile {
     /// The paper's formats with counter-measures: block MACs cover the block address, and the
     /// target verifies blocks itself within a bounded time.
     PaperSafe,
+    /// The counter-measures of `PaperSafe` with today's algorithms. Only M-lazy has it.
+    Modern,
 }
 
 impl ProtectionProfile {
     /// Every profile.
-    pub const ALL: [Self; 3] = [Self::Paper, Self::PaperTaskTag, Self::PaperSafe];
+    pub const ALL: [Self; 4] = [Self::Paper, Self::PaperTaskTag, Self::PaperSafe, Self::Modern];
 
     /// Returns the profile's name in texts and login keys.
     #[must_use]
@@ -130,6 +144,7 @@ impl ProtectionProfile {
             Self::Paper => "paper",
             Self::PaperTaskTag => "paper-itt",
             Self::PaperSafe => "paper+safe",
+            Self::Modern => "modern",
         }
     }
 
@@ -145,13 +160,14 @@ impl ProtectionProfile {
         match self {
             Self::Paper | Self::PaperTaskTag => 1,
             Self::PaperSafe => 2,
+            Self::Modern => 3,
         }
     }
 
     /// Whether a block's MAC covers its address.
     #[must_use]
     pub const fn binds_address(self) -> bool {
-        matches!(self, Self::PaperSafe)
+        matches!(self, Self::PaperSafe | Self::Modern)
     }
 
     /// Whether a header's MAC covers a counter of PDUs instead of the task tag only.
@@ -215,10 +231,10 @@ mod tests {
         for profile in ProtectionProfile::ALL {
             assert_eq!(ProtectionProfile::from_name(profile.name()), Some(profile));
         }
-        for bad in ["", "s0", "S1-1", "S2-6", "S0 ", "S2-5,S0"] {
+        for bad in ["", "s0", "S1-1", "S2-6", "S0 ", "S2-5,S0", "m-lazy"] {
             assert_eq!(ProtectionLevel::from_name(bad), None, "{bad:?}");
         }
-        assert_eq!(ProtectionProfile::from_name("modern"), None);
+        assert_eq!(ProtectionProfile::from_name("safe"), None);
     }
 
     /// Each level but S0 authenticates headers: by their own MAC or by the records.

@@ -16,6 +16,7 @@ extern crate std;
 
 mod block_keys;
 mod cipher;
+mod generation;
 mod header;
 mod key_list;
 mod level;
@@ -25,9 +26,11 @@ mod pdu;
 mod record;
 mod requirement;
 mod session;
+mod unit_keys;
 
 pub use block_keys::{BAK_LEN, BEK_LEN, BlockKeys, BlockSeal};
 pub use cipher::{MAC_LEN, MacTag};
+pub use generation::{GENERATION_LEN, Generation, GenerationCounter};
 pub use header::{
     BHS_LEN, HeaderError, HeaderKeys, HeaderOpener, HeaderSealer, OpeningHeader, PduDirection,
     padded_ahs_length,
@@ -42,3 +45,4 @@ pub use pdu::{AppendedPdu, PDU_DATA_MAX, PduBlocks, PduError, PduHeader, PduProt
 pub use record::{RecordError, RecordKeys, RecordOpener, RecordSealer, RecordSize};
 pub use requirement::{UnitProtection, UnknownProtection};
 pub use session::{LoginTranscript, NoSessionSecret, PROOF_LEN, ProofRole, SessionKeys, SessionSecrets};
+pub use unit_keys::{EPOCHS_MAX, UNIT_KEY_LEN, UNIT_KEYS_BYTES_MAX, UnitKeys, UnitKeysError};

@@ -14,6 +14,8 @@ use crate::record::RecordSize;
 
 /// Name of a unit without protection.
 const NONE: &str = "none";
+/// Name of M-lazy.
+const MODERN: &str = "lazy";
 /// Prefix of the names of the paper's levels.
 const PAPER: &str = "paper:";
 /// Bits of the level in a code; those of the profile are above.
@@ -28,17 +30,25 @@ pub struct UnitProtection {
 
 /// Why a name of a protection was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown protection {0:?}: use none, paper:S1-1u, paper:S2-1u, paper:S1-2, paper:S2-3 or paper:S2-5")]
+#[error(
+    "unknown protection {0:?}: use none, lazy, paper:S1-1u, paper:S2-1u, paper:S1-2, paper:S2-3 or paper:S2-5"
+)]
 pub struct UnknownProtection(String);
 
 impl UnitProtection {
     /// No protection.
     pub const NONE: Self = Self { level: ProtectionLevel::S0, profile: ProtectionProfile::PaperSafe };
 
-    /// Creates a requirement. Levels without keys of blocks are the same in every profile.
+    /// Creates a requirement. Levels without keys of blocks are the same in every profile, and
+    /// M-lazy has its own one, which no other level has.
     #[must_use]
     pub const fn new(level: ProtectionLevel, profile: ProtectionProfile) -> Self {
-        let profile = if level.key_scheme().is_some() { profile } else { ProtectionProfile::PaperSafe };
+        let profile = match (level, profile) {
+            (ProtectionLevel::ModernLazy, _) => ProtectionProfile::Modern,
+            (_, ProtectionProfile::Modern) => ProtectionProfile::PaperSafe,
+            _ if level.key_scheme().is_some() => profile,
+            _ => ProtectionProfile::PaperSafe,
+        };
         Self { level, profile }
     }
 
@@ -69,10 +79,14 @@ impl UnitProtection {
     /// Returns the name on the command line, without the profile.
     #[must_use]
     pub fn name(self) -> String {
-        if self.is_required() { format!("{PAPER}{}", self.level.name()) } else { NONE.into() }
+        match self.level {
+            ProtectionLevel::S0 => NONE.into(),
+            ProtectionLevel::ModernLazy => MODERN.into(),
+            level => format!("{PAPER}{}", level.name()),
+        }
     }
 
-    /// Parses a name; the profile is `paper+safe`.
+    /// Parses a name; the profile of the paper's levels is `paper+safe`.
     ///
     /// # Errors
     /// [`UnknownProtection`] for any other text.
@@ -80,9 +94,12 @@ impl UnitProtection {
         if name == NONE {
             return Ok(Self::NONE);
         }
+        if name == MODERN {
+            return Ok(Self::new(ProtectionLevel::ModernLazy, ProtectionProfile::Modern));
+        }
         let level = name.strip_prefix(PAPER).and_then(ProtectionLevel::from_name);
         level
-            .filter(|level| *level != ProtectionLevel::S0)
+            .filter(|level| !matches!(level, ProtectionLevel::S0 | ProtectionLevel::ModernLazy))
             .map(|level| Self::new(level, ProtectionProfile::PaperSafe))
             .ok_or_else(|| UnknownProtection(name.chars().take(32).collect()))
     }
@@ -149,12 +166,12 @@ mod tests {
 
     #[test]
     fn names_and_codes_read_back() {
-        for name in ["none", "paper:S1-1u", "paper:S2-1u", "paper:S1-2", "paper:S2-3", "paper:S2-5"] {
+        for name in ["none", "lazy", "paper:S1-1u", "paper:S2-1u", "paper:S1-2", "paper:S2-3", "paper:S2-5"] {
             let found = UnitProtection::parse(name).unwrap();
             assert_eq!(found.name(), name);
             assert_eq!(UnitProtection::from_code(found.code()), Some(found));
         }
-        for bad in ["", "paper", "paper:S0", "S1-2", "paper:S1-1", "None", "modern:S1-2"] {
+        for bad in ["", "paper", "paper:S0", "S1-2", "paper:S1-1", "None", "modern:S1-2", "paper:M-lazy"] {
             assert!(UnitProtection::parse(bad).is_err(), "{bad}");
         }
     }
@@ -162,8 +179,8 @@ mod tests {
     #[test]
     fn each_code_has_one_requirement() {
         let known: Vec<UnitProtection> = (0..=u8::MAX).filter_map(UnitProtection::from_code).collect();
-        // None, two levels of records, three levels in three profiles.
-        assert_eq!(known.len(), 1 + 2 + 9);
+        // None, two levels of records, three levels in three profiles, M-lazy.
+        assert_eq!(known.len(), 1 + 2 + 9 + 1);
         for (at, found) in known.iter().enumerate() {
             assert!(!known[..at].contains(found));
         }
@@ -173,6 +190,9 @@ mod tests {
     fn stronger_records_fulfil_weaker_ones_only() {
         let of = |name| UnitProtection::parse(name).unwrap().settings(ProtectedBlock::B512).unwrap();
         let (mac, cipher, lazy) = (of("paper:S1-1u"), of("paper:S2-1u"), of("paper:S2-5"));
+        let modern = of("lazy");
+        assert!(modern.fulfils(&modern) && !modern.fulfils(&lazy) && !lazy.fulfils(&modern));
+        assert!(!modern.fulfils(&mac) && !cipher.fulfils(&modern));
         assert!(cipher.fulfils(&mac) && mac.fulfils(&mac) && !mac.fulfils(&cipher));
         assert!(!lazy.fulfils(&mac) && !cipher.fulfils(&lazy) && lazy.fulfils(&lazy));
         let other_block = ProtectionSettings { block: ProtectedBlock::B4096, ..cipher };

@@ -269,12 +269,13 @@ mod tests {
             keys.record_keys(PduDirection::ToTarget),
             keys.record_keys(PduDirection::ToInitiator),
         );
-        let encryption = [header.encryption, to.encryption, from.encryption];
-        let authentication = [header.authentication, to.authentication, from.authentication];
+        let (own_encryption, own_authentication) = (&header.encryption[..24], &header.authentication[..16]);
+        let encryption = [own_encryption, &to.encryption, &from.encryption];
+        let authentication = [own_authentication, &to.authentication, &from.authentication];
         for at in 0..3 {
             assert_ne!(encryption[at], encryption[(at + 1) % 3]);
             assert_ne!(authentication[at], authentication[(at + 1) % 3]);
-            assert_ne!(encryption[at][..16], authentication[at]);
+            assert_ne!(encryption[at][..16], *authentication[at]);
         }
     }
 }
