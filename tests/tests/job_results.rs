@@ -41,8 +41,8 @@ fn expected() -> Vec<u8> {
     (0..16).flat_map(|part| std::iter::repeat_n(b'a' + part, 65_536)).collect()
 }
 
-fn start(mds_flags: &[&str]) -> System {
-    let system = System::start_with_mds(1, "2G", &[], mds_flags);
+fn start(flags: &[&str], mds_flags: &[&str]) -> System {
+    let system = System::start_with_mds(1, "2G", flags, mds_flags);
     store_text(&system, "long", LONG_AFTER_GATE);
     let short =
         "#include \"osd.h\"\nint64_t osd_main(const osd_call *call) { return osd_result(\"1\", 1); }\n";
@@ -73,7 +73,7 @@ fn charged(system: &System) -> u64 {
 
 #[test]
 fn long_result_of_asynchronous_job_is_fetched() {
-    let system = start(&[]);
+    let system = start(&[], &[]);
     gate(&system, b"g");
     let before = charged(&system);
     let id = start_job(&system, "long");
@@ -96,7 +96,7 @@ fn long_result_of_asynchronous_job_is_fetched() {
 
 #[test]
 fn cancelled_and_lost_jobs_expose_no_result() {
-    let mut system = start(&[]);
+    let mut system = start(&[], &[]);
     let before = charged(&system);
     for is_lost in [false, true] {
         let id = start_job(&system, "long");
@@ -129,7 +129,9 @@ fn run_ids(system: &System) -> BTreeSet<String> {
 
 #[test]
 fn killed_client_leaves_findable_jobs_only() {
-    let system = start(&["--grant-s", "20", "--delegated-s-max", "20"]);
+    // Jobs that could outlive the credential for their result are refused.
+    let wall = ["--function-wall-s-max", "10"];
+    let system = start(&wall, &["--grant-s", "20", "--delegated-s-max", "20"]);
     system.run(&["mkdir", "/files"]).ok();
     for number in 0..30 {
         run_with_input(system.command(&["put", "-", &format!("/files/{number}")]), b"content").ok();
