@@ -105,6 +105,15 @@ pub struct RemovedUnit {
     pub disk: Option<[u8; 16]>,
 }
 
+/// A unit with a new key.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RotatedUnit {
+    /// Name of the unit.
+    pub unit: String,
+    /// The new epoch of its key.
+    pub key_epoch: u32,
+}
+
 /// State of the protection of a unit, as `--json` prints it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct ProtectionReport {
@@ -116,7 +125,7 @@ pub struct ProtectionReport {
     pub profile: Option<String>,
     /// Whether the device runs and can use the keys of the unit.
     pub available: bool,
-    /// Generation of the secret under which keys are sealed; 0 if they are not sealed.
+    /// Epoch of the unit's key; at levels of the paper 1 if keys are sealed. Otherwise 0.
     pub key_epoch: u32,
     /// Versions that wait for verification.
     pub unverified: u64,
@@ -283,6 +292,9 @@ impl Blocks {
                 .ok_or_else(|| Failure::usage(format!("{name} is no profile of {}", params.protect)))?,
         };
         let protection = UnitProtection::new(protection.level(), profile);
+        if protection.profile() != profile {
+            return Err(Failure::usage(format!("{} is no profile of {}", profile.name(), params.protect)));
+        }
         if running && self.export.is_none() {
             return Err(Failure::new(
                 FailureKind::Denied,
@@ -319,6 +331,13 @@ impl Blocks {
         self.show(name)
     }
 
+    /// Begins the next epoch of a unit's key.
+    pub(crate) fn rotate_key(&self, name: &str) -> Outcome<RotatedUnit> {
+        let key_epoch = self.units.rotate_key(name).map_err(failure)?;
+        tracing::info!(unit = name, key_epoch, "key of a block unit rotated");
+        Ok(RotatedUnit { unit: name.to_owned(), key_epoch })
+    }
+
     /// Returns one unit.
     pub(crate) fn show(&self, name: &str) -> Outcome<UnitReport> {
         let found = self.list()?.into_iter().find(|unit| unit.name == name);
@@ -338,7 +357,10 @@ impl Blocks {
             protect: protection.name(),
             profile: is_keyed.then(|| protection.profile().name().to_owned()),
             available: self.export.is_some() && (!is_keyed || unit.lazy.is_some()),
-            key_epoch: u32::from(is_keyed && protection.profile().binds_address()),
+            key_epoch: match protection.profile() {
+                ProtectionProfile::Modern => state.key_epoch,
+                profile => u32::from(is_keyed && profile.binds_address()),
+            },
             unverified: state.unverified as u64,
             unverifiable: state.unverifiable as u64,
             oldest_ms: state.oldest_ms,
@@ -533,6 +555,9 @@ fn failure(error: CatalogError) -> Failure {
             Failure { kind: FailureKind::Usage, ..failure }
         }
         CatalogError::NotFound(_) => Failure { kind: FailureKind::NotFound, ..failure },
+        CatalogError::Rotation { .. } => {
+            failure.hint("the device must run, and the unit must have been created with --protect lazy")
+        }
         CatalogError::Reserved { .. } => failure.hint("--force removes it anyway"),
         CatalogError::NoSpace { .. } => failure.hint("omit --thick to allocate space on write"),
         _ => failure,

@@ -55,6 +55,11 @@ pub enum ControlRequest {
         /// Also remove a unit that is reserved.
         force: bool,
     },
+    /// Begin the next epoch of a unit's key.
+    Rotate {
+        /// Name of the unit.
+        name: String,
+    },
     /// Set or clear write-through of a unit.
     Set {
         /// Name of the unit.
@@ -105,6 +110,7 @@ pub(crate) fn perform(handler: &ControlHandler, request: ControlRequest) -> Outc
         }
         ControlRequest::List => serde_json::to_value(blocks.list()?),
         ControlRequest::Remove { name, force } => serde_json::to_value(blocks.remove(&name, force)?),
+        ControlRequest::Rotate { name } => serde_json::to_value(blocks.rotate_key(&name)?),
         ControlRequest::Set { name, write_through } => {
             serde_json::to_value(blocks.set(&name, write_through)?)
         }
@@ -281,6 +287,7 @@ mod tests {
             ControlRequest::Create(params),
             ControlRequest::List,
             ControlRequest::Remove { name: "disk".into(), force: true },
+            ControlRequest::Rotate { name: "disk".into() },
             ControlRequest::Scrub(ScrubAction::Begin),
             ControlRequest::Functions,
         ] {

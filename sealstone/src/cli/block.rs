@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use sealstone_block::UnitProtection;
-use sealstone_block_protection::ProtectedBlock;
+use sealstone_block_protection::{ProtectedBlock, ProtectionProfile};
 use sealstone_channel::Pin;
 use sealstone_device_server::END_TO_END;
 
@@ -16,7 +16,8 @@ pub(crate) enum Block {
     #[command(after_help = "\
 Examples:
   sealstone block create vm1 --data /srv/osd1 --size 20G
-  sealstone block create safe --data /srv/osd1 --size 20G --protect paper:S2-1u
+  sealstone block create safe --data /srv/osd1 --size 20G --block-size 4096 --protect lazy
+  sealstone block create old1 --data /srv/osd1 --size 20G --protect paper:S2-1u
   sealstone block create old --data /srv/osd1 --size 1T --block-size 4096 --lun 7 --thick
   sealstone block create vm2 --data /srv/osd1 --size 20G --protect e2e
 A unit is a plain disk: every initiator that can log in to the target can read and write it. It is exported beyond loopback
@@ -47,10 +48,11 @@ only if the device requires CHAP, has a list of initiators, or runs with --insec
         #[arg(long)]
         write_through: bool,
         /// none; e2e: the device can neither read nor change data. e2e needs a running device and a
-        /// session with the metadata server. Or the least protection of sessions, which needs CHAP:
-        /// paper:S1-1u (MAC), paper:S2-1u (encryption and MAC), paper:S1-2 (lazy MAC), paper:S2-3
-        /// (lazy decryption), paper:S2-5 (both). At the last three, blocks are stored with keys of
-        /// their writers.
+        /// session with the metadata server. Or the least protection of sessions, which needs CHAP
+        /// or TLS: lazy (clients encrypt, the device verifies within a second), or a level of the
+        /// paper: paper:S1-1u (MAC), paper:S2-1u (encryption and MAC), paper:S1-2 (lazy MAC),
+        /// paper:S2-3 (lazy decryption), paper:S2-5 (both). At the last three, blocks are stored
+        /// with keys of their writers.
         #[arg(long, default_value = "none", value_parser = ProtectChoice::parse, value_name = "LEVEL")]
         protect: ProtectChoice,
         /// Use the paper's own profile of a level with keys of blocks, to reproduce the paper.
@@ -89,14 +91,20 @@ The user may have kept the key: `block rotate` protects all that is written from
         /// The user.
         user: String,
     },
-    /// Replace the key of an end-to-end protected disk. Nothing is written again at once.
+    /// Replace the key of an end-to-end protected disk, or of a unit with --protect lazy. Nothing
+    /// is written again at once.
     #[command(after_help = "\
-Example:
+Examples:
   sealstone block rotate vm2
-New data get the new key when the disk is attached again. Old data keep the old key until they are written.")]
+  sealstone block rotate safe --data /srv/osd1
+New data of a disk get the new key when it is attached again, those of a unit at once. Old data keep the old key until
+they are written.")]
     Rotate {
-        /// Name of the disk.
+        /// Name of the disk or unit.
         disk: String,
+        /// Folder of the running device that has the unit.
+        #[arg(long, value_name = "DIR")]
+        data: Option<PathBuf>,
     },
     /// Change a block unit.
     #[command(after_help = "\
@@ -197,6 +205,11 @@ pub(crate) enum ProtectChoice {
 }
 
 impl ProtectChoice {
+    /// Whether the paper has a profile of this level.
+    pub(crate) fn has_paper_profile(self) -> bool {
+        matches!(self, Self::Sessions(level) if level.profile() != ProtectionProfile::Modern)
+    }
+
     /// Parses `e2e`, or a level of sessions.
     fn parse(text: &str) -> Result<Self, String> {
         match text {
@@ -240,7 +253,7 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "PIN")]
     pub(crate) pin: Option<Pin>,
     /// e2e: refuse a unit without end-to-end protection, which a device could remove. Or the
-    /// protection of the sessions, for the URL of a unit or to exceed its least level: none,
+    /// protection of the sessions, for the URL of a unit or to exceed its least level: none, lazy,
     /// paper:S1-1u, paper:S2-1u, paper:S1-2, paper:S2-3, paper:S2-5 [default: that of the unit].
     #[arg(long, value_parser = ProtectChoice::parse, value_name = "LEVEL")]
     pub(crate) protect: Option<ProtectChoice>,

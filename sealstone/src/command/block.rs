@@ -5,7 +5,8 @@ use std::path::Path;
 use sealstone_block::UnitProtection;
 use sealstone_block_protection::ProtectionProfile;
 use sealstone_device_server::{
-    ControlRequest, END_TO_END, ProtectionReport, RemovedUnit, UnitParams, UnitReport, administer,
+    ControlRequest, END_TO_END, ProtectionReport, RemovedUnit, RotatedUnit, UnitParams, UnitReport,
+    administer,
 };
 use sealstone_failure::text::human_bytes;
 use sealstone_failure::{Failure, Outcome};
@@ -31,13 +32,11 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
             protect,
             insecure_paper_profile,
         } => {
+            if insecure_paper_profile && !protect.has_paper_profile() {
+                return Err(Failure::usage(block_attach::NO_PAPER_PROFILE).at("--insecure-paper-profile"));
+            }
             let (sessions, is_sealed) = match protect {
                 ProtectChoice::Sessions(level) => (level, false),
-                ProtectChoice::EndToEnd if insecure_paper_profile => {
-                    return Err(
-                        Failure::usage("e2e has no profile of the paper").at("--insecure-paper-profile")
-                    );
-                }
                 ProtectChoice::EndToEnd => (UnitProtection::NONE, true),
             };
             let profile = insecure_paper_profile.then(|| ProtectionProfile::Paper.name().to_owned());
@@ -64,7 +63,12 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Block) -> Ou
             block_on(block_e2e::grant(global, output, (&disk, &user, key.as_deref())))
         }
         Block::Revoke { disk, user } => block_on(block_e2e::revoke(global, output, &disk, &user)),
-        Block::Rotate { disk } => block_on(block_e2e::rotate(global, output, &disk)),
+        Block::Rotate { disk: name, data: Some(data) } => {
+            let value = administer(&data, ControlRequest::Rotate { name })?;
+            let unit: RotatedUnit = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&unit, || format!("{}: key epoch {}", unit.unit, unit.key_epoch))
+        }
+        Block::Rotate { disk, data: None } => block_on(block_e2e::rotate(global, output, &disk)),
         Block::Set { name, data, write_through } => {
             let write_through = write_through.unwrap_or(true);
             let value = administer(&data, ControlRequest::Set { name, write_through })?;
@@ -156,8 +160,9 @@ const fn cache(unit: &UnitReport) -> &'static str {
 
 /// Returns the level, and the profile unless it is the default one.
 fn protection(unit: &UnitReport) -> String {
+    let default = UnitProtection::parse(&unit.protect).map(UnitProtection::profile);
     match unit.profile.as_deref() {
-        Some(profile) if profile != ProtectionProfile::PaperSafe.name() => {
+        Some(profile) if default.is_ok_and(|default| default.name() != profile) => {
             format!("{} ({profile})", unit.protect)
         }
         _ => unit.protect.clone(),

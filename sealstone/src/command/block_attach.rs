@@ -39,6 +39,8 @@ const EXPORT_DEFAULT: &str = "disk";
 const COPIES_TIMEOUT: Duration = Duration::from_secs(5);
 /// Seconds for which a unit that was just created is awaited.
 const OPEN_TIMEOUT_S: u32 = 10;
+/// Text of a refusal.
+pub(super) const NO_PAPER_PROFILE: &str = "e2e and lazy have no profile of the paper";
 /// Integrity failures that wait to be reported.
 const REPORTS_MAX: usize = 16;
 
@@ -118,11 +120,12 @@ fn session_protection(
     unit: Option<&UnitReport>,
     arguments: &AttachArgs,
 ) -> Outcome<Option<ProtectionSettings>> {
+    if arguments.insecure_paper_profile && arguments.protect.is_some_and(|chosen| !chosen.has_paper_profile())
+    {
+        return Err(Failure::usage(NO_PAPER_PROFILE).at("--insecure-paper-profile"));
+    }
     let sessions = match arguments.protect {
         Some(ProtectChoice::Sessions(level)) => Some(level),
-        Some(ProtectChoice::EndToEnd) if arguments.insecure_paper_profile => {
-            return Err(Failure::usage("e2e has no profile of the paper").at("--insecure-paper-profile"));
-        }
         Some(ProtectChoice::EndToEnd) | None => None,
     };
     let Some(unit) = unit else {

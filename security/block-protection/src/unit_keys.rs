@@ -6,7 +6,7 @@
 //! Contract: a generation is used for one write of one block. The target numbers sessions and never
 //! repeats a number; a session counts its blocks. A block opens only at its address, in its unit,
 //! with its generation.
-//! Truth: `docs/standards/block-protection.md`, "Blocks of M-lazy"; ADR 78.
+//! Truth: `docs/standards/block-protection.md`, "Blocks of M-lazy"; ADR 81.
 //!
 //! ```text
 //! key of a block:  HMAC-SHA256(key of the unit, label ‖ LBA 8 ‖ generation 8)
