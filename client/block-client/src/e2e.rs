@@ -15,6 +15,7 @@ mod error;
 mod medium;
 mod open;
 mod range_lock;
+mod rewrite;
 mod root_store;
 mod state;
 
@@ -23,4 +24,5 @@ pub use disk::{DiskExtent, E2eDisk, E2eOptions};
 pub use error::{E2eError, RootStoreError};
 pub use medium::{SealedMedium, UnitMedium};
 pub use open::{DiskKeys, OpenReport};
+pub use rewrite::RewriteStep;
 pub use root_store::{MemoryRootStore, RootStore};

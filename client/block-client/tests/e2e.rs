@@ -10,9 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use e2e_support::{BLOCK, SimRng, SimulatedUnit, keys, keys_of};
 use sealstone_block_client::e2e::{
-    E2eDisk, E2eError, E2eOptions, MemoryRootStore, RootStore, RootStoreError,
+    DiskKeys, E2eDisk, E2eError, E2eOptions, MemoryRootStore, RootStore, RootStoreError, fast_aead,
 };
-use sealstone_block_e2e::{LeaseEpoch, ROOT_LEN, RootError};
+use sealstone_block_e2e::{KeyEpoch, LeaseEpoch, ROOT_LEN, RootError, UnitId, UnitKey, UnitKeyRing};
 
 /// Blocks of the unit: the smallest one.
 const UNIT_BLOCKS: u64 = 256;
@@ -63,8 +63,12 @@ impl TestDisk {
     }
 
     async fn open_with(&self, options: E2eOptions) -> Result<Disk, E2eError> {
+        self.open_as(keys(), options).await
+    }
+
+    async fn open_as(&self, keys: DiskKeys, options: E2eOptions) -> Result<Disk, E2eError> {
         let (unit, roots) = (self.unit.clone(), self.roots.clone());
-        Ok(Disk::open(unit, roots, keys(), options).await?.0)
+        Ok(Disk::open(unit, roots, keys, options).await?.0)
     }
 }
 
@@ -403,6 +407,61 @@ async fn wrong_and_lost_keys_open_nothing() {
     let (unit, roots) = (test.unit.clone(), test.roots.clone());
     let other = Disk::open(unit, roots, keys_of(2, 2), E2eOptions::default()).await.err();
     assert!(matches!(other, Some(E2eError::OtherDisk)), "{other:?}");
+}
+
+/// Gives old blocks the new key. Returns false if the unit failed.
+async fn rewrite(disk: &Disk) -> bool {
+    let mut from = 0;
+    while from < disk.data_blocks() {
+        match disk.rewrite_step(from).await {
+            Ok(step) => {
+                assert_eq!(step.unreadable, 0);
+                from = step.next;
+            }
+            Err(_) => return false,
+        }
+    }
+    disk.end_rewrite().await.is_ok()
+}
+
+/// Whenever the power fails: all blocks are readable, and a pass that ended needs the old key no
+/// more.
+#[tokio::test]
+async fn rewrite_replaces_old_keys_and_survives_crashes() {
+    let key = || UnitKey::new([77; 32]);
+    let mut ring = UnitKeyRing::new(UnitId([1; 16]), KeyEpoch(1), UnitKey::new([2; 32]), fast_aead).unwrap();
+    ring.rotate(key()).unwrap();
+    let both: DiskKeys = Arc::new(ring);
+    let newest = || Arc::new(UnitKeyRing::new(UnitId([1; 16]), KeyEpoch(2), key(), fast_aead).unwrap());
+    let mut crash_at = 0;
+    loop {
+        let (test, _) = disk_with_history().await;
+        let open = async |keys: DiskKeys| test.open_as(keys, E2eOptions::default()).await;
+        let disk = open(Arc::clone(&both)).await.unwrap();
+        assert!(disk.has_old_keys());
+        test.unit.fail_after(crash_at);
+        // One block is written by a user meanwhile.
+        let _ = put(&disk, 3, 9).await;
+        let ended = rewrite(&disk).await;
+        drop(disk);
+        test.unit.power_failure();
+        let disk = open(Arc::clone(&both)).await.unwrap();
+        assert!(ended || disk.has_old_keys(), "step {crash_at}: the end is recorded after the blocks");
+        assert!(rewrite(&disk).await && !disk.has_old_keys());
+        drop(disk);
+        assert!(matches!(test.open().await, Err(E2eError::Root(RootError::UnknownKey(2)))));
+        let disk = open(newest()).await.unwrap();
+        for lba in 0..USED {
+            let found = value(&disk, lba).await.unwrap();
+            // The write of the user was not flushed, unless the pass ended.
+            let is_right = if lba == 3 { found == 9 || !ended && found == 2 } else { found == 2 };
+            assert!(is_right, "step {crash_at}: block {lba} is {found}");
+        }
+        if ended {
+            break;
+        }
+        crash_at += 1;
+    }
 }
 
 #[tokio::test]

@@ -113,6 +113,7 @@ fn root_seeds() -> Vec<Vec<u8>> {
         checkpoint: (8, ChainTag([1; 16])),
         journal: (9, ChainTag([2; 16])),
         is_clean: false,
+        oldest_key: KeyEpoch(1),
     };
     let user = UserSecretKey::new([5; 32]).public();
     let wrapped = user.wrap(&UnitId([1; 16]), b"bob", KeyEpoch(1), &UnitKey::new([2; 32]), [9; 32]);

@@ -3,7 +3,7 @@
 //! ```text
 //! clear:  magic 4 | key epoch 2 | zero 2 | lease epoch 4 | zero 4 | version 8
 //! sealed: blocks of the unit 8 | entry of the top node 32 | checkpoint: sequence 8, chain 16 |
-//!         journal: sequence 8, chain 16 | is clean 1 | zero 7
+//!         journal: sequence 8, chain 16 | is clean 1 | oldest key epoch 2 | zero 5
 //! tag 16
 //! ```
 //!
@@ -55,6 +55,8 @@ pub struct DiskRoot {
     pub journal: (u64, ChainTag),
     /// Whether the writer ended in order, with all acknowledged writes in this root.
     pub is_clean: bool,
+    /// No block is sealed under the key of an earlier epoch; 0: unknown.
+    pub oldest_key: KeyEpoch,
 }
 
 impl DiskRoot {
@@ -75,6 +77,7 @@ impl DiskRoot {
         fields[64..72].copy_from_slice(&self.journal.0.to_be_bytes());
         fields[72..88].copy_from_slice(&self.journal.1.0);
         fields[88] = u8::from(self.is_clean);
+        fields[89..91].copy_from_slice(&self.oldest_key.0.to_be_bytes());
         let nonce = nonce(self.lease_epoch, self.version);
         let tag = sealer.newest_ciphers().root.seal(&nonce, &associated, fields);
         bytes[CLEAR_LEN + SEALED_LEN..].copy_from_slice(&tag);
@@ -109,15 +112,16 @@ impl DiskRoot {
         let top = BlockEntry::parse(&fields.array::<ENTRY_LEN>().ok_or(Malformed)?).ok_or(Malformed)?;
         let checkpoint = (fields.u64().ok_or(Malformed)?, ChainTag(fields.array().ok_or(Malformed)?));
         let journal = (fields.u64().ok_or(Malformed)?, ChainTag(fields.array().ok_or(Malformed)?));
-        let is_clean = match fields.array::<8>().ok_or(Malformed)? {
-            [0, 0, 0, 0, 0, 0, 0, 0] => false,
-            [1, 0, 0, 0, 0, 0, 0, 0] => true,
+        let is_clean = match fields.array::<1>().ok_or(Malformed)? {
+            [0] => false,
+            [1] => true,
             _ => return Err(Malformed),
         };
-        if journal.0 < checkpoint.0 {
+        let oldest_key = KeyEpoch(fields.u16().ok_or(Malformed)?);
+        if fields.array() != Some([0; 5]) || oldest_key > key_epoch || journal.0 < checkpoint.0 {
             return Err(Malformed);
         }
-        Ok(Self { lease_epoch, version, unit_blocks, top, checkpoint, journal, is_clean })
+        Ok(Self { lease_epoch, version, unit_blocks, top, checkpoint, journal, is_clean, oldest_key })
     }
 
     /// Whether this root may follow one that the client has seen: not older, and not another root
@@ -154,6 +158,7 @@ mod tests {
             checkpoint: (40, ChainTag([4; 16])),
             journal: (41, ChainTag([5; 16])),
             is_clean: true,
+            oldest_key: KeyEpoch(1),
         }
     }
 

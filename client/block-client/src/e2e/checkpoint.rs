@@ -47,7 +47,15 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
 
     /// Waits for all requests in progress, and makes the journal empty. The caller holds the gate.
     pub(super) async fn checkpoint(&self, is_clean: bool) -> Result<(), E2eError> {
-        let outcome = self.write_checkpoint(is_clean).await;
+        self.checkpoint_with(|root| DiskRoot { is_clean, ..root }).await
+    }
+
+    /// As [`Self::checkpoint`], with a further change of the root.
+    pub(super) async fn checkpoint_with(
+        &self,
+        change: impl FnOnce(DiskRoot) -> DiskRoot,
+    ) -> Result<(), E2eError> {
+        let outcome = self.write_checkpoint(change).await;
         if outcome.is_err() {
             // Nodes in memory are marked as unchanged, but are not published.
             self.state.lock().has_fault = true;
@@ -55,7 +63,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         outcome
     }
 
-    async fn write_checkpoint(&self, is_clean: bool) -> Result<(), E2eError> {
+    async fn write_checkpoint(&self, change: impl FnOnce(DiskRoot) -> DiskRoot) -> Result<(), E2eError> {
         let (writes, top, last) = {
             let mut state = self.state.lock();
             let sealer = state.sealer.clone();
@@ -73,7 +81,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
             self.medium.write(write.block, Bytes::from(write.bytes as Box<[u8]>), false).await?;
         }
         self.flush_medium().await?;
-        self.publish_root(|root| DiskRoot { top, checkpoint: last, journal: last, is_clean, ..root }).await?;
+        self.publish_root(|root| change(DiskRoot { top, checkpoint: last, journal: last, ..root })).await?;
         let mut state = self.state.lock();
         state.changed_blocks = 0;
         state.tree.shrink();

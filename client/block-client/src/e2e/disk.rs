@@ -60,7 +60,7 @@ pub struct DiskExtent {
 }
 
 /// A disk whose blocks the unit's server can neither read nor change. Clones share it.
-pub struct E2eDisk<M, R>(Arc<DiskInner<M, R>>);
+pub struct E2eDisk<M, R>(pub(super) Arc<DiskInner<M, R>>);
 
 impl<M, R> Clone for E2eDisk<M, R> {
     fn clone(&self) -> Self {
@@ -71,21 +71,21 @@ impl<M, R> Clone for E2eDisk<M, R> {
 pub(super) struct DiskInner<M, R> {
     pub(super) medium: M,
     pub(super) roots: R,
-    keys: DiskKeys,
+    pub(super) keys: DiskKeys,
     pub(super) options: E2eOptions,
     pub(super) state: Mutex<DiskState>,
     pub(super) queue: JournalQueue,
     pub(super) publisher: tokio::sync::Mutex<()>,
     pub(super) flushing: tokio::sync::Mutex<()>,
     pub(super) losses: LossCounter,
-    ranges: RangeLocks,
+    pub(super) ranges: RangeLocks,
     /// Requests share it; checkpoints and recovery exclude requests.
-    gate: RwLock<()>,
-    data_blocks: u64,
+    pub(super) gate: RwLock<()>,
+    pub(super) data_blocks: u64,
 }
 
 /// A request in progress, with records that it may begin.
-struct RequestGuard<'a, M, R> {
+pub(super) struct RequestGuard<'a, M, R> {
     disk: &'a DiskInner<M, R>,
     records: u64,
     _gate: RwLockReadGuard<'a, ()>,
@@ -300,7 +300,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
     }
 
     /// Runs a request as a task of its own: it ends even if its caller does not wait for it.
-    async fn run<F>(&self, request: impl FnOnce(Arc<DiskInner<M, R>>) -> F) -> Result<(), E2eError>
+    pub(super) async fn run<F>(&self, request: impl FnOnce(Arc<DiskInner<M, R>>) -> F) -> Result<(), E2eError>
     where
         F: Future<Output = Result<(), E2eError>> + Send + 'static,
     {
@@ -319,7 +319,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
 
 impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
     /// Begins a request that may begin `records` records.
-    async fn begin(&self, records: u64) -> Result<RequestGuard<'_, M, R>, E2eError> {
+    pub(super) async fn begin(&self, records: u64) -> Result<RequestGuard<'_, M, R>, E2eError> {
         let mut reopens = 0;
         loop {
             if self.state.lock().is_fenced {
@@ -405,7 +405,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
     }
 
     /// Returns the entries of a range.
-    async fn entries(&self, lba: u64, blocks: u64) -> Result<Vec<BlockEntry>, E2eError> {
+    pub(super) async fn entries(&self, lba: u64, blocks: u64) -> Result<Vec<BlockEntry>, E2eError> {
         loop {
             let (reads, sealer) = {
                 let mut state = self.state.lock();
@@ -439,7 +439,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         Ok(open_blocks(&sealer, lba, entries, sealed).await?)
     }
 
-    fn sealer_and_place(&self, lba: u64) -> (Arc<DiskSealer>, u64) {
+    pub(super) fn sealer_and_place(&self, lba: u64) -> (Arc<DiskSealer>, u64) {
         let state = self.state.lock();
         (state.sealer.clone(), state.tree.layout().data_block(lba))
     }
@@ -448,6 +448,12 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         let blocks = data.len() as u64 / BLOCK;
         let _request = self.begin(1).await?;
         let _range = self.ranges.lock(lba, blocks, true).await;
+        self.write_locked(lba, data).await
+    }
+
+    /// Writes blocks of a range that the caller has locked, within its request.
+    pub(super) async fn write_locked(&self, lba: u64, data: Bytes) -> Result<(), E2eError> {
+        let blocks = data.len() as u64 / BLOCK;
         let is_overwrite = self.entries(lba, blocks).await?.iter().any(|entry| !entry.is_unwritten());
         let (sealer, place) = self.sealer_and_place(lba);
         let counter = self.state.lock().take_counters(blocks);

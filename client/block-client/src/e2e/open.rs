@@ -50,6 +50,7 @@ pub(super) async fn format<M: SealedMedium, R: RootStore>(
         checkpoint: (0, ChainTag::default()),
         journal: (0, ChainTag::default()),
         is_clean: true,
+        oldest_key: keys.newest(),
     };
     let sealed = root.seal(&DiskSealer::new(Arc::clone(keys), lease));
     Ok(roots.publish(lease, None, sealed).await?)
