@@ -2,7 +2,7 @@
 //!
 //! Does: adds jobs, and finds them by the beginning of their id.
 //! Does not: know their state; devices do.
-//! Contract: the file has at most [`RECORDS_MAX`] jobs, the newest. It contains no credentials. An
+//! Contract: the file has at most `RECORDS_MAX` jobs, the newest. It contains no credentials. An
 //! asynchronous job is recorded before it starts. A lock file orders the changes of commands that
 //! run at the same time.
 

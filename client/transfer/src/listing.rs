@@ -31,8 +31,8 @@ pub struct ListEntry {
     pub stat: Option<Stat>,
 }
 
-/// As [`list`], but continues after directories that cannot be listed, and returns them with the
-/// reason. Stops after a fatal failure.
+/// Returns the entries of a directory, or of its tree, and the directories that cannot be listed
+/// with the reason. Stops after a fatal failure.
 pub async fn list_readable(
     client: &Client,
     top: &FilePath,

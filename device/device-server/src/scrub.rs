@@ -73,7 +73,7 @@ pub struct DamageReport {
     pub object: String,
     /// Number of damaged bytes.
     pub bytes: u64,
-    /// Their first ranges, at most [`RANGES_MAX`].
+    /// Their first ranges, at most `RANGES_MAX`.
     pub ranges: Vec<DamagedRange>,
     /// Whether its records or attributes are damaged.
     pub records: bool,

@@ -141,7 +141,7 @@ impl KeptClock {
         Ok(kept)
     }
 
-    /// Waits after a boot until the wall clock ran for [`SETTLE`] without a step.
+    /// Waits after a boot until the wall clock ran for `SETTLE` without a step.
     ///
     /// A wrong time would end all sessions.
     pub async fn settle(&self) {
