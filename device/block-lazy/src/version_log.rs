@@ -144,7 +144,11 @@ impl VersionLog {
             let place = RecordPlace { segment, offset: offset as u64 };
             let record_len = usize::try_from(self.record_len()).map_err(|_| damaged(place.offset))?;
             let record = bytes[offset..read].get(..record_len).ok_or(damaged(place.offset))?;
-            let (head, _, _) = self.split(record).ok_or(damaged(place.offset))?;
+            let head = match self.split(record) {
+                Some((head, _, _)) => head,
+                // The verification rejects the version: its block is unreadable, and no other one.
+                None => self.authentic_head(record).ok_or(damaged(place.offset))?,
+            };
             if head.lba >= self.blocks {
                 return Err(damaged(place.offset));
             }
@@ -161,6 +165,15 @@ impl VersionLog {
         let (seal, data) = rest.split_at_checked(self.seal_len())?;
         let whole = usize::from(head.length) == self.block && data.len() == self.block;
         (whole && head.checksum(seal, data) == head.crc).then_some((head, seal, data))
+    }
+
+    /// Returns the head of a damaged record if its sealed keys show that it is right.
+    fn authentic_head(&self, record: &[u8]) -> Option<RecordHead> {
+        let (head, rest) = record.split_first_chunk::<RECORD_HEAD>()?;
+        let head = RecordHead::decode(head);
+        let sealed = rest.get(..self.seal_len())?;
+        let opened = self.seal.as_ref()?.open(&Self::name(head.lba, head.version), sealed);
+        opened.is_ok().then_some(head)
     }
 
     fn name(lba: u64, version: VersionNumber) -> [u8; 24] {

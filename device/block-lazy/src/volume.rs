@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sealstone_block_protection::{BlockKeys, BlockSeal, MAC_LEN, MacTag, verify_block};
+use sealstone_block_protection::{BlockKeys, BlockSeal, KeyScheme, MAC_LEN, MacTag, verify_block};
 use sealstone_store::{ObjectStore, StoreError};
 use subtle::ConstantTimeEq as _;
 
@@ -20,6 +20,7 @@ use crate::index::{VersionEntry, VersionIndex};
 use crate::key_pages::KeyPages;
 use crate::layout::{self, KEY_FILES_MAX, KeySlot, VersionNumber};
 use crate::policy::{ReadVerdict, RejectedVersion, VersionPolicy};
+use crate::status::LazyStatus;
 use crate::unit_keys::{NEXT_VERSION, StoredUnitKeys, load_state};
 use crate::version_log::{NewVersion, RecordPlace, VersionLog};
 use crate::window::WindowHistogram;
@@ -63,42 +64,6 @@ pub struct VersionedBlocks {
     pub versions: Vec<VersionNumber>,
 }
 
-/// State of a unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LazyStatus {
-    /// Unverified versions.
-    pub unverified: usize,
-    /// Age of the oldest unverified version in milliseconds.
-    pub oldest_ms: u64,
-    /// Longest time in milliseconds from a write to its verification.
-    pub window_max_ms: u64,
-    /// The same time, which 99 of 100 versions did not exceed.
-    pub window_p99_ms: u64,
-    /// Bytes of the version log.
-    pub log_bytes: u64,
-    /// Capacity of the version log.
-    pub log_bytes_max: u64,
-    /// Versions that were verified.
-    pub verified: u64,
-    /// Acknowledged writes that were deleted because they were not authentic.
-    pub rejected: u64,
-    /// Deleted writes that the caller did not take in time.
-    pub rejected_dropped: u64,
-    /// Writes that were verified at once.
-    pub eager: u64,
-    /// Writes that were refused because the log was full.
-    pub busy: u64,
-    /// Reports of damaged reads whose version is intact at the target.
-    pub false_reports: u64,
-    /// Blocks with versions that cannot be verified, because keys or records on the medium are
-    /// damaged.
-    pub unverifiable: usize,
-    /// Pages of keys in memory.
-    pub cached_pages: usize,
-    /// Epoch of the unit's key; 0 for the paper's profiles.
-    pub key_epoch: u32,
-}
-
 /// A lazily protected unit.
 pub struct LazyVolume {
     store: Arc<dyn ObjectStore>,
@@ -120,6 +85,8 @@ struct VolumeState {
     rejected: Vec<RejectedVersion>,
     /// Blocks whose keys or records are damaged. They are neither verified nor read from the log.
     unverifiable: BTreeSet<u64>,
+    /// Committed blocks that were reported and are not authentic.
+    corrupt: BTreeSet<u64>,
     window: WindowHistogram,
     status: LazyStatus,
 }
@@ -188,6 +155,7 @@ impl LazyVolume {
             reserved_version: next_version,
             rejected: Vec::new(),
             unverifiable,
+            corrupt: BTreeSet::new(),
             window: WindowHistogram::default(),
             status: LazyStatus::default(),
         };
@@ -400,6 +368,7 @@ impl LazyVolume {
             state.index.remove(lba);
             state.unverifiable.remove(&lba);
         }
+        state.corrupt.retain(|lba| !(first..first + count).contains(lba));
         state.log.trim(&*self.store, state.index.oldest_segment())
     }
 
@@ -544,7 +513,8 @@ impl LazyVolume {
             let mut state = self.state.lock();
             let waiting = state.index.versions(lba).to_vec();
             if waiting.is_empty() {
-                return Ok(());
+                let is_checked = verdict == ReadVerdict::Corrupt && !self.policy.commits_on_report;
+                return if is_checked { self.verify_committed(&mut state, lba) } else { Ok(()) };
             }
             let has_mac = |seal: &BlockSeal| bool::from(seal.mac.ct_eq(mac));
             let mut found = None;
@@ -576,6 +546,30 @@ impl LazyVolume {
             }
         };
         self.report(lba, version, verdict, now_ms)
+    }
+
+    /// Verifies the committed block after a report: the medium may have changed it, or the
+    /// network.
+    fn verify_committed(&self, state: &mut VolumeState, lba: u64) -> Result<(), LazyError> {
+        let slot = state.pages.slot(&*self.store, lba)?;
+        let has_macs = self.unit.level.key_scheme().is_some_and(KeyScheme::has_authentication);
+        if slot.write_lost || !has_macs {
+            return Ok(());
+        }
+        let mut data = vec![0; self.unit.block.bytes()];
+        self.store.read(self.unit.data, lba << self.unit.block.shift(), &mut data)?;
+        let BlockSeal { keys, mac } = &slot.seal;
+        let is_authentic = match keys.is_unwritten() {
+            true => data.iter().all(|byte| *byte == 0),
+            false => self.is_authentic(state, lba, keys, &data, mac),
+        };
+        if is_authentic {
+            state.corrupt.remove(&lba);
+            state.status.false_reports += 1;
+        } else if state.corrupt.len() < REJECTED_MAX {
+            state.corrupt.insert(lba);
+        }
+        Ok(())
     }
 
     /// Verifies blocks, newest version first: commits the first one that is authentic, and deletes
@@ -618,6 +612,7 @@ impl LazyVolume {
             for block in collected {
                 state.index.remove(block.lba);
                 state.unverifiable.remove(&block.lba);
+                state.corrupt.remove(&block.lba);
                 state.status.rejected += block.rejected.len() as u64;
                 for rejected in block.rejected {
                     if state.rejected.len() < REJECTED_MAX {
@@ -754,7 +749,7 @@ impl LazyVolume {
             window_p99_ms: state.window.p99_ms(),
             log_bytes_max: self.unit.limits.log_bytes_max,
             log_bytes: state.log.used(),
-            unverifiable: state.unverifiable.len(),
+            unverifiable: state.unverifiable.len() + state.corrupt.len(),
             cached_pages: state.pages.cached(),
             key_epoch: state.unit_keys.as_ref().map_or(0, |stored| stored.keys.epoch()),
             ..state.status

@@ -1,9 +1,9 @@
 //! Changed bytes of keys and versions on the medium: an error or right bytes, never wrong ones.
 
-use sealstone_block_lazy::LazyError;
+use sealstone_block_lazy::{LazyError, ReadVerdict};
 use sealstone_osd::ObjectId;
 
-use crate::support::{Bench, MODERN, PAPER, S2_5, SAFE, stamped};
+use crate::support::{BLOCK, Bench, MODERN, PAPER, S2_5, SAFE, stamped};
 
 /// First segment of the log of LUN 1.
 fn log() -> ObjectId {
@@ -30,9 +30,29 @@ fn every_changed_byte_of_log_is_detected() {
             if let Ok(read) = bench.volume.read(9, 1, 0) {
                 assert!(bench.verify(9, read).is_none_or(|block| stamped(9, &block) == 2), "{at}");
             }
-            let opened = Bench::open(bench.store.clone(), bench.unit.clone());
-            assert!(matches!(opened.err(), Some(LazyError::LogDamaged { segment: 0, .. })), "{at}");
-            bench.store.write(log(), at, &byte).unwrap();
+            match Bench::open(bench.store.clone(), bench.unit.clone()) {
+                Err(LazyError::LogDamaged { segment: 0, .. }) => {
+                    bench.store.write(log(), at, &byte).unwrap();
+                }
+                Err(error) => panic!("{at}: {error}"),
+                // The sealed keys show the block of the damaged record.
+                Ok(other) => {
+                    assert_eq!(profile, SAFE);
+                    for _ in 0..2 {
+                        if let Ok(read) = other.volume.read(9, 1, 0) {
+                            assert!(
+                                other.verify(9, read).is_none_or(|block| stamped(9, &block) == 2),
+                                "{at}"
+                            );
+                        }
+                        other.volume.verify_due(100_000).unwrap();
+                    }
+                    assert_eq!(other.number(100), Some(0), "{at}: other blocks are not concerned");
+                    bench = Bench::new(S2_5, profile);
+                    bench.write(9, 1, 1);
+                    bench.write(9, 1, 2);
+                }
+            }
         }
         for cut in [1, 20, 100, 700, length - 1] {
             bench.store.resize(log(), cut).unwrap();
@@ -114,6 +134,34 @@ fn damaged_key_page_spares_other_blocks() {
     bench.store.write(keys(), 30, &byte).unwrap();
     other.volume.synchronize(10_000).unwrap();
     assert_eq!((other.number(0), other.volume.status(10_000).unverifiable), (Some(2), 0));
+}
+
+/// A committed block that the medium changed is counted after a report, until it is written again.
+#[test]
+fn reported_damage_of_committed_block_is_counted() {
+    for profile in [SAFE, MODERN] {
+        let bench = Bench::new(S2_5, profile);
+        bench.write(9, 1, 1);
+        bench.volume.verify_due(100_000).unwrap();
+        let report = || {
+            let mac = bench.volume.read(9, 1, 0).unwrap().seals[0].mac;
+            bench.volume.report_mac(9, &mac, ReadVerdict::Corrupt, 0).unwrap();
+            let status = bench.volume.status(0);
+            (status.unverifiable, status.false_reports)
+        };
+        assert_eq!(report(), (0, 1));
+        let (place, mut byte) = (9 * BLOCK as u64 + 100, [0]);
+        bench.store.read(bench.unit.data, place, &mut byte).unwrap();
+        bench.store.write(bench.unit.data, place, &[byte[0] ^ 1]).unwrap();
+        assert_eq!((report(), bench.number(9)), ((1, 1), None));
+        bench.store.write(bench.unit.data, place, &byte).unwrap();
+        assert_eq!((report(), bench.number(9)), ((0, 2), Some(1)), "a medium that recovered");
+        bench.store.write(bench.unit.data, place, &[byte[0] ^ 1]).unwrap();
+        assert_eq!(report(), (1, 2));
+        bench.write(9, 1, 2);
+        bench.volume.verify_due(100_000).unwrap();
+        assert_eq!((bench.volume.status(0).unverifiable, bench.number(9)), (0, Some(2)));
+    }
 }
 
 /// A log that cannot take the longest write would be busy for ever.
