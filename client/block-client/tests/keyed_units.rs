@@ -359,6 +359,28 @@ async fn rejected_write_is_reported_after_reconnect() {
     assert!(client.read(512, 512).await.is_err());
 }
 
+/// L1: a device that restarts before it has verified a forged write reports it at the first flush,
+/// also if no client was logged in when it was rejected.
+#[tokio::test]
+async fn forged_write_before_restart_fails_next_flush() {
+    for is_verified_first in [false, true] {
+        let device = KeyedDevice::new(S1_2, SAFE, BlockSize::B512);
+        let client = device.client().await;
+        client.write(512, block(OLD), true).await.unwrap();
+        device.middle.arm(Change::Write, NEW, 1);
+        client.write(512, block(NEW), false).await.unwrap();
+        let device = device.restarted();
+        if is_verified_first {
+            device.verified().await;
+        }
+        let client = device.client().await;
+        let flushed = client.flush(&client.flush_cursor()).await;
+        assert!(matches!(flushed, Err(BlockError::LostWrites)), "{is_verified_first}: {flushed:?}");
+        assert!(client.read(512, 512).await.is_err(), "never the older block");
+        assert_eq!(device.status().rejected, 1);
+    }
+}
+
 /// L1 in the paper's profile: readers silently receive the older block.
 #[tokio::test]
 async fn changed_write_is_silent_in_paper_profile() {

@@ -126,6 +126,20 @@ impl BlockUnit {
         }
     }
 
+    /// Makes the next SYNCHRONIZE CACHE of every port fail, also of ports that log in later.
+    pub(crate) fn set_lost_by_any(&self) {
+        for nexus in self.nexuses().all() {
+            nexus.set_loss(LossReport::Pending);
+        }
+        self.durability().informed.lock().clear();
+        let mut table = self.durability().table.lock();
+        if table.set_every(PortFlags::LOST)
+            && let Err(failure) = self.store_ports(&table)
+        {
+            tracing::error!(unit = self.name(), error = %failure, "cannot store that writes were lost");
+        }
+    }
+
     /// Fails the first SYNCHRONIZE CACHE of a nexus whose writes may be lost.
     pub(crate) fn report_loss(&self, nexus: &BlockNexus) -> Result<(), BlockFailure> {
         match nexus.loss() {

@@ -104,6 +104,11 @@ impl UnitBlocks {
         }
     }
 
+    /// Whether versions of an earlier run wait for their verification.
+    pub(crate) fn has_unverified(&self) -> bool {
+        matches!(self, Self::Lazy(lazy) if lazy.status().unverified > 0)
+    }
+
     /// Returns the blocks with keys; `None` if blocks have none.
     pub(crate) fn lazy(&self) -> Result<Option<&LazyBlocks>, BlockFailure> {
         match self {
@@ -345,14 +350,15 @@ impl BlockUnit {
         );
         let writers: BTreeSet<Option<PortIdentity>> =
             rejected.iter().map(|rejected| rejected.writer.and_then(|writer| lazy.port(writer))).collect();
-        let mut ports: BTreeSet<PortIdentity> = writers.iter().flatten().cloned().collect();
         if writers.contains(&None) {
-            // The writers before a restart are unknown: all ports are informed.
-            ports.extend(self.nexuses().all().into_iter().map(|nexus| nexus.port.clone()));
+            // The writers before a restart are unknown, and may not have logged in again.
+            self.set_lost_by_any();
+            self.nexuses().raise(additional::ACKNOWLEDGED_WRITE_REJECTED, None);
+            return;
         }
-        for port in ports {
-            self.set_lost(&port);
-            self.nexuses().raise_for(&port, additional::ACKNOWLEDGED_WRITE_REJECTED);
+        for port in writers.iter().flatten() {
+            self.set_lost(port);
+            self.nexuses().raise_for(port, additional::ACKNOWLEDGED_WRITE_REJECTED);
         }
     }
 }

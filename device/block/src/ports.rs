@@ -136,6 +136,13 @@ impl PortTable {
         true
     }
 
+    /// Sets a flag of every port of the unit. Returns whether the table changed.
+    pub(crate) fn set_every(&mut self, flag: PortFlags) -> bool {
+        let is_new = !self.every.contains(flag);
+        self.every = self.every.with(flag);
+        is_new
+    }
+
     /// Clears a flag in the row of exactly this port. Returns whether the table changed.
     pub(crate) fn clear(&mut self, port: &PortIdentity, flag: PortFlags) -> bool {
         self.clear_where(flag, |row| row.exact.is_some() && row.covers(port))

@@ -98,13 +98,16 @@ impl BlockUnit {
         };
         let modes = catalog::load_modes(&*store, object)?;
         let durability = UnitDurability::open(&*store, &description, options)?;
+        let blocks = UnitBlocks::open(&store, &description, options.lazy.as_ref());
+        // Versions of an earlier run are not verified: the first flush must not skip them.
+        let written = u64::from(blocks.has_unverified());
         let settings =
             ModeSettings::new(modes.as_deref(), options.write_through || description.write_through);
         Ok(Self {
             configured_write_through: AtomicBool::new(description.write_through),
             device_write_through: options.write_through,
             durability,
-            blocks: UnitBlocks::open(&store, &description, options.lazy.as_ref()),
+            blocks,
             store,
             object,
             description,
@@ -115,7 +118,7 @@ impl BlockUnit {
             settings,
             selecting: Mutex::default(),
             medium: RemovableMedium::default(),
-            written: AtomicU64::new(0),
+            written: AtomicU64::new(written),
             flushed: AtomicU64::new(0),
             retired: AtomicBool::new(false),
             counters: UnitCounterCells::default(),
