@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use sealstone_sandbox::{
     EngineCode, EngineExitCause, EngineKind, EngineLimits, EngineRequest, IsolationLayer, LayerState,
     ReadOnlyBind, SandboxError, Zygote,
@@ -84,6 +85,68 @@ fn engines_have_different_users() {
     assert!(users[0].ends_with("\t0") && users[1] == users[2] && users[3] == users[4], "{users:?}");
     assert!(users[1] != users[3] && !users[1].ends_with("\t0"), "{users:?}");
     drop(engines);
+}
+
+/// A tmpfs whose mount is shared, as all mounts are where systemd runs. Mounts below it propagate.
+struct SharedMount(PathBuf);
+
+impl SharedMount {
+    fn new(place: &Path) -> rustix::io::Result<Self> {
+        mount("sealstone-test", place, "tmpfs", MountFlags::empty(), None)?;
+        let mounted = Self(place.to_owned());
+        mount_change(place, MountPropagationFlags::SHARED)?;
+        Ok(mounted)
+    }
+}
+
+impl Drop for SharedMount {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// Returns the mounts of a process, one a line.
+fn mounts(process: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).expect("mounts");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Whether a mount has an optional field of this kind, as `shared:7`.
+fn has_field(line: &str, kind: &str) -> bool {
+    line.split(' ').skip(6).take_while(|field| *field != "-").any(|field| field.starts_with(kind))
+}
+
+#[test]
+fn unmounted_file_system_is_released_by_engines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().join("disk");
+    let shown = place.display().to_string();
+    let _shared = match SharedMount::new(folder.path()) {
+        Ok(mounted) => mounted,
+        Err(error) => return left_out(&format!("no file system can be mounted: {error}")),
+    };
+    std::fs::create_dir(&place).expect("created");
+    let mounted = SharedMount::new(&place).expect("mounted");
+    let (zygote, targets) = (zygote(), AttackTargets::create());
+    let engine = targets.start(&zygote, "sleep", EngineLimits::default());
+    let processes = descendants(zygote.id());
+    assert_eq!(processes.len(), 3, "zygote, init process, engine: {processes:?}");
+    let count = |process: u32| mounts(process).iter().filter(|line| line.contains(&shown)).count();
+    assert_eq!(count(zygote.id()), 1, "the mount is copied");
+    for process in &processes {
+        // No mount is in a peer group, so none that is made here reaches the machine.
+        assert!(mounts(*process).iter().all(|line| !has_field(line, "shared:")), "{process}");
+    }
+    for process in &processes[1..] {
+        assert!(mounts(*process).iter().all(|line| !has_field(line, "master:")), "{process}");
+        assert_eq!(count(*process), 0, "{process}");
+    }
+    drop(mounted);
+    assert_eq!(processes.iter().map(|process| count(*process)).sum::<usize>(), 0);
+    let mounted = SharedMount::new(&place).expect("mounted again");
+    assert_eq!(count(zygote.id()), 1);
+    assert!(processes[1..].iter().all(|process| count(*process) == 0), "a later mount reaches no engine");
+    drop((mounted, engine));
 }
 
 /// Returns the line with the user ids of a process.

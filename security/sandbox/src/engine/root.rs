@@ -10,7 +10,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind_recursive, mount_remount, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
+    mount_remount, unmount,
+};
 
 use crate::message::StepFailure;
 use crate::options::ReadOnlyBind;
@@ -33,6 +36,9 @@ pub(super) struct RootFile<'a> {
 /// Moves the process to a root with the code and the binds, and detaches everything else.
 pub(super) fn enter(code: Option<RootFile<'_>>, binds: &[ReadOnlyBind]) -> Result<(), StepFailure> {
     let step = |name: &'static str| move |error: io::Error| StepFailure::new(name, &error);
+    // What the machine mounts later does not appear in the binds.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|error| StepFailure::new("make mounts private", &error.into()))?;
     mount_root(code.as_ref().map_or(0, |code| code.length)).map_err(step("mount the root"))?;
     for bind in binds {
         add_bind(bind)

@@ -143,8 +143,9 @@ impl ZygoteState {
             report.set_active(layer);
         }
         system::set_host_name(HOST_NAME).map_err(step("set the host name"))?;
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-            .map_err(|error| StepFailure::new("make mounts private", &error.into()))?;
+        // Not private: a copy here would keep each file system in use that the machine unmounts.
+        mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+            .map_err(|error| StepFailure::new("make mounts downstream", &error.into()))?;
         if privilege == ZygotePrivilege::UserNamespace {
             let reason =
                 "the daemon does not run as root, so its engines share its user id in a user namespace";
