@@ -36,7 +36,7 @@ pub(super) struct RootFile<'a> {
 /// Moves the process to a root with the code and the binds, and detaches everything else.
 pub(super) fn enter(code: Option<RootFile<'_>>, binds: &[ReadOnlyBind]) -> Result<(), StepFailure> {
     let step = |name: &'static str| move |error: io::Error| StepFailure::new(name, &error);
-    // What the machine mounts later does not appear in the binds.
+    // Later mounts of the machine do not appear in the binds.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|error| StepFailure::new("make mounts private", &error.into()))?;
     mount_root(code.as_ref().map_or(0, |code| code.length)).map_err(step("mount the root"))?;
