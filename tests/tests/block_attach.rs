@@ -72,7 +72,7 @@ impl NbdClient {
         }
     }
 
-    fn send(&mut self, code: u16, offset: u64, length: u32, data: &[u8]) {
+    pub(crate) fn send(&mut self, code: u16, offset: u64, length: u32, data: &[u8]) {
         let mut bytes = [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0], &code.to_be_bytes()].concat();
         bytes.extend(offset.to_be_bytes());
         bytes.extend(offset.to_be_bytes());
@@ -81,7 +81,7 @@ impl NbdClient {
         self.0.write_all(&bytes).expect("sent");
     }
 
-    fn error(&mut self) -> u32 {
+    pub(crate) fn error(&mut self) -> u32 {
         let mut reply = [0; 16];
         self.0.read_exact(&mut reply).expect("received");
         u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"))
@@ -103,7 +103,12 @@ impl NbdClient {
 
     pub(crate) fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
         assert_eq!(self.request(0, offset, length, &[]), 0);
-        let mut data = vec![0; length as usize];
+        self.payload(length as usize)
+    }
+
+    /// Receives the data of a read that succeeded.
+    pub(crate) fn payload(&mut self, length: usize) -> Vec<u8> {
+        let mut data = vec![0; length];
         self.0.read_exact(&mut data).expect("received");
         data
     }

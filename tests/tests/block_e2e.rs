@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use sealstone_tests::{CommandResult, Daemon, Signal, System, text};
+use sealstone_tests::{CommandResult, Daemon, Initiator, Signal, System, text};
 
 use crate::block_attach::NbdClient;
+use crate::block_proxy::{WireChange, WireProxy};
 use crate::revocation::{add_user, other};
 
 /// Bytes that are found in no other file.
@@ -19,7 +20,11 @@ struct ProtectedDisk {
 
 impl ProtectedDisk {
     fn new() -> Self {
-        let disk = Self { system: System::start(1) };
+        Self::on(System::start(1))
+    }
+
+    fn on(system: System) -> Self {
+        let disk = Self { system };
         let data = disk.device();
         let create = ["block", "create", "vault", "--data", text(&data), "--size", "8M", "--protect", "e2e"];
         disk.system.run(&create).ok().says(&["data are lost"]);
@@ -65,6 +70,53 @@ impl ProtectedDisk {
             Err(refused) => refused,
             Ok(_) => panic!("the disk was attached"),
         }
+    }
+
+    /// Attaches a unit by name or URL with these options alone.
+    fn attach_with(&self, unit: &str, flags: &[&str]) -> Result<Daemon, CommandResult> {
+        let (data, socket) = (self.device(), format!("unix:{}", text(&self.socket())));
+        let mut arguments = vec!["--json", "block", "attach", unit, "--nbd", &socket];
+        if !unit.contains("://") {
+            arguments.extend(["--data", text(&data)]);
+        }
+        Daemon::try_start(self.system.command(&[&arguments[..], flags].concat()))
+    }
+
+    fn refused_with(&self, unit: &str, flags: &[&str]) -> CommandResult {
+        match self.attach_with(unit, flags) {
+            Err(refused) => refused,
+            Ok(_) => panic!("the unit was attached"),
+        }
+    }
+
+    /// Attaches the disk again: it is refused as a whole, or each block is right or an error.
+    fn reads_right_or_refuses(&self, expected: impl Fn(u64) -> Option<Vec<u8>>) {
+        match Daemon::try_start(self.attach_command(None)) {
+            Ok(mut attach) => {
+                let mut client = NbdClient::connect(&self.socket());
+                for (at, expected) in (0..).map_while(|at| Some((at, expected(at)?))) {
+                    if client.request(0, at * 4096, 4096, &[]) == 0 {
+                        assert!(client.payload(4096) == expected, "block {at}");
+                    }
+                }
+                drop(client);
+                let _ = attach.end(Signal::Terminate);
+            }
+            Err(refused) => drop(refused.fails(1).says(&["not trustworthy"])),
+        }
+    }
+
+    /// Removes the unit, not its record, and creates a plain one of the same name.
+    fn replace_by_plain_unit(&self) {
+        let data = self.device();
+        other(&self.system, "nobody", &["block", "rm", "vault", "--data", text(&data)]).ok();
+        self.system.run(&["block", "create", "vault", "--data", text(&data), "--size", "8M"]).ok();
+    }
+
+    fn url(&self, unit: &str) -> String {
+        let data = self.device();
+        let shown = self.system.run(&["--json", "block", "show", unit, "--data", text(&data)]).ok().json();
+        shown["url"].as_str().expect("a URL").to_owned()
     }
 
     fn status(&self) -> serde_json::Value {
@@ -252,4 +304,217 @@ fn unit_without_header_is_refused_on_request() {
     disk.attach_refused(None).fails(3).says(&["no end-to-end protection"]);
     let create = ["block", "create", "odd", "--data", text(&data), "--size", "8M", "--protect", "e2e"];
     disk.system.run(&[&create[..], &["--insecure-paper-profile"]].concat()).fails(2);
+}
+
+/// L4, L11: the record at the metadata server decides, not the device: a removed header, or another
+/// disk under the name, is refused without any option, reported and shown.
+#[test]
+fn downgrade_by_device_is_refused() {
+    let disk = ProtectedDisk::new();
+    disk.replace_by_plain_unit();
+    let url = disk.url("vault");
+    disk.refused_with("vault", &[]).fails(3).says(&["record"]);
+    disk.refused_with("vault", &["--protect", "e2e"]).fails(3).says(&["no end-to-end protection"]);
+    disk.refused_with(&url, &[]).fails(3).says(&["--protect none"]);
+    disk.refused_with(&url, &["--protect", "e2e"]).fails(3);
+    let status = disk.status();
+    assert_eq!(status["failures"], 1, "{status}");
+    let audit = std::fs::read_to_string(disk.system.path("mds").join("audit.jsonl")).expect("the audit log");
+    assert!(audit.lines().any(|line| line.contains("DiskReport") && line.contains("vault")), "{audit}");
+    // The user can insist.
+    for unit in ["vault", &url] {
+        let mut attach = disk.attach_with(unit, &["--protect", "none"]).expect("a plain unit");
+        assert_eq!(attach.field("protect"), "none");
+        assert_eq!(attach.end(Signal::Terminate), 0);
+    }
+    // The device presents the header of another disk.
+    let data = disk.device();
+    disk.system
+        .run(&["block", "create", "spare", "--data", text(&data), "--size", "8M", "--protect", "e2e"])
+        .ok();
+    let osd = disk.system.osd(0);
+    let mut raw = Initiator::login(disk.system.osd_address(0), osd.field("url"), "device");
+    for lun in [1, 2] {
+        let _ = raw.command(lun, &[0; 6], &[], 0);
+    }
+    let (status, header) = raw.command(2, &[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[], 4096);
+    assert_eq!((status, header.len()), (0, 4096));
+    assert_eq!(raw.command(1, &[0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0], &header, 0).0, 0);
+    for flags in [&[][..], &["--protect", "e2e"], &["--protect", "none"]] {
+        disk.refused_with("vault", flags).fails(3).says(&["another disk"]);
+    }
+    assert_eq!(disk.status()["failures"], 4);
+    let list = disk.system.run(&["--json", "block", "status", "spare", "--data", text(&data)]).ok().json();
+    assert_eq!(list["protect"], "e2e");
+}
+
+/// Without the record, such as while the metadata server is stopped, nothing is attached unseen.
+#[test]
+fn plain_attach_without_record_is_explicit() {
+    let mut disk = ProtectedDisk::new();
+    disk.replace_by_plain_unit();
+    assert_eq!(disk.system.end_mds(Signal::Terminate), 0);
+    assert_ne!(disk.refused_with("vault", &[]).says(&["--protect none"]).code, 0);
+    let mut attach = disk.attach_with("vault", &["--protect", "none"]).expect("a plain unit");
+    assert_eq!(attach.end(Signal::Terminate), 0);
+}
+
+/// L1, L2, L12: a man in the middle changes bytes of blocks, of journal and tree: each read is what
+/// was written last, or an error that is reported.
+#[test]
+fn changes_on_the_wire_are_errors() {
+    const EIO: u32 = 5;
+    let disk = ProtectedDisk::new();
+    let url = disk.url("vault");
+    let proxy = WireProxy::start(disk.system.osd_address(0));
+    let proxied = url.replace(disk.system.osd_address(0), &proxy.address);
+    let flags = ["--protect", "e2e", "--timeout", "20"];
+    let mut attach = disk.attach_with(&proxied, &flags).expect("attached");
+    let mut client = NbdClient::connect(&disk.socket());
+    let mut versions = [0_u8; 8];
+    let mut errors = 0;
+    for version in 1..=32_u8 {
+        let (at, to_target) = (u64::from(version * 5 % 8), version % 3 > 0);
+        if to_target {
+            proxy.arm(true, WireChange::Byte(100 + 91 * usize::from(version)));
+        }
+        match client.request(1, at * 4096, 4096, &[version; 4096]) {
+            0 => versions[at as usize] = version,
+            error => assert_eq!(error, EIO),
+        }
+        if !to_target {
+            proxy.arm(false, WireChange::Byte(100 + 91 * usize::from(version)));
+        }
+        for at in 0..8_u64 {
+            match client.request(0, at * 4096, 4096, &[]) {
+                0 => assert!(client.payload(4096) == [versions[at as usize]; 4096], "block {at}, {version}"),
+                error => {
+                    assert_eq!(error, EIO);
+                    errors += 1;
+                }
+            }
+        }
+        proxy.disarm();
+    }
+    assert!(errors > 0);
+    let status = disk.status();
+    assert!(status["failures"].as_u64() > Some(0), "{status}");
+    drop(client);
+    let _ = attach.end(Signal::Terminate);
+    disk.reads_right_or_refuses(|at| versions.get(at as usize).map(|version| vec![*version; 4096]));
+}
+
+/// Two writers: a second client cannot attach the disk, and one that writes to the unit without the
+/// lease destroys blocks, which are then errors.
+#[test]
+fn writer_without_lease_gives_no_wrong_data() {
+    let disk = ProtectedDisk::new();
+    let (mut attach, mut client) = disk.attach(None);
+    client.write(0, &pattern(64));
+    assert_eq!(client.flush(), 0);
+    let second = disk.system.path("second.sock");
+    let socket = format!("unix:{}", text(&second));
+    let data = disk.device();
+    let refused = disk.system.run(&["block", "attach", "vault", "--data", text(&data), "--nbd", &socket]);
+    assert_ne!(refused.says(&["in use"]).code, 0);
+    // All of the unit behind its header.
+    let mut raw = Initiator::login(disk.system.osd_address(0), disk.system.osd(0).field("url"), "second");
+    let _ = raw.command(1, &[0; 6], &[], 0);
+    for lba in (8..(8 << 20) / 512_u32).step_by(128) {
+        let mut cdb = [0x2A, 0, 0, 0, 0, 0, 0, 0, 120, 0];
+        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+        assert_eq!(raw.command(1, &cdb, &[0x6E; 120 * 512], 0).0, 0);
+    }
+    let mut errors = 0;
+    for at in 0..64_u64 {
+        match client.request(0, at * 4096, 4096, &[]) {
+            0 => assert!(client.payload(4096) == pattern(1), "block {at}"),
+            _ => errors += 1,
+        }
+    }
+    assert!(errors > 32, "{errors}");
+    assert!(disk.status()["failures"].as_u64() > Some(0));
+    drop(client);
+    let _ = attach.end(Signal::Terminate);
+    disk.reads_right_or_refuses(|at| (at < 64).then(|| pattern(1)));
+}
+
+/// After a rotation, old blocks get the new key in the background, whenever the client is killed.
+#[test]
+fn rotation_rewrites_blocks_despite_kills() {
+    let disk = ProtectedDisk::new();
+    let (mut attach, mut client) = disk.attach(None);
+    let content = |at: u64| vec![at as u8 ^ 0x35; 64 << 10];
+    for at in 0..100 {
+        client.write(at * (64 << 10), &content(at));
+    }
+    assert_eq!(client.flush(), 0);
+    drop(client);
+    assert_eq!(attach.end(Signal::Terminate), 0);
+    assert_eq!(disk.status()["oldest_key_epoch"], 1);
+    disk.system.run(&["block", "rotate", "vault"]).ok().says(&["background"]);
+    assert_eq!(disk.status()["oldest_key_epoch"], 1);
+    for wait_ms in [10, 60, 150] {
+        let (mut attach, client) = disk.attach(None);
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        drop(client);
+        let _ = attach.end(Signal::Kill);
+        std::fs::remove_file(disk.socket()).expect("the socket is left");
+    }
+    let (mut attach, mut client) = disk.attach(None);
+    // Users write meanwhile.
+    client.write(0, &content(77));
+    let began = std::time::Instant::now();
+    while disk.status()["oldest_key_epoch"] != 2 {
+        assert!(began.elapsed() < Duration::from_secs(120), "{}", disk.status());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let expected = |at: u64| if at == 0 { content(77) } else { content(at) };
+    for at in 0..100 {
+        assert!(client.read(at * (64 << 10), 64 << 10) == expected(at), "{at}");
+    }
+    assert_eq!(client.flush(), 0);
+    drop(client);
+    assert_eq!(attach.end(Signal::Terminate), 0);
+    let (mut attach, mut client) = disk.attach(None);
+    for at in 0..100 {
+        assert!(client.read(at * (64 << 10), 64 << 10) == expected(at), "{at}");
+    }
+    drop(client);
+    assert_eq!(attach.end(Signal::Terminate), 0);
+    assert_eq!(disk.status()["failures"], 0);
+}
+
+/// Sessions with CHAP below a protected disk: created, attached, refused without the account.
+#[test]
+fn sealed_disk_on_device_with_chap() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let private = |name: &str, content: &str| {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("narrowed");
+        path
+    };
+    let secret = "what the cluster says";
+    let name = "iqn.2026-11.org.sealstone:client";
+    let rule = format!("[[initiator]]\nnames = [\"{name}\"]\nuser = \"cluster\"\nsecret = \"{secret}\"\n");
+    let access = private("access", &rule);
+    let account = format!("[[target]]\nnames = [\"iqn.*\"]\nuser = \"cluster\"\nsecret = \"{secret}\"\n");
+    let chap = private("chap", &account);
+    let (access, chap) = (text(&access), text(&chap));
+    let system = System::start_with_mds(1, "256M", &["--access-file", access], &["--chap-file", chap]);
+    let data = system.path("osd0");
+    let create = ["block", "create", "vault", "--data", text(&data), "--size", "8M", "--protect", "e2e"];
+    assert_ne!(system.run(&create).code, 0, "without the account");
+    system.run(&[&create[..], &["--chap-file", chap]].concat()).ok();
+    let disk = ProtectedDisk { system };
+    disk.refused_with("vault", &[]).fails(3).says(&["--chap-file"]);
+    let mut attach = disk.attach_with("vault", &["--chap-file", chap]).expect("attached");
+    assert_eq!(attach.field("protect"), "e2e");
+    let mut client = NbdClient::connect(&disk.socket());
+    client.write(0, &pattern(8));
+    assert_eq!((client.flush(), client.read(0, 8 * 4096)), (0, pattern(8)));
+    drop(client);
+    assert_eq!(attach.end(Signal::Terminate), 0);
 }

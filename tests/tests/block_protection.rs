@@ -1,17 +1,15 @@
 //! Protection of block units through the real binary: levels, refusals, and their audit records.
 
 use std::fs::{self, Permissions};
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sealstone_tests::{CommandResult, Daemon, Signal, command, run, text};
 
 use crate::block_attach::NbdClient;
+use crate::block_proxy::{WireChange, WireProxy};
 use crate::block_units::UnitDevice;
 
 /// Rules of the device: the client sees one block unit, an observer the OSD as well.
@@ -141,68 +139,6 @@ fn sessions_below_required_level_are_refused_and_audited() {
     bench.device.block(&["create", "odd", "--size", "32M", "--protect", "paper:S9"]).fails(2);
 }
 
-/// A proxy that flips a bit of data which it recognizes.
-struct Meddler {
-    address: String,
-    /// Whether data to the target is changed, and its first bytes.
-    armed: Arc<Mutex<Option<(bool, Vec<u8>)>>>,
-}
-
-impl Meddler {
-    fn start(target: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("an address").to_string();
-        let armed = Arc::<Mutex<Option<(bool, Vec<u8>)>>>::default();
-        let (target, shared) = (target.to_owned(), Arc::clone(&armed));
-        thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                let Ok(far) = TcpStream::connect(&target) else { continue };
-                let ends = [(&near, &far, true), (&far, &near, false)];
-                for (from, to, to_target) in ends {
-                    let (from, to) = (from.try_clone().expect("cloned"), to.try_clone().expect("cloned"));
-                    let armed = Arc::clone(&shared);
-                    thread::spawn(move || Self::relay(from, to, to_target, &armed));
-                }
-            }
-        });
-        Self { address, armed }
-    }
-
-    fn relay(
-        mut from: TcpStream,
-        mut to: TcpStream,
-        to_target: bool,
-        armed: &Mutex<Option<(bool, Vec<u8>)>>,
-    ) {
-        let mut buffer = vec![0; 256 << 10];
-        while let Ok(count @ 1..) = from.read(&mut buffer) {
-            let piece = &mut buffer[..count];
-            // Encrypted data cannot be recognised: a large piece is changed in its middle.
-            let find = |marker: &[u8]| match marker {
-                [] => (count >= 4096).then_some(count / 2),
-                _ => piece.windows(marker.len()).position(|bytes| bytes == marker),
-            };
-            let mut armed = armed.lock().expect("not poisoned");
-            if let Some((direction, marker)) = &*armed
-                && *direction == to_target
-                && let Some(at) = find(marker)
-            {
-                piece[at] ^= 1;
-                *armed = None;
-            }
-            drop(armed);
-            if to.write_all(piece).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(std::net::Shutdown::Both);
-    }
-
-    fn arm(&self, to_target: bool, marker: &[u8]) {
-        *self.armed.lock().expect("not poisoned") = Some((to_target, marker.to_vec()));
-    }
-}
-
 const OLD: &[u8; 32] = b"the content of the older write..";
 const NEW: &[u8; 32] = b"the content of the newer write..";
 
@@ -260,13 +196,13 @@ fn changed_write_is_rejected_and_counted() {
     let mut bench = ProtectedDevice::new();
     bench.device.block(&["create", "disk", "--size", "32M", "--protect", "paper:S1-2"]).ok();
     bench.start(&["--metrics", "127.0.0.1:0"]);
-    let meddler = Meddler::start(&bench.device.field("address"));
-    let url = bench.device.url(1).replace(&bench.device.field("address"), &meddler.address);
+    let proxy = WireProxy::start(&bench.device.field("address"));
+    let url = bench.device.url(1).replace(&bench.device.field("address"), &proxy.address);
     let mut attach = bench.attach(&url, &["--protect", "paper:S1-2"]);
     let mut client = bench.client();
     client.write(0, &block(OLD));
     assert_eq!(client.flush(), 0);
-    meddler.arm(true, NEW);
+    proxy.arm(true, WireChange::Data(NEW.to_vec()));
     client.write(0, &block(NEW));
     // No client flushes: the device verifies by itself. The promise is a second; a busy machine
     // gets more.
@@ -288,7 +224,7 @@ fn changed_write_is_rejected_and_counted() {
     assert_eq!(client.flush(), 0);
     assert_eq!(client.read(0, 4096), block(NEW));
     // L2: a changed reply is read again, and destroys nothing.
-    meddler.arm(false, NEW);
+    proxy.arm(false, WireChange::Data(NEW.to_vec()));
     assert_eq!(client.read(0, 4096), block(NEW));
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
@@ -301,15 +237,15 @@ fn changed_write_is_silent_in_paper_profile() {
     let made = bench.device.block(&create).ok().json();
     assert_eq!(made["profile"].as_str(), Some("paper"));
     bench.start(&[]);
-    let meddler = Meddler::start(&bench.device.field("address"));
-    let url = bench.device.url(1).replace(&bench.device.field("address"), &meddler.address);
+    let proxy = WireProxy::start(&bench.device.field("address"));
+    let url = bench.device.url(1).replace(&bench.device.field("address"), &proxy.address);
     bench.refused_attach(&url, &["--protect", "paper:S1-2"]).fails(3);
     let flags = ["--protect", "paper:S1-2", "--insecure-paper-profile"];
     let mut attach = bench.attach(&url, &flags);
     let mut client = bench.client();
     client.write(0, &block(OLD));
     assert_eq!(client.flush(), 0);
-    meddler.arm(true, NEW);
+    proxy.arm(true, WireChange::Data(NEW.to_vec()));
     client.write(0, &block(NEW));
     assert_eq!(client.flush(), 0);
     let read = client.read(0, 4096);
@@ -448,13 +384,13 @@ fn changed_modern_write_is_rejected_and_counted() {
     let create = ["create", "disk", "--size", "32M", "--block-size", "4096", "--protect", "lazy"];
     bench.device.block(&create).ok();
     bench.start(&[]);
-    let meddler = Meddler::start(&bench.device.field("address"));
-    let url = bench.device.url(1).replace(&bench.device.field("address"), &meddler.address);
+    let proxy = WireProxy::start(&bench.device.field("address"));
+    let url = bench.device.url(1).replace(&bench.device.field("address"), &proxy.address);
     let mut attach = bench.attach(&url, &["--protect", "lazy", "--protect-block", "4096"]);
     let mut client = bench.client();
     client.write(0, &block(OLD));
     assert_eq!(client.flush(), 0);
-    meddler.arm(true, b"");
+    proxy.arm(true, WireChange::Large);
     client.write(0, &block(NEW));
     let began = Instant::now();
     let rejected =
@@ -467,7 +403,7 @@ fn changed_modern_write_is_rejected_and_counted() {
     assert_eq!(read_error(&mut client, 0), 5, "never the older block");
     client.write(0, &block(NEW));
     assert_eq!(client.flush(), 0);
-    meddler.arm(false, b"");
+    proxy.arm(false, WireChange::Large);
     assert_eq!(client.read(0, 4096), block(NEW), "it is read again");
     assert_eq!(rejected(&bench), Some(1));
     assert_eq!(attach.end(Signal::Terminate), 0);

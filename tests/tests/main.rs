@@ -12,6 +12,7 @@ mod block_attach;
 mod block_e2e;
 mod block_mount;
 mod block_protection;
+mod block_proxy;
 mod block_units;
 mod cap_runs;
 mod chap_clients;

@@ -354,7 +354,7 @@ impl Blocks {
         let state = unit.lazy.unwrap_or_default();
         Ok(ProtectionReport {
             name: name.to_owned(),
-            protect: protection.name(),
+            protect: self.protect_name(&unit.description),
             profile: is_keyed.then(|| protection.profile().name().to_owned()),
             available: self.export.is_some() && (!is_keyed || unit.lazy.is_some()),
             key_epoch: match protection.profile() {
@@ -403,19 +403,23 @@ impl Blocks {
         Ok(RemovedUnit { removed: removed.name, lun: removed.lun, disk: disk.map(|disk| disk.unit.0) })
     }
 
+    /// Returns the name of the protection of a unit: `e2e` if it has the header of such a disk.
+    fn protect_name(&self, unit: &UnitDescription) -> String {
+        let is_disk = || {
+            let units = self.units.units();
+            let found = units.iter().find(|found| found.description().lun == unit.lun);
+            found.is_some_and(|found| disk_header(found).is_some())
+        };
+        match unit.protection {
+            UnitProtection::NONE if is_disk() => END_TO_END.to_owned(),
+            sessions => sessions.name(),
+        }
+    }
+
     /// Returns all units.
     pub(crate) fn list(&self) -> Outcome<Vec<UnitReport>> {
-        let units = self.units.units();
         let report = |listed: UnitStatus| {
             let unit = &listed.description;
-            let is_disk = || {
-                let found = units.iter().find(|found| found.description().lun == unit.lun);
-                found.is_some_and(|found| disk_header(found).is_some())
-            };
-            let protect = match unit.protection {
-                UnitProtection::NONE if is_disk() => END_TO_END.to_owned(),
-                sessions => sessions.name(),
-            };
             UnitReport {
                 name: unit.name.clone(),
                 lun: unit.lun,
@@ -425,7 +429,7 @@ impl Blocks {
                 removable: unit.removable,
                 write_through: unit.write_through,
                 write_cache: listed.write_cache,
-                protect,
+                protect: self.protect_name(unit),
                 profile: unit
                     .protection
                     .stores_block_keys()

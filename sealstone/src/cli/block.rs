@@ -91,14 +91,15 @@ The user may have kept the key: `block rotate` protects all that is written from
         /// The user.
         user: String,
     },
-    /// Replace the key of an end-to-end protected disk, or of a unit with --protect lazy. Nothing
-    /// is written again at once.
+    /// Replace the key of an end-to-end protected disk, or of a unit with --protect lazy. Old
+    /// blocks of a disk get it in the background.
     #[command(after_help = "\
 Examples:
   sealstone block rotate vm2
   sealstone block rotate safe --data /srv/osd1
-New data of a disk get the new key when it is attached again, those of a unit at once. Old data keep the old key until
-they are written.")]
+New data of a disk get the new key when it is attached again, those of a unit at once. Old data of a disk get it then in
+the background, in at most half of the time: `block status` shows the oldest key in use. Those of a unit keep the old
+key until they are written.")]
     Rotate {
         /// Name of the disk or unit.
         disk: String,
@@ -252,9 +253,10 @@ pub(crate) struct AttachArgs {
     /// Certificate pin of the device, for TLS: sha256:HEX.
     #[arg(long, value_name = "PIN")]
     pub(crate) pin: Option<Pin>,
-    /// e2e: refuse a unit without end-to-end protection, which a device could remove. Or the
-    /// protection of the sessions, for the URL of a unit or to exceed its least level: none, lazy,
-    /// paper:S1-1u, paper:S2-1u, paper:S1-2, paper:S2-3, paper:S2-5 [default: that of the unit].
+    /// e2e: refuse a unit without end-to-end protection. none: attach a unit without it, even if
+    /// the metadata server has a record of a protected disk. Or the protection of the sessions, for
+    /// the URL of a unit or to exceed its least level: lazy, paper:S1-1u, paper:S2-1u, paper:S1-2,
+    /// paper:S2-3, paper:S2-5 [default: that of the unit].
     #[arg(long, value_parser = ProtectChoice::parse, value_name = "LEVEL")]
     pub(crate) protect: Option<ProtectChoice>,
     /// Block size of the protected unit, for a URL: 512 or 4096.

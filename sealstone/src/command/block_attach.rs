@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sealstone_block::UnitProtection;
 use sealstone_block_client::{BlockError, BlockUnitClient, UnitClientOptions};
+use sealstone_block_e2e::DiskHeader;
 use sealstone_block_protection::{ProtectedBlock, ProtectionProfile, ProtectionSettings};
 use sealstone_channel::{Pin, PinKind};
 use sealstone_chap_file::{iscsi_name, proofs};
@@ -173,13 +174,14 @@ async fn serve(
     let protect = location.protection.map_or("none".to_owned(), |settings| protection_name(&settings));
     let unit = connect(global, arguments, location).await?;
     let is_read_only = arguments.read_only || unit.geometry().is_read_only;
-    let Some(header) = block_e2e::header(&unit).await? else {
-        if arguments.protect == Some(ProtectChoice::EndToEnd) {
-            unit.close().await;
-            return Err(Failure::new(FailureKind::Denied, "the unit has no end-to-end protection")
-                .at(&url)
-                .hint("it was created without, or the device removed its header"));
-        }
+    let header = block_e2e::header(&unit).await?;
+    // The device states the protection, so the record of the disk decides.
+    let name = Some(arguments.unit.as_str()).filter(|unit| !unit.contains("://"));
+    if let Err(failure) = check_record(global, arguments, name, header.as_ref()).await {
+        unit.close().await;
+        return Err(failure.at(&url));
+    }
+    let Some(header) = header else {
         let ready = ReadyExport { url: &url, export, size: unit.geometry().bytes, protect };
         let backend = Arc::new(UnitBackend::new(unit.clone(), is_read_only));
         let served = export_until_end(output, arguments, ready, backend, &shutdown).await;
@@ -194,7 +196,7 @@ async fn serve(
     };
     let disk = block_e2e::open(global, unit, &header).await?;
     let (sender, receiver) = tokio::sync::mpsc::channel(REPORTS_MAX);
-    let keeper = tokio::spawn(block_e2e::keep(disk.clone(), receiver));
+    let keeper = tokio::spawn(block_e2e::keep(disk.clone(), is_read_only, receiver));
     // A full queue has enough reports.
     let report = move |text| drop(sender.try_send(text));
     let backend = Arc::new(E2eBackend::new(disk.clone(), is_read_only, report));
@@ -204,6 +206,28 @@ async fn serve(
     keeper.abort();
     closed?;
     served
+}
+
+/// Refuses a unit that does not have the end-to-end protection of its record, or of the options.
+async fn check_record(
+    global: &GlobalArgs,
+    arguments: &AttachArgs,
+    name: Option<&str>,
+    header: Option<&DiskHeader>,
+) -> Outcome {
+    match arguments.protect {
+        Some(ProtectChoice::EndToEnd) if header.is_none() => {
+            Err(Failure::new(FailureKind::Denied, "the unit has no end-to-end protection")
+                .hint("it was created without, or the device removed its header"))
+        }
+        // The user states that it is a unit without; such levels have no disks.
+        Some(ProtectChoice::Sessions(chosen))
+            if header.is_none() && (chosen == UnitProtection::NONE || chosen.stores_block_keys()) =>
+        {
+            Ok(())
+        }
+        _ => block_e2e::check_record(global, name, header).await,
+    }
 }
 
 /// Opens a unit of a running device by its name.

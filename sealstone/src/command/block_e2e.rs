@@ -31,6 +31,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use crate::cli::GlobalArgs;
+use crate::command::block_rewrite::rewrite;
 use crate::command::session;
 use crate::output::Output;
 
@@ -114,6 +115,13 @@ impl DiskUser {
             .map_err(|error| Failure::operation(error).at(self.key_file.shown()))?;
         UnitKeyRing::with_previous(unit, epoch, key, &access.previous, fast_aead).map_err(Failure::operation)
     }
+
+    /// Returns the epoch of the oldest key that blocks of a disk may have; `None` if the user
+    /// cannot open its root.
+    fn oldest_key(&self, access: &DiskAccess) -> Option<u16> {
+        let sealer = DiskSealer::new(self.keys(access).ok()?, LeaseEpoch(0));
+        Some(DiskRoot::open(&access.root?, &sealer).ok()?.oldest_key.0)
+    }
 }
 
 /// Creates the user's key if there is none, and shows its public digest.
@@ -182,7 +190,10 @@ pub(super) async fn rotate(global: &GlobalArgs, output: Output, disk: &str) -> O
     }
     let users = copies.len();
     user.client.rotate_disk(name, DiskRotation { key_epoch, previous, copies }).await?;
-    output.remark("clients that have the disk attached use the new key after they attach it again");
+    output.remark(
+        "clients that have the disk attached use the new key after they attach it again; its blocks get it in the \
+         background then",
+    );
     output.done(&json!({ "disk": disk, "key_epoch": key_epoch + 1, "users": users }))
 }
 
@@ -209,6 +220,8 @@ pub(super) async fn status(global: &GlobalArgs, output: Output, disk: Option<&st
     let mut value = disk_json(&access.info);
     let users: Vec<String> = access.users.iter().map(ToString::to_string).collect();
     value["users"] = users.clone().into();
+    let oldest = user.oldest_key(&access);
+    value["oldest_key_epoch"] = oldest.into();
     output.result(&value, || {
         let info = &access.info;
         let mut rows = vec![
@@ -218,6 +231,7 @@ pub(super) async fn status(global: &GlobalArgs, output: Output, disk: Option<&st
             ("owner", info.owner.to_string()),
             ("users", users.join(", ")),
             ("key epoch", info.key_epoch.to_string()),
+            ("oldest key", oldest.map_or("unknown".to_owned(), |epoch| format!("epoch {epoch}"))),
             ("root", info.root_version.map_or("none".to_owned(), |version| format!("version {version}"))),
             ("in use", in_use(info)),
             ("failures", info.failures.to_string()),
@@ -343,18 +357,67 @@ pub(super) async fn remove_record_of(
     }
 }
 
-/// Returns the header of a protected disk, if the unit has one.
+/// Returns the header of a protected disk, if the unit has one. A first block that is damaged has
+/// none: it can be written again.
 pub(super) async fn header(unit: &BlockUnitClient) -> Outcome<Option<DiskHeader>> {
     if unit.geometry().bytes < BLOCK_LEN as u64 {
         return Ok(None);
     }
-    let block = unit.read(0, BLOCK_LEN as u64).await.map_err(|error| Failure::operation(chain(&error)))?;
+    let block = match unit.read(0, BLOCK_LEN as u64).await {
+        Err(error @ (BlockError::Medium { .. } | BlockError::NotAuthentic(_))) => {
+            tracing::warn!(%error, "the first block of the unit is unreadable");
+            return Ok(None);
+        }
+        read => read.map_err(|error| Failure::operation(chain(&error)))?,
+    };
     match block.first_chunk() {
         Some(block) if block.starts_with(HEADER_MAGIC) => {
             DiskHeader::parse(block).map(Some).map_err(Failure::operation)
         }
         _ => Ok(None),
     }
+}
+
+/// Compares a unit with the records of protected disks at the metadata server: a device can remove
+/// the header of a disk, or present another one. `name` is that of the unit, unless it was given by
+/// its URL. Without a session on this machine there is nothing to compare.
+pub(super) async fn check_record(
+    global: &GlobalArgs,
+    name: Option<&str>,
+    header: Option<&DiskHeader>,
+) -> Outcome {
+    let has_session = session::path(global).is_ok_and(|path| path.exists());
+    if !has_session || name.is_none() && header.is_some() {
+        return Ok(());
+    }
+    let plain = "--protect none attaches a plain unit";
+    let user = DiskUser::new(global)?;
+    let Some(name) = name else {
+        let (disks, _) = user.client.disks(None).await.map_err(|error| Failure::from(error).hint(plain))?;
+        return match disks.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::new(
+                FailureKind::Denied,
+                "the unit has no end-to-end protection, and you have disks with it: the device may have removed it",
+            )
+            .hint(format!("--protect e2e requires it, {plain}"))),
+        };
+    };
+    let disk = disk_name(name)?;
+    let access = match user.client.disk(disk.clone()).await {
+        Ok(access) => access,
+        Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NotFound => return Ok(()),
+        Err(error) => return Err(Failure::from(error).hint(plain)),
+    };
+    let text = match header {
+        Some(header) if header.unit.0 == access.info.unit => return Ok(()),
+        Some(_) => "the unit has another disk than its record at the metadata server",
+        None => "the unit has no end-to-end protection, but the metadata server has a record of it",
+    };
+    MdsRoots::new(user.client.clone(), disk).report(text).await;
+    Err(Failure::new(FailureKind::Denied, text).hint(
+        "the device replaced or removed the header of the disk; --protect none attaches it as a plain unit",
+    ))
 }
 
 /// Opens the disk on a unit.
@@ -398,8 +461,13 @@ pub(super) async fn open(
     Ok(disk)
 }
 
-/// Renews the lease, publishes what was flushed and sends reports, until it is dropped.
-pub(super) async fn keep(disk: AttachedDisk, mut reports: tokio::sync::mpsc::Receiver<String>) {
+/// Renews the lease, publishes what was flushed, sends reports and replaces old keys, until it is
+/// dropped.
+pub(super) async fn keep(
+    disk: AttachedDisk,
+    is_read_only: bool,
+    mut reports: tokio::sync::mpsc::Receiver<String>,
+) {
     // A publication can wait for the device longer than the lease is valid, so none waits for
     // another.
     let publications = async {
@@ -415,7 +483,12 @@ pub(super) async fn keep(disk: AttachedDisk, mut reports: tokio::sync::mpsc::Rec
             disk.roots().report(&text).await;
         }
     };
-    disk.roots().renew_during(async { tokio::join!(publications, reports) }).await;
+    let rewriting = async {
+        if !is_read_only && disk.has_old_keys() {
+            rewrite(&disk, &disk.roots().name).await;
+        }
+    };
+    disk.roots().renew_during(async { tokio::join!(publications, reports, rewriting) }).await;
 }
 
 /// Flushes, publishes and returns the lease.
