@@ -36,6 +36,8 @@ const STATE: u64 = FIRST_SEGMENT - 1;
 const SLOT_REST: usize = 8;
 /// Bytes of a record before its keys.
 pub(crate) const RECORD_HEAD: usize = 20;
+/// Bytes of the CRC of a head alone, in records without sealed keys.
+pub(crate) const HEAD_CRC: usize = 4;
 
 const _: () = assert!(slot_len(KeyScheme::Both) == 64 && slot_len(KeyScheme::Generation) == 32);
 
@@ -142,6 +144,11 @@ impl RecordHead {
     pub(crate) fn checksum(&self, seal: &[u8], data: &[u8]) -> u32 {
         let head = crc32c::crc32c(&self.encode()[..16]);
         crc32c::crc32c_append(crc32c::crc32c_append(head, seal), data)
+    }
+
+    /// Returns the CRC of the head without that of the record, as it is stored.
+    pub(crate) fn own_checksum(&self) -> [u8; HEAD_CRC] {
+        crc32c::crc32c(&self.encode()[..16]).to_be_bytes()
     }
 }
 

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::config::{LazyUnit, RandomSource};
 use crate::error::LazyError;
-use crate::layout::{self, RECORD_HEAD, RecordHead, SEGMENTS_MAX, VersionNumber};
+use crate::layout::{self, HEAD_CRC, RECORD_HEAD, RecordHead, SEGMENTS_MAX, VersionNumber};
 
 /// Bounds of a segment's length in bytes; one write may exceed it.
 const SEGMENT_MIN: u64 = 64 << 10;
@@ -117,8 +117,10 @@ impl VersionLog {
         }
     }
 
+    /// Returns the bytes between the head of a record and its data.
     const fn seal_len(&self) -> usize {
-        self.scheme.seal_len() + if self.seal.is_some() { RECORD_OVERHEAD } else { 0 }
+        let checked = if self.scheme.has_generations() { HEAD_CRC } else { 0 };
+        self.scheme.seal_len() + checked + if self.seal.is_some() { RECORD_OVERHEAD } else { 0 }
     }
 
     /// Returns the bytes of a record.
@@ -147,7 +149,7 @@ impl VersionLog {
             let head = match self.split(record) {
                 Some((head, _, _)) => head,
                 // The verification rejects the version: its block is unreadable, and no other one.
-                None => self.authentic_head(record).ok_or(damaged(place.offset))?,
+                None => self.intact_head(record).ok_or(damaged(place.offset))?,
             };
             if head.lba >= self.blocks {
                 return Err(damaged(place.offset));
@@ -167,11 +169,15 @@ impl VersionLog {
         (whole && head.checksum(seal, data) == head.crc).then_some((head, seal, data))
     }
 
-    /// Returns the head of a damaged record if its sealed keys show that it is right.
-    fn authentic_head(&self, record: &[u8]) -> Option<RecordHead> {
+    /// Returns the head of a damaged record if its sealed keys, or the CRC of the head, show
+    /// that the head is right.
+    fn intact_head(&self, record: &[u8]) -> Option<RecordHead> {
         let (head, rest) = record.split_first_chunk::<RECORD_HEAD>()?;
         let head = RecordHead::decode(head);
         let sealed = rest.get(..self.seal_len())?;
+        if self.scheme.has_generations() {
+            return sealed.ends_with(&head.own_checksum()).then_some(head);
+        }
         let opened = self.seal.as_ref()?.open(&Self::name(head.lba, head.version), sealed);
         opened.is_ok().then_some(head)
     }
@@ -208,7 +214,7 @@ impl VersionLog {
         for version in versions {
             let mut plain = Zeroizing::new(Vec::with_capacity(self.scheme.seal_len()));
             version.seal.append_to(self.scheme, &mut plain);
-            let seal = match &self.seal {
+            let mut seal = match &self.seal {
                 None => plain.to_vec(),
                 Some(seal) => {
                     let random = &self.random;
@@ -218,6 +224,9 @@ impl VersionLog {
             };
             let block = u16::try_from(self.block).expect("512 or 4096");
             let mut head = RecordHead { lba: version.lba, version: version.version, length: block, crc: 0 };
+            if self.scheme.has_generations() {
+                seal.extend_from_slice(&head.own_checksum());
+            }
             head.crc = head.checksum(&seal, version.data);
             bytes.extend_from_slice(&head.encode());
             bytes.extend_from_slice(&seal);
@@ -283,7 +292,7 @@ impl VersionLog {
         match self.split(record) {
             Some((head, seal, data)) if head.lba == lba && head.version == version => {
                 let plain = match &self.seal {
-                    None => BlockSeal::decode(self.scheme, seal),
+                    None => BlockSeal::decode(self.scheme, &seal[..self.scheme.seal_len()]),
                     Some(sealed) => {
                         let open = sealed.open(&Self::name(lba, version), seal);
                         let open = open.map_err(|_| LazyError::KeyPageDamaged(lba))?;
