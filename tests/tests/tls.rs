@@ -84,7 +84,7 @@ fn plain_traffic_is_visible_to_a_wiretap() {
     behind.put("/plain", &[], &bytes).ok();
     assert!(behind.between.seen().windows(64).any(|window| window == &bytes[..64]));
     // A client that requires TLS refuses a device without a pin.
-    behind.put("/file", &["--device-tls", "required"], &bytes).fails(3).says(&["not known by a certificate"]);
+    behind.put("/file", &["--device-tls", "required"], &bytes).fails(3).says(&["has no pinned certificate"]);
 }
 
 /// A man in the middle answers in plain text, and so receives only the client's TLS hello.

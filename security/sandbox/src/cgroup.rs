@@ -509,8 +509,6 @@ mod tests {
     struct TestGroup {
         folder: PathBuf,
         controller: String,
-        /// Whether the test enabled the controller at the top.
-        was_enabled: bool,
     }
 
     impl TestGroup {
@@ -524,12 +522,10 @@ mod tests {
             let top = mounts.lines().find_map(two)?;
             let controllers = fs::read_to_string(top.join("cgroup.controllers")).ok()?;
             let controller = controllers.split_whitespace().next()?.to_owned();
-            let enabled = fs::read_to_string(top.join("cgroup.subtree_control")).ok()?;
-            let was_enabled = !enabled.split_whitespace().any(|name| name == controller);
             enable_controller(&top, &controller).ok()?;
             let folder = top.join(format!("sealstone-test-{name}-{}", std::process::id()));
             fs::create_dir(&folder).ok()?;
-            Some(Self { folder, controller, was_enabled })
+            Some(Self { folder, controller })
         }
 
         fn procs(&self, group: &str) -> Vec<u32> {
@@ -540,11 +536,8 @@ mod tests {
 
     impl Drop for TestGroup {
         fn drop(&mut self) {
+            // The controller stays enabled at the top: a parallel test may use it.
             remove_tree(&self.folder);
-            if let (true, Some(top)) = (self.was_enabled, self.folder.parent()) {
-                // It fails while another test has a group.
-                let _ = fs::write(top.join("cgroup.subtree_control"), format!("-{}", self.controller));
-            }
         }
     }
 
