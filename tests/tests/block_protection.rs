@@ -139,16 +139,16 @@ fn sessions_below_required_level_are_refused_and_audited() {
     bench.device.block(&["create", "odd", "--size", "32M", "--protect", "paper:S9"]).fails(2);
 }
 
-const OLD: &[u8; 32] = b"the content of the older write..";
-const NEW: &[u8; 32] = b"the content of the newer write..";
+pub(crate) const OLD: &[u8; 32] = b"the content of the older write..";
+pub(crate) const NEW: &[u8; 32] = b"the content of the newer write..";
 
 /// Repeats 32 bytes to a block of 4 KiB.
-fn block(content: &[u8; 32]) -> Vec<u8> {
+pub(crate) fn block(content: &[u8; 32]) -> Vec<u8> {
     content.iter().copied().cycle().take(4096).collect()
 }
 
 /// READ of NBD that fails with this error number.
-fn read_error(client: &mut NbdClient, offset: u64) -> u32 {
+pub(crate) fn read_error(client: &mut NbdClient, offset: u64) -> u32 {
     client.request(0, offset, 4096, &[])
 }
 

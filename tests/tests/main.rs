@@ -9,6 +9,7 @@ mod audit;
 mod bad_session;
 mod bad_setup;
 mod block_attach;
+mod block_attacks;
 mod block_e2e;
 mod block_mount;
 mod block_protection;
