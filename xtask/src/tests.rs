@@ -34,7 +34,9 @@ const SHOWN_MAX: u64 = 256 * 1024;
 const PROGRAM_OF_MODULES: &str = "all";
 
 /// The programs that take longest, mostly because they wait, which start first.
-const LONGEST: [&str; 18] = [
+const LONGEST: [&str; 20] = [
+    "sealstone-function-formats/confined",
+    "sealstone-bench/lazy",
     "sealstone-tests/shared_locks",
     "sealstone-tests/full_device",
     "sealstone-tests/files",
