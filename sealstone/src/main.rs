@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     match run(cli, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let failure = failure.or_default_hint(command);
+            let failure = output.with_default_hint(failure);
             output.failure(&failure);
             exit_code(failure.kind)
         }

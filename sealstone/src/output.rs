@@ -12,10 +12,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sealstone_client::FileKind;
 use sealstone_failure::text::printable_json;
 use sealstone_failure::{Failure, FailureKind, Outcome};
+use sealstone_mds_protocol::{printable, printable_lines};
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use sealstone_mds_protocol::{printable, printable_lines};
 
 /// Version of the JSON that `--json` prints. A higher number is incompatible: see
 /// docs/reference/json.md.
@@ -36,11 +35,6 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) const fn new(json: bool, quiet: bool, command: &'static str) -> Self {
         Self { json, quiet, command }
-    }
-
-    /// Returns the words of the command; empty if the command line has none.
-    pub(crate) const fn command(self) -> &'static str {
-        self.command
     }
 
     pub(crate) const fn is_json(self) -> bool {
@@ -82,6 +76,36 @@ impl Output {
         if !self.json {
             print_error(&format!("{}: {}", self.prefix(), printable(text)));
         }
+    }
+
+    /// Sets the next step of a failure by its kind and the command, unless it has one.
+    pub(crate) fn with_default_hint(self, failure: Failure) -> Failure {
+        // Some messages of the daemons' crates have the next step themselves.
+        if failure.message.contains("; run `") {
+            return failure;
+        }
+        let noun = self.command.split(' ').next().unwrap_or_default();
+        let next_step = match (failure.kind, noun) {
+            (FailureKind::Usage, _) => format!("sealstone {} --help", self.command),
+            (FailureKind::NotFound, "user" | "enrol") => "`sealstone user list` shows the accounts".into(),
+            (FailureKind::NotFound, "group") => {
+                "`sealstone group list` and `sealstone user list` show what exists".into()
+            }
+            (FailureKind::NotFound, "osd" | "mds") => "`sealstone df` shows the devices".into(),
+            (FailureKind::NotFound, "fn") => "`sealstone fn ls` lists the functions of /.functions".into(),
+            (FailureKind::NotFound, "job") => "`sealstone job ls` shows the jobs of this session".into(),
+            (FailureKind::NotFound, "block") => "`sealstone block list` shows the units".into(),
+            (FailureKind::NotFound, "quota") => {
+                "`sealstone quota list` shows users and trees with quotas".into()
+            }
+            (FailureKind::NotFound, "chown" | "chgrp" | "revoke" | "audit") => {
+                "`sealstone ls` shows files, `sealstone user list` accounts".into()
+            }
+            (FailureKind::NotFound, _) => "`sealstone ls` shows what a directory has".into(),
+            (FailureKind::Denied, _) => "`sealstone whoami` shows your account and role".into(),
+            (FailureKind::Operation | FailureKind::Signal(_), _) => return failure,
+        };
+        failure.or_hint(next_step)
     }
 
     /// Prints the failure of one part of a command that continues. Under `--json` the result lists
@@ -378,5 +402,13 @@ mod tests {
         ] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn own_next_step_is_kept() {
+        let output = Output::new(false, false, "user rm");
+        let failure = Failure::not_found("x: not found");
+        assert!(output.with_default_hint(failure.clone()).to_string().contains("user list"));
+        assert!(output.with_default_hint(failure.hint("own")).to_string().ends_with("(own)"));
     }
 }

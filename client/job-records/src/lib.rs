@@ -119,14 +119,7 @@ fn now_ms() -> u64 {
 }
 
 fn parse_id(text: &str) -> Option<JobId> {
-    let mut id = [0; JOB_ID_LEN];
-    let pairs = text.as_bytes().chunks_exact(2);
-    if text.len() != 2 * JOB_ID_LEN {
-        return None;
-    }
-    for (byte, pair) in id.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
+    let id: [u8; JOB_ID_LEN] = secret_file::from_hex(text)?.as_slice().try_into().ok()?;
     Some(JobId(id))
 }
 
@@ -298,7 +291,7 @@ mod tests {
 
     #[test]
     fn damaged_ids_are_refused() {
-        for bad in ["", "zz", &"g".repeat(32), &"0".repeat(31)] {
+        for bad in ["", "zz", &"g".repeat(32), &"0".repeat(31), &"+0".repeat(16)] {
             assert_eq!(parse_id(bad), None, "{bad}");
         }
         assert!(JobRecord { job: "x".into(), ..record(1) }.handle().is_err());

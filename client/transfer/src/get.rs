@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sealstone_client::{Client, ClientError, FileKind, FilePath, Method, Name, Stat};
+use sealstone_client::{Client, ClientError, FileKind, FilePath, Name, Stat};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 use tokio::io::AsyncWriteExt;
@@ -24,35 +24,9 @@ use crate::local::{
     self, DIRECTORY_MODE, DirectoryState, FILE_MODE, FileAttributes, LocalPlace, LocalTree, Times,
 };
 use crate::report::{EntryResult, TransferReport};
-use crate::request::{TransferObserver, TransferOptions, TransferProgress, get_options};
+use crate::request::{TransferObserver, TransferOptions, TransferProgress, TransferRules};
 use crate::stored_path::StoredPath;
 use crate::tree::{TreePath, join};
-
-/// Options for all entries of a get.
-struct GetRules {
-    recursive: bool,
-    archive: bool,
-    update: bool,
-    replace: bool,
-    xattrs: bool,
-    /// Permission bits that are removed from a new file outside a tree.
-    umask: u16,
-    method: Method,
-}
-
-impl GetRules {
-    const fn of(options: &TransferOptions) -> Self {
-        Self {
-            recursive: options.recursive || options.archive,
-            archive: options.archive || options.preserve,
-            update: options.update,
-            replace: !options.no_replace,
-            xattrs: options.xattrs,
-            umask: options.removed_mode(),
-            method: options.method,
-        }
-    }
-}
 
 /// Destination of an entry.
 #[derive(Clone, Debug)]
@@ -196,10 +170,10 @@ pub async fn get(
     options: &TransferOptions,
     observer: &Arc<dyn TransferObserver>,
 ) -> Outcome<TransferReport> {
-    let rules = Arc::new(GetRules::of(options));
+    let rules = Arc::new(TransferRules::of(options));
     let excluded = Excluded::new(&options.exclude);
     let mut report = TransferReport::new();
-    let dry_run = options.dry_run;
+    let dry_run = rules.dry_run;
     let mut plan = GetPlan::default();
     for (stored, stat, operand) in operands(&client, sources, place, (&rules, options), &mut report).await? {
         match stat.kind {
@@ -225,11 +199,8 @@ pub async fn get(
     let GetPlan { directories, entries, links, .. } = plan;
     let size = |entry: &GetEntry| entry.stat.as_ref().map_or(0, |stat| stat.size);
     let total = entries.iter().map(size).sum();
-    let label = match &entries[..] {
-        [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
-        entries => format!("{} files", entries.len()),
-    };
-    let progress = TransferProgress::begin(observer, Some(total), &format!("get {label}"));
+    let stored = entries.iter().map(|entry| &entry.stored);
+    let progress = TransferProgress::begin_files(observer, "get", total, stored);
     let mut completed = run_all(entries, &mut report, |entry| {
         let (client, rules, progress) = (Arc::clone(&client), Arc::clone(&rules), progress.clone());
         async move { fetch(&client, entry, &rules, &progress).await }
@@ -265,7 +236,7 @@ async fn operands(
     client: &Client,
     sources: &[StoredPath],
     place: &OsStr,
-    (rules, options): (&GetRules, &TransferOptions),
+    (rules, options): (&TransferRules, &TransferOptions),
     report: &mut TransferReport,
 ) -> Outcome<Vec<(FilePath, Stat, OperandTarget)>> {
     let path = Path::new(place);
@@ -445,7 +416,7 @@ const fn times(stat: &Stat) -> Times {
     Times { atime_ns: stat.atime_ns, mtime_ns: stat.mtime_ns }
 }
 
-async fn finish_directory(client: &Client, directory: &GetDirectory, rules: &GetRules) -> Outcome {
+async fn finish_directory(client: &Client, directory: &GetDirectory, rules: &TransferRules) -> Outcome {
     let GetDirectory { tree, below, stored, stat, state } = directory;
     let mode = (state.gets_mode() || rules.archive).then_some(stat.mode & DIRECTORY_MODE);
     let at = |error: io::Error| Failure::from(error).at(tree.path(below).shown());
@@ -493,7 +464,7 @@ fn client_failure(error: ClientError, stored: &FilePath, shown: &str) -> Failure
 async fn fetch(
     client: &Client,
     entry: GetEntry,
-    rules: &GetRules,
+    rules: &TransferRules,
     progress: &TransferProgress,
 ) -> Outcome<EntryResult> {
     let GetEntry { stored, stat, target } = entry;
@@ -536,7 +507,7 @@ async fn fetch(
     let temporary = place.temporary().map_err(at)?;
     let mut file = tokio::fs::File::from_std(temporary.file().map_err(at)?);
     let got = client
-        .get_file(&stored, &mut file, get_options(rules.method, progress))
+        .get_file(&stored, &mut file, rules.get_options(progress))
         .await
         .map_err(|error| client_failure(error, &stored, &shown))?;
     file.flush().await.map_err(at)?;
@@ -552,13 +523,13 @@ async fn into_special(
     client: &Client,
     stored: &FilePath,
     path: &Path,
-    rules: &GetRules,
+    rules: &TransferRules,
     progress: &TransferProgress,
 ) -> Outcome<EntryResult> {
     let at = |error: io::Error| Failure::from(error).at(path.shown());
     let mut file = tokio::fs::OpenOptions::new().write(true).open(path).await.map_err(at)?;
     let got = client
-        .get(stored, &mut file, get_options(rules.method, progress))
+        .get(stored, &mut file, rules.get_options(progress))
         .await
         .map_err(|error| client_failure(error, stored, &path.shown()))?;
     file.flush().await.map_err(at)?;

@@ -26,42 +26,13 @@ use crate::local::{
 };
 use crate::replace::replace;
 use crate::report::{EntryResult, TransferReport};
-use crate::request::{TransferObserver, TransferOptions, TransferProgress};
+use crate::request::{TransferObserver, TransferOptions, TransferProgress, TransferRules};
 use crate::stored_path::StoredPath;
 use crate::tree::join;
 use crate::walk::{self, EntryKind};
 
 /// Maximum number of reads of a file that changes while it is read; the last one is stored.
 const READS_MAX: u32 = 3;
-
-/// Options for all entries of a put.
-struct PutRules {
-    recursive: bool,
-    /// Whether existing entries get the mode of the source.
-    archive: bool,
-    update: bool,
-    replace: bool,
-    xattrs: bool,
-    dry_run: bool,
-    /// Permission bits that are removed from a new file outside a tree.
-    umask: u16,
-    method: sealstone_client::Method,
-}
-
-impl PutRules {
-    const fn of(options: &TransferOptions) -> Self {
-        Self {
-            recursive: options.recursive || options.archive,
-            archive: options.archive || options.preserve,
-            update: options.update,
-            replace: !options.no_replace,
-            xattrs: options.xattrs,
-            dry_run: options.dry_run,
-            umask: options.removed_mode(),
-            method: options.method,
-        }
-    }
-}
 
 /// A file or symbolic link to be stored.
 #[derive(Clone, Debug)]
@@ -122,7 +93,7 @@ pub async fn put_stream(
         Err(error) => return Err(at(error)),
     };
     let progress = TransferProgress::begin(observer, None, &place.to_string());
-    let options = PutOptions { mode, ..put_options(&PutRules::of(options), &progress) };
+    let options = PutOptions { mode, ..TransferRules::of(options).put_options(&progress) };
     let stored = client.put(place, source, options).await.map_err(at);
     progress.end();
     let mut report = TransferReport::new();
@@ -141,7 +112,7 @@ pub async fn put(
     options: &TransferOptions,
     observer: &Arc<dyn TransferObserver>,
 ) -> Outcome<TransferReport> {
-    let rules = Arc::new(PutRules::of(options));
+    let rules = Arc::new(TransferRules::of(options));
     let excluded = Excluded::new(&options.exclude);
     let mut report = TransferReport::new();
     let operands = operands(&client, place, sources, (&rules, options), &mut report).await?;
@@ -161,11 +132,8 @@ pub async fn put(
     }
     let PutPlan { directories, entries, links, linked } = plan;
     let total = entries.iter().map(|entry| bytes(&entry.metadata)).sum();
-    let label = match &entries[..] {
-        [entry] => entry.stored.split_last().map_or_else(String::new, |(_, name)| name.to_string()),
-        entries => format!("{} files", entries.len()),
-    };
-    let progress = TransferProgress::begin(observer, Some(total), &format!("put {label}"));
+    let stored = entries.iter().map(|entry| &entry.stored);
+    let progress = TransferProgress::begin_files(observer, "put", total, stored);
     let mut completed = run_all(entries, &mut report, |entry| {
         let (client, rules, progress) = (Arc::clone(&client), Arc::clone(&rules), progress.clone());
         async move { store(&client, entry, &rules, &progress).await }
@@ -191,27 +159,13 @@ fn bytes(metadata: &Metadata) -> u64 {
     if metadata.is_file() { metadata.len() } else { 0 }
 }
 
-fn put_options(rules: &PutRules, progress: &TransferProgress) -> PutOptions {
-    let progress = progress.clone();
-    let mut before = 0;
-    PutOptions {
-        replace: rules.replace,
-        method: rules.method,
-        progress: Some(Box::new(move |done: u64| {
-            progress.inc(done.saturating_sub(before));
-            before = done;
-        })),
-        ..PutOptions::default()
-    }
-}
-
 /// Returns the destination of each source. Fails before anything is stored if two sources would get
 /// the same path.
 async fn operands(
     client: &Client,
     place: &StoredPath,
     sources: &[OsString],
-    (rules, options): (&PutRules, &TransferOptions),
+    (rules, options): (&TransferRules, &TransferOptions),
     report: &mut TransferReport,
 ) -> Outcome<Vec<(PathBuf, FilePath, Position)>> {
     let found = match client.stat(place).await {
@@ -299,7 +253,7 @@ async fn plan_tree(
     client: &Client,
     tree: walk::Tree,
     (target, position): (&FilePath, Position),
-    rules: &PutRules,
+    rules: &TransferRules,
     plan: &mut PutPlan,
     report: &mut TransferReport,
 ) -> Outcome {
@@ -387,7 +341,7 @@ async fn make_directory(
     client: &Client,
     stored: &FilePath,
     follows: bool,
-    rules: &PutRules,
+    rules: &TransferRules,
 ) -> Outcome<StoredDirectory> {
     let at = |error| Failure::from(error).at(stored);
     let made = match rules.dry_run {
@@ -444,7 +398,7 @@ fn times(metadata: &Metadata) -> NodeChange {
 async fn store(
     client: &Client,
     entry: PutEntry,
-    rules: &PutRules,
+    rules: &TransferRules,
     progress: &TransferProgress,
 ) -> Outcome<EntryResult> {
     if entry.metadata.is_symlink() {
@@ -518,7 +472,7 @@ async fn send(
     entry: &PutEntry,
     stored: &FilePath,
     mask: u16,
-    rules: &PutRules,
+    rules: &TransferRules,
     progress: &TransferProgress,
 ) -> Outcome<(EntryResult, Stat)> {
     let at_local = |error: std::io::Error| Failure::from(error).at(entry.local.shown());
@@ -536,7 +490,7 @@ async fn send(
             return Err(Failure::operation("replaced while it was read").at(entry.local.shown()));
         }
         let mode = local::open_mode(&file, &metadata) & mode_of_walk(entry) & FILE_MODE & !mask;
-        let options = PutOptions { mode, ..put_options(rules, progress) };
+        let options = PutOptions { mode, ..rules.put_options(progress) };
         match client.put_open_file(stored, file, options, read >= READS_MAX).await {
             Ok(sent) if sent.source_changed => return Ok((EntryResult::Changed(sent.stat.size), sent.stat)),
             Ok(sent) => return Ok((EntryResult::File(sent.stat.size), sent.stat)),
@@ -567,7 +521,7 @@ async fn store_xattrs(client: &Client, (local, stored): (&Path, &FilePath), stat
     Ok(())
 }
 
-async fn store_symlink(client: &Client, entry: &PutEntry, rules: &PutRules) -> Outcome<EntryResult> {
+async fn store_symlink(client: &Client, entry: &PutEntry, rules: &TransferRules) -> Outcome<EntryResult> {
     let at_local = |error: std::io::Error| Failure::from(error).at(entry.local.shown());
     let at_stored = |error| Failure::from(error).at(&entry.stored);
     let target = fs::read_link(&entry.local).map_err(at_local)?;
@@ -619,7 +573,7 @@ async fn store_link(
     client: &Client,
     link: &PutLink,
     linked: &BTreeMap<(u64, u64), FilePath>,
-    rules: &PutRules,
+    rules: &TransferRules,
 ) -> Outcome<EntryResult> {
     let entry = &link.entry;
     let at = |error| Failure::from(error).at(&entry.stored);
@@ -653,7 +607,7 @@ async fn store_link(
 async fn finish_directories(
     client: &Client,
     directories: &[PutDirectory],
-    rules: &PutRules,
+    rules: &TransferRules,
     report: &mut TransferReport,
 ) {
     for PutDirectory { local, stored, stat, metadata, state } in directories.iter().rev() {

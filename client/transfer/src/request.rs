@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sealstone_client::{GetOptions, Method};
+use sealstone_client::{FilePath, GetOptions, Method, PutOptions};
 
 /// Options of a put or get.
 #[derive(Clone, Debug)]
@@ -33,10 +33,53 @@ pub struct TransferOptions {
     pub method: Method,
 }
 
-impl TransferOptions {
-    /// Returns the permission bits that are removed from a new file outside a tree.
-    pub(crate) const fn removed_mode(&self) -> u16 {
-        if self.recursive || self.archive || self.preserve { 0 } else { self.umask }
+/// Options for all entries of a transfer, with those that other options imply.
+pub(crate) struct TransferRules {
+    pub(crate) recursive: bool,
+    /// Whether existing entries get the mode of the source.
+    pub(crate) archive: bool,
+    pub(crate) update: bool,
+    pub(crate) replace: bool,
+    pub(crate) xattrs: bool,
+    pub(crate) dry_run: bool,
+    /// Permission bits that are removed from a new file outside a tree.
+    pub(crate) umask: u16,
+    method: Method,
+}
+
+impl TransferRules {
+    pub(crate) const fn of(options: &TransferOptions) -> Self {
+        let has_exact_modes = options.recursive || options.archive || options.preserve;
+        Self {
+            recursive: options.recursive || options.archive,
+            archive: options.archive || options.preserve,
+            update: options.update,
+            replace: !options.no_replace,
+            xattrs: options.xattrs,
+            dry_run: options.dry_run,
+            umask: if has_exact_modes { 0 } else { options.umask },
+            method: options.method,
+        }
+    }
+
+    /// Returns the options of one put.
+    pub(crate) fn put_options(&self, progress: &TransferProgress) -> PutOptions {
+        PutOptions {
+            replace: self.replace,
+            method: self.method,
+            progress: Some(Box::new(progress.of_file())),
+            ..PutOptions::default()
+        }
+    }
+
+    /// Returns the options of one get.
+    pub(crate) fn get_options(&self, progress: &TransferProgress) -> GetOptions {
+        let mut count = progress.of_file();
+        GetOptions {
+            method: self.method,
+            progress: Some(Box::new(move |done, _| count(done))),
+            ..GetOptions::default()
+        }
     }
 }
 
@@ -66,6 +109,33 @@ impl TransferProgress {
         Self { bytes: Arc::default(), observer: Arc::clone(observer) }
     }
 
+    /// Begins the transfer of the files with these stored paths; `verb` is `put` or `get`.
+    pub(crate) fn begin_files<'a>(
+        observer: &Arc<dyn TransferObserver>,
+        verb: &str,
+        total: u64,
+        mut stored: impl ExactSizeIterator<Item = &'a FilePath>,
+    ) -> Self {
+        let label = match stored.len() {
+            1 => stored
+                .next()
+                .and_then(FilePath::split_last)
+                .map_or_else(String::new, |(_, name)| name.to_string()),
+            count => format!("{count} files"),
+        };
+        Self::begin(observer, Some(total), &format!("{verb} {label}"))
+    }
+
+    /// Returns a function that receives the bytes of one file that have been transferred so far.
+    fn of_file(&self) -> impl FnMut(u64) + Send + 'static {
+        let progress = self.clone();
+        let mut before = 0;
+        move |done: u64| {
+            progress.inc(done.saturating_sub(before));
+            before = done;
+        }
+    }
+
     /// Adds bytes.
     pub(crate) fn inc(&self, bytes: u64) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -86,19 +156,5 @@ impl TransferProgress {
     /// Ends the transfer.
     pub(crate) fn end(&self) {
         self.observer.end();
-    }
-}
-
-/// Returns the options of one get.
-pub(crate) fn get_options(method: Method, progress: &TransferProgress) -> GetOptions {
-    let progress = progress.clone();
-    let mut before = 0;
-    GetOptions {
-        method,
-        progress: Some(Box::new(move |done: u64, _: u64| {
-            progress.inc(done.saturating_sub(before));
-            before = done;
-        })),
-        ..GetOptions::default()
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sealstone_block::{LossSink, LostWrites};
 use sealstone_daemon::machine::now_ms;
-use sealstone_daemon::{AuditLog, RecordKind, RecordSubject, SESSION_DIGITS, bounded};
+use sealstone_daemon::{AuditLog, RecordKind, RecordSubject, SESSION_DIGITS, truncate_text};
+use sealstone_failure::text::hex;
 use sealstone_function_service::{RunRecord, RunRecorder};
 use sealstone_iscsi_target::{RefusalRecord, RefusalSink};
 use sealstone_osd::function::ExitReason;
@@ -79,7 +80,7 @@ pub(crate) struct DeviceAudit(pub(crate) Arc<AuditLog>);
 
 impl AuditSink for DeviceAudit {
     fn record(&self, record: &AuditRecord<'_>) {
-        let (principal, initiator) = (record.principal.to_string(), bounded(record.initiator));
+        let (principal, initiator) = (record.principal.to_string(), truncate_text(record.initiator));
         let command = CommandLine {
             time_ms: record.time_ms,
             principal: &principal,
@@ -108,7 +109,7 @@ impl AuditSink for DeviceAudit {
 
 impl RunRecorder for DeviceAudit {
     fn record_run(&self, record: &RunRecord<'_>) {
-        let (principal, initiator) = (record.principal.to_string(), bounded(record.initiator));
+        let (principal, initiator) = (record.principal.to_string(), truncate_text(record.initiator));
         let done = record.exit == ExitReason::Success;
         let run = FunctionLine {
             time_ms: record.time_ms,
@@ -117,7 +118,7 @@ impl RunRecorder for DeviceAudit {
             action: "RUN FUNCTION",
             object: record.function.to_string(),
             job: record.job.to_string(),
-            digest: record.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            digest: hex(&record.digest),
             objects: record.objects.iter().map(ToString::to_string).collect(),
             verdict: if done { "done" } else { "failed" },
             reason: (!done).then(|| record.exit.name()),
@@ -140,7 +141,7 @@ impl LossSink for DeviceAudit {
         self.0.write(&LostWritesLine {
             time_ms: now_ms(),
             nexus: lost.nexus.0,
-            initiator: &bounded(lost.initiator),
+            initiator: &truncate_text(lost.initiator),
             action: "SYNCHRONIZE CACHE",
             unit: lost.unit,
             lun: lost.lun,
@@ -152,7 +153,7 @@ impl LossSink for DeviceAudit {
 
 impl RefusalSink for DeviceAudit {
     fn refused(&self, refused: &RefusalRecord<'_>) {
-        let initiator = bounded(refused.initiator);
+        let initiator = truncate_text(refused.initiator);
         let refusal = RefusedPeerLine {
             time_ms: now_ms(),
             source: refused.source,

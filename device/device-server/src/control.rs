@@ -116,8 +116,8 @@ pub(crate) fn perform(handler: &ControlHandler, request: ControlRequest) -> Outc
         }
         ControlRequest::Show { name } => serde_json::to_value(blocks.show(&name)?),
         ControlRequest::Status { name } => serde_json::to_value(blocks.status(&name)?),
-        ControlRequest::Scrub(asked) => match &handler.scrubber {
-            Some(scrubber) => serde_json::to_value(scrubber.perform(asked)?),
+        ControlRequest::Scrub(action) => match &handler.scrubber {
+            Some(scrubber) => serde_json::to_value(scrubber.perform(action)?),
             None => return Err(Failure::operation("the device is stopped")),
         },
         ControlRequest::Functions => match &handler.functions {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sealstone_channel::Pin;
 use sealstone_daemon::check_data_folder;
 use sealstone_daemon::machine::random;
-use sealstone_failure::text::{ShownPath as _, human_bytes};
+use sealstone_failure::text::{ShownPath as _, hex, human_bytes};
 use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_osd_device::boot::{self, NewDevice};
 use sealstone_osd_device::provision::{DataDir, InitialKey};
@@ -140,12 +140,8 @@ pub fn create_device(
             })?,
     };
     check_data_folder(data)?;
-    let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
-    if key.exists() {
-        return Err(Failure::operation("already exists").at(key.shown()).hint("move it, or use --key-out"));
-    }
     // Checked first: otherwise the key of a new device could be lost.
-    key_out.map_or(Ok(()), check_creatable)?;
+    let key = new_key_file(data, key_out)?;
     let mut warning = None;
     let mut fills = false;
     let (capacity, raw) = match place {
@@ -190,10 +186,20 @@ pub fn create_device(
         warning,
         pin: own.pin().map_err(Failure::operation)?,
         capacity,
-        system_id: created.identity.system_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        system_id: hex(&created.identity.system_id),
         name: created.identity.name.clone(),
         key,
     })
+}
+
+/// Returns the file of a new initial key. Fails if it exists or cannot be created.
+fn new_key_file(data: &Path, key_out: Option<&Path>) -> Outcome<PathBuf> {
+    let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
+    if key.exists() {
+        return Err(Failure::operation("already exists").at(key.shown()).hint("move it, or use --key-out"));
+    }
+    key_out.map_or(Ok(()), check_creatable)?;
+    Ok(key)
 }
 
 /// Fails if a file cannot be created at a path.
@@ -214,11 +220,7 @@ fn check_creatable(path: &Path) -> Outcome {
 /// The folder or the file of the key cannot be used.
 pub fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
     check_data_folder(data)?;
-    let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
-    if key.exists() {
-        return Err(Failure::operation("already exists").at(key.shown()).hint("move it, or use --key-out"));
-    }
-    key_out.map_or(Ok(()), check_creatable)?;
+    let key = new_key_file(data, key_out)?;
     let master_key = InitialKey(Zeroizing::new(random()));
     let created = boot::new_key(data, master_key, Arc::new(MachineEnvironment))
         .map_err(|error| boot_failure(error, data))?;

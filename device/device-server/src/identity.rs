@@ -14,10 +14,10 @@ pub const CERTIFICATE_FILE: &str = "certificate.der";
 /// Its key, PKCS #8, mode 0600.
 pub const KEY_FILE: &str = "certificate-key.der";
 /// The certificate of the authority that signed it, DER; only if one did.
-pub const AUTHORITY_FILE: &str = "authority.der";
+const AUTHORITY_FILE: &str = "authority.der";
 
 /// Returns the identity in the folder; creates it if there is none.
-pub fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<TlsIdentity> {
+pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<TlsIdentity> {
     let [certificate, key, authority] =
         [CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE].map(|name| data.join(name));
     if !certificate.exists() {
@@ -48,7 +48,7 @@ pub fn write(data: &Path, identity: &TlsIdentity) -> Outcome {
 }
 
 /// Returns the TLS configuration of the listener of a device.
-pub fn server(identity: &TlsIdentity, data: &Path) -> Outcome<TlsServer> {
+pub(crate) fn server(identity: &TlsIdentity, data: &Path) -> Outcome<TlsServer> {
     TlsServer::new(identity, ALPN_ISCSI, TOKEN_LABEL).map_err(|error| {
         unusable(&error, data).hint("restore certificate and key from one backup, or remove both")
     })

@@ -17,7 +17,6 @@ use sealstone_iscsi_target::{IscsiTarget, RefusalSink, RefusalSinkHandle};
 use sealstone_osd::SecurityMethod;
 use sealstone_osd_device::audit::AuditSink;
 use sealstone_osd_device::boot::{self, RunningDevice};
-use sealstone_osd_device::provision::DataDir;
 use sealstone_osd_device::{DeviceEnvironment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_sntp::{FollowPolicy, TimeKey};
@@ -33,6 +32,7 @@ use crate::environment::{FollowedEnvironment, MachineEnvironment};
 use crate::failures::boot_failure;
 use crate::metrics::ObservedOsd;
 use crate::scrub::{ScrubSettings, Scrubber};
+use crate::stopped::open_folder;
 use crate::target::{listener_tls, target_config};
 use crate::upkeep::{UpkeepThread, VerificationThread, off_pool};
 use crate::{functions, identity};
@@ -48,13 +48,21 @@ pub struct DeviceServer {
     tls: PortalTls,
     /// Pin of its certificate; `None` without TLS.
     pin: Option<Pin>,
-    observed: Arc<ObservedOsd>,
-    /// Task that stores the state of the machine's clock.
-    kept: JoinHandle<()>,
     /// The time server that the clock follows.
-    time: Option<(Arc<Following>, JoinHandle<()>)>,
+    time_server: Option<String>,
+    observed: Arc<ObservedOsd>,
+    running: JoinHandle<Outcome>,
+    trigger: ShutdownTrigger,
+}
+
+/// Tasks and threads of a running device.
+struct DeviceTasks {
     unit: Arc<OsdUnit>,
     serving: JoinHandle<std::io::Result<()>>,
+    /// Task that stores the state of the machine's clock.
+    kept: JoinHandle<()>,
+    /// Task that follows the time server.
+    following: Option<JoinHandle<()>>,
     upkeep: UpkeepThread,
     verification: VerificationThread,
     worker: Worker,
@@ -63,8 +71,36 @@ pub struct DeviceServer {
     scrubber: Arc<Scrubber>,
     functions: Arc<FunctionService>,
     blocks: Arc<Blocks>,
-    trigger: ShutdownTrigger,
-    shutdown: Shutdown,
+}
+
+impl DeviceTasks {
+    /// Waits for the shutdown, then stops in order: connections, upkeep, store.
+    async fn run(self, shutdown: Shutdown) -> Outcome {
+        shutdown.wait().await;
+        drop(self.control);
+        // A command that waits for a function would delay the end of its connection.
+        let service = self.functions;
+        off_pool("stop-functions", move || service.shut_down()).await?;
+        self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
+        let _ = self.kept.await;
+        if let Some(following) = self.following {
+            // It stores the last served time, so that a restart serves no earlier one.
+            let _ = following.await;
+        }
+        let (unit, scrubber, blocks) = (self.unit, self.scrubber, self.blocks);
+        off_pool("stop-device", move || {
+            drop(self.upkeep);
+            drop(self.verification);
+            scrubber.end();
+            drop(self.worker);
+            let flushed = unit.shut_down();
+            blocks.close();
+            drop(self.background);
+            flushed
+        })
+        .await?
+        .map_err(|error| Failure::operation(chain(&error)).at("the last flush"))
+    }
 }
 
 impl DeviceServer {
@@ -90,7 +126,7 @@ impl DeviceServer {
         let store_options = store_options(&config);
         // Checked before the log is opened, so that a wrong folder stays untouched.
         check_data_folder(data)?;
-        DataDir::open(data).map_err(|error| boot_failure(error.into(), data))?;
+        open_folder(data)?;
         let log = AuditLog::open(&data.join(AUDIT_FILE), config.audit_mib_max.saturating_mul(1 << 20))?;
         let (audit_state, log) = (log.state(), Arc::new(log));
         let audit = Arc::new(DeviceAudit(Arc::clone(&log)));
@@ -189,21 +225,11 @@ impl DeviceServer {
         let upkeep = UpkeepThread::start(Arc::clone(&unit), Arc::clone(&blocks), Arc::clone(&service))?;
         let verification = VerificationThread::start(Arc::clone(&blocks))?;
         let worker = Worker::start(Arc::clone(&unit))?;
-        let time = time.map(|time| {
-            let task = time.start(&shutdown);
-            (time, task)
-        });
-        Ok(Self {
-            name: identity.name,
-            url,
-            address,
-            tls,
-            kept,
-            time,
-            pin: own.and_then(|own| own.pin().ok()),
-            observed,
+        let tasks = DeviceTasks {
             unit,
             serving,
+            kept,
+            following: time.as_ref().map(|time| time.start(&shutdown)),
             upkeep,
             verification,
             worker,
@@ -212,8 +238,17 @@ impl DeviceServer {
             scrubber,
             functions: service,
             blocks,
+        };
+        Ok(Self {
+            name: identity.name,
+            url,
+            address,
+            tls,
+            pin: own.and_then(|own| own.pin().ok()),
+            time_server: time.map(|time| time.server().to_owned()),
+            observed,
+            running: tokio::spawn(tasks.run(shutdown)),
             trigger,
-            shutdown,
         })
     }
 
@@ -250,10 +285,10 @@ impl DeviceServer {
     /// Returns the time server that its clock follows.
     #[must_use]
     pub fn time_server(&self) -> Option<&str> {
-        self.time.as_ref().map(|(time, _)| time.server())
+        self.time_server.as_deref()
     }
 
-    /// Returns the source of its metrics.
+    /// Returns the source of its metrics, which holds its store open.
     #[must_use]
     pub fn observed(&self) -> Arc<dyn Observed> {
         Arc::clone(&self.observed) as Arc<dyn Observed>
@@ -268,35 +303,12 @@ impl DeviceServer {
         self.join().await
     }
 
-    /// Serves until the shutdown, then stops in order: connections, upkeep, store.
+    /// Waits for the shutdown and the end of the device.
     ///
     /// # Errors
     /// The portal or the last flush failed.
     pub async fn join(self) -> Outcome {
-        self.shutdown.wait().await;
-        drop(self.control);
-        // A command that waits for a function would delay the end of its connection.
-        let service = self.functions;
-        off_pool("stop-functions", move || service.shut_down()).await?;
-        self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
-        let _ = self.kept.await;
-        if let Some((_, task)) = self.time {
-            // It stores the last served time, so that a restart serves no earlier one.
-            let _ = task.await;
-        }
-        let (unit, scrubber, blocks) = (self.unit, self.scrubber, self.blocks);
-        off_pool("stop-device", move || {
-            drop(self.upkeep);
-            drop(self.verification);
-            scrubber.end();
-            drop(self.worker);
-            let flushed = unit.shut_down();
-            blocks.close();
-            drop(self.background);
-            flushed
-        })
-        .await?
-        .map_err(|error| Failure::operation(chain(&error)).at("the last flush"))
+        self.running.await.map_err(Failure::operation)?
     }
 }
 

@@ -4,23 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealstone_failure::text::ShownPath as _;
-use sealstone_failure::{Failure, FailureKind, Outcome, chain};
-use sealstone_osd_device::{DataDir, ProvisionError};
+use sealstone_failure::{Failure, Outcome, chain};
+use sealstone_osd_device::DataDir;
 use sealstone_store::{DiskStore, FormatError, IoMode, ObjectStore, open_store_medium};
 
 use crate::blocks::{Blocks, TARGET_PREFIX, store_options, unit_options};
 use crate::control::{ControlHandler, ControlRequest, perform, send_request};
-use crate::failures::store_failure;
+use crate::failures::{boot_failure, store_failure};
 
 /// Opens the folder of a device.
-fn open_folder(data: &Path) -> Outcome<DataDir> {
-    DataDir::open(data).map_err(|error| {
-        let failure = Failure::operation(chain(&error));
-        match error {
-            ProvisionError::NotInitialised(_) => Failure { kind: FailureKind::NotFound, ..failure },
-            _ => failure,
-        }
-    })
+pub(crate) fn open_folder(data: &Path) -> Outcome<DataDir> {
+    DataDir::open(data).map_err(|error| boot_failure(error.into(), data))
 }
 
 fn open_store(folder: &DataDir) -> Result<DiskStore, FormatError> {

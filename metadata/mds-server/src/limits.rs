@@ -4,6 +4,9 @@ use core::time::Duration;
 
 use sealstone_channel::AdmissionLimits;
 
+/// Maximum of a configured timeout: a year. A monotonic clock cannot represent all longer ones.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Limits of a listener and of the background tasks.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -68,6 +71,16 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Returns the limits with timeouts of at most `TIMEOUT_MAX`.
+    pub(crate) fn with_bounded_timeouts(self) -> Self {
+        Self {
+            login_timeout: self.login_timeout.min(TIMEOUT_MAX),
+            idle_timeout: self.idle_timeout.min(TIMEOUT_MAX),
+            frame_timeout: self.frame_timeout.min(TIMEOUT_MAX),
+            ..self
+        }
+    }
+
     /// Returns the connection limits of all listeners of the server.
     pub(crate) const fn admission(&self) -> AdmissionLimits {
         AdmissionLimits {

@@ -88,6 +88,7 @@ impl Server {
         limits: Limits,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
+        let limits = limits.with_bounded_timeouts();
         let (stop, stopped) = watch::channel(false);
         let mds = opened.mds.clone();
         let housekeeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());

@@ -263,6 +263,13 @@ async fn plain_tcp_and_silent_connections_are_closed() {
     assert!(timeout(Duration::from_secs(5), client.next()).await.unwrap().is_none());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn timeouts_beyond_the_clock_are_accepted() {
+    let (login_timeout, idle_timeout, frame_timeout) = (Duration::MAX, Duration::MAX, Duration::MAX);
+    let running = running(Limits { login_timeout, idle_timeout, frame_timeout, ..quick() }).await;
+    assert!(matches!(running.login().await.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
+}
+
 /// Silence ends the connection, also within a frame; the session continues over another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_session_survives_its_connection() {

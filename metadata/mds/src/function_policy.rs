@@ -1,7 +1,8 @@
 //! Which functions devices may run: the policy of partitions with files.
 //!
 //! Does: stores the policy that administrators set, returns it as attributes of a partition, and
-//! records the devices that do not have it yet. Does not: send it; the daemon does.
+//! records the devices that do not have it yet.
+//! Does not: send it; the daemon does.
 //! Contract: a new partition gets the policy in the command that creates it, and a new device
 //! before it is taken into use. For a device that could not be reached, no credential permits to
 //! execute a function until it has the policy.

@@ -5,6 +5,13 @@
 
 use std::sync::atomic::Ordering;
 
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, InodeId, IssueKind, Layout, Method,
+    NewDevice, ObjectRef, OpenHandle, OpenedFile, PROTOCOL_VERSION, PlacementRecord, Request, Response, Text,
+};
+use sealstone_osd::{ObjectId, Permissions};
+
 use crate::access::Principal;
 use crate::audit::AuditRecord;
 use crate::devices::{
@@ -37,12 +44,6 @@ mod quotas;
 
 use delegate::{DelegationRequest, IssueParams};
 use functions::ResultParams;
-use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, InodeId, IssueKind, Layout, Method,
-    NewDevice, ObjectRef, OpenHandle, OpenedFile, PROTOCOL_VERSION, PlacementRecord, Request, Response, Text,
-};
-use sealstone_osd::{ObjectId, Permissions};
 
 pub use leases::PendingRecalls;
 

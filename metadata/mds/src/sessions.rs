@@ -23,8 +23,7 @@ use crate::keys;
 use crate::records::{
     AccountCredential, DirectoryGroups, SessionKey, SessionRecord, count, counter, decode, figure, load, save,
 };
-use crate::store::Wait;
-use crate::store::{MetaStore, Transaction};
+use crate::store::{MetaStore, Transaction, Wait};
 
 /// Shortest interval between stored times of use of a session, milliseconds.
 pub const TOUCH_EVERY_MS: u64 = 60_000;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use sealstone_daemon::{AuditLog, RecordKind, RecordSubject, bounded};
+use sealstone_daemon::{AuditLog, RecordKind, RecordSubject, truncate_text};
+use sealstone_failure::text::hex;
 use sealstone_mds::audit::{AuditRecord, AuditSink};
 use serde::Serialize;
 
@@ -26,13 +27,12 @@ pub(crate) struct MdsAudit(pub(crate) Arc<AuditLog>);
 
 impl AuditSink for MdsAudit {
     fn record(&self, record: &AuditRecord<'_>) {
-        let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
         let source = record.source.map(|source| source.to_string());
-        let (user, subject) = (bounded(record.user), record.subject.map(bounded));
+        let (user, subject) = (truncate_text(record.user), record.subject.map(truncate_text));
         let decision = RequestLine {
             time_ms: record.time_ms,
             user: &user,
-            session: record.session.map(hex),
+            session: record.session.map(|session| hex(session)),
             source: source.clone(),
             action: record.action,
             subject: subject.as_deref(),

@@ -7,10 +7,8 @@ use std::sync::Arc;
 use sealstone_chap_file::proofs;
 use sealstone_daemon::machine_clock::KeptClock;
 use sealstone_daemon::metrics::Observed;
-use sealstone_daemon::time::{self, Following};
-use sealstone_daemon::{
-    AUDIT_FILE, AuditLog, AuditState, Shutdown, ShutdownTrigger, bind, check_data_folder,
-};
+use sealstone_daemon::time;
+use sealstone_daemon::{AUDIT_FILE, AuditLog, Shutdown, ShutdownTrigger, bind, check_data_folder};
 use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_mds::PaperListener;
 use sealstone_mds_protocol::{FILE_PARTITIONS_MAX, Method, UserName};
@@ -65,12 +63,9 @@ pub struct MetadataServer {
     pin: String,
     /// Address of the time service.
     time: Option<SocketAddr>,
-    kept: JoinHandle<()>,
-    following: Option<(Arc<Following>, JoinHandle<()>)>,
-    server: Arc<Server>,
-    audit: Arc<AuditState>,
+    observed: Arc<ObservedMds>,
+    running: JoinHandle<()>,
     trigger: ShutdownTrigger,
-    shutdown: Shutdown,
 }
 
 impl MetadataServer {
@@ -155,10 +150,8 @@ impl MetadataServer {
             server.serve_time(port, Arc::new(move || time::state(clock.as_deref())));
         }
         let kept = kept.start(following.as_ref().map(|(_, clock)| Arc::clone(clock)), &shutdown);
-        let following = following.map(|(following, _)| {
-            let task = following.start(&shutdown);
-            (following, task)
-        });
+        let following = following.map(|(following, _)| following);
+        let followed = following.as_ref().map(|following| following.start(&shutdown));
         let cluster = data.join(CLUSTER_FILE);
         let mut text = ClusterFile { mds: advertised, pin: pin.clone() }.text();
         if let Some(authority) = opened.authority() {
@@ -169,19 +162,17 @@ impl MetadataServer {
         }
         secret_file::write_changed(&cluster, text.as_bytes())?;
         let server = Arc::new(server);
-        Ok(Self {
-            address,
-            paper,
-            cluster,
-            pin,
-            time,
-            kept,
-            following,
-            server,
-            audit: audit_state,
-            trigger,
-            shutdown,
-        })
+        let observed = Arc::new(ObservedMds { server: Arc::clone(&server), audit: audit_state, following });
+        let running = tokio::spawn(async move {
+            shutdown.wait().await;
+            server.shutdown().await;
+            let _ = kept.await;
+            if let Some(followed) = followed {
+                // It stores the last served time, so that a restart serves no earlier one.
+                let _ = followed.await;
+            }
+        });
+        Ok(Self { address, paper, cluster, pin, time, observed, running, trigger })
     }
 
     /// Returns the address of its client port.
@@ -214,35 +205,27 @@ impl MetadataServer {
         &self.pin
     }
 
-    /// Returns the source of its metrics.
+    /// Returns the source of its metrics, which holds its store open.
     #[must_use]
     pub fn observed(&self) -> Arc<dyn Observed> {
-        let following = self.following.as_ref().map(|(following, _)| Arc::clone(following));
-        Arc::new(ObservedMds { server: Arc::clone(&self.server), audit: Arc::clone(&self.audit), following })
+        Arc::clone(&self.observed) as Arc<dyn Observed>
     }
 
     /// Stops the server and waits for its end, as [`Self::join`] does.
     ///
     /// # Errors
-    /// None at present.
+    /// A part of the server panicked.
     pub async fn shutdown(self) -> Outcome {
         self.trigger.trigger();
         self.join().await
     }
 
-    /// Serves until the shutdown, then stops in order.
+    /// Waits for the shutdown and the end of the server.
     ///
     /// # Errors
-    /// None at present.
+    /// A part of the server panicked.
     pub async fn join(self) -> Outcome {
-        self.shutdown.wait().await;
-        self.server.shutdown().await;
-        let _ = self.kept.await;
-        if let Some((_, task)) = self.following {
-            // It stores the last served time, so that a restart serves no earlier one.
-            let _ = task.await;
-        }
-        Ok(())
+        self.running.await.map_err(Failure::operation)
     }
 }
 

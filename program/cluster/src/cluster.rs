@@ -90,17 +90,17 @@ impl Observed for AllDaemons {
 }
 
 impl Cluster {
-    /// Starts the cluster in the folder; creates it first if necessary. `remark` receives warnings
-    /// about the creation, one line each.
+    /// Starts the cluster in the folder; creates it first if necessary. `warn` receives warnings
+    /// about the creation.
     ///
     /// # Errors
     /// The configuration does not fit the folder, or a daemon cannot start.
-    pub async fn start(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>) -> Outcome<Self> {
+    pub async fn start(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Self> {
         let data = config.data.as_path();
         check_data_folder(data)?;
         let folder = lock_folder(data)?;
         let (trigger, shutdown) = shutdown.child();
-        let Daemons { metadata_server, devices } = start_in(config, &shutdown, remark).await?;
+        let Daemons { metadata_server, devices } = start_in(config, &shutdown, warn).await?;
         let admin_secret = data.join(ADMIN_SECRET_FILE);
         Ok(Self { metadata_server, devices, admin_secret, data: data.to_owned(), trigger, _folder: folder })
     }
@@ -135,7 +135,7 @@ impl Cluster {
         self.data.join(MDS_FOLDER)
     }
 
-    /// Returns the metrics of all daemons.
+    /// Returns the metrics of all daemons, which hold their stores open.
     #[must_use]
     pub fn observed(&self) -> Arc<dyn Observed> {
         let mut pages = vec![self.metadata_server.observed()];
@@ -160,7 +160,7 @@ impl Cluster {
         self.join().await
     }
 
-    /// Serves until the shutdown; stops the metadata server first, then the devices.
+    /// Waits for the shutdown and the end of all daemons, which stop at the same time.
     ///
     /// # Errors
     /// A daemon failed to stop in order.
@@ -176,7 +176,7 @@ impl Cluster {
 }
 
 /// Receiver of warnings, one line each.
-pub type Remark<'a> = &'a (dyn Fn(&str) + Sync);
+pub type WarningSink<'a> = &'a (dyn Fn(&str) + Sync);
 
 /// The daemons of a cluster.
 struct Daemons {
@@ -198,7 +198,7 @@ fn lock_folder(data: &Path) -> Outcome<File> {
     }
 }
 
-async fn start_in(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>) -> Outcome<Daemons> {
+async fn start_in(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Daemons> {
     let data = config.data.as_path();
     let system_file = data.join(SYSTEM_FILE);
     if system_file.exists() {
@@ -217,7 +217,7 @@ async fn start_in(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_
         }
         return serve(config, &system, shutdown).await;
     }
-    create(config, shutdown, remark).await
+    create(config, shutdown, warn).await
 }
 
 fn read_system(path: &Path) -> Outcome<SystemFile> {
@@ -254,12 +254,12 @@ async fn serve(config: &ClusterConfig, system: &SystemFile, shutdown: &Shutdown)
 }
 
 /// Creates a cluster, by the same steps as on several machines.
-async fn create(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>) -> Outcome<Daemons> {
+async fn create(config: &ClusterConfig, shutdown: &Shutdown, warn: WarningSink<'_>) -> Outcome<Daemons> {
     let data = config.data.as_path();
     let at = |error: std::io::Error| Failure::from(error).at(data.shown());
     let marker = data.join(MARKER_FILE);
     if marker.exists() {
-        remark(&format!("{}: creation was interrupted; creating it again", data.shown()));
+        warn(&format!("{}: creation was interrupted; creating it again", data.shown()));
         for entry in fs::read_dir(data).map_err(at)? {
             let path = entry.map_err(at)?.path();
             if path != marker {
@@ -285,7 +285,7 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>)
         let device = create_device(&data.join(&name), place, Some(&name), None)?;
         // The plan of the last device includes the others.
         if let Some(warning) = device.warning.as_ref().filter(|_| index + 1 == count) {
-            remark(warning);
+            warn(warning);
         }
         keys.push(device.key);
         devices.push(DeviceEntry { name, listen: device_address(&config.listen, config.osd_port, index)? });
@@ -298,7 +298,7 @@ async fn create(config: &ClusterConfig, shutdown: &Shutdown, remark: Remark<'_>)
     }
     let client = admin_client(&running.metadata_server, &data.join(ADMIN_SECRET_FILE)).await?;
     for (daemon, key) in running.devices.iter().zip(&keys) {
-        add_osd(&client, daemon.url(), key, (daemon.pin(), 0), JOIN_S_MAX).await?;
+        add_osd(&client, daemon.url(), key, daemon.pin(), 0, JOIN_S_MAX).await?;
         fs::remove_file(key).map_err(at)?;
     }
     client.logout().await?;
@@ -352,7 +352,10 @@ fn device_address(listen: &str, first: Option<u16>, index: u16) -> Outcome<Strin
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use sealstone_client::{GetOptions, PutOptions};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -388,6 +391,43 @@ mod tests {
             client.get("/name", &mut bytes, GetOptions::default()).await.expect("read");
             assert_eq!(bytes, text.as_bytes());
             cluster.shutdown().await.expect("stopped");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn dropped_cluster_stops_serving() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (_stop, shutdown) = Shutdown::manual();
+        let start = async || Cluster::start(&config(folder.path()), &shutdown, &|_| {}).await;
+        let cluster = start().await.expect("started");
+        let client = cluster.admin_client().await.expect("logged in");
+        client.put("/name", &b"kept"[..], PutOptions::default()).await.expect("stored");
+        drop(client);
+        // A metrics port may live longer than the cluster.
+        let observed = cluster.observed();
+        let addresses = [cluster.metadata_server().address(), cluster.devices()[0].address()];
+        drop(cluster);
+        for address in addresses {
+            until(async || TcpStream::connect(address).await.is_err().then_some(())).await;
+        }
+        drop(observed);
+        let cluster = until(async || start().await.ok()).await;
+        let client = cluster.admin_client().await.expect("logged in");
+        let mut bytes = Vec::new();
+        client.get("/name", &mut bytes, GetOptions::default()).await.expect("read");
+        assert_eq!(bytes, b"kept");
+        cluster.shutdown().await.expect("stopped");
+    }
+
+    /// Repeats an attempt until it has a result.
+    async fn until<T>(attempt: impl AsyncFn() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(result) = attempt().await {
+                return result;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "no result in a minute");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 

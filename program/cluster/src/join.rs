@@ -32,7 +32,8 @@ pub async fn add_osd(
     client: &Client,
     url: &str,
     key: &Path,
-    (pin, speed): (Option<Pin>, u64),
+    pin: Option<Pin>,
+    speed: u64,
     wait_s: u64,
 ) -> Outcome<Device> {
     let file = read_key_file(key)?;
@@ -55,7 +56,7 @@ pub async fn add_osd(
         .map_err(|error| Failure::from(error).at(&file.name))?;
     match added {
         Response::Device { device } if device.state == DeviceState::Pending => Ok(device),
-        _ => wait_until_joined(client, system_id, &file.name, (pin.is_some(), wait_s)).await,
+        _ => wait_until_joined(client, system_id, &file.name, pin.is_some(), wait_s).await,
     }
 }
 
@@ -67,7 +68,8 @@ pub async fn wait_until_joined(
     client: &Client,
     system_id: [u8; SYSTEM_ID_BYTES],
     name: &str,
-    (has_pin, wait_s): (bool, u64),
+    has_pin: bool,
+    wait_s: u64,
 ) -> Outcome<Device> {
     let started = Instant::now();
     loop {

@@ -9,5 +9,5 @@
 mod cluster;
 mod join;
 
-pub use cluster::{Cluster, ClusterConfig, Remark};
+pub use cluster::{Cluster, ClusterConfig, WarningSink};
 pub use join::{JOIN_S_MAX, add_osd, read_key_file, wait_until_joined};

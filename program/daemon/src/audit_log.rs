@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sealstone_failure::text::{ShownPath as _, printable_json};
+use sealstone_failure::text::{ShownPath as _, hex, printable_json};
 use sealstone_failure::{Failure, Outcome};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -48,12 +48,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Truncates a long text, and appends its length and a digest.
 #[must_use]
-pub fn bounded(text: &str) -> Cow<'_, str> {
+pub fn truncate_text(text: &str) -> Cow<'_, str> {
     if text.len() <= TEXT_BYTES_MAX {
         return Cow::Borrowed(text);
     }
     let kept = (0..=TEXT_BYTES_KEPT).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-    let digest: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&Sha256::digest(text)[..8]);
     Cow::Owned(format!("{}... ({} bytes, sha256 {digest})", &text[..kept], text.len()))
 }
 

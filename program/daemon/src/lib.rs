@@ -18,7 +18,7 @@ mod shutdown;
 pub mod time;
 
 pub use audit_file::{SESSION_DIGITS, segments as audit_segments};
-pub use audit_log::{AUDIT_FILE, AuditLog, AuditState, bounded};
+pub use audit_log::{AUDIT_FILE, AuditLog, AuditState, truncate_text};
 pub use audit_rate_limit::RecordKind;
 pub use audit_shares::RecordSubject;
 pub use ports::{MetricsPort, bind, check_data_folder};

@@ -1,7 +1,7 @@
 //! The machine's clock as a daemon keeps it, and its reset by an administrator.
 //!
 //! Does: stores the state of `sealstone_initiator::machine` in the daemon's folder, reads the clock
-//! often enough to confirm steps of the wall clock, and resets it where [`RESET_FILE`] requests
+//! often enough to confirm steps of the wall clock, and resets it where `RESET_FILE` requests
 //! that.
 //! Does not: decide which step is taken; `sealstone-sntp` does.
 //! Contract: a state that cannot be written is logged, and the clock continues.
@@ -25,7 +25,7 @@ use crate::time::{CLOCK_FILE, FollowedClock};
 /// File with the state of the machine's clock, in a daemon's folder.
 pub const MACHINE_CLOCK_FILE: &str = "machine-clock.toml";
 /// File that requests a reset, in a daemon's folder.
-pub const RESET_FILE: &str = "clock-reset";
+const RESET_FILE: &str = "clock-reset";
 /// Maximum size of the state, bytes.
 const BYTES_MAX: u64 = 4096;
 /// Interval at which the clock is read and a reset is checked for.
@@ -98,7 +98,7 @@ fn read(folder: &Path) -> Outcome<Option<MachineState>> {
         )
     };
     let content =
-        sealstone_slots::read(&path, BYTES_MAX).map_err(|error| Failure::from(error).at(path.display()))?;
+        sealstone_slots::read(&path, BYTES_MAX).map_err(|error| Failure::from(error).at(path.shown()))?;
     let Some(content) = content else { return Ok(None) };
     let text = std::str::from_utf8(&content).map_err(|error| wrong(error.to_string()))?;
     let file: StateFile = toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;

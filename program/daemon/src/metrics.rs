@@ -116,8 +116,7 @@ impl Page {
     }
 
     /// Returns the page as text.
-    #[must_use]
-    pub fn finish(self) -> String {
+    fn finish(self) -> String {
         let mut text = String::new();
         for Family { name, help, kind, samples } in self.families {
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}");
@@ -135,7 +134,7 @@ pub trait Observed: Send + Sync + 'static {
 }
 
 /// Serves both paths until `shutdown` completes.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     observed: Arc<dyn Observed>,
     shutdown: impl Future<Output = ()> + Send + 'static,

@@ -14,8 +14,8 @@ use crate::shutdown::Shutdown;
 /// Listen backlog; connections beyond it are retried by the peer after a second.
 const BACKLOG: i32 = 4096;
 
-/// Refuses the folder of a daemon that others could write, or a folder in it; one that does not
-/// exist is created for its owner alone.
+/// Refuses the folder of a daemon that others could write, or a folder in it. Accepts one that does
+/// not exist yet.
 pub fn check_data_folder(data: &Path) -> Outcome {
     if !data.exists() {
         return Ok(());

@@ -5,7 +5,7 @@
 //! `clock.toml`, audits and counts refused responses.
 //! Does not: decide which responses are accepted.
 //! Contract: a file that cannot be written is logged, and the clock continues; the start waits for
-//! the first response for at most [`START_WAIT`].
+//! the first response for at most `START_WAIT`.
 //! Truth: docs/standards/time.md; docs/adr/0030-time-from-the-metadata-server.md.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ use crate::metrics::Page;
 use crate::shutdown::Shutdown;
 
 /// File with the state of a clock, in the daemon's folder.
-pub const CLOCK_FILE: &str = "clock.toml";
+pub(crate) const CLOCK_FILE: &str = "clock.toml";
 /// Maximum size of that file, bytes.
 const CLOCK_BYTES_MAX: u64 = 4096;
 /// Interval between two writes of the file.
@@ -42,13 +42,14 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Maximum time that the start waits for the first response.
-pub const START_WAIT: Duration = Duration::from_secs(3);
+const START_WAIT: Duration = Duration::from_secs(3);
 /// Maximum number of datagrams that are read per request.
 const DATAGRAMS_MAX: usize = 64;
 /// Interval between two audit records of the same reason; the record has the count.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum time: 48 bits of milliseconds.
 const TIME_MAX_MS: u64 = (1 << 48) - 1;
+
 /// [`StoredClock`] as a file.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -117,7 +118,7 @@ impl FollowedClock {
 
     /// Resets to the clock of this machine, for an administrator. The next response is treated as
     /// the first one.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         let mut follower = self.follower.lock();
         let stopwatch_ms = self.stopwatch_ms();
         *follower = Follower::new(follower.policy(), now_ms(), stopwatch_ms, 0, 0);
@@ -253,7 +254,7 @@ impl Following {
         &self.clock
     }
 
-    /// Sends requests until a response is accepted, for at most [`START_WAIT`].
+    /// Sends requests until a response is accepted, for at most `START_WAIT`.
     pub async fn first(&self) {
         let requests = async {
             loop {

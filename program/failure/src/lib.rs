@@ -127,37 +127,6 @@ impl Failure {
         if self.next_step.is_some() { self } else { self.hint(next_step) }
     }
 
-    /// Sets the next step by kind and command unless the failure has one.
-    #[must_use]
-    pub fn or_default_hint(self, command: &str) -> Self {
-        // Some messages of the daemons' crates have the next step themselves.
-        if self.message.contains("; run `") {
-            return self;
-        }
-        let noun = command.split(' ').next().unwrap_or_default();
-        let next_step = match (self.kind, noun) {
-            (FailureKind::Usage, _) => format!("sealstone {command} --help"),
-            (FailureKind::NotFound, "user" | "enrol") => "`sealstone user list` shows the accounts".into(),
-            (FailureKind::NotFound, "group") => {
-                "`sealstone group list` and `sealstone user list` show what exists".into()
-            }
-            (FailureKind::NotFound, "osd" | "mds") => "`sealstone df` shows the devices".into(),
-            (FailureKind::NotFound, "fn") => "`sealstone fn ls` lists the functions of /.functions".into(),
-            (FailureKind::NotFound, "job") => "`sealstone job ls` shows the jobs of this session".into(),
-            (FailureKind::NotFound, "block") => "`sealstone block list` shows the units".into(),
-            (FailureKind::NotFound, "quota") => {
-                "`sealstone quota list` shows users and trees with quotas".into()
-            }
-            (FailureKind::NotFound, "chown" | "chgrp" | "revoke" | "audit") => {
-                "`sealstone ls` shows files, `sealstone user list` accounts".into()
-            }
-            (FailureKind::NotFound, _) => "`sealstone ls` shows what a directory has".into(),
-            (FailureKind::Denied, _) => "`sealstone whoami` shows your account and role".into(),
-            (FailureKind::Operation | FailureKind::Signal(_), _) => return self,
-        };
-        self.or_hint(next_step)
-    }
-
     /// Puts the subject in front: `PATH: reason`. A message that names the same subject, or the
     /// last name of the same path, gets no second one.
     #[must_use]
@@ -288,13 +257,6 @@ mod tests {
         let both = |message: &str| Failure::operation(message).at_both("staff", ", ", "alice").to_string();
         assert_eq!(both("alice: not found"), "alice: not found");
         assert_eq!(both("access denied"), "staff, alice: access denied");
-    }
-
-    #[test]
-    fn own_next_step_is_kept() {
-        let failure = Failure::not_found("x: not found");
-        assert!(failure.clone().or_default_hint("user rm").to_string().contains("user list"));
-        assert!(failure.hint("own").or_default_hint("user rm").to_string().ends_with("(own)"));
     }
 
     #[test]

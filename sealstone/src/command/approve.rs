@@ -3,6 +3,7 @@
 use sealstone_channel::Pin;
 use sealstone_client::{Device, Metadata};
 use sealstone_cluster::wait_until_joined;
+use sealstone_failure::text::hex;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{DeviceState, Request, Response};
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ pub(crate) async fn run(
         return Err(Failure::unexpected_response());
     };
     output.remark(text(&device));
-    let device = wait_until_joined(&client, device.system_id, name, (device.pin.is_some(), wait_s)).await?;
+    let device = wait_until_joined(&client, device.system_id, name, device.pin.is_some(), wait_s).await?;
     output.result(&value(&device), || format!("{name} is active"))
 }
 
@@ -44,7 +45,7 @@ fn pin(device: &Device) -> Option<String> {
 }
 
 fn system_id(device: &Device) -> String {
-    device.system_id.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&device.system_id)
 }
 
 fn value(device: &Device) -> Value {

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use sealstone_client::{IssueEntry, IssueKind};
-use sealstone_failure::text::{ShownPath as _, set_bytes, snake_case};
+use sealstone_failure::text::{ShownPath as _, hex, set_bytes, snake_case};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_osd::Permissions;
 use serde::Deserialize;
@@ -61,8 +61,7 @@ const fn kind(kind: IssueKind) -> &'static str {
 
 /// Returns the principal in the devices' audit logs: session and number of the credential.
 fn principal(entry: &IssueEntry) -> String {
-    let bytes = entry.session.iter().chain(&entry.number.to_be_bytes()).copied().collect::<Vec<u8>>();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&entry.session) + &hex(&entry.number.to_be_bytes())
 }
 
 fn permissions(entry: &IssueEntry) -> Vec<String> {
@@ -165,9 +164,8 @@ fn entry_json(
     uses: &BTreeMap<String, CredentialUses>,
     has_logs: bool,
 ) -> serde_json::Value {
-    let session: String = entry.session.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut value = json!({
-        "time_ms": entry.time_ms, "kind": kind(entry.kind), "user": entry.user.as_str(), "session": session,
+        "time_ms": entry.time_ms, "kind": kind(entry.kind), "user": entry.user.as_str(), "session": hex(&entry.session),
         "permissions": null, "method": null, "expires_ms": null, "start": null, "end": null, "devices": null,
         "principal": null,
     });

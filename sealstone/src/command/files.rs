@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use sealstone_client::{ChecksumKind, Client, ClientError, FileKind, FilePath, Stat};
-use sealstone_failure::text::{human_bytes, set_bytes};
+use sealstone_failure::text::{hex, human_bytes, set_bytes};
 use sealstone_failure::{Failure, Outcome};
 use sealstone_mds_protocol::{LinkTarget, shown};
 use sealstone_transfer::{ListEntry, TreePath, kind_name, list_readable};
@@ -31,8 +31,7 @@ pub(crate) fn stat_json(path: impl AsRef<[u8]>, stat: &Stat) -> Value {
             ChecksumKind::Crc32c => ("crc32c", 4),
             ChecksumKind::Blake3 => ("blake3", 32),
         };
-        let hex: String = checksum.value[..length].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{kind}:{hex}")
+        format!("{kind}:{}", hex(&checksum.value[..length]))
     });
     let mut value = json!({
         "kind": kind_name(stat.kind), "size": stat.size, "mode": format!("{:04o}", stat.mode),
@@ -59,68 +58,59 @@ struct LongLine {
 /// Columns of a long list that are aligned to the right: links and size.
 const RIGHT_ALIGNED: [bool; 6] = [false, true, false, false, true, false];
 
-/// Forms of an entry of a listing.
-trait ShownEntry {
-    /// Returns the entry as `--json` prints it.
-    fn json(&self, target: Option<&LinkTarget>) -> Value;
-    /// Returns its name; that of a directory ends in a slash.
-    fn name(&self) -> String;
-    /// Returns its line of a long list.
-    fn long(&self, target: Option<&LinkTarget>) -> LongLine;
+/// Returns an entry of a listing as `--json` prints it.
+fn entry_json(entry: &ListEntry, target: Option<&LinkTarget>) -> Value {
+    let mut value = match &entry.stat {
+        Some(stat) => stat_json(&entry.path, stat),
+        None => {
+            let mut value = json!({
+                "kind": kind_name(entry.kind), "inode": entry.inode, "size": null, "mode": null, "owner": null,
+                "group": null, "version": null, "width": null, "links": null, "rdev": null,
+                "mtime_ms": null, "ctime_ms": null, "created_ms": null, "atime_ns": null, "mtime_ns": null,
+                "ctime_ns": null, "checksum": null,
+            });
+            set_bytes(&mut value, "path", &entry.path);
+            value
+        }
+    };
+    set_target(&mut value, target);
+    value
 }
 
-impl ShownEntry for ListEntry {
-    fn json(&self, target: Option<&LinkTarget>) -> Value {
-        let mut value = match &self.stat {
-            Some(stat) => stat_json(&self.path, stat),
-            None => {
-                let mut value = json!({
-                    "kind": kind_name(self.kind), "inode": self.inode, "size": null, "mode": null, "owner": null,
-                    "group": null, "version": null, "width": null, "links": null, "rdev": null,
-                    "mtime_ms": null, "ctime_ms": null, "created_ms": null, "atime_ns": null, "mtime_ns": null,
-                    "ctime_ns": null, "checksum": null,
-                });
-                set_bytes(&mut value, "path", &self.path);
-                value
-            }
-        };
-        set_target(&mut value, target);
-        value
-    }
+/// Returns the name of an entry; that of a directory ends in a slash.
+fn entry_name(entry: &ListEntry) -> String {
+    let slash = if entry.kind == FileKind::Directory { "/" } else { "" };
+    format!("{}{slash}", entry.path)
+}
 
-    fn name(&self) -> String {
-        let slash = if self.kind == FileKind::Directory { "/" } else { "" };
-        format!("{}{slash}", self.path)
-    }
-
-    fn long(&self, target: Option<&LinkTarget>) -> LongLine {
-        let Some(stat) = &self.stat else {
-            let letter = mode_string(self.kind, 0).chars().next().unwrap_or('?');
-            let unknown = || "?".to_owned();
-            let mode = format!("{letter}?????????");
-            return LongLine {
-                columns: [mode, unknown(), unknown(), unknown(), unknown(), unknown()],
-                name: self.name(),
-            };
+/// Returns the line of an entry in a long list.
+fn long_line(entry: &ListEntry, target: Option<&LinkTarget>) -> LongLine {
+    let Some(stat) = &entry.stat else {
+        let letter = mode_string(entry.kind, 0).chars().next().unwrap_or('?');
+        let unknown = || "?".to_owned();
+        let mode = format!("{letter}?????????");
+        return LongLine {
+            columns: [mode, unknown(), unknown(), unknown(), unknown(), unknown()],
+            name: entry_name(entry),
         };
-        let size = match stat.kind {
-            FileKind::CharDevice | FileKind::BlockDevice => device_number(stat.rdev),
-            _ => stat.size.to_string(),
-        };
-        let name = match target {
-            Some(target) => format!("{} -> {}", self.name(), shown(target.as_bytes())),
-            None => self.name(),
-        };
-        let columns = [
-            mode_string(stat.kind, stat.mode),
-            stat.links.to_string(),
-            stat.owner.to_string(),
-            group(stat).unwrap_or("-").to_owned(),
-            size,
-            utc_ns(stat.mtime_ns),
-        ];
-        LongLine { columns, name }
-    }
+    };
+    let size = match stat.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => device_number(stat.rdev),
+        _ => stat.size.to_string(),
+    };
+    let name = match target {
+        Some(target) => format!("{} -> {}", entry_name(entry), shown(target.as_bytes())),
+        None => entry_name(entry),
+    };
+    let columns = [
+        mode_string(stat.kind, stat.mode),
+        stat.links.to_string(),
+        stat.owner.to_string(),
+        group(stat).unwrap_or("-").to_owned(),
+        size,
+        utc_ns(stat.mtime_ns),
+    ];
+    LongLine { columns, name }
 }
 
 /// Aligns the columns of a long list; each is as wide as its longest field.
@@ -189,10 +179,10 @@ pub(crate) async fn ls(global: &GlobalArgs, output: Output, arguments: &LsArgs) 
         });
     }
     let entries = || results.done.iter().zip(targets.iter().map(Option::as_ref));
-    let value: Vec<Value> = entries().map(|(listed, target)| listed.json(target)).collect();
+    let value: Vec<Value> = entries().map(|(listed, target)| entry_json(listed, target)).collect();
     let text = match arguments.long {
-        true => align(&entries().map(|(listed, target)| listed.long(target)).collect::<Vec<_>>()),
-        false => results.done.iter().map(ShownEntry::name).collect::<Vec<_>>().join("\n"),
+        true => align(&entries().map(|(listed, target)| long_line(listed, target)).collect::<Vec<_>>()),
+        false => results.done.iter().map(entry_name).collect::<Vec<_>>().join("\n"),
     };
     results.finish_with_text(json!({ "entries": value }), || text)
 }

@@ -1,6 +1,7 @@
 //! `sealstone job`: lists, waits for, stops and reads jobs, and verifies receipts.
 //!
-//! Does: finds jobs in the list of started ones (`sealstone-job-records`) and asks their devices.
+//! Does: finds jobs in the list of started ones (`sealstone-job-records`) and requests their state
+//! from the devices.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::cli::GlobalArgs;
 use crate::cli::functions::Job;
 use crate::command::functions::enumeration;
 use crate::command::parts::{PartResults, for_each};
-use crate::command::session::{client, path as session_path};
+use crate::command::session::{client, job_records};
 use crate::command::transfer::write_whole;
 use crate::output::{Output, print_bytes, utc};
 
@@ -130,7 +131,7 @@ async fn each(
     jobs: &[String],
     mut request: impl AsyncFnMut(&Client, &JobHandle) -> Result<JobStatus, FunctionError>,
 ) -> Outcome<PartResults<(JobRecord, JobStatus)>> {
-    let records = JobRecords::beside(&session_path(global)?);
+    let records = job_records(global)?;
     let mut found: Vec<Outcome<JobRecord>> = Vec::with_capacity(jobs.len());
     for job in jobs {
         match records.find(job) {
@@ -171,7 +172,7 @@ fn is_forgotten(error: &FunctionError) -> bool {
 }
 
 async fn ls(global: &GlobalArgs, output: Output) -> Outcome {
-    let records = JobRecords::beside(&session_path(global)?);
+    let records = job_records(global)?;
     let all = records.all()?;
     let (client, _) = client(global)?;
     let (mut values, mut lines, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
@@ -211,7 +212,7 @@ async fn ls(global: &GlobalArgs, output: Output) -> Outcome {
 }
 
 async fn log(global: &GlobalArgs, output: Output, job: &str) -> Outcome {
-    let record = JobRecords::beside(&session_path(global)?).find(job)?;
+    let record = job_records(global)?.find(job)?;
     let handle = record.handle()?;
     let (client, _) = client(global)?;
     let mut text = Vec::new();
@@ -301,7 +302,7 @@ async fn result(
     path: &OsStr,
     receipt: Option<&Path>,
 ) -> Outcome {
-    let records = JobRecords::beside(&session_path(global)?);
+    let records = job_records(global)?;
     let record = records.find(job)?;
     let (client, _) = client(global)?;
     let mut bytes = 0;
@@ -367,7 +368,7 @@ async fn verify(
             (path.shown().into_owned(), read_receipt(path)?)
         }
         (Some(job), None) => {
-            let record = JobRecords::beside(&session_path(global)?).find(job)?;
+            let record = job_records(global)?.find(job)?;
             let page = read_result(&client, &record, async |piece| {
                 digest.update(piece);
                 Ok(())

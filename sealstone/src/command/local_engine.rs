@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealstone_device_server::{MachineEnvironment, engine_folders};
 use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_function_service::{
     EngineSet, FunctionService, LocalFileObject, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
@@ -24,8 +25,6 @@ use sealstone_osd_device::{
 };
 use tempfile::TempDir;
 use zeroize::Zeroizing;
-
-use sealstone_device_server::{MachineEnvironment, engine_folders};
 
 /// The object that functions see as their own.
 const FUNCTION: ObjectId = ObjectId::new(0x10000, 0x20000);

@@ -55,7 +55,7 @@ pub(crate) async fn for_each<P, T>(
 impl<T> PartResults<T> {
     /// Reports failures of work that is done already.
     pub(crate) fn new(output: Output, done: Vec<T>, failed: Vec<Failure>) -> Self {
-        let hinted = |failure: Failure| failure.or_default_hint(output.command());
+        let hinted = |failure| output.with_default_hint(failure);
         let failed: Vec<Failure> = failed.into_iter().map(hinted).collect();
         failed.iter().for_each(|failure| output.part_failure(failure));
         Self { done, failed, not_tried: 0, is_single: false, output }
@@ -63,7 +63,7 @@ impl<T> PartResults<T> {
 
     /// Reports the failure of a part, which may have a result nevertheless.
     pub(crate) fn fail(&mut self, failure: Failure) {
-        let failure = failure.or_default_hint(self.output.command());
+        let failure = self.output.with_default_hint(failure);
         self.output.part_failure(&failure);
         self.failed.push(failure);
     }

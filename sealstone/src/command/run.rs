@@ -48,7 +48,7 @@ use crate::cli::functions::RunArgs;
 use crate::command::functions::{at_function, enumeration, function_path};
 use crate::command::jobs::failure_of_ended;
 use crate::command::result_sink::ResultSink;
-use crate::command::session::{client, path as session_path};
+use crate::command::session::{client, job_records};
 use crate::output::{Output, stdout_failure};
 
 /// Maximum bytes of results in the JSON of a command.
@@ -102,7 +102,7 @@ struct RunReport<'a> {
 
 impl RunReport<'_> {
     fn fail(&mut self, failure: Failure) {
-        let failure = failure.or_default_hint(self.output.command());
+        let failure = self.output.with_default_hint(failure);
         self.bar.suspend(|| self.output.part_failure(&failure));
         self.failed_count += 1;
         if self.failures.len() < JSON_FAILURES_MAX {
@@ -603,7 +603,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &RunArgs
     let operands: Vec<FilePath> =
         arguments.paths.iter().map(|path| Ok((*global.stored(path)?).clone())).collect::<Outcome<_>>()?;
     let (client, _) = client(global)?;
-    let records = JobRecords::beside(&session_path(global)?);
+    let records = job_records(global)?;
     if arguments.is_async {
         // An asynchronous job can be found only by its record.
         records.all()?;

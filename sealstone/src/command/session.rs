@@ -10,6 +10,7 @@ use sealstone_client::tls::Fingerprint;
 use sealstone_client::{Client, DeviceConnectOptions, PaperOptions, Proofs, Revoking, Role, SavedSession};
 use sealstone_failure::text::{ShownPath as _, with_paths};
 use sealstone_failure::{Failure, FailureKind, Outcome, secret_file};
+use sealstone_job_records::JobRecords;
 use sealstone_mds_protocol::printable;
 use sealstone_metadata_server::ClusterFile;
 use zeroize::Zeroizing;
@@ -36,6 +37,11 @@ pub(crate) fn path(global: &GlobalArgs) -> Outcome<PathBuf> {
 fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")))
+}
+
+/// Returns the list of started jobs of the session.
+pub(crate) fn job_records(global: &GlobalArgs) -> Outcome<JobRecords> {
+    Ok(JobRecords::beside(&path(global)?))
 }
 
 /// Returns a client with the session of the session file.

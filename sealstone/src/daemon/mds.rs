@@ -68,7 +68,7 @@ pub(crate) fn command(global: &GlobalArgs, output: Output, command: Mds) -> Outc
                 None => pin,
             };
             let (client, _) = session::client(global)?;
-            let device = add_osd(&client, &url, &key, (pin, speed), wait).await?;
+            let device = add_osd(&client, &url, &key, pin, speed, wait).await?;
             let name = device.name.shown();
             let pending = device.state == DeviceState::Pending;
             output.remark(match device.state {

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use sealstone_failure::text::{ShownPath as _, human_bytes, set_path, with_paths};
+use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_path, with_paths};
 use sealstone_failure::{Failure, FailureKind, Outcome, chain};
 use sealstone_mds_server::{
     Environment, Location, PasswordSource, SetupError, TransferError, TransferReport, UNAVAILABLE_WAIT_S,
@@ -98,7 +98,6 @@ fn transfer_failure(error: TransferError, data: &Path) -> Failure {
 
 /// Returns an exported file as `--json` prints it.
 fn report_json(report: &TransferReport) -> serde_json::Value {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     serde_json::json!({
         "file": null, "data": null, "records": report.records, "bytes": report.bytes, "version": report.version,
         "server_id": hex(&report.server_id), "blake3": hex(&report.blake3),
