@@ -93,6 +93,14 @@ fn rows_of_tables_are_one_table() {
     let reason = "/tables/c.parquet: its columns differ from those of the first file";
     assert!(refused.code == 1 && refused.stderr.contains(reason), "{}", refused.stderr);
     system.run(&["stat", "/mixed.parquet"]).fails(4);
+    // A local table stays as it was.
+    let before = std::fs::read(&output).expect("a table");
+    let mixed = ["run", "filter", "--where", "id < 5", "-o", text(&output), "/tables"];
+    system.run(&mixed).fails(1).says(&[reason]);
+    let missing = ["run", "filter", "--where", "user.name = 'u1'", "-o", text(&output), "/tables"];
+    let refused = system.run(&missing);
+    refused.fails(1).says(&["the table is not written", "1 of 3 files failed"]);
+    assert_eq!(std::fs::read(&output).expect("a table"), before);
     let json = ["--json", "run", "filter", "--where", "id < 5", "--result-format", "parquet", "/tables"];
     system.run(&json).fails(2);
 }

@@ -49,8 +49,9 @@ pub struct ShippedFunction {
     pub(crate) reduction: ReductionRule,
 }
 
-/// Whether an argument has this value.
-fn has_argument(arguments: &[u8], pair: &str) -> bool {
+/// Whether the arguments of a call have this `name=value`.
+#[must_use]
+pub fn has_argument(arguments: &[u8], pair: &str) -> bool {
     arguments.split(|byte| *byte == 0).any(|one| one == pair.as_bytes())
 }
 

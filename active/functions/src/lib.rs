@@ -33,10 +33,12 @@ pub mod entry {
     pub use crate::transform::{run_aes, run_copy};
 }
 
-pub use catalogue::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction, find_function};
+pub use catalogue::{
+    FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction, find_function, has_argument,
+};
 pub use compression::WINDOW_BYTES_MAX;
 pub use grep::{PATTERN_BYTES_MAX, PATTERN_PROGRAM_BYTES_MAX};
-pub use parquet_join::{JoinError, PART_FOOTER_BYTES_MAX, join_parquet};
+pub use parquet_join::{JoinError, join_parquet};
 pub use reduce::{
     FileReduction, JobPart, PartObject, ReduceError, ReducedFile, reduce_files, reduce_parts, total_of,
 };

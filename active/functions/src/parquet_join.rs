@@ -10,8 +10,8 @@ use crate::thrift::{ThriftError, ThriftFields, ThriftReader, ThriftValue, field_
 
 /// The first and last bytes of a file.
 const MAGIC: &[u8; 4] = b"PAR1";
-/// Maximum bytes of the description at the end of a part.
-pub const PART_FOOTER_BYTES_MAX: usize = 8 << 20;
+/// Maximum bytes of the footer of a part.
+const PART_FOOTER_BYTES_MAX: usize = 8 << 20;
 /// Fields of `FileMetaData`.
 const SCHEMA: i16 = 2;
 const ROWS: i16 = 3;
@@ -20,9 +20,9 @@ const ROW_GROUPS: i16 = 4;
 const COLUMNS: i16 = 1;
 const GROUP_OFFSET: i16 = 5;
 const ORDINAL: i16 = 7;
-/// Fields of `ColumnChunk`: an offset, and the description.
+/// Fields of `ColumnChunk`: an offset, and `ColumnMetaData`.
 const CHUNK_OFFSET: i16 = 2;
-const CHUNK_DESCRIPTION: i16 = 3;
+const CHUNK_METADATA: i16 = 3;
 /// Fields of `ColumnMetaData` that are offsets: data, index and dictionary pages.
 const PAGE_OFFSETS: [i16; 3] = [9, 10, 11];
 /// Other fields with offsets, which the function writes in no part: indexes of pages and filters.
@@ -51,7 +51,7 @@ pub enum JoinError {
     Write(#[from] io::Error),
 }
 
-/// A part: its row groups, and the description at its end.
+/// A part: the bytes of its row groups, and its footer.
 struct ParquetPart<'p> {
     body: &'p [u8],
     footer: ThriftFields,
@@ -65,12 +65,12 @@ impl<'p> ParquetPart<'p> {
         let (inner, length) = inner.split_last_chunk().ok_or_else(invalid)?;
         let length = u32::from_le_bytes(*length) as usize;
         if length > PART_FOOTER_BYTES_MAX {
-            return Err(format!("its description has {length} bytes; at most {PART_FOOTER_BYTES_MAX}"));
+            return Err(format!("its footer has {length} bytes; at most {PART_FOOTER_BYTES_MAX}"));
         }
         let start = inner.len().checked_sub(length).ok_or_else(invalid)?;
         let (body, footer) = inner.split_at(start);
         let mut reader = ThriftReader::new(footer);
-        let footer = reader.structure().map_err(|error: ThriftError| format!("description: {error}"))?;
+        let footer = reader.structure().map_err(|error: ThriftError| format!("footer: {error}"))?;
         Ok(Self { body, footer })
     }
 }
@@ -92,7 +92,7 @@ fn shift_chunk(chunk: &mut ThriftFields, shift: i64, body: &[u8]) -> Result<(), 
         match (*number, &mut *value) {
             (CHUNK_OFFSET, ThriftValue::Number(_, 0)) => {}
             (CHUNK_OFFSET, value) => shift_offset(value, shift, body)?,
-            (CHUNK_DESCRIPTION, ThriftValue::Struct(fields)) => {
+            (CHUNK_METADATA, ThriftValue::Struct(fields)) => {
                 for (number, value) in fields {
                     if PAGE_OFFSETS.contains(number) {
                         shift_offset(value, shift, body)?;
@@ -150,19 +150,18 @@ pub fn join_parquet(parts: &[Vec<u8>], out: &mut dyn Write) -> Result<u64, JoinE
         let count = count.ok_or_else(|| malformed("it has no number of rows".to_owned()))?;
         rows = rows.saturating_add(count);
         let shift = i64::try_from(written).unwrap_or(i64::MAX) - MAGIC.len() as i64;
-        for (_, value) in footer.iter_mut().filter(|(number, _)| *number == ROW_GROUPS) {
-            let ThriftValue::List(_, own) = value else {
-                return Err(malformed("its row groups are no list".to_owned()));
-            };
-            for mut group in own.drain(..) {
-                match &mut group {
-                    ThriftValue::Struct(fields) => {
-                        shift_group(fields, groups.len(), shift, body).map_err(malformed)?;
-                    }
-                    _ => return Err(malformed("a row group is no structure".to_owned())),
+        let own = footer.iter_mut().find(|(number, _)| *number == ROW_GROUPS);
+        let Some((_, ThriftValue::List(_, own))) = own else {
+            return Err(malformed("it has no list of row groups".to_owned()));
+        };
+        for mut group in own.drain(..) {
+            match &mut group {
+                ThriftValue::Struct(fields) => {
+                    shift_group(fields, groups.len(), shift, body).map_err(malformed)?;
                 }
-                groups.push(group);
+                _ => return Err(malformed("a row group is no structure".to_owned())),
             }
+            groups.push(group);
         }
         out.write_all(body)?;
         written += body.len() as u64;
@@ -198,7 +197,7 @@ mod tests {
     fn part(schema: &[u8], body: &[u8], offset: i64) -> Vec<u8> {
         let column = vec![
             (CHUNK_OFFSET, ThriftValue::Number(I64, 0)),
-            (CHUNK_DESCRIPTION, ThriftValue::Struct(vec![(9, ThriftValue::Number(I64, offset))])),
+            (CHUNK_METADATA, ThriftValue::Struct(vec![(9, ThriftValue::Number(I64, offset))])),
         ];
         let group = vec![
             (COLUMNS, ThriftValue::List(12, vec![ThriftValue::Struct(column)])),
@@ -236,12 +235,25 @@ mod tests {
         };
         let offset = |group: &ThriftValue| -> Option<i64> {
             let Some(ThriftValue::List(_, columns)) = field_of(group.fields()?, COLUMNS) else { return None };
-            let chunk = field_of(columns[0].fields()?, CHUNK_DESCRIPTION)?;
+            let chunk = field_of(columns[0].fields()?, CHUNK_METADATA)?;
             field_of(chunk.fields()?, 9)?.number()
         };
         assert_eq!(groups.iter().map(offset).collect::<Vec<_>>(), [Some(5), Some(8)]);
         let ordinal = |group: &ThriftValue| field_of(group.fields()?, ORDINAL)?.number();
         assert_eq!(groups.iter().map(ordinal).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn part_without_row_groups_is_refused() {
+        let mut bytes = MAGIC.to_vec();
+        let footer = vec![(SCHEMA, ThriftValue::Binary(b"s".to_vec())), (ROWS, ThriftValue::Number(I64, 5))];
+        write_structure(&footer, &mut bytes);
+        let length = (bytes.len() - MAGIC.len()) as u32;
+        let bad = [&bytes[..], &length.to_le_bytes(), MAGIC].concat();
+        for parts in [[bad.clone(), part(b"s", b"a", 4)], [part(b"s", b"a", 4), bad]] {
+            let error = join(&parts).unwrap_err();
+            assert!(error.to_string().contains("it has no list of row groups"), "{error}");
+        }
     }
 
     #[test]

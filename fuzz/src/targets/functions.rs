@@ -93,11 +93,13 @@ fn function(number: u8) -> &'static ShippedFunction {
 
 fn reduce(input: &[u8]) {
     let mut input = Input::new(input);
-    let (function, is_striped) = (function(input.byte()), input.byte() & 1 == 1);
+    let (function, form) = (function(input.byte()), input.byte());
+    let is_striped = form & 1 == 1;
     let geometry = StripeGeometry::parse(GEOMETRY).expect("the geometry of a file");
     let result = input.rest();
     let own = match function.name {
         "grep" => "pattern=a\0",
+        "filter" if form & 2 == 2 => "where=a = 1\0format=parquet\0",
         "filter" => "where=a = 1\0format=csv\0header.0=a\0",
         _ => "",
     };
@@ -124,7 +126,8 @@ fn result_seeds() -> Vec<Vec<u8>> {
     let numbers = 0..SHIPPED_FUNCTIONS.len() as u8;
     let one = numbers.zip(lines).map(|(number, line)| seed(&[number, number], line.as_bytes()));
     let data = format!("{}\n{}\n", lines[5], lines[6]);
-    one.chain([seed(&[0, 1], all.as_bytes()), seed(&[8, 0], data.as_bytes())]).collect()
+    let rows = [seed(&[3, 2], lines[2].as_bytes()), seed(&[3, 2], lines[3].as_bytes())];
+    one.chain([seed(&[0, 1], all.as_bytes()), seed(&[8, 0], data.as_bytes())]).chain(rows).collect()
 }
 
 pub(crate) const RESULT: Target = Target {

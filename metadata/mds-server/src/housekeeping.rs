@@ -242,6 +242,10 @@ impl Housekeeper {
         let mut givers = JoinSet::new();
         for due in due {
             let known = devices.iter().find(|(device, _)| device.id == due.device);
+            if known.is_some_and(|(_, state)| *state == DeviceState::Joining) {
+                // It is set when the device is in use.
+                continue;
+            }
             if all || known.is_none() || self.mds.is_device_healthy(due.device) {
                 let (this, device) = (self.clone(), known.map(|(device, _)| device.clone()));
                 givers.spawn(async move { this.give_policy(due, device).await });

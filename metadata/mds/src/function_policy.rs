@@ -50,9 +50,11 @@ impl Mds {
         let due: Vec<(DeviceId, PolicyDueRecord)> = self
             .devices()
             .into_iter()
-            .filter(|(_, state)| state.was_in_use())
+            // One that joins may have read the policy before this change.
+            .filter(|(_, state)| state.was_in_use() || *state == DeviceState::Joining)
             .map(|(device, state)| {
-                let is_missed = state == DeviceState::Unreachable || !self.is_device_healthy(device.id);
+                let is_reachable = state.was_in_use() && state != DeviceState::Unreachable;
+                let is_missed = !is_reachable || !self.is_device_healthy(device.id);
                 (device.id, PolicyDueRecord { change, is_missed })
             })
             .collect();

@@ -264,7 +264,7 @@ Examples:
   sealstone run count --by lines,words,bytes /logs
   sealstone run grep --pattern error /logs/a.log /logs/b.log
   sealstone run filter --where status=500 --output errors.csv /tables
-  sealstone run filter --where 'status >= 500' /tables/*.parquet -o errors.parquet
+  sealstone run filter --where 'status >= 500' '/tables/*.parquet' -o errors.parquet
   sealstone run sha256 --timeout 5m /images/disk.img
   sealstone run compress --format zstd --to /logs/a.log.zst /logs/a.log
   sealstone run decompress --output a.log /logs/a.log.zst

@@ -14,7 +14,7 @@ use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_bytes, set_p
 use sealstone_failure::{Failure, Outcome, secret_file};
 use sealstone_function_service::LocalFileObject;
 use sealstone_osd::Permissions;
-use sealstone_osd::function::{JobState, OBJECTS_MAX, ReplyHeader};
+use sealstone_osd::function::{ExitReason, JobState, OBJECTS_MAX, ReplyHeader};
 use sealstone_osd_device::GrantedObject;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -116,7 +116,11 @@ pub(crate) fn failure_of(name: &str, header: &ReplyHeader) -> Option<Failure> {
     }
     let code = if header.error == 0 { String::new() } else { format!(", code {}", header.error) };
     let failure = format!("the function ended as {}: {}{code}", header.state, header.exit);
-    Some(Failure::operation(failure).at(name).hint("its log may have the reason"))
+    let hint = match header.exit {
+        ExitReason::WallTime => "`--timeout` sets a longer time; the engine also translates the code in it",
+        _ => "its log may have the reason",
+    };
+    Some(Failure::operation(failure).at(name).hint(hint))
 }
 
 /// `sealstone fn test`.
@@ -170,7 +174,7 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use sealstone_osd::function::{ExitReason, JobId};
+    use sealstone_osd::function::JobId;
 
     use super::*;
 

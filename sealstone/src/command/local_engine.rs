@@ -12,7 +12,8 @@ use std::time::Duration;
 use sealstone_device_server::{MachineEnvironment, engine_folders};
 use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_function_service::{
-    EngineSet, FunctionService, LocalFileObject, RunRecord, RunRecorder, ServiceLimits, ServiceParts,
+    EngineSet, FunctionService, LocalFileObject, RunLimits, RunRecord, RunRecorder, ServiceLimits,
+    ServiceParts,
 };
 use sealstone_osd::function::attributes::FunctionAttributes;
 use sealstone_osd::function::{
@@ -74,6 +75,8 @@ pub(super) struct LocalRunEnd {
 pub(super) struct LocalLimits {
     /// Longest run in milliseconds.
     pub(super) timeout_ms: u32,
+    /// Maximum processor time in seconds.
+    pub(super) cpu_s: u64,
     /// Maximum bytes of a result.
     pub(super) output: u64,
 }
@@ -81,13 +84,15 @@ pub(super) struct LocalLimits {
 impl LocalLimits {
     /// Returns the limits of a device, with this longest run.
     pub(super) fn of_device(timeout_ms: u32) -> Self {
-        Self { timeout_ms, output: ServiceLimits::for_cores(1).run.output }
+        let run = RunLimits::default();
+        Self { timeout_ms, cpu_s: run.cpu_s, output: run.output }
     }
 }
 
 fn start_service(engines: EngineSet, local: LocalLimits, folder: &Path) -> Outcome<FunctionService> {
     let mut limits = ServiceLimits::for_cores(1);
     limits.run.wall = Duration::from_millis(local.timeout_ms.into());
+    limits.run.cpu_s = local.cpu_s;
     limits.run.output = local.output;
     // Each run gets an engine of its own, so that its memory is its own too.
     limits.warm_engines = 0;

@@ -34,7 +34,7 @@ use zeroize::Zeroizing;
 
 pub(crate) use self::call_plan::CallPlan;
 use self::call_plan::{call_of, reducible, start_hook};
-use self::client_engine::ClientEngine;
+use self::client_engine::{AT_CLIENT, ClientEngine};
 use self::file_output::{FileOutputs, split_output};
 use self::files::InputFile;
 pub(crate) use self::files::InputFiles;
@@ -45,6 +45,7 @@ pub(crate) use self::second::SecondFunction;
 use self::second::{CollectedResults, reduce};
 use crate::cli::GlobalArgs;
 use crate::cli::functions::RunArgs;
+use crate::command::function_test::failure_of;
 use crate::command::functions::{at_function, enumeration, function_path};
 use crate::command::jobs::failure_of_ended;
 use crate::command::result_sink::ResultSink;
@@ -150,12 +151,22 @@ impl RunReport<'_> {
         self.bar.suspend(|| self.output.remark(text));
         for mut reply in replies {
             match engine.run_job(client, call, &mut reply).await {
-                Ok(()) => self.add_ended(call, reply, true),
+                Ok(log) => {
+                    self.show_log(&reply, &log);
+                    self.add_ended(call, reply, true);
+                }
                 Err(failure) => {
                     self.add_ended(call, reply, false);
                     self.fail(failure);
                 }
             }
+        }
+    }
+
+    /// Prints the log of a failed run at the client, which no other command returns.
+    fn show_log(&self, reply: &CallReply, log: &str) {
+        if !reply.is_success() && !log.is_empty() {
+            self.bar.suspend(|| self.output.remark(log.trim_end()));
         }
     }
 
@@ -173,14 +184,15 @@ impl RunReport<'_> {
             return None;
         }
         let engines = plan.arguments.engines.as_deref();
-        let reply = match reduce(client, call, second, collected, engines).await {
-            Ok(reply) => reply,
+        let (reply, log) = match reduce(client, call, second, collected, engines).await {
+            Ok(end) => end,
             Err(failure) => {
                 self.fail(failure);
                 return None;
             }
         };
         self.record(&reply, &[], false);
+        self.show_log(&reply, &log);
         let has_result =
             matches!(self.sink, ResultSink::Standard) && self.count_json_bytes(reply.result.len());
         let mut value = reply_value(call, &reply, has_result);
@@ -532,6 +544,8 @@ fn json_is_full(omitted: &str) -> Failure {
 fn failure_of_reply(reply: &CallReply) -> Option<Failure> {
     match &reply.outcome {
         Ok(_) if reply.is_success() => None,
+        // Only runs at the client are no jobs.
+        Ok(status) if reply.handle.is_none() => failure_of(AT_CLIENT, status),
         Ok(status) => Some(failure_of_ended(&reply.handle_text(), status)),
         Err(error) => Some(function_failure(error)),
     }
@@ -658,11 +672,7 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
         true => ResultSink::Standard,
         false => ResultSink::open(local)?,
     };
-    if outputs.as_ref().is_some_and(FileOutputs::is_joined)
-        && output.is_json()
-        && local == "-"
-        && plan.to.is_none()
-    {
+    if outputs.as_ref().is_some_and(|outputs| outputs.is_joined() && outputs.is_sink()) && output.is_json() {
         return Err(Failure::usage("the output of several files is not part of the JSON")
             .hint("name a local file with --output FILE, or a stored one with --to PATH"));
     }
@@ -735,11 +745,20 @@ pub(crate) async fn run_call<M: Metadata, D: Devices>(
             report.fail(failure);
         }
     }
-    if let Some(outputs) = report.outputs.as_mut().filter(|_| summary.is_ok())
-        && let Err(failure) =
-            outputs.write_joined(client, &found.files, &mut report.sink, report.failed_count).await
-    {
-        report.fail(failure);
+    if let Some(outputs) = report.outputs.as_mut().filter(|outputs| outputs.is_joined() && summary.is_ok()) {
+        let is_written = if report.failed_count > 0 {
+            let text = "the table is not written, because rows of some files are missing";
+            report.bar.suspend(|| report.output.remark(text));
+            false
+        } else {
+            let written = outputs.write_joined(client, &found.files).await;
+            written.map_err(|failure| report.fail(failure)).is_ok()
+        };
+        if !is_written {
+            report.results.iter_mut().filter_map(|(_, value)| value.as_object_mut()).for_each(|value| {
+                value.remove("output");
+            });
+        }
     }
     let reduced = match summary {
         Ok(_) => report.run_second(client, &call, plan).await,

@@ -57,12 +57,15 @@ impl RowPredicate {
             let name = path.join(".");
             let found = schema.columns().iter().position(|column| column.path().parts() == path);
             let Some(leaf) = found else {
-                let is_group = schema.columns().iter().any(|column| column.path().parts().starts_with(path));
-                return Err(invalid(match is_group {
-                    true => {
-                        format!("column {name} has columns within it; name one of them, such as {name}.x")
+                let within =
+                    || schema.columns().iter().filter(|column| column.path().parts().starts_with(path));
+                let single = within().find(|column| column.max_rep_level() == 0);
+                return Err(invalid(match single.map(|column| column.path().string()) {
+                    Some(one) => {
+                        format!("column {name} has columns within it; name one of them, such as {one}")
                     }
-                    false => format!("the table has no column {name}"),
+                    None if within().next().is_some() => format!("column {name} has several values in a row"),
+                    None => format!("the table has no column {name}"),
                 }));
             };
             let column = schema.column(leaf);
@@ -100,7 +103,7 @@ impl RowPredicate {
         let rows = usize::try_from(group.num_rows()).unwrap_or_default();
         let open = |(leaf, _): &(usize, LeafKind)| open_leaf(object, (number, group), *leaf);
         let mut readers: Vec<LeafReader> = self.leaves.iter().map(open).collect::<Result<_, _>>()?;
-        let columns: Vec<i16> =
+        let max_defs: Vec<i16> =
             self.leaves.iter().map(|(leaf, _)| group.column(*leaf).column_descr().max_def_level()).collect();
         let mut selected = Vec::with_capacity(rows);
         while selected.len() < rows {
@@ -115,7 +118,7 @@ impl RowPredicate {
                 for (at, reader) in readers.iter().enumerate() {
                     let batch = reader.batch();
                     // A column without repetition has a level for each row.
-                    let has_value = batch.def.get(row) == Some(&columns[at]);
+                    let has_value = batch.def.get(row) == Some(&max_defs[at]);
                     fields.push(match has_value {
                         true => self.leaves[at].1.field_value(&batch.values, positions[at]),
                         false => FieldValue::Null,

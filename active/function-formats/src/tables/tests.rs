@@ -266,8 +266,9 @@ fn invalid_calls_are_refused() {
         (&[("where", "none = 1")][..], "where: the table has no column none"),
         (
             &[("where", "user = 1")],
-            "where: column user has columns within it; name one of them, such as user.x",
+            "where: column user has columns within it; name one of them, such as user.name",
         ),
+        (&[("where", "tags = 't0'")], "where: column tags has several values in a row"),
         (&[("where", "day = 'x'")], "where: 'x': expected a date such as 2026-11-27, or a time such as"),
         (&[("where", "id = ")], "where: column 6:"),
         (

@@ -589,6 +589,17 @@ fn missed_policy_withholds_execute_right() {
 }
 
 #[test]
+fn joining_device_gets_policy_changed_meanwhile() {
+    let mut world = World::with_devices(1);
+    let device = world.add_device(1);
+    let set =
+        Request::FunctionPolicySet { partition: None, policy: 1, keys: Vec::new(), digests: Vec::new() };
+    world.ask(ADMIN, set);
+    let due = world.mds.due_policies().unwrap();
+    assert!(due.iter().any(|due| due.device == device), "{due:?}");
+}
+
+#[test]
 fn policy_access_is_for_administrators_only() {
     let mut world = World::with_devices(1);
     let id = world.mds.devices()[0].0.id;

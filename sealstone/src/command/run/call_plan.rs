@@ -6,7 +6,7 @@ use sealstone_client::functions::{
 use sealstone_client::{FilePath, Method};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome, secret_file};
-use sealstone_functions::{FunctionOutput, ShippedFunction, find_function};
+use sealstone_functions::{FunctionOutput, ShippedFunction, find_function, has_argument};
 use sealstone_job_records::{JobRecord, JobRecords};
 use sealstone_mds_protocol::shown;
 
@@ -67,7 +67,7 @@ fn call_arguments(
             all.add("format", format).map_err(Failure::from)?;
         }
         let has_form = names.iter().any(|name| matches!(name.as_str(), "count" | "result-format"));
-        let is_table = function.name == "filter" && has_value(all.bytes(), "format=parquet");
+        let is_table = function.name == "filter" && has_argument(all.bytes(), "format=parquet");
         if is_table && !has_form && names_parquet(plan) {
             names.push("result-format".to_owned());
             all.add("result-format", "parquet").map_err(Failure::from)?;
@@ -76,11 +76,6 @@ fn call_arguments(
         arguments.shipped.check(function, &names)?;
     }
     Ok(all)
-}
-
-/// Whether an argument has this value.
-fn has_value(arguments: &[u8], pair: &str) -> bool {
-    arguments.split(|byte| *byte == 0).any(|one| one == pair.as_bytes())
 }
 
 /// Whether the output has the name of a Parquet file.
@@ -133,10 +128,10 @@ pub(super) fn call_of(
     call.security = plan.security;
     call.key_file = plan.key_file.as_ref().map(|path| path.as_bytes().to_vec());
     let is_filter = reducible.is_some_and(|function| function.name == "filter");
-    call.header_rows = is_filter && has_value(call.arguments.bytes(), "format=csv");
+    call.header_rows = is_filter && has_argument(call.arguments.bytes(), "format=csv");
     // The other shipped functions return a few lines.
     call.long_results = reducible.is_none_or(|function| {
-        let counts = has_value(call.arguments.bytes(), "count=true");
+        let counts = has_argument(call.arguments.bytes(), "count=true");
         let is_long = matches!(function.name, "grep" | "filter") || function.output == FunctionOutput::File;
         is_long && !counts
     });

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::num::NonZero;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use sealstone_client::{Client, Devices, FilePath, GetOptions, Metadata, OpenFile
 use sealstone_failure::{Failure, Outcome};
 use sealstone_function_service::LocalFileObject;
 use sealstone_mds_protocol::shown;
-use sealstone_osd::function::EngineType;
+use sealstone_osd::function::{EngineType, ExitReason};
 use sealstone_osd_device::GrantedObject;
 use zeroize::Zeroizing;
 
@@ -31,9 +32,11 @@ use crate::command::local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRun
 const FETCH_BYTES: u64 = 4 << 20;
 /// Maximum bytes of an object that is copied for a run.
 const OBJECT_BYTES_MAX: u64 = 4 << 30;
-
 /// Maximum bytes of the result of a run: those of a call. Devices return less.
 const OUTPUT_BYTES_MAX: u64 = RESULTS_BYTES_MAX as u64;
+
+/// Where a run was, in its failure.
+pub(super) const AT_CLIENT: &str = "at the client";
 
 /// A stored function, and the engine of this machine that runs it.
 pub(super) struct ClientEngine(Arc<LocalEngine>);
@@ -79,7 +82,10 @@ impl ClientEngine {
         let options = GetOptions { method: call.security, ..GetOptions::default() };
         let mut code = Vec::new();
         client.get(path, &mut code, options).await.map_err(|error| Failure::from(error).at(path))?;
-        let limits = LocalLimits { timeout_ms: call.timeout_ms, output: OUTPUT_BYTES_MAX };
+        // Only the timeout limits the processor time, which is that of the user's machine.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let cpu_s = u64::from(call.timeout_ms).div_ceil(1000) * cores as u64;
+        let limits = LocalLimits { timeout_ms: call.timeout_ms, cpu_s, output: OUTPUT_BYTES_MAX };
         let engine = LocalEngine::start(engine, engines, code, limits)?;
         if found.digest != Some(engine.digest) {
             return Err(Failure::operation("its code differs from its digest").at(path));
@@ -87,13 +93,13 @@ impl ClientEngine {
         Ok(Self(Arc::new(engine)))
     }
 
-    /// Runs the job of a reply, and replaces its outcome and result.
+    /// Runs the job of a reply, and replaces its outcome and result; returns its log.
     pub(super) async fn run_job<M: Metadata, D: Devices>(
         &self,
         client: &Client<M, D>,
         call: &FunctionRun,
         reply: &mut CallReply,
-    ) -> Outcome {
+    ) -> Outcome<String> {
         let mut files = Vec::with_capacity(reply.parts.len());
         for part in &reply.parts {
             files.push(fetch_object(client, call, part).await?);
@@ -102,7 +108,7 @@ impl ClientEngine {
         // It is no job of a device.
         (reply.outcome, reply.result) = (Ok(end.header), end.result);
         (reply.handle, reply.device) = (None, String::new());
-        Ok(())
+        Ok(end.log)
     }
 
     /// Runs the function on a stored file; returns its result.
@@ -118,9 +124,11 @@ impl ClientEngine {
         let object = Arc::new(StoredFileObject::new(stored));
         let arguments = Zeroizing::new(call.arguments.bytes().to_vec());
         let end = self.run_on(call, arguments, vec![object]).await.map_err(at)?;
-        match failure_of("a local engine", &end.header) {
+        match failure_of(AT_CLIENT, &end.header) {
             None => Ok(end.result),
-            Some(failure) if end.log.is_empty() => Err(at(failure)),
+            Some(failure) if end.log.is_empty() || end.header.exit == ExitReason::WallTime => {
+                Err(at(failure))
+            }
             Some(failure) => Err(at(failure.hint(end.log.trim_end().replace('\n', "; ")))),
         }
     }

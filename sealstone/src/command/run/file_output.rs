@@ -6,7 +6,7 @@
 //! a file that the command reads.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,12 +15,14 @@ use std::path::{Path, PathBuf};
 use sealstone_client::{Client, ClientError, Devices, FileKind, FilePath, Metadata, Method, PutOptions};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
-use sealstone_functions::{JoinError, OutputLine, ResultLine, ShippedFunction, join_parquet};
+use sealstone_functions::{JoinError, OutputLine, ResultLine, ShippedFunction, has_argument, join_parquet};
 use sealstone_mds_protocol::{ErrorCode, shown};
 
 use super::files::InputFile;
 use crate::cli::StoredPath;
 use crate::command::result_sink::ResultSink;
+use crate::command::transfer::write_whole;
+use crate::output::stdout_failure;
 
 /// Maximum bytes of all outputs that wait to be stored.
 const WAITING_BYTES_MAX: usize = 512 << 20;
@@ -32,6 +34,8 @@ const ORDERED_OUTPUT_MAX: u64 = 64 << 20;
 enum OutputTarget {
     /// Standard output or a local file, in the order of the files.
     Sink,
+    /// A local file with the rows of all tables.
+    Table(OsString),
     /// A local folder with one file for each.
     Folder(PathBuf),
     /// Stored paths, one for each file.
@@ -56,7 +60,7 @@ fn output_name(function: &ShippedFunction, arguments: &[u8], path: &FilePath) ->
     let name = path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     match function.name {
         "compress" => {
-            let is_gzip = arguments.split(|byte| *byte == 0).any(|one| one == b"format=gzip");
+            let is_gzip = has_argument(arguments, "format=gzip");
             Ok([name, if is_gzip { b".gz" } else { b".zst" }].concat())
         }
         "decompress" => {
@@ -94,15 +98,22 @@ impl FileOutputs {
             }
         };
         let is_joined = is_many && function.name == "filter";
-        let new = |target, names: Vec<Vec<u8>>| {
-            let is_joined = is_joined && names.is_empty();
-            Self { target, names, method, waiting: Vec::new(), waiting_bytes: 0, is_joined }
+        let new = |target, names: Vec<Vec<u8>>, is_joined| Self {
+            target,
+            names,
+            method,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            is_joined,
         };
         let Some(stored) = stored else {
             let is_folder = local != "-" && Path::new(local).is_dir();
             return match is_folder {
-                true => Ok(new(OutputTarget::Folder(PathBuf::from(local)), names()?)),
-                false => Ok(new(OutputTarget::Sink, Vec::new())),
+                true => Ok(new(OutputTarget::Folder(PathBuf::from(local)), names()?, false)),
+                false if is_joined && local != "-" => {
+                    Ok(new(OutputTarget::Table(local.to_owned()), Vec::new(), true))
+                }
+                false => Ok(new(OutputTarget::Sink, Vec::new(), is_joined)),
             };
         };
         let top: &FilePath = stored;
@@ -124,7 +135,7 @@ impl FileOutputs {
         if let Some(path) = paths.iter().find(|path| files.iter().any(|file| file.path == **path)) {
             return Err(Failure::usage("the output would replace a file that the function reads").at(path));
         }
-        Ok(new(OutputTarget::Stored(paths), names))
+        Ok(new(OutputTarget::Stored(paths), names, is_joined && !is_directory))
     }
 
     /// Whether the outputs go to the sink of results.
@@ -141,6 +152,7 @@ impl FileOutputs {
     pub(super) fn path_of(&self, file: usize) -> Option<Vec<u8>> {
         match &self.target {
             OutputTarget::Sink => None,
+            OutputTarget::Table(path) => Some(path.as_encoded_bytes().to_vec()),
             OutputTarget::Folder(folder) => {
                 let name = OsStr::from_bytes(self.names.get(file)?);
                 Some(folder.join(name).into_os_string().into_encoded_bytes())
@@ -157,7 +169,7 @@ impl FileOutputs {
                 let name = self.names.get(file).ok_or_else(Failure::unexpected_response)?;
                 write_local(&folder.join(OsStr::from_bytes(name)), &mut bytes.as_slice())?;
             }
-            OutputTarget::Sink | OutputTarget::Stored(_) => {
+            OutputTarget::Sink | OutputTarget::Table(_) | OutputTarget::Stored(_) => {
                 if self.waiting_bytes + bytes.len() > WAITING_BYTES_MAX {
                     return Err(Failure::operation("the outputs have more than 512 MiB together")
                         .hint("run the function on fewer files"));
@@ -193,6 +205,7 @@ impl FileOutputs {
                 spool.read_to_end(&mut bytes)?;
                 return Ok(Some(bytes));
             }
+            OutputTarget::Table(_) => return Err(Failure::unexpected_response()),
             OutputTarget::Folder(folder) => {
                 let name = self.names.get(file).ok_or_else(Failure::unexpected_response)?;
                 write_local(&folder.join(OsStr::from_bytes(name)), &mut spool)?;
@@ -239,30 +252,32 @@ impl FileOutputs {
     /// Writes one Parquet file of the outputs of all files, in the order of the files.
     ///
     /// # Errors
-    /// For outputs that are missing or have other columns, with the path of their file.
+    /// Without files; for outputs that have other columns, with the path of their file.
     pub(super) async fn write_joined<M: Metadata, D: Devices>(
         &mut self,
         client: &Client<M, D>,
         files: &[InputFile],
-        sink: &mut ResultSink,
-        failed_count: usize,
     ) -> Outcome {
-        if !self.is_joined {
-            return Ok(());
+        if files.is_empty() {
+            return Err(Failure::operation("no table was found, so the output would have no columns"));
         }
         let mut waiting = std::mem::take(&mut self.waiting);
-        if failed_count > 0 || waiting.len() != files.len() {
-            return Err(Failure::operation("the output is not written, because results are missing"));
+        if waiting.len() != files.len() {
+            return Err(Failure::unexpected_response());
         }
         waiting.sort_unstable_by_key(|(file, _)| *file);
         let (numbers, parts): (Vec<usize>, Vec<Vec<u8>>) = waiting.into_iter().unzip();
         let mut spool = tempfile::tempfile()?;
         let mut buffered = io::BufWriter::new(&mut spool);
         let size = join_parquet(&parts, &mut buffered).map_err(|error| {
-            let (JoinError::Malformed { part, .. } | JoinError::Schema { part }) = error else {
-                return Failure::operation(error);
+            let (part, failure) = match error {
+                JoinError::Write(error) => return Failure::from(error),
+                JoinError::Malformed { part, .. } => (part, Failure::operation(error)),
+                JoinError::Schema { part } => {
+                    let hint = "run the function on files with the same columns";
+                    (part, Failure::operation(error).hint(hint))
+                }
             };
-            let failure = Failure::operation(error).hint("run the function on files with the same columns");
             match numbers.get(part).and_then(|file| files.get(*file)) {
                 Some(file) => failure.at(&file.path),
                 None => failure,
@@ -271,16 +286,21 @@ impl FileOutputs {
         buffered.flush()?;
         drop(buffered);
         spool.seek(SeekFrom::Start(0))?;
-        match (&self.target, sink) {
-            (OutputTarget::Stored(paths), _) => {
+        match &self.target {
+            OutputTarget::Stored(paths) => {
                 let (path, file) =
                     paths.first().zip(files.first()).ok_or_else(Failure::unexpected_response)?;
                 let options = self.put_options(file.output_mode(), size);
                 let spool = tokio::fs::File::from_std(spool);
                 client.put(path, spool, options).await.map_err(|error| Failure::from(error).at(path))?;
             }
-            (_, ResultSink::File(out)) => drop(io::copy(&mut spool, out)?),
-            (_, ResultSink::Standard) => drop(io::copy(&mut spool, &mut io::stdout().lock())?),
+            OutputTarget::Table(path) => {
+                let mut spool = tokio::fs::File::from_std(spool);
+                write_whole(path, async |out| Ok(tokio::io::copy(&mut spool, out).await?)).await?;
+            }
+            OutputTarget::Sink | OutputTarget::Folder(_) => {
+                io::copy(&mut spool, &mut io::stdout().lock()).map_err(stdout_failure)?;
+            }
         }
         Ok(())
     }

@@ -49,14 +49,14 @@ impl CollectedResults {
     }
 }
 
-/// Runs the second function on the results.
+/// Runs the second function on the results; returns its reply, and the log of a run at the client.
 pub(super) async fn reduce<M: Metadata, D: Devices>(
     client: &Client<M, D>,
     call: &FunctionRun,
     second: &SecondFunction,
     collected: CollectedResults,
     engines: Option<&Path>,
-) -> Outcome<CallReply> {
+) -> Outcome<(CallReply, String)> {
     let mut run = FunctionRun::new(&second.path);
     run.arguments = second.arguments.clone();
     run.timeout_ms = call.timeout_ms;
@@ -64,7 +64,8 @@ pub(super) async fn reduce<M: Metadata, D: Devices>(
     let bytes = collected.joined();
     match second.place {
         ReducePlace::Device => {
-            run.run_on_bytes(client, &bytes).await.map_err(|error| at_function(error, &second.path))
+            let reply = run.run_on_bytes(client, &bytes).await;
+            Ok((reply.map_err(|error| at_function(error, &second.path))?, String::new()))
         }
         ReducePlace::Client => reduce_here(client, &run, &second.path, &bytes, engines).await,
     }
@@ -76,13 +77,13 @@ async fn reduce_here<M: Metadata, D: Devices>(
     path: &FilePath,
     bytes: &[u8],
     engines: Option<&Path>,
-) -> Outcome<CallReply> {
+) -> Outcome<(CallReply, String)> {
     let engine = ClientEngine::start(client, run, path, engines).await?;
     let mut file = tempfile::tempfile()?;
     file.write_all(bytes)?;
     let arguments = Zeroizing::new(run.arguments.bytes().to_vec());
     let end = engine.run(run, arguments.clone(), vec![file]).await?;
-    Ok(CallReply {
+    let reply = CallReply {
         number: 0,
         group: CallGroup { first_file: 0, replies: 1 },
         device: String::new(),
@@ -93,7 +94,8 @@ async fn reduce_here<M: Metadata, D: Devices>(
         result: end.result,
         receipt: Vec::new(),
         reserved: None,
-    })
+    };
+    Ok((reply, end.log))
 }
 
 #[cfg(test)]
