@@ -345,6 +345,42 @@ fn modern_unit_is_attached_rotated_and_shown() {
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
 
+/// A new secret could open nothing, and would make later blocks depend on another one.
+#[test]
+fn lost_secret_of_stored_keys_is_never_replaced() {
+    for level in ["lazy", "paper:S2-5"] {
+        let mut bench = ProtectedDevice::new();
+        bench.device.block(&["create", "disk", "--size", "32M", "--protect", level]).ok();
+        bench.start(&[]);
+        let mut attach = bench.attach("disk", &[]);
+        let mut client = bench.client();
+        client.write(0, &block(NEW));
+        assert_eq!(client.flush(), 0);
+        assert_eq!(attach.end(Signal::Terminate), 0);
+        bench.device.end(Signal::Terminate);
+        let data = bench.device.data();
+        let (secret, copy) = (data.join("block-keys.secret"), data.join("copy"));
+        fs::rename(&secret, &copy).expect("moved");
+        let serve = ["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+        match Daemon::try_start(command(&serve)) {
+            Err(refused) => drop(refused.fails(1).says(&["block-keys.secret", "missing", "disk", "restore"])),
+            Ok(_) => panic!("{level}: it started without its secret"),
+        }
+        assert!(!secret.exists());
+        fs::rename(&copy, &secret).expect("moved");
+        bench.start(&[]);
+        let mut attach = bench.attach("disk", &[]);
+        assert_eq!(bench.client().read(0, 4096), block(NEW));
+        assert_eq!(attach.end(Signal::Terminate), 0);
+        bench.device.end(Signal::Terminate);
+        // Without a copy of the secret only the unit is lost.
+        fs::remove_file(&secret).expect("removed");
+        bench.device.block(&["rm", "disk"]).ok();
+        bench.start(&[]);
+        assert!(secret.exists());
+    }
+}
+
 /// Rules of a device that trusts TLS and names, without CHAP.
 const OPEN_ACCESS: &str = "[[initiator]]\nnames = [\"iqn.2026-11.org.sealstone:client\"]\n";
 
@@ -401,6 +437,12 @@ fn changed_modern_write_is_rejected_and_counted() {
     }
     assert_eq!(client.flush(), 5, "the writer is informed");
     assert_eq!(read_error(&mut client, 0), 5, "never the older block");
+    // A unit with an unreadable first block can be attached, to write it again.
+    drop(client);
+    assert_eq!(attach.end(Signal::Terminate), 0);
+    let mut attach = bench.attach(&url, &["--protect", "lazy", "--protect-block", "4096"]);
+    let mut client = bench.client();
+    assert_eq!(read_error(&mut client, 0), 5);
     client.write(0, &block(NEW));
     assert_eq!(client.flush(), 0);
     proxy.arm(false, WireChange::Large);

@@ -99,6 +99,10 @@ struct PathState {
     failures: AtomicU64,
     links: AtomicU64,
     known: Mutex<Option<KnownUnit>>,
+    /// Requests for the keys of the unit that succeeded.
+    key_requests: AtomicU64,
+    /// Held while the keys are requested again.
+    requesting_keys: tokio::sync::Mutex<()>,
     losses: Arc<LossCounter>,
     writes: UnflushedWrites,
 }
@@ -130,6 +134,8 @@ impl UnitPath {
             failures: AtomicU64::new(0),
             links: AtomicU64::new(0),
             known: Mutex::new(None),
+            key_requests: AtomicU64::new(0),
+            requesting_keys: tokio::sync::Mutex::default(),
             losses,
             writes: UnflushedWrites::default(),
         }))
@@ -158,6 +164,7 @@ impl UnitPath {
             if command.leaves_unflushed {
                 path.writes.count_step();
             }
+            let key_requests = path.key_requests.load(Ordering::Acquire);
             let response =
                 match link.session.execute(path.request(command, core::mem::take(&mut buffer))).await {
                     Ok(response) => response,
@@ -186,7 +193,7 @@ impl UnitPath {
                 StatusClass::Attention(code) => {
                     path.handle_unit_attention(code);
                     if code == additional::UNIT_KEYS_CHANGED {
-                        match path.request_unit_keys(&link.session).await {
+                        match path.request_new_unit_keys(&link.session, key_requests).await {
                             Ok(()) => {}
                             Err(BlockError::Session(error)) => {
                                 path.drop_link(&link, &error);
@@ -442,7 +449,19 @@ impl PathState {
         }
         let (cdb, most) = (command::receive_unit_keys(), command::UNIT_KEYS_BYTES);
         // The session keeps the keys; the answer is zeros.
-        self.run_setup_command(session, "RECEIVE UNIT KEYS", cdb, most).await.map(drop)
+        self.run_setup_command(session, "RECEIVE UNIT KEYS", cdb, most).await?;
+        self.key_requests.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Requests the keys of the unit, unless another command has done so since `requests` were
+    /// counted: each request makes the generations of writes in flight stale.
+    async fn request_new_unit_keys(&self, session: &Session, requests: u64) -> Result<(), BlockError> {
+        let _requesting = self.requesting_keys.lock().await;
+        if self.key_requests.load(Ordering::Acquire) != requests {
+            return Ok(());
+        }
+        self.request_unit_keys(session).await
     }
 
     async fn capacity(&self, session: &Session) -> Result<CapacityData, BlockError> {

@@ -655,6 +655,25 @@ async fn clients_follow_rotated_unit_key() {
     assert!(KeyedDevice::new(S1_2, SAFE, BlockSize::B512).units.rotate_key("disk").is_err());
 }
 
+/// Writes in flight at a rotation request the keys together, and none of them fails.
+#[tokio::test]
+async fn concurrent_writes_follow_rotated_unit_key() {
+    const WRITES: u64 = 64;
+    let device = KeyedDevice::new(M_LAZY, MODERN, BlockSize::B4096);
+    let client = device.client().await;
+    for round in 1..=12_u8 {
+        device.units.rotate_key("disk").unwrap();
+        let writes = (0..WRITES).map(|at| client.write(at * 4096, large(round).into(), false));
+        for written in futures_util::future::join_all(writes).await {
+            written.unwrap();
+        }
+    }
+    let expected: Vec<u8> = (0..WRITES).flat_map(|_| large(12)).collect();
+    assert!(client.read(0, WRITES * 4096).await.unwrap() == expected);
+    client.flush(&client.flush_cursor()).await.unwrap();
+    assert_eq!(device.sessions.load(Ordering::SeqCst), 1, "no session was lost");
+}
+
 /// The session takes the keys of the unit; its caller never sees them.
 #[tokio::test]
 async fn unit_keys_do_not_leave_the_session() {

@@ -23,7 +23,8 @@ use crate::{Environment as _, SystemEnvironment};
 
 /// Tasks that are remembered; the oldest are those of aborted commands.
 const TASKS_MAX: usize = 4096;
-/// Requests for the keys of the unit in flight; further ones replace others.
+/// Maximum number of requests for the keys of the unit in flight. A further one ends the connection:
+/// the answer of one that is not remembered would reach its caller.
 const KEY_TASKS_MAX: usize = 64;
 /// Reports that wait for [`BlockReports::take`]; further ones replace the oldest.
 const REPORTS_MAX: usize = 4096;
@@ -122,7 +123,7 @@ struct BlockTask {
 }
 
 /// Keys of the unit, and the generations of this session.
-struct UnitKeyring {
+struct GenerationSealer {
     keys: UnitKeys,
     generations: GenerationCounter,
 }
@@ -137,7 +138,7 @@ pub(crate) struct InitiatorPduBlocks {
     /// Tasks of RECEIVE UNIT KEYS.
     key_tasks: BTreeSet<u32>,
     /// Present after such a task, at levels with generations.
-    unit_keys: Option<UnitKeyring>,
+    unit_keys: Option<GenerationSealer>,
     reports: BlockReports,
     /// Whether blocks that are authentic are reported too.
     reports_success: bool,
@@ -169,11 +170,12 @@ impl InitiatorPduBlocks {
         self.tasks.insert(tag, BlockTask { serial: self.serial, lba, corrupt: None });
     }
 
-    fn begin_key_task(&mut self, tag: u32) {
+    fn begin_key_task(&mut self, tag: u32) -> Result<(), PduError> {
         if self.key_tasks.len() >= KEY_TASKS_MAX {
-            self.key_tasks.pop_first();
+            return Err(PduError::Keys(COMMAND));
         }
         self.key_tasks.insert(tag);
+        Ok(())
     }
 
     /// Takes the keys of the unit, and replaces them by zeros.
@@ -181,18 +183,18 @@ impl InitiatorPduBlocks {
         let parsed = UnitKeys::parse(data);
         data.zeroize();
         let (keys, session) = parsed.map_err(|_| PduError::Keys(DATA_IN))?;
-        let is_other_unit = |known: &UnitKeyring| known.keys.unit() != keys.unit();
+        let is_other_unit = |known: &GenerationSealer| known.keys.unit() != keys.unit();
         if self.unit_keys.as_ref().is_some_and(is_other_unit) {
             return Err(PduError::Keys(DATA_IN));
         }
-        self.unit_keys = Some(UnitKeyring { keys, generations: GenerationCounter::new(session) });
+        self.unit_keys = Some(GenerationSealer { keys, generations: GenerationCounter::new(session) });
         Ok(())
     }
 
     /// Seals whole blocks in place.
     fn seal(&mut self, opcode: u8, first_lba: u64, data: &mut [u8]) -> Result<SegmentSeals, PduError> {
         let (list, macs) = if self.form.scheme.has_generations() {
-            let UnitKeyring { keys, generations } = self.unit_keys.as_mut().ok_or(PduError::Keys(opcode))?;
+            let GenerationSealer { keys, generations } = self.unit_keys.as_mut().ok_or(PduError::Keys(opcode))?;
             let sealed = keys.seal(first_lba, self.form.block.bytes(), data, generations);
             sealed.ok_or(PduError::GenerationsExhausted)?
         } else {
@@ -259,7 +261,7 @@ impl PduBlocks for InitiatorPduBlocks {
                 self.key_tasks.remove(&tag);
                 let is_key_task = self.form.scheme.has_generations() && bhs[32] == RECEIVE_UNIT_KEYS;
                 if is_key_task && bhs[8..16] == self.lun {
-                    self.begin_key_task(tag);
+                    self.begin_key_task(tag)?;
                 }
                 let has_blocks =
                     bhs[8..16] == self.lun && matches!(bhs[32], READ | WRITE | READ_OLDER_VERSION);

@@ -45,6 +45,10 @@ impl LazyVolume {
     /// `Store`.
     pub fn rotate_key(&self) -> Result<u32, LazyError> {
         self.with_unit_keys(|stored| {
+            // Each epoch has a session, so that the first sessions of epochs ascend.
+            if !stored.keys.is_current(stored.next_session.saturating_sub(1)) {
+                stored.take_session(&**self.store(), self.unit())?;
+            }
             let (first, key) = (stored.next_session, StoredUnitKeys::new_key(self.unit()));
             first.checked_add(1).ok_or(LazyError::SessionsExhausted)?;
             stored.keys.rotate(first, key).map_err(|error| match error {

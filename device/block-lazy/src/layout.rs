@@ -4,7 +4,8 @@
 //! slot of a block, 64: BEK 24 | BAK 16 | MAC 16 | flags 2 | version 6
 //! slot of M-lazy, 32:  generation 8 | tag 16 | flags 2 | version 6
 //! record of the log:   LBA 8 | version 6 | length 2 | CRC-32C 4 | BEK, BAK, MAC 56 | data
-//! record of M-lazy:    LBA 8 | version 6 | length 2 | CRC-32C 4 | generation, tag 24 | data
+//! record of M-lazy:    LBA 8 | version 6 | length 2 | CRC-32C 4 | generation, tag 24 |
+//!                      CRC-32C of the first 16 bytes 4 | data
 //! ```
 //! With a secret, the 56 bytes of a record are sealed (85 bytes), and so is each page of slots. The
 //! 24 bytes of M-lazy are not secret, and are not sealed.

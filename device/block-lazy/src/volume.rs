@@ -31,7 +31,8 @@ const TRANSFER_MAX: u64 = 16 << 20;
 const COLLECT_BATCH: usize = 128;
 /// Version numbers that are reserved at once.
 const VERSION_CHUNK: u64 = 1 << 16;
-/// Deleted writes that are kept until the caller takes them; more are only counted.
+/// Deleted writes that are kept until the caller takes them; more are only counted, except the first
+/// one of each writer.
 const REJECTED_MAX: usize = 1024;
 
 /// A write of consecutive blocks.
@@ -166,6 +167,18 @@ impl LazyVolume {
             return Err(LazyError::LogTooSmall { max, needed });
         }
         Ok(Self { store, unit, policy, state: Mutex::new(state) })
+    }
+
+    /// Whether a unit has keys and versions: it was opened before.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn has_state(store: &dyn ObjectStore, lun: u16) -> Result<bool, StoreError> {
+        match store.stat(layout::state_object(lun)) {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes keys and versions of a unit, not its blocks.
@@ -615,7 +628,8 @@ impl LazyVolume {
                 state.corrupt.remove(&block.lba);
                 state.status.rejected += block.rejected.len() as u64;
                 for rejected in block.rejected {
-                    if state.rejected.len() < REJECTED_MAX {
+                    let is_known = || state.rejected.iter().any(|known| known.writer == rejected.writer);
+                    if state.rejected.len() < REJECTED_MAX || !is_known() {
                         state.rejected.push(rejected);
                     } else {
                         state.status.rejected_dropped += 1;

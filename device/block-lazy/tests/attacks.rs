@@ -3,7 +3,7 @@
 //! Each attack runs on both profiles: the paper's result is recorded, that of `paper+safe` is
 //! required.
 
-use sealstone_block_lazy::{LazyError, LazyVolume, ReadVerdict, VersionNumber};
+use sealstone_block_lazy::{LazyError, LazyVolume, ReadVerdict, VersionNumber, WriterId};
 use sealstone_osd::ObjectId;
 
 use crate::support::{Bench, MODERN, PAPER, S2_5, SAFE, WRITER, unit};
@@ -40,6 +40,28 @@ fn suppressed_write_is_an_error_with_counter_measures() {
         bench.volume.synchronize(2_000).unwrap();
         assert_eq!(bench.reopen().number(9), Some(3));
     }
+}
+
+/// L1 at once for more blocks than are listed: each writer is in the list.
+#[test]
+fn many_rejections_name_each_writer() {
+    let bench = Bench::with(unit(S2_5, MODERN, 2048));
+    for lba in 0..1_100 {
+        bench.write_corrupted(lba, 1, 0).unwrap();
+    }
+    let other = WriterId(8);
+    let mut blocks = bench.seal(1_500, 2, 1);
+    blocks.data.iter_mut().for_each(|byte| *byte ^= 1);
+    bench.send_as(other, &blocks, false, 0).unwrap();
+    bench.volume.verify_due(1_000).unwrap();
+    let rejected = bench.volume.take_rejected();
+    let by_other: Vec<u64> = (rejected.iter())
+        .filter(|rejected| rejected.writer == Some(other))
+        .map(|rejected| rejected.lba)
+        .collect();
+    assert_eq!((rejected.len(), by_other), (1_025, vec![1_500]));
+    let status = bench.volume.status(0);
+    assert_eq!((status.rejected, status.rejected_dropped), (1_102, 77));
 }
 
 /// L1 with FLUSH and FUA: the error reaches the writer before GOOD.

@@ -79,6 +79,19 @@ fn rotation_keeps_blocks_and_stops_old_sessions() {
     assert_eq!(bench.number(1), Some(2));
 }
 
+#[test]
+fn unit_without_sessions_can_be_rotated() {
+    let Bench { store, unit, volume, .. } = Bench::new(S2_5, MODERN);
+    drop(volume);
+    LazyVolume::remove(&*store, unit.lun).unwrap();
+    let volume = LazyVolume::open(store.clone(), unit.clone(), 0).unwrap();
+    assert_eq!((volume.rotate_key().unwrap(), volume.rotate_key().unwrap()), (2, 3));
+    drop(volume);
+    let bench = Bench::open(store, unit).unwrap();
+    bench.write(9, 1, 1);
+    assert_eq!((bench.number(9), bench.volume.status(0).key_epoch), (Some(1), 3));
+}
+
 /// L10: the keys of the unit are sealed, open in their unit only, and are never replaced.
 #[test]
 fn stored_unit_keys_are_sealed_and_never_replaced() {

@@ -141,11 +141,21 @@ impl Bench {
     }
 
     pub(crate) fn send(&self, blocks: &SealedBlocks, durable: bool, now_ms: u64) -> Result<(), LazyError> {
+        self.send_as(WRITER, blocks, durable, now_ms)
+    }
+
+    pub(crate) fn send_as(
+        &self,
+        writer: WriterId,
+        blocks: &SealedBlocks,
+        durable: bool,
+        now_ms: u64,
+    ) -> Result<(), LazyError> {
         let SealedBlocks { list, macs, data } = blocks;
         let first_lba = list.first_lba;
         let session = self.session.as_ref().map_or(0, |session| session.lock().expect("not poisoned").2);
         let keys = &list.keys[..];
-        let write = LazyWrite { first_lba, keys, macs, data, writer: WRITER, session, durable };
+        let write = LazyWrite { first_lba, keys, macs, data, writer, session, durable };
         self.volume.write(write, now_ms)
     }
 

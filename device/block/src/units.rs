@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sealstone_block_lazy::LazyStatus;
+use sealstone_block_lazy::{LazyStatus, LazyVolume};
 use sealstone_store::ObjectStore;
 
 use crate::BlockUnit;
@@ -71,6 +71,22 @@ impl BlockUnits {
         }
         let target = target.to_owned();
         Ok(Self { store, target, options, units: Mutex::new(units), changing: Mutex::default() })
+    }
+
+    /// Returns the names of the units of a store whose keys are sealed under the secret of
+    /// [`LazyOptions`](crate::LazyOptions), and so need this one.
+    ///
+    /// # Errors
+    /// As [`Self::open_with`].
+    pub fn sealed_unit_names(store: &dyn ObjectStore) -> Result<Vec<String>, CatalogError> {
+        let mut names = Vec::new();
+        for UnitDescription { lun, name, protection, .. } in catalog::load(store)? {
+            let has_secret = protection.stores_block_keys() && protection.profile().binds_address();
+            if has_secret && LazyVolume::has_state(store, lun)? {
+                names.push(name);
+            }
+        }
+        Ok(names)
     }
 
     /// Returns the units, sorted by LUN.

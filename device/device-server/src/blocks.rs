@@ -23,7 +23,7 @@ use sealstone_initiator::{Environment as _, SystemEnvironment};
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
 use sealstone_iscsi_target::IscsiTarget;
 use sealstone_scsi::lu::LogicalUnit;
-use sealstone_store::StoreOptions;
+use sealstone_store::{ObjectStore, StoreOptions};
 use serde::{Deserialize, Serialize};
 
 /// Parameters of a new unit, as the command line sends them.
@@ -177,10 +177,20 @@ pub(crate) fn unit_options() -> UnitOptions {
 /// File with the secret under which keys of blocks are sealed at rest.
 const PAGE_SECRET: &str = "block-keys.secret";
 
-/// Returns what units with keys of blocks need: the secret of this device, created at first use.
-pub(crate) fn lazy_options(folder: &Path) -> Outcome<LazyOptions> {
+/// Returns what units with keys of blocks need: the secret of this device. It is created unless a
+/// unit needs the one before, which a new one could not replace.
+pub(crate) fn lazy_options(folder: &Path, store: &dyn ObjectStore) -> Outcome<LazyOptions> {
     let path = folder.join(PAGE_SECRET);
     if !path.exists() {
+        let sealed = BlockUnits::sealed_unit_names(store).map_err(failure)?;
+        if !sealed.is_empty() {
+            let units = sealed.join(", ");
+            return Err(Failure::operation(format!(
+                "the secret of block keys is missing; without it these units cannot be read: {units}"
+            ))
+            .at(path.shown())
+            .hint("restore the file from a copy; if there is none, the units are lost: sealstone block rm"));
+        }
         secret_file::write(&path, &random::<32>())?;
     }
     let bytes = secret_file::read_bytes(&path)?;
@@ -252,7 +262,7 @@ impl Exposure {
 impl Blocks {
     /// Opens the units of a store. They are not exported yet.
     pub(crate) fn open(
-        store: Arc<dyn sealstone_store::ObjectStore>,
+        store: Arc<dyn ObjectStore>,
         target_name: &str,
         options: UnitOptions,
     ) -> Outcome<Self> {

@@ -191,10 +191,12 @@ impl DeviceServer {
         let unit_options = UnitOptions {
             write_through: config.osd.write_through,
             losses: Arc::clone(&audit) as Arc<dyn LossSink>,
-            lazy: Some(blocks::lazy_options(data)?),
             ..blocks::unit_options()
         };
+        let folder = data.to_owned();
         let blocks = tokio::task::spawn_blocking(move || {
+            let lazy = Some(blocks::lazy_options(&folder, &*objects)?);
+            let unit_options = UnitOptions { lazy, ..unit_options };
             let mut blocks = Blocks::open(objects, &target_name, unit_options)?;
             blocks.export(&exporting, portal, exposure).map(|()| Arc::new(blocks))
         })

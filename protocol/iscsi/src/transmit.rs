@@ -24,6 +24,8 @@ pub(crate) struct PduTransmitter {
     crc: Crc32c,
     header_digest: bool,
     data_digest: bool,
+    /// Whether short data are copied behind their header.
+    joins_data: bool,
 }
 
 impl PduTransmitter {
@@ -34,6 +36,7 @@ impl PduTransmitter {
             crc,
             header_digest: false,
             data_digest: false,
+            joins_data: true,
         }
     }
 
@@ -41,6 +44,11 @@ impl PduTransmitter {
     pub(crate) fn set_digests(&mut self, header: bool, data: bool) {
         self.header_digest = header;
         self.data_digest = data;
+    }
+
+    /// Leaves all data in their own pieces from now on: the arena is not wiped, and data may be keys.
+    pub(crate) fn keep_data_apart(&mut self) {
+        self.joins_data = false;
     }
 
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
@@ -69,7 +77,7 @@ impl PduTransmitter {
             if self.data_digest {
                 crc = (self.crc)(crc, &piece);
             }
-            if piece.len() <= JOIN_MAX {
+            if self.joins_data && piece.len() <= JOIN_MAX {
                 self.arena.put_slice(&piece);
             } else {
                 self.flush();
@@ -88,6 +96,26 @@ impl PduTransmitter {
     fn flush(&mut self) {
         if !self.arena.is_empty() {
             self.pieces.push_back(self.arena.split().freeze());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_kept_apart_are_never_copied() {
+        let mut tx = PduTransmitter::new(digest::crc32c_append);
+        for (is_apart, pieces) in [(false, 1), (true, 2)] {
+            if is_apart {
+                tx.keep_data_apart();
+            }
+            let key = Bytes::from_static(&[7; 72]);
+            tx.pdu([0; 48], &[], key.len(), core::iter::once(key.clone()));
+            let sent: alloc::vec::Vec<_> = core::iter::from_fn(|| tx.pop()).collect();
+            assert_eq!(sent.len(), pieces);
+            assert_eq!(sent.iter().any(|piece| piece.as_ptr() == key.as_ptr()), is_apart);
         }
     }
 }

@@ -15,6 +15,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use zeroize::Zeroize as _;
+
 use crate::cipher::{MAC_LEN, MacTag};
 use crate::header::{BHS_LEN, HeaderError, HeaderOpener, HeaderSealer, OpeningHeader};
 use crate::key_list::{
@@ -206,7 +208,11 @@ impl PduProtection {
                 }
                 _ if fill(&mut plain, &mut bytes, lengths.total) => {
                     let (head, data) = plain.split_at(lengths.head);
-                    self.seal_pdu(head, &data[..lengths.data], out)?;
+                    let has_blocks = self.seal_pdu(head, &data[..lengths.data], out)?;
+                    if !has_blocks {
+                        // Other data can be the keys of a unit.
+                        plain.as_mut_slice().zeroize();
+                    }
                 }
                 _ => break,
             }
@@ -216,8 +222,9 @@ impl PduProtection {
         Ok(())
     }
 
-    /// Appends one PDU as it goes to the wire; nothing after an error.
-    fn seal_pdu(&mut self, head: &[u8], data: &[u8], out: &mut Vec<u8>) -> Result<(), PduError> {
+    /// Appends one PDU as it goes to the wire; nothing after an error. Returns whether its data are
+    /// blocks.
+    fn seal_pdu(&mut self, head: &[u8], data: &[u8], out: &mut Vec<u8>) -> Result<bool, PduError> {
         let start = out.len();
         let sealed = self.seal_at(start, head, data, out);
         if sealed.is_err() {
@@ -226,7 +233,13 @@ impl PduProtection {
         sealed
     }
 
-    fn seal_at(&mut self, start: usize, head: &[u8], data: &[u8], out: &mut Vec<u8>) -> Result<(), PduError> {
+    fn seal_at(
+        &mut self,
+        start: usize,
+        head: &[u8],
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, PduError> {
         let (bhs, ahs) = head.split_first_chunk::<BHS_LEN>().ok_or(PduError::Failed)?;
         let (mut bhs, mut ahs) = (*bhs, ahs.to_vec());
         // Data are sealed at their place on the wire, which is right if whole blocks have keys.
@@ -263,7 +276,7 @@ impl PduProtection {
         for mac in seals.iter().flat_map(|seals| &seals.macs) {
             out.extend_from_slice(mac);
         }
-        Ok(())
+        Ok(seals.is_some())
     }
 
     /// Returns the length of a header on the wire if whole blocks have keys.

@@ -87,7 +87,7 @@ impl EpochKey {
 /// Keys of a unit in all epochs. Wiped when dropped.
 pub struct UnitKeys {
     unit: [u8; 16],
-    /// At least one, in ascending order.
+    /// At least one, in ascending order. Has space for all: growth would leave keys in freed memory.
     epochs: Vec<EpochKey>,
 }
 
@@ -101,7 +101,9 @@ impl UnitKeys {
     /// Creates the keys of a unit with its first epoch. `unit` identifies the unit.
     #[must_use]
     pub fn new(unit: [u8; 16], key: Zeroizing<[u8; UNIT_KEY_LEN]>) -> Self {
-        Self { unit, epochs: Vec::from([EpochKey::new(1, 1, key)]) }
+        let mut epochs = Vec::with_capacity(EPOCHS_MAX);
+        epochs.push(EpochKey::new(1, 1, key));
+        Self { unit, epochs }
     }
 
     /// Begins the next epoch: sessions from `first_session` on use its key.
@@ -206,7 +208,8 @@ impl UnitKeys {
         scratch.clear();
         scratch.extend_from_slice(stored);
         let is_authentic = self.open_block(lba, keys.generation, tag, scratch);
-        scratch.zeroize();
+        // As a slice at once; a vector is wiped byte by byte.
+        scratch.as_mut_slice().zeroize();
         is_authentic
     }
 
@@ -267,7 +270,7 @@ impl UnitKeys {
         if entries.len() != count || !excess.is_empty() {
             return Err(UnitKeysError::Malformed);
         }
-        let mut epochs: Vec<EpochKey> = Vec::with_capacity(count);
+        let mut epochs: Vec<EpochKey> = Vec::with_capacity(EPOCHS_MAX);
         for entry in entries {
             let number =
                 |at: usize| u32::from_be_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);

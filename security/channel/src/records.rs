@@ -18,8 +18,8 @@ use crate::receive::poll_receive;
 
 /// Bytes that are read from the stream below at once.
 const RAW_BYTES: usize = 64 * 1024;
-/// Maximum data bytes that are sealed at once: a few PDUs with 64 KiB of data and their headers.
-/// The next data are accepted when these are written.
+/// Maximum data bytes that are sealed at once: a few PDUs with 64 KiB of data and their headers, or
+/// one longer data segment. The next data are accepted when these are written.
 const SEALED_AT_ONCE: usize = 160 * 1024;
 
 /// Fills a slice with unpredictable bytes.
@@ -128,12 +128,12 @@ impl ActiveProtection {
         let is_record_only = self.keys.pdus.is_none();
         self.between.clear();
         for piece in pieces {
-            let room = SEALED_AT_ONCE - taken;
+            let room = SEALED_AT_ONCE.saturating_sub(taken);
             if piece.len() > room && taken > 0 {
-                // Whole pieces: a data segment that is cut would be copied once more.
                 break;
             }
-            let plain = &piece[..piece.len().min(room)];
+            // Only records cut a piece: a data segment that is cut would be copied once more.
+            let plain = if is_record_only { &piece[..piece.len().min(room)] } else { &piece[..] };
             match (&mut self.keys.pdus, &self.keys.records) {
                 (None, _) => self.between.extend_from_slice(plain),
                 (Some(pdus), Some(_)) => pdus.seal(plain, &mut self.between).map_err(io::Error::other)?,

@@ -474,6 +474,9 @@ impl TargetConnection {
                         self.refuse_login(request.isid, request.tag.get(), Refusal::InitiatorError);
                     }
                     Ok(LoginStep::Finish(bhs, keys, request)) => {
+                        if login.changes_stream() {
+                            self.tx.keep_data_apart();
+                        }
                         let (parameters, kind) = (request.parameters.clone(), request.kind);
                         self.peer = (request.initiator.clone(), request.user.clone());
                         self.phase = TargetPhase::Admission { bhs, keys, parameters, kind };
