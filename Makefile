@@ -46,15 +46,16 @@ check: setup-tests ## The quick gate: format, lints, docs, tidy, unit tests
 	cargo run -q -p xtask -- tidy
 	cargo test --workspace --lib --bins
 
-test: setup-tests ## Everything: the gate, purity, all tests, fuzz smoke
+test: setup-tests ## Everything but the lints of the WebAssembly engine: the gate, purity, all tests, fuzz smoke
 	@. scripts/env
 	TIMEFORMAT='  %0R s'
 	step() { echo "$$*"; time "$$@"; }
 	log=$$(mktemp)
-	trap 'rm -f $$log' EXIT
-	# A workspace of its own, whose largest crates keep one core busy: it builds beside the checks of the others.
-	scripts/engine-wasm test >$$log 2>&1 &
+	# A workspace of its own, whose largest crates keep one core busy: it builds beside the checks of the others, in
+	# a process group of its own, which ends with this recipe.
+	setsid scripts/engine-wasm test >$$log 2>&1 &
 	engine=$$!
+	trap 'kill -- -$$engine 2>/dev/null || true; rm -f $$log' EXIT
 	engine_wasm_test() { local code=0; wait $$engine || code=$$?; cat $$log; return $$code; }
 	step cargo fmt --all --check
 	step cargo run -q -p xtask -- tidy
@@ -68,13 +69,13 @@ test: setup-tests ## Everything: the gate, purity, all tests, fuzz smoke
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login
 FUZZ_SECONDS ?= 600
 
-fuzz: setup-tests ## Coverage-guided fuzzing of what strangers reach, ten minutes each (needs nightly)
+fuzz: setup-tests ## Coverage-guided fuzzing of what unauthenticated peers reach, ten minutes each (needs nightly)
 	@. scripts/env
 	scripts/fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 TORTURE_SECONDS ?= 120
 
-torture: build ## Kill real daemons under load, again and again, and compare what comes back
+torture: build ## Kill real daemons under load repeatedly, and compare their data with the acknowledged changes
 	@. scripts/env
 	cargo run --release -q -p sealstone-torture -- --seconds $(TORTURE_SECONDS)
 

@@ -67,8 +67,7 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     }
     fs::write(folder.join("aims.json"), serde_json::to_vec_pretty(&verdicts)?)?;
     for verdict in &verdicts {
-        let word = if verdict.reached { "reached" } else { "not reached" };
-        println!("{word:12} {:66} {}", verdict.aim, verdict.measured);
+        println!("{}", verdict.line(66));
     }
     for name in missing {
         println!("not measured: {name}");

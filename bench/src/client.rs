@@ -147,7 +147,7 @@ impl DeviceClient {
         seed: u64,
     ) -> Outcome<TurnResult> {
         let own = self.bearers.iter().find(|(other, _)| *other == contender);
-        let (_, [reader, writer]) = own.ok_or("nobody has credentials for this method")?;
+        let (_, [reader, writer]) = own.ok_or("no credentials for this method")?;
         let (object, bearer) = match workload.direction {
             Direction::Read => reader,
             Direction::Write => writer,

@@ -1,6 +1,7 @@
 //! The parts of the program, as commands.
 //!
-//! Does: lists the parts with their options. Does not: run them; `main` does.
+//! Does: lists the parts with their options.
+//! Does not: run them; `main` does.
 
 use clap::Subcommand;
 
@@ -51,6 +52,6 @@ pub(crate) enum BenchCommand {
     /// Measure functions that run on devices, as in the ASF paper's Figures 4 to 13.
     Active(Active),
     /// Measure the levels of protection of block units, as in the LAZY paper's Figures 2 and 6 and
-    /// Tables 3 and 4.
+    /// Tables 3 and 4; without M-lazy (`block create --protect lazy`), which it cannot measure yet.
     Lazy(Lazy),
 }

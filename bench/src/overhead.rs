@@ -114,7 +114,7 @@ const ALIGNMENTS: [(Pattern, &str); 2] =
     [(Pattern::Sequential, "aligned"), (Pattern::Unaligned, "unaligned")];
 
 /// Describes the crossings of the device's CPU time.
-pub(crate) fn told(figures: &[WorkloadResults]) -> Vec<String> {
+pub(crate) fn crossing_lines(figures: &[WorkloadResults]) -> Vec<String> {
     let mut lines = Vec::new();
     for direction in [Direction::Read, Direction::Write] {
         for (pattern, alignment) in ALIGNMENTS {
@@ -260,7 +260,7 @@ mod tests {
             }
         }
         let figures = statistics::of(&grid, &samples);
-        let lines = told(&figures);
+        let lines = crossing_lines(&figures);
         assert!(
             lines.contains(
                 &"read aligned: ALLDATA-F4H costs the device less than ALLDATA-01H from 11.3 KiB on"

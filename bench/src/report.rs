@@ -44,8 +44,7 @@ fn write(text: &mut String, findings: &RunResults) -> std::fmt::Result {
     )?;
     writeln!(text, "Metadata server: {:.1} MiB idle.\n", mib(memory.mds_idle_kib))?;
     for verdict in &findings.verdicts {
-        let word = if verdict.reached { "reached" } else { "not reached" };
-        writeln!(text, "{word:12} {:62} {}", verdict.aim, verdict.measured)?;
+        writeln!(text, "{}", verdict.line(62))?;
     }
     Ok(())
 }
@@ -123,13 +122,12 @@ fn write_algorithms(text: &mut String, findings: &RunResults) -> std::fmt::Resul
         writeln!(text)?;
     }
     writeln!(text)?;
-    for line in overhead::told(&findings.figures) {
+    for line in overhead::crossing_lines(&findings.figures) {
         writeln!(text, "{line}")?;
     }
     writeln!(text)?;
     for verdict in &findings.verdicts {
-        let word = if verdict.reached { "reached" } else { "not reached" };
-        writeln!(text, "{word:12} {:62} {}", verdict.aim, verdict.measured)?;
+        writeln!(text, "{}", verdict.line(62))?;
     }
     Ok(())
 }

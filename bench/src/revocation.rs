@@ -43,17 +43,17 @@ struct RevocationResults {
     records: u64,
 }
 
-fn timed(what: &str, told: &[Value]) -> Outcome<RevocationTimes> {
-    let all = |of: &dyn Fn(&Value) -> Option<f64>| told.iter().map(of).collect::<Option<Vec<f64>>>();
-    let mut elapsed = all(&|one| one["elapsed_ms"].as_f64()).ok_or("the command tells no time")?;
+fn timed(what: &str, outputs: &[Value]) -> Outcome<RevocationTimes> {
+    let all = |of: &dyn Fn(&Value) -> Option<f64>| outputs.iter().map(of).collect::<Option<Vec<f64>>>();
+    let mut elapsed = all(&|one| one["elapsed_ms"].as_f64()).ok_or("the command reports no time")?;
     let refusal = all(&|one| one["revocation"]["last_refusal_ms"].as_f64());
-    let objects = told.last().and_then(|one| one["revocation"]["objects"].as_u64()).unwrap_or(0);
+    let objects = outputs.last().and_then(|one| one["revocation"]["objects"].as_u64()).unwrap_or(0);
     let timed = RevocationTimes {
         what: what.to_owned(),
         objects,
         refusal_ms: refusal.map(|mut refusal| median(&mut refusal)),
         elapsed_ms: median(&mut elapsed),
-        rounds: told.len(),
+        rounds: outputs.len(),
     };
     let refusal = timed.refusal_ms.map_or_else(String::new, |ms| format!("{ms:.0} ms at the server, "));
     println!(
@@ -120,8 +120,8 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             fs::write(tree.join(file.to_string()), b"held")?;
         }
         user.run(&["put", "-r", text(&tree)?, &format!("/{name}")])?;
-        let told = admin.run(&["user", "disable", &name, "--wait", "60"])?;
-        revocations.push(timed(&format!("a user who holds {held} files"), &[told])?);
+        let output = admin.run(&["user", "disable", &name, "--wait", "60"])?;
+        revocations.push(timed(&format!("a user who holds {held} files"), &[output])?);
     }
     let (records, bytes) = records(&mds.data.join("issued"))?;
     let findings =

@@ -181,8 +181,8 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
 fn rotate_all(user: &BenchUser, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
     let rotate = |further: &[&str]| -> Outcome<f64> {
         let arguments = [&["mds", "keys", "rotate", "working"][..], further].concat();
-        let told = user.run(&arguments)?;
-        told["seconds"].as_f64().ok_or_else(|| "the command tells no time".into())
+        let output = user.run(&arguments)?;
+        output["seconds"].as_f64().ok_or_else(|| "the command reports no time".into())
     };
     for round in 0..ROUNDS {
         let seconds = rotate(&[])?;
@@ -239,7 +239,7 @@ impl RunEnd {
     /// Makes an interrupt end the run cleanly from now on.
     fn watch(at_most: Duration) -> Outcome<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
-        let heard = interrupted.clone();
+        let received = interrupted.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = {
             let _inside = runtime.enter();
@@ -249,7 +249,7 @@ impl RunEnd {
         thread::spawn(move || {
             let mut signals = signals;
             if runtime.block_on(signals.recv()).is_some() {
-                heard.store(true, Ordering::Relaxed);
+                received.store(true, Ordering::Relaxed);
             }
         });
         Ok(Self { until: Instant::now() + at_most, interrupted })
@@ -347,7 +347,7 @@ mod tests {
             ended_early: Some("x".into()),
             ..findings
         };
-        let told = findings.to_string();
-        assert!(told.contains("not measured") && told.ends_with("2 failed; ended early: x"), "{told}");
+        let report = findings.to_string();
+        assert!(report.contains("not measured") && report.ends_with("2 failed; ended early: x"), "{report}");
     }
 }

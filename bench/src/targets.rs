@@ -31,6 +31,14 @@ pub(crate) struct Verdict {
     pub(crate) measured: String,
 }
 
+impl Verdict {
+    /// Returns its line in a report, with the aim padded to `width`.
+    pub(crate) fn line(&self, width: usize) -> String {
+        let word = if self.reached { "reached" } else { "not reached" };
+        format!("{word:12} {:width$} {}", self.aim, self.measured)
+    }
+}
+
 pub(crate) fn of(figures: &[WorkloadResults], memory: &MemoryUse, starts: &StartTimes) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for contender in [Contender::CapKey, Contender::CmdRsp] {

@@ -427,8 +427,7 @@ fn print(findings: &TrustResults, logins: Option<&Path>) {
     }
     println!();
     for verdict in &findings.verdicts {
-        let word = if verdict.reached { "reached" } else { "not reached" };
-        println!("{word:12} {:66} {}", verdict.aim, verdict.measured);
+        println!("{}", verdict.line(66));
     }
 }
 

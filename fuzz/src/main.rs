@@ -116,7 +116,7 @@ fn run(target: &'static Target, arguments: &Arguments) -> usize {
     let mut session = FuzzSession::new(target, arguments.seed, Vec::new());
     let mut queue = session.seeds().to_vec();
     let mut seen: Vec<String> = Vec::new();
-    let mut reported = started;
+    let mut last_report = started;
     let mut done = 0_u64;
     println!("{}: seed {}, {} inputs to start from", target.name, arguments.seed, queue.len());
     while done < runs && until.is_none_or(|until| Instant::now() < until) {
@@ -137,8 +137,8 @@ fn run(target: &'static Target, arguments: &Arguments) -> usize {
                 }
             }
         }
-        if reported.elapsed() > Duration::from_secs(2) {
-            reported = Instant::now();
+        if last_report.elapsed() > Duration::from_secs(2) {
+            last_report = Instant::now();
             let rate = done as f64 / started.elapsed().as_secs_f64();
             print!("\r{}: {done} runs, {rate:.0} a second, {} failures ", target.name, seen.len());
             let _ = std::io::stdout().flush();

@@ -18,7 +18,7 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-fn told(target: &Target, what: &str, input: &[u8], failure: &FuzzFailure) -> String {
+fn failure_text(target: &Target, what: &str, input: &[u8], failure: &FuzzFailure) -> String {
     format!("{}, {what}: {}\n  input: {}", target.name, failure.message, hex(&minimise(target, input)))
 }
 
@@ -28,12 +28,12 @@ fn smoke(target: &'static Target, runs: u64, seed: u64) -> Result<(), String> {
         FuzzSession::new(target, seed, corpus(target).into_iter().map(|(_, input)| input).collect());
     for (at, input) in session.seeds().iter().enumerate() {
         attempt(target, input)
-            .map_err(|failure| told(target, &format!("input {at} to start from"), input, &failure))?;
+            .map_err(|failure| failure_text(target, &format!("input {at} to start from"), input, &failure))?;
     }
     for run in 0..(runs / u64::from(target.cost)).max(RUNS_MIN) {
-        session
-            .step()
-            .map_err(|(input, failure)| told(target, &format!("seed {seed}, run {run}"), &input, &failure))?;
+        session.step().map_err(|(input, failure)| {
+            failure_text(target, &format!("seed {seed}, run {run}"), &input, &failure)
+        })?;
     }
     Ok(())
 }
@@ -67,13 +67,13 @@ fn for_each(work: impl Fn(&'static Target) -> Result<(), String> + Sync) {
                         continue;
                     }
                     if let Err(failure) = work(target) {
-                        failures.lock().expect("nobody panics with it").push(failure);
+                        failures.lock().expect("no thread panics with it").push(failure);
                     }
                 }
             });
         }
     });
-    let failures = failures.into_inner().expect("nobody panics with it");
+    let failures = failures.into_inner().expect("no thread panics with it");
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
 }
 
@@ -88,7 +88,7 @@ fn inputs_of_earlier_failures_pass() {
     for_each(|target| {
         for (file, input) in corpus(target) {
             attempt(target, &input)
-                .map_err(|failure| told(target, &format!("corpus file {file}"), &input, &failure))?;
+                .map_err(|failure| failure_text(target, &format!("corpus file {file}"), &input, &failure))?;
         }
         Ok(())
     });

@@ -1,7 +1,7 @@
 //! A relay between initiators and a device that records the SCSI commands it forwards.
 //!
-//! Does: forwards bytes in both directions unchanged; extracts commands (RFC 7143 §11.3). Does not:
-//! use the project's protocol crate, or change anything.
+//! Does: forwards bytes in both directions unchanged; extracts commands (RFC 7143 §11.3).
+//! Does not: use the project's protocol crate, or change anything.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -36,7 +36,7 @@ pub enum Signal {
 pub struct Daemon {
     child: Child,
     ready: Value,
-    said: Arc<Mutex<String>>,
+    stderr: Arc<Mutex<String>>,
 }
 
 impl Daemon {
@@ -47,7 +47,7 @@ impl Daemon {
         match Self::try_start(command) {
             Ok(daemon) => daemon,
             Err(ended) => {
-                panic!("it ended with {} instead of being ready; it said: {}", ended.code, ended.stderr)
+                panic!("it ended with {} instead of being ready; stderr: {}", ended.code, ended.stderr)
             }
         }
     }
@@ -61,14 +61,14 @@ impl Daemon {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the daemon starts");
         let stdout = child.stdout.take().expect("piped");
-        let said = Arc::new(Mutex::new(String::new()));
+        let text = Arc::new(Mutex::new(String::new()));
         let mut stderr = child.stderr.take().expect("piped");
-        let for_reader = Arc::clone(&said);
+        let for_reader = Arc::clone(&text);
         let listener = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = stderr.read(&mut bytes) {
-                let text = String::from_utf8_lossy(&bytes[..count]);
-                for_reader.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+                let part = String::from_utf8_lossy(&bytes[..count]);
+                for_reader.lock().unwrap_or_else(PoisonError::into_inner).push_str(&part);
             }
         });
         let (sender, receiver) = mpsc::channel();
@@ -78,7 +78,7 @@ impl Daemon {
                 let _ = sender.send(line);
             }
         });
-        let received = || said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let received = || text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let line = match receiver.recv_timeout(Duration::from_secs(READY_S_MAX)) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => {
@@ -94,11 +94,11 @@ impl Daemon {
             Err(RecvTimeoutError::Timeout) => {
                 let _ = child.kill();
                 let status = child.wait();
-                panic!("no ready line within {READY_S_MAX} s; status {status:?}; it said: {}", received());
+                panic!("no ready line within {READY_S_MAX} s; status {status:?}; stderr: {}", received());
             }
         };
         // From here on a panic kills the child.
-        let mut daemon = Self { child, ready: Value::Null, said };
+        let mut daemon = Self { child, ready: Value::Null, stderr: text };
         daemon.ready =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("ready line: {error}: {line}"));
         crate::json_shape::check(&daemon.ready);
@@ -126,15 +126,15 @@ impl Daemon {
 
     /// Returns its standard error so far: empty with logs off, unless it panicked.
     #[must_use]
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns its resident memory in bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the daemon runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel tells");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel reports it");
         let kib: u64 = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number");
         kib << 10
     }
@@ -167,7 +167,7 @@ impl Daemon {
     pub fn survives(&mut self, time: Duration) -> bool {
         let start = Instant::now();
         while start.elapsed() < time {
-            if self.child.try_wait().expect("the child can be asked").is_some() {
+            if self.child.try_wait().expect("the child can be waited for").is_some() {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -180,7 +180,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let said = self.said();
-        assert!(std::thread::panicking() || !said.contains("panicked"), "the daemon panicked: {said}");
+        let stderr = self.stderr();
+        assert!(std::thread::panicking() || !stderr.contains("panicked"), "the daemon panicked: {stderr}");
     }
 }

@@ -74,7 +74,7 @@ impl Initiator {
 
     /// Waits until the device closes, and discards what it sends.
     #[track_caller]
-    pub fn is_closed_by_device(&mut self) {
+    pub fn wait_until_closed(&mut self) {
         while self.answer().is_some() {}
     }
 

@@ -60,7 +60,7 @@ impl ServerPair {
 
     /// Returns both addresses, in the format for clients.
     #[must_use]
-    pub fn both(&self) -> String {
+    pub fn addresses(&self) -> String {
         format!("{},{}", self.system.mds().field("address"), self.second_address)
     }
 }

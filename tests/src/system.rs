@@ -162,7 +162,7 @@ impl System {
     /// Returns a metric of the MDS, summed over the lines that match.
     #[track_caller]
     #[must_use]
-    pub fn figure(&self, name: &str, of: impl Fn(&str) -> bool) -> u64 {
+    pub fn metric(&self, name: &str, of: impl Fn(&str) -> bool) -> u64 {
         let (status, page) = crate::get(self.mds().field("metrics"), "/metrics");
         assert_eq!(status, 200);
         let lines = page.lines().filter(|line| line.starts_with(name) && of(line));

@@ -48,7 +48,7 @@ impl ServerCertVerifier for AcceptAnyCertificate {
 /// Returns the configuration of a client with these application protocols that accepts any
 /// certificate.
 #[must_use]
-pub fn gullible(protocols: &[Vec<u8>]) -> ClientConfig {
+pub fn unverified_config(protocols: &[Vec<u8>]) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -78,7 +78,8 @@ pub fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
 #[must_use]
 pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientConnection, TcpStream> {
     let name = ServerName::try_from("mds.example").expect("a name");
-    let connection = ClientConnection::new(Arc::new(gullible(protocols)), name).expect("a connection");
+    let connection =
+        ClientConnection::new(Arc::new(unverified_config(protocols)), name).expect("a connection");
     StreamOwned::new(connection, TcpStream::connect(address).expect("the port is open"))
 }
 
@@ -89,6 +90,6 @@ pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientCon
 #[must_use]
 pub fn over(stream: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
     let name = ServerName::try_from("mds.example").expect("a name");
-    let config = Arc::new(gullible(&[b"osd-mds/1".to_vec()]));
+    let config = Arc::new(unverified_config(&[b"osd-mds/1".to_vec()]));
     StreamOwned::new(ClientConnection::new(config, name).expect("a connection"), stream)
 }

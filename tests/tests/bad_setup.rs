@@ -74,8 +74,8 @@ fn device_start_requires_its_private_key() {
     serve_osd(&data).fails(1).says(&["master.key", "another device"]);
 
     fs::write(&key, "master_key = \"5ec2e7\" trailing").expect("written");
-    let printed = serve_osd(&data).fails(1).says(&["master.key", "not a key file"]);
-    assert!(!printed.stderr.contains("5ec2e7"), "a damaged key file is not quoted: {}", printed.stderr);
+    let refused = serve_osd(&data).fails(1).says(&["master.key", "not a key file"]);
+    assert!(!refused.stderr.contains("5ec2e7"), "a damaged key file is not quoted: {}", refused.stderr);
 
     fs::remove_file(&key).expect("removed");
     serve_osd(&data).fails(1).says(&["master.key", "missing"]);
@@ -106,8 +106,8 @@ fn device_takeover_requires_its_private_key() {
     mode(Path::new(key), 0o600);
     let right = fs::read_to_string(key).expect("readable");
     fs::write(key, "no key at all").expect("written");
-    let printed = add(key).fails(2).says(&["second.key", "osd init"]);
-    assert!(!printed.stderr.contains("no key at all"));
+    let refused = add(key).fails(2).says(&["second.key", "osd init"]);
+    assert!(!refused.stderr.contains("no key at all"));
     fs::write(key, right.replace("master_key = \"", "master_key = \"zz")).expect("written");
     add(key).fails(2).says(&["second.key", "hex"]);
     fs::write(key, &right).expect("written");
@@ -124,8 +124,8 @@ fn device_takeover_requires_its_private_key() {
     let (head, tail) = right.split_at(right.find("master_key = \"").expect("a field") + 14);
     let flipped = if tail.starts_with('0') { '1' } else { '0' };
     fs::write(key, format!("{head}{flipped}{}", &tail[1..])).expect("written");
-    let printed = add(key).fails(3).says(&["second", url, "does not accept this key"]);
-    assert!(!printed.stderr.contains(&tail[1..20]), "no part of the key is shown");
+    let refused = add(key).fails(3).says(&["second", url, "does not accept this key"]);
+    assert!(!refused.stderr.contains(&tail[1..20]), "no part of the key is shown");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     // Transient errors are retried.
     let closed = first.replace(system.osd(0).field("address"), "127.0.0.1:9");
@@ -355,12 +355,12 @@ fn clients_get_the_advertised_address() {
         let all = [&serve[..], &["--advertise", wrong]].concat();
         refused(&all).fails(2).says(&["advertise", wrong, "HOST:PORT"]);
     }
-    for reported in [Some("mds.example.org:3270"), Some("one:3270,[fd00::2]:3272"), None] {
+    for advertised in [Some("mds.example.org:3270"), Some("one:3270,[fd00::2]:3272"), None] {
         let mut serving = command(&serve);
-        serving.args(reported.iter().flat_map(|reported| ["--advertise", reported]));
+        serving.args(advertised.iter().flat_map(|addresses| ["--advertise", addresses]));
         let mut daemon = Daemon::start(serving);
         let cluster = fs::read_to_string(data.join("cluster.toml")).expect("it is written at each start");
-        let there = format!("mds = \"{}\"", reported.unwrap_or(daemon.field("address")));
+        let there = format!("mds = \"{}\"", advertised.unwrap_or(daemon.field("address")));
         assert!(cluster.contains(&there), "{cluster}");
         assert_eq!(daemon.end(Signal::Terminate), 0);
     }

@@ -345,7 +345,7 @@ fn unseen_loss_is_the_exit_code() {
     drop(client);
     start_after_power_failure(&mut unit.device);
     assert_eq!(unit.attach.end(Signal::Terminate), 1);
-    let said = unit.attach.said();
+    let said = unit.attach.stderr();
     assert!(said.contains("lost acknowledged writes") && said.contains("file system"), "{said}");
 }
 

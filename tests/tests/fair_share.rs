@@ -210,7 +210,7 @@ impl FairShareSetup {
             }
         }
         assert!(best >= SHARE_MIN, "{name}: the honest client keeps {:.1} %", 100.0 * best);
-        assert_eq!(self.system.osd(0).said(), "", "{name}: the device complains");
+        assert_eq!(self.system.osd(0).stderr(), "", "{name}: the device complains");
     }
 
     /// Returns the rate under attack relative to the rate without.

@@ -56,7 +56,7 @@ impl ServedSystem {
         assert!(self.system.run(&["cat", "/file"]).ok().stdout == self.content);
         run_with_input(self.system.command(&["put", "-", "/new"]), b"new").ok();
         for daemon in [self.system.osd(0), self.system.mds()] {
-            assert_eq!(daemon.said(), "", "a daemon complains on standard error");
+            assert_eq!(daemon.stderr(), "", "a daemon complains on standard error");
         }
     }
 }
@@ -101,18 +101,18 @@ fn garbage_closes_only_its_device_connection() {
         let mut peer = Initiator::connect(&address);
         peer.offer(&noise(4000, seed));
         let _ = peer.stream.shutdown(Shutdown::Write);
-        peer.is_closed_by_device();
+        peer.wait_until_closed();
     }
     let mut peer = Initiator::connect(&address);
     peer.offer(b"GET / HTTP/1.1\r\nHost: device\r\nAccept: everything there is\r\n\r\n");
-    peer.is_closed_by_device();
+    peer.wait_until_closed();
     let mut peer = Initiator::connect(&address);
     peer.offer(&header(0x01, 0xC1, 0));
-    peer.is_closed_by_device();
+    peer.wait_until_closed();
     let mut peer = Initiator::connect(&address);
     peer.offer(&header(0x43, 0x87, 0xFF_FFFF));
     peer.offer(&vec![b'x'; 100_000]);
-    peer.is_closed_by_device();
+    peer.wait_until_closed();
     let mut truncated = login("short", target);
     truncated.truncate(HEADER_BYTES + 10);
     let mut peer = Initiator::connect(&address);
@@ -141,7 +141,7 @@ fn garbage_closes_only_its_device_connection() {
         assert!(peer.inquiry().len() >= 36);
         peer.offer(bytes);
         let _ = peer.stream.shutdown(Shutdown::Write);
-        peer.is_closed_by_device();
+        peer.wait_until_closed();
     }
     // Disconnects in the middle of a PDU.
     for length in [1, 20, 47, 48, 60] {

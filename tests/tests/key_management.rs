@@ -22,9 +22,9 @@ fn unhex(text: &str) -> Vec<u8> {
 
 /// Reads the device's capacity with a credential from its initial key file.
 fn with_initial_key(system: &System, key_file: &Path, osd: usize) -> Result<(), OsdError> {
-    let printed = std::fs::read_to_string(key_file).expect("the key file is there");
+    let content = std::fs::read_to_string(key_file).expect("the key file is there");
     let value = |name: &str| {
-        let line = printed.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
+        let line = content.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
         unhex(line.split('"').nth(1).expect("a quoted value"))
     };
     let system_id = value("system_id").try_into().expect("20 bytes");

@@ -36,9 +36,9 @@ fn unhex(text: &str) -> Vec<u8> {
 
 /// Returns the factory hierarchy, from the key file of `osd init`.
 fn factory(key_file: &Path) -> Keys {
-    let output = std::fs::read_to_string(key_file).expect("the key file is there");
+    let content = std::fs::read_to_string(key_file).expect("the key file is there");
     let value = |name: &str| {
-        let line = output.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
+        let line = content.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
         unhex(line.split('"').nth(1).expect("a quoted value"))
     };
     let system_id = value("system_id").try_into().expect("20 bytes");

@@ -40,12 +40,12 @@ fn ldap_store_survives_kills_and_migrates() {
     // The store moves to a file and back to another base in LDAP.
     system.end_mds(Signal::Terminate);
     let (data, export) = (system.path("mds"), system.path("meta.export"));
-    let printed = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
-    assert!(printed.contains("ldap://") && !printed.contains(WRITER_PASSWORD), "{printed}");
-    let reported = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
+    let location = std::fs::read_to_string(data.join("metadata-store")).expect("the file is there");
+    assert!(location.contains("ldap://") && !location.contains(WRITER_PASSWORD), "{location}");
+    let exported = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
     let import = ["--json", "mds", "import", text(&export), "--data", text(&data)];
     run(&[&import[..], &meta].concat()).fails(1).says(&["not empty"]);
-    assert_eq!(run(&import).ok().json()["records"], reported["records"]);
+    assert_eq!(run(&import).ok().json()["records"], exported["records"]);
     system.start_mds();
     assert_eq!(system.run(&["cat", "/Docs/Notes.txt"]).ok().stdout, vec![3; 1 << 20]);
     system.run(&["mkdir", "/in-the-file"]).ok();

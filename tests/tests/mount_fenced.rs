@@ -42,7 +42,7 @@ fn stopped_mount_is_fenced_and_gets_the_error() {
     assert!(waited < Duration::from_secs(40), "{waited:?}");
     theirs.write_all_at(&[3; 9000], 0).unwrap();
     theirs.sync_all().unwrap();
-    assert_eq!(system.figure("sealstone_mds_leases_fenced_total", |_| true), 1);
+    assert_eq!(system.metric("sealstone_mds_leases_fenced_total", |_| true), 1);
     drop(stopper);
     std::thread::sleep(Duration::from_secs(2));
     let reported = mine.sync_all().and_then(|()| mine.sync_all());

@@ -15,7 +15,7 @@ fn system() -> System {
 /// Returns the number of requests, except for those that a mount sends periodically.
 fn requests(system: &System) -> u64 {
     let own = ["Recalls", "KeepNodes"];
-    system.figure("sealstone_mds_requests_total", |line| !own.iter().any(|name| line.contains(name)))
+    system.metric("sealstone_mds_requests_total", |line| !own.iter().any(|name| line.contains(name)))
 }
 
 fn open(path: impl AsRef<std::path::Path>) -> File {
@@ -63,8 +63,8 @@ fn open_file_shows_writes_of_another_mount() {
         reader.read_exact_at(&mut seen, 0).unwrap();
         assert_eq!(seen, [round, 1, 2, 3], "round {round}");
     }
-    assert!(system.figure("sealstone_mds_leases_recalled_total", |_| true) > 20);
-    assert_eq!(system.figure("sealstone_mds_leases_fenced_total", |_| true), 0);
+    assert!(system.metric("sealstone_mds_leases_recalled_total", |_| true) > 20);
+    assert_eq!(system.metric("sealstone_mds_leases_fenced_total", |_| true), 0);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn system() -> System {
 
 /// Returns the number of list requests.
 fn lists(system: &System) -> u64 {
-    system.figure("sealstone_mds_requests_total", |line| line.contains("ReadNodes"))
+    system.metric("sealstone_mds_requests_total", |line| line.contains("ReadNodes"))
 }
 
 fn settle() {

@@ -41,7 +41,7 @@ fn stopped_lock_holder_is_fenced_first() {
     }
     let waited = began.elapsed();
     assert!(waited > Duration::from_secs(45), "it might have come back: {waited:?}");
-    assert_eq!(system.figure("sealstone_mds_locks_fenced_total", |_| true), 1);
+    assert_eq!(system.metric("sealstone_mds_locks_fenced_total", |_| true), 1);
     theirs.write_all_at(&[3; 9000], 0).unwrap();
     theirs.sync_all().unwrap();
     drop(stopper);

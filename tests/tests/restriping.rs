@@ -51,7 +51,7 @@ fn width(system: &System) -> u64 {
 fn wait_until_wide(system: &System, devices: u64) {
     let begun = Instant::now();
     while width(system) < devices {
-        assert!(begun.elapsed() < PATIENCE, "it is not carried over: {}", system.mds().said());
+        assert!(begun.elapsed() < PATIENCE, "it is not carried over: {}", system.mds().stderr());
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -359,7 +359,7 @@ fn flood_of_one_user_preserves_complete_revocation() {
         std::fs::write(folder.join(number.to_string()), b"x").expect("a file");
     }
     other(&system, "eve", &["put", "-r", text(&folder), "/eve"]).ok();
-    let dropped = system.figure("sealstone_mds_issued_credentials_dropped_total", |_| true);
+    let dropped = system.metric("sealstone_mds_issued_credentials_dropped_total", |_| true);
     assert!(dropped > 0, "the table is full");
 
     let reported = system.run(&["--json", "revoke", "--user", "bob"]).ok().json();

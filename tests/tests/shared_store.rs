@@ -126,7 +126,7 @@ fn acknowledged_operations_survive_server_kills() {
     let mut pair = ServerPair::start(1);
     let sessions: Vec<PathBuf> = (0..CLIENTS)
         .map(|number| {
-            let session = login(&pair, &format!("client{number}.toml"), &pair.both());
+            let session = login(&pair, &format!("client{number}.toml"), &pair.addresses());
             in_session(&session, &["mkdir", &format!("/c{number}")]).ok();
             session
         })
@@ -188,14 +188,14 @@ fn store_migrates_to_a_database_and_back() {
     let in_use = run(&["mds", "export", text(&export), "--data", text(&data)]);
     in_use.fails(1).says(&["in use", "stop the metadata server"]);
     system.end_mds(Signal::Terminate);
-    let reported = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
-    assert!(reported["records"].as_u64().expect("a number") > 10, "{reported}");
+    let exported = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
+    assert!(exported["records"].as_u64().expect("a number") > 10, "{exported}");
     assert_eq!(std::fs::metadata(&export).expect("written").permissions().mode() & 0o777, 0o600);
     let checked = run(&["--json", "mds", "import", text(&export)]).ok().json();
-    assert_eq!(checked["blake3"], reported["blake3"]);
+    assert_eq!(checked["blake3"], exported["blake3"]);
     let url = postgres.url(&postgres.database());
     let import = ["--json", "mds", "import", text(&export), "--data", text(&data), "--meta", &url];
-    assert_eq!(run(&import).ok().json()["records"], reported["records"]);
+    assert_eq!(run(&import).ok().json()["records"], exported["records"]);
     run(&import).fails(1).says(&["not empty"]);
     system.start_mds();
     assert_eq!(system.run(&["cat", "/f"]).ok().stdout, vec![3; 1 << 20]);
@@ -251,8 +251,8 @@ fn unusable_database_error_names_the_remedy() {
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("private");
     init(&postgres.tcp_url(&database), &with).ok();
     // The folder has the location of the metadata, but not the password.
-    let printed = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
-    assert!(printed.contains("postgres://") && !printed.contains(PASSWORD), "{printed}");
+    let location = std::fs::read_to_string(data.join("metadata-store")).expect("the file is there");
+    assert!(location.contains("postgres://") && !location.contains(PASSWORD), "{location}");
     init(&postgres.tcp_url(&database), &with).fails(1).says(&["set up already"]);
     let other = folder.path().join("other");
     run(&["mds", "init", "--data", text(&other), "--meta", &postgres.url(&database)])
@@ -266,7 +266,7 @@ fn unusable_database_error_names_the_remedy() {
 #[test]
 fn server_survives_database_restart() {
     let mut pair = ServerPair::start(0);
-    let session = login(&pair, "one.toml", &pair.both());
+    let session = login(&pair, "one.toml", &pair.addresses());
     in_session(&session, &["mkdir", "/before"]).ok();
     pair.postgres.kill();
     let started = Instant::now();

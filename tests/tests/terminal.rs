@@ -63,7 +63,7 @@ fn logs_are_json_without_terminal() {
         serve.args(["--insecure-nosec", "--log-format", format]).env("SEALSTONE_LOG", "info");
         let mut daemon = Daemon::start(serve);
         assert_eq!(daemon.end(Signal::Terminate), 0);
-        let said = daemon.said();
+        let said = daemon.stderr();
         assert!(said.contains("--insecure-nosec"), "what is insecure is said: {said}");
         for line in said.lines() {
             let value = serde_json::from_str::<Value>(line);

@@ -256,7 +256,7 @@ fn tls_listener_does_not_answer_plain_clients() {
     for reason in ["tls-missing", "tls-handshake", "tls-protocol"] {
         assert!(audit.contains(reason), "{reason} is missing in {audit}");
     }
-    assert_eq!(device.said(), "");
+    assert_eq!(device.stderr(), "");
 }
 
 /// A client with unfinished handshakes occupies only the slots of its address; others are served

@@ -222,8 +222,7 @@ fn print(results: &ActiveResults) {
     );
     results.tables.iter().for_each(FigureTable::print);
     for verdict in &results.verdicts {
-        let word = if verdict.reached { "reached" } else { "not reached" };
-        println!("{word:12} {:62} {}", verdict.aim, verdict.measured);
+        println!("{}", verdict.line(62));
     }
 }
 

@@ -126,16 +126,17 @@ fn ceiling_of(figures: &[FileWorkloadResults]) -> &'static str {
 pub(crate) fn verdicts(figures: &[FileWorkloadResults]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let streams = figures.iter().filter(|figure| STREAM.contains(&figure.workload));
-    let streams = streams.filter_map(|figure| Some((to_ceiling(figure)?, told(figure))));
+    let streams = streams.filter_map(|figure| Some((to_ceiling(figure)?, workload_and_clients(figure))));
     let beside = ceiling_of(figures);
     verdicts.extend(least(&format!("streams through the mount: 70 % of {beside}'s"), streams, STREAM_MIN));
     let metadata = || figures.iter().filter(|figure| METADATA.contains(&figure.workload));
-    let rates = metadata().filter_map(|figure| Some((to_ceiling(figure)?, told(figure))));
+    let rates = metadata().filter_map(|figure| Some((to_ceiling(figure)?, workload_and_clients(figure))));
     let aim = format!("metadata rates, embedded store: 30 % of {beside}'s");
     verdicts.extend(least(&aim, rates, METADATA_MIN));
     for peer in PEERS {
-        let rates = metadata()
-            .filter_map(|figure| Some((figure.of(peer)?.ours_to_it.as_ref()?.median, told(figure))));
+        let rates = metadata().filter_map(|figure| {
+            Some((figure.of(peer)?.ours_to_it.as_ref()?.median, workload_and_clients(figure)))
+        });
         verdicts.extend(least(&format!("metadata rates: twice those of {peer}"), rates, PEERS_MIN));
     }
     verdicts
@@ -145,7 +146,7 @@ fn to_ceiling(figure: &FileWorkloadResults) -> Option<f64> {
     Some(figure.of(OURS)?.to_ceiling.as_ref()?.median)
 }
 
-fn told(figure: &FileWorkloadResults) -> String {
+fn workload_and_clients(figure: &FileWorkloadResults) -> String {
     match figure.clients {
         1 => format!("{}, 1 client", figure.workload),
         many => format!("{}, {many} clients", figure.workload),
@@ -189,7 +190,7 @@ fn write(text: &mut String, findings: &FileResults) -> std::fmt::Result {
             ""
         };
         let (rate, cpu) = (format!("{unit}s/s"), format!("CPU us/{unit}"));
-        writeln!(text, "{}{cold}", told(figure))?;
+        writeln!(text, "{}{cold}", workload_and_clients(figure))?;
         writeln!(text, "  {:24}{rate:>12}{:>24}{cpu:>18}", "", "of the ceiling, %")?;
         for result in &figure.results {
             let ratio = result.to_ceiling.as_ref().map_or("-".to_owned(), |ratio| {
@@ -209,8 +210,7 @@ fn write(text: &mut String, findings: &FileResults) -> std::fmt::Result {
         writeln!(text, "left out: {}: {}", left.name, left.reason)?;
     }
     for verdict in &findings.verdicts {
-        let word = if verdict.reached { "reached" } else { "not reached" };
-        writeln!(text, "{word:12} {:66} {}", verdict.aim, verdict.measured)?;
+        writeln!(text, "{}", verdict.line(66))?;
     }
     Ok(())
 }

@@ -19,15 +19,15 @@ use sealstone_initiator::{Environment as _, SystemEnvironment};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
 
-use super::{LazyStage, MeasuredPart, progress};
+use super::{LazySettings, MeasuredPart, progress};
 use crate::Outcome;
 use crate::table::FigureTable;
 use crate::targets::Verdict;
 use crate::workload::median;
 
 /// Sizes of messages. Blocks have 4096 bytes, so smaller messages have no keys.
-const SIZES: [usize; 6] = [512, 1448, 4 << 10, 16 << 10, 64 << 10, 1 << 20];
-const COLUMNS: [&str; 6] = ["512", "1448", "4 KiB", "16 KiB", "64 KiB", "1 MiB"];
+pub(super) const SIZES: [usize; 6] = [512, 1448, 4 << 10, 16 << 10, 64 << 10, 1 << 20];
+const COLUMNS: [&str; SIZES.len()] = ["512", "1448", "4 KiB", "16 KiB", "64 KiB", "1 MiB"];
 /// Data of a PDU: 16 blocks, whose keys fit into its headers.
 const SEGMENT: usize = 64 << 10;
 /// Opcode of SCSI Data-Out.
@@ -190,8 +190,8 @@ fn connected(stream: TcpStream, kind: &StreamKind, is_sender: bool) -> Outcome<T
 }
 
 /// Measures all kinds of streams.
-pub(super) fn measure(stage: &LazyStage) -> MeasuredPart {
-    let (rounds, time) = (stage.settings.rounds, Duration::from_secs_f64(stage.settings.turn_s / 2.0));
+pub(super) fn measure(settings: &LazySettings) -> MeasuredPart {
+    let (rounds, time) = (settings.rounds, Duration::from_secs_f64(settings.turn_s / 2.0));
     let mut values = vec![vec![Vec::new(); SIZES.len()]; KINDS.len()];
     let bar = progress("channel", rounds * SIZES.len() * KINDS.len());
     for round in 0..rounds {

@@ -151,7 +151,6 @@ pub(super) fn measure(stage: &LazyStage) -> MeasuredPart {
         table.left_out("all levels", &reason);
         return Ok((table, Vec::new()));
     }
-    let stage = stage.with("files", stage.binary.clone())?;
     let bar = progress("files", stage.settings.levels.len());
     for level in stage.levels() {
         bar.set_message(level.name);
@@ -159,7 +158,7 @@ pub(super) fn measure(stage: &LazyStage) -> MeasuredPart {
             table.left_out(level.name, "its root needs a metadata server");
         } else {
             let device = LevelDevice::start(&stage.binary, &stage.folder, level)?;
-            match run(&stage, &device, seconds) {
+            match run(stage, &device, seconds) {
                 Ok(values) => table.add(level.name, &[values]),
                 // A container may have the devices and refuse to use them.
                 Err(error) => table.left_out(level.name, &error.to_string()),

@@ -2,16 +2,18 @@
 //! and 4 on this machine.
 //!
 //! Does: runs clients against real devices, one process for each level, and prints tables beside
-//! the paper's values. Does not: report failures by its exit code. Contract: compared items take
-//! turns in every round, and a ratio compares the items of one round. The text of the paper is not
-//! available: a table names the values of the paper that the design documents quote, and no other.
-//! S1-1u and S2-1u are our stand-ins in user space for IPsec.
+//! the paper's values.
+//! Does not: measure M-lazy, which the paper does not have; report failures by its exit code.
+//! Contract: compared items take turns in every round, and a ratio compares the items of one round.
+//! The text of the paper is not available: a table names the values of the paper that the design
+//! documents quote, and no other. S1-1u and S2-1u are stand-ins in user space for IPsec.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use sealstone_block_protection::ProtectedBlock;
 use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
 
@@ -52,7 +54,7 @@ const CLIENTS_MAX: usize = 16;
 const SPAN_MIB_MAX: u64 = 1024;
 /// Largest request.
 const SIZE_MAX: usize = 1 << 20;
-/// The part of the unit with small blocks that is used is smaller by this factor.
+/// The used part of the unit with blocks of 512 bytes is smaller by this factor.
 const SMALL_SPAN_DIVISOR: u64 = 4;
 
 #[derive(Args)]
@@ -66,14 +68,14 @@ pub(crate) struct Lazy {
     /// Milliseconds of one turn [default: 400, quick: 100].
     #[arg(long, value_name = "MS")]
     turn: Option<u64>,
-    /// Request sizes in bytes, as in `512,65536`; multiples of 512 up to 1 MiB
+    /// Request sizes in bytes, as in `512,65536`; powers of two from 512 to 1048576
     /// [default: 512,8192,65536, quick: 65536].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     sizes: Vec<usize>,
     /// Numbers of clients, up to 16 [default: 1,2,4,8, quick: 1,8].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<usize>,
-    /// Only these levels, as in `S0,S1-1u,S1-2,S2-5+safe,E2E` [default: all].
+    /// Only these levels, as in `S0,S1-1u,S1-2,S2-5+safe,E2E` [default: all; not M-lazy].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     levels: Vec<String>,
     /// Used part of each unit in MiB, up to 1024 [default: 64, quick: 8].
@@ -125,9 +127,12 @@ struct LazySettings {
 }
 
 impl LazySettings {
-    /// Returns the bytes of a unit that are used; fewer of the unit with small blocks.
-    fn span(&self, is_small: bool) -> u64 {
-        if is_small { self.span_bytes / SMALL_SPAN_DIVISOR } else { self.span_bytes }
+    /// Returns the used bytes of the unit with these blocks.
+    const fn span(&self, block: ProtectedBlock) -> u64 {
+        match block {
+            ProtectedBlock::B512 => self.span_bytes / SMALL_SPAN_DIVISOR,
+            ProtectedBlock::B4096 => self.span_bytes,
+        }
     }
 }
 
@@ -151,6 +156,10 @@ impl Lazy {
         let mib = self.mib.unwrap_or(pick(SPAN_MIB, SPAN_MIB_QUICK));
         if !(SPAN_MIB_QUICK..=SPAN_MIB_MAX).contains(&mib) {
             return Err(format!("--mib is {SPAN_MIB_QUICK} to {SPAN_MIB_MAX}").into());
+        }
+        let most = |list: &[usize]| list.iter().copied().max().unwrap_or(1) as u64;
+        if most(&sizes) * most(&clients) > mib << 20 {
+            return Err("--mib is too small: each client needs a part of at least one request".into());
         }
         let turn = self.turn.map_or(if self.quick { TURN_QUICK } else { TURN }, Duration::from_millis);
         if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&turn) {
@@ -180,27 +189,25 @@ impl Lazy {
     }
 }
 
-/// Settings, programs and folders of all parts.
+/// Settings, program and folder of one part.
 struct LazyStage {
     settings: LazySettings,
     runtime: Runtime,
     binary: PathBuf,
-    /// A folder of the part.
     folder: PathBuf,
 }
 
 impl LazyStage {
+    /// Creates the folder, which must not exist.
+    fn new(settings: &LazySettings, binary: &Path, folder: PathBuf) -> Outcome<Self> {
+        std::fs::create_dir(&folder)?;
+        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+        Ok(Self { settings: settings.clone(), runtime, binary: binary.to_owned(), folder })
+    }
+
     /// Returns the selected levels.
     fn levels(&self) -> impl Iterator<Item = &'static BenchLevel> {
         self.settings.levels.iter().filter_map(|name| BenchLevel::named(name))
-    }
-
-    /// Returns a stage with an empty folder and this program.
-    fn with(&self, name: &str, binary: PathBuf) -> Outcome<Self> {
-        let folder = self.folder.join(name);
-        std::fs::create_dir(&folder)?;
-        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-        Ok(Self { settings: self.settings.clone(), runtime, binary, folder })
     }
 }
 
@@ -222,36 +229,35 @@ pub(crate) fn run(arguments: &Lazy) -> Outcome {
     let mut machine = MachineInfo::look();
     let binary = arguments.common.binary()?;
     let scratch = arguments.stage.scratch()?;
-    let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let awake = if arguments.stage.let_sleep { None } else { CoreWaker::new() };
     machine.kept_awake = awake.is_some();
-    let stage = LazyStage { settings, runtime, binary, folder: scratch.path().to_owned() };
+    let stage = |name: &str, binary: &Path| LazyStage::new(&settings, binary, scratch.path().join(name));
     let (mut tables, mut verdicts) = (Vec::new(), Vec::new());
     let mut levels = throughput::LevelResults::default();
     let mut software_aes = throughput::LevelResults::default();
     if arguments.has(LazyPart::Channel) {
-        let (channel, judged) = channel::measure(&stage)?;
+        let (channel, judged) = channel::measure(&settings)?;
         tables.push(channel);
         verdicts.extend(judged);
     }
     if arguments.has(LazyPart::Levels) {
-        levels = throughput::measure(&stage.with("levels", stage.binary.clone())?)?;
+        levels = throughput::measure(&stage("levels", &binary)?)?;
         tables.extend(levels.tables());
         verdicts.extend(levels.verdicts());
-        if let Some(binary) = &arguments.software_aes {
-            software_aes = throughput::measure(&stage.with("software", binary.clone())?)?;
+        if let Some(software) = &arguments.software_aes {
+            software_aes = throughput::measure(&stage("software", software)?)?;
             tables.extend(throughput::hardware_tables(&levels, &software_aes));
         }
     }
-    let parts: [(LazyPart, MeasurePart); 4] = [
-        (LazyPart::Shared, shared_disk::measure),
-        (LazyPart::Files, file_system::measure),
-        (LazyPart::Keys, storage::keys),
-        (LazyPart::Window, storage::window),
+    let parts: [(LazyPart, &str, MeasurePart); 4] = [
+        (LazyPart::Shared, "shared", shared_disk::measure),
+        (LazyPart::Files, "files", file_system::measure),
+        (LazyPart::Keys, "keys", storage::keys),
+        (LazyPart::Window, "window", storage::window),
     ];
-    for (part, measure) in parts {
+    for (part, name, measure) in parts {
         if arguments.has(part) {
-            let (table, judged) = measure(&stage)?;
+            let (table, judged) = measure(&stage(name, &binary)?)?;
             tables.push(table);
             verdicts.extend(judged);
         }
@@ -262,7 +268,6 @@ pub(crate) fn run(arguments: &Lazy) -> Outcome {
         plots::draw(folder, &levels, &tables)?;
         eprintln!("plots: {}", folder.display());
     }
-    let settings = stage.settings.clone();
     let results = LazyResults { machine, settings, levels, software_aes, tables, verdicts };
     arguments.common.save(&results)?;
     print(&results);
@@ -283,8 +288,7 @@ fn print(results: &LazyResults) {
     );
     results.tables.iter().for_each(FigureTable::print);
     for verdict in &results.verdicts {
-        let word = if verdict.reached { "reached" } else { "not reached" };
-        println!("{word:12} {:80} {}", verdict.aim, verdict.measured);
+        println!("{}", verdict.line(80));
     }
 }
 
@@ -339,6 +343,8 @@ mod tests {
         ] {
             assert!(settings(&bad).is_err(), "{bad:?}");
         }
+        let too_small = ["--mib", "8", "--sizes", "1048576", "--clients", "16"];
+        assert!(settings(&too_small).unwrap_err().to_string().contains("--mib is too small"));
         assert!(settings(&["--levels", "S9"]).unwrap_err().to_string().contains("S0, S1-1u"));
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
+use super::channel::SIZES;
 use super::throughput::LevelResults;
 use crate::Outcome;
 use crate::plots::{Curve, panel};
@@ -12,8 +13,6 @@ use crate::table::FigureTable;
 
 /// Pixels of a panel.
 const PANEL: (u32, u32) = (600, 480);
-/// Sizes of messages of the stream's columns.
-const STREAM_SIZES: [f64; 6] = [512.0, 1448.0, 4096.0, 16_384.0, 65_536.0, 1_048_576.0];
 
 /// Draws all results into `folder`: a file for each direction and pattern, and one for the streams.
 pub(super) fn draw(folder: &Path, levels: &LevelResults, tables: &[FigureTable]) -> Outcome {
@@ -23,7 +22,8 @@ pub(super) fn draw(folder: &Path, levels: &LevelResults, tables: &[FigureTable])
     }
     if let Some(table) = tables.iter().find(|table| table.title.starts_with("Figure 2")) {
         let curve = |row: &crate::table::FigureRow| -> Curve {
-            (row.name.clone(), STREAM_SIZES.into_iter().zip(row.values.iter().copied()).collect())
+            let sizes = SIZES.map(|bytes| bytes as f64);
+            (row.name.clone(), sizes.into_iter().zip(row.values.iter().copied()).collect())
         };
         let panels = [("stream, MB/s".to_owned(), table.rows.iter().map(curve).collect())];
         save(&folder.join("lazy-stream.svg"), "bytes", &panels)?;

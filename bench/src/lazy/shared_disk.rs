@@ -1,8 +1,9 @@
 //! Two initiators on one unit, with nested strided writes as in BTIO: the paper's Table 3.
 //!
 //! Does: writes the cells of an array from two sessions, flushes each time step, and reads all
-//! steps back in both sessions. Contract: each initiator writes its own cells only, so each block
-//! must have the bytes of its one writer afterwards.
+//! steps back in both sessions.
+//! Contract: each initiator writes its own cells only, so each block must have the bytes of its one
+//! writer afterwards.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -128,7 +129,6 @@ pub(super) fn measure(stage: &LazyStage) -> MeasuredPart {
         format!("Table 3: two initiators write {steps} steps of an array of 10 MiB in cells of 4 KiB");
     let columns = ["written, MiB/s", "read, MiB/s", "server s/GiB", "wrong cells"];
     let mut table = FigureTable::new(&title, "BTIO; the design documents quote no value", &columns);
-    let stage = stage.with("shared", stage.binary.clone())?;
     let mut wrong = Vec::new();
     let bar = progress("shared", stage.settings.levels.len());
     for level in stage.levels() {

@@ -59,7 +59,6 @@ pub(super) fn keys(stage: &LazyStage) -> MeasuredPart {
         "keys of 36 GB in blocks of 512 bytes: 1.1 GB, with 16 bytes for each block (31 MiB for each GB)";
     let columns = ["stored, MiB", "of S0, MiB", "log, MiB", "log of data"];
     let mut table = FigureTable::new(title, paper, &columns);
-    let stage = stage.with("keys", stage.binary.clone())?;
     let levels: Vec<_> = stage.levels().filter(|level| !level.is_end_to_end).collect();
     let bar = progress("keys", levels.len() * 2);
     for block in [ProtectedBlock::B512, ProtectedBlock::B4096] {
@@ -70,7 +69,7 @@ pub(super) fn keys(stage: &LazyStage) -> MeasuredPart {
             let folder = stage.folder.join(unit_name(block));
             std::fs::create_dir_all(&folder)?;
             let device = LevelDevice::start(&stage.binary, &folder, level)?;
-            let span = stage.settings.span(block == ProtectedBlock::B512);
+            let span = stage.settings.span(block);
             let [stored, log, ratio] = stage.runtime.block_on(space(&device, block, span))?;
             device.stop()?;
             if level.name == PLAIN {
@@ -92,7 +91,7 @@ async fn verified(device: &LevelDevice, stage: &LazyStage, bytes_per_s: u64) -> 
     let time = if stage.settings.is_quick { WINDOW_QUICK } else { WINDOW };
     let workload =
         Workload { direction: Direction::Write, pattern: Pattern::Random, bytes: 64 << 10, depth: 16 };
-    let span = stage.settings.span(false);
+    let span = stage.settings.span(block);
     let turn = ClientTurn { workload: &workload, time, span, seed: 2, bytes_per_s };
     let (bytes, seconds) = turn::run_clients(&[disk], turn).await?;
     // Not a flush, which would verify at once.
@@ -109,7 +108,6 @@ pub(super) fn window(stage: &LazyStage) -> MeasuredPart {
     let title = "time from an acknowledged write to its verification by the server, random writes of 64 KiB";
     let paper = "garbage collection without a bound";
     let mut table = FigureTable::new(title, paper, &["p99, ms", "longest, ms", "MiB/s"]);
-    let stage = stage.with("window", stage.binary.clone())?;
     let levels: Vec<_> =
         stage.levels().filter(|level| level.is_lazily_authenticated() && !level.is_paper_profile()).collect();
     let mut longest: Option<f64> = None;
@@ -118,7 +116,7 @@ pub(super) fn window(stage: &LazyStage) -> MeasuredPart {
         std::fs::create_dir(&folder)?;
         for level in &levels {
             let device = LevelDevice::start(&stage.binary, &folder, level)?;
-            let values = stage.runtime.block_on(verified(&device, &stage, pace))?;
+            let values = stage.runtime.block_on(verified(&device, stage, pace))?;
             device.stop()?;
             if pace > 0 {
                 longest = Some(longest.map_or(values[1], |longest| longest.max(values[1])));

@@ -81,32 +81,31 @@ fn workloads(settings: &LazySettings) -> Vec<Workload> {
 /// A device and the sessions of its clients.
 struct LevelClients {
     device: LevelDevice,
-    disks: BTreeMap<bool, Vec<Arc<BenchDisk>>>,
+    /// By the bytes of the unit's blocks.
+    disks: BTreeMap<usize, Vec<Arc<BenchDisk>>>,
 }
 
 impl LevelClients {
     /// Starts a device, opens sessions and writes the blocks that are read.
     async fn start(stage: &LazyStage, device: LevelDevice) -> Outcome<Self> {
         let mut disks = BTreeMap::new();
-        let blocks: std::collections::BTreeSet<bool> =
-            stage.settings.sizes.iter().map(|bytes| *bytes < 4096).collect();
-        for is_small in blocks {
-            if is_small && device.level.is_end_to_end {
+        for block in [ProtectedBlock::B512, ProtectedBlock::B4096] {
+            let is_used = stage.settings.sizes.iter().any(|bytes| block_for(*bytes) == block);
+            if !is_used || (block == ProtectedBlock::B512 && device.level.is_end_to_end) {
                 continue;
             }
-            let block = if is_small { ProtectedBlock::B512 } else { ProtectedBlock::B4096 };
             let most = stage.settings.clients.iter().copied().max().unwrap_or(1);
             let count = if device.level.is_shared() { most } else { 1 };
             let mut clients = Vec::new();
             for _ in 0..count {
                 clients.push(Arc::new(device.connect(block).await?));
             }
-            let span = stage.settings.span(is_small);
+            let span = stage.settings.span(block);
             turn::fill(&clients[0], span).await?;
             if device.level.is_paper_profile() {
                 turn::read_all(&clients[0], span).await?;
             }
-            disks.insert(is_small, clients);
+            disks.insert(block.bytes(), clients);
         }
         Ok(Self { device, disks })
     }
@@ -119,12 +118,12 @@ impl LevelClients {
         clients: usize,
         round: usize,
     ) -> Outcome<Option<LevelSample>> {
-        let is_small = block_for(workload.bytes) == ProtectedBlock::B512;
-        let Some(disks) = self.disks.get(&is_small).and_then(|disks| disks.get(..clients)) else {
+        let block = block_for(workload.bytes);
+        let Some(disks) = self.disks.get(&block.bytes()).and_then(|disks| disks.get(..clients)) else {
             return Ok(None);
         };
         let time = Duration::from_secs_f64(settings.turn_s);
-        let span = settings.span(is_small);
+        let span = settings.span(block);
         let turn = ClientTurn { workload, time: time / 8, span, seed: round as u64 + 2, bytes_per_s: 0 };
         turn::run_clients(disks, turn).await?;
         if workload.direction == Direction::Write {

@@ -1,7 +1,7 @@
 //! One turn of one level: clients that read or write for a while.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::device::{BenchDisk, LevelDevice};
 use crate::Outcome;
 use crate::process::own_whole_cpu_s;
-use crate::workload::{Direction, Pattern, Workload};
+use crate::workload::{Direction, Offsets, Workload};
 
 /// Result of one level in one turn.
 #[derive(Clone, Debug, Serialize)]
@@ -50,18 +50,6 @@ pub(super) struct ClientTurn<'a> {
     pub(super) bytes_per_s: u64,
 }
 
-/// Pseudorandom numbers of one task (xorshift).
-struct Offsets(u64);
-
-impl Offsets {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 /// Runs requests until the time is over. Returns their bytes and the time until the last reply.
 pub(super) async fn run_clients(disks: &[Arc<BenchDisk>], turn: ClientTurn<'_>) -> Outcome<(u64, f64)> {
     let (workload, bytes_per_s) = (*turn.workload, turn.bytes_per_s);
@@ -71,19 +59,17 @@ pub(super) async fn run_clients(disks: &[Arc<BenchDisk>], turn: ClientTurn<'_>) 
     let (begin, end) = (Instant::now(), Instant::now() + turn.time);
     let mut tasks = JoinSet::new();
     for (client, disk) in disks.iter().enumerate() {
-        let position = Arc::new(AtomicU64::new(turn.seed * size));
-        for task in 0..workload.depth {
-            let (disk, position, done) = (Arc::clone(disk), Arc::clone(&position), Arc::clone(&done));
-            let (payload, first) = (payload.clone(), client as u64 * part);
-            let mut offsets = Offsets((turn.seed << 16 | (client * 64 + task) as u64) + 1);
+        let first = client as u64 * part;
+        let seed = (turn.seed << 16) | ((client as u64) << 1);
+        let offsets = Arc::new(Mutex::new(Offsets::new(&workload, part, seed)));
+        for _ in 0..workload.depth {
+            let (disk, offsets, done) = (Arc::clone(disk), Arc::clone(&offsets), Arc::clone(&done));
+            let payload = payload.clone();
             let mut buffer = vec![0; workload.bytes];
             tasks.spawn(async move {
                 while Instant::now() < end {
-                    let at = match workload.pattern {
-                        Pattern::Random => offsets.next() / size * size,
-                        _ => position.fetch_add(size, Ordering::Relaxed),
-                    };
-                    let offset = first + at % part;
+                    let next = offsets.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let offset = first + next.unwrap_or(0);
                     match workload.direction {
                         Direction::Read => buffer = disk.read(offset, buffer).await?,
                         Direction::Write => disk.write(offset, payload.clone()).await?,

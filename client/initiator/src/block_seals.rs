@@ -194,7 +194,8 @@ impl InitiatorPduBlocks {
     /// Seals whole blocks in place.
     fn seal(&mut self, opcode: u8, first_lba: u64, data: &mut [u8]) -> Result<SegmentSeals, PduError> {
         let (list, macs) = if self.form.scheme.has_generations() {
-            let GenerationSealer { keys, generations } = self.unit_keys.as_mut().ok_or(PduError::Keys(opcode))?;
+            let GenerationSealer { keys, generations } =
+                self.unit_keys.as_mut().ok_or(PduError::Keys(opcode))?;
             let sealed = keys.seal(first_lba, self.form.block.bytes(), data, generations);
             sealed.ok_or(PduError::GenerationsExhausted)?
         } else {

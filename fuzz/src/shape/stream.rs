@@ -97,8 +97,8 @@ fn write(pdu: &Pdu, out: &mut Vec<u8>) {
     let mut additional = pdu.additional.clone();
     additional.resize(additional.len().next_multiple_of(4).min(4 * 255), 0);
     out[at + 4] = (additional.len() / 4) as u8;
-    let reported = pdu.lie.unwrap_or(pdu.data.len() as u32).to_be_bytes();
-    out[at + 5..at + 8].copy_from_slice(&reported[1..]);
+    let stated_len = pdu.lie.unwrap_or(pdu.data.len() as u32).to_be_bytes();
+    out[at + 5..at + 8].copy_from_slice(&stated_len[1..]);
     out.extend_from_slice(&additional);
     out.extend_from_slice(&pdu.data);
     out.resize(out.len() + (4 - pdu.data.len() % 4) % 4, 0);

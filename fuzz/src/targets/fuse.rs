@@ -82,7 +82,7 @@ fn request(input: &[u8]) {
     let check = |bytes: &[u8]| match examine(bytes) {
         Ok(unique) => assert_eq!(Some(unique), number(bytes)),
         Err(Some(unique)) => assert_eq!(Some(unique), number(bytes)),
-        Err(None) => assert!(bytes.len() < HEADER_BYTES, "whoever has a number is answered"),
+        Err(None) => assert!(bytes.len() < HEADER_BYTES, "a request with a number gets a reply"),
     };
     check(input);
     // The same request with the correct length in its header.

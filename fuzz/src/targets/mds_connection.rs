@@ -199,7 +199,7 @@ fn seeds() -> Vec<Vec<u8>> {
 
 pub(crate) const CONNECTION: Target = Target {
     name: "mds-connection",
-    about: "frames on a connection of nobody, a user or an administrator; every answer is whole, nobody gains rights",
+    about: "frames on a connection before login, of a user or of an administrator; every reply is complete, no right is gained",
     run: connection,
     seeds,
     cost: 40,

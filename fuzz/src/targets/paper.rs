@@ -129,7 +129,7 @@ fn ends(input: &[u8]) {
                 .iter()
                 // CKY-M is not signed: zero, or the correct one.
                 .any(|honest| Init { server_cookie: honest.server_cookie, ..init.clone() } == *honest);
-            assert!(respond(init).is_none() || signed, "an INIT that nobody signed was answered");
+            assert!(respond(init).is_none() || signed, "an INIT without a signature was answered");
         }
         1 => {
             let Ok(response) = decode_message::<InitResponse>(input.rest()) else { return };

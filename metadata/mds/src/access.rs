@@ -1,7 +1,7 @@
 //! Access checks on files and directories.
 //!
-//! Does: owner, group and others, access control lists, the sticky bit, administrators. Does not:
-//! check roles; `roles` decides first which requests a role may send.
+//! Does: owner, group and others, access control lists, the sticky bit, administrators.
+//! Does not: check roles; `roles` decides first which requests a role may send.
 //! Truth: POSIX.1-2017 4.5 and 4.3; docs/standards/mds/operations.md §5.3.
 
 use std::sync::Arc;

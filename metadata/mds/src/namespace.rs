@@ -1,7 +1,7 @@
 //! Directories, files and names, on top of the metadata store.
 //!
-//! Does: turn a request into the changes of one transaction, with permissions checked. Does not:
-//! begin or commit it, place objects, sign credentials.
+//! Does: turn a request into the changes of one transaction, with permissions checked.
+//! Does not: begin or commit it, place objects, sign credentials.
 //! Contract: every function leaves the transaction consistent or returns an error; after an error
 //! the transaction must be dropped.
 //! Truth: docs/standards/mds/operations.md §5.3, §5.4.

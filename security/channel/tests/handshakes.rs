@@ -10,7 +10,7 @@ use sealstone_channel::{
     ALPN_ISCSI, CertificateAuthority, Pin, TOKEN_LABEL, TlsError, TlsIdentity, TlsServer, connect,
     device_name,
 };
-use sealstone_tests::tls::gullible;
+use sealstone_tests::tls::unverified_config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -111,7 +111,7 @@ async fn peer_with_another_protocol_is_refused() {
     let own = TlsIdentity::self_signed(NAME).unwrap();
     for protocols in [vec![], vec![b"osd-mds/1".to_vec()], vec![b"h2".to_vec(), b"http/1.1".to_vec()]] {
         let (near, far) = duplex(64 * 1024);
-        let (server, connector) = (server(&own), TlsConnector::from(Arc::new(gullible(&protocols))));
+        let (server, connector) = (server(&own), TlsConnector::from(Arc::new(unverified_config(&protocols))));
         let name = ServerName::try_from(NAME).unwrap();
         let (_, far) = tokio::join!(connector.connect(name, near), server.accept(far));
         assert_eq!(far.err(), Some(TlsError::OtherProtocol(ALPN_ISCSI.to_vec())), "{protocols:?}");

@@ -1,7 +1,8 @@
 //! Messages between the daemon, its zygotes and their engines.
 //!
-//! Does: encode and decode messages on sockets of the type SEQPACKET, with descriptors. Contract:
-//! both ends are of the same version, which the first message checks; one packet is one message.
+//! Does: encode and decode messages on sockets of the type SEQPACKET, with descriptors.
+//! Contract: both ends are of the same version, which the first message checks; one packet is one
+//! message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

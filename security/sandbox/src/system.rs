@@ -1,7 +1,8 @@
 //! System calls that rustix has no safe wrapper for.
 //!
-//! Does: one function per call, with owned or borrowed descriptors and `io::Result`. Does not:
-//! decide anything. Every unsafe block of the crate but those around `fork` is in this file.
+//! Does: one function per call, with owned or borrowed descriptors and `io::Result`.
+//! Does not: decide anything. Every unsafe block of the crate but those around `fork` is in this
+//! file.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper")]
 
 use std::ffi::CStr;

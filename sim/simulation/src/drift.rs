@@ -97,9 +97,9 @@ struct FollowedClock {
     /// State as stored in `clock.toml`.
     kept: StoredClock,
     /// Whether a time was served, which cannot be withdrawn.
-    told: bool,
+    has_served: bool,
     booted: Instant,
-    heard: Option<Instant>,
+    last_reply: Option<Instant>,
 }
 
 /// The clock of a device: the machine's, or a following one.
@@ -140,9 +140,9 @@ impl DeviceClock {
             clock: Follower::new(FollowPolicy::SIGNED, START_MS.saturating_add_signed(skew_ms), 0, 0, 0),
             booted_us: 0,
             kept: StoredClock::default(),
-            told: false,
+            has_served: false,
             booted: Instant::now(),
-            heard: None,
+            last_reply: None,
         });
         let drifting = DriftSimulation { place, skew_ms, oscillator, followed, server, network, chance };
         Arc::new(Self { steady, drifting: Some(drifting) })
@@ -188,7 +188,7 @@ impl DeviceClock {
         };
         // With or without a response, the device serves from now on.
         let _ = timeout(FIRST_ANSWER, asked).await;
-        drifting.followed.lock().told = true;
+        drifting.followed.lock().has_served = true;
     }
 
     /// Queries the time periodically, and stores the state.
@@ -222,7 +222,7 @@ impl DriftSimulation {
     fn now_ms(&self) -> u64 {
         let mut followed = self.followed.lock();
         let (stopwatch_ms, _) = self.look(&followed);
-        if followed.told {
+        if followed.has_served {
             followed.clock.time_ms(stopwatch_ms)
         } else {
             followed.clock.unclamped_ms(stopwatch_ms)
@@ -234,12 +234,13 @@ impl DriftSimulation {
         let passed_us = self.oscillator.lock().passed_us();
         let clock = Follower::resume(FollowPolicy::SIGNED, self.wall_ms(passed_us), followed.kept);
         let (kept, booted) = (followed.kept, Instant::now());
-        *followed = FollowedClock { clock, booted_us: passed_us, kept, told: false, booted, heard: None };
+        *followed =
+            FollowedClock { clock, booted_us: passed_us, kept, has_served: false, booted, last_reply: None };
     }
 
     fn save(&self) {
         let mut followed = self.followed.lock();
-        if !followed.told {
+        if !followed.has_served {
             return;
         }
         let (stopwatch_ms, wall_ms) = self.look(&followed);
@@ -255,21 +256,21 @@ impl DriftSimulation {
         let sent_ms = self.look(&self.followed.lock()).0;
         let query = TimeQuery::new(u64::from_be_bytes(nonce), Some(key(self.place)), sent_ms);
         let here = Host::Device(self.place);
-        let heard = async {
+        let reply = async {
             self.network.datagram(here, Host::Mds).await?;
             let stopwatch_ms = self.server.clock.now_ms().saturating_sub(START_MS);
             let reply = self.server.answer(query.bytes(), self.place, stopwatch_ms)?;
             self.network.datagram(Host::Mds, here).await?;
             Some(reply)
         };
-        let heard = heard.await;
+        let reply = reply.await;
         let mut followed = self.followed.lock();
         let (stopwatch_ms, wall_ms) = self.look(&followed);
-        let sample = heard.and_then(|reply| query.read(&reply, stopwatch_ms, START_MS).ok());
+        let sample = reply.and_then(|reply| query.read(&reply, stopwatch_ms, START_MS).ok());
         let believed =
             sample.is_some_and(|sample| followed.clock.apply_sample(sample, stopwatch_ms, wall_ms).is_ok());
         if believed {
-            followed.heard = Some(Instant::now());
+            followed.last_reply = Some(Instant::now());
         } else {
             followed.clock.record_failure();
         }
@@ -280,7 +281,7 @@ impl DriftSimulation {
     fn is_settled(&self) -> bool {
         let followed = self.followed.lock();
         let since = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        since(followed.booted) > STARTED_MS && followed.heard.is_some_and(|at| since(at) < HEARD_MS)
+        since(followed.booted) > STARTED_MS && followed.last_reply.is_some_and(|at| since(at) < HEARD_MS)
     }
 }
 

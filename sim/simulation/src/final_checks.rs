@@ -110,9 +110,9 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
         ("users", count(b'u')),
         ("sessions", count(b's')),
     ] {
-        let output = figures.get(name).copied().unwrap_or_default();
-        if output != there {
-            history.violate(format!("the metadata server counts {output} {name}, there are {there}"));
+        let counted = figures.get(name).copied().unwrap_or_default();
+        if counted != there {
+            history.violate(format!("the metadata server counts {counted} {name}, there are {there}"));
         }
     }
     for (name, left) in [("creates", count(b't')), ("removals", count(b'r'))] {

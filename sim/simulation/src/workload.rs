@@ -174,7 +174,7 @@ impl WorkloadClient {
         }
     }
 
-    fn told<T>(&self, what: &str, result: &Result<T, ClientError>) {
+    fn record_result<T>(&self, what: &str, result: &Result<T, ClientError>) {
         let how = match result {
             Ok(_) => "done".to_owned(),
             Err(error) => {
@@ -218,7 +218,7 @@ impl WorkloadClient {
         let what = format!("put {path} v{} {} B {:?}", content.version, content.length, options.method);
         self.shop.history.add_line(format!("c{} begins {what}", self.number));
         let result = self.process.client.put(&path, source, options).await;
-        self.told(&what, &result);
+        self.record_result(&what, &result);
         self.excused(&what, &result);
         match fate(&result) {
             OperationOutcome::Done => model.set(&path, Some(content)),
@@ -235,7 +235,7 @@ impl WorkloadClient {
         let options = GetOptions { method, ..GetOptions::default() };
         let result = self.process.client.get(&path, &mut bytes, options).await;
         let what = format!("get {path} {method:?}");
-        self.told(&what, &result);
+        self.record_result(&what, &result);
         match (&result, expected) {
             (Ok(_), Some(content)) if bytes == content.bytes() => {}
             (Ok(_), _) => {
@@ -259,7 +259,7 @@ impl WorkloadClient {
         let mut bytes = Vec::new();
         let result = self.process.client.get(&path, &mut bytes, GetOptions::default()).await;
         let what = format!("get others' {path}");
-        self.told(&what, &result);
+        self.record_result(&what, &result);
         if result.is_ok() && !self.shop.model.was_ever(&path, &bytes) {
             self.shop.history.violate(format!("{what} gave {} bytes that never were", bytes.len()));
         }
@@ -292,7 +292,7 @@ impl WorkloadClient {
             3 => (format!("rename {theirs} to {mine}"), client.rename(&theirs, &mine, true).await),
             _ => (format!("chmod /c{owner}"), client.set_mode(&format!("/c{owner}"), 0o777).await.map(drop)),
         };
-        self.told(&what, &result);
+        self.record_result(&what, &result);
         if result.is_ok() {
             self.shop.history.violate(format!("c{} did: {what}", self.number));
         }
@@ -315,7 +315,7 @@ impl WorkloadClient {
         match self.chance.range(0..=4) {
             0 => {
                 let guess = MdsClient::login(Arc::new(way), clock, options, &user, b"a guess").await;
-                self.told(&format!("logs in as {name} with a guess"), &guess);
+                self.record_result(&format!("logs in as {name} with a guess"), &guess);
                 if guess.is_ok() {
                     self.shop.history.violate(format!("a guess logs in as {name}"));
                 }
@@ -326,10 +326,10 @@ impl WorkloadClient {
                 let mds =
                     MdsClient::login(way.clone(), clock.clone(), options, &user, &metadata::password(name))
                         .await;
-                self.told(&format!("logs in as {name} on a spliced channel"), &mds);
+                self.record_result(&format!("logs in as {name} on a spliced channel"), &mds);
                 let resumed = MdsClient::resume(way, clock, options, self.ticket.clone());
                 let asked = resumed.call(Request::WhoAmI {}).await;
-                self.told(&format!("resumes as {name} on a spliced channel"), &asked);
+                self.record_result(&format!("resumes as {name} on a spliced channel"), &asked);
                 if mds.is_ok() || asked.is_ok() {
                     self.shop.history.violate(format!("a spliced channel serves {name}"));
                 }
@@ -337,7 +337,7 @@ impl WorkloadClient {
             _ => {
                 let password = metadata::password(name);
                 let mds = MdsClient::login(Arc::new(way), clock, options, &user, &password).await;
-                self.told(&format!("logs in as {name}"), &mds);
+                self.record_result(&format!("logs in as {name}"), &mds);
                 match mds {
                     Ok(mds) => {
                         let ticket = mds.ticket().clone();
@@ -382,7 +382,7 @@ impl WorkloadClient {
         model.attempt(&to, content);
         let result = self.process.client.rename(&from, &to, replace).await;
         let what = format!("rename {from} {to} replace {replace}");
-        self.told(&what, &result);
+        self.record_result(&what, &result);
         match fate(&result) {
             OperationOutcome::Done => {
                 if !replace && old.is_some() {
@@ -409,7 +409,7 @@ impl WorkloadClient {
         let there = model.known(&path).flatten();
         let result = self.process.client.remove(&path, false).await;
         let what = format!("remove {path}");
-        self.told(&what, &result);
+        self.record_result(&what, &result);
         match (fate(&result), there) {
             (OperationOutcome::Done, None) => {
                 self.shop.history.violate(format!("{what} removed what was not there"));
@@ -429,7 +429,7 @@ impl WorkloadClient {
             Err(error) => Err(error),
         };
         let what = format!("list {folder}");
-        self.told(&what, &entries);
+        self.record_result(&what, &entries);
         self.excused(&what, &entries);
         let Ok(entries) = entries else { return };
         let found: Vec<String> =
@@ -468,7 +468,7 @@ impl WorkloadClient {
         let what = format!("dies in put {path} v{} {} B", content.version, content.length);
         match ended {
             Ok(result) => {
-                self.told(&what, &result);
+                self.record_result(&what, &result);
                 match fate(&result) {
                     OperationOutcome::Done => self.shop.model.set(&path, Some(content)),
                     OperationOutcome::NotDone => {}

@@ -146,7 +146,7 @@ fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &RunOpti
         None => format!("{}: {}", target.name, test.name),
     };
     let result = panic::catch_unwind(AssertUnwindSafe(|| attempt(target, test, variant)));
-    let output = match result {
+    let word = match result {
         Ok(()) => {
             report.passed += 1;
             "ok"
@@ -164,7 +164,7 @@ fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &RunOpti
         },
     };
     if options.verbose {
-        let _ = writeln!(report.text, "{output:8} {name}");
+        let _ = writeln!(report.text, "{word:8} {name}");
     }
 }
 

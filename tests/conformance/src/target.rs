@@ -163,7 +163,7 @@ impl Target {
     pub(crate) fn is_alive(&mut self) -> bool {
         match &mut self.daemon {
             Some((daemon, _)) => {
-                daemon.survives(std::time::Duration::ZERO) && !daemon.said().contains("panicked")
+                daemon.survives(std::time::Duration::ZERO) && !daemon.stderr().contains("panicked")
             }
             None => true,
         }

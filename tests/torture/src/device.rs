@@ -230,12 +230,12 @@ impl DeviceRig {
 
     /// Starts a device that refused on a full file system; after space was added it must start.
     fn start_with_room(&mut self, ended: CommandResult) -> Result<Daemon, String> {
-        let said = ended.stderr.trim_end();
+        let stderr = ended.stderr.trim_end();
         if self.ballast.is_none() {
-            return Err(format!("the device does not start again: {said}"));
+            return Err(format!("the device does not start again: {stderr}"));
         }
-        if ended.code != 1 || said.lines().count() != 1 || !said.contains("space") {
-            return Err(format!("on a full file system it ends with {}: {said}", ended.code));
+        if ended.code != 1 || stderr.lines().count() != 1 || !stderr.contains("space") {
+            return Err(format!("on a full file system it ends with {}: {stderr}", ended.code));
         }
         self.give_room()?;
         Daemon::try_start(self.serve())
@@ -333,7 +333,7 @@ impl DeviceRig {
             report.kills += u64::from(!clean);
             // Commands in flight at the end may be done or not.
             if clean && code != 0 && !sick {
-                return Err(format!("an orderly end has exit code {code}: {}", daemon.said()));
+                return Err(format!("an orderly end has exit code {code}: {}", daemon.stderr()));
             }
             drop(daemon);
             if self.random.gen_bool(0.2) {
@@ -404,7 +404,7 @@ impl DeviceRig {
     fn farewell(&mut self, mut daemon: Daemon, report: &mut RunReport) -> Result<(), String> {
         let code = daemon.end(Signal::Terminate);
         if code != 0 && self.ground != DeviceStorage::Tight {
-            return Err(format!("the last end has exit code {code}: {}", daemon.said()));
+            return Err(format!("the last end has exit code {code}: {}", daemon.stderr()));
         }
         self.check(report)
     }

@@ -296,7 +296,7 @@ mod tests {
     }
 
     /// Returns the outcome of an atomic execution.
-    fn told(state: &NameState, operation: Operation) -> OperationResult {
+    fn execute_atomically(state: &NameState, operation: Operation) -> OperationResult {
         let outcomes = [
             OperationResult::Done,
             OperationResult::Missing,
@@ -330,7 +330,7 @@ mod tests {
                 let returned = moment + rng.gen_range(1..500);
                 busy_until[client] = returned;
                 let operation = random(rng, number);
-                let mut outcome = told(&state, operation);
+                let mut outcome = execute_atomically(&state, operation);
                 state = step(state, operation, outcome).unwrap();
                 if rng.gen_bool(0.03) {
                     outcome = OperationResult::Unknown;

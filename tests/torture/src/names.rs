@@ -179,12 +179,12 @@ fn one_round(
         Verdict::Undecided => report.names_undecided += 1,
         Verdict::Violation(longest) => {
             history.sort_unstable_by_key(|event| event.called);
-            let reported: Vec<String> = history.iter().map(line).collect();
+            let lines: Vec<String> = history.iter().map(line).collect();
             return Err(format!(
-                "round {round}: no order of the operations explains what the clients were told ({longest} of {} at \
+                "round {round}: no order of the operations explains the replies to the clients ({longest} of {} at \
                  most):\n{}",
                 history.len(),
-                reported.join("\n")
+                lines.join("\n")
             ));
         }
     }
@@ -261,7 +261,7 @@ async fn done(
             mount.rename((directory, &one), (directory, &other), mode).await.map(|()| OperationResult::Done),
         )
     };
-    let reported = match operation {
+    let result = match operation {
         Operation::Make(name, number) => {
             let target =
                 LinkTarget::new("x".repeat(usize::from(number))).map_err(|error| error.to_string())?;
@@ -289,7 +289,7 @@ async fn done(
             Ok(OperationResult::Listed(state))
         }),
     };
-    let outcome = match reported {
+    let outcome = match result {
         Ok(outcome) => outcome,
         Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NotFound => OperationResult::Missing,
         Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Exists => OperationResult::Taken,

@@ -427,7 +427,11 @@ impl WorkerHistory {
     }
 }
 
-fn told<'a>(wanted: &ObjectStates, found: &ObjectStates, ids: impl Iterator<Item = &'a ObjectId>) -> String {
+fn describe_differences<'a>(
+    wanted: &ObjectStates,
+    found: &ObjectStates,
+    ids: impl Iterator<Item = &'a ObjectId>,
+) -> String {
     let parts = ids.map(|id| match (wanted.get(id), found.get(id)) {
         (Some(wanted), Some(found)) => format!("{id} {}", difference(wanted, found)),
         (Some(_), None) => format!("{id} is not there"),
@@ -442,7 +446,7 @@ pub fn differences(wanted: &ObjectStates, found: &ObjectStates) -> String {
     let mut ids: Vec<&ObjectId> = wanted.keys().chain(found.keys()).collect();
     ids.sort_unstable();
     ids.dedup();
-    told(wanted, found, ids.into_iter().filter(|id| wanted.get(id) != found.get(id)))
+    describe_differences(wanted, found, ids.into_iter().filter(|id| wanted.get(id) != found.get(id)))
 }
 
 fn difference(wanted: &Entry, found: &Entry) -> String {
@@ -535,8 +539,11 @@ mod tests {
             run(&mut history, &[WorkerStep::Append(id(1), vec![9]), WorkerStep::Append(id(2), vec![9])]);
         let mut mix = states[2].clone();
         mix.insert(id(1), states[0][&id(1)].clone());
-        let output = history.settle(mix).unwrap_err();
-        assert!(output.contains(&id(1).to_string()) && !output.contains(&id(2).to_string()), "{output}");
+        let violation = history.settle(mix).unwrap_err();
+        assert!(
+            violation.contains(&id(1).to_string()) && !violation.contains(&id(2).to_string()),
+            "{violation}"
+        );
     }
 
     #[test]
@@ -603,8 +610,8 @@ mod tests {
             state
         };
         assert_eq!(history.clone().settle(left(1, 1)), Ok(()));
-        let output = history.clone().settle(left(2, 3)).unwrap_err();
-        assert!(output.contains("REMOVE COLLECTION"), "{output}");
+        let violation = history.clone().settle(left(2, 3)).unwrap_err();
+        assert!(violation.contains("REMOVE COLLECTION"), "{violation}");
         let mut removed = all.clone();
         WorkerStep::RemoveCollection(id(9)).apply(&mut removed);
         assert_eq!(history.settle(removed), Ok(()));

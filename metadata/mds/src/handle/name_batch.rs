@@ -1,8 +1,8 @@
 //! Name batches: applies changes that clients made under directory delegations.
 //!
-//! Does: grant directory delegations, reserve inode numbers, apply batches of changes. Does not:
-//! trust the client: each change is checked like a request, at its own time between the grant and
-//! now.
+//! Does: grant directory delegations, reserve inode numbers, apply batches of changes.
+//! Does not: trust the client: each change is checked like a request, at its own time between the
+//! grant and now.
 //! Contract: changes are applied in order, in one transaction, up to the first refused one, which
 //! is reported and has no effect. A repeated batch is not applied again.
 //! Truth: docs/standards/mds/leases.md §5.11; docs/adr/0050-directory-write-delegations.md.

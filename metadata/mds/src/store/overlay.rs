@@ -1,7 +1,7 @@
 //! Uncommitted changes of a transaction on top of a state of the store.
 //!
-//! Does: keep the changes in order of keys, and read a state as if they were applied. Does not:
-//! commit.
+//! Does: keep the changes in order of keys, and read a state as if they were applied.
+//! Does not: commit.
 //! Contract: memory grows with the changes only. A scan reads `limit` pairs and the changes of its
 //! range.
 
