@@ -24,9 +24,12 @@ pub(super) const PLAIN: &str = "S0";
 /// End-to-end protected disks.
 pub(super) const END_TO_END: &str = "E2E";
 
-/// All levels. A name that ends with `+safe` is the profile `paper+safe`, the default of units; the
-/// others are the paper's own profile.
-pub(super) static LEVELS: [BenchLevel; 10] = [
+/// Lazy protection with today's algorithms.
+pub(super) const MODERN: &str = "M-lazy";
+
+/// All levels. A name that ends with `+safe` is the profile `paper+safe`, the default of units.
+/// M-lazy has a profile of its own; the others are the paper's own profile.
+pub(super) static LEVELS: [BenchLevel; 11] = [
     level(PLAIN, ProtectionLevel::S0, ProtectionProfile::Paper),
     level("S1-1u", ProtectionLevel::S1RecordMac, ProtectionProfile::Paper),
     level("S1-2", ProtectionLevel::S1LazyMac, ProtectionProfile::Paper),
@@ -36,6 +39,7 @@ pub(super) static LEVELS: [BenchLevel; 10] = [
     level("S2-3+safe", ProtectionLevel::S2LazyCipher, ProtectionProfile::PaperSafe),
     level("S2-5", ProtectionLevel::S2LazyCipherMac, ProtectionProfile::Paper),
     level("S2-5+safe", ProtectionLevel::S2LazyCipherMac, ProtectionProfile::PaperSafe),
+    level(MODERN, ProtectionLevel::ModernLazy, ProtectionProfile::Modern),
     BenchLevel { name: END_TO_END, sessions: UnitProtection::NONE, is_end_to_end: true },
 ];
 
@@ -92,6 +96,7 @@ mod tests {
         }
         assert_eq!(BenchLevel::named("S2-5").unwrap().create_options()[1], "paper:S2-5");
         assert_eq!(BenchLevel::named(PLAIN).unwrap().create_options(), ["--protect", "none"]);
+        assert_eq!(BenchLevel::named(MODERN).unwrap().create_options(), ["--protect", "lazy"]);
         assert!(BenchLevel::named("S2-6").is_none());
     }
 }

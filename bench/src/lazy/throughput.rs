@@ -12,7 +12,7 @@ use sealstone_block_protection::ProtectedBlock;
 use serde::Serialize;
 
 use super::device::{BenchDisk, LevelDevice};
-use super::level::{END_TO_END, LEVELS, PLAIN};
+use super::level::{END_TO_END, LEVELS, MODERN, PLAIN};
 use super::turn::{self, ClientTurn, LevelSample};
 use super::{LazySettings, LazyStage};
 use crate::Outcome;
@@ -322,6 +322,7 @@ impl LevelResults {
                 verdicts.extend(cpu_verdicts(&all, what, safe));
                 verdicts.extend(order_verdicts(&all, what, safe));
             }
+            verdicts.extend(modern_verdicts(&all, what));
             let minimum =
                 if direction == Direction::Read { END_TO_END_READ_MIN } else { END_TO_END_WRITE_MIN };
             verdicts.extend(end_to_end_verdicts(&all, what, minimum));
@@ -461,6 +462,20 @@ fn gap_verdict(all: &[ComparedLevels<'_>], what: &str, lazy: &str, eager: &str) 
     })
 }
 
+/// Judges M-lazy by the limits of S2-5, of which it is the variant with today's algorithms.
+fn modern_verdicts(all: &[ComparedLevels<'_>], what: &str) -> Vec<Verdict> {
+    let eager = "S2-1u";
+    let ratios = |value: fn(&LevelResult) -> f64| {
+        all.iter().filter_map(move |one| Some((one.ratio(MODERN, eager, value)?, one.name.as_str())))
+    };
+    let limit = LAZY_CIPHER_MAC_CPU_MAX;
+    let aim = format!("{what} of 64 KiB: server CPU of {MODERN} at most {limit} of {eager}");
+    let cpu = at_most(aim, ratios(server_cpu).collect(), limit);
+    let aim = format!("{what} of 64 KiB: throughput of {MODERN} above {eager}");
+    let order = holds(aim, all, |one| Some(one.ratio(MODERN, eager, rate)? > 1.0));
+    cpu.into_iter().chain(order).chain(gap_verdict(all, what, MODERN, eager)).collect()
+}
+
 fn end_to_end_verdicts(all: &[ComparedLevels<'_>], what: &str, minimum: f64) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let sequential = || all.iter().filter(|one| one.name.contains("sequential"));
@@ -521,6 +536,23 @@ mod tests {
         let cpu = of("server CPU of S1-2");
         assert!(cpu.reached && cpu.measured.contains("most 0.34"), "{cpu:?}");
         assert!(!verdicts.iter().any(|verdict| verdict.aim.contains("S2-3")), "not measured, not judged");
+    }
+
+    #[test]
+    fn modern_level_is_judged_by_limits_of_lazy_decryption() {
+        let mut samples = Vec::new();
+        for (clients, lazy) in [(1, 150), (8, 120)] {
+            samples.push(sample("S2-1u", clients, 100, 0.4));
+            samples.push(sample("M-lazy", clients, lazy, 0.1));
+        }
+        let verdicts = judged(samples);
+        let of = |text: &str| verdicts.iter().find(|verdict| verdict.aim.contains(text)).unwrap();
+        // 0.1 s of 120 MiB against 0.4 s of 100 MiB, and of 150 MiB.
+        let cpu = of("server CPU of M-lazy");
+        assert!(cpu.reached && cpu.measured.contains("most 0.21"), "{cpu:?}");
+        assert!(of("throughput of M-lazy above S2-1u").reached);
+        let gap = of("gain of M-lazy");
+        assert!(!gap.reached && gap.measured.contains("+50 % with 1, +20 % with 8"), "{gap:?}");
     }
 
     #[test]
