@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sealstone_function_runs::{SecondPlace, parse_pair};
 use sealstone_functions::template::TemplateLanguage;
 use sealstone_osd::function::{ApiVersion, EngineType, TIMEOUT_MAX_MS};
 
@@ -321,6 +322,15 @@ pub(crate) enum ReducePlace {
     Client,
 }
 
+impl From<ReducePlace> for SecondPlace {
+    fn from(place: ReducePlace) -> Self {
+        match place {
+            ReducePlace::Device => Self::Device,
+            ReducePlace::Client => Self::Client,
+        }
+    }
+}
+
 /// Arguments of a call of a function, and of the output of its results.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CallArgs {
@@ -466,14 +476,6 @@ fn parse_mode(text: &str) -> Result<u16, String> {
     u16::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(fail)
 }
 
-/// Parses `NAME=VALUE`.
-pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(format!("'{}' is not of the form NAME=VALUE", text.split('=').next().unwrap_or_default())),
-    }
-}
-
 /// Parses a time such as 30s, 5m or 1h, as milliseconds.
 fn parse_timeout(text: &str) -> Result<u32, String> {
     let fail = || format!("'{text}' is not a time from 1ms to 24h, such as 500ms, 30s, 5m or 1h");
@@ -512,12 +514,5 @@ mod tests {
         for bad in ["1", "2.0-1.0", "a.b", "1.0-", "1.65536"] {
             assert!(parse_api(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn secret_values_are_not_in_parse_errors() {
-        assert_eq!(parse_pair("k=v=w"), Ok(("k".into(), "v=w".into())));
-        assert!(!parse_pair("=secret").unwrap_err().contains("secret"));
-        assert!(parse_pair("name").is_err());
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use sealstone_failure::{Failure, Outcome};
-use sealstone_functions::{FunctionOutput, FunctionParameter, SHIPPED_FUNCTIONS, ShippedFunction};
+use sealstone_function_runs::is_reducible;
+use sealstone_functions::{FunctionParameter, SHIPPED_FUNCTIONS};
 
 /// Heading of these options in the help text.
 const HEADING: &str = "Arguments of shipped functions";
@@ -12,11 +12,6 @@ const HEADING: &str = "Arguments of shipped functions";
 /// Arguments of a shipped function, as `NAME=VALUE` pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShippedArguments(pub(crate) Vec<(String, String)>);
-
-/// Whether `sealstone run` has the results of a function to reduce.
-pub(crate) fn is_reducible(function: &ShippedFunction) -> bool {
-    function.output != FunctionOutput::Objects
-}
 
 /// A parameter, and the functions that have it in this form.
 type KnownParameter = (&'static FunctionParameter, Vec<&'static str>);
@@ -76,28 +71,8 @@ impl FromArgMatches for ShippedArguments {
     }
 }
 
-impl ShippedArguments {
-    /// Refuses options of other functions, and missing arguments. `given` has the names of all
-    /// arguments of the call.
-    pub(crate) fn check(&self, function: &ShippedFunction, given: &[&str]) -> Outcome {
-        let has = |name: &str| function.parameters.iter().any(|parameter| parameter.name == name);
-        if let Some((name, _)) = self.0.iter().find(|(name, _)| !has(name)) {
-            return Err(Failure::usage(format!("{} has no argument '{name}'", function.name)));
-        }
-        let missing = |parameter: &&FunctionParameter| parameter.required && !given.contains(&parameter.name);
-        match function.parameters.iter().find(missing) {
-            Some(FunctionParameter { name, help, .. }) => {
-                Err(Failure::usage(format!("{} needs --{name}: {help}", function.name)))
-            }
-            None => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use sealstone_functions::find_function;
-
     use super::*;
 
     fn parse(words: &[&str]) -> ShippedArguments {
@@ -110,10 +85,5 @@ mod tests {
         let arguments = parse(&["--pattern", "-x", "--ignore-case"]);
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(arguments.0, [pair("ignore-case", "true"), pair("pattern", "-x")]);
-        let grep = find_function("grep").unwrap();
-        assert_eq!(arguments.check(grep, &["pattern", "ignore-case"]), Ok(()));
-        assert!(arguments.check(grep, &[]).unwrap_err().message.contains("grep needs --pattern"));
-        let count = find_function("count").unwrap();
-        assert!(arguments.check(count, &[]).unwrap_err().message.contains("no argument 'ignore-case'"));
     }
 }

@@ -4,13 +4,14 @@
 //! Does not: contact a metadata server, start asynchronous jobs, or change files.
 //! Truth: docs/how-to/functions.md; docs/standards/mds/functions.md, delegation.
 
-use sealstone_client::{CapabilityFile, Client, FilePath, Method, RunFile};
+use sealstone_client::{CapabilityFile, Client, FilePath, RunFile};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, FailureKind, Outcome};
+use sealstone_function_runs::InputFiles;
 
 use crate::cli::GlobalArgs;
 use crate::cli::grants::CapRunArgs;
-use crate::command::run::{CallPlan, InputFiles, run_call};
+use crate::command::run::{plan_of, run_call};
 use crate::command::session::reach;
 use crate::output::Output;
 
@@ -40,16 +41,6 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, arguments: &CapRunA
     let paths = file.data().iter().map(|file| file.path.clone());
     let files = InputFiles::of_paths(paths);
     let client = Client::of_run_file(file, reach(global)?);
-    let plan = CallPlan {
-        arguments: &arguments.call,
-        function,
-        is_async: false,
-        security: Method::AllData,
-        key_file: None,
-        to: None,
-        update: false,
-        commit: false,
-        second: None,
-    };
-    run_call(output, &client, &plan, files, None).await
+    let plan = plan_of(output, function, &arguments.call);
+    run_call(output, &client, &plan, &files, None).await
 }

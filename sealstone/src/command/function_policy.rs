@@ -4,13 +4,14 @@ use sealstone_client::Method;
 use sealstone_client::functions::PartitionPolicy;
 use sealstone_failure::text::hex;
 use sealstone_failure::{Failure, Outcome};
+use sealstone_function_runs::at_function;
 use sealstone_mds_protocol::DeviceState;
 use sealstone_osd::function::attributes::FunctionPolicy;
 use serde_json::{Value, json};
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::{FunctionPolicyArgs, PolicyName};
-use crate::command::functions::{at_function, function_path};
+use crate::command::functions::function_path;
 use crate::command::parts::for_each;
 use crate::command::session::client;
 use crate::output::Output;

@@ -11,17 +11,19 @@ use std::sync::Arc;
 
 use sealstone_client::functions::{CallArguments, FUNCTION_CODE_MAX};
 use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_bytes, set_path};
-use sealstone_failure::{Failure, Outcome, secret_file};
+use sealstone_failure::{Failure, Outcome};
+use sealstone_function_runs::{
+    LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS, add_argument_file, failure_of, json_name,
+};
 use sealstone_function_service::LocalFileObject;
 use sealstone_osd::Permissions;
-use sealstone_osd::function::{ExitReason, JobState, OBJECTS_MAX, ReplyHeader};
+use sealstone_osd::function::{OBJECTS_MAX, ReplyHeader};
 use sealstone_osd_device::GrantedObject;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use crate::cli::functions::{FunctionTestArgs, parse_pair};
-use crate::command::functions::{engine_of, enumeration, read_file};
-use crate::command::local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS};
+use crate::cli::functions::FunctionTestArgs;
+use crate::command::functions::{engine_of, read_file};
 use crate::command::parts::for_each;
 use crate::command::result_sink::ResultSink;
 use crate::output::Output;
@@ -33,11 +35,7 @@ fn call_arguments(options: &FunctionTestArgs) -> Outcome<CallArguments> {
         all.add(name, value)?;
     }
     if let Some(path) = &options.arg_file {
-        let text = secret_file::read(path)?;
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            let (name, value) = parse_pair(line).map_err(|error| Failure::usage(error).at(path.shown()))?;
-            all.add(&name, &value)?;
-        }
+        add_argument_file(&mut all, path)?;
     }
     Ok(all)
 }
@@ -67,7 +65,7 @@ fn value(files: &[PathBuf], end: &LocalRunEnd, has_result: bool) -> Value {
         })
         .collect();
     let mut value = json!({
-        "files": files, "state": enumeration(header.state.name()), "exit": enumeration(header.exit.name()),
+        "files": files, "state": json_name(header.state.name()), "exit": json_name(header.exit.name()),
         "code": header.error, "log": end.log, "result_bytes": end.result.len(),
         "bytes_read": header.bytes_read, "bytes_written": header.bytes_written, "calls": header.calls,
         "cpu_us": header.cpu_us, "wall_us": header.wall_us, "peak_memory": header.peak_memory,
@@ -107,20 +105,6 @@ fn runs(options: &FunctionTestArgs) -> Outcome<Vec<Vec<PathBuf>>> {
         _ if options.together => vec![files.clone()],
         _ => files.iter().map(|file| vec![file.clone()]).collect(),
     })
-}
-
-/// Returns the failure of a run that has no result.
-pub(crate) fn failure_of(name: &str, header: &ReplyHeader) -> Option<Failure> {
-    if header.state == JobState::Done {
-        return None;
-    }
-    let code = if header.error == 0 { String::new() } else { format!(", code {}", header.error) };
-    let failure = format!("the function ended as {}: {}{code}", header.state, header.exit);
-    let hint = match header.exit {
-        ExitReason::WallTime => "`--timeout` sets a longer time; the engine also translates the code in it",
-        _ => "its log may have the reason",
-    };
-    Some(Failure::operation(failure).at(name).hint(hint))
 }
 
 /// `sealstone fn test`.
@@ -174,17 +158,13 @@ pub(crate) async fn run(output: Output, options: &FunctionTestArgs) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use sealstone_osd::function::JobId;
+    use sealstone_osd::function::{JobId, JobState};
 
     use super::*;
 
     #[test]
-    fn failure_names_exit_reason_and_code() {
+    fn summary_has_figures_with_units() {
         let mut header = ReplyHeader::new(JobId([1; 16]), JobState::Done);
-        assert_eq!(failure_of("a", &header), None);
-        (header.state, header.exit, header.error) = (JobState::Failed, ExitReason::Trap, 11);
-        let failure = failure_of("a", &header).expect("it failed").to_string();
-        assert!(failure.starts_with("a: the function ended as failed: trap, code 11"), "{failure}");
         (header.cpu_us, header.peak_memory) = (1002, 3 << 20);
         let line = summary(&header);
         assert!(line.contains("CPU time 1.002 ms") && line.contains("memory 3.0 MiB"), "{line}");

@@ -12,7 +12,8 @@ use sealstone_client::functions::{
 use sealstone_client::{Client, FileKind, FilePath, Method};
 use sealstone_crypto::signature::PublisherKey;
 use sealstone_failure::text::{ShownPath as _, hex, human_bytes, set_bytes};
-use sealstone_failure::{Failure, FailureKind, Outcome, secret_file};
+use sealstone_failure::{Failure, Outcome, secret_file};
+use sealstone_function_runs::{LIBRARY, at_function, is_in_library};
 use sealstone_java_archive::JavaArchive;
 use sealstone_mds_protocol::{DeviceState, shown};
 use sealstone_osd::function::EngineType;
@@ -28,15 +29,8 @@ use crate::command::session::client;
 use crate::command::{function_policy, function_project, function_test};
 use crate::output::Output;
 
-/// Directory of functions that are named without a slash.
-pub(crate) const LIBRARY: &str = "/.functions";
 /// Security method of the commands of `fn`.
 const METHOD: Method = Method::AllData;
-
-/// Returns a name of the wire format in the form of JSON.
-pub(crate) fn enumeration(name: &str) -> String {
-    name.replace('-', "_")
-}
 
 /// Returns the path of a function: a name without a slash is in [`LIBRARY`].
 pub(crate) fn function_path(global: &GlobalArgs, argument: &OsStr) -> Outcome<FilePath> {
@@ -47,20 +41,6 @@ pub(crate) fn function_path(global: &GlobalArgs, argument: &OsStr) -> Outcome<Fi
             .at(shown(&whole))
             .hint("a function is a name in /.functions, or a stored path that begins with /")
     })
-}
-
-/// Whether the path is below [`LIBRARY`].
-pub(crate) fn is_in_library(path: &FilePath) -> bool {
-    path.as_bytes().strip_prefix(LIBRARY.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
-}
-
-/// Adds the path to a failure, and where functions are listed if it does not exist.
-pub(crate) fn at_function(error: FunctionError, path: &FilePath) -> Failure {
-    let failure = Failure::from(error).at(path);
-    if failure.kind == FailureKind::NotFound {
-        return failure.hint("`sealstone fn ls` lists the functions of /.functions");
-    }
-    failure
 }
 
 /// `sealstone fn …`.
@@ -418,16 +398,4 @@ async fn engines(global: &GlobalArgs, output: Output) -> Outcome {
         values.push(json!({ "id": device.id.0, "device": name, "engines": engines }));
     }
     output.result(&json!({ "devices": values }), || lines.join("\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn library_has_only_paths_below_it() {
-        for (path, below) in [("/.functions/a", true), ("/.functions-old/a", false), ("/.functions", false)] {
-            assert_eq!(is_in_library(&FilePath::new(path.as_bytes()).unwrap()), below, "{path}");
-        }
-    }
 }

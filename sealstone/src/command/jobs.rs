@@ -11,6 +11,7 @@ use sealstone_client::functions::{FunctionError, JobHandle, JobPage, JobStatus};
 use sealstone_client::{Client, ClientError, Method};
 use sealstone_failure::text::{ShownPath as _, hex, human_bytes};
 use sealstone_failure::{Failure, FailureKind, Outcome};
+use sealstone_function_runs::{failure_of_ended, json_name};
 use sealstone_job_records::{JobRecord, JobRecords};
 use sealstone_mds_protocol::{ErrorCode, IntentId, ReceiptVerdict};
 use sealstone_osd::function::{EngineType, ExitReason, JobState, RECEIPT_MAX};
@@ -20,7 +21,6 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::cli::GlobalArgs;
 use crate::cli::functions::Job;
-use crate::command::functions::enumeration;
 use crate::command::parts::{PartResults, for_each};
 use crate::command::session::{client, job_records};
 use crate::command::transfer::write_whole;
@@ -68,7 +68,7 @@ fn value(record: &JobRecord, status: Option<&JobStatus>) -> Value {
     });
     let Some(status) = status else { return value };
     let fields = json!({
-        "state": enumeration(status.state.name()), "exit": enumeration(status.exit.name()), "code": status.error,
+        "state": json_name(status.state.name()), "exit": json_name(status.exit.name()), "code": status.error,
         "result_bytes": status.total_length, "bytes_read": status.bytes_read,
         "bytes_written": status.bytes_written, "cpu_us": status.cpu_us, "wall_us": status.wall_us,
         "peak_memory": status.peak_memory, "calls": status.calls,
@@ -115,13 +115,6 @@ fn failure_of_job(record: &JobRecord, status: &JobStatus) -> Option<Failure> {
         return Some(failure.hint(format!("sealstone job wait {job}")));
     }
     Some(failure_of_ended(job, status))
-}
-
-/// Returns the failure of a job that ended without a complete result.
-pub(super) fn failure_of_ended(job: &str, status: &JobStatus) -> Failure {
-    let code = if status.error == 0 { String::new() } else { format!(", code {}", status.error) };
-    Failure::operation(format!("job {job} ended as {}: {}{code}", status.state, status.exit))
-        .hint(format!("`sealstone job log {job}` shows its log"))
 }
 
 /// Sends a request about each job and returns their states.
@@ -414,7 +407,7 @@ async fn verify(
         .map(|input| json!({ "object": input.object.to_string(), "length": input.length }))
         .collect();
     let value = json!({
-        "verified": true, "job": hex(&found.job), "engine": engine, "exit": enumeration(exit), "code": found.error,
+        "verified": true, "job": hex(&found.job), "engine": engine, "exit": json_name(exit), "code": found.error,
         "code_digest": hex(&found.code_digest), "arguments_digest": hex(&found.arguments_digest),
         "result_digest": hex(&found.result_digest), "result_bytes": found.result_length,
         "result_compared": compares, "started_ms": found.started_ms, "ended_ms": found.ended_ms,

@@ -19,7 +19,6 @@ pub(crate) mod functions;
 pub(crate) mod groups;
 pub(crate) mod jobs;
 pub(crate) mod keys;
-mod local_engine;
 pub(crate) mod mount;
 pub(crate) mod osd_check;
 pub(crate) mod osd_status;

@@ -26,6 +26,8 @@ use crate::output::{Output, stdout_failure};
 
 /// Maximum time for the removal of temporary entries in the store after a signal.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(20);
+/// Next step of a transfer that a signal stopped.
+const CONTINUE: &str = "run it again with --update to continue";
 
 impl From<MethodName> for Method {
     fn from(name: MethodName) -> Self {
@@ -49,9 +51,13 @@ impl From<MethodName> for SecurityMethod {
     }
 }
 
-/// Runs a transfer until it ends or a signal arrives. Then removes its temporary files on this
-/// machine, and by `clean_up` those in the store.
-async fn until_signal(work: impl Future<Output = Outcome>, clean_up: impl AsyncFnOnce()) -> Outcome {
+/// Runs work with files of this machine until it ends or a signal arrives. Then removes its
+/// temporary files on this machine, and by `clean_up` those in the store.
+pub(crate) async fn until_signal(
+    work: impl Future<Output = Outcome>,
+    clean_up: impl AsyncFnOnce(),
+    next_step: &str,
+) -> Outcome {
     let (_arrived, mut signals) = crate::daemon::ending_signals()?;
     let number = tokio::select! {
         outcome = work => return outcome,
@@ -60,8 +66,7 @@ async fn until_signal(work: impl Future<Output = Outcome>, clean_up: impl AsyncF
     remove_local_temporaries();
     let _ = tokio::time::timeout(CLEAN_UP_MAX, clean_up()).await;
     let number = u8::try_from(number).unwrap_or(0);
-    Err(Failure::new(FailureKind::Signal(number), format!("stopped by signal {number}"))
-        .hint("run it again with --update to continue"))
+    Err(Failure::new(FailureKind::Signal(number), format!("stopped by signal {number}")).hint(next_step))
 }
 
 /// Interval of the display of progress.
@@ -152,13 +157,13 @@ pub(crate) async fn put(global: &GlobalArgs, output: Output, arguments: &PutArgs
             let report = sealstone_transfer::put_stream(&client, input, &place, &options, &observer).await?;
             print(output, &report, "stored")
         };
-        return until_signal(work, async || {}).await;
+        return until_signal(work, async || {}, CONTINUE).await;
     }
     let work = async {
         let transfer = sealstone_transfer::put(Arc::clone(&client), sources, &place, &options, &observer);
         print(output, &transfer.await?, "stored")
     };
-    until_signal(work, async || remove_stored_temporaries(&client).await).await
+    until_signal(work, async || remove_stored_temporaries(&client).await, CONTINUE).await
 }
 
 /// `sealstone get`.
@@ -182,7 +187,7 @@ pub(crate) async fn get(global: &GlobalArgs, output: Output, arguments: &GetArgs
         let transfer = sealstone_transfer::get(Arc::new(client), &sources, place, &options, &observer);
         print(output, &transfer.await?, "fetched")
     };
-    until_signal(work, async || {}).await
+    until_signal(work, async || {}, CONTINUE).await
 }
 
 /// Writes a local file, which gets its name when `write` has succeeded. A new file is private.
@@ -195,7 +200,7 @@ pub(crate) async fn write_whole<T>(
         written = Some(sealstone_transfer::write_whole(path, write).await?);
         Ok(())
     };
-    until_signal(work, async || {}).await?;
+    until_signal(work, async || {}, "run it again").await?;
     written.ok_or_else(|| Failure::operation("nothing was written").at(path.shown()))
 }
 

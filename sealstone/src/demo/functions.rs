@@ -10,11 +10,11 @@ use sealstone_client::functions::{FunctionDescription, FunctionPublication, Func
 use sealstone_client::{Client, Method, PutOptions};
 use sealstone_failure::text::{ShownPath as _, human_bytes};
 use sealstone_failure::{Failure, Outcome};
+use sealstone_function_runs::{FileResult, Reduction};
 use sealstone_functions::{RecordText, ResultLine, find_function};
 use sealstone_osd::function::{ApiVersion, EngineType};
 use serde::Serialize;
 
-use crate::command::run::reduction::{FileResult, Reduction};
 use crate::output::Output;
 
 /// Stored path of the log.

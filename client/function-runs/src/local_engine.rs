@@ -17,7 +17,8 @@ use sealstone_function_service::{
 };
 use sealstone_osd::function::attributes::FunctionAttributes;
 use sealstone_osd::function::{
-    ApiVersion, EngineType, FunctionObject, INLINE_MAX, JobAction, JobRequest, ReplyHeader,
+    ApiVersion, EngineType, ExitReason, FunctionObject, INLINE_MAX, JobAction, JobRequest, JobState,
+    ReplyHeader,
 };
 use sealstone_osd::{ObjectId, Permissions};
 use sealstone_osd_device::{
@@ -32,7 +33,7 @@ const FUNCTION: ObjectId = ObjectId::new(0x10000, 0x20000);
 /// Bytes of a result that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
 /// Rights of an object that a function reads: those of `run`.
-pub(super) const READS: Permissions = Permissions::READ.union(Permissions::GET_ATTR);
+pub const READS: Permissions = Permissions::READ.union(Permissions::GET_ATTR);
 
 /// A command has no audit log.
 struct NoRecorder;
@@ -42,48 +43,59 @@ impl RunRecorder for NoRecorder {
 }
 
 /// A function, and the service that runs it.
-pub(super) struct LocalEngine {
+pub struct LocalEngine {
     service: FunctionService,
     engine: EngineType,
     code: Arc<[u8]>,
-    pub(super) digest: [u8; 32],
+    /// BLAKE3-256 of the code.
+    pub digest: [u8; 32],
     caller: FunctionCaller,
     /// Layers of isolation that this machine lacks.
-    pub(super) lacking: Vec<&'static str>,
+    pub lacking: Vec<&'static str>,
     _folder: TempDir,
 }
 
 /// A run of the function.
-pub(super) struct LocalCall {
-    pub(super) objects: Vec<Arc<dyn GrantedObject>>,
-    pub(super) method: String,
-    pub(super) arguments: Zeroizing<Vec<u8>>,
-    pub(super) secret_arguments: bool,
-    pub(super) commit_on_success: bool,
-    pub(super) timeout_ms: u32,
+pub struct LocalCall {
+    /// Objects that the function may use.
+    pub objects: Vec<Arc<dyn GrantedObject>>,
+    /// Method of the function; its default method if empty.
+    pub method: String,
+    /// Arguments in their wire format.
+    pub arguments: Zeroizing<Vec<u8>>,
+    /// Whether the arguments are secret.
+    pub secret_arguments: bool,
+    /// Whether changes become visible only if the function succeeds.
+    pub commit_on_success: bool,
+    /// Longest run in milliseconds.
+    pub timeout_ms: u32,
 }
 
 /// A run that has ended.
-pub(super) struct LocalRunEnd {
-    pub(super) header: ReplyHeader,
-    pub(super) log: String,
-    pub(super) result: Vec<u8>,
+pub struct LocalRunEnd {
+    /// State, exit reason and figures.
+    pub header: ReplyHeader,
+    /// Log of the function.
+    pub log: String,
+    /// Result of the function.
+    pub result: Vec<u8>,
 }
 
 /// Limits of runs that differ from those of devices.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LocalLimits {
+pub struct LocalLimits {
     /// Longest run in milliseconds.
-    pub(super) timeout_ms: u32,
+    pub timeout_ms: u32,
     /// Maximum processor time in seconds.
-    pub(super) cpu_s: u64,
+    pub cpu_s: u64,
     /// Maximum bytes of a result.
-    pub(super) output: u64,
+    pub output: u64,
 }
 
 impl LocalLimits {
     /// Returns the limits of a device, with this longest run.
-    pub(super) fn of_device(timeout_ms: u32) -> Self {
+    #[must_use]
+    pub fn of_device(timeout_ms: u32) -> Self {
         let run = RunLimits::default();
         Self { timeout_ms, cpu_s: run.cpu_s, output: run.output }
     }
@@ -124,7 +136,10 @@ fn start_engines(engine: EngineType, folder: Option<&Path>) -> Outcome<(EngineSe
 
 impl LocalEngine {
     /// Starts the engine program of a function.
-    pub(super) fn start(
+    ///
+    /// # Errors
+    /// The engine is not built, or the machine cannot confine it.
+    pub fn start(
         engine: EngineType,
         engines: Option<&Path>,
         code: Vec<u8>,
@@ -143,8 +158,11 @@ impl LocalEngine {
         })
     }
 
-    /// Runs the function once.
-    pub(super) fn run(&self, run: LocalCall) -> Outcome<LocalRunEnd> {
+    /// Runs the function once, and waits for its end.
+    ///
+    /// # Errors
+    /// The engine does not start, or the result cannot be read. A function that fails is no error.
+    pub fn run(&self, run: LocalCall) -> Outcome<LocalRunEnd> {
         let long_result = tempfile::tempfile()?;
         let result_object =
             LocalFileObject::new(long_result.try_clone()?, u32::MAX, FunctionObject::RESULT_RIGHTS);
@@ -181,6 +199,21 @@ impl LocalEngine {
     }
 }
 
+/// Returns the failure of a run that has no result.
+#[must_use]
+pub fn failure_of(name: &str, header: &ReplyHeader) -> Option<Failure> {
+    if header.state == JobState::Done {
+        return None;
+    }
+    let code = if header.error == 0 { String::new() } else { format!(", code {}", header.error) };
+    let failure = format!("the function ended as {}: {}{code}", header.state, header.exit);
+    let hint = match header.exit {
+        ExitReason::WallTime => "`--timeout` sets a longer time; the engine also translates the code in it",
+        _ => "its log may have the reason",
+    };
+    Some(Failure::operation(failure).at(name).hint(hint))
+}
+
 fn refusal(refusal: &FunctionRefusal) -> Failure {
     Failure::operation(chain(refusal))
 }
@@ -192,4 +225,20 @@ fn read_result(file: &File, length: u64) -> Outcome<Vec<u8>> {
         file.read_exact_at(piece, (index * COPY_BYTES) as u64)?;
     }
     Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use sealstone_osd::function::JobId;
+
+    use super::*;
+
+    #[test]
+    fn failure_names_exit_reason_and_code() {
+        let mut header = ReplyHeader::new(JobId([1; 16]), JobState::Done);
+        assert_eq!(failure_of("a", &header), None);
+        (header.state, header.exit, header.error) = (JobState::Failed, ExitReason::Trap, 11);
+        let failure = failure_of("a", &header).expect("it failed").to_string();
+        assert!(failure.starts_with("a: the function ended as failed: trap, code 11"), "{failure}");
+    }
 }

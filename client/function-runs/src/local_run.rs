@@ -15,7 +15,7 @@ use sealstone_functions::local::{LocalObject, LocalRun};
 use sealstone_functions::{JobPart, OutputLine, PartObject, ResultLine, ShippedFunction, reduce_parts};
 use tokio::runtime::Handle;
 
-use super::file_output::SpooledResult;
+use crate::file_output::SpooledResult;
 
 /// Maximum bytes of a result.
 const RESULT_BYTES_MAX: usize = 64 << 20;
@@ -87,7 +87,7 @@ fn run_on(
 }
 
 /// Reduces the result of a run on a whole file.
-pub(super) fn run_results(
+pub(crate) fn run_results(
     function: &'static ShippedFunction,
     arguments: &[u8],
     result: &[u8],
@@ -99,12 +99,12 @@ pub(super) fn run_results(
 }
 
 /// Runs a function on an empty file.
-pub(super) fn run_on_empty(function: &'static ShippedFunction, arguments: &[u8]) -> Outcome<Vec<ResultLine>> {
+pub(crate) fn run_on_empty(function: &'static ShippedFunction, arguments: &[u8]) -> Outcome<Vec<ResultLine>> {
     run_on(function, arguments, Box::new(EmptyObject))
 }
 
 /// Runs a function that makes a new file of a stored one; returns the bytes in a temporary file.
-pub(super) async fn run_to_file<M: Metadata, D: Devices>(
+pub(crate) async fn run_to_file<M: Metadata, D: Devices>(
     client: &Client<M, D>,
     method: Method,
     function: &'static ShippedFunction,
@@ -126,7 +126,7 @@ pub(super) async fn run_to_file<M: Metadata, D: Devices>(
 }
 
 /// Runs a function on a stored file that the client reads.
-pub(super) async fn run_on_stored<M: Metadata, D: Devices>(
+pub(crate) async fn run_on_stored<M: Metadata, D: Devices>(
     client: &Client<M, D>,
     method: Method,
     function: &'static ShippedFunction,

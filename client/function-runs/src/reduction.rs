@@ -19,7 +19,7 @@ const HELD_BYTES_MAX: usize = 512 << 20;
 
 /// Result of a file, when all its jobs ended.
 #[derive(Debug)]
-pub(crate) enum FileResult {
+pub enum FileResult {
     /// The reduced lines, and the header of a table.
     Lines(Vec<ResultLine>, Option<String>),
     /// The output of a file was computed; these bytes of it belong in the sink of results.
@@ -50,9 +50,9 @@ struct HeldGroup {
     is_too_long: bool,
 }
 
-/// Reduction of the results of a command.
-pub(crate) struct Reduction {
-    pub(super) function: &'static ShippedFunction,
+/// Reduction of the results of a run.
+pub struct Reduction {
+    pub(crate) function: &'static ShippedFunction,
     groups: BTreeMap<usize, HeldGroup>,
     held_bytes: usize,
     total: Vec<FileReduction>,
@@ -60,7 +60,7 @@ pub(crate) struct Reduction {
 
 /// Whether the client can run the function instead: the device lacks the engine or a part of the
 /// data, has too many jobs, or the result is longer than it returns.
-pub(super) fn can_run_at_client(reply: &CallReply) -> bool {
+pub(crate) fn can_run_at_client(reply: &CallReply) -> bool {
     match &reply.outcome {
         Ok(status) => {
             let is_unsupported = status.exit == ExitReason::FunctionError
@@ -88,12 +88,14 @@ fn header_of(arguments: &[u8], object: usize) -> Option<String> {
 }
 
 impl Reduction {
-    pub(crate) const fn new(function: &'static ShippedFunction) -> Self {
+    /// Returns the reduction of a shipped function, without results.
+    #[must_use]
+    pub const fn new(function: &'static ShippedFunction) -> Self {
         Self { function, groups: BTreeMap::new(), held_bytes: 0, total: Vec::new() }
     }
 
     /// Adds a reply. Returns the results of all files of its group when it was the last one.
-    pub(crate) fn add(&mut self, reply: CallReply) -> Vec<(usize, FileResult)> {
+    pub fn add(&mut self, reply: CallReply) -> Vec<(usize, FileResult)> {
         let CallGroup { first_file, replies } = reply.group;
         let group = self.groups.entry(first_file).or_default();
         group.replies += 1;
@@ -181,7 +183,7 @@ impl Reduction {
     }
 
     /// Adds the result of a file to the total.
-    pub(super) fn add_to_total(&mut self, lines: &[ResultLine]) {
+    pub(crate) fn add_to_total(&mut self, lines: &[ResultLine]) {
         let counts = |line: &ResultLine| {
             matches!(line, ResultLine::Count(_) | ResultLine::ByteCount(_) | ResultLine::MatchCount(_))
         };
@@ -196,7 +198,7 @@ impl Reduction {
     }
 
     /// Returns the total of all files; `None` for a function that has none.
-    pub(super) fn total(&self) -> Option<&ResultLine> {
+    pub(crate) fn total(&self) -> Option<&ResultLine> {
         self.total.first().and_then(|total| total.lines.first())
     }
 }

@@ -6,7 +6,7 @@
 //! a file that the command reads.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,25 +17,26 @@ use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome};
 use sealstone_functions::{JoinError, OutputLine, ResultLine, ShippedFunction, has_argument, join_parquet};
 use sealstone_mds_protocol::{ErrorCode, shown};
+use sealstone_transfer::{StoredPath, write_whole};
 
-use super::files::InputFile;
-use crate::cli::StoredPath;
-use crate::command::result_sink::ResultSink;
-use crate::command::transfer::write_whole;
-use crate::output::stdout_failure;
+use crate::files::InputFile;
+use crate::observer::{ResultDestination, RunObserver};
+use crate::result_sink::ResultSink;
 
 /// Maximum bytes of all outputs that wait to be stored.
 const WAITING_BYTES_MAX: usize = 512 << 20;
+/// Bytes of a table that the observer receives at once.
+const TABLE_PIECE_BYTES: usize = 1 << 20;
 /// Maximum bytes of an output that the client computed and writes after those of other files.
 const ORDERED_OUTPUT_MAX: u64 = 64 << 20;
 
 /// Destination of outputs.
 #[derive(Debug)]
 enum OutputTarget {
-    /// Standard output or a local file, in the order of the files.
+    /// The observer or a local file, in the order of the files.
     Sink,
     /// A local file with the rows of all tables.
-    Table(OsString),
+    Table(PathBuf),
     /// A local folder with one file for each.
     Folder(PathBuf),
     /// Stored paths, one for each file.
@@ -44,7 +45,7 @@ enum OutputTarget {
 
 /// The outputs of a command.
 #[derive(Debug)]
-pub(super) struct FileOutputs {
+pub(crate) struct FileOutputs {
     target: OutputTarget,
     /// Names of the outputs by the number of their file; empty if one path has all.
     names: Vec<Vec<u8>>,
@@ -81,11 +82,11 @@ impl FileOutputs {
     ///
     /// # Errors
     /// For outputs of one name, those that would replace an input, and a terminal.
-    pub(super) async fn plan<M: Metadata, D: Devices>(
+    pub(crate) async fn plan<M: Metadata, D: Devices>(
         client: &Client<M, D>,
         (function, arguments): (&ShippedFunction, &[u8]),
         (files, is_many): (&[InputFile], bool),
-        (local, stored, method): (&OsStr, Option<&StoredPath>, Method),
+        (local, stored, method): (&ResultDestination, Option<&StoredPath>, Method),
     ) -> Outcome<Self> {
         let names = || -> Outcome<Vec<Vec<u8>>> {
             let names = files.iter().map(|file| output_name(function, arguments, &file.path));
@@ -107,13 +108,10 @@ impl FileOutputs {
             is_joined,
         };
         let Some(stored) = stored else {
-            let is_folder = local != "-" && Path::new(local).is_dir();
-            return match is_folder {
-                true => Ok(new(OutputTarget::Folder(PathBuf::from(local)), names()?, false)),
-                false if is_joined && local != "-" => {
-                    Ok(new(OutputTarget::Table(local.to_owned()), Vec::new(), true))
-                }
-                false => Ok(new(OutputTarget::Sink, Vec::new(), is_joined)),
+            return match local.path() {
+                Some(path) if path.is_dir() => Ok(new(OutputTarget::Folder(path.into()), names()?, false)),
+                Some(path) if is_joined => Ok(new(OutputTarget::Table(path.into()), Vec::new(), true)),
+                _ => Ok(new(OutputTarget::Sink, Vec::new(), is_joined)),
             };
         };
         let top: &FilePath = stored;
@@ -139,20 +137,20 @@ impl FileOutputs {
     }
 
     /// Whether the outputs go to the sink of results.
-    pub(super) const fn is_sink(&self) -> bool {
+    pub(crate) const fn is_sink(&self) -> bool {
         matches!(self.target, OutputTarget::Sink)
     }
 
     /// Whether the outputs of all files become one file.
-    pub(super) const fn is_joined(&self) -> bool {
+    pub(crate) const fn is_joined(&self) -> bool {
         self.is_joined
     }
 
     /// Returns the local or stored path of an output; none in the sink.
-    pub(super) fn path_of(&self, file: usize) -> Option<Vec<u8>> {
+    pub(crate) fn path_of(&self, file: usize) -> Option<Vec<u8>> {
         match &self.target {
             OutputTarget::Sink => None,
-            OutputTarget::Table(path) => Some(path.as_encoded_bytes().to_vec()),
+            OutputTarget::Table(path) => Some(path.as_os_str().as_bytes().to_vec()),
             OutputTarget::Folder(folder) => {
                 let name = OsStr::from_bytes(self.names.get(file)?);
                 Some(folder.join(name).into_os_string().into_encoded_bytes())
@@ -162,7 +160,7 @@ impl FileOutputs {
     }
 
     /// Takes an output that is in memory; returns the bytes if they belong in the sink.
-    pub(super) fn take(&mut self, file: usize, bytes: Vec<u8>) -> Outcome<Option<Vec<u8>>> {
+    pub(crate) fn take(&mut self, file: usize, bytes: Vec<u8>) -> Outcome<Option<Vec<u8>>> {
         match &self.target {
             OutputTarget::Sink if !self.is_joined => return Ok(Some(bytes)),
             OutputTarget::Folder(folder) => {
@@ -182,7 +180,7 @@ impl FileOutputs {
     }
 
     /// Takes an output in a temporary file; returns the bytes if they belong in the sink.
-    pub(super) async fn take_spool<M: Metadata, D: Devices>(
+    pub(crate) async fn take_spool<M: Metadata, D: Devices>(
         &mut self,
         client: &Client<M, D>,
         (file, mode): (usize, u16),
@@ -192,7 +190,7 @@ impl FileOutputs {
         spool.seek(SeekFrom::Start(0))?;
         match &self.target {
             OutputTarget::Sink => {
-                if let (ResultSink::File(out), true) = (sink, is_only) {
+                if let (ResultSink::File(out, _), true) = (sink, is_only) {
                     io::copy(&mut spool, out)?;
                     return Ok(Some(Vec::new()));
                 }
@@ -226,7 +224,7 @@ impl FileOutputs {
     }
 
     /// Stores the outputs that wait; returns the numbers of files that failed.
-    pub(super) async fn store_waiting<M: Metadata, D: Devices>(
+    pub(crate) async fn store_waiting<M: Metadata, D: Devices>(
         &mut self,
         client: &Client<M, D>,
         files: &[InputFile],
@@ -253,10 +251,11 @@ impl FileOutputs {
     ///
     /// # Errors
     /// Without files; for outputs that have other columns, with the path of their file.
-    pub(super) async fn write_joined<M: Metadata, D: Devices>(
+    pub(crate) async fn write_joined<M: Metadata, D: Devices>(
         &mut self,
         client: &Client<M, D>,
         files: &[InputFile],
+        observer: &dyn RunObserver,
     ) -> Outcome {
         if files.is_empty() {
             return Err(Failure::operation("no table was found, so the output would have no columns"));
@@ -296,10 +295,17 @@ impl FileOutputs {
             }
             OutputTarget::Table(path) => {
                 let mut spool = tokio::fs::File::from_std(spool);
-                write_whole(path, async |out| Ok(tokio::io::copy(&mut spool, out).await?)).await?;
+                write_whole(path.as_os_str(), async |out| Ok(tokio::io::copy(&mut spool, out).await?))
+                    .await?;
             }
             OutputTarget::Sink | OutputTarget::Folder(_) => {
-                io::copy(&mut spool, &mut io::stdout().lock()).map_err(stdout_failure)?;
+                let mut piece = vec![0; TABLE_PIECE_BYTES];
+                loop {
+                    match spool.read(&mut piece)? {
+                        0 => break,
+                        length => observer.result(&piece[..length])?,
+                    }
+                }
             }
         }
         Ok(())
@@ -323,7 +329,7 @@ fn write_local(path: &Path, source: &mut impl io::Read) -> Outcome {
 }
 
 /// Returns the bytes of the `data` lines, and the total after them.
-pub(super) fn split_output(lines: Vec<ResultLine>) -> Outcome<(Vec<u8>, OutputLine)> {
+pub(crate) fn split_output(lines: Vec<ResultLine>) -> Outcome<(Vec<u8>, OutputLine)> {
     let (mut bytes, mut end) = (Vec::new(), None);
     for line in lines {
         match line {
@@ -339,7 +345,7 @@ pub(super) fn split_output(lines: Vec<ResultLine>) -> Outcome<(Vec<u8>, OutputLi
 }
 
 /// A result of a local run, whose `data` lines go to a temporary file.
-pub(super) struct SpooledResult {
+pub(crate) struct SpooledResult {
     spool: File,
     line: Vec<u8>,
     lines: Vec<ResultLine>,
@@ -349,12 +355,12 @@ pub(super) struct SpooledResult {
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 impl SpooledResult {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { spool: tempfile::tempfile()?, line: Vec::new(), lines: Vec::new() })
     }
 
     /// Returns the bytes and their total.
-    pub(super) fn finish(self) -> Outcome<(File, OutputLine)> {
+    pub(crate) fn finish(self) -> Outcome<(File, OutputLine)> {
         let length = self.spool.metadata()?.len();
         match <[ResultLine; 1]>::try_from(self.lines) {
             Ok([ResultLine::Output(line)]) if line.bytes_out == length => Ok((self.spool, line)),

@@ -10,20 +10,20 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions};
 use sealstone_osd_device::{GrantError, GrantedList, GrantedObject};
 use tokio::runtime::Handle;
 
-use crate::command::local_engine::READS;
+use crate::local_engine::READS;
 
 /// The object that functions see; the file can have several.
 const OBJECT: ObjectId = ObjectId::new(0x10000, 0x10000);
 
 /// A stored file that a function reads.
-pub(super) struct StoredFileObject<M, D> {
+pub(crate) struct StoredFileObject<M, D> {
     file: OpenFile<M, D>,
     runtime: Handle,
 }
 
 impl<M, D> StoredFileObject<M, D> {
     /// Returns the object of a file. It is read on threads that may wait, not on those of tasks.
-    pub(super) fn new(file: OpenFile<M, D>) -> Self {
+    pub(crate) fn new(file: OpenFile<M, D>) -> Self {
         Self { file, runtime: Handle::current() }
     }
 }

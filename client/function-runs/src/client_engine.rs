@@ -23,10 +23,9 @@ use sealstone_osd::function::{EngineType, ExitReason};
 use sealstone_osd_device::GrantedObject;
 use zeroize::Zeroizing;
 
-use super::stored_object::StoredFileObject;
-use crate::command::function_test::failure_of;
-use crate::command::functions::at_function;
-use crate::command::local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS};
+use crate::library::at_function;
+use crate::local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS, failure_of};
+use crate::stored_object::StoredFileObject;
 
 /// Bytes of an object that are fetched at once.
 const FETCH_BYTES: u64 = 4 << 20;
@@ -36,14 +35,14 @@ const OBJECT_BYTES_MAX: u64 = 4 << 30;
 const OUTPUT_BYTES_MAX: u64 = RESULTS_BYTES_MAX as u64;
 
 /// Where a run was, in its failure.
-pub(super) const AT_CLIENT: &str = "at the client";
+pub(crate) const AT_CLIENT: &str = "at the client";
 
 /// A stored function, and the engine of this machine that runs it.
-pub(super) struct ClientEngine(Arc<LocalEngine>);
+pub(crate) struct ClientEngine(Arc<LocalEngine>);
 
 impl ClientEngine {
     /// Fetches the code of a function, which needs the right to read it, and starts its engine.
-    pub(super) async fn start<M: Metadata, D: Devices>(
+    pub(crate) async fn start<M: Metadata, D: Devices>(
         client: &Client<M, D>,
         call: &FunctionRun,
         path: &FilePath,
@@ -57,7 +56,7 @@ impl ClientEngine {
 
     /// Starts the engine of a WebAssembly module, whose results do not depend on the machine;
     /// `None` for other code.
-    pub(super) async fn start_module<M: Metadata, D: Devices>(
+    pub(crate) async fn start_module<M: Metadata, D: Devices>(
         client: &Client<M, D>,
         call: &FunctionRun,
         path: &FilePath,
@@ -94,7 +93,7 @@ impl ClientEngine {
     }
 
     /// Runs the job of a reply, and replaces its outcome and result; returns its log.
-    pub(super) async fn run_job<M: Metadata, D: Devices>(
+    pub(crate) async fn run_job<M: Metadata, D: Devices>(
         &self,
         client: &Client<M, D>,
         call: &FunctionRun,
@@ -112,7 +111,7 @@ impl ClientEngine {
     }
 
     /// Runs the function on a stored file; returns its result.
-    pub(super) async fn run_on_file<M: Metadata, D: Devices>(
+    pub(crate) async fn run_on_file<M: Metadata, D: Devices>(
         &self,
         client: &Client<M, D>,
         call: &FunctionRun,
@@ -134,7 +133,7 @@ impl ClientEngine {
     }
 
     /// Runs the function on local files.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         &self,
         call: &FunctionRun,
         arguments: Zeroizing<Vec<u8>>,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
 
 use sealstone_failure::text::set_bytes;
 use sealstone_failure::{Failure, Outcome};
@@ -15,20 +14,13 @@ const ORDERED_BYTES_MAX: usize = 64 << 20;
 
 /// Form of the lines.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TextForm {
+pub(crate) struct TextForm {
     /// Whether matches begin with path and line number, as those of `grep -n`.
-    pub(super) numbered: bool,
+    pub(crate) numbered: bool,
     /// Whether lines name their file.
-    pub(super) with_path: bool,
+    pub(crate) with_path: bool,
     /// Whether control characters are escaped, for a terminal.
-    pub(super) escaped: bool,
-}
-
-impl TextForm {
-    /// Whether standard output is a terminal, which must not receive control characters of files.
-    pub(super) fn is_terminal() -> bool {
-        std::io::stdout().is_terminal()
-    }
+    pub(crate) escaped: bool,
 }
 
 /// Returns the text of a count: `3 lines, 9 words, 52 bytes`.
@@ -59,7 +51,7 @@ fn push_match(form: TextForm, path: &str, line: &MatchLine, out: &mut Vec<u8>) -
 }
 
 /// Appends the text of a result of a file.
-pub(super) fn push_text(form: TextForm, path: &[u8], line: &ResultLine, out: &mut Vec<u8>) -> Outcome {
+pub(crate) fn push_text(form: TextForm, path: &[u8], line: &ResultLine, out: &mut Vec<u8>) -> Outcome {
     let path = shown(path);
     let mut text = String::new();
     let prefix = if form.with_path { format!("{path}: ") } else { String::new() };
@@ -90,7 +82,7 @@ fn count_json(line: &CountLine) -> Value {
 }
 
 /// Adds a result to the JSON of a file or of the total.
-pub(super) fn add_json(value: &mut Value, line: &ResultLine) -> Outcome {
+pub(crate) fn add_json(value: &mut Value, line: &ResultLine) -> Outcome {
     match line {
         ResultLine::Count(line) => value["count"] = count_json(line),
         ResultLine::ByteCount(line) => value["occurrences"] = line.count.into(),
@@ -121,7 +113,7 @@ pub(super) fn add_json(value: &mut Value, line: &ResultLine) -> Outcome {
 
 /// Writes the texts of files in their order, though they end in another one.
 #[derive(Debug, Default)]
-pub(super) struct OrderedText {
+pub(crate) struct OrderedText {
     next: usize,
     waiting: BTreeMap<usize, Vec<u8>>,
     bytes: usize,
@@ -129,7 +121,7 @@ pub(super) struct OrderedText {
 
 impl OrderedText {
     /// Adds the text of a file; returns the texts whose turn it is.
-    pub(super) fn add(&mut self, file: usize, text: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn add(&mut self, file: usize, text: Vec<u8>) -> Vec<u8> {
         self.bytes += text.len();
         self.waiting.insert(file, text);
         let mut ready = Vec::new();

@@ -14,27 +14,39 @@ use sealstone_client::{Client, Devices, FilePath, Metadata};
 use sealstone_failure::{Failure, Outcome};
 use zeroize::Zeroizing;
 
-use super::client_engine::ClientEngine;
-use crate::cli::functions::ReducePlace;
-use crate::command::functions::at_function;
+use crate::client_engine::ClientEngine;
+use crate::library::at_function;
 
-/// The second function of a command.
-pub(crate) struct SecondFunction {
-    pub(crate) path: FilePath,
-    pub(crate) place: ReducePlace,
-    pub(crate) arguments: CallArguments,
+/// Where a second function runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecondPlace {
+    /// On a device that has a copy of it.
+    Device,
+    /// In the engine of this machine.
+    Client,
+}
+
+/// The function that reduces the results of all jobs of a run.
+#[derive(Clone)]
+pub struct SecondFunction {
+    /// Stored path.
+    pub path: FilePath,
+    /// Where it runs.
+    pub place: SecondPlace,
+    /// Its arguments.
+    pub arguments: CallArguments,
 }
 
 /// Results of jobs that wait for the second function.
 #[derive(Default)]
-pub(super) struct CollectedResults {
+pub(crate) struct CollectedResults {
     results: BTreeMap<usize, Vec<u8>>,
     bytes: usize,
 }
 
 impl CollectedResults {
     /// Adds the result of a job.
-    pub(super) fn add(&mut self, job: usize, result: Vec<u8>) -> Outcome {
+    pub(crate) fn add(&mut self, job: usize, result: Vec<u8>) -> Outcome {
         self.bytes = self.bytes.saturating_add(result.len());
         if self.bytes > RESULTS_BYTES_MAX {
             return Err(Failure::operation("the results to reduce have more than 256 MiB together")
@@ -50,7 +62,7 @@ impl CollectedResults {
 }
 
 /// Runs the second function on the results; returns its reply, and the log of a run at the client.
-pub(super) async fn reduce<M: Metadata, D: Devices>(
+pub(crate) async fn reduce<M: Metadata, D: Devices>(
     client: &Client<M, D>,
     call: &FunctionRun,
     second: &SecondFunction,
@@ -63,11 +75,11 @@ pub(super) async fn reduce<M: Metadata, D: Devices>(
     run.security = call.security;
     let bytes = collected.joined();
     match second.place {
-        ReducePlace::Device => {
+        SecondPlace::Device => {
             let reply = run.run_on_bytes(client, &bytes).await;
             Ok((reply.map_err(|error| at_function(error, &second.path))?, String::new()))
         }
-        ReducePlace::Client => reduce_here(client, &run, &second.path, &bytes, engines).await,
+        SecondPlace::Client => reduce_here(client, &run, &second.path, &bytes, engines).await,
     }
 }
 

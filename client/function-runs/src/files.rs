@@ -1,49 +1,54 @@
-//! Files of a command: operands, and all files below operands that are directories.
+//! Files of a run: operands, and all files below operands that are directories.
 
 use sealstone_client::{Client, FileKind, FilePath};
 use sealstone_failure::{Failure, Outcome};
-
 use sealstone_transfer::{join, list_readable};
 
-/// A file of a command.
+/// A file of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct InputFile {
-    pub(super) path: FilePath,
+pub(crate) struct InputFile {
+    pub(crate) path: FilePath,
     /// Whether it was empty when it was found.
-    pub(super) is_empty: bool,
+    pub(crate) is_empty: bool,
     /// Its permission bits, if they are known.
     mode: Option<u16>,
 }
 
 impl InputFile {
     /// Returns the permission bits of an output: those of the file, without the right to execute.
-    pub(super) fn output_mode(&self) -> u16 {
+    pub(crate) fn output_mode(&self) -> u16 {
         self.mode.unwrap_or(0o600) & 0o666
     }
 }
 
-/// The files of a command.
+/// The files of a run.
 #[derive(Debug, Default)]
-pub(crate) struct InputFiles {
-    pub(super) files: Vec<InputFile>,
+pub struct InputFiles {
+    pub(crate) files: Vec<InputFile>,
     /// Operands and directories that could not be read.
-    pub(super) failed: Vec<Failure>,
-    /// Whether an operand is a directory.
-    pub(super) has_directory: bool,
+    pub(crate) failed: Vec<Failure>,
+    /// Whether an operand is a directory, or names several files.
+    pub(crate) has_directory: bool,
 }
 
 impl InputFiles {
     /// Returns named files that have bytes.
-    pub(crate) fn of_paths(paths: impl IntoIterator<Item = FilePath>) -> Self {
+    pub fn of_paths(paths: impl IntoIterator<Item = FilePath>) -> Self {
         let files = paths.into_iter().map(|path| InputFile { path, is_empty: false, mode: None }).collect();
         Self { files, ..Self::default() }
+    }
+
+    /// Whether an operand is a directory, or names several files.
+    #[must_use]
+    pub const fn has_directory(&self) -> bool {
+        self.has_directory
     }
 
     /// Finds the files of operands. Symbolic links below a directory are not followed.
     ///
     /// # Errors
     /// The failure of the only operand; fatal failures.
-    pub(super) async fn find(client: &Client, operands: &[FilePath]) -> Outcome<Self> {
+    pub async fn find(client: &Client, operands: &[FilePath]) -> Outcome<Self> {
         let mut all = Self::default();
         for top in operands {
             if let Err(failure) = all.add(client, top).await {
