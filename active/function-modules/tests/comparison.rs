@@ -63,6 +63,9 @@ fn compare_modules(
     }
 }
 
+/// The cargo profile of WebAssembly modules, which builds faster than that of shipped ones.
+const WASM_PROFILE: &str = "tested-function";
+
 /// Compares shared objects in the C engine.
 pub(crate) fn compare_shared_objects(cases: &[ModuleCase<'_>]) {
     let engine = program_folder().join("sealstone-engine-c");
@@ -79,7 +82,7 @@ pub(crate) fn compare_wasm_modules(package: &str, cases: &[ModuleCase<'_>]) {
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--profile", "function", "--target", "wasm32-unknown-unknown"])
+        .args(["build", "--quiet", "--profile", WASM_PROFILE, "--target", "wasm32-unknown-unknown"])
         .args(["-p", package, "--examples", "--target-dir"])
         .arg(target)
         .env_remove("RUSTFLAGS")
@@ -90,6 +93,7 @@ pub(crate) fn compare_wasm_modules(package: &str, cases: &[ModuleCase<'_>]) {
         assert!(error.contains("target may not be installed"), "{error}");
         return left_out("the target wasm32-unknown-unknown is not installed (scripts/setup --all)");
     }
-    let module = |name: &str| target.join(format!("wasm32-unknown-unknown/function/examples/{name}.wasm"));
+    let modules = target.join("wasm32-unknown-unknown").join(WASM_PROFILE).join("examples");
+    let module = |name: &str| modules.join(format!("{name}.wasm"));
     compare_modules((engine, EngineKind::Wasm, "fn.wasm"), module, cases);
 }
