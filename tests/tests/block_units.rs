@@ -249,7 +249,7 @@ fn libiscsi_sees_a_disk() {
     let url = device.url(1);
     let inquiry = tool("iscsi-inq", &[&url]);
     assert!(inquiry.contains("DIRECT_ACCESS") && inquiry.contains("SEALSTONE BLOCK"), "{inquiry}");
-    for page in ["0x00", "0x80", "0x83", "0x86", "0xb0", "0xb1", "0xb2"] {
+    for page in ["0x00", "0x80", "0x83", "0x86", "0xb0", "0xb1", "0xb2", "0xc0"] {
         tool("iscsi-inq", &["-e", "1", "-c", page, &url]);
     }
     let capacity = tool("iscsi-readcapacity16", &[&url]);

@@ -22,7 +22,7 @@ mod state;
 pub use cipher::fast_aead;
 pub use disk::{DiskExtent, E2eDisk, E2eOptions};
 pub use error::{E2eError, RootStoreError};
-pub use medium::{SealedMedium, UnitMedium};
+pub use medium::{SealedMedium, UnitMedium, WriteGuarantee};
 pub use open::{DiskKeys, OpenReport};
 pub use rewrite::RewriteStep;
 pub use root_store::{MemoryRootStore, RootStore};

@@ -56,6 +56,10 @@ pub enum BlockError {
     /// The unit is write protected.
     #[error("the unit is write protected")]
     WriteProtected,
+    /// A session was established again since the last flush: a power failure between the two may
+    /// have lost earlier writes. Nothing was written.
+    #[error("a session with the target was replaced since the last flush; the order of writes is unknown")]
+    SessionReplaced,
     /// Another initiator has reserved the unit.
     #[error("another initiator has reserved the unit")]
     Reserved,

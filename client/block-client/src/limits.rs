@@ -2,7 +2,8 @@
 //!
 //! Does: parses the pages; a missing page gives conservative limits.
 //! Does not: send commands.
-//! Truth: SBC-3 §6.6.3 (block limits), §6.6.4 (provisioning); SPC-4 §7.8.
+//! Truth: SBC-3 §6.6.3 (block limits), §6.6.4 (provisioning); SPC-4 §7.8; docs/standards/block.md
+//! (promises).
 
 use crate::BlockError;
 use crate::command::CapacityData;
@@ -19,6 +20,10 @@ pub(crate) const SERIAL: u8 = 0x80;
 pub(crate) const IDENTIFICATION: u8 = 0x83;
 pub(crate) const BLOCK_LIMITS: u8 = 0xB0;
 pub(crate) const PROVISIONING: u8 = 0xB2;
+/// Vendor-specific page of our units: promises about power failures.
+pub(crate) const PROMISES: u8 = 0xC0;
+/// ORDERED, in its first byte.
+const ORDERED: u8 = 0x01;
 
 /// Size and limits of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +48,9 @@ pub struct UnitGeometry {
     pub is_read_only: bool,
     /// Whether the unit supports FUA; otherwise a durable write is followed by a flush.
     pub has_fua: bool,
+    /// Whether a write that survives a power failure has all writes beside it that were
+    /// acknowledged before it was sent.
+    pub keeps_order: bool,
 }
 
 /// WP and DPOFUA of the DEVICE-SPECIFIC PARAMETER of a mode parameter header.
@@ -79,9 +87,9 @@ impl UnitIdentity {
         Ok(Self { product, serial, designators })
     }
 
-    /// Whether a power failure of the target that loses writes makes the next flush fail with WRITE
-    /// ERROR. Other targets are assumed to report POWER ON OCCURRED at most.
-    pub(crate) fn reports_lost_writes(&self) -> bool {
+    /// Whether the unit is one of ours. A power failure of its target that loses writes makes the
+    /// next flush fail with WRITE ERROR. Others are assumed to report POWER ON OCCURRED at most.
+    pub(crate) fn is_sealstone(&self) -> bool {
         self.product.starts_with("SEALSTON")
     }
 }
@@ -124,8 +132,14 @@ impl UnitGeometry {
             is_thin: capacity.thin,
             is_read_only: device_specific & WP != 0,
             has_fua: device_specific & DPOFUA != 0,
+            keeps_order: false,
         }
     }
+}
+
+/// Returns ORDERED of the page of promises.
+pub(crate) fn keeps_order(content: &[u8]) -> bool {
+    content.first().is_some_and(|flags| flags & ORDERED != 0)
 }
 
 #[cfg(test)]
@@ -148,6 +162,7 @@ mod tests {
         assert_eq!((geometry.bytes, geometry.transfer_max), (1 << 30, 1 << 20));
         assert_eq!((geometry.unmap_blocks_max, geometry.write_same_blocks_max), (0, 2048));
         assert!(!geometry.unmaps_to_zeros && !geometry.is_read_only && !geometry.has_fua);
+        assert!(!geometry.keeps_order && !keeps_order(&[]) && !keeps_order(&[0xFE]) && keeps_order(&[1]));
     }
 
     #[test]

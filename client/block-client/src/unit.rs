@@ -6,7 +6,7 @@
 //! was called. A loss is reported by the next flush of each [`FlushCursor`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -39,6 +39,8 @@ struct UnitState {
     next_path: AtomicUsize,
     known: KnownUnit,
     losses: Arc<LossCounter>,
+    /// Sessions established so far.
+    links: Arc<AtomicU64>,
     flushes: FlushGroup,
     /// Whether the target supports WRITE SAME without data-out; false after it refused one.
     writes_same_without_data: AtomicBool,
@@ -58,7 +60,7 @@ impl BlockUnitClient {
         environment: &dyn Environment,
         options: &UnitClientOptions,
     ) -> Result<Self, BlockError> {
-        let losses = Arc::new(LossCounter::default());
+        let (losses, links) = (Arc::new(LossCounter::default()), Arc::new(AtomicU64::new(0)));
         let mut paths = Vec::new();
         let mut known = None;
         for index in 0..options.sessions.clamp(1, SESSIONS_MAX) {
@@ -68,7 +70,8 @@ impl BlockUnitClient {
             if index > 0 {
                 environment.fill_random(&mut config.isid[1..]);
             }
-            let path = UnitPath::new(dial.clone(), config, url.lun, options, losses.clone());
+            let path =
+                UnitPath::new(dial.clone(), config, url.lun, options, losses.clone(), Arc::clone(&links));
             let here = path.open().await?;
             known.get_or_insert(here);
             paths.push(path);
@@ -79,6 +82,7 @@ impl BlockUnitClient {
             next_path: AtomicUsize::new(0),
             known,
             losses,
+            links,
             flushes: FlushGroup::default(),
             writes_same_without_data: AtomicBool::new(true),
             writes_same: AtomicBool::new(true),
@@ -156,9 +160,36 @@ impl BlockUnitClient {
     /// # Errors
     /// [`BlockError`]. After an error each block has its old or its new content.
     pub async fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<(), BlockError> {
-        self.check(offset, data.len() as u64)?;
         let losses = self.0.losses.count();
         let has_fua = durable && self.geometry().has_fua;
+        self.send(offset, data, has_fua, None).await?;
+        if durable && !has_fua { self.harden(losses).await } else { Ok(()) }
+    }
+
+    /// Writes over one of the first `sessions` sessions, see [`Self::sessions`]. On a unit that
+    /// keeps the order, the write does not survive a power failure without all earlier ones.
+    ///
+    /// # Errors
+    /// As [`Self::write`]; [`BlockError::SessionReplaced`] if there is no such session.
+    pub async fn write_ordered(&self, offset: u64, data: Bytes, sessions: u64) -> Result<(), BlockError> {
+        self.send(offset, data, false, Some(sessions)).await
+    }
+
+    /// Returns the number of sessions established so far. After a flush that began later, all
+    /// writes over these sessions are handled by the same run of the target.
+    #[must_use]
+    pub fn sessions(&self) -> u64 {
+        self.0.links.load(Ordering::SeqCst)
+    }
+
+    async fn send(
+        &self,
+        offset: u64,
+        data: Bytes,
+        has_fua: bool,
+        sessions_max: Option<u64>,
+    ) -> Result<(), BlockError> {
+        self.check(offset, data.len() as u64)?;
         for (at, piece) in self.pieces(offset, data.len() as u64, self.geometry().transfer_max) {
             let start = usize::try_from(at - offset).unwrap_or(usize::MAX);
             let end = start.saturating_add(usize::try_from(piece).unwrap_or(usize::MAX));
@@ -167,6 +198,7 @@ impl BlockUnitClient {
                 cdb: command::write(self.lba(at), self.blocks(piece), has_fua),
                 data_out: vec![data.slice(start..end)],
                 leaves_unflushed: !has_fua,
+                sessions_max,
                 ..UnitCommand::default()
             };
             let response = self.path().run(&command, Vec::new()).await?;
@@ -174,7 +206,7 @@ impl BlockUnitClient {
                 return Err(BlockError::Malformed("WRITE used another number of bytes"));
             }
         }
-        if durable && !has_fua { self.harden(losses).await } else { Ok(()) }
+        Ok(())
     }
 
     /// Makes the changes of one request durable that began when `losses` were counted. A loss since
@@ -238,8 +270,26 @@ impl BlockUnitClient {
     /// # Errors
     /// [`BlockError`].
     pub async fn unmap(&self, offset: u64, length: u64, durable: bool) -> Result<(), BlockError> {
-        self.check(offset, length)?;
         let losses = self.0.losses.count();
+        self.send_unmap(offset, length, None).await?;
+        if durable { self.harden(losses).await } else { Ok(()) }
+    }
+
+    /// As [`Self::unmap`], in the order of [`Self::write_ordered`].
+    ///
+    /// # Errors
+    /// Those of both.
+    pub async fn unmap_ordered(&self, offset: u64, length: u64, sessions: u64) -> Result<(), BlockError> {
+        self.send_unmap(offset, length, Some(sessions)).await
+    }
+
+    async fn send_unmap(
+        &self,
+        offset: u64,
+        length: u64,
+        sessions_max: Option<u64>,
+    ) -> Result<(), BlockError> {
+        self.check(offset, length)?;
         let piece_max = u64::from(self.geometry().unmap_blocks_max) * u64::from(self.geometry().block_bytes);
         if piece_max == 0 {
             return Ok(());
@@ -251,6 +301,7 @@ impl BlockUnitClient {
                 cdb,
                 data_out: vec![list],
                 leaves_unflushed: true,
+                sessions_max,
                 ..UnitCommand::default()
             };
             match self.path().run(&command, Vec::new()).await {
@@ -259,7 +310,7 @@ impl BlockUnitClient {
                 Err(error) => return Err(error),
             }
         }
-        if durable { self.harden(losses).await } else { Ok(()) }
+        Ok(())
     }
 
     /// Writes zeros, without sending them if the target supports WRITE SAME. `durable` is that of

@@ -46,6 +46,8 @@ pub(crate) struct UnitCommand {
     pub(crate) data_in_max: usize,
     /// Whether the target acknowledges it before it is durable.
     pub(crate) leaves_unflushed: bool,
+    /// The sessions that may send it: the first ones of the client, up to this number.
+    pub(crate) sessions_max: Option<u64>,
 }
 
 /// The unit as it was when the client opened it.
@@ -97,7 +99,8 @@ struct PathState {
     hurry: Notify,
     /// Failed attempts so far.
     failures: AtomicU64,
-    links: AtomicU64,
+    /// Sessions that all paths of the client have established.
+    links: Arc<AtomicU64>,
     known: Mutex<Option<KnownUnit>>,
     /// Requests for the keys of the unit that succeeded.
     key_requests: AtomicU64,
@@ -121,6 +124,7 @@ impl UnitPath {
         lun: u16,
         options: &UnitClientOptions,
         losses: Arc<LossCounter>,
+        links: Arc<AtomicU64>,
     ) -> Self {
         Self(Arc::new(PathState {
             dial,
@@ -132,7 +136,7 @@ impl UnitPath {
             reconnecting: Mutex::new(None),
             hurry: Notify::new(),
             failures: AtomicU64::new(0),
-            links: AtomicU64::new(0),
+            links,
             known: Mutex::new(None),
             key_requests: AtomicU64::new(0),
             requesting_keys: tokio::sync::Mutex::default(),
@@ -161,6 +165,9 @@ impl UnitPath {
         let mut command_deadline = CommandDeadline { began, deadline, attentions: 0 };
         loop {
             let link = path.link(&command_deadline).await?;
+            if command.sessions_max.is_some_and(|sessions| link.number >= sessions) {
+                return Err(BlockError::SessionReplaced);
+            }
             if command.leaves_unflushed {
                 path.writes.count_step();
             }
@@ -422,11 +429,11 @@ impl PathState {
             }
             Some(_) => {}
             None => {
-                let geometry = self.geometry(&session, &capacity).await?;
+                let geometry = self.geometry(&session, &identity, &capacity).await?;
                 *self.known.lock() = Some(KnownUnit { identity, geometry });
             }
         }
-        let number = self.links.fetch_add(1, Ordering::Relaxed);
+        let number = self.links.fetch_add(1, Ordering::SeqCst);
         Ok(UnitLink { session, number })
     }
 
@@ -471,7 +478,12 @@ impl PathState {
         command::parse_capacity(&bytes).ok_or(BlockError::Malformed("READ CAPACITY"))
     }
 
-    async fn geometry(&self, session: &Session, capacity: &CapacityData) -> Result<UnitGeometry, BlockError> {
+    async fn geometry(
+        &self,
+        session: &Session,
+        identity: &UnitIdentity,
+        capacity: &CapacityData,
+    ) -> Result<UnitGeometry, BlockError> {
         let limits = self.page(session, limits::BLOCK_LIMITS).await?;
         let provisioning = self.page(session, limits::PROVISIONING).await?;
         let mode =
@@ -481,7 +493,14 @@ impl PathState {
                 Err(error) => return Err(error),
             };
         let device_specific = mode.get(2).copied().unwrap_or_default();
-        Ok(UnitGeometry::new(capacity, limits.as_deref(), provisioning.as_deref(), device_specific))
+        let geometry =
+            UnitGeometry::new(capacity, limits.as_deref(), provisioning.as_deref(), device_specific);
+        // The page of another vendor has another meaning.
+        let promises = match identity.is_sealstone() {
+            true => self.page(session, limits::PROMISES).await?,
+            false => None,
+        };
+        Ok(UnitGeometry { keeps_order: promises.as_deref().is_some_and(limits::keeps_order), ..geometry })
     }
 
     /// Returns the content of a page of vital product data; `None` if the unit lacks it.
@@ -523,7 +542,7 @@ impl PathState {
             );
         }
         tracing::debug!(%code, "unit attention");
-        let precise = self.known.lock().as_ref().is_none_or(|known| known.identity.reports_lost_writes());
+        let precise = self.known.lock().as_ref().is_none_or(|known| known.identity.is_sealstone());
         if code == additional::POWER_ON_OCCURRED
             && !precise
             && self.writes.end_flush(self.writes.begin_flush())

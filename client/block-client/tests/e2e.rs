@@ -51,8 +51,10 @@ struct TestDisk {
 }
 
 impl TestDisk {
+    /// With odd seeds, the unit keeps the order of its writes.
     async fn new(seed: u64) -> Self {
-        let (unit, roots) = (SimulatedUnit::new(UNIT_BLOCKS, seed), SharedRoots(Arc::default()));
+        let unit = SimulatedUnit::new(UNIT_BLOCKS, seed, seed % 2 == 1);
+        let roots = SharedRoots(Arc::default());
         Disk::format(&unit, &roots, &keys()).await.unwrap();
         Self { unit, roots }
     }
@@ -245,6 +247,45 @@ async fn client_survives_power_failures_of_the_unit() {
             oracle.flushed();
         }
     }
+}
+
+/// The unit loses power, and the client dies before a flush that would report it.
+#[tokio::test]
+async fn client_death_after_power_failure_loses_no_block() {
+    for seed in 300..320 {
+        let test = TestDisk::new(seed).await;
+        let (mut oracle, mut random) = (Oracle::default(), SimRng::new(seed));
+        for round in 0..8 {
+            let context = format!("seed {seed}, round {round}");
+            let disk = test.open().await.unwrap_or_else(|error| panic!("{context}: {error}"));
+            oracle.verify(&disk, &context).await;
+            workload(&disk, &mut oracle, &mut random, 20).await;
+            test.unit.power_cycle();
+            for _ in 0..1 + random.below(6) {
+                let (lba, value) = (random.below(USED), 1 + random.below(200) as u8);
+                oracle.begin(lba, value);
+                put(&disk, lba, value).await.unwrap();
+            }
+            drop(disk);
+            test.unit.power_failure();
+        }
+    }
+}
+
+#[tokio::test]
+async fn ordered_writes_force_no_record() {
+    let mut forced = [0, 0];
+    for seed in [0, 1] {
+        let test = TestDisk::new(seed).await;
+        let disk = test.open().await.unwrap();
+        for value in 1..4 {
+            for lba in 0..USED {
+                put(&disk, lba, value).await.unwrap();
+            }
+        }
+        forced[seed as usize] = test.unit.forced();
+    }
+    assert!(forced[0] >= 2 * USED - 1 && forced[1] == 0, "{forced:?}");
 }
 
 #[tokio::test]

@@ -24,10 +24,20 @@ const LIMITS: u8 = 0xB0;
 const CHARACTERISTICS: u8 = 0xB1;
 /// Logical block provisioning.
 const PROVISIONING: u8 = 0xB2;
+/// Vendor-specific: promises about power failures.
+const PROMISES: u8 = 0xC0;
 
 /// Page codes of every block unit, ascending.
-pub(crate) const PAGES: [u8; 7] =
-    [vpd::SUPPORTED, vpd::SERIAL, vpd::IDENTIFICATION, EXTENDED, LIMITS, CHARACTERISTICS, PROVISIONING];
+pub(crate) const PAGES: [u8; 8] = [
+    vpd::SUPPORTED,
+    vpd::SERIAL,
+    vpd::IDENTIFICATION,
+    EXTENDED,
+    LIMITS,
+    CHARACTERISTICS,
+    PROVISIONING,
+    PROMISES,
+];
 
 /// Returns the standard INQUIRY data of a unit.
 pub(crate) fn identity(unit: &UnitDescription) -> Identity<'static> {
@@ -55,6 +65,7 @@ pub(crate) fn page(unit: &UnitDescription, target: &str, number: u8) -> Option<V
             content
         }
         PROVISIONING => provisioning(unit.thin),
+        PROMISES => promises(unit),
         _ => return None,
     })
 }
@@ -117,6 +128,14 @@ fn provisioning(thin: bool) -> Vec<u8> {
     if thin { vec![0, LBPU | LBPWS | LBPWS10 | LBPRZ, THIN, 0] } else { vec![0; 4] }
 }
 
+/// ORDERED: a write that survives a power failure has all writes beside it that were acknowledged
+/// before it was sent. The store keeps a prefix of its operations. A unit with keys of blocks may
+/// delete single writes later.
+fn promises(unit: &UnitDescription) -> Vec<u8> {
+    const ORDERED: u8 = 0x01;
+    vec![if unit.protection.stores_block_keys() { 0 } else { ORDERED }, 0, 0, 0]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,7 +163,15 @@ mod tests {
                 assert_eq!(page(&unit(thin), "iqn.t", number).unwrap().len(), length, "{number:#x}");
             }
         }
-        assert_eq!(page(&unit(true), "iqn.t", 0xC0), None);
+        assert_eq!(page(&unit(true), "iqn.t", 0xC1), None);
+    }
+
+    #[test]
+    fn units_with_block_keys_promise_no_order() {
+        assert_eq!(page(&unit(true), "iqn.t", PROMISES), Some(vec![1, 0, 0, 0]));
+        let protection = crate::UnitProtection::parse("lazy").unwrap();
+        let lazy = UnitDescription { protection, ..unit(true) };
+        assert_eq!(page(&lazy, "iqn.t", PROMISES), Some(vec![0; 4]));
     }
 
     #[test]

@@ -115,6 +115,38 @@ fn synchronized_writes_survive_power_loss() {
     }
 }
 
+/// Without any flush, what survives is a prefix of the acknowledged writes.
+#[test]
+fn unflushed_writes_survive_power_loss_in_order() {
+    let mut survivors = std::collections::BTreeSet::new();
+    for seed in 0..SEEDS {
+        let mut dice = Dice(seed);
+        let medium = fresh(seed);
+        let mut bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+        let mut history = vec![vec![0; BLOCKS as usize]];
+        for step in 1..=40 {
+            let (lba, mut next) = (dice.below(BLOCKS - 8), history[history.len() - 1].clone());
+            let count = 1 + dice.below(8);
+            let range = lba as usize..(lba + count) as usize;
+            if dice.below(6) == 0 {
+                let (cdb, list) = unmap(&[(lba, count as u32)]);
+                bench.put(&cdb, &list);
+                next[range].fill(0);
+            } else {
+                let data: Vec<u8> = (lba..lba + count).flat_map(|lba| stamp(lba, step)).collect();
+                bench.put(&sixteen(0x8A, 0, lba, count as u32), &data);
+                next[range].fill(step);
+            }
+            history.push(next);
+        }
+        let mut bench = Bench::open(open(&medium.crash()));
+        let found: Vec<u64> = (0..BLOCKS).map(|lba| version(lba, &bench.read(lba, 1))).collect();
+        let at = history.iter().position(|state| *state == found);
+        survivors.insert(at.unwrap_or_else(|| panic!("seed {seed}: {found:?} is no state of the history")));
+    }
+    assert!(survivors.len() > 5, "the power failures lose different parts: {survivors:?}");
+}
+
 /// Making and removing a unit, and registering with APTPL, are there or not there, whole.
 #[test]
 fn units_and_durable_registrations_survive_power_loss() {

@@ -21,10 +21,10 @@ fn inquiry_reports_disk_and_supported_pages() {
     assert_eq!((data[0], data[1] & 0x80), (0, 0));
     assert_eq!(&data[8..32], b"SEALSTONSEALSTONE BLOCK ");
     let pages = page(&bench, 0);
-    assert_eq!(pages, [0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2]);
+    assert_eq!(pages, [0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2, 0xC0]);
     pages.iter().for_each(|number| drop(page(&bench, *number)));
     assert_eq!(page(&bench, 0x80), "5A".repeat(16).as_bytes());
-    assert_eq!(bench.refused(&[0x12, 1, 0xC0, 0, 255, 0], &[]).field, Some(FieldPointer::cdb(2)));
+    assert_eq!(bench.refused(&[0x12, 1, 0xC1, 0, 255, 0], &[]).field, Some(FieldPointer::cdb(2)));
 }
 
 #[test]

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_block_client::e2e::{
-    DiskKeys, E2eDisk, E2eError, E2eOptions, RootStore, RootStoreError, SealedMedium, UnitMedium, fast_aead,
+    DiskKeys, E2eDisk, E2eError, E2eOptions, RootStore, RootStoreError, SealedMedium, UnitMedium,
+    WriteGuarantee, fast_aead,
 };
 use sealstone_block_client::{BlockError, BlockUnitClient};
 use sealstone_block_e2e::{
@@ -602,13 +603,17 @@ impl SealedMedium for LeasedMedium {
         self.unit.blocks()
     }
 
+    fn keeps_order(&self) -> bool {
+        self.unit.keeps_order()
+    }
+
     async fn read(&self, block: u64, blocks: u64) -> Result<Vec<u8>, BlockError> {
         self.unit.read(block, blocks).await
     }
 
-    async fn write(&self, block: u64, data: Bytes, durable: bool) -> Result<(), BlockError> {
+    async fn write(&self, block: u64, data: Bytes, guarantee: WriteGuarantee) -> Result<(), BlockError> {
         self.check()?;
-        self.unit.write(block, data, durable).await
+        self.unit.write(block, data, guarantee).await
     }
 
     async fn unmap(&self, block: u64, blocks: u64) -> Result<(), BlockError> {

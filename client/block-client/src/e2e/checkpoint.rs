@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::disk::DiskInner;
 use super::state::CHANGED_BLOCKS_MAX;
-use super::{E2eError, RootStore, RootStoreError, SealedMedium};
+use super::{E2eError, RootStore, RootStoreError, SealedMedium, WriteGuarantee};
 use crate::BlockError;
 
 impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
@@ -78,7 +78,8 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
             (writes, *state.tree.top(), state.last())
         };
         for write in writes {
-            self.medium.write(write.block, Bytes::from(write.bytes as Box<[u8]>), false).await?;
+            let bytes = Bytes::from(write.bytes as Box<[u8]>);
+            self.medium.write(write.block, bytes, WriteGuarantee::Nothing).await?;
         }
         self.flush_medium().await?;
         self.publish_root(|root| change(DiskRoot { top, checkpoint: last, journal: last, ..root })).await?;

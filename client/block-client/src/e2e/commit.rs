@@ -2,18 +2,22 @@
 
 use std::collections::VecDeque;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use sealstone_block_e2e::{BLOCK_LEN, JournalBuilder, JournalChange};
 use tokio::sync::oneshot;
 
 use super::disk::DiskInner;
-use super::{E2eError, RootStore, SealedMedium};
+use super::{E2eError, RootStore, SealedMedium, WriteGuarantee};
+use crate::BlockError;
+
+/// Times that an ordered write is sent while sessions are replaced.
+const ORDERED_ATTEMPTS_MAX: u32 = 8;
 
 /// A change that waits for its record.
 struct PendingChange {
     change: JournalChange,
-    /// Whether blocks are overwritten after the record is durable.
+    /// Whether blocks are overwritten after the record.
     is_ordered: bool,
     sender: oneshot::Sender<Result<u64, E2eError>>,
 }
@@ -36,8 +40,8 @@ struct RecordBatch {
 }
 
 impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
-    /// Adds a change to the journal and returns the number of its record. With `is_ordered` the
-    /// record and all before it are durable then.
+    /// Adds a change to the journal and returns the number of its record. With `is_ordered`,
+    /// changes by [`Self::write_in_order`] do not survive a power failure without the record.
     pub(super) async fn journal(&self, change: JournalChange, is_ordered: bool) -> Result<u64, E2eError> {
         let (sender, mut receiver) = oneshot::channel();
         self.queue.pending.lock().push_back(PendingChange { change, is_ordered, sender });
@@ -103,17 +107,41 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
     }
 
     async fn write_batch(&self, batch: &mut RecordBatch) -> Result<(), E2eError> {
+        if batch.is_ordered && self.medium.keeps_order() {
+            for (block, bytes) in batch.writes.drain(..) {
+                self.write_in_order(block, bytes.freeze()).await?;
+            }
+            self.state.lock().records_written(batch.last, false);
+            return Ok(());
+        }
         // A forced write does not cover the records before it.
         let needs_flush =
             batch.is_ordered && (batch.writes.len() > 1 || self.state.lock().has_unforced_records());
         let is_forced = batch.is_ordered && !needs_flush;
+        let guarantee = if is_forced { WriteGuarantee::Durable } else { WriteGuarantee::Nothing };
         for (block, bytes) in batch.writes.drain(..) {
-            self.medium.write(block, bytes.freeze(), is_forced).await?;
+            self.medium.write(block, bytes.freeze(), guarantee).await?;
         }
         self.state.lock().records_written(batch.last, is_forced);
         if needs_flush {
             self.flush_medium().await?;
         }
         Ok(())
+    }
+
+    /// Writes blocks that a power failure must not leave without the records before them. On a unit
+    /// that does not keep the order, these records are durable already.
+    pub(super) async fn write_in_order(&self, block: u64, data: Bytes) -> Result<(), E2eError> {
+        if !self.medium.keeps_order() {
+            return Ok(self.medium.write(block, data, WriteGuarantee::Nothing).await?);
+        }
+        for _ in 0..ORDERED_ATTEMPTS_MAX {
+            match self.medium.write(block, data.clone(), WriteGuarantee::Ordered).await {
+                // The flush fails if records were lost.
+                Err(BlockError::SessionReplaced) => self.flush_medium().await?,
+                outcome => return Ok(outcome?),
+            }
+        }
+        Err(BlockError::SessionReplaced.into())
     }
 }

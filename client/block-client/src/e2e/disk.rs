@@ -480,12 +480,14 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         self.end_change(sequence, lba, entries)
     }
 
+    /// Writes blocks after the records on which they depend. For blocks that read as zeros, that
+    /// may be the record of an unmap.
     async fn write_data(&self, place: u64, sealed: Bytes) -> Result<(), E2eError> {
-        let outcome = self.medium.write(place, sealed, false).await;
+        let outcome = self.write_in_order(place, sealed).await;
         if outcome.is_err() {
             self.state.lock().has_fault = true;
         }
-        Ok(outcome?)
+        outcome
     }
 
     async fn unmap(&self, lba: u64, blocks: u64) -> Result<(), E2eError> {

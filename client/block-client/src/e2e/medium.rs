@@ -1,5 +1,7 @@
 //! The unit below an end-to-end protected disk, in blocks of 4 KiB.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use sealstone_block_e2e::BLOCK_LEN;
 
@@ -7,23 +9,39 @@ use crate::{BlockError, BlockUnitClient, FlushCursor};
 
 const BLOCK: u64 = BLOCK_LEN as u64;
 
+/// The promise about a write after a power failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteGuarantee {
+    /// It may be lost, also if later writes survive.
+    Nothing,
+    /// It is lost only together with all changes that are sent after its acknowledgement. Such a
+    /// change fails with [`BlockError::SessionReplaced`] if earlier ones may have been lost since
+    /// the last flush. Only for a unit that keeps the order.
+    Ordered,
+    /// It survives: it is on stable storage before it is acknowledged.
+    Durable,
+}
+
 /// A unit in blocks of 4 KiB. After a power failure each block has its old or its new content.
 pub trait SealedMedium: Send + Sync + 'static {
     /// Returns the number of blocks.
     fn blocks(&self) -> u64;
 
+    /// Whether the unit supports [`WriteGuarantee::Ordered`].
+    fn keeps_order(&self) -> bool;
+
     /// Reads blocks.
     fn read(&self, block: u64, blocks: u64) -> impl Future<Output = Result<Vec<u8>, BlockError>> + Send;
 
-    /// Writes blocks; `durable`: they are on stable storage before it returns.
+    /// Writes blocks.
     fn write(
         &self,
         block: u64,
         data: Bytes,
-        durable: bool,
+        guarantee: WriteGuarantee,
     ) -> impl Future<Output = Result<(), BlockError>> + Send;
 
-    /// Frees the space of blocks; a hint.
+    /// Frees the space of blocks; a hint. It is ordered if the unit keeps the order.
     fn unmap(&self, block: u64, blocks: u64) -> impl Future<Output = Result<(), BlockError>> + Send;
 
     /// Makes all acknowledged writes durable, or reports once that some were lost.
@@ -34,6 +52,8 @@ pub trait SealedMedium: Send + Sync + 'static {
 pub struct UnitMedium {
     unit: BlockUnitClient,
     cursor: FlushCursor,
+    /// Sessions whose changes are in order: those of before the last flush.
+    ordered_sessions: AtomicU64,
 }
 
 impl UnitMedium {
@@ -41,7 +61,7 @@ impl UnitMedium {
     #[must_use]
     pub fn new(unit: BlockUnitClient) -> Self {
         let cursor = unit.flush_cursor();
-        Self { unit, cursor }
+        Self { unit, cursor, ordered_sessions: AtomicU64::new(0) }
     }
 
     /// Returns the unit.
@@ -56,19 +76,36 @@ impl SealedMedium for UnitMedium {
         self.unit.geometry().bytes / BLOCK
     }
 
+    fn keeps_order(&self) -> bool {
+        self.unit.geometry().keeps_order
+    }
+
     async fn read(&self, block: u64, blocks: u64) -> Result<Vec<u8>, BlockError> {
         self.unit.read(block * BLOCK, blocks * BLOCK).await
     }
 
-    async fn write(&self, block: u64, data: Bytes, durable: bool) -> Result<(), BlockError> {
-        self.unit.write(block * BLOCK, data, durable).await
+    async fn write(&self, block: u64, data: Bytes, guarantee: WriteGuarantee) -> Result<(), BlockError> {
+        let offset = block * BLOCK;
+        if guarantee == WriteGuarantee::Ordered {
+            let sessions = self.ordered_sessions.load(Ordering::SeqCst);
+            return self.unit.write_ordered(offset, data, sessions).await;
+        }
+        self.unit.write(offset, data, guarantee == WriteGuarantee::Durable).await
     }
 
     async fn unmap(&self, block: u64, blocks: u64) -> Result<(), BlockError> {
-        self.unit.unmap(block * BLOCK, blocks * BLOCK, false).await
+        let (offset, length) = (block * BLOCK, blocks * BLOCK);
+        if self.keeps_order() {
+            let sessions = self.ordered_sessions.load(Ordering::SeqCst);
+            return self.unit.unmap_ordered(offset, length, sessions).await;
+        }
+        self.unit.unmap(offset, length, false).await
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
-        self.unit.flush(&self.cursor).await
+        let sessions = self.unit.sessions();
+        self.unit.flush(&self.cursor).await?;
+        self.ordered_sessions.fetch_max(sessions, Ordering::SeqCst);
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use sealstone_block_e2e::{
 };
 
 use super::state::DiskState;
-use super::{E2eError, E2eOptions, RootStore, SealedMedium};
+use super::{E2eError, E2eOptions, RootStore, SealedMedium, WriteGuarantee};
 
 /// The keys of a disk.
 pub type DiskKeys = Arc<UnitKeyRing>;
@@ -40,7 +40,7 @@ pub(super) async fn format<M: SealedMedium, R: RootStore>(
     DiskLayout::new(unit_blocks)?;
     let lease = roots.acquire().await?;
     let header = DiskHeader { unit: keys.unit(), unit_blocks }.encode();
-    medium.write(0, Bytes::from(header as Box<[u8]>), false).await?;
+    medium.write(0, Bytes::from(header as Box<[u8]>), WriteGuarantee::Nothing).await?;
     medium.flush().await?;
     let root = DiskRoot {
         lease_epoch: lease,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use sealstone_block_client::BlockError;
-use sealstone_block_client::e2e::{DiskKeys, SealedMedium, fast_aead};
+use sealstone_block_client::e2e::{DiskKeys, SealedMedium, WriteGuarantee, fast_aead};
 use sealstone_block_e2e::{BLOCK_LEN, KeyEpoch, UnitId, UnitKey, UnitKeyRing};
 
 pub(crate) const BLOCK: u64 = BLOCK_LEN as u64;
@@ -41,8 +41,16 @@ type Block = [u8; BLOCK_LEN];
 struct SimulatedState {
     blocks: u64,
     stored: BTreeMap<u64, Block>,
-    /// Versions of each block that are not durable, in order.
-    cached: BTreeMap<u64, Vec<Block>>,
+    /// Writes of blocks that are not durable, in order, with the number of their command.
+    cached: Vec<(u64, u64, Block)>,
+    commands: u64,
+    /// Commands that were durable before they were acknowledged.
+    forced: u64,
+    /// Whether a power failure keeps a prefix of the commands. Otherwise it keeps any version of
+    /// each block.
+    keeps_order: bool,
+    /// Whether clients have noticed a power failure since the last flush.
+    is_replaced: bool,
     /// Commands until the power fails.
     left: Option<u64>,
     is_off: bool,
@@ -50,16 +58,21 @@ struct SimulatedState {
     random: SimRng,
 }
 
-/// A unit with a volatile cache. A power failure keeps any version of each block.
+/// A unit with a volatile cache. A power failure keeps any version of each block, or a prefix of
+/// the commands.
 #[derive(Clone)]
 pub(crate) struct SimulatedUnit(Arc<Mutex<SimulatedState>>);
 
 impl SimulatedUnit {
-    pub(crate) fn new(blocks: u64, seed: u64) -> Self {
+    pub(crate) fn new(blocks: u64, seed: u64, keeps_order: bool) -> Self {
         Self(Arc::new(Mutex::new(SimulatedState {
             blocks,
             stored: BTreeMap::new(),
-            cached: BTreeMap::new(),
+            cached: Vec::new(),
+            commands: 0,
+            forced: 0,
+            keeps_order,
+            is_replaced: true,
             left: None,
             is_off: false,
             has_lost: false,
@@ -76,20 +89,21 @@ impl SimulatedUnit {
     pub(crate) fn power_failure(&self) {
         let mut state = self.0.lock().unwrap();
         state.lose_cache();
-        (state.left, state.is_off, state.has_lost) = (None, false, false);
+        (state.left, state.is_off, state.has_lost, state.is_replaced) = (None, false, false, true);
     }
 
     /// Loses power and gets it back while clients wait; the next flush reports lost writes.
     pub(crate) fn power_cycle(&self) {
         let mut state = self.0.lock().unwrap();
         state.has_lost |= !state.cached.is_empty();
+        state.is_replaced = true;
         state.lose_cache();
     }
 
     /// Returns a copy of what is stored.
     pub(crate) fn copy(&self) -> Self {
         let state = self.0.lock().unwrap();
-        let copy = Self::new(state.blocks, 0);
+        let copy = Self::new(state.blocks, 0, state.keeps_order);
         copy.0.lock().unwrap().stored = state.stored.clone();
         copy
     }
@@ -100,6 +114,10 @@ impl SimulatedUnit {
         let mut state = self.0.lock().unwrap();
         state.cached.clear();
         state.stored = stored;
+    }
+
+    pub(crate) fn forced(&self) -> u64 {
+        self.0.lock().unwrap().forced
     }
 
     pub(crate) fn stored(&self, block: u64) -> Block {
@@ -113,10 +131,42 @@ impl SimulatedUnit {
 
 impl SimulatedState {
     fn lose_cache(&mut self) {
-        for (block, versions) in std::mem::take(&mut self.cached) {
+        let cached = std::mem::take(&mut self.cached);
+        if self.keeps_order {
+            let first = cached.first().map_or(0, |(command, ..)| *command);
+            let kept = first + self.random.below(self.commands - first + 2);
+            let survives = |(command, ..): &&(u64, u64, Block)| *command < kept;
+            self.stored.extend(cached.iter().filter(survives).map(|(_, block, content)| (*block, *content)));
+            return;
+        }
+        let mut versions: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
+        for (_, block, content) in cached {
+            versions.entry(block).or_default().push(content);
+        }
+        for (block, versions) in versions {
             let kept = self.random.below(versions.len() as u64 + 1);
             if let Some(version) = (kept as usize).checked_sub(1).and_then(|kept| versions.get(kept)) {
                 self.stored.insert(block, *version);
+            }
+        }
+    }
+
+    /// Fails an ordered change if earlier ones may have been lost since the last flush.
+    fn check_order(&self) -> Result<(), BlockError> {
+        if self.keeps_order && self.is_replaced { Err(BlockError::SessionReplaced) } else { Ok(()) }
+    }
+
+    fn put(&mut self, block: u64, data: &[u8], is_durable: bool) {
+        let content = data.as_chunks::<BLOCK_LEN>();
+        assert!(content.1.is_empty() && block + content.0.len() as u64 <= self.blocks);
+        self.commands += 1;
+        self.forced += u64::from(is_durable);
+        for (block, content) in (block..).zip(content.0) {
+            if is_durable {
+                self.cached.retain(|(_, cached, _)| *cached != block);
+                self.stored.insert(block, *content);
+            } else {
+                self.cached.push((self.commands, block, *content));
             }
         }
     }
@@ -146,32 +196,35 @@ impl SealedMedium for SimulatedUnit {
             return Err(BlockError::Busy);
         }
         assert!(block + blocks <= state.blocks);
-        let of = |block| match state.cached.get(&block) {
-            Some(versions) => *versions.last().unwrap(),
+        let of = |block| match state.cached.iter().rfind(|(_, cached, _)| *cached == block) {
+            Some((.., content)) => *content,
             None => state.stored.get(&block).copied().unwrap_or([0; BLOCK_LEN]),
         };
         Ok((block..block + blocks).flat_map(of).collect())
     }
 
-    async fn write(&self, block: u64, data: Bytes, durable: bool) -> Result<(), BlockError> {
+    async fn write(&self, block: u64, data: Bytes, guarantee: WriteGuarantee) -> Result<(), BlockError> {
         tokio::task::yield_now().await;
         let mut state = self.0.lock().unwrap();
-        let fails = state.command()?;
-        let content = data.as_chunks::<BLOCK_LEN>();
-        assert!(content.1.is_empty() && block + content.0.len() as u64 <= state.blocks);
-        for (block, content) in (block..).zip(content.0) {
-            if durable && !fails {
-                state.cached.remove(&block);
-                state.stored.insert(block, *content);
-            } else {
-                state.cached.entry(block).or_default().push(*content);
-            }
+        if guarantee == WriteGuarantee::Ordered {
+            state.check_order()?;
         }
+        let fails = state.command()?;
+        state.put(block, &data, guarantee == WriteGuarantee::Durable && !fails);
         if fails { Err(BlockError::Busy) } else { Ok(()) }
     }
 
     async fn unmap(&self, block: u64, blocks: u64) -> Result<(), BlockError> {
-        self.write(block, Bytes::from(vec![0; (blocks * BLOCK) as usize]), false).await
+        tokio::task::yield_now().await;
+        let mut state = self.0.lock().unwrap();
+        state.check_order()?;
+        let fails = state.command()?;
+        state.put(block, &vec![0; (blocks * BLOCK) as usize], false);
+        if fails { Err(BlockError::Busy) } else { Ok(()) }
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.0.lock().unwrap().keeps_order
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
@@ -180,9 +233,12 @@ impl SealedMedium for SimulatedUnit {
         if state.command()? {
             return Err(BlockError::Busy);
         }
-        for (block, versions) in std::mem::take(&mut state.cached) {
-            state.stored.insert(block, *versions.last().unwrap());
+        let cached = std::mem::take(&mut state.cached);
+        state.stored.extend(cached.into_iter().map(|(_, block, content)| (block, content)));
+        if std::mem::take(&mut state.has_lost) {
+            return Err(BlockError::LostWrites);
         }
-        if std::mem::take(&mut state.has_lost) { Err(BlockError::LostWrites) } else { Ok(()) }
+        state.is_replaced = false;
+        Ok(())
     }
 }
