@@ -10,6 +10,7 @@
 //! Truth: `docs/design/block-lazy.md`; ADR 74.
 
 mod config;
+mod damage;
 mod error;
 mod index;
 mod key_pages;
@@ -26,6 +27,7 @@ mod volume;
 mod window;
 
 pub use config::{LazyLimits, LazyUnit, PageSecret, RandomSource, WriterId};
+pub use damage::DamagedBlocks;
 pub use error::LazyError;
 pub use key_sessions::SessionUnitKeys;
 pub use layout::{LAZY_PARTITION, VersionNumber};

@@ -6,7 +6,6 @@
 //! the floor of its versions in one scope of the store, so a crash leaves all or nothing of it.
 //! Truth: `docs/design/block-lazy.md`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,6 +14,7 @@ use sealstone_store::{ObjectStore, StoreError};
 use subtle::ConstantTimeEq as _;
 
 use crate::config::{LazyUnit, WriterId};
+use crate::damage::{DamageList, DamagedBlocks};
 use crate::error::LazyError;
 use crate::index::{VersionEntry, VersionIndex};
 use crate::key_pages::KeyPages;
@@ -84,10 +84,7 @@ struct VolumeState {
     next_version: u64,
     reserved_version: u64,
     rejected: Vec<RejectedVersion>,
-    /// Blocks whose keys or records are damaged. They are neither verified nor read from the log.
-    unverifiable: BTreeSet<u64>,
-    /// Committed blocks that were reported and are not authentic.
-    corrupt: BTreeSet<u64>,
+    damage: DamageList,
     window: WindowHistogram,
     status: LazyStatus,
 }
@@ -129,12 +126,12 @@ impl LazyVolume {
         let mut pages = KeyPages::new(&unit, scheme);
         let (log, found) = VersionLog::open(&*store, &unit, scheme)?;
         let mut index = VersionIndex::default();
-        let mut unverifiable = BTreeSet::new();
+        let mut damage = DamageList::default();
         for found in found {
             let floor = match pages.slot(&*store, found.lba) {
                 // The version may be superseded. It is kept, but not read.
                 Err(error) if error.is_local_damage() => {
-                    unverifiable.insert(found.lba);
+                    damage.add_unverifiable(found.lba);
                     VersionNumber::default()
                 }
                 slot => slot?.version,
@@ -155,8 +152,7 @@ impl LazyVolume {
             next_version,
             reserved_version: next_version,
             rejected: Vec::new(),
-            unverifiable,
-            corrupt: BTreeSet::new(),
+            damage,
             window: WindowHistogram::default(),
             status: LazyStatus::default(),
         };
@@ -379,9 +375,9 @@ impl LazyVolume {
     fn forget(&self, state: &mut VolumeState, first: u64, count: u64) -> Result<(), LazyError> {
         for lba in state.index.blocks_in(first, count) {
             state.index.remove(lba);
-            state.unverifiable.remove(&lba);
+            state.damage.remove(lba);
         }
-        state.corrupt.retain(|lba| !(first..first + count).contains(lba));
+        state.damage.remove_corrupt(&(first..first + count));
         state.log.trim(&*self.store, state.index.oldest_segment())
     }
 
@@ -422,7 +418,7 @@ impl LazyVolume {
         let mut seals = Vec::with_capacity(data.len() / block);
         let mut versions = Vec::with_capacity(data.len() / block);
         for (lba, block) in (first_lba..).zip(data.chunks_exact_mut(block)) {
-            if state.unverifiable.contains(&lba) {
+            if state.damage.is_unverifiable(lba) {
                 // Fails while the damage lasts. Without the floor, a version may be superseded.
                 state.pages.slot(&*self.store, lba)?;
             }
@@ -577,10 +573,10 @@ impl LazyVolume {
             false => self.is_authentic(state, lba, keys, &data, mac),
         };
         if is_authentic {
-            state.corrupt.remove(&lba);
+            state.damage.remove(lba);
             state.status.false_reports += 1;
-        } else if state.corrupt.len() < REJECTED_MAX {
-            state.corrupt.insert(lba);
+        } else {
+            state.damage.add_corrupt(lba);
         }
         Ok(())
     }
@@ -604,7 +600,7 @@ impl LazyVolume {
                 let Some(newest) = versions.last() else { continue };
                 match self.verify_versions(state, *lba, newest.version, &versions) {
                     Err(error) if error.is_local_damage() => {
-                        state.unverifiable.insert(*lba);
+                        state.damage.add_unverifiable(*lba);
                         damaged.get_or_insert(error);
                     }
                     block => {
@@ -624,8 +620,7 @@ impl LazyVolume {
             scope.end()?;
             for block in collected {
                 state.index.remove(block.lba);
-                state.unverifiable.remove(&block.lba);
-                state.corrupt.remove(&block.lba);
+                state.damage.remove(block.lba);
                 state.status.rejected += block.rejected.len() as u64;
                 for rejected in block.rejected {
                     let is_known = || state.rejected.iter().any(|known| known.writer == rejected.writer);
@@ -753,6 +748,11 @@ impl LazyVolume {
         std::mem::take(&mut self.state.lock().rejected)
     }
 
+    /// Returns the blocks that were found damaged since the last call.
+    pub fn take_damaged(&self) -> Option<DamagedBlocks> {
+        self.state.lock().damage.take()
+    }
+
     /// Returns the state of the unit.
     pub fn status(&self, now_ms: u64) -> LazyStatus {
         let state = self.state.lock();
@@ -763,7 +763,7 @@ impl LazyVolume {
             window_p99_ms: state.window.p99_ms(),
             log_bytes_max: self.unit.limits.log_bytes_max,
             log_bytes: state.log.used(),
-            unverifiable: state.unverifiable.len() + state.corrupt.len(),
+            unverifiable: state.damage.count(),
             cached_pages: state.pages.cached(),
             key_epoch: state.unit_keys.as_ref().map_or(0, |stored| stored.keys.epoch()),
             ..state.status

@@ -8,15 +8,16 @@
 //! attention for it.
 //! Truth: docs/design/block-lazy.md; docs/standards/block-protection.md.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_block_lazy::{
-    LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, ReadVerdict, RejectedVersion,
-    WriterId,
+    DamagedBlocks, LazyError, LazyLimits, LazyStatus, LazyUnit, LazyVolume, LazyWrite, ReadVerdict,
+    RejectedVersion, WriterId,
 };
 use sealstone_block_protection::{BlockSeal, KeyScheme, MAC_LEN, MacTag, ProtectedBlock};
 use sealstone_scsi::additional;
@@ -28,8 +29,9 @@ use crate::catalog::UnitDescription;
 use crate::command::{BlockCommand, CommandOutcome};
 use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, BlockSize};
+use crate::integrity::{IntegrityFailure, IntegrityFailureKind};
 use crate::limits::TRANSFER_MAX;
-use crate::options::LazyOptions;
+use crate::options::UnitOptions;
 use crate::ports::PortIdentity;
 use crate::transfer::{CdbForm, be32};
 use crate::unit::BlockUnit;
@@ -62,18 +64,16 @@ pub(crate) struct LazyBlocks {
     sessions: Mutex<BTreeMap<NexusId, u32>>,
     /// Ports that wrote; the index is the number of the writer.
     writers: Mutex<Vec<PortIdentity>>,
+    /// Deleted writes beyond those that the volume kept, as far as they were recorded.
+    dropped: AtomicU64,
 }
 
 impl UnitBlocks {
     /// Opens the blocks of a unit. Blocks with keys are unavailable without options, or if keys or
     /// versions on the medium are damaged.
-    pub(crate) fn open(
-        store: &Arc<dyn ObjectStore>,
-        unit: &UnitDescription,
-        options: Option<&LazyOptions>,
-    ) -> Self {
-        let protection = unit.protection;
-        let (Some(scheme), Some(options)) = (protection.level().key_scheme(), options) else {
+    pub(crate) fn open(store: &Arc<dyn ObjectStore>, unit: &UnitDescription, options: &UnitOptions) -> Self {
+        let (protection, losses) = (unit.protection, &options.losses);
+        let (Some(scheme), Some(options)) = (protection.level().key_scheme(), &options.lazy) else {
             return if protection.stores_block_keys() { Self::Unavailable } else { Self::Plain };
         };
         let block = match unit.geometry.block() {
@@ -94,11 +94,20 @@ impl UnitBlocks {
         };
         match LazyVolume::open(Arc::clone(store), description, 0) {
             Ok(volume) => {
-                let (began, sessions, writers) = (Instant::now(), Mutex::default(), Mutex::default());
-                Self::Lazy(Box::new(LazyBlocks { volume, began, scheme, sessions, writers }))
+                let (began, dropped) = (Instant::now(), AtomicU64::default());
+                let (sessions, writers) = (Mutex::default(), Mutex::default());
+                Self::Lazy(Box::new(LazyBlocks { volume, began, scheme, sessions, writers, dropped }))
             }
             Err(error) => {
                 tracing::error!(unit = unit.name, %error, "the block unit is unavailable: its keys or versions cannot be opened");
+                losses.record_integrity(&IntegrityFailure {
+                    unit: &unit.name,
+                    lun: unit.lun,
+                    initiator: "",
+                    kind: IntegrityFailureKind::KeysUnavailable,
+                    block: error.block(),
+                    count: 1,
+                });
                 Self::Unavailable
             }
         }
@@ -337,26 +346,44 @@ impl BlockUnit {
         outcome.map_err(BlockFailure::lazy_write)
     }
 
-    /// Reports acknowledged writes that were not authentic to their writers.
+    /// Reports acknowledged writes that were not authentic to their writers and to the audit log,
+    /// and blocks that were found damaged to the audit log.
     fn report_rejected(&self) {
         let Ok(Some(lazy)) = self.blocks().lazy() else { return };
+        if let Some(DamagedBlocks { first_lba, count }) = lazy.volume.take_damaged() {
+            self.record_integrity("", IntegrityFailureKind::Damaged, Some(first_lba), count);
+        }
         let rejected = lazy.volume.take_rejected();
-        let Some(RejectedVersion { lba, .. }) = rejected.first() else { return };
+        let Some(RejectedVersion { lba: first_lba, .. }) = rejected.first() else { return };
         tracing::error!(
             unit = self.name(),
             writes = rejected.len(),
-            first_block = lba,
+            first_block = first_lba,
             "acknowledged writes were not authentic and were deleted"
         );
-        let writers: BTreeSet<Option<PortIdentity>> =
-            rejected.iter().map(|rejected| rejected.writer.and_then(|writer| lazy.port(writer))).collect();
-        if writers.contains(&None) {
+        // First block and number of writes of each writer.
+        let mut writers: BTreeMap<Option<PortIdentity>, (u64, u64)> = BTreeMap::new();
+        for RejectedVersion { lba, writer, .. } in &rejected {
+            let port = writer.and_then(|writer| lazy.port(writer));
+            writers.entry(port).or_insert((*lba, 0)).1 += 1;
+        }
+        for (port, (lba, count)) in &writers {
+            let name = port.as_ref().map_or("", |port| &port.name);
+            self.record_integrity(name, IntegrityFailureKind::WriteRejected, Some(*lba), *count);
+        }
+        // The writers of these are among the ones above: the volume keeps the first write of each.
+        let dropped = lazy.status().rejected_dropped;
+        let further = dropped.saturating_sub(lazy.dropped.fetch_max(dropped, Ordering::AcqRel));
+        if further > 0 {
+            self.record_integrity("", IntegrityFailureKind::WriteRejected, None, further);
+        }
+        if writers.contains_key(&None) {
             // The writers before a restart are unknown, and may not have logged in again.
             self.set_lost_by_any();
             self.nexuses().raise(additional::ACKNOWLEDGED_WRITE_REJECTED, None);
             return;
         }
-        for port in writers.iter().flatten() {
+        for port in writers.keys().flatten() {
             self.set_lost(port);
             self.nexuses().raise_for(port, additional::ACKNOWLEDGED_WRITE_REJECTED);
         }

@@ -1,10 +1,12 @@
-//! Options of the block units of a device, and the receiver of reports of lost writes.
+//! Options of the block units of a device, and the receiver of their reports for an audit log.
 
 use std::fmt;
 use std::sync::Arc;
 
 use sealstone_block_lazy::{PageSecret, RandomSource};
 use sealstone_scsi::lu::NexusId;
+
+use crate::integrity::IntegrityFailure;
 
 /// Secret and random bytes for lazily protected units.
 #[derive(Clone)]
@@ -28,10 +30,13 @@ pub struct LostWrites<'a> {
     pub initiator: &'a str,
 }
 
-/// Receives reports of lost writes.
+/// Receives reports of lost writes and of integrity failures.
 pub trait LossSink: Send + Sync {
-    /// Receives one report.
+    /// Receives one report of lost writes.
     fn record(&self, lost: &LostWrites<'_>);
+
+    /// Receives one integrity failure. A peer can cause any number; the receiver limits their rate.
+    fn record_integrity(&self, failure: &IntegrityFailure<'_>);
 }
 
 /// Drops every report. For tests, and for a store that serves no initiator.
@@ -40,6 +45,8 @@ pub struct NoLossSink;
 
 impl LossSink for NoLossSink {
     fn record(&self, _: &LostWrites<'_>) {}
+
+    fn record_integrity(&self, _: &IntegrityFailure<'_>) {}
 }
 
 /// Options of all block units of a device.
@@ -49,7 +56,7 @@ pub struct UnitOptions {
     pub write_through: bool,
     /// Identifies the boot of the machine. Unflushed writes of an earlier boot may be lost.
     pub boot_id: [u8; 16],
-    /// Receiver of reports of lost writes.
+    /// Receiver of reports of lost writes and of integrity failures.
     pub losses: Arc<dyn LossSink>,
     /// For units whose blocks have keys. Without it they are unavailable.
     pub lazy: Option<LazyOptions>,

@@ -33,6 +33,7 @@ use crate::durability::UnitDurability;
 use crate::failure::BlockFailure;
 use crate::geometry::{BlockExtent, Geometry};
 use crate::inquiry;
+use crate::integrity::{self, IntegrityFailure, IntegrityFailureKind};
 use crate::lazy::{LazyBlocks, UnitBlocks};
 use crate::mode::{ModeSettings, ModeValues};
 use crate::nexus::{BlockNexus, NexusTable};
@@ -98,7 +99,7 @@ impl BlockUnit {
         };
         let modes = catalog::load_modes(&*store, object)?;
         let durability = UnitDurability::open(&*store, &description, options)?;
-        let blocks = UnitBlocks::open(&store, &description, options.lazy.as_ref());
+        let blocks = UnitBlocks::open(&store, &description, options);
         // Versions of an earlier run are not verified: the first flush must not skip them.
         let written = u64::from(blocks.has_unverified());
         let settings =
@@ -354,7 +355,7 @@ impl BlockUnit {
                     data_out_used: done.used,
                 }
             }
-            Err(failure) => self.refused(&failure),
+            Err(failure) => self.refused(nexus, &failure),
         }
     }
 
@@ -442,11 +443,28 @@ impl BlockUnit {
         let state = self.commands.read();
         match state.check(nexus.id, &nexus.port, access) {
             Ok(()) => primary::answer(self, command),
-            Err(failure) => self.refused(&failure),
+            Err(failure) => self.refused(nexus, &failure),
         }
     }
 
-    fn refused(&self, failure: &BlockFailure) -> ScsiReply {
+    /// Sends an integrity failure to the audit log.
+    pub(crate) fn record_integrity(
+        &self,
+        initiator: &str,
+        kind: IntegrityFailureKind,
+        block: Option<u64>,
+        count: u64,
+    ) {
+        let lun = self.description.lun;
+        let failure = IntegrityFailure { unit: self.name(), lun, initiator, kind, block, count };
+        self.durability.losses.record_integrity(&failure);
+    }
+
+    fn refused(&self, nexus: &BlockNexus, failure: &BlockFailure) -> ScsiReply {
+        if let Some((kind, block)) = integrity::kind_of(failure) {
+            self.counters.integrity_failure(kind);
+            self.record_integrity(&nexus.port.name, kind, block, 1);
+        }
         if let BlockFailure::Read(error, _) | BlockFailure::Write(error) = failure {
             tracing::error!(unit = self.name(), error = %error, "block command failed: store error");
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::{Bench, TARGET, disk, sense, sixteen, ten, unmap, what};
 use proptest::prelude::*;
-use sealstone_block::{BlockSize, BlockUnits, LossSink, LostWrites, NewUnit, UnitOptions};
+use sealstone_block::{BlockSize, BlockUnits, IntegrityFailure, LossSink, LostWrites, NewUnit, UnitOptions};
 use sealstone_osd::ObjectId;
 use sealstone_scsi::lu::{Cost, LogicalUnit as _, NexusId};
 use sealstone_scsi::{SenseKey, Status, additional};
@@ -361,6 +361,10 @@ struct Reports(parking_lot::Mutex<Vec<String>>);
 impl LossSink for Reports {
     fn record(&self, lost: &LostWrites<'_>) {
         self.0.lock().push(format!("{} {} {}", lost.unit, lost.lun, lost.initiator));
+    }
+
+    fn record_integrity(&self, failure: &IntegrityFailure<'_>) {
+        self.0.lock().push(format!("{} {}", failure.unit, failure.kind.name()));
     }
 }
 

@@ -1,8 +1,9 @@
-//! Audit records of a device: commands, runs of functions, refused peers, lost writes of units.
+//! Audit records of a device: commands, runs of functions, refused peers, and block units: lost
+//! writes, integrity failures, changes by an administrator.
 
 use std::sync::Arc;
 
-use sealstone_block::{LossSink, LostWrites};
+use sealstone_block::{IntegrityFailure, LossSink, LostWrites};
 use sealstone_daemon::machine::now_ms;
 use sealstone_daemon::{AuditLog, RecordKind, RecordSubject, SESSION_DIGITS, truncate_text};
 use sealstone_failure::text::hex;
@@ -11,6 +12,9 @@ use sealstone_iscsi_target::{RefusalRecord, RefusalSink};
 use sealstone_osd::function::ExitReason;
 use sealstone_osd_device::audit::{AuditRecord, AuditSink, AuditVerdict};
 use serde::Serialize;
+
+/// Action of records about block units whose data are damaged or not authentic.
+const INTEGRITY: &str = "INTEGRITY";
 
 /// A line of a device's log about a command.
 #[derive(Serialize)]
@@ -73,6 +77,39 @@ struct LostWritesLine<'a> {
     lun: u16,
     verdict: &'a str,
     reason: &'a str,
+}
+
+/// A line of a device's log about blocks that are damaged or not authentic.
+#[derive(Serialize)]
+struct IntegrityLine<'a> {
+    time_ms: u64,
+    initiator: &'a str,
+    action: &'a str,
+    unit: &'a str,
+    lun: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
+    blocks: u64,
+    verdict: &'a str,
+    reason: &'a str,
+}
+
+/// A line of a device's log about a block unit that an administrator changed.
+#[derive(Serialize)]
+pub(crate) struct UnitChangeLine<'a> {
+    time_ms: u64,
+    action: &'a str,
+    unit: &'a str,
+    lun: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_epoch: Option<u32>,
+    verdict: &'a str,
+}
+
+impl<'a> UnitChangeLine<'a> {
+    pub(crate) fn new(action: &'a str, unit: &'a str, lun: u16, key_epoch: Option<u32>) -> Self {
+        Self { time_ms: now_ms(), action, unit, lun, key_epoch, verdict: "done" }
+    }
 }
 
 /// Writes the records of a device to its audit log.
@@ -149,6 +186,23 @@ impl LossSink for DeviceAudit {
             reason: "writes_lost",
         });
     }
+
+    fn record_integrity(&self, failure: &IntegrityFailure<'_>) {
+        let reason = failure.kind.name();
+        let line = IntegrityLine {
+            time_ms: now_ms(),
+            initiator: &truncate_text(failure.initiator),
+            action: INTEGRITY,
+            unit: failure.unit,
+            lun: failure.lun,
+            block: failure.block,
+            blocks: failure.count,
+            verdict: "failed",
+            reason,
+        };
+        let (source, action) = (format!("unit {}", failure.unit), INTEGRITY.to_owned());
+        self.0.record_integrity(RecordKind { source, action, verdict: reason.to_owned() }, &line, 1);
+    }
 }
 
 impl RefusalSink for DeviceAudit {
@@ -175,6 +229,7 @@ impl RefusalSink for DeviceAudit {
 mod tests {
     use std::fs;
 
+    use sealstone_block::IntegrityFailureKind;
     use sealstone_osd::ObjectId;
     use sealstone_osd_device::audit::Principal;
     use sealstone_scsi::lu::NexusId;
@@ -215,6 +270,46 @@ mod tests {
         let precise = lines.iter().filter(|line| line.get("count").is_none());
         assert!(precise.count() >= flood as usize / 100);
         assert!(lines.len() < flood as usize / 100 + 1_000, "{} lines", lines.len());
+    }
+
+    #[test]
+    fn integrity_records_survive_flood_of_strangers() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("audit.jsonl");
+        let log = DeviceAudit(Arc::new(AuditLog::open(&path, u64::MAX).expect("opened")));
+        for n in 0..3_000 {
+            let source = format!("192.0.2.{n}");
+            log.refused(&RefusalRecord {
+                source: &source,
+                initiator: "",
+                action: "login",
+                reason: "authentication",
+                count: 1,
+            });
+        }
+        let failures = 500;
+        for block in 0..failures {
+            let (unit, kind) = ("disk", IntegrityFailureKind::WriteRejected);
+            log.record_integrity(&IntegrityFailure {
+                unit,
+                lun: 1,
+                initiator: "iqn.2026-11.org.example:writer",
+                kind,
+                block: Some(block),
+                count: 1,
+            });
+        }
+        drop(log);
+        let text = fs::read_to_string(&path).expect("readable");
+        let lines: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .filter(|line: &serde_json::Value| line["action"] == INTEGRITY)
+            .collect();
+        assert!((2..=5).contains(&lines.len()), "{lines:?}");
+        assert_eq!((&lines[0]["unit"], &lines[0]["block"]), (&"disk".into(), &0.into()));
+        let counted: u64 = lines.iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum();
+        assert_eq!(counted, failures);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, FailureKind, Outcome, chain, secret_file};
 use sealstone_initiator::{Environment as _, SystemEnvironment};
 use sealstone_iscsi::target_side::{AccessRule, AccessRules};
-use sealstone_iscsi_target::IscsiTarget;
+use sealstone_iscsi_target::{Counter, IscsiTarget};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::{ObjectStore, StoreOptions};
 use serde::{Deserialize, Serialize};
@@ -151,6 +151,34 @@ pub struct ProtectionReport {
     pub busy: u64,
     /// Reports of readers about intact blocks.
     pub false_reports: u64,
+    /// Writes that were verified at once and refused, because they were not authentic.
+    pub refused_writes: u64,
+    /// Commands that failed because of damaged blocks, keys or versions.
+    pub damaged: u64,
+    /// Events of all sessions of the device.
+    pub sessions: SessionFailures,
+}
+
+/// Failures of the sessions of a device, for all of its units, since it started.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct SessionFailures {
+    /// Sessions that ended because received bytes were not authentic.
+    pub forged: u64,
+    /// Writes that were rejected because their keys do not match their blocks.
+    pub malformed_writes: u64,
+    /// Logins that were refused because of the protection of units.
+    pub refused_logins: u64,
+}
+
+impl SessionFailures {
+    fn of(target: &IscsiTarget) -> Self {
+        let counters = target.counters();
+        Self {
+            forged: counters.get(Counter::NotAuthentic),
+            malformed_writes: counters.get(Counter::MalformedSeals),
+            refused_logins: counters.get(Counter::ProtectionRefused),
+        }
+    }
 }
 
 /// File with the identifier of this boot of the machine.
@@ -362,6 +390,7 @@ impl Blocks {
         let protection = unit.description.protection;
         let is_keyed = protection.stores_block_keys();
         let state = unit.lazy.unwrap_or_default();
+        let export = self.export.as_ref();
         Ok(ProtectionReport {
             name: name.to_owned(),
             protect: self.protect_name(&unit.description),
@@ -383,6 +412,9 @@ impl Blocks {
             eager: state.eager,
             busy: state.busy,
             false_reports: state.false_reports,
+            refused_writes: unit.counters.refused_writes,
+            damaged: unit.counters.damaged,
+            sessions: export.map(|export| SessionFailures::of(&export.target)).unwrap_or_default(),
         })
     }
 
@@ -478,6 +510,16 @@ impl Blocks {
         family("sealstone_block_written_bytes_total", "Bytes written by initiators.", &|unit| {
             unit.counters().written_bytes
         });
+        family(
+            "sealstone_block_damaged_total",
+            "Commands that failed because of damaged blocks, keys or versions.",
+            &|unit| unit.counters().damaged,
+        );
+        family(
+            "sealstone_block_refused_writes_total",
+            "Writes that were verified at once and not authentic.",
+            &|unit| unit.counters().refused_writes,
+        );
         let keyed: Vec<(&Arc<BlockUnit>, LazyStatus)> =
             units.iter().filter_map(|unit| Some((unit, unit.lazy_status()?))).collect();
         if keyed.is_empty() {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealstone_daemon::Shutdown;
+use sealstone_daemon::{AuditLog, Shutdown};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, FailureKind, Outcome};
 use sealstone_function_service::FunctionService;
@@ -25,6 +25,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::audit::UnitChangeLine;
 use crate::blocks::{Blocks, UnitParams};
 use crate::functions;
 use crate::scrub::{ScrubAction, Scrubber};
@@ -87,10 +88,28 @@ pub enum ControlRequest {
 pub(crate) struct ControlHandler {
     /// Block units of the device.
     pub(crate) blocks: Arc<Blocks>,
+    /// Receives the changes of block units; `None` if the request changes nothing.
+    pub(crate) audit: Option<Arc<AuditLog>>,
     /// `None` if the device is stopped.
     pub(crate) scrubber: Option<Arc<Scrubber>>,
     /// `None` if the device is stopped.
     pub(crate) functions: Option<Arc<FunctionService>>,
+}
+
+impl ControlHandler {
+    /// Records a change of a block unit by an administrator.
+    fn record(&self, action: &str, unit: &str, lun: u16, key_epoch: Option<u32>) {
+        if let Some(audit) = &self.audit {
+            audit.write(&UnitChangeLine::new(action, unit, lun, key_epoch));
+        }
+    }
+}
+
+impl ControlRequest {
+    /// Whether the request changes a block unit.
+    pub(crate) const fn changes_unit(&self) -> bool {
+        matches!(self, Self::Create(_) | Self::Remove { .. } | Self::Rotate { .. } | Self::Set { .. })
+    }
 }
 
 /// The response to a request.
@@ -106,13 +125,26 @@ pub(crate) fn perform(handler: &ControlHandler, request: ControlRequest) -> Outc
     let blocks = &handler.blocks;
     let value = match request {
         ControlRequest::Create(params) => {
-            serde_json::to_value(blocks.create(params, handler.scrubber.is_some())?)
+            let unit = blocks.create(params, handler.scrubber.is_some())?;
+            handler.record("block create", &unit.name, unit.lun, None);
+            serde_json::to_value(unit)
         }
         ControlRequest::List => serde_json::to_value(blocks.list()?),
-        ControlRequest::Remove { name, force } => serde_json::to_value(blocks.remove(&name, force)?),
-        ControlRequest::Rotate { name } => serde_json::to_value(blocks.rotate_key(&name)?),
+        ControlRequest::Remove { name, force } => {
+            let unit = blocks.remove(&name, force)?;
+            handler.record("block rm", &unit.removed, unit.lun, None);
+            serde_json::to_value(unit)
+        }
+        ControlRequest::Rotate { name } => {
+            let unit = blocks.rotate_key(&name)?;
+            let lun = blocks.show(&name)?.lun;
+            handler.record("block rotate", &unit.unit, lun, Some(unit.key_epoch));
+            serde_json::to_value(unit)
+        }
         ControlRequest::Set { name, write_through } => {
-            serde_json::to_value(blocks.set(&name, write_through)?)
+            let unit = blocks.set(&name, write_through)?;
+            handler.record("block set", &unit.name, unit.lun, None);
+            serde_json::to_value(unit)
         }
         ControlRequest::Show { name } => serde_json::to_value(blocks.show(&name)?),
         ControlRequest::Status { name } => serde_json::to_value(blocks.status(&name)?),

@@ -23,7 +23,9 @@ mod stopped;
 mod target;
 mod upkeep;
 
-pub use blocks::{END_TO_END, ProtectionReport, RemovedUnit, RotatedUnit, UnitParams, UnitReport};
+pub use blocks::{
+    END_TO_END, ProtectionReport, RemovedUnit, RotatedUnit, SessionFailures, UnitParams, UnitReport,
+};
 pub use config::{DeviceServerConfig, FunctionSettings, PortalTls};
 pub use control::{ControlRequest, send_request};
 pub use create::{CreatedDevice, StorePlace, create_device, new_key};

@@ -157,7 +157,7 @@ impl DeviceServer {
         let recorder = Arc::clone(&audit) as Arc<dyn RunRecorder>;
         let service = functions::start_service(data, limits, engines, environment, recorder, &unit)?;
         let time = match config.time.as_deref().zip(clock) {
-            Some((server, clock)) => Some(follow(server, clock, log, &unit).await),
+            Some((server, clock)) => Some(follow(server, clock, Arc::clone(&log), &unit).await),
             None => None,
         };
         let followed = time.as_ref().map(|time| Arc::clone(time.clock()));
@@ -206,6 +206,7 @@ impl DeviceServer {
         let scrubber = Arc::new(scrubber);
         let handler = ControlHandler {
             blocks: Arc::clone(&blocks),
+            audit: Some(Arc::clone(&log)),
             scrubber: Some(Arc::clone(&scrubber)),
             functions: Some(Arc::clone(&service)),
         };

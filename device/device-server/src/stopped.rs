@@ -1,8 +1,11 @@
 //! Administration of a device that may be stopped: its store is opened directly then.
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::Path;
 use std::sync::Arc;
 
+use sealstone_daemon::{AUDIT_FILE, AUDIT_LOST_FILE, AuditLog};
 use sealstone_failure::text::ShownPath as _;
 use sealstone_failure::{Failure, Outcome, chain};
 use sealstone_osd_device::DataDir;
@@ -31,6 +34,19 @@ pub fn open_stopped(data: &Path) -> Outcome<(DataDir, DiskStore)> {
     Ok((folder, store))
 }
 
+/// Opens the audit log of a stopped device. Files that root creates get the owner of the folder.
+fn open_audit_log(data: &Path) -> Outcome<AuditLog> {
+    // The device removes old lines after its next start.
+    let log = AuditLog::open(&data.join(AUDIT_FILE), u64::MAX)?;
+    if let Ok(folder) = fs::metadata(data) {
+        for name in [AUDIT_FILE, AUDIT_LOST_FILE] {
+            // Only root needs it, and can do it.
+            let _ = chown(data.join(name), Some(folder.uid()), Some(folder.gid()));
+        }
+    }
+    Ok(log)
+}
+
 /// Sends the request to the device that runs in the folder. If none does, opens the store, whose
 /// lock excludes others.
 ///
@@ -51,5 +67,9 @@ pub fn administer(data: &Path, request: ControlRequest) -> Outcome<serde_json::V
     })?;
     let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
     let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target, unit_options())?;
-    perform(&ControlHandler { blocks: Arc::new(blocks), scrubber: None, functions: None }, request)
+    let audit = match request.changes_unit() {
+        true => Some(Arc::new(open_audit_log(data)?)),
+        false => None,
+    };
+    perform(&ControlHandler { blocks: Arc::new(blocks), audit, scrubber: None, functions: None }, request)
 }

@@ -41,6 +41,7 @@ use crate::{
     luns::VisibleLuns,
     mailbox::{self, Mailbox},
     protection::{ProtectionNegotiation, ProtectionOutcome},
+    refusals::INTEGRITY,
     server::{ConnectionSlot, TargetState},
     sessions::{LoginDenial, SessionEntry, SessionRequest, SessionSignal},
     throttle::LoginThrottle,
@@ -490,6 +491,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
             ConnectionEnd::Protocol(TargetClosed::Violation(_)) => counters.add(Counter::Violations, 1),
             ConnectionEnd::Protocol(TargetClosed::Refused(why)) => {
                 counters.add(Counter::LoginsRefused, 1);
+                counters.add(Counter::ProtectionRefused, u64::from(*why == Refusal::Protection));
                 let (source, initiator) = (self.slot.place.source(), self.machine.initiator());
                 self.shared.refusals.add(source, initiator, "login", why.name());
             }
@@ -499,6 +501,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
             ConnectionEnd::Protocol(TargetClosed::PingTimeout) => counters.add(Counter::PingTimeouts, 1),
             ConnectionEnd::Protocol(TargetClosed::PduTimeout | TargetClosed::TransferTimeout) => {
                 counters.add(Counter::ReadTimeouts, 1);
+            }
+            // Records, protected PDUs or TLS: the bytes are not those that the other end sent.
+            ConnectionEnd::Socket(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                counters.add(Counter::NotAuthentic, 1);
+                let (source, initiator) = (self.slot.place.source(), self.machine.initiator());
+                self.shared.refusals.add(source, initiator, INTEGRITY, "not-authentic");
             }
             ConnectionEnd::WriteTimeout => counters.add(Counter::WriteTimeouts, 1),
             ConnectionEnd::Protocol(

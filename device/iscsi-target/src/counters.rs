@@ -59,6 +59,9 @@ counters! {
     ResetsRefused = "resets_refused_total", "Resets refused because there were too many.";
     Rejects = "rejects_total", "PDUs rejected.";
     Violations = "violations_total", "Connections closed for a protocol violation.";
+    NotAuthentic = "not_authentic_total", "Connections closed because received bytes were not authentic.";
+    MalformedSeals = "malformed_keys_total", "Writes rejected because keys and MACs do not match their blocks.";
+    ProtectionRefused = "protection_refused_total", "Logins refused because of the protection of block units.";
     LoginTimeouts = "login_timeouts_total", "Connections closed because login or logout took too long.";
     PingTimeouts = "ping_timeouts_total", "Connections closed because a ping was not answered.";
     ReadTimeouts = "read_timeouts_total", "Connections closed because a PDU or data-out arrived too slowly.";

@@ -19,6 +19,9 @@ const KINDS_MAX: usize = 1024;
 /// Source of a record that combines several sources.
 pub const OTHERS: &str = "others";
 
+/// Action of records about PDUs that are not what the other end sent.
+pub(crate) const INTEGRITY: &str = "INTEGRITY";
+
 /// One record about refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusalRecord<'a> {
@@ -26,7 +29,7 @@ pub struct RefusalRecord<'a> {
     pub source: &'a str,
     /// The iSCSI name that the initiator sent, not authenticated. Empty if it sent none.
     pub initiator: &'a str,
-    /// `connect`, `login` or `manage`.
+    /// `connect`, `login`, `manage` or [`INTEGRITY`].
     pub action: &'static str,
     /// Reason of the refusal, as in the audit log.
     pub reason: &'static str,

@@ -29,7 +29,8 @@ const LINE_MAX: u64 = 64 << 10;
 /// Maximum number of principals that are counted separately; further ones count as one.
 const OWNERS_MAX: usize = 4096;
 /// File with the count of lost records.
-const LOST_FILE: &str = "audit.lost";
+/// Name of the file with the count of lost records, in a daemon's folder.
+pub const AUDIT_LOST_FILE: &str = "audit.lost";
 const LOST_MAGIC: &[u8; 8] = b"OSDAL001";
 const LOST_BYTES: usize = 40;
 /// Preallocated size of that file, bytes.
@@ -74,7 +75,7 @@ struct LostCount {
 
 impl LostCount {
     fn open(folder: &Path) -> Self {
-        let (file, lost) = match Self::open_file(&folder.join(LOST_FILE)) {
+        let (file, lost) = match Self::open_file(&folder.join(AUDIT_LOST_FILE)) {
             Ok((file, lost)) => (Some(file), lost),
             Err(error) => {
                 tracing::error!(%error, "cannot open the count of lost audit records; counting in memory only");

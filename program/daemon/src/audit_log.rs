@@ -4,10 +4,11 @@
 //! was renamed.
 //! Contract: a line has at most 4 KiB; longer texts are truncated, with length and digest. Each
 //! record of a principal is a line, in order, within its share (`audit_shares`). Records about
-//! unauthenticated peers are rate limited (`audit_rate_limit`). All other records are in the
-//! `count` of a line. The files are bounded, and a principal cannot displace records of others
-//! (`audit_file`). If the queue of [`QUEUE_RECORDS_MAX`] is full, the caller waits. Records that
-//! the disk refuses are counted durably; the next line has the count.
+//! unauthenticated peers are rate limited (`audit_rate_limit`). So are integrity failures, under a
+//! limit of their own. All other records are in the `count` of a line. The files are bounded, and a
+//! principal cannot displace records of others (`audit_file`). If the queue of
+//! [`QUEUE_RECORDS_MAX`] is full, the caller waits. Records that the disk refuses are counted
+//! durably; the next line has the count.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -96,6 +97,7 @@ struct LostLine {
 /// monotonic clock.
 struct CountedRecords {
     unauthenticated: Mutex<AuditRateLimit>,
+    integrity: Mutex<AuditRateLimit>,
     shares: Mutex<AuditShares>,
     opened: Instant,
 }
@@ -107,9 +109,11 @@ impl CountedRecords {
 
     fn flush(&self, all: bool) -> Vec<Vec<u8>> {
         let lines = self.unauthenticated.lock().flush(all, self.now_ms());
+        let integrity = self.integrity.lock().flush(all, self.now_ms());
+        let lines = lines.into_iter().chain(integrity);
         let summaries = self.shares.lock().flush(all, self.now_ms());
         let summaries = summaries.into_iter().map(|(line, count)| LogLine::Last(line, count));
-        lines.into_iter().chain(summaries).map(encode).collect()
+        lines.chain(summaries).map(encode).collect()
     }
 }
 
@@ -189,8 +193,8 @@ impl AuditLog {
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());
         state.lost.store(file.lost().count, Ordering::Relaxed);
-        let (unauthenticated, shares) = (Mutex::default(), Mutex::default());
-        let counted = Arc::new(CountedRecords { unauthenticated, shares, opened: Instant::now() });
+        let (unauthenticated, integrity, shares) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let counted = Arc::new(CountedRecords { unauthenticated, integrity, shares, opened: Instant::now() });
         let for_writer = (Arc::clone(&state), Arc::clone(&counted));
         let writer = std::thread::Builder::new()
             .name("audit".into())
@@ -238,8 +242,23 @@ impl AuditLog {
 
     /// Writes or counts a record about an unauthenticated peer.
     pub fn record_unauthenticated(&self, kind: RecordKind, record: &impl Serialize, count: u64) {
-        let line =
-            self.counted.unauthenticated.lock().add(kind, to_line(record), count, self.counted.now_ms());
+        self.record_limited(&self.counted.unauthenticated, kind, record, count);
+    }
+
+    /// Writes or counts a record about data that are damaged or not authentic. It has a rate limit
+    /// of its own.
+    pub fn record_integrity(&self, kind: RecordKind, record: &impl Serialize, count: u64) {
+        self.record_limited(&self.counted.integrity, kind, record, count);
+    }
+
+    fn record_limited(
+        &self,
+        limit: &Mutex<AuditRateLimit>,
+        kind: RecordKind,
+        record: &impl Serialize,
+        count: u64,
+    ) {
+        let line = limit.lock().add(kind, to_line(record), count, self.counted.now_ms());
         if let Some(line) = line {
             self.send(encode(line));
         }

@@ -17,7 +17,7 @@ mod ports;
 mod shutdown;
 pub mod time;
 
-pub use audit_file::{SESSION_DIGITS, segments as audit_segments};
+pub use audit_file::{AUDIT_LOST_FILE, SESSION_DIGITS, segments as audit_segments};
 pub use audit_log::{AUDIT_FILE, AuditLog, AuditState, truncate_text};
 pub use audit_rate_limit::RecordKind;
 pub use audit_shares::RecordSubject;

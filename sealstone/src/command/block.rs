@@ -189,11 +189,17 @@ fn protection_details(status: &ProtectionReport) -> String {
             ("window", window),
             ("log", log),
             ("verified", format!("{} versions, {} writes at once", status.verified, status.eager)),
-            ("rejected", format!("{} writes", status.rejected)),
+            ("rejected", format!("{} writes, {} refused at once", status.rejected, status.refused_writes)),
             ("busy", format!("{} writes", status.busy)),
             ("reports", format!("{} of intact blocks", status.false_reports)),
         ]);
     }
+    rows.push(("damage", format!("{} failed commands", status.damaged)));
+    let sessions = format!(
+        "{} ended by forged bytes, {} malformed writes, {} refused logins (of the device)",
+        status.sessions.forged, status.sessions.malformed_writes, status.sessions.refused_logins
+    );
+    rows.push(("sessions", sessions));
     let lines: Vec<String> = rows.iter().map(|(name, value)| format!("{name:11}  {value}")).collect();
     lines.join("\n")
 }

@@ -24,6 +24,7 @@ use crate::{
     block_seals::ConnectionSeals,
     luns::{CommandRoute, failed},
     pool::CommandBuffers,
+    refusals::INTEGRITY,
 };
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
@@ -40,6 +41,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionDriver<S> {
                 nexus = nexus.0,
                 "command rejected: keys and MACs of its blocks do not match its data"
             );
+            counters.add(Counter::MalformedSeals, 1);
+            let (source, initiator) = (self.slot.place.source(), self.machine.initiator());
+            self.shared.refusals.add(source, initiator, INTEGRITY, "malformed-keys");
             return self.machine.reject_command(task);
         };
         let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most, visible);
