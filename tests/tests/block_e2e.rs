@@ -376,14 +376,14 @@ fn changes_on_the_wire_are_errors() {
     for version in 1..=32_u8 {
         let (at, to_target) = (u64::from(version * 5 % 8), version % 3 > 0);
         if to_target {
-            proxy.arm(true, WireChange::Byte(100 + 91 * usize::from(version)));
+            proxy.arm(true, WireChange::Byte(100 + 91 * usize::from(version)), 1);
         }
         match client.request(1, at * 4096, 4096, &[version; 4096]) {
             0 => versions[at as usize] = version,
             error => assert_eq!(error, EIO),
         }
         if !to_target {
-            proxy.arm(false, WireChange::Byte(100 + 91 * usize::from(version)));
+            proxy.arm(false, WireChange::Byte(100 + 91 * usize::from(version)), 1);
         }
         for at in 0..8_u64 {
             match client.request(0, at * 4096, 4096, &[]) {

@@ -36,7 +36,7 @@ impl ProtectedDevice {
         Self { device: UnitDevice::new() }
     }
 
-    fn private(&self, name: &str, content: &str) -> PathBuf {
+    pub(crate) fn private(&self, name: &str, content: &str) -> PathBuf {
         let path = self.device.folder.path().join(name);
         fs::write(&path, content).expect("written");
         fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("narrowed");
@@ -48,7 +48,7 @@ impl ProtectedDevice {
         self.device.start_with(&[&["--access-file", text(&access)], flags].concat());
     }
 
-    fn chap(&self, user: &str, secret: &str) -> PathBuf {
+    pub(crate) fn chap(&self, user: &str, secret: &str) -> PathBuf {
         let content = format!("[[target]]\nnames = [\"iqn.*\"]\nuser = \"{user}\"\nsecret = \"{secret}\"\n");
         self.private(user, &content)
     }
@@ -74,16 +74,42 @@ impl ProtectedDevice {
         Daemon::start(command(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
     }
 
-    fn refused_attach(&self, unit: &str, flags: &[&str]) -> CommandResult {
+    /// Attaches a unit, unless that is refused.
+    pub(crate) fn try_attach(&self, unit: &str, flags: &[&str]) -> Option<Daemon> {
+        let arguments = self.attach_arguments(unit, flags);
+        Daemon::try_start(command(&arguments.iter().map(String::as_str).collect::<Vec<_>>())).ok()
+    }
+
+    pub(crate) fn refused_attach(&self, unit: &str, flags: &[&str]) -> CommandResult {
         let arguments = self.attach_arguments(unit, flags);
         run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Fills a unit through the account of the observer until the device has no space.
+    pub(crate) fn fill(&self, url: &str) {
+        let chap = self.chap("observer", "what observers say");
+        let socket = self.device.folder.path().join("filler.sock");
+        let nbd = format!("unix:{}", text(&socket));
+        let observer = "iqn.2026-11.org.sealstone:observer";
+        let mut arguments = vec!["--json", "block", "attach", url, "--nbd", &nbd];
+        arguments.extend(["--initiator-name", observer, "--chap-file", text(&chap)]);
+        let mut attach = Daemon::start(command(&arguments));
+        let mut client = NbdClient::connect(&socket);
+        let mut at = 0;
+        for length in [1 << 20, 64 << 10, 4096] {
+            let data = vec![0x77; length as usize];
+            while client.request(1, at, length, &data) == 0 {
+                at += u64::from(length);
+            }
+        }
+        assert_eq!(attach.end(Signal::Terminate), 0);
     }
 
     pub(crate) fn client(&self) -> NbdClient {
         NbdClient::connect(&self.socket())
     }
 
-    fn audit(&self) -> String {
+    pub(crate) fn audit(&self) -> String {
         fs::read_to_string(self.device.data().join("audit.jsonl")).unwrap_or_default()
     }
 }
@@ -202,7 +228,7 @@ fn changed_write_is_rejected_and_counted() {
     let mut client = bench.client();
     client.write(0, &block(OLD));
     assert_eq!(client.flush(), 0);
-    proxy.arm(true, WireChange::Data(NEW.to_vec()));
+    proxy.arm(true, WireChange::Data(NEW.to_vec()), 1);
     client.write(0, &block(NEW));
     // No client flushes: the device verifies by itself. The promise is a second; a busy machine
     // gets more.
@@ -224,7 +250,7 @@ fn changed_write_is_rejected_and_counted() {
     assert_eq!(client.flush(), 0);
     assert_eq!(client.read(0, 4096), block(NEW));
     // L2: a changed reply is read again, and destroys nothing.
-    proxy.arm(false, WireChange::Data(NEW.to_vec()));
+    proxy.arm(false, WireChange::Data(NEW.to_vec()), 1);
     assert_eq!(client.read(0, 4096), block(NEW));
     assert_eq!(attach.end(Signal::Terminate), 0);
 }
@@ -245,7 +271,7 @@ fn changed_write_is_silent_in_paper_profile() {
     let mut client = bench.client();
     client.write(0, &block(OLD));
     assert_eq!(client.flush(), 0);
-    proxy.arm(true, WireChange::Data(NEW.to_vec()));
+    proxy.arm(true, WireChange::Data(NEW.to_vec()), 1);
     client.write(0, &block(NEW));
     assert_eq!(client.flush(), 0);
     let read = client.read(0, 4096);
@@ -333,7 +359,15 @@ fn modern_unit_is_attached_rotated_and_shown() {
     }
     assert_eq!(client.flush(), 0);
     assert_eq!(attach.end(Signal::Terminate), 0);
-    bench.device.end(Signal::Kill);
+    bench.device.end(Signal::Terminate);
+    let recorded: Vec<(String, Option<u64>)> = (bench.audit().lines())
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
+        .filter(|line| line["unit"] == "disk" && line["verdict"] == "done")
+        .map(|line| (line["action"].as_str().expect("a text").to_owned(), line["key_epoch"].as_u64()))
+        .collect();
+    let rotations = (2..=4).map(|epoch| ("block rotate".to_owned(), Some(epoch)));
+    let expected: Vec<_> = [("block create".to_owned(), None)].into_iter().chain(rotations).collect();
+    assert_eq!(recorded, expected, "the unit was created while the device was stopped");
     bench.start(&[]);
     let mut attach = bench.attach("disk", &[]);
     let mut client = bench.client();
@@ -426,7 +460,7 @@ fn changed_modern_write_is_rejected_and_counted() {
     let mut client = bench.client();
     client.write(0, &block(OLD));
     assert_eq!(client.flush(), 0);
-    proxy.arm(true, WireChange::Large);
+    proxy.arm(true, WireChange::Large, 1);
     client.write(0, &block(NEW));
     let began = Instant::now();
     let rejected =
@@ -445,7 +479,7 @@ fn changed_modern_write_is_rejected_and_counted() {
     assert_eq!(read_error(&mut client, 0), 5);
     client.write(0, &block(NEW));
     assert_eq!(client.flush(), 0);
-    proxy.arm(false, WireChange::Large);
+    proxy.arm(false, WireChange::Large, 1);
     assert_eq!(client.read(0, 4096), block(NEW), "it is read again");
     assert_eq!(rejected(&bench), Some(1));
     assert_eq!(attach.end(Signal::Terminate), 0);

@@ -11,6 +11,8 @@ mod bad_setup;
 mod block_attach;
 mod block_attacks;
 mod block_e2e;
+mod block_hostile;
+mod block_medium;
 mod block_mount;
 mod block_protection;
 mod block_proxy;
