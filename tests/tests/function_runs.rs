@@ -168,7 +168,16 @@ fn asynchronous_job_has_a_verifiable_receipt() {
     system.run(&["job", "result", &id, "--output", text(&result), "--receipt", text(&receipt)]).ok();
     assert_eq!(std::fs::read(&result).expect("written"), b"{\"object\":0,\"longest\":5}\n");
     let verify = ["job", "verify", "--receipt", text(&receipt), "--result", text(&result)];
-    system.run(&verify).ok();
+    let verified = system.run(&[&["--json"], &verify[..]].concat()).ok().json();
+    let input = &verified["inputs"][0];
+    assert_eq!(
+        (&input["length"], &input["unchanged"], input["digest"].as_str()),
+        (&10.into(), &true.into(), Some("49c39e18c41ecea10775915bd5725916abad52b2fac31593c7e59a7a97ab8e25")),
+        "{verified}"
+    );
+    // Any user whom the metadata server knows.
+    crate::revocation::add_user(&system, "bob");
+    crate::revocation::other(&system, "bob", &verify).ok();
     std::fs::write(&result, "{\"object\":0,\"longest\":6}\n").expect("written");
     system.run(&verify).fails(1).says(&["result"]);
     let mut forged = std::fs::read(&receipt).expect("written");

@@ -65,8 +65,36 @@ pub(crate) struct InvocationEnd {
     pub(crate) result: Vec<u8>,
     /// Requests that were refused for lack of authority.
     pub(crate) denials: u64,
+    /// Digests of the bytes that the function read, by handle; none for a handle that it did not
+    /// read.
+    pub(crate) read_digests: Vec<Option<[u8; 32]>>,
     /// Whether the engine returned and can serve another call.
     pub(crate) reusable: bool,
+}
+
+/// Digests of the bytes that a function reads from the objects of its call.
+struct ReadDigests(Vec<Option<Box<blake3::Hasher>>>);
+
+impl ReadDigests {
+    /// Returns the digests of a call. Only an asynchronous job has some: the receipts of others are
+    /// not kept. A digest of a short secret could be found by trying all values, so a run with
+    /// secrets has none.
+    fn of(call: &FunctionCall) -> Self {
+        let has_digests = call.timeout_ms == 0 && !call.secret_arguments;
+        Self(vec![None; if has_digests { call.objects.len() } else { 0 }])
+    }
+
+    /// Adds bytes that the function read.
+    fn add(&mut self, handle: u32, bytes: &[u8]) {
+        let Some(digest) = usize::try_from(handle).ok().and_then(|handle| self.0.get_mut(handle)) else {
+            return;
+        };
+        digest.get_or_insert_default().update(bytes);
+    }
+
+    fn finish(self) -> Vec<Option<[u8; 32]>> {
+        self.0.into_iter().map(|digest| digest.map(|digest| *digest.finalize().as_bytes())).collect()
+    }
 }
 
 /// Runs a call in an engine, with `objects` as its handles.
@@ -91,6 +119,7 @@ pub(crate) fn run_call(
         progress: (0, 0),
         result: Vec::new(),
         denials: 0,
+        read_digests: ReadDigests::of(call),
         handles_used_up: false,
         ring,
     };
@@ -99,7 +128,7 @@ pub(crate) fn run_call(
         Err(stop) => stop,
     };
     *cancel.control.lock() = None;
-    let Invocation { mut usage, result, denials, progress, handles_used_up, .. } = invocation;
+    let Invocation { mut usage, result, denials, progress, handles_used_up, read_digests, .. } = invocation;
     let memory = MemoryEnd { engine: call.engine, limit: limits.memory, handles_used_up };
     let (exit, error) = conclude(&stop, process, cancel, observer, &memory);
     let reusable = matches!(stop, CallStop::Returned(_));
@@ -110,7 +139,7 @@ pub(crate) fn run_call(
         usage.peak_memory = usage.peak_memory.max(process.peak_memory());
     }
     observer.report(progress, usage);
-    InvocationEnd { exit, error, usage, result, denials, reusable }
+    InvocationEnd { exit, error, usage, result, denials, read_digests: read_digests.finish(), reusable }
 }
 
 /// Why the service stopped serving a call.
@@ -241,6 +270,7 @@ struct Invocation<'a> {
     progress: (u64, u64),
     result: Vec<u8>,
     denials: u64,
+    read_digests: ReadDigests,
     /// Whether an object was not created for lack of a handle.
     handles_used_up: bool,
 }
@@ -356,8 +386,8 @@ impl Invocation<'_> {
 
     fn answer(&mut self, body: &RequestBody) -> Completed {
         match *body {
-            RequestBody::Read { object, offset, buffer } => {
-                let object = self.object(object)?;
+            RequestBody::Read { object: handle, offset, buffer } => {
+                let object = self.object(handle)?;
                 // For the function the object ends where its granted range ends.
                 let end = object.range().end();
                 let length = end.saturating_sub(offset).min(buffer.length().into()) as u32;
@@ -365,7 +395,12 @@ impl Invocation<'_> {
                     // Nothing is read, but the authority is checked.
                     object.read(offset.min(end), &mut [])
                 } else {
-                    let read = |at: u64, into: &mut [u8]| object.read(offset.saturating_add(at), into);
+                    let digests = &mut self.read_digests;
+                    let read = |at: u64, into: &mut [u8]| {
+                        let count = object.read(offset.saturating_add(at), into)?;
+                        digests.add(handle, &into[..count.min(into.len())]);
+                        Ok(count)
+                    };
                     self.ring.fill_heap(buffer.first(length), read)
                 };
                 let count = self.granted(read)? as u64;

@@ -517,6 +517,7 @@ impl ServiceState {
                     usage: JobUsage::default(),
                     result: Vec::new(),
                     denials: 0,
+                    read_digests: Vec::new(),
                     reusable: false,
                 };
             }

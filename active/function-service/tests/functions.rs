@@ -134,29 +134,36 @@ impl RunRecorder for RecordedRuns {
     }
 }
 
+/// Builds a function in C as a shared object.
+pub(crate) fn build_module(text: &str) -> Arc<[u8]> {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, object) = (folder.path().join("fn.c"), folder.path().join("fn.so"));
+    std::fs::write(&source, text).unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine-c/include");
+    let status = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&object, &source])
+        .arg("-I")
+        .arg(include)
+        .status()
+        .expect("gcc");
+    assert!(status.success());
+    std::fs::read(object).unwrap().into()
+}
+
 /// Returns the code of the function; builds it the first time.
 fn code() -> Arc<[u8]> {
     static CODE: OnceLock<Arc<[u8]>> = OnceLock::new();
-    let build = || {
-        let folder = tempfile::tempdir().unwrap();
-        let (source, object) = (folder.path().join("fn.c"), folder.path().join("fn.so"));
-        std::fs::write(&source, SOURCE).unwrap();
-        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine-c/include");
-        let status = Command::new("gcc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .args([&object, &source])
-            .arg("-I")
-            .arg(include)
-            .status()
-            .expect("gcc");
-        assert!(status.success());
-        std::fs::read(object).unwrap().into()
-    };
-    Arc::clone(CODE.get_or_init(build))
+    Arc::clone(CODE.get_or_init(|| build_module(SOURCE)))
 }
 
-struct TestService {
-    service: Arc<FunctionService>,
+/// Returns a reservation without a budget.
+pub(crate) fn reserved() -> CodeReservation {
+    CodeReservation::new(())
+}
+
+pub(crate) struct TestService {
+    pub(crate) service: Arc<FunctionService>,
     runs: Arc<RecordedRuns>,
     folder: tempfile::TempDir,
 }
@@ -170,7 +177,7 @@ impl TestService {
         Self::with(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut ServiceLimits)) -> Self {
+    pub(crate) fn with(change: impl FnOnce(&mut ServiceLimits)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (service, runs) = start(folder.path(), change);
         Self { service, runs, folder }
@@ -223,12 +230,17 @@ fn caller(user: u8) -> FunctionCaller {
     FunctionCaller::new([user; 20], "iqn.2026-11.org.sealstone:test".into())
 }
 
-fn call(user: u8, method: &str, timeout_ms: u32, objects: Vec<Arc<dyn GrantedObject>>) -> FunctionCall {
+pub(crate) fn call(
+    user: u8,
+    method: &str,
+    timeout_ms: u32,
+    objects: Vec<Arc<dyn GrantedObject>>,
+) -> FunctionCall {
     let code = code();
     FunctionCall {
         function: FUNCTION,
         digest: *blake3::hash(&code).as_bytes(),
-        code: Some(FunctionCode { bytes: code, reservation: CodeReservation::new(()) }),
+        code: Some(FunctionCode { bytes: code, reservation: reserved() }),
         attributes: FunctionAttributes::default(),
         engine: EngineType::C,
         api: ApiVersion::CURRENT,
@@ -246,7 +258,7 @@ fn call(user: u8, method: &str, timeout_ms: u32, objects: Vec<Arc<dyn GrantedObj
 }
 
 /// Runs calls as a device does.
-trait ReservingRunner {
+pub(crate) trait ReservingRunner {
     fn reserve_and_run(&self, call: FunctionCall) -> Result<ReplyParts, FunctionRefusal>;
 }
 
@@ -277,6 +289,27 @@ fn function_reads_object_and_returns_result() {
     assert_eq!(receipt.result_digest, *blake3::hash(&reply.inline).as_bytes());
     assert_eq!((receipt.job, receipt.inputs[0].length), (reply.header.job.0, data.len() as u64));
     assert_eq!(*test.runs.0.lock(), [(ExitReason::Success, data.len() as u64, 0)]);
+}
+
+#[test]
+fn receipt_of_asynchronous_job_has_input_digests() {
+    let test = TestService::new();
+    let data: Vec<u8> = (0..3_000_000_u32).map(|index| index as u8).collect();
+    let objects = || vec![GrantedMemory::object(Permissions::READ, &data) as Arc<dyn GrantedObject>; 2];
+    let digests = |receipt: &[u8]| {
+        let inputs = keys().verify_receipt(receipt).unwrap().inputs;
+        inputs.iter().map(|input| input.digest).collect::<Vec<_>>()
+    };
+    let finished = |secret_arguments| {
+        let call = FunctionCall { secret_arguments, ..call(1, "sum", 0, objects()) };
+        let id = test.service.reserve_and_run(call).unwrap().header.job;
+        test.job(1, id, JobAction::Wait { timeout_ms: 20_000 }).unwrap();
+        test.job(1, id, JobAction::Result { offset: 0 }).unwrap()
+    };
+    // The function reads the first object from its start to its end, and not the second one.
+    assert_eq!(digests(&finished(false).receipt), [Some(*blake3::hash(&data).as_bytes()), None]);
+    assert_eq!(digests(&finished(true).receipt), [None, None], "a digest can reveal a secret");
+    assert_eq!(digests(&test.run("sum", objects()).receipt), [None, None], "not kept");
 }
 
 #[test]
@@ -556,7 +589,7 @@ fn code_of_queued_jobs_has_budget() {
     let job = test.service.reserve_and_run(call(1, "loop", 0, Vec::new())).unwrap().header.job;
     let bytes: Arc<[u8]> = vec![0; 64 << 20].into();
     let queue = |user| {
-        let code = FunctionCode { bytes: Arc::clone(&bytes), reservation: CodeReservation::new(()) };
+        let code = FunctionCode { bytes: Arc::clone(&bytes), reservation: reserved() };
         let call = FunctionCall { code: Some(code), ..call(user, "empty", 0, Vec::new()) };
         test.service.reserve_and_run(call).map(|reply| reply.header.job)
     };

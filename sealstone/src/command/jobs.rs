@@ -404,7 +404,12 @@ async fn verify(
     let inputs: Vec<Value> = found
         .inputs
         .iter()
-        .map(|input| json!({ "object": input.object.to_string(), "length": input.length }))
+        .map(|input| {
+            json!({
+                "object": input.object.to_string(), "length": input.length, "changed_ms": input.version,
+                "unchanged": input.unchanged, "digest": input.digest.map(|digest| hex(&digest)),
+            })
+        })
         .collect();
     let value = json!({
         "verified": true, "job": hex(&found.job), "engine": engine, "exit": json_name(exit), "code": found.error,
@@ -420,12 +425,12 @@ async fn verify(
             format!("result     {} {}", human_bytes(found.result_length), hex(&found.result_digest)),
             format!("ended      {exit}, {} UTC", utc(found.ended_ms)),
         ];
-        lines.extend(
-            found
-                .inputs
-                .iter()
-                .map(|input| format!("input      {} ({})", input.object, human_bytes(input.length))),
-        );
+        lines.extend(found.inputs.iter().map(|input| {
+            let digest = input.digest.map_or_else(|| "no digest".to_owned(), |digest| hex(&digest));
+            let length = human_bytes(input.length);
+            let state = if input.unchanged { "" } else { ", perhaps changed during the run" };
+            format!("input      {} ({length}{state}) {digest}", input.object)
+        }));
         if !compares {
             lines.push("compared   no result; --result FILE compares one".to_owned());
         }

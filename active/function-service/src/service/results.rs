@@ -82,14 +82,16 @@ impl RunInputs {
         Self(call.objects.iter().map(|object| input(&**object)).collect())
     }
 
-    /// Returns the inputs with a note whether they are the same at the end.
-    fn at_end(&self, call: &FunctionCall) -> Vec<ReceiptInput> {
-        let pairs = self.0.iter().zip(&call.objects);
-        pairs
-            .map(|(before, object)| {
+    /// Returns the inputs with a note whether they are the same at the end, and with the digests of
+    /// what the function read.
+    fn at_end(&self, call: &FunctionCall, digests: &[Option<[u8; 32]>]) -> Vec<ReceiptInput> {
+        let digests = digests.iter().copied().chain(std::iter::repeat(None));
+        let inputs = self.0.iter().zip(&call.objects).zip(digests);
+        inputs
+            .map(|((before, object), digest)| {
                 let after = input(&**object);
                 let unchanged = (before.length, before.version) == (after.length, after.version);
-                ReceiptInput { unchanged: unchanged && before.version != 0, ..*before }
+                ReceiptInput { unchanged: unchanged && before.version != 0, digest, ..*before }
             })
             .collect()
     }
@@ -178,7 +180,7 @@ impl ServiceState {
             bytes_read: end.usage.bytes_read,
             bytes_written: end.usage.bytes_written,
             cpu_us: end.usage.cpu_us,
-            inputs: inputs.at_end(call),
+            inputs: inputs.at_end(call, &end.read_digests),
         };
         key.seal(&receipt).unwrap_or_default()
     }
