@@ -5,5 +5,6 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
 
+mod escapes;
 mod functions;
 mod objects;

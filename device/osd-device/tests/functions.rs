@@ -27,6 +27,7 @@ use sealstone_scsi::Status;
 use sealstone_scsi::lu::LogicalUnit as _;
 use sealstone_store::MemoryStore;
 
+mod changing_code;
 mod paper;
 mod restrictions;
 
@@ -586,10 +587,20 @@ fn function_lists_members_of_collection() {
         .run(Command::CreateCollection(Target { object: collection }), ListPair::default(), &[])
         .good();
     stage.set(user(DATA), &[(4, 1, &collection.object.to_be_bytes())]);
-    let objects = [entry(collection, ObjectType::Collection, Permissions::READ)];
-    let listed = results(&stage, &objects, |objects| {
+    let objects = [
+        entry(collection, ObjectType::Collection, Permissions::READ),
+        entry(user(DATA), ObjectType::User, Permissions::SET_ATTR),
+    ];
+    let listed = results(&stage, &objects, move |objects| {
         assert_eq!(objects[0].read(0, &mut [0; 1]), Err(GrantError::Invalid));
-        objects[0].list(0, 10).unwrap()
+        let listed = objects[0].list(0, 10).unwrap();
+        // A function removes a member, and adds it again, by an attribute of the member.
+        let membership = AttributeId::new(4, 1);
+        objects[1].set_attribute(membership, &[]).unwrap();
+        assert!(objects[0].list(0, 10).unwrap().numbers.is_empty());
+        objects[1].set_attribute(membership, &collection.object.to_be_bytes()).unwrap();
+        assert_eq!(objects[0].list(0, 10).unwrap().numbers, [DATA]);
+        listed
     });
     assert_eq!(listed.numbers, [DATA]);
 }
