@@ -30,6 +30,15 @@ engines: build ## Build the engines of functions beside target/release/sealstone
 	scripts/engine-java build
 	cargo build --profile function -p sealstone-function-modules -p sealstone-function-formats --examples
 	scripts/engine-wasm build
+	bin=$${CARGO_TARGET_DIR:-target}
+	mkdir -p $$bin/release/functions
+	modules=$$(find $$bin/function/examples $$bin/wasm32-unknown-unknown/function/examples -maxdepth 1 \
+		'(' -name '*.so' -o -name '*.wasm' ')' ! -name '*-*' 2>/dev/null || true)
+	cp $$modules $$bin/release/functions/
+
+packages: engines ## Build Debian packages of the program and of the engines in target/packages
+	@. scripts/env
+	scripts/package
 
 demo: setup ## Store real files on three devices, attack them, run functions there: the product in a minute
 	@. scripts/env
@@ -124,4 +133,4 @@ bench-pace: dist ## Small requests beside large ones, with each switch that orde
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup setup-tests build engines dist demo check test fuzz torture bench bench-pace clean
+.PHONY: help setup setup-tests build engines packages dist demo check test fuzz torture bench bench-pace clean

@@ -56,6 +56,7 @@ mod mount_listings;
 mod mount_locks;
 mod nodes;
 mod outside_clients;
+mod packages;
 mod paper_functions;
 mod paper_login;
 mod python_functions;

@@ -44,7 +44,10 @@ pub(crate) fn start_engines(folder: Option<&Path>, strict: bool) -> Outcome<Engi
     Ok(engines)
 }
 
-/// Returns the folders with engine programs: the given one, or that of this program.
+/// Folder of an installation with engine programs and shipped functions, from that of its program.
+const LIBRARY_FOLDER: &str = "../lib/sealstone";
+
+/// Returns the folders with engine programs: the given one, or those of this program.
 ///
 /// # Errors
 /// The given folder does not exist.
@@ -54,12 +57,17 @@ pub fn engine_folders(folder: Option<&Path>) -> Outcome<Vec<PathBuf>> {
             Err(Failure::usage("no such folder of engine programs").at(folder.shown()))
         }
         Some(folder) => Ok(vec![folder.to_owned()]),
-        None => Ok(beside_this_program().into_iter().collect()),
+        None => Ok(installed_folders()),
     }
 }
 
-fn beside_this_program() -> Option<PathBuf> {
-    std::env::current_exe().ok()?.parent().map(Path::to_owned)
+/// Returns the folders that belong to this program: its own, where a build puts engine programs,
+/// and the library folder of an installation.
+#[must_use]
+pub fn installed_folders() -> Vec<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let Some(folder) = program.as_deref().and_then(Path::parent) else { return Vec::new() };
+    [folder.to_owned(), folder.join(LIBRARY_FOLDER)].into_iter().filter(|folder| folder.is_dir()).collect()
 }
 
 /// Returns the limits that the settings have.

@@ -30,7 +30,7 @@ pub use config::{DeviceServerConfig, FunctionSettings, PortalTls};
 pub use control::{ControlRequest, send_request};
 pub use create::{CreatedDevice, StorePlace, create_device, new_key};
 pub use environment::MachineEnvironment;
-pub use functions::{EngineReport, FunctionStatus, LayerReport, engine_folders};
+pub use functions::{EngineReport, FunctionStatus, LayerReport, engine_folders, installed_folders};
 pub use scrub::{DamageReport, DamagedRange, ScrubAction, ScrubReport, UnreadObject};
 pub use server::DeviceServer;
 pub use stopped::{administer, open_stopped};
