@@ -63,6 +63,34 @@ fn function_is_stored_shown_and_removed() {
 }
 
 #[test]
+fn shipped_functions_are_installed_and_signed() {
+    let system = System::start(2);
+    run_with_input(system.command(&["put", "-", "/log"]), b"one\ntimeout\n").ok();
+    system.run(&["run", "grep", "--pattern", "time", "/log"]).fails(4).says(&["fn install"]);
+    let key = system.path("publisher.key");
+    std::fs::write(&key, [7; 32]).expect("written");
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("private");
+    let modules = sealstone_test_support::program_folder().join("examples");
+    let install = |arguments: &[&str]| {
+        system.run(&[&["--json", "fn", "install", "--from", text(&modules)], arguments].concat())
+    };
+    let installed = install(&["--sign", text(&key)]).ok().json();
+    let functions = installed["functions"].as_array().expect("a list");
+    let names: Vec<_> = functions.iter().map(|function| function["path"].as_str().expect("a path")).collect();
+    assert!(names.len() == 11 && names.contains(&"/.functions/grep"), "{installed}");
+    assert!(functions.iter().all(|function| function["signed"] == true), "{installed}");
+    // Devices run the signed ones under a policy that permits no other.
+    let publisher = functions[0]["publisher_key"].as_str().expect("a key");
+    system.run(&["fn", "policy", "--set", "signed", "--key", publisher]).ok();
+    let found = system.run(&["run", "grep", "--pattern", "time", "/log"]).ok().text();
+    assert_eq!(found, "2:timeout\n");
+    install(&["count"]).ok();
+    system.run(&["run", "count", "/log"]).fails(3).says(&["policy of the partition"]);
+    install(&["count", "--engine", "wasm"]).fails(4).says(&["count.wasm", "make engines"]);
+    system.run(&["--json", "fn", "install", "unknown"]).fails(2);
+}
+
+#[test]
 fn refusals_name_the_next_step() {
     let system = System::start(2);
     put_signed(&system);

@@ -48,6 +48,22 @@ fn example_of_page() -> String {
 }
 
 #[test]
+fn new_python_project_runs_on_devices() {
+    let Some(system) = start() else { return };
+    let project = system.path("longest");
+    let created = system.run(&["--json", "fn", "new", "--lang", "python", text(&project)]).ok().json();
+    assert_eq!(created["language"], "python", "{created}");
+    let code = project.join("longest.py");
+    std::fs::write(project.join("a.txt"), "one\nthree\n").expect("written");
+    let tested = system.run(&["fn", "test", text(&code), text(&project.join("a.txt"))]).ok();
+    system.run(&["fn", "put", text(&code), "longest"]).ok();
+    system.run(&["put", text(&project.join("a.txt")), "/a"]).ok();
+    let result = system.run(&["run", "longest", "/a"]).ok().stdout;
+    assert_eq!(String::from_utf8_lossy(&result), "{\"object\":0,\"longest\":5}\n");
+    assert!(tested.stdout == result);
+}
+
+#[test]
 fn example_of_page_runs_on_devices() {
     let Some(system) = start() else { return };
     store(&system, "status", &example_of_page());

@@ -90,22 +90,39 @@ fn local_c_host_is_strict() {
 }
 
 #[test]
-fn rust_project_builds_and_passes_tests() {
+fn rust_projects_build_and_pass_tests() {
+    // The SDK in the project, and the one of the workspace.
+    let workspace_sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fn");
+    for sdk in [None, Some(&*workspace_sdk)] {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        write_project(folder.path(), TemplateLanguage::Rust, "longest", sdk).expect("the project is written");
+        // The versions of the workspace are on this machine, so the build needs no network.
+        let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.lock");
+        std::fs::copy(lock, folder.path().join("Cargo.lock")).expect("copy");
+        let cargo = || {
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            cargo
+                .env("CARGO_TARGET_DIR", folder.path().join("target"))
+                .env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION");
+            cargo
+        };
+        run(cargo().args(["build", "--release", "--offline", "--quiet"]), folder.path());
+        assert!(is_shared_object(&folder.path().join("target/release/liblongest.so")));
+        run(cargo().args(["test", "--offline", "--quiet"]), folder.path());
+    }
+}
+
+#[test]
+fn python_project_passes_its_tests() {
+    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        sealstone_test_support::left_out("python3 is not installed");
+        return;
+    }
     let folder = tempfile::tempdir().expect("temporary folder");
-    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fn");
-    write_project(folder.path(), TemplateLanguage::Rust, "longest", Some(&sdk))
+    write_project(folder.path(), TemplateLanguage::Python, "longest-line", None)
         .expect("the project is written");
-    // The versions of the workspace are on this machine, so the build needs no network.
-    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.lock");
-    std::fs::copy(lock, folder.path().join("Cargo.lock")).expect("copy");
-    let cargo = || {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo
-            .env("CARGO_TARGET_DIR", folder.path().join("target"))
-            .env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION");
-        cargo
-    };
-    run(cargo().args(["build", "--release", "--offline", "--quiet"]), folder.path());
-    assert!(is_shared_object(&folder.path().join("target/release/liblongest.so")));
-    run(cargo().args(["test", "--offline", "--quiet"]), folder.path());
+    run(&mut Command::new("make"), folder.path());
+    std::fs::write(folder.path().join("a.txt"), "one\nthree\n").expect("write");
+    let result = run(Command::new("make").args(["--silent", "local", "FILES=a.txt"]), folder.path());
+    assert_eq!(result, "{\"object\":0,\"longest\":5}\n");
 }

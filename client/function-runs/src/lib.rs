@@ -25,7 +25,7 @@ mod stored_object;
 
 pub use call_plan::{CallPlan, add_argument_file, is_reducible, parse_pair};
 pub use files::InputFiles;
-pub use library::{LIBRARY, at_function, failure_of_ended, is_in_library, json_name};
+pub use library::{LIBRARY, at_function, failure_of_ended, is_in_library, json_name, library_path};
 pub use local_engine::{LocalCall, LocalEngine, LocalLimits, LocalRunEnd, READS, failure_of};
 pub use observer::{ResultDestination, RunObserver};
 pub use reduction::{FileResult, Reduction};

@@ -3,6 +3,7 @@
 use sealstone_client::FilePath;
 use sealstone_client::functions::{FunctionError, JobStatus};
 use sealstone_failure::{Failure, FailureKind};
+use sealstone_functions::SHIPPED_FUNCTIONS;
 
 /// Directory of functions that are named without a slash.
 pub const LIBRARY: &str = "/.functions";
@@ -19,14 +20,26 @@ pub fn is_in_library(path: &FilePath) -> bool {
     path.as_bytes().strip_prefix(LIBRARY.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// Adds the path to a failure, and where functions are listed if it does not exist.
+/// Returns the path of a function of the library.
+#[must_use]
+pub fn library_path(name: &str) -> String {
+    format!("{LIBRARY}/{name}")
+}
+
+/// Adds the path to a failure, and the next step if it does not exist.
 #[must_use]
 pub fn at_function(error: FunctionError, path: &FilePath) -> Failure {
     let failure = Failure::from(error).at(path);
-    if failure.kind == FailureKind::NotFound {
-        return failure.hint("`sealstone fn ls` lists the functions of /.functions");
+    if failure.kind != FailureKind::NotFound {
+        return failure;
     }
-    failure
+    if SHIPPED_FUNCTIONS.iter().any(|function| path.as_bytes() == library_path(function.name).as_bytes()) {
+        return failure.hint(
+            "an administrator stores the shipped functions by `sealstone fn install`; `sealstone fn ls` lists \
+             those of /.functions",
+        );
+    }
+    failure.hint("`sealstone fn ls` lists the functions of /.functions")
 }
 
 /// Returns the failure of a job that ended without a complete result.

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use sealstone_function_runs::{SecondPlace, parse_pair};
+use sealstone_functions::SHIPPED_FUNCTIONS;
 use sealstone_functions::template::TemplateLanguage;
 use sealstone_osd::function::{ApiVersion, EngineType, TIMEOUT_MAX_MS};
 
@@ -19,8 +21,10 @@ pub(crate) enum Function {
 Examples:
   sealstone fn new --lang c longest
   sealstone fn new --lang java longest
+  sealstone fn new --lang python longest
   sealstone fn new --lang rust --name my-count projects/count
-The project builds as it is: with `make` in C, with `cargo build --release` in Rust. Existing files are not replaced.")]
+The project contains the SDK, and builds as it is: with `make`, in Rust with `cargo build
+--release`. Existing files are not replaced.")]
     New(FunctionProjectArgs),
     /// Run a function on local files, in its engine but without a device.
     #[command(after_help = "\
@@ -29,8 +33,9 @@ Examples:
   sealstone fn test ./count.wasm --arg by=lines access.log
   sealstone fn test ./rewrite.py --update --commit copy.csv
   sealstone --json fn test ./longest.so access.log | jq .jobs[0].cpu_us
-The engine program runs in the same sandbox as on a device, with the limits of a device. Each file is an object of a run of its
-own, unless --together is given. Results go to standard output; log, exit reason, CPU time and memory to standard error.")]
+The engine program runs in the same sandbox as on a device, with the limits of a device. Each
+file is an object of a run of its own, unless --together is given. Results go to standard
+output; log, exit reason, CPU time and memory to standard error.")]
     Test(FunctionTestArgs),
     /// Store code as a function, with a copy on each active device.
     #[command(after_help = "\
@@ -38,9 +43,19 @@ Examples:
   sealstone fn put libgrep.so --engine c --api 1.0 grep
   sealstone fn put longest.py longest
   sealstone fn put count.wasm --manifest count.toml --sign publisher.key /tools/count
-A name without a slash is stored in /.functions. The permission bit x of the stored file is the right to run it: mode 0755
-unless --mode is given. The key file has 32 random bytes, or 64 hex digits, and mode 0600.")]
+A name without a slash is stored in /.functions. The permission bit x of the stored file is the
+right to run it: mode 0755 unless --mode is given. The key file has 32 random bytes, or 64 hex
+digits, and mode 0600.")]
     Put(FunctionPutArgs),
+    /// Store the shipped functions in /.functions, where all users find them.
+    #[command(after_help = "\
+Examples:
+  sealstone fn install
+  sealstone fn install grep count --engine wasm
+  sealstone fn install --sign publisher.key
+`make engines` builds the functions. Existing ones are replaced. A shared object is preferred to
+a WebAssembly module, because its engine starts it without a translation.")]
+    Install(FunctionInstallArgs),
     /// List the functions of a directory.
     #[command(after_help = "\
 Examples:
@@ -81,8 +96,8 @@ Examples:
   sealstone fn policy
   sealstone fn policy --set listed --function grep --function /tools/count
   sealstone fn policy --set any
-With `--set signed`, --key names each trusted publisher. --set replaces policy, keys and list. A device that is added later
-gets the same policy before it runs a function.")]
+With `--set signed`, --key names each trusted publisher. --set replaces policy, keys and list. A
+device that is added later gets the same policy before it runs a function.")]
     Policy(FunctionPolicyArgs),
     /// List the engines of all devices.
     #[command(after_help = "\
@@ -102,7 +117,7 @@ pub(crate) struct FunctionProjectArgs {
     /// Name of the function [default: the name of the folder].
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Folder of a local copy of the Rust SDK [default: its repository].
+    /// Folder of another copy of the Rust SDK [default: the one in the project].
     #[arg(long, value_name = "DIR")]
     pub(crate) sdk: Option<PathBuf>,
 }
@@ -116,6 +131,8 @@ pub(crate) enum LanguageName {
     Rust,
     /// Java, for the engine of JAR files.
     Java,
+    /// Python, for the engine of source files.
+    Python,
 }
 
 impl From<LanguageName> for TemplateLanguage {
@@ -124,6 +141,7 @@ impl From<LanguageName> for TemplateLanguage {
             LanguageName::C => Self::C,
             LanguageName::Rust => Self::Rust,
             LanguageName::Java => Self::Java,
+            LanguageName::Python => Self::Python,
         }
     }
 }
@@ -203,6 +221,35 @@ pub(crate) struct FunctionPutArgs {
     pub(crate) no_copies: bool,
 }
 
+/// Arguments of `fn install`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FunctionInstallArgs {
+    /// Functions to store [default: all].
+    #[arg(value_parser = PossibleValuesParser::new(SHIPPED_FUNCTIONS.iter().map(|function| function.name)))]
+    pub(crate) functions: Vec<String>,
+    /// Folder with the built functions [default: functions beside this program].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) from: Option<PathBuf>,
+    /// Engine, c or wasm [default: c if there is a shared object].
+    #[arg(long, value_name = "ENGINE", value_parser = parse_shipped_engine)]
+    pub(crate) engine: Option<EngineName>,
+    /// Name of the publisher.
+    #[arg(long, default_value = "", value_name = "TEXT", hide_default_value = true)]
+    pub(crate) publisher: String,
+    /// Private key file of the publisher: signs the code and its description.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) sign: Option<PathBuf>,
+}
+
+/// Parses an engine that has shipped functions.
+fn parse_shipped_engine(text: &str) -> Result<EngineName, String> {
+    match text {
+        "c" => Ok(EngineName::C),
+        "wasm" => Ok(EngineName::Wasm),
+        _ => Err("shipped functions are built for the engines c and wasm".to_owned()),
+    }
+}
+
 /// Arguments of `fn policy`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FunctionPolicyArgs {
@@ -272,9 +319,10 @@ Examples:
   sealstone run thumbnail --size 256 --output small /photos
   sealstone run count --async /logs/huge.log; sealstone job ls
   sealstone run top-words --reduce merge-words --reduce-arg limit=10 /books
-The function runs on the devices that store the files, in one job for each file and device. A name without a slash is looked
-up in /.functions. Results of shipped functions are reduced to one for each file, and a total of counts; those of others are
-written when their jobs end. --arg-file keeps an argument out of the process list; --key-object keeps a key out of all
+The function runs on the devices that store the files, in one job for each file and device. A
+name without a slash is looked up in /.functions. Results of shipped functions are reduced to
+one for each file, and a total of counts; those of others are written when their jobs end.
+--arg-file keeps an argument out of the process list; --key-object keeps a key out of all
 arguments.")]
 pub(crate) struct RunArgs {
     /// Function: a stored path, or a name in /.functions.

@@ -43,6 +43,7 @@ pub(crate) fn create(output: Output, arguments: &FunctionProjectArgs) -> Outcome
         LanguageName::C => ("c", "make"),
         LanguageName::Rust => ("rust", "cargo build --release"),
         LanguageName::Java => ("java", "make"),
+        LanguageName::Python => ("python", "make"),
     };
     let language = TemplateLanguage::from(*language);
     let files = write_project(folder, language, &name, sdk.as_deref()).map_err(template_failure)?;

@@ -1,5 +1,6 @@
 //! `sealstone fn`: stores, lists, shows and removes functions, and lists engines. The project of a
-//! new function is in [`function_project`], its run on local files in [`function_test`].
+//! new function is in [`function_project`], its run on local files in [`function_test`], and the
+//! installation of the shipped functions in [`function_install`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,11 +27,11 @@ use crate::cli::GlobalArgs;
 use crate::cli::functions::{EngineName, Function, FunctionPutArgs};
 use crate::command::parts::for_each;
 use crate::command::session::client;
-use crate::command::{function_policy, function_project, function_test};
+use crate::command::{function_install, function_policy, function_project, function_test};
 use crate::output::Output;
 
 /// Security method of the commands of `fn`.
-const METHOD: Method = Method::AllData;
+pub(super) const METHOD: Method = Method::AllData;
 
 /// Returns the path of a function: a name without a slash is in [`LIBRARY`].
 pub(crate) fn function_path(global: &GlobalArgs, argument: &OsStr) -> Outcome<FilePath> {
@@ -48,6 +49,7 @@ pub(crate) async fn run(global: &GlobalArgs, output: Output, command: &Function)
     match command {
         Function::New(arguments) => function_project::create(output, arguments),
         Function::Test(arguments) => function_test::run(output, arguments).await,
+        Function::Install(arguments) => function_install::run(global, output, arguments).await,
         Function::Put(arguments) => put(global, output, arguments).await,
         Function::Ls { path } => ls(global, output, path.as_deref()).await,
         Function::Show { function } => show(global, output, function).await,
@@ -144,6 +146,15 @@ pub(super) fn engine_of(file: &Path, named: Option<EngineName>, code: &[u8]) -> 
     Ok(engine)
 }
 
+/// Signs the code and its description with the key of a publisher.
+pub(super) fn sign(description: &mut FunctionDescription, digest: &[u8; 32], key: &Path) -> Outcome {
+    let key = PublisherKey::from_seed(&*read_publisher_key(key)?);
+    // The signature covers the description.
+    description.signature = Some(key.sign(&signed_message(digest, description)));
+    description.publisher_key = Some(key.public());
+    Ok(())
+}
+
 /// Returns the description of the code, signed if a key is given.
 fn description(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<FunctionDescription> {
     let manifest = match &arguments.manifest {
@@ -161,11 +172,8 @@ fn description(arguments: &FunctionPutArgs, code: &[u8]) -> Outcome<FunctionDesc
         digest: Some(digest),
         ..FunctionDescription::default()
     };
-    if let Some(path) = &arguments.sign {
-        let key = PublisherKey::from_seed(&*read_publisher_key(path)?);
-        // The signature covers the description.
-        description.signature = Some(key.sign(&signed_message(&digest, &description)));
-        description.publisher_key = Some(key.public());
+    if let Some(key) = &arguments.sign {
+        sign(&mut description, &digest, key)?;
     }
     Ok(description)
 }
@@ -175,22 +183,35 @@ async fn put(global: &GlobalArgs, output: Output, arguments: &FunctionPutArgs) -
     let code = read_file(&arguments.file, FUNCTION_CODE_MAX)?;
     let description = description(arguments, &code)?;
     let (client, _) = client(global)?;
-    if is_in_library(&path) {
+    let (mode, replace) = (arguments.mode, !arguments.no_replace);
+    let publication = FunctionPublication { description, mode, replace, method: METHOD };
+    let stored = store(&client, output, &path, &code, &publication, !arguments.no_copies).await?;
+    output.done(&stored)
+}
+
+/// Stores code as a function, with copies on active devices; returns its JSON.
+pub(super) async fn store(
+    client: &Client,
+    output: Output,
+    path: &FilePath,
+    code: &[u8],
+    publication: &FunctionPublication,
+    has_copies: bool,
+) -> Outcome<Value> {
+    if is_in_library(path) {
         // All users find functions there; its owner decides who stores some.
         client.mkdir(LIBRARY, true, 0o755).await.map_err(|error| Failure::from(error).at(LIBRARY))?;
     }
-    let (mode, replace) = (arguments.mode, !arguments.no_replace);
-    let publication = FunctionPublication { description, mode, replace, method: METHOD };
-    client.put_function(&path, &code, &publication).await.map_err(|error| Failure::from(error).at(&path))?;
-    let copies = if arguments.no_copies { 0 } else { copy_to_all(&client, output, &path).await? };
-    let found = client.function(&path, METHOD).await.map_err(|error| at_function(error, &path))?;
+    client.put_function(path, code, publication).await.map_err(|error| Failure::from(error).at(path))?;
+    let copies = if has_copies { copy_to_all(client, output, path).await? } else { 0 };
+    let found = client.function(path, METHOD).await.map_err(|error| at_function(error, path))?;
     let signed = if found.description.signature.is_some() { ", signed" } else { "" };
     output.remark(format!(
         "stored {path} ({}{signed}) with copies on {} devices",
         human_bytes(code.len() as u64),
         copies + 1
     ));
-    output.done(&value(&path, &found))
+    Ok(value(path, &found))
 }
 
 /// Makes the copies on active devices; a device that does not answer is reported, not fatal.
@@ -299,7 +320,8 @@ async fn ls(global: &GlobalArgs, output: Output, path: Option<&OsStr>) -> Outcom
             })
             .collect();
         if lines.is_empty() {
-            "no functions; `sealstone fn put` stores one".to_owned()
+            "no functions; `sealstone fn install` stores the shipped ones, `sealstone fn put` another"
+                .to_owned()
         } else {
             lines.join("\n")
         }

@@ -12,6 +12,7 @@ pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod drain;
 pub(crate) mod files;
+mod function_install;
 mod function_policy;
 pub(crate) mod function_project;
 mod function_test;
