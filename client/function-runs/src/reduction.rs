@@ -58,17 +58,27 @@ pub struct Reduction {
     total: Vec<FileReduction>,
 }
 
-/// Whether the client can run the function instead: the device lacks the engine or a part of the
-/// data, has too many jobs, or the result is longer than it returns.
-pub(crate) fn can_run_at_client(reply: &CallReply) -> bool {
+/// Returns why a device did not run a job that the client can run instead; `None` for others.
+pub(crate) fn reason_for_client(reply: &CallReply) -> Option<&'static str> {
     match &reply.outcome {
         Ok(status) => {
             let is_unsupported = status.exit == ExitReason::FunctionError
                 && status.error.unsigned_abs() == FunctionErrno::UNSUPPORTED.raw().unsigned_abs();
-            is_unsupported || status.exit == ExitReason::Output
+            match status.exit {
+                _ if is_unsupported => Some("the function needs whole files, and devices have stripes"),
+                ExitReason::Output => Some("the result or the data exceed a limit of jobs"),
+                _ => None,
+            }
         }
-        Err(error) => matches!(error, FunctionError::NoEngine { .. } | FunctionError::Busy { .. }),
+        Err(FunctionError::NoEngine { .. }) => Some("a device lacks the engine"),
+        Err(FunctionError::Busy { .. }) => Some("a device is busy"),
+        Err(_) => None,
     }
+}
+
+/// Whether the client can run the function instead.
+pub(crate) fn can_run_at_client(reply: &CallReply) -> bool {
+    reason_for_client(reply).is_some()
 }
 
 fn part_object(part: &CallPart) -> Outcome<PartObject> {

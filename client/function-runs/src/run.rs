@@ -24,7 +24,7 @@ use crate::files::{InputFile, InputFiles};
 use crate::library::at_function;
 use crate::local_run::{run_on_empty, run_on_stored, run_results, run_to_file};
 use crate::observer::{ResultDestination, RunObserver};
-use crate::reduction::{FileResult, Reduction, can_run_at_client};
+use crate::reduction::{FileResult, Reduction, can_run_at_client, reason_for_client};
 use crate::report::{FunctionRunReport, PartFailures, failure_of_reply, json_is_full, reply_value};
 use crate::result_sink::ResultSink;
 use crate::result_text::{OrderedText, TextForm, add_json, push_text};
@@ -60,6 +60,8 @@ struct FunctionRunState<'a> {
     ended: BTreeSet<usize>,
     /// Files on which the client runs the function.
     at_client: BTreeSet<usize>,
+    /// Why devices did not run jobs that the client runs.
+    client_reasons: BTreeSet<&'static str>,
     /// Results of the jobs, for a second function.
     collected: Option<CollectedResults>,
     /// Whether the client may run jobs of a function that is not reduced.
@@ -125,6 +127,7 @@ impl<'a> FunctionRunState<'a> {
             header: None,
             ended: BTreeSet::new(),
             at_client: BTreeSet::new(),
+            client_reasons: BTreeSet::new(),
             collected: plan.second.as_ref().map(|_| CollectedResults::default()),
             may_run_jobs: !plan.update && !plan.is_async && plan.key_file.is_none(),
             local_jobs: Vec::new(),
@@ -213,8 +216,16 @@ impl<'a> FunctionRunState<'a> {
         self.failures.add(self.observer.part_failed(failure));
     }
 
+    /// Reports that the client runs the function on data, and why devices did not.
+    fn remark_client_run(&self, data: &str) {
+        let reasons: Vec<_> = self.client_reasons.iter().copied().collect();
+        let reasons = reasons.join(", and ");
+        self.observer.remark(&format!("the client reads {data} and runs the function: {reasons}"));
+    }
+
     /// Adds a reply, unless the client may run its job.
     fn add(&mut self, call: &FunctionRun, reply: CallReply) {
+        self.client_reasons.extend(reason_for_client(&reply));
         let is_local = self.may_run_jobs && self.reduction.is_none() && can_run_at_client(&reply);
         if is_local && self.local_jobs.len() < LOCAL_JOBS_MAX {
             self.local_jobs.push(reply);
@@ -248,9 +259,7 @@ impl<'a> FunctionRunState<'a> {
             return;
         };
         let jobs = counted(replies.len() as u64, "job");
-        let text =
-            format!("the client reads the data of {jobs} and runs the function, because a device cannot");
-        self.observer.remark(&text);
+        self.remark_client_run(&format!("the data of {jobs}"));
         for mut reply in replies {
             match engine.run_job(client, call, &mut reply).await {
                 Ok(log) => {
@@ -530,11 +539,7 @@ impl<'a> FunctionRunState<'a> {
         let Some(function) = self.reduction.as_ref().map(|reduction| reduction.function) else { return };
         let files: Vec<usize> = (0..self.files.len()).filter(|file| !self.ended.contains(file)).collect();
         if !self.at_client.is_empty() {
-            let text = format!(
-                "the client reads {} and runs the function, because a device cannot",
-                counted(self.at_client.len() as u64, "file")
-            );
-            self.observer.remark(&text);
+            self.remark_client_run(&counted(self.at_client.len() as u64, "file"));
         }
         let is_linked = function.is_linked_for(call.arguments.bytes());
         let engine = match is_linked || self.at_client.is_empty() {
