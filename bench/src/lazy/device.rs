@@ -166,7 +166,7 @@ impl BenchDisk {
     pub(super) async fn read(&self, offset: u64, buffer: Vec<u8>) -> Outcome<Vec<u8>> {
         Ok(match self {
             Self::Unit(unit, _) => unit.read_into(offset, buffer).await?,
-            Self::EndToEnd(disk, _) => disk.read(offset, buffer.len() as u64).await?,
+            Self::EndToEnd(disk, _) => disk.read_into(offset, buffer).await?,
         })
     }
 

@@ -59,7 +59,7 @@ impl<M: SealedMedium, R: RootStore> BlockBackend for E2eBackend<M, R> {
     }
 
     async fn read(&self, offset: u64, buffer: Vec<u8>) -> Result<Vec<u8>, NbdError> {
-        self.disk.read(offset, buffer.len() as u64).await.map_err(|error| self.failed(error))
+        self.disk.read_into(offset, buffer).await.map_err(|error| self.failed(error))
     }
 
     async fn write(&self, offset: u64, data: Bytes, durable: bool) -> Result<(), NbdError> {

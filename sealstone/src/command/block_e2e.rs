@@ -607,8 +607,8 @@ impl SealedMedium for LeasedMedium {
         self.unit.keeps_order()
     }
 
-    async fn read(&self, block: u64, blocks: u64) -> Result<Vec<u8>, BlockError> {
-        self.unit.read(block, blocks).await
+    async fn read_into(&self, block: u64, buffer: Vec<u8>) -> Result<Vec<u8>, BlockError> {
+        self.unit.read_into(block, buffer).await
     }
 
     async fn write(&self, block: u64, data: Bytes, guarantee: WriteGuarantee) -> Result<(), BlockError> {

@@ -9,6 +9,8 @@ use sealstone_block_e2e::{
     NONCE_LEN, TAG_LEN,
 };
 
+use crate::BufferPool;
+
 /// Blocks from which a request is divided among cores: 128 KiB.
 const PARALLEL_BLOCKS_MIN: usize = 32;
 /// Maximum parts of a request.
@@ -66,12 +68,19 @@ pub(super) async fn seal_blocks(
     lba: u64,
     counter: u64,
     data: &Bytes,
+    pool: &BufferPool,
 ) -> (Bytes, Vec<[u8; TAG_LEN]>) {
     let blocks = data.len() / BLOCK_LEN;
     let part = part_blocks(blocks);
+    if part >= blocks {
+        let mut sealed = pool.take(data.len());
+        sealed.copy_from_slice(data);
+        let tags = seal_part(sealer, lba, counter, &mut sealed);
+        return (pool.share(sealed), tags);
+    }
     let mut rest = BytesMut::from(&data[..]);
     let mut others = Vec::new();
-    let mut first = rest.split_to(part.min(blocks) * BLOCK_LEN);
+    let mut first = rest.split_to(part * BLOCK_LEN);
     let mut done = part;
     while !rest.is_empty() {
         let mut bytes = rest.split_to((part * BLOCK_LEN).min(rest.len()));
@@ -99,20 +108,22 @@ fn seal_part(sealer: &DiskSealer, lba: u64, counter: u64, data: &mut [u8]) -> Ve
         .collect()
 }
 
-/// Opens consecutive blocks.
+/// Opens consecutive blocks into a buffer of the same length. `sealed` is a buffer of the pool.
 pub(super) async fn open_blocks(
     sealer: &Arc<DiskSealer>,
     lba: u64,
     entries: Vec<BlockEntry>,
     sealed: Vec<u8>,
+    mut data: Vec<u8>,
+    pool: &BufferPool,
 ) -> Result<Vec<u8>, E2eMismatch> {
     let part = part_blocks(entries.len());
     if part >= entries.len() {
-        let mut data = vec![0; sealed.len()];
         open_part(sealer, lba, &entries, &sealed, &mut data)?;
+        pool.give(sealed);
         return Ok(data);
     }
-    let (entries, sealed) = (Arc::new(entries), Bytes::from(sealed));
+    let (entries, sealed) = (Arc::new(entries), pool.share(sealed));
     let mut rest = BytesMut::zeroed(sealed.len());
     let mut first = rest.split_to(part * BLOCK_LEN);
     let mut others = Vec::new();
@@ -182,9 +193,10 @@ mod tests {
     async fn requests_of_all_sizes_open_again() {
         let ring = UnitKeyRing::new(UnitId([1; 16]), KeyEpoch(1), UnitKey::new([2; 32]), fast_aead);
         let sealer = Arc::new(DiskSealer::new(ring.expect("epoch 1"), LeaseEpoch(3)));
+        let pool = BufferPool::default();
         for blocks in [1_usize, 2, 31, 32, 33, 67, 250] {
             let data: Vec<u8> = (0..blocks * BLOCK_LEN).map(|at| (at / 7) as u8).collect();
-            let (sealed, tags) = seal_blocks(&sealer, 5, 100, &Bytes::from(data.clone())).await;
+            let (sealed, tags) = seal_blocks(&sealer, 5, 100, &Bytes::from(data.clone()), &pool).await;
             let entries = tags.iter().zip(100..).map(|(tag, counter)| BlockEntry {
                 key_epoch: KeyEpoch(1),
                 lease_epoch: LeaseEpoch(3),
@@ -194,11 +206,14 @@ mod tests {
             });
             let entries: Vec<_> = entries.collect();
             assert_eq!(entries.len(), blocks);
-            let opened = open_blocks(&sealer, 5, entries.clone(), sealed.to_vec()).await;
+            let mut other = pool.take(data.len());
+            other.fill(0xEE);
+            let opened = open_blocks(&sealer, 5, entries.clone(), sealed.to_vec(), other, &pool).await;
             assert_eq!(opened.as_ref(), Ok(&data), "{blocks}");
             let mut changed = sealed.to_vec();
             *changed.last_mut().expect("not empty") ^= 1;
-            assert!(open_blocks(&sealer, 5, entries, changed).await.is_err());
+            let other = pool.take(data.len());
+            assert!(open_blocks(&sealer, 5, entries, changed, other, &pool).await.is_err());
         }
     }
 }

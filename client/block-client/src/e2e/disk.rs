@@ -20,8 +20,8 @@ use super::open::{self, DiskKeys, OpenReport};
 use super::range_lock::RangeLocks;
 use super::state::DiskState;
 use super::{E2eError, RootStore, RootStoreError, SealedMedium};
-use crate::FlushCursor;
 use crate::flush::LossCounter;
+use crate::{BufferPool, FlushCursor};
 
 const BLOCK: u64 = BLOCK_LEN as u64;
 /// Default nodes of the tree in memory: 16 MiB, for 2 GiB of data in use.
@@ -79,6 +79,8 @@ pub(super) struct DiskInner<M, R> {
     pub(super) flushing: tokio::sync::Mutex<()>,
     pub(super) losses: LossCounter,
     pub(super) ranges: RangeLocks,
+    /// Buffers of sealed blocks.
+    pub(super) buffers: BufferPool,
     /// Requests share it; checkpoints and recovery exclude requests.
     pub(super) gate: RwLock<()>,
     pub(super) data_blocks: u64,
@@ -129,6 +131,7 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
             flushing: tokio::sync::Mutex::default(),
             losses: LossCounter::default(),
             ranges: RangeLocks::default(),
+            buffers: BufferPool::default(),
             gate: RwLock::default(),
             data_blocks,
         }));
@@ -177,25 +180,40 @@ impl<M: SealedMedium, R: RootStore> E2eDisk<M, R> {
     /// # Errors
     /// [`E2eError`]; then no byte of the range is returned.
     pub async fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, E2eError> {
-        let (lba, blocks) = self.blocks(offset, length)?;
-        let mut data = Vec::new();
+        let (_, blocks) = self.blocks(offset, length)?;
+        self.read_into(offset, buffer_of(blocks)).await
+    }
+
+    /// Fills a buffer from `offset` on and returns it.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_into(&self, offset: u64, buffer: Vec<u8>) -> Result<Vec<u8>, E2eError> {
+        let (lba, blocks) = self.blocks(offset, buffer.len() as u64)?;
+        if blocks <= WRITE_BLOCKS_MAX as u64 {
+            return self.read_piece(lba, buffer).await;
+        }
+        let mut data = Vec::with_capacity(buffer.len());
         for (lba, blocks) in pieces(lba, blocks, WRITE_BLOCKS_MAX as u64) {
-            let piece = match self.0.read(lba, blocks).await {
-                Err(E2eError::Mismatch(_)) if self.0.lost_writes().await => self.0.read(lba, blocks).await,
-                outcome => outcome,
-            };
-            if let Err(error) = piece.as_ref()
-                && error.is_integrity_failure()
-            {
-                tracing::error!(lba, blocks, %error, "integrity failure; the read is refused");
-            }
-            if data.is_empty() {
-                data = piece?;
-            } else {
-                data.extend(piece?);
-            }
+            data.extend(self.read_piece(lba, buffer_of(blocks)).await?);
         }
         Ok(data)
+    }
+
+    async fn read_piece(&self, lba: u64, buffer: Vec<u8>) -> Result<Vec<u8>, E2eError> {
+        let blocks = buffer.len() as u64 / BLOCK;
+        let piece = match self.0.read(lba, buffer).await {
+            Err(E2eError::Mismatch(_)) if self.0.lost_writes().await => {
+                self.0.read(lba, buffer_of(blocks)).await
+            }
+            outcome => outcome,
+        };
+        if let Err(error) = piece.as_ref()
+            && error.is_integrity_failure()
+        {
+            tracing::error!(lba, blocks, %error, "integrity failure; the read is refused");
+        }
+        piece
     }
 
     /// Writes blocks; `durable`: they are flushed before it returns.
@@ -424,19 +442,21 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         }
     }
 
-    async fn read(&self, lba: u64, blocks: u64) -> Result<Vec<u8>, E2eError> {
+    async fn read(&self, lba: u64, mut buffer: Vec<u8>) -> Result<Vec<u8>, E2eError> {
+        let blocks = buffer.len() as u64 / BLOCK;
         let _request = self.begin(0).await?;
         let _range = self.ranges.lock(lba, blocks, false).await;
         let entries = self.entries(lba, blocks).await?;
         if entries.iter().all(BlockEntry::is_unwritten) {
-            return Ok(vec![0; usize::try_from(blocks * BLOCK).unwrap_or_default()]);
+            buffer.fill(0);
+            return Ok(buffer);
         }
         let (sealer, place) = self.sealer_and_place(lba);
-        let sealed = self.medium.read(place, blocks).await?;
-        if sealed.len() as u64 != blocks * BLOCK {
+        let sealed = self.medium.read_into(place, self.buffers.take(buffer.len())).await?;
+        if sealed.len() != buffer.len() {
             return Err(E2eError::Internal("the unit returned another number of bytes"));
         }
-        Ok(open_blocks(&sealer, lba, entries, sealed).await?)
+        Ok(open_blocks(&sealer, lba, entries, sealed, buffer, &self.buffers).await?)
     }
 
     pub(super) fn sealer_and_place(&self, lba: u64) -> (Arc<DiskSealer>, u64) {
@@ -457,7 +477,7 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         let is_overwrite = self.entries(lba, blocks).await?.iter().any(|entry| !entry.is_unwritten());
         let (sealer, place) = self.sealer_and_place(lba);
         let counter = self.state.lock().take_counters(blocks);
-        let (sealed, tags) = seal_blocks(&sealer, lba, counter, &data).await;
+        let (sealed, tags) = seal_blocks(&sealer, lba, counter, &data, &self.buffers).await;
         let change = JournalChange::Write { lba, counter, tags: tags.clone() };
         let sequence = if is_overwrite {
             // The old or the new entry matches at any time.
@@ -537,6 +557,10 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
         let is_due = self.state.lock().published.elapsed() >= self.options.publish_interval;
         if is_due { self.publish_durable().await } else { Ok(()) }
     }
+}
+
+fn buffer_of(blocks: u64) -> Vec<u8> {
+    vec![0; usize::try_from(blocks * BLOCK).unwrap_or_default()]
 }
 
 /// Splits a range of blocks.

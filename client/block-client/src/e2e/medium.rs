@@ -30,8 +30,17 @@ pub trait SealedMedium: Send + Sync + 'static {
     /// Whether the unit supports [`WriteGuarantee::Ordered`].
     fn keeps_order(&self) -> bool;
 
+    /// Fills a buffer from `block` on and returns it.
+    fn read_into(
+        &self,
+        block: u64,
+        buffer: Vec<u8>,
+    ) -> impl Future<Output = Result<Vec<u8>, BlockError>> + Send;
+
     /// Reads blocks.
-    fn read(&self, block: u64, blocks: u64) -> impl Future<Output = Result<Vec<u8>, BlockError>> + Send;
+    fn read(&self, block: u64, blocks: u64) -> impl Future<Output = Result<Vec<u8>, BlockError>> + Send {
+        self.read_into(block, vec![0; usize::try_from(blocks * BLOCK).unwrap_or_default()])
+    }
 
     /// Writes blocks.
     fn write(
@@ -80,8 +89,8 @@ impl SealedMedium for UnitMedium {
         self.unit.geometry().keeps_order
     }
 
-    async fn read(&self, block: u64, blocks: u64) -> Result<Vec<u8>, BlockError> {
-        self.unit.read(block * BLOCK, blocks * BLOCK).await
+    async fn read_into(&self, block: u64, buffer: Vec<u8>) -> Result<Vec<u8>, BlockError> {
+        self.unit.read_into(block * BLOCK, buffer).await
     }
 
     async fn write(&self, block: u64, data: Bytes, guarantee: WriteGuarantee) -> Result<(), BlockError> {

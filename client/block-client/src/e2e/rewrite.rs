@@ -94,7 +94,8 @@ impl<M: SealedMedium, R: RootStore> DiskInner<M, R> {
                 return Err(E2eError::Internal("the unit returned another number of bytes"));
             }
             let next = first + blocks;
-            return match open_blocks(&sealer, first, run, sealed).await {
+            let buffer = vec![0; sealed.len()];
+            return match open_blocks(&sealer, first, run, sealed, buffer, &self.buffers).await {
                 Ok(data) => {
                     self.write_locked(first, Bytes::from(data)).await?;
                     Ok(RewriteStep { next, blocks, unreadable: 0 })

@@ -189,12 +189,13 @@ impl SealedMedium for SimulatedUnit {
         self.0.lock().unwrap().blocks
     }
 
-    async fn read(&self, block: u64, blocks: u64) -> Result<Vec<u8>, BlockError> {
+    async fn read_into(&self, block: u64, buffer: Vec<u8>) -> Result<Vec<u8>, BlockError> {
         tokio::task::yield_now().await;
         let state = self.0.lock().unwrap();
         if state.is_off {
             return Err(BlockError::Busy);
         }
+        let blocks = buffer.len() as u64 / BLOCK;
         assert!(block + blocks <= state.blocks);
         let of = |block| match state.cached.iter().rfind(|(_, cached, _)| *cached == block) {
             Some((.., content)) => *content,
