@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealstone_block::{BlockSize, BlockUnits, NewUnit, UnitProtection};
+use sealstone_block_client::e2e::{SealedMedium as _, UnitMedium, WriteGuarantee};
 use sealstone_block_client::{
     BlockError, BlockUnitClient, RECOVERY_TIMEOUT_DEFAULT, UnitClientOptions, ZeroMode,
 };
@@ -130,6 +131,35 @@ async fn requests_in_flight_survive_cut_connections() {
             assert!(read.iter().all(|byte| *byte == index as u8 + 1), "{index}");
         }
         unit.flush(&unit.flush_cursor()).await.unwrap();
+        unit.close().await;
+    }
+}
+
+#[tokio::test]
+async fn ordered_write_needs_session_of_last_flush() {
+    for sessions in [1, 3] {
+        let target = MemoryTarget::new();
+        let unit = open(&target, sessions).await;
+        assert!(unit.geometry().keeps_order);
+        let medium = UnitMedium::new(unit.clone());
+        let block = Bytes::from(vec![7; 4096]);
+        let write = || medium.write(3, block.clone(), WriteGuarantee::Ordered);
+        // Nothing is known of earlier writes.
+        assert!(matches!(write().await, Err(BlockError::SessionReplaced)));
+        medium.flush().await.unwrap();
+        write().await.unwrap();
+        target.cut();
+        for _ in 0..sessions {
+            // Each path notices the cut by itself.
+            assert!(matches!(write().await, Err(BlockError::SessionReplaced)));
+            assert!(matches!(medium.unmap(3, 1).await, Err(BlockError::SessionReplaced)));
+        }
+        assert_eq!(medium.read(3, 1).await.unwrap(), block, "it was neither sent nor unmapped");
+        medium.flush().await.unwrap();
+        for _ in 0..sessions {
+            write().await.unwrap();
+        }
+        medium.unmap(3, 1).await.unwrap();
         unit.close().await;
     }
 }
